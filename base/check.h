@@ -1,0 +1,17 @@
+#ifndef AFT_BASE_CHECK_H_
+#define AFT_BASE_CHECK_H_
+
+#include <cstdio>
+#include <cstdlib>
+
+// AFT_CHECK(condition): for broken invariants of our own code only, never for input. Prints the
+// place and aborts. On in every build type. (Not CHECK: LibTorch's headers define that name.)
+#define AFT_CHECK(condition)                                                                  \
+  do {                                                                                        \
+    if (!(condition)) [[unlikely]] {                                                          \
+      std::fprintf(stderr, "%s:%d: AFT_CHECK failed: %s\n", __FILE__, __LINE__, #condition);  \
+      std::abort();                                                                           \
+    }                                                                                         \
+  } while (false)
+
+#endif  // AFT_BASE_CHECK_H_

@@ -1,0 +1,23 @@
+# Decides whether CUDA kernels are compiled, and says so in one line that CI prints.
+set(AFT_CUDA_ENABLED OFF)
+if(NOT AFT_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(AFT_CUDA_ENABLED ON)
+  elseif(AFT_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "AFT_CUDA=ON, but no nvcc was found")
+  endif()
+endif()
+if(AFT_CUDA_ENABLED)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90)  # `native` fails on a machine without a GPU.
+  endif()
+  set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
+  enable_language(CUDA)
+  message(STATUS "CUDA: compiled (${CMAKE_CUDA_COMPILER_VERSION}, sm ${CMAKE_CUDA_ARCHITECTURES})")
+elseif(AFT_CUDA STREQUAL "OFF")
+  message(STATUS "CUDA: off")
+else()
+  message(STATUS "CUDA: no nvcc, skipped")
+endif()

@@ -1,0 +1,25 @@
+# Every third-party library, found and never downloaded. All of it is Debian 12's, LibTorch apart.
+find_package(Threads REQUIRED)
+find_package(Protobuf 3.21 MODULE REQUIRED)  # Debian ships no CMake config for protobuf.
+find_package(gRPC 1.51 CONFIG REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(spdlog 1.10 CONFIG REQUIRED)
+find_package(nlohmann_json 3.11 CONFIG REQUIRED)
+find_package(hwy CONFIG REQUIRED)
+
+# gRPC, protobuf and Abseil are linked through this one target, shared or static as a whole: two
+# Abseils in one process are two sets of its globals.
+add_library(aft_grpc INTERFACE)
+target_link_libraries(aft_grpc INTERFACE gRPC::grpc++ protobuf::libprotobuf)
+add_library(aft::grpc ALIAS aft_grpc)
+
+if(AFT_TORCH)
+  find_package(LibTorch 2.11 MODULE REQUIRED)
+endif()
+if(AFT_TESTS)
+  find_package(GTest 1.12 CONFIG REQUIRED)
+endif()
+if(AFT_BENCH)
+  find_package(benchmark 1.7 CONFIG REQUIRED)
+endif()

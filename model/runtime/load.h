@@ -1,0 +1,42 @@
+#ifndef AFT_MODEL_RUNTIME_LOAD_H_
+#define AFT_MODEL_RUNTIME_LOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/runtime/model_runner.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace aft {
+
+struct LoadOptions {
+  // Folder with config.json and model.safetensors.
+  std::string checkpoint_dir;
+  // Storage format of the weights; only "fp32" now. Never chosen automatically: the same request must give the
+  // same tokens on every start and replica.
+  std::string weight_format = "fp32";
+  // Sequences that can be live at once; each owns ModelInfo::state_bytes from load on.
+  int32_t slots = 64;
+  // Largest step, in tokens: sizes the workspace. At least `slots`.
+  int64_t max_step_tokens = 256;
+  // Compute threads; 0: number of cores - 1, at least 1.
+  int32_t intra_op_threads = 0;
+};
+
+struct LoadedModel {
+  std::unique_ptr<ModelRunner> runner;
+  // Thread-safe: gRPC threads encode, the engine thread decodes.
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+// Loads a checkpoint, allocates everything the runner will ever need and runs a few warm-up steps.
+// Errors name the file, the key or tensor, and the reason: NOT_FOUND (no such file),
+// INVALID_ARGUMENT (config refused), DATA_LOSS (corrupt or mismatched weights),
+// RESOURCE_EXHAUSTED (not enough memory: says what needs how much).
+absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_RUNTIME_LOAD_H_

@@ -1,0 +1,99 @@
+#ifndef AFT_MODEL_RUNTIME_MODEL_RUNNER_H_
+#define AFT_MODEL_RUNTIME_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/sampling/params.h"
+
+// The seam between server and model: the server schedules rows over numbered slots, the runner owns
+// their bytes. No LibTorch, CUDA or gRPC type appears here.
+namespace aft {
+
+using TokenId = int32_t;
+
+// What the server may know of a loaded model. Constant for the runner's life.
+struct ModelInfo {
+  std::string architecture;       // e.g. "aft_local"
+  int64_t vocab_size = 0;
+  int64_t parameters = 0;         // number of weights
+  int64_t max_seq_len = 0;        // tokens; 0: unlimited
+  int64_t state_bytes = 0;        // bytes of one slot
+  int64_t weight_bytes = 0;
+  std::string weight_format;      // "fp32"
+  std::string device;             // "cpu"
+};
+
+enum class RowOutput {
+  kNone,  // advance the state only (every prompt chunk but the last)
+  kLast,  // sample one token from the row's last position
+};
+
+// One row of a step: `tokens` are consumed by the sequence in `slot` at positions first_position,
+// first_position + 1, ... A prompt chunk has many tokens, a decode row one.
+struct StepRow {
+  int32_t slot = -1;
+  // Position of tokens[0] in its sequence. 0 starts a new sequence: what the slot held is ignored.
+  int64_t first_position = 0;
+  std::vector<TokenId> tokens;
+  RowOutput output = RowOutput::kNone;
+};
+
+// One flat batch. At most one row per slot.
+struct StepInput {
+  std::vector<StepRow> rows;
+};
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0.0F;  // natural logarithm, from the raw logits
+};
+
+struct SampledToken {
+  TokenId id = 0;
+  float logprob = 0.0F;               // 0 when SamplingParams::top_logprobs is -1
+  std::vector<TokenLogprob> top;      // best first; SamplingParams::top_logprobs entries
+};
+
+struct StepOutput {
+  // sampled[i] belongs to the i-th row whose output is kLast, in row order.
+  std::vector<SampledToken> sampled;
+};
+
+// Runs one model on one device. Thread-compatible: one thread (the engine's) makes every call.
+class ModelRunner {
+ public:
+  // Identifies one submitted step.
+  using Ticket = uint64_t;
+
+  virtual ~ModelRunner() = default;
+
+  virtual const ModelInfo& info() const = 0;
+
+  // Slots are numbered 0 .. slots() - 1. All memory for them exists from construction on.
+  virtual int32_t slots() const = 0;
+
+  // Largest number of tokens, and of rows, that one StepInput may hold.
+  virtual int64_t max_step_tokens() const = 0;
+
+  // Gives `slot` to a new sequence. Its random numbers start at output index 0.
+  // REQUIRES: 0 <= slot < slots(); no submitted step that names the slot is uncollected.
+  virtual void BindSlot(int32_t slot, const SamplingParams& params) = 0;
+
+  // Starts a step. A CPU runner may compute inside this call; a GPU runner returns while the device
+  // works. At most one step may be uncollected. Errors: INVALID_ARGUMENT when a row breaks the
+  // rules above (slot or token id out of range, slot twice, too many tokens); nothing is computed then.
+  virtual absl::StatusOr<Ticket> Submit(const StepInput& input) = 0;
+
+  // Waits for the step and returns what it sampled. After an INTERNAL error the states of the
+  // step's slots are undefined: their sequences must end; the runner itself stays usable.
+  virtual absl::StatusOr<StepOutput> Collect(Ticket ticket) = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_RUNTIME_MODEL_RUNNER_H_

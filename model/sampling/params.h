@@ -1,0 +1,32 @@
+#ifndef AFT_MODEL_SAMPLING_PARAMS_H_
+#define AFT_MODEL_SAMPLING_PARAMS_H_
+
+#include <cstdint>
+
+namespace aft {
+
+// How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
+// (server/rpc) refuses what is out of range and names the field.
+//
+// Order of application (contract 6): temperature, then top-k, then top-p. Log-probabilities are
+// taken from the raw logits, before any of it.
+struct SamplingParams {
+  // 0 is greedy: the highest logit, ties to the lower token id. Range [0, 100].
+  float temperature = 1.0F;
+  // Keeps the k highest logits; 0 keeps all.
+  int32_t top_k = 0;
+  // Keeps the smallest set of tokens whose probability reaches top_p; 1 keeps all. Range (0, 1].
+  float top_p = 1.0F;
+  // Key of the counter-based generator. The same seed, prompt and model draw the same numbers,
+  // whatever else is in the batch.
+  uint64_t seed = 0;
+  // Which of several sequences of one request this is; part of the generator's counter.
+  uint32_t sequence = 0;
+  // Number of alternatives with their log-probabilities to report per token; -1: report not even
+  // the sampled token's own.
+  int32_t top_logprobs = -1;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_SAMPLING_PARAMS_H_

@@ -1,0 +1,83 @@
+#ifndef AFT_SERVER_ENGINE_ENGINE_H_
+#define AFT_SERVER_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/runtime/model_runner.h"
+#include "model/tokenizer/tokenizer.h"
+#include "server/observability/metrics.h"
+#include "server/scheduling/request.h"
+
+namespace aft::server {
+
+// Where one request's output goes. Both calls come from the engine thread and must not block, throw
+// or call back into the engine's Shutdown.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+
+  // Tokens of one step. False: the reader is too slow or gone; the request ends with
+  // RESOURCE_EXHAUSTED at once.
+  virtual bool OnDelta(TokenDelta delta) = 0;
+
+  // Exactly once, last, for every request that Submit accepted.
+  virtual void OnFinished(const Outcome& outcome) = 0;
+};
+
+struct EngineOptions {
+  std::string model_name;            // for metrics and logs
+  int64_t max_step_tokens = 256;     // at most ModelRunner::max_step_tokens()
+  int32_t max_queued_requests = 256; // waiting for a slot
+  int64_t max_queued_tokens = 1'000'000;
+};
+
+// Continuous batching of one model: one thread owns sequences, scheduler, slots and runner, without
+// locks. Every step runs all live decodes and fills the rest of the token budget with prompt chunks.
+//
+// Thread-safety: Submit, Cancel, load and BeginDrain may be called from any thread; they do not wait
+// for the engine thread beyond one short critical section.
+class Engine {
+ public:
+  // The engine thread runs until Shutdown. `metrics` must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineOptions options,
+                                                        std::unique_ptr<ModelRunner> runner,
+                                                        std::shared_ptr<const Tokenizer> tokenizer,
+                                                        ModelMetrics& metrics);
+  virtual ~Engine() = default;  // shuts down with no grace
+
+  // Names an accepted request.
+  using Handle = uint64_t;
+
+  // Accepts a request, or refuses it without side effects: RESOURCE_EXHAUSTED (queue full, says which
+  // limit), UNAVAILABLE (draining), INVALID_ARGUMENT (prompt longer than the model's max_seq_len).
+  virtual absl::StatusOr<Handle> Submit(GenerationRequest request,
+                                        std::shared_ptr<ResponseSink> sink) = 0;
+
+  // The request ends with CANCELLED before the next step, and its slot is free then. Unknown and
+  // finished handles are ignored.
+  virtual void Cancel(Handle handle) = 0;
+
+  // New requests are refused with UNAVAILABLE; accepted ones go on.
+  virtual void BeginDrain() = 0;
+
+  // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends with
+  // UNAVAILABLE. The thread is joined on return. Idempotent.
+  virtual void Shutdown(TimePoint deadline) = 0;
+
+  struct Load {
+    int32_t running = 0;
+    int32_t waiting = 0;
+    int32_t slots = 0;
+  };
+  virtual Load load() const = 0;
+
+  virtual const ModelInfo& model_info() const = 0;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_ENGINE_ENGINE_H_

@@ -1,0 +1,75 @@
+#ifndef AFT_SERVER_SCHEDULING_REQUEST_H_
+#define AFT_SERVER_SCHEDULING_REQUEST_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/runtime/model_runner.h"
+#include "model/sampling/params.h"
+
+// What goes into the engine and what comes out, as plain values: no gRPC, no protobuf.
+namespace aft::server {
+
+// The monotonic clock of all deadlines and timings. Always passed in as a value; only server/engine
+// and server/rpc read it.
+using TimePoint = std::chrono::steady_clock::time_point;
+using Duration = std::chrono::steady_clock::duration;
+
+struct StopConditions {
+  int32_t max_tokens = 0;  // at least 1
+  std::vector<std::string> strings;
+  std::vector<TokenId> token_ids;
+  bool include_stop_string = false;
+  bool ignore_eos = false;
+};
+
+// A validated generation request.
+struct GenerationRequest {
+  std::string id;               // for logs and error messages
+  std::vector<TokenId> prompt;  // at least one token, all within the vocabulary
+  SamplingParams sampling;
+  StopConditions stop;
+  TimePoint arrival;                       // when the RPC arrived, before tokenising
+  TimePoint deadline = TimePoint::max();   // the client's
+};
+
+// Tokens that a step added to one sequence.
+struct TokenDelta {
+  uint32_t first_index = 0;           // position of tokens[0] in the output
+  std::vector<SampledToken> tokens;
+  std::string text;                   // valid UTF-8; may be empty while a character is incomplete
+};
+
+enum class FinishReason { kEos, kStop, kLength };
+
+struct Usage {
+  uint32_t prompt_tokens = 0;
+  uint32_t generated_tokens = 0;
+};
+
+// From GenerationRequest::arrival. Zero: it never came to that.
+struct Timings {
+  Duration queue{};        // until the first step that held the request
+  Duration first_token{};
+  Duration total{};
+};
+
+// The one terminal event of a request.
+struct Outcome {
+  // OK: `reason` says why generation ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
+  // (shutdown), RESOURCE_EXHAUSTED (slow client) or INTERNAL.
+  absl::Status status;
+  FinishReason reason = FinishReason::kLength;
+  std::string stop_string;        // set when reason is kStop by a string
+  TokenId stop_token_id = -1;     // set when reason is kStop by a token
+  std::string limit;              // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
+  Usage usage;
+  Timings timings;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_SCHEDULING_REQUEST_H_
