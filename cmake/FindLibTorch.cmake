@@ -22,7 +22,7 @@ include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_torch_cpu_LIBRARY LibTorch_c10_LIBRARY LibTorch_INCLUDE_DIR
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "set LIBTORCH_ROOT to the wheel's torch folder; `./dev build` does so")
+  REASON_FAILURE_MESSAGE "set LIBTORCH_ROOT to the torch folder of the installed wheel, as ./dev build does")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
