@@ -1,0 +1,47 @@
+#ifndef AFT_MODEL_MIXERS_AFT_PARALLEL_H_
+#define AFT_MODEL_MIXERS_AFT_PARALLEL_H_
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+
+namespace aft {
+
+// What one segment leaves to the next one: truncated back-propagation carries it, detached. Empty
+// places hold a key of kEmptyKey and a value of 0, so that they weigh nothing.
+struct AftCarry {
+  // The last C tokens: C = prefix_block, or window - 1 when there is none. [B, C, hid]
+  at::Tensor k, v;
+  // Sums over all older tokens, with their maximum; only when prefix_block is 0. [B, hid]
+  at::Tensor num, den, max;
+};
+inline constexpr double kEmptyKey = -1e30;
+
+// An empty carry for `batch` sequences. Rows of it may be copied over a carry to restart a sequence.
+AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefix_block);
+
+// AFT-simple (window 0) and AFT-local as a few matrix products, differentiable: the training form, and
+// one of the oracles of the kernels' tests.
+//
+//   Y_t = sigmoid(Q_t) * sum_t' exp(K_t' + w(t,t')) * V_t' / sum_t' exp(K_t' + w(t,t'))
+//
+// over t' <= t, with w(t,t') = band[t or 0][t - t'] inside the window and 0 outside (arXiv 2105.14103,
+// eq. 2 and 4). With prefix_block H > 0, t' is further limited to t's own block of H tokens and the one
+// before it (network/config.h).
+//
+//   packed [B, T, 3*hid]  q, k, v side by side
+//   band   [1, s] or [>= T, s]; undefined when window is 0. More than one row only without a carry.
+//   carry  null, or the state before this segment; replaced by the state after it. With a carry and
+//          H > 0, T must be a multiple of H.
+//   gemm   type of the matrix product's operands: packed's own, or bfloat16 for speed
+//
+// Numerics: keys are shifted by their maximum per block pair and channel, later tokens included, so a
+// row underflows when the running maximum rises by more than ~80 within 2H tokens (T without blocks)
+// after it. Kernels have no such limit (aft-operators.md 3.3); the trainer stops on a non-finite loss.
+at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
+                       int64_t prefix_block, AftCarry* carry = nullptr,
+                       at::ScalarType gemm = at::ScalarType::Undefined);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_MIXERS_AFT_PARALLEL_H_
