@@ -6,12 +6,12 @@
 
 // AFT_CHECK(condition): for broken invariants of our own code only, never for input. Prints the
 // place and aborts. On in every build type. (Not CHECK: LibTorch's headers define that name.)
-#define AFT_CHECK(condition)                                                                  \
-  do {                                                                                        \
-    if (!(condition)) [[unlikely]] {                                                          \
-      std::fprintf(stderr, "%s:%d: AFT_CHECK failed: %s\n", __FILE__, __LINE__, #condition);  \
-      std::abort();                                                                           \
-    }                                                                                         \
+#define AFT_CHECK(condition)                                                                 \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
+      std::fprintf(stderr, "%s:%d: AFT_CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)
 
 #endif  // AFT_BASE_CHECK_H_

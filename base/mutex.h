@@ -10,7 +10,8 @@
 namespace aft {
 
 // std::mutex with the annotations that clang's -Wthread-safety checks. Not absl::Mutex: Debian's
-// libabsl is built without ThreadSanitizer's instrumentation, and correct programs then report races.
+// libabsl is built without ThreadSanitizer's instrumentation, and correct programs then report
+// races.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }

@@ -7,14 +7,15 @@
 #include "absl/status/statusor.h"
 
 // AFT_RETURN_IF_ERROR(expr): returns expr's absl::Status from the enclosing function unless OK.
-#define AFT_RETURN_IF_ERROR(expr)                                        \
-  do {                                                                   \
-    if (absl::Status aft_status_ = (expr); !aft_status_.ok()) {          \
-      return aft_status_;                                                \
-    }                                                                    \
+#define AFT_RETURN_IF_ERROR(expr)                               \
+  do {                                                          \
+    if (absl::Status aft_status_ = (expr); !aft_status_.ok()) { \
+      return aft_status_;                                       \
+    }                                                           \
   } while (false)
 
-// AFT_ASSIGN_OR_RETURN(lhs, expr): assigns the value of expr's absl::StatusOr, or returns its status.
+// AFT_ASSIGN_OR_RETURN(lhs, expr): assigns the value of expr's absl::StatusOr, or returns its
+// status.
 #define AFT_ASSIGN_OR_RETURN(lhs, expr) \
   AFT_ASSIGN_OR_RETURN_IMPL_(AFT_STATUS_CONCAT_(aft_status_or_, __LINE__), lhs, expr)
 #define AFT_ASSIGN_OR_RETURN_IMPL_(var, lhs, expr) \

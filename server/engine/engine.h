@@ -1,7 +1,9 @@
 #ifndef AFT_SERVER_ENGINE_ENGINE_H_
 #define AFT_SERVER_ENGINE_ENGINE_H_
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,6 +35,8 @@ struct EngineOptions {
   int64_t max_step_tokens = 256;     // at most ModelRunner::max_step_tokens()
   int32_t max_queued_requests = 256; // waiting for a slot
   int64_t max_queued_tokens = 1'000'000;
+  // Read on the engine thread and in Submit; tests inject their own.
+  std::function<TimePoint()> clock = [] { return std::chrono::steady_clock::now(); };
 };
 
 // Continuous batching of one model: one thread owns sequences, scheduler, slots and runner, without

@@ -1,0 +1,69 @@
+#ifndef AFT_SERVER_OBSERVABILITY_LOG_H_
+#define AFT_SERVER_OBSERVABILITY_LOG_H_
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+// The structured log: one line per event on stderr, logfmt or JSON, with UTC time and level.
+//
+//   log::Info("request.done", {{"id", id}, {"tokens", n}});
+//
+// Nothing is logged per token. All functions are thread-safe; a line is written whole.
+namespace aft::server::log {
+
+enum class Level { kDebug, kInfo, kWarning, kError };
+enum class Format { kLogfmt, kJson };
+
+// "debug", "info", "warning", "error"; "logfmt", "json". Anything else is INVALID_ARGUMENT.
+absl::StatusOr<Level> ParseLevel(absl::string_view name);
+absl::StatusOr<Format> ParseFormat(absl::string_view name);
+
+// Events below `level` are dropped. Before the first call: kInfo, kLogfmt.
+void Init(Level level, Format format);
+
+// A field's value. Borrows strings: lives for the one call only.
+class Value {
+ public:
+  template <typename T>
+  requires std::integral<T> && std::is_signed_v<T> Value(T value)
+      : value_(static_cast<int64_t>(value)) {}  // NOLINT(google-explicit-constructor)
+  template <typename T>
+  requires std::integral<T> && std::is_unsigned_v<T> &&(!std::same_as<T, bool>)Value(T value)
+      : value_(static_cast<uint64_t>(value)) {}  // NOLINT(google-explicit-constructor)
+  template <typename T>
+  requires std::same_as<T, bool> Value(T value)
+      : value_(value) {}                  // NOLINT(google-explicit-constructor)
+  Value(double value) : value_(value) {}  // NOLINT(google-explicit-constructor)
+  template <typename T>
+  requires std::convertible_to<const T&, absl::string_view> Value(
+      const T& value)  // NOLINT(google-explicit-constructor)
+      : value_(absl::string_view(value)) {}
+
+  const std::variant<int64_t, uint64_t, double, bool, absl::string_view>& get() const {
+    return value_;
+  }
+
+ private:
+  std::variant<int64_t, uint64_t, double, bool, absl::string_view> value_;
+};
+
+struct Field {
+  absl::string_view key;  // [a-z0-9_.]+, a constant of the program
+  Value value;
+};
+
+using Fields = std::initializer_list<Field>;
+
+void Debug(absl::string_view event, Fields fields = {});
+void Info(absl::string_view event, Fields fields = {});
+void Warning(absl::string_view event, Fields fields = {});
+void Error(absl::string_view event, Fields fields = {});
+
+}  // namespace aft::server::log
+
+#endif  // AFT_SERVER_OBSERVABILITY_LOG_H_

@@ -1,0 +1,21 @@
+#ifndef AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
+#define AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
+
+#include <chrono>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "server/observability/log.h"
+
+namespace aft::server::log {
+
+// One log line, without the line break. Keys come in the order time, level, event, then `fields`.
+// The line is valid UTF-8 without control characters whatever the values hold: bytes that are not
+// UTF-8 become U+FFFD. A double that is not finite becomes a string, because JSON has no such
+// number.
+std::string FormatLine(Format format, Level level, std::chrono::system_clock::time_point time,
+                       absl::string_view event, Fields fields);
+
+}  // namespace aft::server::log
+
+#endif  // AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
