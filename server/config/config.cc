@@ -1,0 +1,114 @@
+#include "server/config/config.h"
+
+#include <initializer_list>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+
+namespace aft::server {
+namespace {
+
+absl::Status Bad(absl::string_view path, absl::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
+}
+
+absl::Status CheckRange(absl::string_view path, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Bad(path, absl::StrCat("must be in [", low, ", ", high, "], got ", value));
+}
+
+absl::Status CheckOneOf(absl::string_view path, const std::string& value,
+                        std::initializer_list<absl::string_view> allowed) {
+  for (absl::string_view candidate : allowed) {
+    if (value == candidate) return absl::OkStatus();
+  }
+  return Bad(path, absl::StrCat("must be one of \"", absl::StrJoin(allowed, "\", \""), "\", got \"",
+                                value, "\""));
+}
+
+absl::Status CheckAddress(absl::string_view path, absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  const absl::string_view host = address.substr(0, colon);
+  const bool plain_host = host.find(':') == absl::string_view::npos;
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos || host.empty() || !(plain_host || bracketed) ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return Bad(path,
+               absl::StrCat("must be host:port with a port in [0, 65535], got \"", address, "\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckName(absl::string_view path, absl::string_view name) {
+  bool ok = !name.empty() && name.size() <= 128;
+  for (char c : name) {
+    ok = ok &&
+         (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+  }
+  if (ok) return absl::OkStatus();
+  return Bad(path,
+             absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', got \"", name, "\""));
+}
+
+absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
+  if (model.path.empty()) return Bad(path + ".path", "must be set");
+  AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
+  AFT_RETURN_IF_ERROR(CheckOneOf(path + ".weight_format", model.weight_format, {"fp32"}));
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".slots", model.slots, 1, 65'536));
+  AFT_RETURN_IF_ERROR(
+      CheckRange(path + ".max_step_tokens", model.max_step_tokens, model.slots + 1, 1 << 20));
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".intra_op_threads", model.intra_op_threads, 0, 1024));
+  return CheckName(path + ".version", model.version);
+}
+
+absl::Status CheckLimits(const LimitsConfig& limits) {
+  const int64_t one = 1;
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_queued_requests", limits.max_queued_requests, 1, 1'000'000));
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_prompt_bytes", limits.max_prompt_bytes, 1, one << 29));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_prompt_tokens", limits.max_prompt_tokens, 1, one << 26));
+  // A prompt that is allowed at all must be able to wait, else it is refused for ever.
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_queued_tokens", limits.max_queued_tokens,
+                                 limits.max_prompt_tokens, one << 40));
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_max_tokens", limits.max_max_tokens, 1, one << 30));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.default_max_tokens", limits.default_max_tokens, 1, limits.max_max_tokens));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_stream_buffer_bytes", limits.max_stream_buffer_bytes, 256, one << 30));
+  return CheckRange("limits.max_concurrent_streams", limits.max_concurrent_streams, 1, 1'000'000);
+}
+
+}  // namespace
+
+absl::Status ValidateServerConfig(const ServerConfig& config) {
+  AFT_RETURN_IF_ERROR(CheckAddress("listen_address", config.listen_address));
+  if (!config.metrics_address.empty()) {
+    AFT_RETURN_IF_ERROR(CheckAddress("metrics_address", config.metrics_address));
+  }
+  if (config.models.empty()) return Bad("models", "must name at least one model");
+  std::set<std::string> names;
+  for (size_t i = 0; i < config.models.size(); ++i) {
+    const std::string path = absl::StrCat("models[", i, "]");
+    AFT_RETURN_IF_ERROR(CheckModel(path, config.models[i]));
+    if (!names.insert(config.models[i].name).second) {
+      return Bad(path + ".name",
+                 absl::StrCat("is used by another model too: \"", config.models[i].name, "\""));
+    }
+  }
+  AFT_RETURN_IF_ERROR(CheckLimits(config.limits));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("drain.lame_duck_ms", config.drain.lame_duck.count(), 0, 3'600'000));
+  AFT_RETURN_IF_ERROR(CheckRange("drain.grace_ms", config.drain.grace.count(), 0, 3'600'000));
+  AFT_RETURN_IF_ERROR(
+      CheckOneOf("log.level", config.log.level, {"debug", "info", "warning", "error"}));
+  return CheckOneOf("log.format", config.log.format, {"logfmt", "json"});
+}
+
+}  // namespace aft::server

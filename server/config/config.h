@@ -1,0 +1,61 @@
+#ifndef AFT_SERVER_CONFIG_CONFIG_H_
+#define AFT_SERVER_CONFIG_CONFIG_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+// The server's configuration as plain values. The meaning, range and default of every field stand
+// in proto/aft/config/v1/server_config.proto; the defaults below are the same numbers.
+namespace aft::server {
+
+struct ModelConfig {
+  std::string name;
+  std::string path;
+  std::string weight_format = "fp32";
+  int32_t slots = 64;
+  int32_t max_step_tokens = 256;
+  int32_t intra_op_threads = 0;  // 0: number of cores - 1, at least 1
+  std::string version = "1";
+};
+
+struct LimitsConfig {
+  int32_t max_queued_requests = 256;      // per model
+  int64_t max_queued_tokens = 4'194'304;  // per model
+  int64_t max_prompt_bytes = 1'048'576;
+  int64_t max_prompt_tokens = 1'048'576;
+  int32_t default_max_tokens = 256;
+  int32_t max_max_tokens = 1'048'576;
+  int64_t max_stream_buffer_bytes = 1'048'576;  // per stream
+  int32_t max_concurrent_streams = 1000;        // per connection
+};
+
+struct DrainConfig {
+  std::chrono::milliseconds lame_duck{0};
+  std::chrono::milliseconds grace{30'000};
+};
+
+struct LogConfig {
+  std::string level = "info";
+  std::string format = "logfmt";
+};
+
+struct ServerConfig {
+  std::string listen_address = "127.0.0.1:8500";
+  std::string metrics_address = "127.0.0.1:8501";  // empty: no metrics page
+  std::vector<ModelConfig> models;
+  LimitsConfig limits;
+  DrainConfig drain;
+  LogConfig log;
+};
+
+// INVALID_ARGUMENT, starting with the path of the first field that is out of range, e.g.
+// "models[0].slots: must be in [1, 65536], got 0".
+absl::Status ValidateServerConfig(const ServerConfig& config);
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_CONFIG_CONFIG_H_

@@ -1,0 +1,33 @@
+#ifndef AFT_SERVER_CONFIG_LOADER_H_
+#define AFT_SERVER_CONFIG_LOADER_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/config/config.h"
+
+namespace aft::server {
+
+// Reads a text-proto file of aft.config.v1.ServerConfig. Ranges are not checked here
+// (ValidateServerConfig), because flags may still change the values.
+//
+// Errors: NOT_FOUND or PERMISSION_DENIED for a file that cannot be read; INVALID_ARGUMENT
+// "FILE:LINE:COLUMN: reason" for a syntax error or an unknown field.
+absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path);
+
+// The same for text in memory. `file_name` is for messages; relative model paths are taken from
+// `base_dir`, which may be empty for the working directory.
+absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::string_view file_name,
+                                               const std::string& base_dir);
+
+// A model with every default that serves the checkpoint in `dir` under the folder's name.
+ModelConfig DefaultModelConfig(const std::string& dir);
+
+// The config as text-proto with every field present. ParseServerConfig reads it back to equal
+// values.
+std::string FormatEffectiveConfig(const ServerConfig& config);
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_CONFIG_LOADER_H_
