@@ -1,0 +1,110 @@
+#include "model/train/evaluate.h"
+
+#include <algorithm>
+#include <numbers>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/empty.h"
+#include "base/check.h"
+
+namespace aft {
+namespace {
+
+constexpr int64_t kWindow = 1024;
+constexpr int64_t kMaxBatch = 16;
+
+// Where a run of bytes begins.
+struct Place {
+  const Corpus::Text* text;
+  int64_t offset;
+};
+
+// Sum of -log2 p over `score` bytes of each place, after `skip` bytes that only build up the state.
+// The byte at offset + i is predicted from those before it, from position i - 1's output.
+double SumBits(const TrainNetwork& network, const std::vector<Place>& places, int64_t skip,
+               int64_t score, int64_t segment, bool bf16) {
+  const at::NoGradGuard no_grad;
+  const TrainNetwork::Options options{.bf16 = bf16};
+  double nats = 0;
+  for (size_t first = 0; first < places.size(); first += kMaxBatch) {
+    const auto batch = static_cast<int64_t>(std::min<size_t>(kMaxBatch, places.size() - first));
+    NetworkCarry carry = EmptyNetworkCarry(network.config(), batch);
+    for (int64_t begin = 0; begin < skip + score; begin += segment) {
+      at::Tensor input = at::empty({batch, segment}, at::kLong);
+      at::Tensor target = at::empty({batch, segment}, at::kLong);
+      for (int64_t row = 0; row < batch; ++row) {
+        const Place& place = places[first + static_cast<size_t>(row)];
+        const uint8_t* bytes = place.text->bytes.data() + place.offset + begin;
+        std::copy_n(bytes, segment, input.select(0, row).mutable_data_ptr<int64_t>());
+        std::copy_n(bytes + 1, segment, target.select(0, row).mutable_data_ptr<int64_t>());
+      }
+      const int64_t from = std::max<int64_t>(0, skip - begin);
+      const at::Tensor logits = network.Forward(input, &carry, options);
+      if (from >= segment) continue;
+      const at::Tensor scored = logits.slice(1, from, segment);
+      nats += at::cross_entropy_loss(scored.reshape({-1, scored.size(2)}),
+                                     target.slice(1, from, segment).reshape({-1}), {}, at::Reduction::Sum)
+                  .item<double>();
+    }
+  }
+  return nats / std::numbers::ln2;
+}
+
+// `count` places spread evenly over the held-out parts, each with `length` bytes and one more behind it.
+std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
+  std::vector<Place> places;
+  const double total = static_cast<double>(corpus.held_out_bytes());
+  for (const Corpus::Text& text : corpus.texts) {
+    const int64_t bytes = static_cast<int64_t>(text.bytes.size()) - text.train_bytes;
+    const int64_t room = bytes - length - 1;
+    if (room < 0) continue;
+    const auto here = std::max<int64_t>(
+        1, static_cast<int64_t>(static_cast<double>(count) * static_cast<double>(bytes) / total));
+    for (int64_t i = 0; i < here; ++i) {
+      places.push_back({&text, text.train_bytes + room * i / std::max<int64_t>(1, here - 1)});
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64_t segment,
+                        int64_t bytes, bool bf16) {
+  HeldOut result;
+  const std::vector<Place> places = Spread(corpus, std::max<int64_t>(1, bytes / segment), segment);
+  AFT_CHECK(!places.empty());
+  result.fresh = SumBits(network, places, 0, segment, segment, bf16) /
+                 static_cast<double>(static_cast<int64_t>(places.size()) * segment);
+
+  std::vector<Place> starts;
+  int64_t length = bytes / static_cast<int64_t>(corpus.texts.size());
+  for (const Corpus::Text& text : corpus.texts) {
+    starts.push_back({&text, text.train_bytes});
+    length = std::min(length, static_cast<int64_t>(text.bytes.size()) - text.train_bytes - 1);
+  }
+  length = std::max(segment, length / segment * segment);
+  result.carried = SumBits(network, starts, 0, length, segment, bf16) /
+                   static_cast<double>(static_cast<int64_t>(starts.size()) * length);
+  return result;
+}
+
+double EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus, int64_t position,
+                          int64_t windows, bool bf16) {
+  std::vector<Place> places;
+  const int64_t piece = position < kWindow ? position : kWindow;
+  for (const Place& window : Spread(corpus, windows, kWindow)) {
+    for (int64_t begin = 0; begin < kWindow; begin += piece) {
+      places.push_back({window.text, window.offset + begin - position});
+      AFT_CHECK(places.back().offset >= 0);
+    }
+  }
+  // 256 divides position and piece; larger segments are quicker.
+  const int64_t segment = position % kWindow == 0 ? kWindow : 256;
+  return SumBits(network, places, position, piece, segment, bf16) /
+         static_cast<double>(static_cast<int64_t>(places.size()) * piece);
+}
+
+}  // namespace aft

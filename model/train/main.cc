@@ -1,0 +1,127 @@
+// aft-train: trains a causal AFT language model from text files, or measures one.
+//
+//   aft-train --config train.json --out runs/first      train; goes on if runs/first holds a run
+//   aft-train --config train.json --evaluate DIR        held-out bits per byte of a checkpoint
+//
+// Exit codes: 0 done, 1 error, 2 bad command line, 130 stopped by Ctrl-C or SIGTERM (state saved).
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/train/evaluate.h"
+#include "model/train/trainer.h"
+
+ABSL_FLAG(std::string, config, "", "training config file (JSON); model/train/train_config.h documents it");
+ABSL_FLAG(std::string, out, "", "folder for the checkpoint, the resume file and the curve");
+ABSL_FLAG(std::string, evaluate, "", "checkpoint folder to measure instead of training");
+ABSL_FLAG(int64_t, windows, 64, "--evaluate: windows of 1,024 held-out bytes for the figures by position");
+
+namespace {
+
+std::atomic<bool> stop_requested = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void RequestStop(int) { stop_requested = true; }
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "aft-train: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t windows) {
+  auto checkpoint = aft::ReadCheckpoint(dir);
+  if (!checkpoint.ok()) return Fail(checkpoint.status());
+  auto corpus = aft::ReadCorpus(config.texts, config.held_out, config.segment + 1);
+  if (!corpus.ok()) return Fail(corpus.status());
+  aft::TrainNetwork network(checkpoint->config, /*seed=*/0);
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& [name, tensor] : network.parameters()) {
+      const auto it = checkpoint->tensors.find(name);
+      if (it == checkpoint->tensors.end() || it->second.sizes() != tensor.sizes()) {
+        return Fail(absl::DataLossError(dir + ": tensor missing or of another shape: " + name));
+      }
+      tensor.copy_(it->second);
+    }
+  }
+  const aft::HeldOut all = aft::EvaluateHeldOut(network, *corpus, config.segment,
+                                                corpus->held_out_bytes(), /*bf16=*/false);
+  std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
+              all.fresh, static_cast<long>(config.segment), all.carried);
+  double base = 0;
+  for (const int64_t position : {256, 4096, 32768}) {
+    const double bits = aft::EvaluateAtPosition(network, *corpus, position, windows, false);
+    if (base == 0) base = bits;
+    std::printf("the same bytes at position %6ld: %.4f (%+.2f %%)\n", static_cast<long>(position),
+                bits, 100 * (bits / base - 1));
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int Train(const aft::TrainConfig& config, const std::string& out) {
+  auto trainer = aft::Trainer::Create(config, out);
+  if (!trainer.ok()) return Fail(trainer.status());
+  std::fprintf(stderr, "aft-train: %ld weights, %ld training bytes, %ld held out; %ld steps, %s step %ld\n",
+               static_cast<long>(aft::CountParameters(config.network)),
+               static_cast<long>(trainer->corpus().train_bytes()),
+               static_cast<long>(trainer->corpus().held_out_bytes()),
+               static_cast<long>(trainer->total_steps()),
+               trainer->step() == 0 ? "from" : "resuming at", static_cast<long>(trainer->step()));
+  std::signal(SIGINT, RequestStop);
+  std::signal(SIGTERM, RequestStop);
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const absl::Status status = trainer->Run(
+      stop_requested,
+      [terminal](const aft::Trainer::Progress& p) {
+        if (!terminal && p.step % 50 != 0) return;
+        std::fprintf(stderr, "%sstep %ld/%ld  %.2f M tokens  %.3f bits/byte  %.0f tokens/s  ETA %.0f min%s",
+                     terminal ? "\r" : "", static_cast<long>(p.step),
+                     static_cast<long>(p.total_steps), static_cast<double>(p.tokens) / 1e6,
+                     p.train_bpb, p.tokens_per_second, p.eta_seconds / 60, terminal ? "   " : "\n");
+      },
+      [terminal](const aft::CurvePoint& p, bool best) {
+        std::fprintf(stderr, "%seval step %ld: train %.3f, held out %.4f fresh, %.4f carried%s\n",
+                     terminal ? "\n" : "", static_cast<long>(p.step), p.train, p.fresh, p.carried,
+                     best ? " (best, saved)" : "");
+      });
+  if (!status.ok()) return Fail(status);
+  if (trainer->step() < trainer->total_steps()) {
+    std::fprintf(stderr, "\naft-train: stopped at step %ld, saved; the same command goes on\n",
+                 static_cast<long>(trainer->step()));
+    return 130;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("aft-train --config FILE (--out DIR | --evaluate DIR)");
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  const std::string out = absl::GetFlag(FLAGS_out);
+  const std::string evaluate = absl::GetFlag(FLAGS_evaluate);
+  if (rest.size() != 1 || absl::GetFlag(FLAGS_config).empty() || out.empty() == evaluate.empty()) {
+    std::fprintf(stderr, "aft-train: give --config FILE and one of --out DIR, --evaluate DIR\n");
+    return 2;
+  }
+  const auto config = aft::ReadTrainConfig(absl::GetFlag(FLAGS_config));
+  if (!config.ok()) return Fail(config.status());
+  if (config->threads > 0) at::set_num_threads(config->threads);
+  try {
+    return out.empty() ? Evaluate(*config, evaluate, absl::GetFlag(FLAGS_windows)) : Train(*config, out);
+  } catch (const std::exception& error) {  // LibTorch reports by exception
+    return Fail(absl::InternalError(error.what()));
+  }
+}

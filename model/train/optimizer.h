@@ -1,0 +1,29 @@
+#ifndef AFT_MODEL_TRAIN_OPTIMIZER_H_
+#define AFT_MODEL_TRAIN_OPTIMIZER_H_
+
+#include <cstdint>
+
+#include "model/checkpoint/safetensors.h"
+#include "model/train/train_config.h"
+
+namespace aft {
+
+// AdamW over named tensors (LibTorch's fused CPU kernel), with global gradient clipping, linear
+// warm-up and cosine decay to a tenth of the peak. Weight decay acts on weight matrices only.
+class AdamW {
+ public:
+  explicit AdamW(const TensorMap& parameters);
+
+  // Applies the gradients and clears them. Returns the gradient's global norm before clipping.
+  double Step(const TrainConfig& config, int64_t step, int64_t total_steps, TensorMap& parameters);
+
+  static double LearningRate(const TrainConfig& config, int64_t step, int64_t total_steps);
+
+  // First and second moments by parameter name, and the number of steps done: the state to resume from.
+  TensorMap first, second;
+  int64_t steps = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_TRAIN_OPTIMIZER_H_

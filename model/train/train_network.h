@@ -1,0 +1,49 @@
+#ifndef AFT_MODEL_TRAIN_TRAIN_NETWORK_H_
+#define AFT_MODEL_TRAIN_TRAIN_NETWORK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/mixers/aft_parallel.h"
+#include "model/network/config.h"
+
+namespace aft {
+
+// State of B streams, one AftCarry per layer.
+using NetworkCarry = std::vector<AftCarry>;
+NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
+// Empties the state of one stream.
+void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry);
+
+// The decoder in differentiable form: the same tensors, by the same names, as a checkpoint.
+// Thread-compatible.
+class TrainNetwork {
+ public:
+  // Fresh weights: N(0, 0.02), projections into the residual stream divided by sqrt(2 L), biases and
+  // position tables 0, norms 1.
+  TrainNetwork(NetworkConfig config, uint64_t seed);
+
+  struct Options {
+    bool bf16 = true;       // operands of matrix products
+    double dropout = 0.0;   // after each mixer and feed-forward; 0 outside training
+  };
+
+  // tokens [B, T] int64 -> logits [B, T, V] fp32. `carry` may be null: every stream starts empty.
+  at::Tensor Forward(const at::Tensor& tokens, NetworkCarry* carry, const Options& options) const;
+
+  const NetworkConfig& config() const { return config_; }
+  TensorMap& parameters() { return parameters_; }
+  const TensorMap& parameters() const { return parameters_; }
+
+ private:
+  const at::Tensor& P(const std::string& name) const { return parameters_.at(name); }
+
+  NetworkConfig config_;
+  TensorMap parameters_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_TRAIN_TRAIN_NETWORK_H_
