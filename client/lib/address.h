@@ -1,0 +1,20 @@
+#ifndef AFT_CLIENT_LIB_ADDRESS_H_
+#define AFT_CLIENT_LIB_ADDRESS_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace aft::client {
+
+// OK for "host:port" (port 1 to 65535; IPv6 hosts in brackets) and for gRPC target URIs such as
+// "unix:/run/aft.sock" or "dns:///aft:8500". gRPC would take port 443 for a missing one, which is
+// never meant here. INVALID_ARGUMENT says what is wrong.
+absl::Status CheckAddress(absl::string_view address);
+
+// True when the address can only mean this machine: a loopback address, "localhost" or a Unix
+// socket. Other names are not looked up.
+bool IsLoopback(absl::string_view address);
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_LIB_ADDRESS_H_

@@ -1,0 +1,99 @@
+#ifndef AFT_CLIENT_LIB_AFT_CLIENT_H_
+#define AFT_CLIENT_LIB_AFT_CLIENT_H_
+
+#include <grpcpp/support/channel_arguments.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aft/v1/inference.pb.h"
+#include "aft/v1/models.pb.h"
+#include "client/lib/cancel_token.h"
+#include "client/lib/error_details.h"
+#include "grpc/health/v1/health.pb.h"
+
+namespace aft::client {
+
+struct ClientOptions {
+  // "host:port" or a gRPC target such as "unix:/run/aft.sock".
+  std::string address = "127.0.0.1:8500";
+  // Time for one attempt to connect; gRPC takes at least 100 ms.
+  std::chrono::milliseconds connect_timeout{5000};
+  // Of every call that sets none of its own; 0: none.
+  std::chrono::milliseconds deadline{0};
+  // For everything else, e.g. keepalive; these win over what the client sets itself.
+  grpc::ChannelArguments channel_args;
+};
+
+struct CallOptions {
+  // From the start of the call, connecting included; 0: none. Unset: ClientOptions::deadline.
+  std::optional<std::chrono::milliseconds> deadline;
+  // Names the request in the server's log and answers. At most 128 printable ASCII characters;
+  // empty: the server draws one.
+  std::string request_id;
+  // Not owned; null: the call cannot be cancelled.
+  CancelToken* cancel = nullptr;
+};
+
+// A whole answer.
+struct GenerateResult {
+  v1::Started started;
+  v1::Finished finished;
+  std::string text;                 // of all deltas
+  std::vector<uint32_t> token_ids;  // of all deltas
+  std::string request_id;
+  // On this side's clock, from the start of the call, connecting included.
+  std::chrono::nanoseconds time_to_first_token{0};  // 0 when there was none
+  std::chrono::nanoseconds duration{0};
+};
+
+// Called for every event of a stream in order, on the thread that called Generate; it should be
+// quick, for the server holds tokens back (or gives up) while it runs. Not called again once the
+// call's token is cancelled.
+using EventCallback = std::function<void(const v1::GenerateResponse&)>;
+
+using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
+// A connection to one server. Connects with the first call and again after a loss; calls are not
+// repeated, because what a broken stream has delivered cannot be taken back.
+//
+// Errors: the server's status code with a sentence as its message, and ErrorDetails
+// (GetErrorDetails). Beside the codes of inference.proto:
+//   UNAVAILABLE       also: not reachable, or the connection broke (ErrorDetails::origin)
+//   CANCELLED         the call's token was cancelled
+//   DATA_LOSS         the stream lost tokens or ended without Finished
+//   INVALID_ARGUMENT  also: a request id that cannot be sent
+//
+// Thread-safety: any thread may call any method; calls block until they end, side by side.
+class Client {
+ public:
+  // INVALID_ARGUMENT for a malformed address. Does not connect.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(ClientOptions options);
+  virtual ~Client() = default;
+
+  // Streams a generation to `on_event` (may be empty) and returns the whole of it.
+  virtual absl::StatusOr<GenerateResult> Generate(const v1::GenerateRequest& request,
+                                                  const EventCallback& on_event = {},
+                                                  const CallOptions& call = {}) = 0;
+
+  virtual absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {}) = 0;
+
+  // NOT_FOUND names the models there are.
+  virtual absl::StatusOr<v1::Model> GetModel(absl::string_view name,
+                                             const CallOptions& call = {}) = 0;
+
+  // grpc.health.v1; an empty service asks for the whole server. NOT_FOUND: no such service.
+  virtual absl::StatusOr<HealthStatus> Health(absl::string_view service = "",
+                                              const CallOptions& call = {}) = 0;
+};
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_LIB_AFT_CLIENT_H_

@@ -1,0 +1,35 @@
+#include "client/lib/cancel_token.h"
+
+#include <grpcpp/client_context.h>
+
+#include <vector>
+
+namespace aft::client {
+
+void CancelToken::Cancel() {
+  MutexLock lock(mutex_);
+  cancelled_ = true;
+  for (grpc::ClientContext* call : calls_) call->TryCancel();
+}
+
+bool CancelToken::cancelled() const {
+  MutexLock lock(mutex_);
+  return cancelled_;
+}
+
+CancelScope::CancelScope(CancelToken* token, grpc::ClientContext& context)
+    : token_(token), context_(context) {
+  if (token_ == nullptr) return;
+  MutexLock lock(token_->mutex_);
+  // A context that is cancelled before its call starts ends that call at once.
+  if (token_->cancelled_) context_.TryCancel();
+  token_->calls_.push_back(&context_);
+}
+
+CancelScope::~CancelScope() {
+  if (token_ == nullptr) return;
+  MutexLock lock(token_->mutex_);
+  std::erase(token_->calls_, &context_);
+}
+
+}  // namespace aft::client

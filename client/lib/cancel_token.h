@@ -1,0 +1,52 @@
+#ifndef AFT_CLIENT_LIB_CANCEL_TOKEN_H_
+#define AFT_CLIENT_LIB_CANCEL_TOKEN_H_
+
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+
+namespace grpc {
+class ClientContext;
+}  // namespace grpc
+
+namespace aft::client {
+
+// Ends calls from outside: every call that was given the token, running or yet to come, ends with
+// CANCELLED, and the server is told. Must outlive those calls.
+//
+// Thread-safety: any thread may call any method. Not async-signal-safe: cancel from a thread that
+// waits for the signal (client/tool/interrupt.h), not from a signal handler.
+class CancelToken {
+ public:
+  CancelToken() = default;
+  CancelToken(const CancelToken&) = delete;
+  CancelToken& operator=(const CancelToken&) = delete;
+
+  // For good; more than once is fine.
+  void Cancel();
+  bool cancelled() const;
+
+ private:
+  friend class CancelScope;
+  mutable Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+// While alive, `token` (null: none) cancels the call of `context`. Internal to the library.
+class CancelScope {
+ public:
+  CancelScope(CancelToken* token, grpc::ClientContext& context);
+  ~CancelScope();
+  CancelScope(const CancelScope&) = delete;
+  CancelScope& operator=(const CancelScope&) = delete;
+
+ private:
+  CancelToken* const token_;
+  grpc::ClientContext& context_;
+};
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_LIB_CANCEL_TOKEN_H_

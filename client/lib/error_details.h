@@ -1,0 +1,43 @@
+#ifndef AFT_CLIENT_LIB_ERROR_DETAILS_H_
+#define AFT_CLIENT_LIB_ERROR_DETAILS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "aft/v1/inference.pb.h"
+
+namespace aft::client {
+
+// Where a failed call failed.
+enum class ErrorOrigin {
+  kServer = 0,          // the server answered with this status
+  kUnreachable = 1,     // the call never got to a server
+  kConnectionLost = 2,  // the connection broke while the server was answering
+  kCaller = 3,          // refused or cancelled on this side
+  kProtocol = 4,        // the answer breaks the protocol: lost tokens, missing Finished
+};
+
+// What is known about a failed call beside code and message. Travels as payloads of the
+// absl::Status.
+struct ErrorDetails {
+  ErrorOrigin origin = ErrorOrigin::kServer;
+  std::string request_id;        // the server's name for the call; empty when it never answered
+  uint32_t received_tokens = 0;  // tokens that reached the callback before the failure
+  // What the server counted, when it said so.
+  std::optional<v1::Usage> usage;
+  std::optional<v1::Timings> timings;
+  std::optional<std::chrono::milliseconds> retry_after;
+};
+
+// `status` must not be OK: an OK absl::Status carries no payloads.
+void SetErrorDetails(const ErrorDetails& details, absl::Status& status);
+
+// The details of a status that Client returned; the default ones of any other status.
+ErrorDetails GetErrorDetails(const absl::Status& status);
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_LIB_ERROR_DETAILS_H_

@@ -1,0 +1,200 @@
+#include "client/lib/rpc_error.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace aft::client {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+bool ContainsAnyOf(absl::string_view text, std::initializer_list<absl::string_view> phrases) {
+  return std::any_of(phrases.begin(), phrases.end(),
+                     [text](absl::string_view phrase) { return absl::StrContains(text, phrase); });
+}
+
+std::optional<absl::string_view> Trailer(const grpc::ClientContext& context, const char* key) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find(key);
+  if (found == trailers.end()) return std::nullopt;
+  return absl::string_view(found->second.data(), found->second.size());
+}
+
+template <typename Message>
+std::optional<Message> TrailerMessage(const grpc::ClientContext& context, const char* key) {
+  const auto bytes = Trailer(context, key);
+  Message message;
+  if (!bytes || !message.ParseFromArray(bytes->data(), static_cast<int>(bytes->size()))) {
+    return std::nullopt;
+  }
+  return message;
+}
+
+ErrorDetails ReadDetails(const grpc::ClientContext& context, const CallFacts& facts) {
+  ErrorDetails details;
+  details.request_id = RequestId(context);
+  details.received_tokens = facts.received_tokens;
+  details.usage = TrailerMessage<v1::Usage>(context, "aft-usage-bin");
+  details.timings = TrailerMessage<v1::Timings>(context, "aft-timings-bin");
+  int64_t retry_ms = 0;
+  const auto retry = Trailer(context, "retry-after-ms");
+  if (retry && absl::SimpleAtoi(*retry, &retry_ms) && retry_ms >= 0) {
+    details.retry_after = Milliseconds(retry_ms);
+  }
+  return details;
+}
+
+// gRPC reports a server that cannot be reached, a connection that broke and a server that says
+// UNAVAILABLE with one code. An answer of an AFT server carries a request id, and once generation
+// has begun, usage in the trailers; what the library itself made is told by its words.
+ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
+                       const CallFacts& facts) {
+  if (facts.cancelled && status.error_code() == grpc::CANCELLED) return ErrorOrigin::kCaller;
+  if (status.error_code() != grpc::UNAVAILABLE) return ErrorOrigin::kServer;
+  if (facts.started) {
+    return details.usage ? ErrorOrigin::kServer : ErrorOrigin::kConnectionLost;
+  }
+  if (!details.request_id.empty()) return ErrorOrigin::kServer;
+  if (ContainsAnyOf(status.error_message(), {"failed to connect", "DNS resolution", "C-ares",
+                                             "resolver", "connections to all backends"})) {
+    return ErrorOrigin::kUnreachable;
+  }
+  if (ContainsAnyOf(status.error_message(),
+                    {"Socket closed", "Connection reset", "Broken pipe", "timed out", "GOAWAY",
+                     "keepalive", "recvmsg", "Stream removed", "Transport", "transport"})) {
+    return ErrorOrigin::kConnectionLost;
+  }
+  return ErrorOrigin::kServer;
+}
+
+// The reason inside gRPC's "failed to connect to all addresses; last error: UNKNOWN: ipv4:..: ..".
+std::string WhyUnreachable(const std::string& message) {
+  if (absl::StrContains(message, "Connection refused")) {
+    return "connection refused; is the server running?";
+  }
+  if (ContainsAnyOf(message, {"DNS resolution", "C-ares", "resolver"})) {
+    return "the host name does not resolve; check the address";
+  }
+  if (absl::StrContains(message, "No such file or directory")) {
+    return "there is no such socket; is the server running?";
+  }
+  if (ContainsAnyOf(message, {"SETTINGS", "http2", "HTTP2"})) {
+    return "something accepts connections there but does not speak gRPC; check the port";
+  }
+  if (ContainsAnyOf(message, {"timed out", "Timeout", "timeout", "Deadline"})) {
+    return "no answer; check the address and the network";
+  }
+  return message;
+}
+
+std::string Seconds(Milliseconds duration) {
+  return absl::StrCat(static_cast<double>(duration.count()) / 1000, " s");
+}
+
+std::string After(const CallFacts& facts) {
+  return facts.started ? absl::StrCat(" after ", TokenCount(facts.received_tokens)) : "";
+}
+
+std::string DeadlineSentence(const ErrorDetails& details, const CallFacts& facts) {
+  if (facts.deadline.count() <= 0) return "the server says that the deadline has passed";
+  const std::string limit = Seconds(facts.deadline);
+  if (facts.started) {
+    return absl::StrCat("the deadline of ", limit, " passed after ",
+                        TokenCount(facts.received_tokens),
+                        "; allow more time or ask for fewer tokens");
+  }
+  // The library's own verdict says nothing of the server; an answer with a request id does.
+  if (!details.request_id.empty()) {
+    return absl::StrCat("the deadline of ", limit,
+                        " passed before the first token; allow more time");
+  }
+  return absl::StrCat("no answer from ", facts.address, " within ", limit);
+}
+
+std::string ServerSentence(const grpc::Status& status, const ErrorDetails& details,
+                           const CallFacts& facts) {
+  const absl::string_view code =
+      absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
+  const std::string message = status.error_message().empty()
+                                  ? absl::StrCat("the server gave no reason beside ", code)
+                                  : status.error_message();
+  switch (status.error_code()) {
+    case grpc::DEADLINE_EXCEEDED:
+      return DeadlineSentence(details, facts);
+    case grpc::CANCELLED:
+      return absl::StrCat("the server cancelled the call", After(facts), ": ", message);
+    case grpc::UNAVAILABLE:
+    case grpc::RESOURCE_EXHAUSTED: {
+      const std::string when = details.retry_after
+                                   ? absl::StrCat("in ", Seconds(*details.retry_after))
+                                   : std::string("later");
+      return absl::StrCat(message, "; try again ", when);
+    }
+    case grpc::UNIMPLEMENTED:
+      return absl::StrCat(message, "; is ", facts.address, " an AFT server of this version?");
+    case grpc::INTERNAL:
+    case grpc::UNKNOWN:
+      return absl::StrCat("the call failed", After(facts), ": ", message);
+    default:
+      return message;
+  }
+}
+
+std::string Sentence(const grpc::Status& status, const ErrorDetails& details,
+                     const CallFacts& facts) {
+  switch (details.origin) {
+    case ErrorOrigin::kUnreachable:
+      return absl::StrCat("cannot reach ", facts.address, ": ",
+                          WhyUnreachable(status.error_message()));
+    case ErrorOrigin::kConnectionLost:
+      return absl::StrCat("the connection to ", facts.address, " broke", After(facts), ": ",
+                          status.error_message());
+    case ErrorOrigin::kCaller:
+      return absl::StrCat("cancelled", After(facts));
+    case ErrorOrigin::kServer:
+    case ErrorOrigin::kProtocol:
+      return ServerSentence(status, details, facts);
+  }
+  return status.error_message();
+}
+
+}  // namespace
+
+absl::Status RpcError(const grpc::Status& status, const grpc::ClientContext& context,
+                      const CallFacts& facts) {
+  ErrorDetails details = ReadDetails(context, facts);
+  details.origin = FindOrigin(status, details, facts);
+  absl::Status error(static_cast<absl::StatusCode>(status.error_code()),
+                     Sentence(status, details, facts));
+  SetErrorDetails(details, error);
+  return error;
+}
+
+absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& context,
+                           const CallFacts& facts) {
+  ErrorDetails details = ReadDetails(context, facts);
+  details.origin = ErrorOrigin::kProtocol;
+  absl::Status error = absl::DataLossError(
+      absl::StrCat("the answer of ", facts.address, " is broken", After(facts), ": ", what));
+  SetErrorDetails(details, error);
+  return error;
+}
+
+std::string TokenCount(uint64_t tokens) {
+  return absl::StrCat(tokens, tokens == 1 ? " token" : " tokens");
+}
+
+std::string RequestId(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto found = metadata.find("x-request-id");
+  if (found == metadata.end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
+}  // namespace aft::client

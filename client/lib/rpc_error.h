@@ -1,0 +1,44 @@
+#ifndef AFT_CLIENT_LIB_RPC_ERROR_H_
+#define AFT_CLIENT_LIB_RPC_ERROR_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "client/lib/error_details.h"
+
+namespace aft::client {
+
+// What the client knows about a call when it ends.
+struct CallFacts {
+  absl::string_view address;
+  std::chrono::milliseconds deadline{0};  // 0: none
+  bool cancelled = false;                 // by the caller's token
+  bool started = false;                   // Started has arrived
+  uint32_t received_tokens = 0;
+};
+
+// Turns the failure of a call into an absl::Status of the same code whose message is a sentence
+// that says what happened and what to do, with ErrorDetails. `context` is the finished call's.
+absl::Status RpcError(const grpc::Status& status, const grpc::ClientContext& context,
+                      const CallFacts& facts);
+
+// The answer breaks the protocol: DATA_LOSS with ErrorDetails.
+absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& context,
+                           const CallFacts& facts);
+
+// "1 token", "12 tokens".
+std::string TokenCount(uint64_t tokens);
+
+// Initial metadata `x-request-id` of an answer; empty when there was none.
+// REQUIRES: the call has received its initial metadata, or has finished.
+std::string RequestId(const grpc::ClientContext& context);
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_LIB_RPC_ERROR_H_
