@@ -1,0 +1,65 @@
+#include "model/checkpoint/checkpoint.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/checkpoint/atomic_file.h"
+
+namespace aft {
+namespace {
+
+std::string PathIn(const std::string& dir, const char* name) {
+  return (std::filesystem::path(dir) / name).string();
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  // One byte above what the parser accepts: it refuses longer text itself.
+  constexpr size_t kMaxBytes = (size_t{1} << 20) + 1;
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  std::string text(kMaxBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return absl::DataLossError(absl::StrCat(path, ": cannot read"));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
+  const std::string config_path = PathIn(dir, kConfigFileName);
+  AFT_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(config_path));
+  absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(json);
+  if (!config.ok()) {
+    return absl::Status(config.status().code(),
+                        absl::StrCat(config_path, ": ", config.status().message()));
+  }
+  AFT_ASSIGN_OR_RETURN(SafetensorsFile weights, ReadSafetensors(PathIn(dir, kWeightsFileName)));
+  return Checkpoint{*std::move(config), std::move(weights.tensors), std::move(weights.metadata)};
+}
+
+absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
+                             const TensorMap& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  const std::string json = FormatNetworkConfig(config);
+  AFT_RETURN_IF_ERROR(ParseNetworkConfig(json).status());
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create folder ", dir));
+  }
+  AFT_RETURN_IF_ERROR(WriteSafetensors(PathIn(dir, kWeightsFileName), tensors, metadata));
+  return WriteFileAtomically(PathIn(dir, kConfigFileName), json);
+}
+
+}  // namespace aft
