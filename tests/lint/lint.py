@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""The rules of the code that no compiler checks: who may include whom, and a few habits.
+
+  lint.py [FILE...]     checks every file of the repository (or these); one line per finding
+  lint.py --self-test   proves that each rule fires on a bad sample and stays silent on good ones
+
+Only Python's standard library. Exit code 1 when something was found.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_LINES = 500
+
+# ---- Floors --------------------------------------------------------------------------------------
+# Third parties that only some folders may include: name -> (header pattern, folders or files).
+THIRD_PARTIES = {
+    "torch": (r"(ATen|torch|c10|caffe2)/", ["model/"]),
+    "CUDA": (r"(cuda|cublas|cudnn|cooperative_groups|cub/|thrust/)", ["model/"]),
+    "Highway": (r"hwy/", ["model/kernels/"]),
+    "gRPC": (r"grpc(pp)?(/|\+\+)|.*\.grpc\.pb\.h$", ["server/rpc/", "server/app/", "client/"]),
+    "protobuf": (r"google/protobuf/|.*\.pb\.h$",
+                 ["server/rpc/", "server/app/", "server/config/", "client/"]),
+    "spdlog": (r"(spdlog|fmt)/", ["server/observability/log.cc"]),
+    "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
+    "nlohmann-json": (r"nlohmann/", ["model/checkpoint/", "model/network/", "model/train/", "client/"]),
+}
+# Headers of model/ without torch, gRPC and protobuf: what the server and the tools may know of a model.
+RUNNER_API = ["model/runtime/model_runner.h", "model/runtime/load.h", "model/sampling/params.h",
+              "model/tokenizer/tokenizer.h"]
+TORCH_FREE = ["base/", "server/", "client/", "model/kernels/", "model/tokenizer/",
+              "model/sampling/params.h", "model/runtime/model_runner.h", "model/runtime/load.h"]
+
+# Own folders: each may include itself and what is listed. Longest matching prefix wins.
+FLOORS = {
+    "base/": [],
+    "model/kernels/": [],
+    "model/tokenizer/": ["base/"],
+    "model/sampling/": ["base/"],
+    "model/network/": ["base/", "model/layers/", "model/mixers/", "model/checkpoint/", "model/state/",
+                       "model/kernels/"],
+    "model/state/": ["base/", "model/kernels/"],
+    "model/checkpoint/": ["base/", "model/kernels/", "model/network/config.h",
+                          "model/network/tensors.h"],
+    "model/mixers/": ["base/", "model/kernels/", "model/state/", "model/network/config.h"],
+    "model/layers/": ["base/", "model/kernels/", "model/state/", "model/mixers/",
+                      "model/network/config.h"],
+    "model/runtime/": ["base/", "model/"],
+    "model/train/": ["base/", "model/layers/", "model/network/", "model/mixers/", "model/checkpoint/",
+                     "model/state/", "model/sampling/", "model/tokenizer/"],
+    "server/scheduling/": ["base/", "model/runtime/model_runner.h", "model/sampling/params.h"],
+    "server/observability/": ["base/"],
+    "server/config/": ["base/", "aft/config/"],
+    "server/engine/": ["base/", "server/scheduling/", "server/observability/"] + RUNNER_API,
+    "server/admission/": ["base/", "server/engine/", "server/scheduling/", "server/config/",
+                          "server/observability/"] + RUNNER_API,
+    "server/registry/": ["base/", "server/engine/", "server/scheduling/", "server/config/",
+                         "server/admission/", "server/observability/"] + RUNNER_API,
+    "server/rpc/": ["base/", "server/", "aft/v1/"] + RUNNER_API,
+    "server/app/": ["base/", "server/", "aft/"] + RUNNER_API,
+    "client/": ["base/", "aft/v1/", "model/tokenizer/tokenizer.h", "model/sampling/params.h"],
+}
+OWN = re.compile(r"(base|model|server|client|aft)/")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def matches(path, entries):
+  return any(path.startswith(e) if e.endswith("/") else path == e for e in entries)
+
+
+def check_includes(path, text):
+  for found in INCLUDE.finditer(text):
+    header = found.group(1)
+    line = text.count("\n", 0, found.start(1)) + 1
+    if header in ("torch/torch.h", "torch/all.h"):
+      yield line, f"{header} costs 12 s a file: include ATen/core/Tensor.h and ATen/ops/*.h"
+      continue
+    if path.startswith("tests/"):
+      continue  # Tests may see everything.
+    for name, (pattern, allowed) in THIRD_PARTIES.items():
+      if re.match(pattern, header) and not header.startswith("aft/config/"):
+        if not matches(path, allowed) or (name == "torch" and matches(path, TORCH_FREE)):
+          yield line, f"{name} ({header}) is not for this folder"
+    if OWN.match(header):
+      floor = max((f for f in FLOORS if path.startswith(f)), key=len, default=None)
+      if floor and not header.startswith(floor) and not matches(header, FLOORS[floor]):
+        yield line, f"{floor} may not include {header}"
+
+
+# ---- Habits --------------------------------------------------------------------------------------
+def strip_comments_and_strings(text):
+  """Blanks comments and literals, keeping lines, so that rules about code see only code."""
+  token = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+  return token.sub(lambda m: " " + "\n" * m.group(0).count("\n"), text)
+
+
+def find_all(pattern, text, message):
+  for found in re.finditer(pattern, text, re.MULTILINE):
+    yield text.count("\n", 0, found.start()) + 1, message.format(found.group(0).strip())
+
+
+def check_macros(path, text):
+  return find_all(r"\b(LOG|VLOG|D?LOG_IF|D?CHECK(_(EQ|NE|LT|LE|GT|GE|NOTNULL))?|QCHECK|TORCH_CHECK)\s*\(",
+                  strip_comments_and_strings(text),
+                  "{0}: the macro comes from LibTorch's headers; use AFT_CHECK or return a Status")
+
+
+def check_locks(path, text):
+  return find_all(r"\babsl::(\w*MutexLock\w*|Mutex|Notification|CondVar)\b|absl/synchronization/\w+",
+                  strip_comments_and_strings(re.sub(r'#include "(.*)"', r"\1", text)),
+                  "{0}: Debian's Abseil has no race detection; use base/mutex.h")
+
+
+def check_string_view(path, text):
+  return find_all(r"\bstd::(w|u8)?string_view\b", strip_comments_and_strings(text),
+                  "{0} is not absl::string_view on Debian 12; use absl's in headers")
+
+
+def check_guard(path, text):
+  guard = "AFT_" + re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
+  # hwy's per-target code is included many times and has a toggled guard of its own.
+  if path.endswith("-inl.h"):
+    return
+  if f"#ifndef {guard}\n#define {guard}\n" not in text:
+    yield 1, f"header guard must be {guard}"
+
+
+def check_length(path, text):
+  lines = text.count("\n")
+  if lines > MAX_LINES:
+    yield lines, f"{lines} lines; split it: {MAX_LINES} is the limit"
+
+
+def check_machine_paths(path, text):
+  return find_all(r"(?<![\w.}$~/-])/(work|root|home|Users)/\w[\w./-]*|/tmp/w/", text,
+                  "{0}: a path of one machine")
+
+
+def check_todo(path, text):
+  return find_all(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))", text, "{0} needs an issue: TODO(#12)")
+
+
+CODE = r"\.(h|cc|cu|cuh)$"
+ANY = r"(\.(h|cc|cu|cuh|py|sh|proto|cmake|md|txt|json|ya?ml|textproto)|Dockerfile|/?dev|\.ci/run)$"
+RULES = [  # (name, which files, check)
+    ("includes", CODE, check_includes),
+    ("macros", CODE, check_macros),
+    ("locks", CODE, check_locks),
+    ("string-view", r"\.(h|cuh)$", check_string_view),
+    ("guard", r"\.(h|cuh)$", check_guard),
+    ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),
+    ("machine-paths", ANY, check_machine_paths),
+    ("todo", ANY, check_todo),
+]
+
+
+def check(path, text):
+  """Findings of one file as (line, rule, message)."""
+  return [(line, name, message)
+          for name, files, rule in RULES if re.search(files, path)
+          for line, message in rule(path, text)]
+
+
+def repository_files():
+  listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                          cwd=ROOT, check=True, capture_output=True, text=True).stdout
+  return [p for p in listed.split("\0") if p and (ROOT / p).is_file() and not p.startswith("tests/lint/")]
+
+
+def main(arguments):
+  if arguments == ["--self-test"]:
+    from samples import self_test  # Beside this file.
+    return self_test(check, [name for name, _, _ in RULES])
+  count = 0
+  paths = [str(Path(a).resolve().relative_to(ROOT)) for a in arguments] or repository_files()
+  for path in paths:
+    for line, rule, message in check(path, (ROOT / path).read_text(errors="replace")):
+      print(f"{path}:{line}: [{rule}] {message}")
+      count += 1
+  print(f"lint: {len(paths)} files, {count} findings")
+  return 1 if count else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Samples that prove the rules of lint.py: each bad one must fire its rule and nothing else."""
+
+# (rule, path, text). Every entry of the floors that the contracts name has its own sample.
+BAD = [
+    ("includes", "server/engine/loop.cc", '#include "grpcpp/grpcpp.h"\n'),
+    ("includes", "server/scheduling/queue.cc", '#include "aft/v1/inference.pb.h"\n'),
+    ("includes", "server/registry/registry.cc", '#include "aft/v1/models.grpc.pb.h"\n'),
+    ("includes", "server/rpc/codec.cc", "#include <ATen/core/Tensor.h>\n"),
+    ("includes", "server/app/main.cc", '#include "c10/core/Device.h"\n'),
+    ("includes", "client/lib/aft_client.cc", '#include "torch/types.h"\n'),
+    ("includes", "client/aftctl/main.cc", "#include <cuda_runtime.h>\n"),
+    ("includes", "server/engine/loop.cc", "#  include <cuda_fp16.h>\n"),
+    ("includes", "model/mixers/aft_local.cc", '#include "grpcpp/grpcpp.h"\n'),
+    ("includes", "model/network/config.cc", '#include "google/protobuf/message.h"\n'),
+    ("includes", "model/runtime/load.cc", '#include "server/engine/engine.h"\n'),
+    ("includes", "model/kernels/aft_local_cpu.cc", '#include "ATen/core/Tensor.h"\n'),
+    ("includes", "model/kernels/aft_local.cu", '#include "model/mixers/mixer.h"\n'),
+    ("includes", "model/mixers/aft_local.cc", '#include "model/network/network.h"\n'),
+    ("includes", "model/mixers/aft_local.cc", '#include "hwy/highway.h"\n'),
+    ("includes", "model/runtime/model_runner.h",
+     "#ifndef AFT_MODEL_RUNTIME_MODEL_RUNNER_H_\n#define AFT_MODEL_RUNTIME_MODEL_RUNNER_H_\n"
+     '#include "ATen/core/Tensor.h"\n'),
+    ("includes", "model/train/trainer.cc", "#include <torch/torch.h>\n"),
+    ("includes", "tests/unit/model/mixer_test.cc", "#include <torch/all.h>\n"),
+    ("includes", "server/observability/metrics.cc", '#include "spdlog/spdlog.h"\n'),
+    ("includes", "server/engine/loop.cc", '#include "prometheus/counter.h"\n'),
+    ("includes", "server/scheduling/queue.cc", '#include "server/engine/engine.h"\n'),
+    ("includes", "server/engine/loop.cc", '#include "server/rpc/service.h"\n'),
+    ("includes", "server/engine/loop.cc", '#include "model/state/state_pool.h"\n'),
+    ("includes", "client/lib/aft_client.cc", '#include "server/rpc/service.h"\n'),
+    ("includes", "base/check.cc", '#include "server/observability/log.h"\n'),
+    ("macros", "server/engine/loop.cc", 'void F() { LOG(INFO) << "x"; }\n'),
+    ("macros", "model/layers/linear.cc", "void F(int n) { CHECK_EQ(n, 1); }\n"),
+    ("macros", "model/layers/linear.cc", "void F(int n) { TORCH_CHECK (n == 1); }\n"),
+    ("locks", "server/engine/loop.cc", "absl::Mutex mutex;\n"),
+    ("locks", "server/engine/loop.cc", '#include "absl/synchronization/notification.h"\n'),
+    ("string-view", "base/text.h",
+     "#ifndef AFT_BASE_TEXT_H_\n#define AFT_BASE_TEXT_H_\nvoid F(std::string_view text);\n"),
+    ("guard", "base/text.h", "#pragma once\n"),
+    ("length", "server/engine/loop.cc", "int a;\n" * 501),
+    ("machine-paths", "README.md", "Look into /home/someone/aft.\n"),
+    ("machine-paths", "dev", "cp a /root/cache/b\n"),
+    ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
+    ("todo", "dev", "# FIXME(someone)\n"),
+]
+
+GOOD = [  # (path, text)
+    ("server/rpc/service.cc", '#include "grpcpp/grpcpp.h"\n#include "aft/v1/inference.grpc.pb.h"\n'
+                              '#include "server/engine/engine.h"\n'),
+    ("server/config/loader.cc", '#include "aft/config/v1/server_config.pb.h"\n'),
+    ("server/engine/loop.cc", '#include "model/runtime/model_runner.h"\n'
+                              "void F() { AFT_CHECK(true); }  // Not a CHECK(x) of others\n"
+                              'const char* text = "LOG(INFO) absl::Mutex";\n'),
+    ("server/observability/log.cc", '#include "spdlog/logger.h"\n'),
+    ("model/kernels/aft_local_cpu.cc", '#include "hwy/highway.h"\n#include "model/kernels/aft_local.h"\n'),
+    ("model/mixers/aft_local.cc", '#include "ATen/ops/exp.h"\n#include "model/state/state_pool.h"\n'),
+    ("tests/integration/one_process_test.cc", '#include "ATen/ops/mm.h"\n#include "grpcpp/grpcpp.h"\n'),
+    ("base/text.h", "#ifndef AFT_BASE_TEXT_H_\n#define AFT_BASE_TEXT_H_\n"
+                    "void F(absl::string_view text);  // not std::string_view\n#endif\n"),
+    ("server/engine/loop.cc", "// TODO(#12): finish\n" + "int a;\n" * 499),
+    ("Dockerfile", "COPY a /opt/aft/home/b\n"),
+    ("dev", 'CACHE="$HOME/work/cache" OTHER="~/home/x"\n'),
+]
+
+
+def self_test(check, rules):
+  failures = []
+  for rule, path, text in BAD:
+    found = {name for _, name, _ in check(path, text)}
+    if found != {rule}:
+      failures.append(f"bad sample {path} ({text[:60]!r}): expected {rule}, found {sorted(found)}")
+  for path, text in GOOD:
+    found = check(path, text)
+    if found:
+      failures.append(f"good sample {path}: {found}")
+  for rule in set(rules) - {rule for rule, _, _ in BAD}:
+    failures.append(f"rule {rule} has no bad sample")
+  print("\n".join(failures) if failures else f"self-test: {len(BAD)} bad and {len(GOOD)} good samples")
+  return 1 if failures else 0
