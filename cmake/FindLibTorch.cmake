@@ -28,6 +28,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
   target_include_directories(LibTorch::cpu SYSTEM INTERFACE
     "${LibTorch_INCLUDE_DIR}" "${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
+  # Operators are included one by one (ATen/ops/*.h): seconds less per file.
+  target_compile_definitions(LibTorch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   # --no-as-needed: operators register themselves in static initialisers that nothing references.
   # --allow-shlib-undefined: libraries that only the wheel itself needs may be absent at link time.
   target_link_options(LibTorch::cpu INTERFACE "LINKER:--allow-shlib-undefined")
