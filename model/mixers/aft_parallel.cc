@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"

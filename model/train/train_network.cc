@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/embedding.h"

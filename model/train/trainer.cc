@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/train/evaluate.h"
 
 namespace aft {
 namespace {
