@@ -31,19 +31,20 @@ class ResponseSink {
 };
 
 struct EngineOptions {
-  std::string model_name;            // for metrics and logs
-  int64_t max_step_tokens = 256;     // at most ModelRunner::max_step_tokens()
-  int32_t max_queued_requests = 256; // waiting for a slot
+  std::string model_name;             // for metrics and logs
+  int64_t max_step_tokens = 256;      // at most ModelRunner::max_step_tokens()
+  int32_t max_queued_requests = 256;  // waiting for a slot
   int64_t max_queued_tokens = 1'000'000;
   // Read on the engine thread and in Submit; tests inject their own.
   std::function<TimePoint()> clock = [] { return std::chrono::steady_clock::now(); };
 };
 
 // Continuous batching of one model: one thread owns sequences, scheduler, slots and runner, without
-// locks. Every step runs all live decodes and fills the rest of the token budget with prompt chunks.
+// locks. Every step runs all live decodes and fills the rest of the token budget with prompt
+// chunks.
 //
-// Thread-safety: Submit, Cancel, load and BeginDrain may be called from any thread; they do not wait
-// for the engine thread beyond one short critical section.
+// Thread-safety: Submit, Cancel, load and BeginDrain may be called from any thread; they do not
+// wait for the engine thread beyond one short critical section.
 class Engine {
  public:
   // The engine thread runs until Shutdown. `metrics` must outlive the engine.
@@ -56,8 +57,9 @@ class Engine {
   // Names an accepted request.
   using Handle = uint64_t;
 
-  // Accepts a request, or refuses it without side effects: RESOURCE_EXHAUSTED (queue full, says which
-  // limit), UNAVAILABLE (draining), INVALID_ARGUMENT (prompt longer than the model's max_seq_len).
+  // Accepts a request, or refuses it without side effects: RESOURCE_EXHAUSTED (queue full, says
+  // which limit), UNAVAILABLE (draining), INVALID_ARGUMENT (prompt longer than the model's
+  // max_seq_len).
   virtual absl::StatusOr<Handle> Submit(GenerationRequest request,
                                         std::shared_ptr<ResponseSink> sink) = 0;
 
@@ -68,8 +70,8 @@ class Engine {
   // New requests are refused with UNAVAILABLE; accepted ones go on.
   virtual void BeginDrain() = 0;
 
-  // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends with
-  // UNAVAILABLE. The thread is joined on return. Idempotent.
+  // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends
+  // with UNAVAILABLE. The thread is joined on return. Idempotent.
   virtual void Shutdown(TimePoint deadline) = 0;
 
   struct Load {

@@ -32,27 +32,29 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;  // at least one token, all within the vocabulary
   SamplingParams sampling;
   StopConditions stop;
-  TimePoint arrival;                       // when the RPC arrived, before tokenising
-  TimePoint deadline = TimePoint::max();   // the client's
+  TimePoint arrival;                      // when the RPC arrived, before tokenising
+  TimePoint deadline = TimePoint::max();  // the client's
 };
 
 // Tokens that a step added to one sequence.
 struct TokenDelta {
-  uint32_t first_index = 0;           // position of tokens[0] in the output
+  uint32_t first_index = 0;  // position of tokens[0] in the output
+  // Empty in a last delta that only brings text which was held back until the end was known.
   std::vector<SampledToken> tokens;
-  std::string text;                   // valid UTF-8; may be empty while a character is incomplete
+  std::string text;  // valid UTF-8; may be empty while a character is incomplete
 };
 
 enum class FinishReason { kEos, kStop, kLength };
 
 struct Usage {
   uint32_t prompt_tokens = 0;
-  uint32_t generated_tokens = 0;
+  uint32_t generated_tokens =
+      0;  // of the output: without the end-of-text or stop token that ended it
 };
 
 // From GenerationRequest::arrival. Zero: it never came to that.
 struct Timings {
-  Duration queue{};        // until the first step that held the request
+  Duration queue{};  // until the first step that held the request
   Duration first_token{};
   Duration total{};
 };
@@ -63,9 +65,9 @@ struct Outcome {
   // (shutdown), RESOURCE_EXHAUSTED (slow client) or INTERNAL.
   absl::Status status;
   FinishReason reason = FinishReason::kLength;
-  std::string stop_string;        // set when reason is kStop by a string
-  TokenId stop_token_id = -1;     // set when reason is kStop by a token
-  std::string limit;              // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
+  std::string stop_string;     // set when reason is kStop by a string
+  TokenId stop_token_id = -1;  // set when reason is kStop by a token
+  std::string limit;           // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
   Usage usage;
   Timings timings;
 };

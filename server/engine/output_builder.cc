@@ -1,0 +1,59 @@
+#include "server/engine/output_builder.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace aft::server {
+
+OutputBuilder::OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t prompt_tokens,
+                             int64_t max_seq_len)
+    : tokenizer_(tokenizer),
+      stop_(std::move(stop)),
+      matcher_(std::move(stop_.strings), stop_.include_stop_string),
+      max_seq_len_(max_seq_len),
+      limit_(max_seq_len == 0 ? stop_.max_tokens
+                              : std::min<int64_t>(stop_.max_tokens, max_seq_len - prompt_tokens)) {}
+
+bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outcome) {
+  const TokenId id = token.id;
+  std::string bytes;
+  bool ended = true;
+  delta.first_index = tokens_;
+  if (IsStopToken(id)) {
+    outcome.reason = FinishReason::kStop;
+    outcome.stop_token_id = id;
+  } else if (id == tokenizer_.eos_id() && !stop_.ignore_eos) {
+    outcome.reason = FinishReason::kEos;
+  } else {
+    delta.tokens.push_back(std::move(token));
+    ++tokens_;
+    if (matcher_.Append(TokenBytes(id), bytes)) {
+      outcome.reason = FinishReason::kStop;
+      outcome.stop_string = matcher_.match();
+    } else if (tokens_ == limit_) {
+      outcome.reason = FinishReason::kLength;
+      outcome.limit = limit_ == stop_.max_tokens ? absl::StrCat("stop.max_tokens=", limit_)
+                                                 : absl::StrCat("model max_seq_len=", max_seq_len_);
+    } else {
+      ended = false;
+    }
+  }
+  if (ended) matcher_.Flush(bytes);
+  utf8_.Append(bytes, delta.text);
+  if (ended) utf8_.Flush(delta.text);
+  return ended;
+}
+
+bool OutputBuilder::IsStopToken(TokenId id) const {
+  return std::find(stop_.token_ids.begin(), stop_.token_ids.end(), id) != stop_.token_ids.end();
+}
+
+// A model's vocabulary may be padded beyond the tokenizer's.
+absl::string_view OutputBuilder::TokenBytes(TokenId id) const {
+  return id < tokenizer_.vocab_size() ? tokenizer_.TokenBytes(id) : absl::string_view();
+}
+
+}  // namespace aft::server

@@ -1,0 +1,51 @@
+#ifndef AFT_SERVER_ENGINE_OUTPUT_BUILDER_H_
+#define AFT_SERVER_ENGINE_OUTPUT_BUILDER_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "base/utf8.h"
+#include "model/runtime/model_runner.h"
+#include "model/tokenizer/tokenizer.h"
+#include "server/engine/stop_matcher.h"
+#include "server/scheduling/request.h"
+
+namespace aft::server {
+
+// Sampled tokens of one sequence -> output text, and whether the output ends with them:
+// token bytes -> stop strings -> valid UTF-8. Thread-compatible.
+//
+// Several reasons may hold for one token; the first of these counts: a stop token, the end-of-text
+// token, a stop string, a limit. A stop token or end-of-text token is not part of the output; a
+// token that completes a stop string is, though its text is cut.
+class OutputBuilder {
+ public:
+  // `tokenizer` must outlive this object. `max_seq_len`: 0 is unlimited.
+  // REQUIRES: stop.max_tokens >= 1; prompt_tokens < max_seq_len unless that is 0.
+  OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t prompt_tokens,
+                int64_t max_seq_len);
+
+  // Takes the next token and fills `delta` with what it adds; token ids are there at once, text may
+  // be held back. True when the output has ended: then reason, stop_string, stop_token_id and limit
+  // of `outcome` are set, all text is in `delta`, and Append may not be called again.
+  bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
+
+  // Tokens of the output so far.
+  uint32_t tokens() const { return tokens_; }
+
+ private:
+  bool IsStopToken(TokenId id) const;
+  absl::string_view TokenBytes(TokenId id) const;
+
+  const Tokenizer& tokenizer_;
+  StopConditions stop_;
+  StopMatcher matcher_;
+  Utf8Stream utf8_;
+  int64_t max_seq_len_;
+  int64_t limit_;  // tokens of the output
+  uint32_t tokens_ = 0;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_ENGINE_OUTPUT_BUILDER_H_

@@ -1,0 +1,115 @@
+#include "server/scheduling/continuous_scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace aft::server {
+
+ContinuousScheduler::ContinuousScheduler(int32_t slots, int64_t max_step_tokens)
+    : max_step_tokens_(max_step_tokens), slots_(slots) {
+  AFT_CHECK(slots >= 1 && max_step_tokens > slots);
+}
+
+void ContinuousScheduler::Add(Sequence& sequence) {
+  AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle && sequence.position_ == 0);
+  sequence.phase_ = Sequence::Phase::kWaiting;
+  waiting_.push_back(&sequence);
+}
+
+void ContinuousScheduler::Remove(Sequence& sequence) {
+  if (sequence.phase_ == Sequence::Phase::kIdle) return;
+  if (sequence.phase_ == Sequence::Phase::kWaiting) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
+  } else {
+    live_.erase(std::find(live_.begin(), live_.end(), &sequence));
+    slots_.Release(sequence.slot_);
+    sequence.slot_ = -1;
+  }
+  sequence.phase_ = Sequence::Phase::kIdle;
+}
+
+const Step& ContinuousScheduler::Schedule() {
+  step_.input.rows.clear();
+  step_.sequences.clear();
+  step_.started.clear();
+  step_.prompt_tokens = 0;
+  StartWaiting();
+
+  prompts_.clear();
+  for (Sequence* sequence : live_) {
+    if (sequence->phase_ == Sequence::Phase::kPrompt) {
+      prompts_.push_back(sequence);
+      continue;
+    }
+    AFT_CHECK(sequence->next_token_ >= 0);
+    StepRow& row = AddRow(*sequence);
+    row.tokens.push_back(sequence->next_token_);
+    row.output = RowOutput::kLast;
+    sequence->next_token_ = -1;
+    ++sequence->position_;
+  }
+  const auto decodes = static_cast<int64_t>(step_.sequences.size());
+  SharePrompts(max_step_tokens_ - decodes);
+
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    Sequence& sequence = *prompts_[i];
+    StepRow& row = AddRow(sequence);
+    const auto first = sequence.prompt_.begin() + sequence.position_;
+    row.tokens.assign(first, first + chunks_[i]);
+    sequence.position_ += chunks_[i];
+    step_.prompt_tokens += chunks_[i];
+    if (sequence.prompt_left() == 0) {
+      row.output = RowOutput::kLast;
+      sequence.phase_ = Sequence::Phase::kDecode;
+      sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
+    }
+  }
+  step_.tokens = decodes + step_.prompt_tokens;
+  return step_;
+}
+
+void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
+  AFT_CHECK(sequence.phase_ == Sequence::Phase::kDecode && sequence.next_token_ < 0);
+  sequence.next_token_ = token;
+}
+
+void ContinuousScheduler::StartWaiting() {
+  while (!waiting_.empty() && slots_.free() > 0) {
+    Sequence* sequence = waiting_.front();
+    waiting_.pop_front();
+    sequence->slot_ = slots_.Acquire();
+    sequence->phase_ = Sequence::Phase::kPrompt;
+    live_.push_back(sequence);
+    step_.started.push_back(sequence);
+  }
+}
+
+// Sets chunks_[i], the tokens of prompts_[i] in this step; see the class comment for the rule.
+void ContinuousScheduler::SharePrompts(int64_t budget) {
+  const auto count = static_cast<int64_t>(prompts_.size());
+  chunks_.assign(prompts_.size(), 0);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const int64_t behind = count - 1 - i;
+    const int64_t spare = budget - behind;  // at least 1: one token is kept for each one behind
+    const int64_t share = behind == 0 ? spare : (spare + 1) / 2;
+    chunks_[index] = std::min(share, prompts_[index]->prompt_left());
+    budget -= chunks_[index];
+  }
+  for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
+    const int64_t more = std::min(budget, prompts_[i]->prompt_left() - chunks_[i]);
+    chunks_[i] += more;
+    budget -= more;
+  }
+}
+
+StepRow& ContinuousScheduler::AddRow(Sequence& sequence) {
+  step_.sequences.push_back(&sequence);
+  StepRow& row = step_.input.rows.emplace_back();
+  row.slot = sequence.slot_;
+  row.first_position = sequence.position_;
+  return row;
+}
+
+}  // namespace aft::server

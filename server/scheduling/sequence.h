@@ -1,0 +1,54 @@
+#ifndef AFT_SERVER_SCHEDULING_SEQUENCE_H_
+#define AFT_SERVER_SCHEDULING_SEQUENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "model/runtime/model_runner.h"
+
+namespace aft::server {
+
+// One sequence as the scheduler sees it: which tokens the model still has to consume. Owned by the
+// engine, moved through its phases by ContinuousScheduler alone. Thread-compatible.
+class Sequence {
+ public:
+  enum class Phase {
+    kIdle,     // not with a scheduler
+    kWaiting,  // for a slot
+    kPrompt,   // owns a slot; prompt tokens are left
+    kDecode,   // owns a slot; one sampled token at a time
+  };
+
+  // REQUIRES: `prompt` is not empty.
+  explicit Sequence(std::vector<TokenId> prompt)
+      : prompt_(std::move(prompt)), prompt_size_(static_cast<int64_t>(prompt_.size())) {
+    AFT_CHECK(!prompt_.empty());
+  }
+  Sequence(const Sequence&) = delete;  // schedulers hold pointers
+  Sequence& operator=(const Sequence&) = delete;
+
+  Phase phase() const { return phase_; }
+  // -1 while it owns none.
+  int32_t slot() const { return slot_; }
+  // Tokens handed to the model so far; the position of the next one.
+  int64_t position() const { return position_; }
+  int64_t prompt_size() const { return prompt_size_; }
+  int64_t prompt_left() const { return position_ < prompt_size_ ? prompt_size_ - position_ : 0; }
+
+ private:
+  friend class ContinuousScheduler;
+
+  Phase phase_ = Phase::kIdle;
+  int32_t slot_ = -1;
+  int64_t position_ = 0;
+  std::vector<TokenId> prompt_;  // emptied once the model has all of it
+  int64_t prompt_size_;
+  TokenId next_token_ = -1;  // sampled, not yet consumed; -1: the step is still under way
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_SCHEDULING_SEQUENCE_H_

@@ -1,0 +1,223 @@
+#include "tests/support/fake_model_runner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace aft {
+
+void FakeModelControl::Hold() {
+  MutexLock lock(mutex_);
+  allowed_ = 0;
+}
+
+void FakeModelControl::Resume() {
+  MutexLock lock(mutex_);
+  allowed_ = -1;
+  changed_.NotifyAll();
+}
+
+void FakeModelControl::AllowSteps(int64_t count) {
+  MutexLock lock(mutex_);
+  allowed_ = (allowed_ < 0 ? 0 : allowed_) + count;
+  // The permission is taken here: a WaitUntilBlocked that follows waits for the next block.
+  blocked_ = false;
+  changed_.NotifyAll();
+}
+
+void FakeModelControl::WaitUntilBlocked() {
+  MutexLock lock(mutex_);
+  while (!blocked_) changed_.Wait(mutex_);
+}
+
+void FakeModelControl::FailNextSubmit(absl::Status status) {
+  MutexLock lock(mutex_);
+  submit_failure_ = std::move(status);
+}
+
+void FakeModelControl::FailNextCollect(absl::Status status) {
+  MutexLock lock(mutex_);
+  collect_failure_ = std::move(status);
+}
+
+std::vector<StepInput> FakeModelControl::steps() const {
+  MutexLock lock(mutex_);
+  return steps_;
+}
+
+int64_t FakeModelControl::step_count() const {
+  MutexLock lock(mutex_);
+  return step_count_;
+}
+
+void FakeModelControl::DropInputs() {
+  MutexLock lock(mutex_);
+  record_inputs_ = false;
+  steps_.clear();
+}
+
+std::vector<std::string> FakeModelControl::violations() const {
+  MutexLock lock(mutex_);
+  return violations_;
+}
+
+void FakeModelControl::EnterStep(const StepInput& input) {
+  MutexLock lock(mutex_);
+  while (allowed_ == 0) {
+    blocked_ = true;
+    changed_.NotifyAll();
+    changed_.Wait(mutex_);
+  }
+  blocked_ = false;
+  if (allowed_ > 0) --allowed_;
+  ++step_count_;
+  if (record_inputs_) steps_.push_back(input);
+}
+
+absl::Status FakeModelControl::TakeSubmitFailure() {
+  MutexLock lock(mutex_);
+  return std::exchange(submit_failure_, absl::OkStatus());
+}
+
+absl::Status FakeModelControl::TakeCollectFailure() {
+  MutexLock lock(mutex_);
+  return std::exchange(collect_failure_, absl::OkStatus());
+}
+
+void FakeModelControl::Violation(std::string text) {
+  MutexLock lock(mutex_);
+  violations_.push_back(std::move(text));
+}
+
+FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelControl> control)
+    : options_(std::move(options)),
+      control_(std::move(control)),
+      slots_(static_cast<size_t>(options_.slots)) {
+  info_.architecture = "fake";
+  info_.vocab_size = options_.vocab_size;
+  info_.max_seq_len = options_.max_seq_len;
+  info_.weight_format = "fp32";
+  info_.device = "cpu";
+}
+
+uint64_t FakeModelRunner::Consume(uint64_t hash, TokenId token, int64_t position) {
+  hash ^= (static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15U;
+  hash ^= (static_cast<uint64_t>(position) + 1) * 0xC2B2AE3D27D4EB4FU;
+  hash *= 0xFF51AFD7ED558CCDU;
+  return hash ^ (hash >> 32);
+}
+
+TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_t count,
+                                   const SamplingParams& params) {
+  if (options.next_token) return options.next_token(hash, count);
+  const uint64_t drawn = Consume(hash ^ params.seed, 0, count);
+  return static_cast<TokenId>(drawn % static_cast<uint64_t>(options.vocab_size));
+}
+
+std::vector<TokenId> FakeModelRunner::Generate(const Options& options,
+                                               const std::vector<TokenId>& prompt,
+                                               const SamplingParams& params, int64_t count) {
+  uint64_t hash = kEmptyHash;
+  int64_t position = 0;
+  for (const TokenId token : prompt) hash = Consume(hash, token, position++);
+  std::vector<TokenId> output;
+  while (static_cast<int64_t>(output.size()) < count) {
+    output.push_back(NextToken(options, hash, position, params));
+    hash = Consume(hash, output.back(), position++);
+  }
+  return output;
+}
+
+void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
+  if (slot < 0 || slot >= options_.slots) {
+    control_->Violation(absl::StrCat("BindSlot of slot ", slot));
+    return;
+  }
+  if (uncollected_) control_->Violation("BindSlot while a step is uncollected");
+  // The old hash and position stay: only a row at position 0 may make the slot forget them.
+  Slot& state = slots_[static_cast<size_t>(slot)];
+  state.bound = true;
+  state.params = params;
+}
+
+absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& input) {
+  control_->EnterStep(input);
+  if (uncollected_) control_->Violation("two steps uncollected");
+  if (absl::Status failure = control_->TakeSubmitFailure(); !failure.ok()) {
+    return failure;
+  }
+  ++last_ticket_;
+  if (absl::Status status = Check(input); !status.ok()) {
+    control_->Violation(std::string(status.message()));
+    return status;
+  }
+  output_ = {};
+  for (const StepRow& row : input.rows) {
+    Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    if (row.first_position == 0) slot.hash = kEmptyHash;
+    slot.position = row.first_position;
+    for (const TokenId token : row.tokens) slot.hash = Consume(slot.hash, token, slot.position++);
+    slot.bound = false;
+    if (row.output != RowOutput::kLast) continue;
+    SampledToken sampled;
+    sampled.id = NextToken(options_, slot.hash, slot.position, slot.params);
+    if (slot.params.top_logprobs >= 0) sampled.logprob = -1.0F;
+    for (int32_t i = 0; i < slot.params.top_logprobs; ++i) {
+      sampled.top.push_back({.id = i, .logprob = -1.0F - static_cast<float>(i)});
+    }
+    output_.sampled.push_back(std::move(sampled));
+  }
+  uncollected_ = true;
+  return last_ticket_;
+}
+
+absl::StatusOr<StepOutput> FakeModelRunner::Collect(Ticket ticket) {
+  if (!uncollected_ || ticket != last_ticket_) control_->Violation("Collect of an unknown ticket");
+  uncollected_ = false;
+  if (absl::Status failure = control_->TakeCollectFailure(); !failure.ok()) {
+    for (Slot& slot : slots_) {
+      if (slot.last_step == ticket) slot.position = -1;  // undefined from now on
+    }
+    return failure;
+  }
+  return std::move(output_);
+}
+
+absl::Status FakeModelRunner::Check(const StepInput& input) {
+  int64_t tokens = 0;
+  for (const StepRow& row : input.rows) {
+    if (row.slot < 0 || row.slot >= options_.slots) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", row.slot, " is out of range"));
+    }
+    Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    if (std::exchange(slot.last_step, last_ticket_) == last_ticket_) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", row.slot, " is in the step twice"));
+    }
+    if (row.first_position == 0 && !slot.bound) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slot ", row.slot, " starts without BindSlot"));
+    }
+    if (row.first_position != 0 && (row.first_position != slot.position || slot.bound)) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", row.slot, " jumps to position ",
+                                                     row.first_position, " from ", slot.position));
+    }
+    if (row.tokens.empty()) return absl::InvalidArgumentError("a row without tokens");
+    for (const TokenId token : row.tokens) {
+      if (token < 0 || token >= options_.vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is out of range"));
+      }
+    }
+    tokens += static_cast<int64_t>(row.tokens.size());
+    if (options_.max_seq_len != 0 &&
+        row.first_position + static_cast<int64_t>(row.tokens.size()) > options_.max_seq_len) {
+      return absl::InvalidArgumentError("a position beyond max_seq_len");
+    }
+  }
+  if (tokens > options_.max_step_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens in one step"));
+  }
+  if (input.rows.empty()) return absl::InvalidArgumentError("a step without rows");
+  return absl::OkStatus();
+}
+
+}  // namespace aft

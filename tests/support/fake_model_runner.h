@@ -1,0 +1,121 @@
+#ifndef AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_
+#define AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "model/runtime/model_runner.h"
+#include "model/sampling/params.h"
+
+namespace aft {
+
+// What a test sees of a FakeModelRunner, and how it controls it, while the engine owns the runner.
+// Thread-safe.
+class FakeModelControl {
+ public:
+  // Before each step: Hold makes Submit block; Resume lets all steps through; AllowSteps lets so
+  // many more through. A new control lets all through.
+  void Hold();
+  void Resume();
+  void AllowSteps(int64_t count);
+
+  // Blocks until a Submit waits for permission.
+  void WaitUntilBlocked();
+
+  // The next Submit, or the next Collect, fails with `status`.
+  void FailNextSubmit(absl::Status status);
+  void FailNextCollect(absl::Status status);
+
+  // Every step that was submitted, refused ones included.
+  std::vector<StepInput> steps() const;
+  int64_t step_count() const;
+  // Stop recording the inputs, for long runs; step_count goes on.
+  void DropInputs();
+
+  // Rules of model_runner.h that the caller broke; empty for a correct engine.
+  std::vector<std::string> violations() const;
+
+ private:
+  friend class FakeModelRunner;
+
+  void EnterStep(const StepInput& input);
+  absl::Status TakeSubmitFailure();
+  absl::Status TakeCollectFailure();
+  void Violation(std::string text);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // steps; -1: all
+  bool blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool record_inputs_ ABSL_GUARDED_BY(mutex_) = true;
+  int64_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status submit_failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A toy model: a slot's state is a hash of the tokens it has consumed and their positions, and the
+// next token is a function of it and of the sampling seed. So a mixed-up slot, a lost or doubled
+// token, a wrong position or a missing reset changes everything that follows.
+class FakeModelRunner final : public ModelRunner {
+ public:
+  struct Options {
+    int32_t slots = 4;
+    int64_t max_step_tokens = 64;
+    int64_t vocab_size = 257;
+    int64_t max_seq_len = 0;
+    // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
+    // output.
+    std::function<TokenId(uint64_t hash, int64_t count)> next_token;
+  };
+
+  FakeModelRunner(Options options, std::shared_ptr<FakeModelControl> control);
+
+  // The hash of a sequence, token by token; start with kEmptyHash.
+  static constexpr uint64_t kEmptyHash = 0;
+  static uint64_t Consume(uint64_t hash, TokenId token, int64_t position);
+
+  // What a correct engine gets for this prompt, computed without any batching.
+  static std::vector<TokenId> Generate(const Options& options, const std::vector<TokenId>& prompt,
+                                       const SamplingParams& params, int64_t count);
+
+  const ModelInfo& info() const override { return info_; }
+  int32_t slots() const override { return options_.slots; }
+  int64_t max_step_tokens() const override { return options_.max_step_tokens; }
+  void BindSlot(int32_t slot, const SamplingParams& params) override;
+  absl::StatusOr<Ticket> Submit(const StepInput& input) override;
+  absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
+
+ private:
+  struct Slot {
+    bool bound = false;
+    uint64_t hash = kEmptyHash;
+    int64_t position = 0;
+    SamplingParams params;
+    uint64_t last_step = 0;
+  };
+
+  static TokenId NextToken(const Options& options, uint64_t hash, int64_t count,
+                           const SamplingParams& params);
+  absl::Status Check(const StepInput& input);
+
+  const Options options_;
+  const std::shared_ptr<FakeModelControl> control_;
+  ModelInfo info_;
+  std::vector<Slot> slots_;
+  StepOutput output_;
+  Ticket last_ticket_ = 0;
+  bool uncollected_ = false;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_

@@ -1,0 +1,43 @@
+#ifndef AFT_TESTS_SUPPORT_FAKE_TOKENIZER_H_
+#define AFT_TESTS_SUPPORT_FAKE_TOKENIZER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace aft {
+
+// Ids 0 .. 255 are bytes, 256 ends a text, and 257 .. stand for the given multi-byte strings, so
+// that tests control where token borders lie.
+class FakeTokenizer final : public Tokenizer {
+ public:
+  static constexpr int32_t kEos = 256;
+  static constexpr int32_t kFirstWord = 257;
+
+  explicit FakeTokenizer(std::vector<std::string> words = {}) {
+    for (int byte = 0; byte < 256; ++byte) pieces_.emplace_back(1, static_cast<char>(byte));
+    pieces_.emplace_back();
+    for (std::string& word : words) pieces_.push_back(std::move(word));
+  }
+
+  int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
+  int32_t eos_id() const override { return kEos; }
+  std::vector<int32_t> Encode(absl::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  absl::string_view TokenBytes(int32_t id) const override {
+    return pieces_[static_cast<size_t>(id)];
+  }
+
+ private:
+  std::vector<std::string> pieces_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_FAKE_TOKENIZER_H_

@@ -1,0 +1,24 @@
+#ifndef AFT_TESTS_SUPPORT_MANUAL_CLOCK_H_
+#define AFT_TESTS_SUPPORT_MANUAL_CLOCK_H_
+
+#include <atomic>
+#include <chrono>
+
+#include "server/scheduling/request.h"
+
+namespace aft::server {
+
+// A clock that stands still until a test moves it. Thread-safe.
+class ManualClock {
+ public:
+  TimePoint Now() const { return TimePoint(Duration(ticks_.load())); }
+  void Advance(Duration by) { ticks_.fetch_add(by.count()); }
+
+ private:
+  std::atomic<Duration::rep> ticks_{std::chrono::duration_cast<Duration>(std::chrono::hours(1))
+                                        .count()};  // far from zero, as a real one
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_TESTS_SUPPORT_MANUAL_CLOCK_H_

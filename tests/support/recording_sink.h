@@ -1,0 +1,88 @@
+#ifndef AFT_TESTS_SUPPORT_RECORDING_SINK_H_
+#define AFT_TESTS_SUPPORT_RECORDING_SINK_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/check.h"
+#include "base/mutex.h"
+#include "server/engine/engine.h"
+
+namespace aft::server {
+
+// Keeps everything that an engine sends to one request. Thread-safe.
+class RecordingSink final : public ResponseSink {
+ public:
+  // Refuses deltas, like a reader that is too slow, once `accept` of them have come.
+  explicit RecordingSink(size_t accept = static_cast<size_t>(-1)) : accept_(accept) {}
+
+  bool OnDelta(TokenDelta delta) override {
+    MutexLock lock(mutex_);
+    AFT_CHECK(ends_ == 0);
+    if (deltas_.size() == accept_) return false;
+    deltas_.push_back(std::move(delta));
+    changed_.NotifyAll();
+    return true;
+  }
+
+  void OnFinished(const Outcome& outcome) override {
+    MutexLock lock(mutex_);
+    ++ends_;
+    AFT_CHECK(ends_ == 1);
+    outcome_ = outcome;
+    changed_.NotifyAll();
+  }
+
+  // Blocks until the request has ended.
+  Outcome Wait() {
+    MutexLock lock(mutex_);
+    while (ends_ == 0) changed_.Wait(mutex_);
+    return outcome_;
+  }
+
+  // Blocks until `count` deltas have come. REQUIRES: the request does not end before that.
+  void WaitForDeltas(size_t count) {
+    MutexLock lock(mutex_);
+    while (deltas_.size() < count) {
+      AFT_CHECK(ends_ == 0);
+      changed_.Wait(mutex_);
+    }
+  }
+
+  bool finished() const {
+    MutexLock lock(mutex_);
+    return ends_ > 0;
+  }
+  std::vector<TokenDelta> deltas() const {
+    MutexLock lock(mutex_);
+    return deltas_;
+  }
+  std::vector<TokenId> tokens() const {
+    std::vector<TokenId> ids;
+    for (const TokenDelta& delta : deltas()) {
+      AFT_CHECK(delta.first_index == ids.size());  // no gap, nothing twice
+      for (const SampledToken& token : delta.tokens) ids.push_back(token.id);
+    }
+    return ids;
+  }
+  std::string text() const {
+    std::string text;
+    for (const TokenDelta& delta : deltas()) text += delta.text;
+    return text;
+  }
+
+ private:
+  const size_t accept_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<TokenDelta> deltas_ ABSL_GUARDED_BY(mutex_);
+  Outcome outcome_ ABSL_GUARDED_BY(mutex_);
+  int ends_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_TESTS_SUPPORT_RECORDING_SINK_H_
