@@ -8,13 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/sampling/params.h"
+#include "model/sampling/params.h"  // TokenId, SampledToken
 
 // The seam between server and model: the server schedules rows over numbered slots, the runner owns
 // their bytes. No LibTorch, CUDA or gRPC type appears here.
 namespace aft {
-
-using TokenId = int32_t;
 
 // What the server may know of a loaded model. Constant for the runner's life.
 struct ModelInfo {
@@ -46,17 +44,6 @@ struct StepRow {
 // One flat batch. At most one row per slot.
 struct StepInput {
   std::vector<StepRow> rows;
-};
-
-struct TokenLogprob {
-  TokenId id = 0;
-  float logprob = 0.0F;  // natural logarithm, from the raw logits
-};
-
-struct SampledToken {
-  TokenId id = 0;
-  float logprob = 0.0F;               // 0 when SamplingParams::top_logprobs is -1
-  std::vector<TokenLogprob> top;      // best first; SamplingParams::top_logprobs entries
 };
 
 struct StepOutput {

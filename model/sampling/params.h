@@ -2,8 +2,11 @@
 #define AFT_MODEL_SAMPLING_PARAMS_H_
 
 #include <cstdint>
+#include <vector>
 
 namespace aft {
+
+using TokenId = int32_t;
 
 // How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
 // (server/rpc) refuses what is out of range and names the field.
@@ -25,6 +28,19 @@ struct SamplingParams {
   // Number of alternatives with their log-probabilities to report per token; -1: report not even
   // the sampled token's own.
   int32_t top_logprobs = -1;
+};
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0.0F;  // natural logarithm, from the raw logits
+};
+
+struct SampledToken {
+  TokenId id = 0;
+  float logprob = 0.0F;  // 0 when SamplingParams::top_logprobs is -1
+  // Best first, ties by lower id; SamplingParams::top_logprobs entries, or fewer when fewer tokens
+  // have a logit above -inf.
+  std::vector<TokenLogprob> top;
 };
 
 }  // namespace aft

@@ -1,0 +1,62 @@
+#ifndef AFT_MODEL_SAMPLING_SAMPLER_H_
+#define AFT_MODEL_SAMPLING_SAMPLER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/sampling/params.h"
+
+namespace aft {
+
+// Draws tokens from logits, on the CPU.
+//
+// The draw is Gumbel-max: the token with the highest logit / temperature + g wins, ties to the
+// lower id, among the tokens that top-k and top-p keep. g = -log(-log(u)) is a pure function of
+// seed, sequence, output index and token id: word (id mod 4) of Philox4x32-10 with key = seed and
+// counter = (low half of the output index, sequence, id / 4, high half of the output index), as u =
+// (word + 0.5) / 2^32, in double. So a draw depends on nothing else: not on the batch, the order of
+// calls, or what top-k and top-p remove.
+//
+// Among equal logits top-k and top-p keep the lower ids. top-p measures probabilities after
+// temperature and top-k, and keeps at least one token.
+//
+// A NaN logit counts as -inf (never drawn), +inf as the largest float.
+//
+// Thread-compatible: holds the workspace, which grows to the largest vocabulary and is then reused.
+class Sampler {
+ public:
+  // Draws the token at `output_index` (0 for the first generated token of a sequence) from
+  // logits[0 .. vocab_size - 1] into `*token`, every field of it.
+  // Errors: INTERNAL when no logit is above -inf: the model produced no distribution.
+  // REQUIRES: 1 <= vocab_size < 2^31.
+  absl::Status Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
+                      uint64_t output_index, SampledToken* token);
+
+ private:
+  // A token's place in the order of preference, as one number: higher logits first, then lower ids.
+  using Rank = uint64_t;
+  struct Candidate {
+    Rank rank;
+    double weight;  // exp((logit - highest) / temperature)
+  };
+
+  static Rank RankOf(float logit, TokenId id);
+  static float LogitOf(Rank rank);
+  static TokenId IdOf(Rank rank);
+
+  Rank Clean(const float* logits, int64_t vocab_size);
+  Rank LowestKept(const SamplingParams& params, Rank best);
+  Rank LowestOfTopP(float top_p);
+  TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank best,
+               Rank lowest_kept) const;
+  void ReportLogprobs(int32_t top_logprobs, Rank best, SampledToken* token);
+
+  std::vector<float> logits_;  // as given, but without NaN, +inf and -0
+  std::vector<Candidate> candidates_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_SAMPLING_SAMPLER_H_
