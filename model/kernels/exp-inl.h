@@ -1,0 +1,60 @@
+// Exponential for the kernels, compiled once per instruction set: no ordinary include guard.
+#if defined(AFT_MODEL_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef AFT_MODEL_KERNELS_EXP_INL_H_
+#undef AFT_MODEL_KERNELS_EXP_INL_H_
+#else
+#define AFT_MODEL_KERNELS_EXP_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aft::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// exp(x) for x <= 88, to 1.5 ulp; below -87.3 the result stays at 2^-126, where it weighs nothing
+// beside terms near 1. NaN stays NaN. Exactly 1 at 0.
+//
+// Every lane gets the same operations in the same order whatever the vector's width. Taylor-like
+// minimax polynomial of degree 5 on +-ln(2)/2, relative error 9e-8.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Operand order: x86's max returns the second one when either is NaN.
+  x = hn::Max(hn::Set(d, -87.33F), x);
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
+  const V magic = hn::Set(d, 12582912.0F);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504F), magic);
+  const V n = hn::Sub(shifted, magic);
+#if HWY_NATIVE_FMA
+  // The constant's error times n stays below 3e-7 for the smallest results and 1e-8 for those that
+  // count.
+  const V r = hn::NegMulAdd(n, hn::Set(d, 0.693147182F), x);
+#else
+  // Without FMA n * ln(2) would be rounded: split ln(2) so that the first product is exact.
+  const V r = hn::Sub(hn::Sub(x, hn::Mul(n, hn::Set(d, 0.693359375F))),
+                      hn::Mul(n, hn::Set(d, -2.12194440e-4F)));
+#endif
+  V p = hn::Set(d, 0.008290272206F);
+  p = hn::MulAdd(p, r, hn::Set(d, 0.041898161173F));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.166676387191F));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.499991476536F));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.999999701977F));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0F));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+
+// 1 + exp(-q): the divisor of a sigmoid gate. Finite for every finite q; about 1e38 from q = -88
+// on.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V OnePlusExpNeg(D d, V q) {
+  return hn::Add(hn::Set(d, 1.0F), Exp(d, hn::Min(hn::Set(d, 88.0F), hn::Neg(q))));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aft::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // AFT_MODEL_KERNELS_EXP_INL_H_

@@ -1,0 +1,139 @@
+// Kernels alone, one thread. Linear/* against LibTorch's at::linear at the same shapes: the number
+// after the shape is the count of rows. Prints GFLOP/s, and GB/s of weights read.
+//   kernels_bench --benchmark_min_time=0.2 --benchmark_filter=Linear
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/linear.h"
+#include "ATen/ops/randn.h"
+#include "benchmark/benchmark.h"
+#include "c10/core/InferenceMode.h"
+#include "model/kernels/aft.h"
+#include "model/kernels/linear.h"
+#include "model/kernels/norm.h"
+
+namespace aft {
+namespace {
+
+struct Free {
+  void operator()(float* p) const { std::free(p); }
+};
+using Buffer = std::unique_ptr<float[], Free>;
+
+// Uniform values in [-1, 1) at 64-byte alignment.
+Buffer Random(int64_t floats) {
+  const auto bytes = static_cast<size_t>((floats * 4 + 63) / 64 * 64);
+  Buffer buffer(static_cast<float*>(std::aligned_alloc(64, bytes)));
+  std::minstd_rand random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (int64_t i = 0; i < floats; ++i) buffer[i] = uniform(random);
+  return buffer;
+}
+
+void CountLinear(benchmark::State& state, int64_t in, int64_t out, int64_t rows) {
+  state.counters["GF/s"] = benchmark::Counter(2e-9 * static_cast<double>(in * out * rows),
+                                              benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["weights_GB/s"] = benchmark::Counter(
+      4e-9 * static_cast<double>(in * out), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void BM_Linear(benchmark::State& state) {
+  const int64_t in = state.range(0);
+  const int64_t out = state.range(1);
+  const int64_t rows = state.range(2);
+  const Buffer weight = Random(in * out);
+  const Buffer bias = Random(out);
+  const Buffer packed = Random(kernels::PackedLinearFloats(in, out));
+  const kernels::PackedLinear linear =
+      kernels::PackLinear(weight.get(), bias.get(), in, out, packed.get());
+  const Buffer x = Random(rows * in);
+  const Buffer y = Random(rows * out);
+  for (auto _ : state) {
+    kernels::Linear(linear, x.get(), in, rows, y.get(), out, kernels::Epilogue::kNone, 0,
+                    kernels::LinearPanels(out));
+    benchmark::ClobberMemory();
+  }
+  CountLinear(state, in, out, rows);
+}
+
+void BM_LinearTorch(benchmark::State& state) {
+  const c10::InferenceMode inference;
+  at::set_num_threads(1);
+  const at::Tensor weight = at::randn({state.range(1), state.range(0)});
+  const at::Tensor bias = at::randn({state.range(1)});
+  const at::Tensor x = at::randn({state.range(2), state.range(0)});
+  for (auto _ : state) benchmark::DoNotOptimize(at::linear(x, weight, bias));
+  CountLinear(state, state.range(0), state.range(1), state.range(2));
+}
+
+void LinearShapes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"in", "out", "rows"});
+  const int64_t shapes[][2] = {{192, 576}, {192, 768}, {768, 192}, {256, 1024}, {768, 3072}};
+  for (const auto& shape : shapes) {
+    for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256}) {
+      bench->Args({shape[0], shape[1], rows});
+    }
+  }
+}
+BENCHMARK(BM_Linear)->Apply(LinearShapes);
+BENCHMARK(BM_LinearTorch)->Apply(LinearShapes);
+
+// One layer of AFT over `rows` sequences that each bring `length` tokens.
+void BM_Aft(benchmark::State& state) {
+  const int64_t hid = state.range(0);
+  const int64_t window = state.range(1);
+  const int64_t block = state.range(2);
+  const int64_t rows = state.range(3);
+  const int64_t length = state.range(4);
+  const Buffer band = Random(window);
+  const kernels::AftParams params = {hid, window, block, window > 0 ? band.get() : nullptr,
+                                     1,   false};
+  const int64_t slot_floats = (kernels::AftStateLayout{hid, window, block}.Floats() + 15) / 16 * 16;
+  const Buffer states = Random(rows * slot_floats);
+  const Buffer qkv = Random(rows * length * 3 * hid);
+  const Buffer y = Random(rows * length * hid);
+  const Buffer scratch = Random(kernels::AftScratchFloats(window) + 1);
+  std::vector<int32_t> slots(static_cast<size_t>(rows));
+  std::iota(slots.begin(), slots.end(), 0);
+  std::vector<int64_t> offsets(static_cast<size_t>(rows) + 1);
+  for (int64_t r = 0; r <= rows; ++r) offsets[static_cast<size_t>(r)] = r * length;
+  std::vector<int64_t> positions(static_cast<size_t>(rows), 0);
+  const RaggedBatch batch = {rows, slots.data(), positions.data(), offsets.data()};
+  for (auto _ : state) {
+    kernels::AftForward(params, batch, qkv.get(), 3 * hid, states.get(), slot_floats, y.get(), hid,
+                        scratch.get(), 0, kernels::AftUnits(params, rows));
+    for (int64_t& position : positions) position += length;
+  }
+  state.counters["s/token"] = benchmark::Counter(
+      1e-6 * static_cast<double>(rows * length),
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_Aft)
+    ->ArgNames({"hid", "window", "block", "rows", "length"})
+    ->ArgsProduct({{192, 512}, {0, 32}, {0, 256}, {1}, {1, 256}})
+    ->ArgsProduct({{192}, {32}, {0}, {64}, {1}});
+
+void BM_LayerNorm(benchmark::State& state) {
+  const int64_t width = state.range(0);
+  const Buffer x = Random(64 * width);
+  const Buffer y = Random(64 * width);
+  const Buffer weight = Random(width);
+  for (auto _ : state) {
+    kernels::LayerNorm(x.get(), width, weight.get(), weight.get(), 1e-5F, y.get(), 0, 64);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * 64);
+}
+BENCHMARK(BM_LayerNorm)->Arg(192);
+
+}  // namespace
+}  // namespace aft
+
+BENCHMARK_MAIN();
