@@ -1,0 +1,17 @@
+# `cmake --install build/default --prefix DIR`: a folder that runs wherever Debian's gRPC is installed,
+# as the container image does. bin/ the programs, lib/ what a CPU program needs of LibTorch.
+foreach(program aft-server aftctl aftload)
+  if(TARGET ${program})
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+    install(TARGETS ${program} RUNTIME DESTINATION bin)
+  endif()
+endforeach()
+
+# The libraries find each other beside themselves: their RPATH ends in $ORIGIN.
+if(AFT_TORCH)
+  cmake_path(GET LibTorch_torch_cpu_LIBRARY PARENT_PATH _torch_lib)
+  install(FILES
+    "${LibTorch_torch_cpu_LIBRARY}" "${LibTorch_c10_LIBRARY}" "${_torch_lib}/libgomp.so.1"
+    "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcudart.so.13" "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcupti.so.13"
+    DESTINATION lib)
+endif()
