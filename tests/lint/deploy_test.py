@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Checks deploy/ against the server that it deploys: deploy_test.py AFT_SERVER"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+SERVER = ""
+
+
+def print_config(path):
+  return subprocess.run([SERVER, f"--config={path}", "--print_config"], capture_output=True, text=True,
+                        timeout=60)
+
+
+def number(pattern, text):
+  return int(re.search(pattern, text).group(1))
+
+
+class ConfigTest(unittest.TestCase):
+
+  def test_every_shipped_config_is_accepted(self):
+    configs = sorted(DEPLOY.rglob("*.textproto"))
+    self.assertGreaterEqual(len(configs), 3)
+    for path in configs:
+      with self.subTest(path=path.relative_to(ROOT)):
+        result = print_config(path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+  def test_example_config_states_the_defaults(self):
+    minimal = 'models { path: "../../model/zoo/austen-aft-local" }\n'
+    with tempfile.NamedTemporaryFile("w", dir=DEPLOY / "config", suffix=".textproto") as file:
+      file.write(minimal)
+      file.flush()
+      defaults = print_config(file.name)
+    self.assertEqual(print_config(DEPLOY / "config/server.textproto").stdout, defaults.stdout)
+
+  def test_example_config_names_every_field(self):
+    schema = (ROOT / "proto/aft/config/v1/server_config.proto").read_text()
+    example = (DEPLOY / "config/server.textproto").read_text()
+    for field in re.findall(r"^\s*(?:optional |repeated )?\w+ (\w+) = \d+;", schema, re.MULTILINE):
+      self.assertRegex(example, rf"(?m)^\s*{field}\b", field)
+
+  def test_a_wrong_config_is_refused(self):
+    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
+      file.write("listen_adress: \"x\"\n")
+      file.flush()
+      result = print_config(file.name)
+    self.assertNotEqual(result.returncode, 0)
+    self.assertIn("listen_adress", result.stderr)
+
+
+class KubernetesTest(unittest.TestCase):
+  BASE = DEPLOY / "k8s/base"
+
+  def test_pods_live_longer_than_their_drain(self):
+    config = (self.BASE / "server.textproto").read_text()
+    deployment = (self.BASE / "deployment.yaml").read_text()
+    drain_ms = number(r"lame_duck_ms: (\d+)", config) + number(r"grace_ms: (\d+)", config)
+    self.assertGreater(number(r"terminationGracePeriodSeconds: (\d+)", deployment), drain_ms / 1000 + 10)
+
+  def test_ports_agree_everywhere(self):
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    exposed = re.search(r"^EXPOSE (\d+) (\d+)$", dockerfile, re.MULTILINE).groups()
+    for path in [self.BASE / "server.textproto", DEPLOY / "config/container.textproto"]:
+      self.assertEqual(re.findall(r'address: "0\.0\.0\.0:(\d+)"', path.read_text()), list(exposed))
+    service = (self.BASE / "service.yaml").read_text()
+    self.assertEqual(re.findall(r"port: (\d+)", service), list(exposed))
+    deployment = (self.BASE / "deployment.yaml").read_text()
+    self.assertEqual(re.findall(r"containerPort: (\d+)", deployment), list(exposed))
+    self.assertEqual(set(re.findall(r" port: (\d+)", deployment)), {exposed[0]})
+    self.assertIn(f"port: {exposed[1]}", (DEPLOY / "prometheus/prometheus.yml").read_text())
+
+  def test_kustomize_renders_a_valid_base(self):
+    if not shutil.which("kubectl"):
+      self.skipTest("no kubectl")
+    rendered = subprocess.run(["kubectl", "kustomize", self.BASE], capture_output=True, text=True,
+                              timeout=60)
+    self.assertEqual(rendered.returncode, 0, rendered.stderr)
+    for kind in ["ConfigMap", "Deployment", "Service"]:
+      self.assertIn(f"kind: {kind}\n", rendered.stdout)
+    if not shutil.which("kubernetes-validate"):
+      self.skipTest("rendered; no kubernetes-validate to check it against the schema")
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+      file.write(rendered.stdout)
+      file.flush()
+      valid = subprocess.run(["kubernetes-validate", "--strict", file.name], capture_output=True,
+                             text=True, timeout=60)
+    self.assertEqual(valid.returncode, 0, valid.stdout + valid.stderr)
+
+
+if __name__ == "__main__":
+  SERVER = sys.argv.pop(1)
+  unittest.main()
