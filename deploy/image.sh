@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# ./dev image: sourced by ./dev, whose settings and helpers it uses.
+
+# Uses docker where a daemon answers; else buildah and podman, as root, on a base made by debootstrap.
+choose_engine() {
+  if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
+    ENGINE=(docker)
+    BUILD=(env DOCKER_BUILDKIT=1 docker build)
+    return
+  fi
+  (( EUID == 0 )) || die "no docker daemon answers; without one ./dev image needs root"
+  apt_install image "${IMAGE_PACKAGES[@]}"
+  local storage=(--storage-driver overlay --root "$CACHE/image/storage" --runroot /run/aft-serve-image)
+  ENGINE=(podman "${storage[@]}")
+  BUILD=(buildah "${storage[@]}" bud --isolation chroot --pull-never --network host --format docker)
+  cat >"$CACHE/image/containers.conf" <<'END'
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+END
+  export CONTAINERS_CONF="$CACHE/image/containers.conf"
+  if ! "${ENGINE[@]}" image exists docker.io/library/debian:bookworm-slim; then
+    step image-base "Making debian:bookworm-slim with debootstrap" make_base_image
+  fi
+}
+
+make_base_image() {
+  local root="$CACHE/image/base" mirror
+  mirror=$(awk '/^URIs:/ { print $2; exit }' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
+  rm -rf "$root"
+  debootstrap --variant=minbase bookworm "$root" "${mirror:-http://deb.debian.org/debian}"
+  if [[ -e /etc/apt/sources.list.d/debian.sources ]]; then
+    : >"$root/etc/apt/sources.list"
+    cp /etc/apt/sources.list.d/debian.sources "$root/etc/apt/sources.list.d/"
+  fi
+  # As the official image has it: apt keeps no downloads in the layer.
+  printf '%s\n' 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };' \
+    'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/docker-clean"
+  rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+  tar -C "$root" --numeric-owner -c . |
+    "${ENGINE[@]}" import --change 'CMD ["bash"]' - docker.io/library/debian:bookworm-slim
+  rm -rf "$root"
+}
+
+# image: builds, then proves the image by running it as a cluster would.
+image() {
+  local version tag name=aft-serve-check waited prompt='It is a truth universally acknowledged, that' rc
+  setup
+  find_model
+  mkdir -p "$CACHE/image" "$LOGS" build/image
+  choose_engine
+  version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  tag="aft-serve:$version"
+  rm -rf build/image/wheels
+  cp -rl "$CACHE/wheels" build/image/wheels 2>/dev/null || cp -r "$CACHE/wheels" build/image/
+  step image "Building the image $tag" "${BUILD[@]}" -t "$tag" .
+  rm -rf build/image
+
+  "${ENGINE[@]}" rm -f "$name" >/dev/null 2>&1 || true
+  trap '"${ENGINE[@]}" rm -f aft-serve-check >/dev/null 2>&1 || true' EXIT
+  "${ENGINE[@]}" run -d --name "$name" --network none --read-only --cap-drop=all \
+    --security-opt no-new-privileges "$tag" >/dev/null
+  for (( waited = 0; waited < 300; ++waited )); do
+    "${ENGINE[@]}" exec "$name" aftctl health --address=127.0.0.1:8500 >/dev/null 2>&1 && break
+    sleep 0.2
+  done
+  check() {
+    local what=$1
+    shift
+    if "$@" >"$LOGS/image-check.log" 2>&1; then say "ok: $what"; return; fi
+    cat "$LOGS/image-check.log" >&2
+    "${ENGINE[@]}" logs "$name" 2>&1 | tail -n 20 >&2
+    die "image: failed: $what"
+  }
+  inside() { "${ENGINE[@]}" exec "$name" "$@"; }
+  check "aftctl health, the image's own probe" inside aftctl health --address=127.0.0.1:8500
+  check "runs as uid 10001" test "$(inside id -u)" = 10001
+  check "its root file system is read-only" inside bash -c '! touch /probe && ! touch /etc/aft/probe'
+  check "has no capabilities" inside grep -qx 'CapEff:[[:space:]]*0000000000000000' /proc/1/status
+  check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 "$prompt"
+  cat "$LOGS/image-check.log"
+  # A request that is running when SIGTERM comes must still reach its end.
+  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=2000 --seed=7 "$prompt" >"$LOGS/image-drain.log" 2>&1 &
+  local request=$!
+  until [[ -s $LOGS/image-drain.log ]]; do kill -0 "$request" 2>/dev/null || break; sleep 0.05; done
+  "${ENGINE[@]}" kill --signal TERM "$name" >/dev/null
+  rc=$("${ENGINE[@]}" wait "$name")
+  check "on SIGTERM a running request is finished" wait "$request"
+  check "and the server exits with 0" test "$rc" = 0
+  trap - EXIT
+  "${ENGINE[@]}" rm -f "$name" >/dev/null
+  say "$tag: $("${ENGINE[@]}" image inspect -f '{{.Size}}' "$tag" | awk '{ printf "%.0f MB", $1 / 1e6 }')"
+}
