@@ -60,4 +60,8 @@ ErrorDetails GetErrorDetails(const absl::Status& status) {
   return details;
 }
 
+std::string TokenCount(uint64_t tokens) {
+  return absl::StrCat(tokens, tokens == 1 ? " token" : " tokens");
+}
+
 }  // namespace aft::client

@@ -38,6 +38,9 @@ void SetErrorDetails(const ErrorDetails& details, absl::Status& status);
 // The details of a status that Client returned; the default ones of any other status.
 ErrorDetails GetErrorDetails(const absl::Status& status);
 
+// "1 token", "12 tokens": for messages.
+std::string TokenCount(uint64_t tokens);
+
 }  // namespace aft::client
 
 #endif  // AFT_CLIENT_LIB_ERROR_DETAILS_H_

@@ -186,10 +186,6 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
   return error;
 }
 
-std::string TokenCount(uint64_t tokens) {
-  return absl::StrCat(tokens, tokens == 1 ? " token" : " tokens");
-}
-
 std::string RequestId(const grpc::ClientContext& context) {
   const auto& metadata = context.GetServerInitialMetadata();
   const auto found = metadata.find("x-request-id");

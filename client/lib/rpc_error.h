@@ -32,9 +32,6 @@ absl::Status RpcError(const grpc::Status& status, const grpc::ClientContext& con
 absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& context,
                            const CallFacts& facts);
 
-// "1 token", "12 tokens".
-std::string TokenCount(uint64_t tokens);
-
 // Initial metadata `x-request-id` of an answer; empty when there was none.
 // REQUIRES: the call has received its initial metadata, or has finished.
 std::string RequestId(const grpc::ClientContext& context);

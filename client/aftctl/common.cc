@@ -1,0 +1,32 @@
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/aftctl/commands.h"
+#include "client/tool/exit_code.h"
+#include "client/tool/output.h"
+
+namespace aft::client {
+
+void AddDeadline(CLI::App& app, double& seconds) {
+  const char* const what =
+      seconds > 0 ? "Give up after this time" : "Give up after this time; 0: never";
+  app.add_option("--deadline", seconds, what)
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e7))
+      ->capture_default_str();
+}
+
+std::chrono::milliseconds ToMilliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
+}
+
+int ReportError(const absl::Status& status) {
+  const ErrorDetails details = GetErrorDetails(status);
+  std::string message(status.message());
+  if (!details.request_id.empty()) absl::StrAppend(&message, " (request ", details.request_id, ")");
+  PrintError("aftctl", message);
+  return ExitCodeOf(status);
+}
+
+}  // namespace aft::client

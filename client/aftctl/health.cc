@@ -1,0 +1,44 @@
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/aftctl/commands.h"
+#include "client/tool/exit_code.h"
+#include "client/tool/output.h"
+
+namespace aft::client {
+namespace {
+
+struct HealthFlags {
+  std::string service;
+  double deadline = 2;
+};
+
+int RunHealth(const CommonFlags& common, const HealthFlags& flags) {
+  const auto client = Client::Create({.address = common.address,
+                                      .connect_timeout = ToMilliseconds(flags.deadline),
+                                      .deadline = ToMilliseconds(flags.deadline),
+                                      .channel_args = {}});
+  if (!client.ok()) {
+    PrintError("aftctl", client.status().message());
+    return kExitUsage;
+  }
+  const absl::StatusOr<HealthStatus> health = (*client)->Health(flags.service);
+  if (!health.ok()) return ReportError(health.status());
+  Output output;
+  output.Write(
+      absl::StrCat(grpc::health::v1::HealthCheckResponse::ServingStatus_Name(*health), "\n"));
+  return *health == grpc::health::v1::HealthCheckResponse::SERVING ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+Command AddHealth(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<HealthFlags>();
+  app.add_option("--service", flags->service,
+                 "Service to ask for, e.g. aft.v1.InferenceService; empty: the whole server");
+  AddDeadline(app, flags->deadline);
+  return [&common, flags] { return RunHealth(common, *flags); };
+}
+
+}  // namespace aft::client

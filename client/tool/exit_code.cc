@@ -1,0 +1,38 @@
+#include "client/tool/exit_code.h"
+
+#include "client/lib/error_details.h"
+
+namespace aft::client {
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return kExitOk;
+  switch (GetErrorDetails(status).origin) {
+    case ErrorOrigin::kUnreachable:
+      return kExitUnreachable;
+    case ErrorOrigin::kConnectionLost:
+    case ErrorOrigin::kProtocol:
+      return kExitBroken;
+    case ErrorOrigin::kServer:
+    case ErrorOrigin::kCaller:
+      break;
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return kExitRefused;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kResourceExhausted:
+      return kExitBusy;
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitDeadline;
+    default:
+      return kExitFailed;
+  }
+}
+
+}  // namespace aft::client

@@ -1,0 +1,39 @@
+#ifndef AFT_CLIENT_TOOL_EXIT_CODE_H_
+#define AFT_CLIENT_TOOL_EXIT_CODE_H_
+
+#include "absl/status/status.h"
+
+namespace aft::client {
+
+// Exit codes of the client programs; kExitCodeHelp is their documentation. Beside these, a program
+// that a signal ended exits with 128 + the signal: 130 for Ctrl-C, 143 for SIGTERM, 141 when the
+// reader of its output went away.
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitFailed = 1,
+  kExitUsage = 2,
+  kExitUnreachable = 3,
+  kExitRefused = 4,
+  kExitBusy = 5,
+  kExitDeadline = 6,
+  kExitBroken = 7,
+};
+
+inline constexpr char kExitCodeHelp[] =
+    "Exit codes:\n"
+    "  0    success\n"
+    "  1    the server failed, or is not serving\n"
+    "  2    wrong usage of this program\n"
+    "  3    the server cannot be reached\n"
+    "  4    the server refused the request: a bad field or an unknown model\n"
+    "  5    the server is full, loading or draining: try again later\n"
+    "  6    the deadline passed\n"
+    "  7    the answer broke off: lost connection or lost tokens\n"
+    "  130  interrupted (Ctrl-C); 143 terminated; 141 the output's reader went away";
+
+// The code for the status of a call of Client.
+int ExitCodeOf(const absl::Status& status);
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_TOOL_EXIT_CODE_H_
