@@ -44,10 +44,15 @@ function(aft_program name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} aft_warnings)
 endfunction()
 
-# aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry.
+# aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry. Label
+# `tsan`: torch-free and gRPC-free, built by the target tsan_tests and run under ThreadSanitizer.
+add_custom_target(tsan_tests)
 function(aft_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   aft_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+  if(tsan IN_LIST ARG_LABELS)
+    add_dependencies(tsan_tests ${name})
+  endif()
 endfunction()
