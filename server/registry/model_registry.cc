@@ -1,0 +1,214 @@
+#include "server/registry/model_registry.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+
+namespace aft::server {
+
+ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
+                             prometheus::Registry& metrics, std::function<void()> on_change)
+    : limits_(config.limits),
+      loader_(std::move(loader)),
+      on_change_(std::move(on_change)),
+      entries_([&] {
+        std::vector<std::unique_ptr<Entry>> entries;
+        for (const ModelConfig& model : config.models) {
+          entries.push_back(std::make_unique<Entry>(model, metrics));
+          entries.back()->metrics.SetState(ModelState::kLoading);
+        }
+        return entries;
+      }()) {}
+
+ModelRegistry::~ModelRegistry() { Shutdown(TimePoint::min()); }
+
+void ModelRegistry::StartLoading() {
+  MutexLock lock(join_mutex_);
+  AFT_CHECK(!loader_thread_.joinable());
+  loader_thread_ = std::thread([this] { LoadAll(); });
+}
+
+void ModelRegistry::LoadAll() {
+  for (const auto& entry : entries_) {
+    {
+      MutexLock lock(mutex_);
+      if (draining_) break;
+    }
+    Load(*entry);
+    on_change_();
+  }
+  MutexLock lock(mutex_);
+  loaded_ = true;
+  loaded_changed_.NotifyAll();
+}
+
+void ModelRegistry::Load(Entry& entry) {
+  log::Info("model.loading", {{"model", entry.config.name}, {"path", entry.config.path}});
+  const auto start = std::chrono::steady_clock::now();
+  absl::StatusOr<std::shared_ptr<const ServedModel>> model = TryLoad(entry);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (!model.ok()) {
+    log::Error("model.load_failed", {{"model", entry.config.name},
+                                     {"path", entry.config.path},
+                                     {"error", model.status().ToString()}});
+    MutexLock lock(mutex_);
+    entry.error = model.status();
+    SetState(entry, ModelState::kFailed);
+    return;
+  }
+  entry.metrics.load_seconds.Set(seconds.count());
+  const ModelInfo& info = (*model)->engine->model_info();
+  log::Info("model.ready", {{"model", entry.config.name},
+                            {"architecture", info.architecture},
+                            {"parameters", info.parameters},
+                            {"weight_bytes", info.weight_bytes},
+                            {"state_bytes", info.state_bytes},
+                            {"slots", entry.config.slots},
+                            {"device", info.device},
+                            {"seconds", seconds.count()}});
+  MutexLock lock(mutex_);
+  if (draining_) return;  // the model goes with `model`
+  entry.model = *std::move(model);
+  SetState(entry, ModelState::kReady);
+}
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry& entry) {
+  LoadOptions load;
+  load.checkpoint_dir = entry.config.path;
+  load.weight_format = entry.config.weight_format;
+  load.slots = entry.config.slots;
+  load.max_step_tokens = entry.config.max_step_tokens;
+  load.intra_op_threads = entry.config.intra_op_threads;
+  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(load));
+
+  EngineOptions options;
+  options.model_name = entry.config.name;
+  options.max_step_tokens = entry.config.max_step_tokens;
+  options.max_queued_requests = limits_.max_queued_requests;
+  options.max_queued_tokens = limits_.max_queued_tokens;
+  auto model = std::make_shared<ServedModel>();
+  model->name = entry.config.name;
+  model->version = entry.config.version;
+  model->tokenizer = loaded.tokenizer;
+  AFT_ASSIGN_OR_RETURN(model->engine, Engine::Create(std::move(options), std::move(loaded.runner),
+                                                     std::move(loaded.tokenizer), entry.metrics));
+  return model;
+}
+
+void ModelRegistry::SetState(Entry& entry, ModelState state) {
+  entry.state = state;
+  entry.metrics.SetState(state);
+}
+
+absl::Status ModelRegistry::WaitLoaded() {
+  MutexLock lock(mutex_);
+  while (!loaded_ && !draining_) loaded_changed_.Wait(mutex_);
+  if (draining_) return absl::CancelledError("shutting down");
+  std::vector<std::string> failures;
+  for (const auto& entry : entries_) {
+    if (entry->state == ModelState::kReady) return absl::OkStatus();
+    failures.push_back(absl::StrCat("\"", entry->config.name, "\": ", entry->error.message()));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("no model could be loaded: ", absl::StrJoin(failures, "; ")));
+}
+
+absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(absl::string_view name) const {
+  std::vector<std::string> names;
+  for (const auto& entry : entries_) {
+    if (entry->config.name == name) return entry.get();
+    names.push_back(absl::StrCat("\"", entry->config.name, "\""));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no model is called \"", name, "\"; there is ", absl::StrJoin(names, ", ")));
+}
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Acquire(
+    absl::string_view name) const {
+  if (name.empty()) {
+    if (entries_.size() != 1) {
+      return absl::InvalidArgumentError("model: must be set, the server serves several");
+    }
+    name = entries_.front()->config.name;
+  }
+  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  MutexLock lock(mutex_);
+  switch (entry->state) {
+    case ModelState::kReady:
+      return entry->model;
+    case ModelState::kLoading:
+      return absl::UnavailableError(absl::StrCat("model \"", name, "\" is loading"));
+    case ModelState::kDraining:
+      return absl::UnavailableError("the server is draining");
+    case ModelState::kFailed:
+      break;
+  }
+  return absl::UnavailableError(absl::StrCat("model \"", name, "\" failed to load"));
+}
+
+ModelStatus ModelRegistry::Describe(const Entry& entry) const {
+  ModelStatus status;
+  status.name = entry.config.name;
+  status.version = entry.config.version;
+  status.state = entry.state;
+  status.error = std::string(entry.error.message());
+  status.slots = entry.config.slots;
+  if (entry.model != nullptr) status.info = entry.model->engine->model_info();
+  return status;
+}
+
+std::vector<ModelStatus> ModelRegistry::List() const {
+  MutexLock lock(mutex_);
+  std::vector<ModelStatus> models;
+  for (const auto& entry : entries_) models.push_back(Describe(*entry));
+  return models;
+}
+
+absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name) const {
+  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  MutexLock lock(mutex_);
+  return Describe(*entry);
+}
+
+RequestCounters* ModelRegistry::FindCounters(absl::string_view name) {
+  if (name.empty() && entries_.size() == 1) return &entries_.front()->metrics.requests;
+  absl::StatusOr<Entry*> entry = Find(name);
+  return entry.ok() ? &(*entry)->metrics.requests : nullptr;
+}
+
+void ModelRegistry::BeginDrain() {
+  std::vector<std::shared_ptr<const ServedModel>> models;
+  {
+    MutexLock lock(mutex_);
+    if (draining_) return;
+    draining_ = true;
+    loaded_changed_.NotifyAll();
+    for (const auto& entry : entries_) {
+      if (entry->state != ModelState::kFailed) SetState(*entry, ModelState::kDraining);
+      if (entry->model != nullptr) models.push_back(entry->model);
+    }
+  }
+  for (const auto& model : models) model->engine->BeginDrain();
+  on_change_();
+}
+
+void ModelRegistry::Shutdown(TimePoint deadline) {
+  BeginDrain();
+  for (const auto& entry : entries_) {
+    std::shared_ptr<const ServedModel> model;
+    {
+      MutexLock lock(mutex_);
+      model = entry->model;
+    }
+    if (model != nullptr) model->engine->Shutdown(deadline);
+  }
+  MutexLock lock(join_mutex_);
+  if (loader_thread_.joinable()) loader_thread_.join();
+}
+
+}  // namespace aft::server

@@ -1,0 +1,129 @@
+#ifndef AFT_SERVER_REGISTRY_MODEL_REGISTRY_H_
+#define AFT_SERVER_REGISTRY_MODEL_REGISTRY_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "model/runtime/load.h"
+#include "model/runtime/model_runner.h"
+#include "model/tokenizer/tokenizer.h"
+#include "prometheus/registry.h"
+#include "server/config/config.h"
+#include "server/engine/engine.h"
+#include "server/observability/metrics.h"
+
+namespace aft::server {
+
+// aft::LoadModel, or a fake. Called on the loader thread.
+using ModelLoader = std::function<absl::StatusOr<LoadedModel>(const LoadOptions&)>;
+
+using ModelState = ModelMetrics::State;
+
+// A model that was loaded: what a request needs of it.
+struct ServedModel {
+  std::string name;
+  std::string version;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<Engine> engine;
+};
+
+// What ModelService reports.
+struct ModelStatus {
+  std::string name;
+  std::string version;
+  ModelState state = ModelState::kLoading;
+  std::string error;  // why loading failed
+  int32_t slots = 0;
+  std::optional<ModelInfo> info;  // known once loaded
+};
+
+// Loads the configured models, one after the other on one loader thread, and owns an Engine for
+// each. A model that fails to load is reported and not served; the others are.
+//
+// Thread-safety: all methods may be called from any thread; Acquire, List and Get never wait for
+// loading.
+class ModelRegistry {
+ public:
+  // REQUIRES: `config` is valid. `metrics` must outlive the registry. `on_change` is called, on the
+  // thread that made the change and with no lock held, whenever a model's state has changed.
+  ModelRegistry(const ServerConfig& config, ModelLoader loader, prometheus::Registry& metrics,
+                std::function<void()> on_change);
+  // Shuts down with no grace; waits for a load in progress.
+  ~ModelRegistry();
+
+  ModelRegistry(const ModelRegistry&) = delete;
+  ModelRegistry& operator=(const ModelRegistry&) = delete;
+
+  // REQUIRES: called at most once.
+  void StartLoading();
+
+  // Waits until every model is loaded or failed, or the drain has begun. Error when no model is
+  // ready then; the message names each model and the reason.
+  absl::Status WaitLoaded();
+
+  // The model of that name; an empty name means the only one there is. INVALID_ARGUMENT (empty name
+  // with several models), NOT_FOUND (names the models there are), UNAVAILABLE (loading, failed,
+  // draining).
+  absl::StatusOr<std::shared_ptr<const ServedModel>> Acquire(absl::string_view name) const;
+
+  std::vector<ModelStatus> List() const;
+
+  // NOT_FOUND names the models there are.
+  absl::StatusOr<ModelStatus> Get(absl::string_view name) const;
+
+  // Counters of requests for that model in whatever state; nullptr when there is none of that name.
+  RequestCounters* FindCounters(absl::string_view name);
+
+  // Ready models turn draining: Acquire refuses them, their engines finish what they have. Loading
+  // stops after the model in progress. Idempotent.
+  void BeginDrain();
+
+  // BeginDrain, then waits for the engines; requests that still run at `deadline` are ended. A load
+  // in progress is waited for. Idempotent.
+  void Shutdown(TimePoint deadline);
+
+ private:
+  struct Entry {
+    Entry(ModelConfig c, prometheus::Registry& registry)
+        : config(std::move(c)), metrics(registry, config.name) {}
+
+    const ModelConfig config;
+    ModelMetrics metrics;
+    // Guarded by the registry's mutex_.
+    ModelState state = ModelState::kLoading;
+    absl::Status error;
+    std::shared_ptr<const ServedModel> model;
+  };
+
+  void LoadAll();
+  void Load(Entry& entry);
+  absl::StatusOr<std::shared_ptr<const ServedModel>> TryLoad(Entry& entry);
+  void SetState(Entry& entry, ModelState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Entry*> Find(absl::string_view name) const;
+  ModelStatus Describe(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const LimitsConfig limits_;
+  const ModelLoader loader_;
+  const std::function<void()> on_change_;
+  const std::vector<std::unique_ptr<Entry>> entries_;  // the vector itself never changes
+
+  mutable Mutex mutex_;
+  CondVar loaded_changed_;
+  bool loaded_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Mutex join_mutex_;  // one thread joins
+  std::thread loader_thread_ ABSL_GUARDED_BY(join_mutex_);
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_REGISTRY_MODEL_REGISTRY_H_

@@ -1,0 +1,53 @@
+#include "server/rpc/call_metadata.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace aft::server {
+
+uint64_t RandomUint64() {
+  thread_local std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+std::string NewRequestId() { return absl::StrFormat("%016x%016x", RandomUint64(), RandomUint64()); }
+
+absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context) {
+  const auto found = context.client_metadata().find(kRequestIdKey);
+  if (found == context.client_metadata().end()) return NewRequestId();
+  const absl::string_view id(found->second.data(), found->second.size());
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c));
+  });
+  if (id.empty() || id.size() > 128 || !printable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kRequestIdKey, ": must be 1 to 128 printable ASCII characters"));
+  }
+  return std::string(id);
+}
+
+TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
+  // Far deadlines would overflow the conversion; a year is as good as none.
+  const auto system_now = std::chrono::system_clock::now();
+  const auto deadline = context.deadline();
+  if (deadline > system_now + std::chrono::hours(24 * 365)) return TimePoint::max();
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<Duration>(deadline - system_now);
+}
+
+grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id) {
+  if (status.ok()) return grpc::Status::OK;
+  if (status.code() == absl::StatusCode::kInternal) {
+    return grpc::Status(grpc::StatusCode::INTERNAL,
+                        absl::StrCat("internal error; request id ", request_id));
+  }
+  // gRPC's codes and Abseil's are the same numbers.
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace aft::server

@@ -1,0 +1,40 @@
+#ifndef AFT_SERVER_RPC_CALL_METADATA_H_
+#define AFT_SERVER_RPC_CALL_METADATA_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/status.h"
+#include "server/scheduling/request.h"
+
+// What travels around the messages of a call: metadata, deadline, status.
+namespace aft::server {
+
+inline constexpr char kRequestIdKey[] = "x-request-id";
+inline constexpr char kRetryAfterKey[] = "retry-after-ms";
+inline constexpr char kUsageKey[] = "aft-usage-bin";
+inline constexpr char kTimingsKey[] = "aft-timings-bin";
+
+// From the system's entropy source.
+uint64_t RandomUint64();
+
+// 32 hexadecimal digits.
+std::string NewRequestId();
+
+// The client's `x-request-id`, or a new one when there is none. INVALID_ARGUMENT unless it is 1 to
+// 128 printable ASCII characters.
+absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context);
+
+// The client's deadline on the monotonic clock; TimePoint::max() when it set none.
+TimePoint DeadlineOf(const grpc::ServerContextBase& context);
+
+// The same code and message, except that INTERNAL shows the client its request id and nothing else.
+grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id = "");
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_CALL_METADATA_H_

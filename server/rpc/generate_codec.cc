@@ -1,0 +1,247 @@
+#include "server/rpc/generate_codec.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+
+namespace aft::server {
+namespace {
+
+constexpr float kMaxTemperature = 100.0F;
+constexpr uint32_t kMaxTopLogprobs = 20;
+constexpr int kMaxStopStrings = 16;
+constexpr size_t kMaxStopStringBytes = 256;
+constexpr int kMaxStopTokens = 64;
+
+absl::Status Bad(absl::string_view path, absl::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
+}
+
+absl::Status CheckPromptBytes(absl::string_view path, absl::string_view prompt,
+                              const LimitsConfig& limits) {
+  if (prompt.empty()) return Bad(path, "must not be empty");
+  // Before tokenising, so that a hostile prompt costs a gRPC thread only so much.
+  if (static_cast<int64_t>(prompt.size()) > limits.max_prompt_bytes) {
+    return Bad(path, absl::StrCat("must have at most ", limits.max_prompt_bytes, " bytes, got ",
+                                  prompt.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPromptTokens(absl::string_view path, int64_t count, const LimitsConfig& limits) {
+  if (count == 0) return Bad(path, "must not be empty");
+  if (count > limits.max_prompt_tokens) {
+    return Bad(
+        path, absl::StrCat("must have at most ", limits.max_prompt_tokens, " tokens, got ", count));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
+                                    int64_t vocab_size) {
+  if (id < vocab_size) return static_cast<TokenId>(id);
+  return Bad(absl::StrCat(list, "[", index, "]"),
+             absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
+}
+
+absl::StatusOr<std::vector<TokenId>> DecodePrompt(const v1::GenerateRequest& message,
+                                                  const LimitsConfig& limits,
+                                                  const Tokenizer& tokenizer, int64_t vocab_size) {
+  absl::string_view path;
+  absl::string_view bytes;
+  switch (message.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      path = "text";
+      bytes = message.text();
+      break;
+    case v1::GenerateRequest::kRaw:
+      path = "raw";
+      bytes = message.raw();
+      break;
+    case v1::GenerateRequest::kTokens: {
+      AFT_RETURN_IF_ERROR(CheckPromptTokens("tokens.ids", message.tokens().ids_size(), limits));
+      std::vector<TokenId> tokens;
+      tokens.reserve(static_cast<size_t>(message.tokens().ids_size()));
+      for (int i = 0; i < message.tokens().ids_size(); ++i) {
+        AFT_ASSIGN_OR_RETURN(const TokenId id,
+                             DecodeToken("tokens.ids", i, message.tokens().ids(i), vocab_size));
+        tokens.push_back(id);
+      }
+      return tokens;
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      return Bad("prompt", "one of text, raw, tokens must be set");
+  }
+  AFT_RETURN_IF_ERROR(CheckPromptBytes(path, bytes, limits));
+  std::vector<TokenId> tokens = tokenizer.Encode(bytes);
+  AFT_RETURN_IF_ERROR(CheckPromptTokens(path, static_cast<int64_t>(tokens.size()), limits));
+  return tokens;
+}
+
+absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message,
+                                              uint64_t drawn_seed) {
+  SamplingParams params;
+  // Written so that NaN fails.
+  if (message.has_temperature()) {
+    if (!(message.temperature() >= 0.0F && message.temperature() <= kMaxTemperature)) {
+      return Bad("sampling.temperature",
+                 absl::StrCat("must be in [0, 100], got ", message.temperature()));
+    }
+    params.temperature = message.temperature();
+  }
+  if (message.has_top_p()) {
+    if (!(message.top_p() > 0.0F && message.top_p() <= 1.0F)) {
+      return Bad("sampling.top_p", absl::StrCat("must be in (0, 1], got ", message.top_p()));
+    }
+    params.top_p = message.top_p();
+  }
+  // More than the vocabulary keeps all, so clamping changes nothing.
+  params.top_k = static_cast<int32_t>(
+      std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));
+  params.seed = message.has_seed() ? message.seed() : drawn_seed;
+  return params;
+}
+
+absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
+                                          const LimitsConfig& limits, int64_t vocab_size) {
+  StopConditions stop;
+  stop.max_tokens = limits.default_max_tokens;
+  if (message.has_max_tokens()) {
+    if (message.max_tokens() < 1 || int64_t{message.max_tokens()} > limits.max_max_tokens) {
+      return Bad("stop.max_tokens", absl::StrCat("must be in [1, ", limits.max_max_tokens,
+                                                 "], got ", message.max_tokens()));
+    }
+    stop.max_tokens = static_cast<int32_t>(message.max_tokens());
+  }
+  if (message.strings_size() > kMaxStopStrings) {
+    return Bad("stop.strings", absl::StrCat("must have at most ", kMaxStopStrings, " entries, got ",
+                                            message.strings_size()));
+  }
+  for (int i = 0; i < message.strings_size(); ++i) {
+    const std::string& text = message.strings(i);
+    if (text.empty() || text.size() > kMaxStopStringBytes) {
+      return Bad(absl::StrCat("stop.strings[", i, "]"),
+                 absl::StrCat("must have 1 to ", kMaxStopStringBytes, " bytes, got ", text.size()));
+    }
+    stop.strings.push_back(text);
+  }
+  if (message.token_ids_size() > kMaxStopTokens) {
+    return Bad("stop.token_ids", absl::StrCat("must have at most ", kMaxStopTokens,
+                                              " entries, got ", message.token_ids_size()));
+  }
+  for (int i = 0; i < message.token_ids_size(); ++i) {
+    AFT_ASSIGN_OR_RETURN(const TokenId id,
+                         DecodeToken("stop.token_ids", i, message.token_ids(i), vocab_size));
+    stop.token_ids.push_back(id);
+  }
+  stop.include_stop_string = message.include_stop_string();
+  stop.ignore_eos = message.ignore_eos();
+  return stop;
+}
+
+uint64_t Microseconds(Duration duration) {
+  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+  return static_cast<uint64_t>(std::max<int64_t>(count, 0));
+}
+
+v1::FinishReason EncodeReason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return v1::FINISH_REASON_EOS;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationRequest> DecodeGenerateRequest(const v1::GenerateRequest& message,
+                                                        const LimitsConfig& limits,
+                                                        const Tokenizer& tokenizer,
+                                                        int64_t vocab_size, uint64_t drawn_seed) {
+  GenerationRequest request;
+  AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling(), drawn_seed));
+  AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
+  if (message.output().has_top_logprobs()) {
+    if (message.output().top_logprobs() > kMaxTopLogprobs) {
+      return Bad("output.top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], got ",
+                                                     message.output().top_logprobs()));
+    }
+    request.sampling.top_logprobs = static_cast<int32_t>(message.output().top_logprobs());
+  }
+  AFT_ASSIGN_OR_RETURN(request.prompt, DecodePrompt(message, limits, tokenizer, vocab_size));
+  return request;
+}
+
+size_t AppendDelta(const TokenDelta& delta, bool with_logprobs, v1::Delta& message) {
+  if (message.token_ids_size() == 0) message.set_first_index(delta.first_index);
+  size_t bytes = delta.text.size();
+  message.mutable_text()->append(delta.text);
+  for (const SampledToken& token : delta.tokens) {
+    message.add_token_ids(static_cast<uint32_t>(token.id));
+    bytes += 3;
+    if (!with_logprobs) continue;
+    v1::TokenLogprobs* logprobs = message.add_logprobs();
+    logprobs->set_logprob(token.logprob);
+    for (const TokenLogprob& alternative : token.top) {
+      v1::Alternative* top = logprobs->add_top();
+      top->set_token_id(static_cast<uint32_t>(alternative.id));
+      top->set_logprob(alternative.logprob);
+    }
+    bytes += 7 + 11 * token.top.size();
+  }
+  return bytes;
+}
+
+v1::Usage EncodeUsage(const Usage& usage) {
+  v1::Usage message;
+  message.set_prompt_tokens(usage.prompt_tokens);
+  message.set_generated_tokens(usage.generated_tokens);
+  return message;
+}
+
+v1::Timings EncodeTimings(const Timings& timings) {
+  v1::Timings message;
+  message.set_queue_us(Microseconds(timings.queue));
+  message.set_first_token_us(Microseconds(timings.first_token));
+  message.set_total_us(Microseconds(timings.total));
+  return message;
+}
+
+v1::Finished EncodeFinished(const Outcome& outcome) {
+  v1::Finished message;
+  message.set_reason(EncodeReason(outcome.reason));
+  if (outcome.reason == FinishReason::kLength) {
+    message.set_limit(outcome.limit);
+  } else if (outcome.reason == FinishReason::kStop && outcome.stop_token_id >= 0) {
+    message.set_stop_token_id(static_cast<uint32_t>(outcome.stop_token_id));
+  } else if (outcome.reason == FinishReason::kStop) {
+    message.set_stop_string(outcome.stop_string);
+  }
+  *message.mutable_usage() = EncodeUsage(outcome.usage);
+  *message.mutable_timings() = EncodeTimings(outcome.timings);
+  return message;
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+  }
+  return "";
+}
+
+}  // namespace aft::server

@@ -1,0 +1,113 @@
+#include "server/rpc/grpc_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "server/rpc/bind_error.h"
+
+namespace aft::server {
+namespace {
+
+// Names under which health is asked for.
+constexpr char kInference[] = "aft.v1.InferenceService";
+constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
+                                     "grpc.health.v1.Health"};
+
+// The largest request that the limits allow, with room for its other fields: the limits' own
+// messages then name the field, instead of gRPC's refusing it.
+int MaxReceiveBytes(const LimitsConfig& limits) {
+  constexpr int64_t kBytesPerTokenId = 5;
+  constexpr int64_t kOtherFields = 1 << 20;
+  const int64_t prompt =
+      std::max(limits.max_prompt_bytes, limits.max_prompt_tokens * kBytesPerTokenId);
+  return static_cast<int>(
+      std::min<int64_t>(2 * prompt + kOtherFields, std::numeric_limits<int>::max()));
+}
+
+void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
+  // Two servers must not share a port silently.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  // A peer that is gone frees its slots within 40 seconds.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // during long waits too
+  // Clients may ping, also while they wait for a slot.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // messages are tiny
+  builder.SetMaxReceiveMessageSize(MaxReceiveBytes(limits));
+}
+
+}  // namespace
+
+GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)
+    : inference_(registry, metrics, config.limits), models_(registry) {
+  SetServing(false);
+  for (const ModelConfig& model : config.models) SetModelServing(model.name, false);
+}
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfig& config,
+                                                               ModelRegistry& registry,
+                                                               ServerMetrics& metrics) {
+  std::unique_ptr<GrpcServer> server(new GrpcServer(config, registry, metrics));
+  AFT_RETURN_IF_ERROR(server->Listen(config));
+  return server;
+}
+
+absl::Status GrpcServer::Listen(const ServerConfig& config) {
+  // Also forces the linker to keep the plugin, which registers itself.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetChannelArguments(builder, config.limits);
+  // Reflection is the only synchronous service: a stream of it holds a thread.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
+  builder.SetResourceQuota(grpc::ResourceQuota("aft-server").SetMaxThreads(8));
+  builder.RegisterService(&inference_);
+  builder.RegisterService(&models_);
+  builder.RegisterService(&health_);
+  int port = 0;
+  builder.AddListeningPort(config.listen_address, grpc::InsecureServerCredentials(), &port);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", config.listen_address, ": ",
+                                               ExplainBindError(config.listen_address)));
+  }
+  const absl::string_view configured = config.listen_address;
+  address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", port);
+  return absl::OkStatus();
+}
+
+GrpcServer::~GrpcServer() { Shutdown(TimePoint::min()); }
+
+void GrpcServer::SetServing(bool serving) {
+  for (const char* service : kServices) health_.SetServing(service, serving);
+}
+
+void GrpcServer::SetModelServing(const std::string& model, bool serving) {
+  health_.SetServing(absl::StrCat(kInference, "/", model), serving);
+}
+
+void GrpcServer::Shutdown(TimePoint deadline) {
+  if (server_ == nullptr) return;
+  health_.EndWatches();
+  const Duration left =
+      std::max(deadline, std::chrono::steady_clock::now()) - std::chrono::steady_clock::now();
+  server_->Shutdown(std::chrono::system_clock::now() + left);
+  server_.reset();
+}
+
+}  // namespace aft::server

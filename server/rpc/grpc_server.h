@@ -1,0 +1,54 @@
+#ifndef AFT_SERVER_RPC_GRPC_SERVER_H_
+#define AFT_SERVER_RPC_GRPC_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/server.h"
+#include "server/config/config.h"
+#include "server/observability/metrics.h"
+#include "server/registry/model_registry.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/inference_service.h"
+#include "server/rpc/model_service.h"
+
+namespace aft::server {
+
+// The listening gRPC server with all of its services: aft.v1, health, reflection.
+class GrpcServer {
+ public:
+  // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive it.
+  // UNAVAILABLE, naming address and reason, when it cannot listen there.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServerConfig& config,
+                                                            ModelRegistry& registry,
+                                                            ServerMetrics& metrics);
+  ~GrpcServer();  // cancels what still runs
+
+  // host:port with the port that was bound.
+  const std::string& address() const { return address_; }
+
+  // Health of the server ("" and each service) and of one model, which is the service
+  // "aft.v1.InferenceService/MODEL".
+  void SetServing(bool serving);
+  void SetModelServing(const std::string& model, bool serving);
+
+  // Accepts nothing more, ends health watches, waits for the calls and cancels those that are left
+  // at `deadline`. Returns when every call has ended.
+  void Shutdown(TimePoint deadline);
+
+ private:
+  GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics);
+
+  absl::Status Listen(const ServerConfig& config);
+
+  InferenceService inference_;
+  ModelService models_;
+  HealthService health_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;  // last: goes before the services
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_GRPC_SERVER_H_

@@ -1,0 +1,54 @@
+#ifndef AFT_SERVER_RPC_HEALTH_SERVICE_H_
+#define AFT_SERVER_RPC_HEALTH_SERVICE_H_
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "base/mutex.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace aft::server {
+
+class WatchCall;
+
+// grpc.health.v1.Health, answered from what SetServing says. gRPC's built-in service is not used:
+// it says SERVING as soon as the port is open.
+//
+// Thread-safety: all methods may be called from any thread. Must outlive every call, that is, be
+// destroyed after the gRPC server.
+class HealthService final : public grpc::health::v1::Health::CallbackService {
+ public:
+  using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
+  // Services are unknown until they are set. Watchers hear of a change at once.
+  void SetServing(const std::string& service, bool serving);
+
+  // SERVICE_UNKNOWN for a service that was never set.
+  Status Find(const std::string& service) const;
+
+  // Ends every Watch, and new ones at once, with UNAVAILABLE: gRPC's shutdown waits for them.
+  void EndWatches();
+
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::health::v1::HealthCheckRequest* request,
+                                  grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
+      grpc::CallbackServerContext* context,
+      const grpc::health::v1::HealthCheckRequest* request) override;
+
+ private:
+  friend class WatchCall;
+
+  void Remove(const std::shared_ptr<WatchCall>& call);
+
+  mutable Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, Status> services_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<WatchCall>> watches_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_HEALTH_SERVICE_H_

@@ -1,0 +1,25 @@
+#ifndef AFT_SERVER_RPC_INFERENCE_SERVICE_H_
+#define AFT_SERVER_RPC_INFERENCE_SERVICE_H_
+
+#include "aft/v1/inference.grpc.pb.h"
+#include "server/rpc/generate_call.h"
+
+namespace aft::server {
+
+class InferenceService final
+    : public v1::InferenceService::WithRawCallbackMethod_Generate<v1::InferenceService::Service> {
+ public:
+  // `registry` and `metrics` must outlive the service.
+  InferenceService(ModelRegistry& registry, ServerMetrics& metrics, const LimitsConfig& limits)
+      : environment_{registry, metrics, limits, {}} {}
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+
+ private:
+  GenerateEnvironment environment_;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_INFERENCE_SERVICE_H_

@@ -1,0 +1,27 @@
+#ifndef AFT_SERVER_RPC_MODEL_SERVICE_H_
+#define AFT_SERVER_RPC_MODEL_SERVICE_H_
+
+#include "aft/v1/models.grpc.pb.h"
+#include "server/registry/model_registry.h"
+
+namespace aft::server {
+
+v1::Model EncodeModel(const ModelStatus& status);
+
+class ModelService final : public v1::ModelService::CallbackService {
+ public:
+  explicit ModelService(const ModelRegistry& registry) : registry_(registry) {}
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const v1::ListRequest* request,
+                                 v1::ListResponse* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
+                                v1::GetResponse* response) override;
+
+ private:
+  const ModelRegistry& registry_;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_MODEL_SERVICE_H_
