@@ -6,6 +6,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
+#include "ATen/ops/clamp_min.h"
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/exp.h"
 #include "ATen/ops/full.h"
@@ -18,6 +19,10 @@
 
 namespace aft {
 namespace {
+
+// exp(-60) and its inverse leave room for products and gradients in fp32 and bf16. It is nothing beside
+// the largest weight of 1, for empty places too, and a row with nothing larger stays finite.
+constexpr double kLowestExponent = -60;
 
 // exp(w) over C + L key columns for L query rows: 0 in the future, 1 outside the window.
 // band_rows [R, L, s] (R blocks, or 1 for all of them) -> [R, L, C + L].
@@ -101,7 +106,7 @@ at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t
   if (carry != nullptr && !blocks) {
     anchor = at::maximum(anchor, carry->max.to(k.scalar_type()).view({batch, 1, 1, hid}));
   }
-  const at::Tensor e = at::exp(block_k - anchor);
+  const at::Tensor e = at::exp(at::clamp_min(block_k - anchor, kLowestExponent));
   const at::Tensor operand = at::cat({e * block_v, e}, 3).to(gemm);
 
   at::Tensor band_rows;

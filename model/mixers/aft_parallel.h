@@ -31,13 +31,14 @@ AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefi
 //
 //   packed [B, T, 3*hid]  q, k, v side by side
 //   band   [1, s] or [>= T, s]; undefined when window is 0. More than one row only without a carry.
-//   carry  null, or the state before this segment; replaced by the state after it. With a carry and
+//   carry  null, or the state (fp32) before this segment; replaced by the state after it. With a carry and
 //          H > 0, T must be a multiple of H.
 //   gemm   type of the matrix product's operands: packed's own, or bfloat16 for speed
 //
-// Numerics: keys are shifted by their maximum per block pair and channel, later tokens included, so a
-// row underflows when the running maximum rises by more than ~80 within 2H tokens (T without blocks)
-// after it. Kernels have no such limit (aft-operators.md 3.3); the trainer stops on a non-finite loss.
+// Numerics: keys are shifted by their maximum per block pair (per segment without blocks) and channel,
+// later tokens included. A key more than 60 below that maximum counts as 60 below, so a row is exact
+// unless the running maximum rises by about 60 within the block pair after it. Kernels have no such
+// limit (aft-operators.md 3.3).
 at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
                        int64_t prefix_block, AftCarry* carry = nullptr,
                        at::ScalarType gemm = at::ScalarType::Undefined);

@@ -1,5 +1,6 @@
 #include "model/train/train_network.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -43,6 +44,20 @@ void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& ca
   }
 }
 
+namespace {
+
+// With w = 0 the nearest token weighs as little as one two hundred places back, and learning starts
+// with a long plateau. So layer l starts with a slope from 5 to 0 over the nearest 2^(l+1) tokens.
+void FillBand(int64_t layer, at::Tensor& band) {
+  const int64_t window = band.size(1);
+  const int64_t span = layer >= 16 ? window : std::min<int64_t>(window, int64_t{2} << layer);
+  for (int64_t j = 0; j < span; ++j) {
+    band.select(1, j).fill_(5.0 * (1.0 - static_cast<double>(j) / static_cast<double>(span)));
+  }
+}
+
+}  // namespace
+
 TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(seed);
@@ -58,6 +73,9 @@ TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed) : config_(std::m
       tensor.normal_(0.0, residual ? 0.02 * residual_scale : 0.02, generator);
     }
     parameters_.emplace(spec.name, tensor);
+  }
+  for (int64_t layer = 0; layer < config_.n_layers && config_.mixer.window > 0; ++layer) {
+    FillBand(layer, parameters_.at(absl::StrCat("layers.", layer, ".mixer.w.band")));
   }
   for (auto& [name, tensor] : parameters_) tensor.set_requires_grad(true);
 }

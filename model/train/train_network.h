@@ -21,8 +21,8 @@ void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& ca
 // Thread-compatible.
 class TrainNetwork {
  public:
-  // Fresh weights: N(0, 0.02), projections into the residual stream divided by sqrt(2 L), biases and
-  // position tables 0, norms 1.
+  // Fresh weights: N(0, 0.02), projections into the residual stream divided by sqrt(2 L), biases 0,
+  // norms 1, position tables a slope towards the nearest tokens.
   TrainNetwork(NetworkConfig config, uint64_t seed);
 
   struct Options {

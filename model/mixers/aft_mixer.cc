@@ -1,0 +1,62 @@
+#include "model/mixers/aft_mixer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/mixers/aft_parallel.h"
+
+namespace aft {
+
+absl::StatusOr<std::unique_ptr<Mixer>> AftMixer::Create(const MixerConfig& config, int64_t hid,
+                                                        const TensorMap& tensors) {
+  std::unique_ptr<AftMixer> mixer(new AftMixer);
+  kernels::AftParams& params = mixer->params_;
+  params.hid = hid;
+  params.window = config.kind == MixerKind::kAftLocal ? config.window : 0;
+  params.prefix_block = config.prefix_block;
+  if (params.window > 0) {
+    const auto band = tensors.find("w.band");
+    if (band == tensors.end()) return absl::DataLossError("w.band is missing");
+    params.band_rows = std::max<int64_t>(config.band_rows, 1);
+    const at::Tensor& given = band->second;
+    if (given.scalar_type() != at::kFloat || given.dim() != 2 ||
+        given.size(0) != params.band_rows || given.size(1) != params.window) {
+      return absl::DataLossError(
+          absl::StrCat("w.band is not fp32 [", params.band_rows, ", ", params.window, "]"));
+    }
+    mixer->band_ = given.contiguous();
+    params.band = mixer->band_.const_data_ptr<float>();
+    params.wide_bias = std::any_of(params.band, params.band + mixer->band_.numel(),
+                                   [](float w) { return std::abs(w) > kernels::kNarrowBias; });
+  }
+  return mixer;
+}
+
+StateSpec AftMixer::state_spec() const {
+  const kernels::AftStateLayout layout{params_.hid, params_.window, params_.prefix_block};
+  StateSpec spec;
+  spec.floats = layout.Floats();
+  spec.sections = {{"prefix", 0, layout.KRing()},
+                   {"k_ring", layout.KRing(), layout.VRing() - layout.KRing()},
+                   {"v_ring", layout.VRing(), layout.Floats() - layout.VRing()}};
+  return spec;
+}
+
+void AftMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
+                       const Workspace& workspace) const {
+  workspace.executor.For(
+      kernels::AftUnits(params_, batch.rows), 1, [&](int64_t begin, int64_t end, int thread) {
+        kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
+                            out.data, out.stride,
+                            workspace.scratch + thread * workspace.scratch_stride, begin, end);
+      });
+}
+
+at::Tensor AftMixer::Train(const at::Tensor& packed) const {
+  return AftParallel(packed, band_, params_.window, params_.prefix_block);
+}
+
+}  // namespace aft

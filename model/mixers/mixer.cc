@@ -1,0 +1,19 @@
+#include "model/mixers/mixer.h"
+
+#include "absl/status/status.h"
+#include "model/mixers/aft_mixer.h"
+
+namespace aft {
+
+absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int64_t hid,
+                                                 const TensorMap& tensors) {
+  switch (config.kind) {
+    case MixerKind::kAftSimple:
+      return AftMixer::Create(config, hid, tensors);
+    case MixerKind::kAftLocal:
+      return AftMixer::Create(config, hid, tensors);
+  }
+  return absl::InvalidArgumentError("mixer.kind: unknown");
+}
+
+}  // namespace aft

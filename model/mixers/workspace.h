@@ -1,0 +1,34 @@
+#ifndef AFT_MODEL_MIXERS_WORKSPACE_H_
+#define AFT_MODEL_MIXERS_WORKSPACE_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+
+namespace aft {
+
+// Splits work over threads. The only implementation that starts threads is
+// model/runtime/parallel.h.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  virtual int threads() const = 0;
+
+  // Calls fn(begin, end, thread) on disjoint ranges that cover [0, n), each of at least `grain`
+  // items unless n is smaller, and returns when all are done; 0 <= thread < threads(). fn must not
+  // throw. Results must not depend on the ranges.
+  virtual void For(int64_t n, int64_t grain,
+                   absl::FunctionRef<void(int64_t, int64_t, int)> fn) const = 0;
+};
+
+// What a Forward may use beside its arguments. Nothing is allocated in steady state.
+struct Workspace {
+  const Executor& executor;
+  float* scratch = nullptr;    // 64-byte aligned; thread i owns the part at i * scratch_stride
+  int64_t scratch_stride = 0;  // floats
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_MIXERS_WORKSPACE_H_

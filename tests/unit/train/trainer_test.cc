@@ -1,0 +1,154 @@
+// Whole runs of a tiny network on a small text.
+
+#include "model/train/trainer.h"
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/equal.h"
+#include "ATen/ops/arange.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/train/evaluate.h"
+
+namespace aft {
+namespace {
+
+NetworkConfig TinyNetwork() {
+  NetworkConfig config;
+  config.vocab_size = 256;
+  config.d_model = 16;
+  config.n_layers = 2;
+  config.d_ff = 32;
+  config.mixer.kind = MixerKind::kAftLocal;
+  config.mixer.window = 4;
+  config.mixer.prefix_block = 16;
+  return config;
+}
+
+class TrainerTest : public testing::Test {
+ protected:
+  TrainerTest() {
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+    std::ofstream file(dir_ + "/text.txt");
+    for (int i = 0; i < 400; ++i) file << "line " << i % 7 << ": the quick brown fox\n";
+    config_.network = TinyNetwork();
+    config_.texts = {dir_ + "/text.txt"};
+    config_.batch = 4;
+    config_.segment = 32;
+    config_.total_tokens = 4 * 32 * 60;
+    config_.warmup_steps = 5;
+    config_.learning_rate = 1e-2;
+    config_.eval_every_steps = 20;
+    config_.eval_bytes = 256;
+    config_.dropout = 0;
+  }
+
+  // Trains in `out` until the run is complete or `steps` steps are done; returns all losses.
+  std::vector<double> Train(const std::string& out, int64_t steps = 1'000'000) {
+    auto trainer = Trainer::Create(config_, dir_ + out);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    std::vector<double> losses;
+    std::atomic<bool> stop = false;
+    const absl::Status status = trainer->Run(
+        stop,
+        [&](const Trainer::Progress& p) {
+          losses.push_back(p.train_bpb);
+          stop = static_cast<int64_t>(losses.size()) >= steps;
+        },
+        [](const CurvePoint&, bool) {});
+    EXPECT_TRUE(status.ok()) << status;
+    return losses;
+  }
+
+  std::string dir_ = testing::TempDir() + "/trainer_test";
+  TrainConfig config_;
+};
+
+TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
+  const std::vector<double> losses = Train("/run");
+  EXPECT_EQ(losses.size(), 60U);
+  EXPECT_NEAR(losses.front(), 8.0, 0.3) << "fresh weights know nothing: log2(256) bits";
+  EXPECT_LT(losses.back(), 5.0);
+  const auto checkpoint = ReadCheckpoint(dir_ + "/run");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(FormatNetworkConfig(checkpoint->config), FormatNetworkConfig(config_.network));
+  int64_t weights = 0;
+  for (const auto& [name, tensor] : checkpoint->tensors) weights += tensor.numel();
+  EXPECT_EQ(weights, CountParameters(config_.network));
+  const auto curve = ReadCurve(dir_ + "/run/curve.csv");
+  ASSERT_TRUE(curve.ok());
+  ASSERT_EQ(curve->size(), 3U);
+  EXPECT_LT(curve->back().carried, curve->front().carried);
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/run/curve.svg"));
+}
+
+TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {
+  const std::vector<double> whole = Train("/whole");
+  std::vector<double> pieces = Train("/pieces", 13);
+  EXPECT_EQ(pieces.size(), 13U);
+  for (const double loss : Train("/pieces")) pieces.push_back(loss);
+  EXPECT_EQ(pieces, whole);
+}
+
+TEST_F(TrainerTest, TrainsEveryFormOfTheMixer) {
+  config_.total_tokens = 4 * 32 * 20;
+  struct Form {
+    MixerKind kind;
+    int64_t window, prefix_block;
+  };
+  for (const Form& form : {Form{MixerKind::kAftSimple, 0, 0}, Form{MixerKind::kAftLocal, 8, 0},
+                           Form{MixerKind::kAftSimple, 0, 32}}) {
+    config_.network.mixer.kind = form.kind;
+    config_.network.mixer.window = form.window;
+    config_.network.mixer.prefix_block = form.prefix_block;
+    const std::vector<double> losses =
+        Train("/" + std::string(MixerKindName(form.kind)) + std::to_string(form.prefix_block));
+    EXPECT_LT(losses.back(), losses.front() - 1);
+  }
+}
+
+TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
+  Train("/run", 1);
+  config_.network.d_ff = 48;
+  const auto trainer = Trainer::Create(config_, dir_ + "/run");
+  EXPECT_EQ(trainer.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(trainer.status().message()), testing::HasSubstr("resume.safetensors"));
+}
+
+TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
+  config_.learning_rate = 1e30;
+  config_.warmup_steps = 0;
+  config_.clip_norm = 1e30;
+  auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok());
+  const std::atomic<bool> stop = false;
+  const absl::Status status = trainer->Run(
+      stop, [](const Trainer::Progress&) {}, [](const CurvePoint&, bool) {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("not finite"));
+}
+
+TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {
+  const NetworkConfig config = TinyNetwork();
+  const TrainNetwork network(config, 1);
+  const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
+  NetworkCarry carry = EmptyNetworkCarry(config, 2);
+  const TrainNetwork::Options options{.bf16 = false};
+  const at::Tensor fresh = network.Forward(tokens, &carry, options);
+  const at::Tensor carried = network.Forward(tokens, &carry, options);
+  EXPECT_FALSE(at::equal(fresh[0], carried[0]));
+  RestartStream(config, 0, carry);
+  const at::Tensor mixed = network.Forward(tokens, &carry, options);
+  EXPECT_TRUE(at::equal(mixed[0], fresh[0]));
+  EXPECT_FALSE(at::equal(mixed[1], fresh[1]));
+}
+
+}  // namespace
+}  // namespace aft
