@@ -1,0 +1,277 @@
+// How requests end when they do not run to their end: refused, cancelled, expired, drained, failed.
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/server/engine_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr int32_t kForever = 1'000'000;
+
+TEST_F(EngineTest, RefusesASetupThatCannotWork) {
+  const auto create = [&](int32_t slots, int64_t runner_tokens, int64_t step_tokens) {
+    EngineOptions bad;
+    bad.max_step_tokens = step_tokens;
+    FakeModelRunner::Options runner;
+    runner.slots = slots;
+    runner.max_step_tokens = runner_tokens;
+    return Engine::Create(bad, std::make_unique<FakeModelRunner>(runner, control), tokenizer,
+                          metrics)
+        .status();
+  };
+  EXPECT_THAT(std::string(create(4, 64, 4).message()), HasSubstr("at least slots + 1 = 5"));
+  EXPECT_THAT(std::string(create(4, 64, 65).message()), HasSubstr("exceeds the runner's 64"));
+  EXPECT_TRUE(create(4, 64, 5).ok());
+}
+
+TEST_F(EngineTest, RefusesAPromptThatTheModelCannotHold) {
+  model.max_seq_len = 4;
+  Start();
+  const absl::Status status = Refused(Request({1, 2, 3, 4}, 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::StartsWith("prompt: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_seq_len=4"));
+  EXPECT_EQ(Submit(Request({1, 2, 3}, 1)).sink->Wait().status, absl::OkStatus());
+}
+
+TEST_F(EngineTest, RefusesWhatWouldBreakTheBatch) {
+  Start();
+  for (const auto& [prompt, max_tokens] : std::vector<std::pair<std::vector<TokenId>, int32_t>>{
+           {{}, 1}, {{1, 257}, 1}, {{-1}, 1}, {{1}, 0}}) {
+    EXPECT_EQ(Refused(Request(prompt, max_tokens)).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(control->step_count(), 0);
+}
+
+TEST_F(EngineTest, RefusesMoreRequestsThanMayWait) {
+  model.slots = 2;
+  options.max_queued_requests = 3;
+  Start();
+  control->Hold();
+  std::vector<Sink> sinks;
+  for (int i = 0; i < 5; ++i) sinks.push_back(Submit(Request({1}, 2)).sink);
+  const absl::Status status = Refused(Request({1}, 2));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_queued_requests=3"));
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+  ExpectServes();
+}
+
+TEST_F(EngineTest, RefusesMoreTokensThanMayWait) {
+  model.slots = 1;
+  options.max_queued_tokens = 10;
+  Start();
+  control->Hold();
+  // The first one finds a slot and does not wait, so its length does not matter.
+  std::vector<Sink> sinks = {Submit(Request(std::vector<TokenId>(50, 1), 1)).sink};
+  sinks.push_back(Submit(Request(std::vector<TokenId>(6, 1), 1)).sink);
+  const absl::Status status = Refused(Request(std::vector<TokenId>(5, 1), 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_queued_tokens=10"));
+  sinks.push_back(Submit(Request(std::vector<TokenId>(4, 1), 1)).sink);
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+}
+
+TEST_F(EngineTest, WhoHasSeenTheEndFindsRoom) {
+  model.slots = 1;
+  options.max_queued_requests = 0;
+  Start();
+  for (int i = 0; i < 50; ++i) ExpectServes();
+}
+
+TEST_F(EngineTest, CancelInTheQueueNeverReachesTheModel) {
+  model.slots = 1;
+  Start();
+  control->Hold();
+  const Sink first = Submit(Request({1}, 2)).sink;
+  control->WaitUntilBlocked();
+  const Accepted queued = Submit(Request({2, 2, 2}, 2));
+  engine->Cancel(queued.handle);
+  control->Resume();
+  EXPECT_EQ(queued.sink->Wait().status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(first->Wait().status, absl::OkStatus());
+  EXPECT_EQ(control->step_count(), 2);
+  EXPECT_EQ(queued.sink->Wait().timings.queue, Duration::zero());
+}
+
+TEST_F(EngineTest, CancelInThePromptFreesTheSlotAtTheNextStep) {
+  model.slots = 1;
+  model.max_step_tokens = 4;
+  Start();
+  control->Hold();
+  const Accepted accepted = Submit(Request(std::vector<TokenId>(100, 1), 2));
+  control->AllowSteps(2);
+  control->WaitUntilBlocked();
+  engine->Cancel(accepted.handle);
+  control->Resume();
+  EXPECT_EQ(accepted.sink->Wait().status.code(), absl::StatusCode::kCancelled);
+  ExpectServes();
+  EXPECT_EQ(control->step_count(), 3 + 4);  // the step under way was the last with its rows
+}
+
+TEST_F(EngineTest, CancelWhileDecodingStopsAtTheNextStep) {
+  model.slots = 1;
+  Start();
+  control->Hold();
+  const Accepted accepted = Submit(Request({1}, kForever));
+  const Sink waiting = Submit(Request({2}, 1)).sink;
+  control->AllowSteps(3);
+  control->WaitUntilBlocked();
+  engine->Cancel(accepted.handle);
+  engine->Cancel(accepted.handle);  // twice is harmless
+  control->Resume();
+  const Outcome outcome = accepted.sink->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(outcome.usage.generated_tokens, 4U);
+  EXPECT_EQ(waiting->Wait().status, absl::OkStatus());  // got the slot
+  EXPECT_EQ(control->step_count(), 5);
+  engine->Cancel(accepted.handle);  // and so is a finished or unknown handle
+  engine->Cancel(999);
+  ExpectServes();
+}
+
+TEST_F(EngineTest, ADeadlineThatHasPassedAtArrivalNeverReachesTheModel) {
+  Start();
+  GenerationRequest request = Request({1}, 1);
+  request.deadline = clock.Now();
+  EXPECT_EQ(Submit(request).sink->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(control->step_count(), 0);
+}
+
+TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndOneThatDecodes) {
+  model.slots = 1;
+  Start();
+  control->Hold();
+  GenerationRequest decoding = Request({1}, kForever);
+  decoding.deadline = clock.Now() + seconds(2);
+  GenerationRequest queued = Request({1}, 1);
+  queued.deadline = clock.Now() + seconds(1);
+  const Sink a = Submit(decoding).sink;
+  const Sink b = Submit(queued).sink;
+  const Sink c = Submit(Request({1}, 1)).sink;
+  control->AllowSteps(2);
+  control->WaitUntilBlocked();
+  clock.Advance(seconds(1));
+  control->AllowSteps(1);
+  EXPECT_EQ(b->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+  control->WaitUntilBlocked();
+  EXPECT_FALSE(a->finished());
+  clock.Advance(seconds(1));
+  control->Resume();
+  const Outcome outcome = a->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(outcome.usage.generated_tokens, 4U);
+  EXPECT_EQ(outcome.timings.total, seconds(2));
+  EXPECT_EQ(c->Wait().status, absl::OkStatus());
+}
+
+TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOthers) {
+  Start();
+  control->Hold();
+  const GenerationRequest request = Request({1}, 20);
+  const Sink sink = Submit(request).sink;
+  control->WaitUntilBlocked();
+  engine->BeginDrain();
+  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kUnavailable);
+  control->Resume();
+  engine->Shutdown(TimePoint::max());
+  EXPECT_TRUE(sink->finished());
+  EXPECT_EQ(sink->tokens(), Expected(request));
+}
+
+TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
+  model.slots = 1;
+  Start();
+  const Sink running = Submit(Request({1}, kForever)).sink;
+  const Sink waiting = Submit(Request({1}, kForever)).sink;
+  running->WaitForDeltas(3);
+  std::thread shutdown([&] { engine->Shutdown(clock.Now() + seconds(5)); });
+  running->WaitForDeltas(running->deltas().size() + 3);  // still goes on
+  clock.Advance(seconds(5));
+  shutdown.join();
+  EXPECT_EQ(running->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(waiting->Wait().status.code(), absl::StatusCode::kUnavailable);
+  engine->Shutdown(TimePoint::max());  // again is harmless
+  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(EngineTest, AnEarlierDeadlineShortensAShutdownUnderWay) {
+  Start();
+  const Sink sink = Submit(Request({1}, kForever)).sink;
+  std::thread shutdown([&] { engine->Shutdown(TimePoint::max()); });
+  sink->WaitForDeltas(3);
+  engine->Shutdown(TimePoint::min());
+  shutdown.join();
+  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(EngineTest, DestructionEndsEveryRequest) {
+  Start();
+  const Sink sink = Submit(Request({1}, kForever)).sink;
+  engine.reset();
+  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(EngineTest, AFailedStepEndsItsRequestsWithTheirIdsAndNothingElse) {
+  for (const bool in_submit : {true, false}) {
+    SCOPED_TRACE(in_submit);
+    model.slots = 2;
+    Start();
+    control->Hold();
+    const GenerationRequest requests[] = {Request({1}, 3), Request({2}, 3), Request({3}, 3)};
+    std::vector<Sink> sinks = {Submit(requests[0]).sink};
+    control->WaitUntilBlocked();
+    sinks.push_back(Submit(requests[1]).sink);
+    sinks.push_back(Submit(requests[2]).sink);
+    control->AllowSteps(1);
+    control->WaitUntilBlocked();  // a step with the first two
+    if (in_submit) {
+      control->FailNextSubmit(absl::InvalidArgumentError("secret detail"));
+    } else {
+      control->FailNextCollect(absl::InternalError("secret detail"));
+    }
+    control->Resume();
+    for (size_t i = 0; i < 2; ++i) {
+      const Outcome outcome = sinks[i]->Wait();
+      EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
+      EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(requests[i].id));
+      EXPECT_THAT(std::string(outcome.status.message()), ::testing::Not(HasSubstr("secret")));
+    }
+    EXPECT_EQ(sinks[2]->Wait().status, absl::OkStatus());
+    EXPECT_EQ(sinks[2]->tokens(), Expected(requests[2]));
+    ExpectServes();
+    engine.reset();
+  }
+}
+
+TEST_F(EngineTest, AReaderThatIsTooSlowLosesItsRequest) {
+  Start();
+  const auto slow = std::make_shared<RecordingSink>(/*accept=*/3);
+  const GenerationRequest request = Request({1}, 20);
+  const Sink other = Submit(request).sink;
+  Submit(Request({1}, kForever), slow);
+  const Outcome outcome = slow->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("slow client"));
+  EXPECT_EQ(slow->deltas().size(), 3U);
+  EXPECT_EQ(other->Wait().status, absl::OkStatus());
+  EXPECT_EQ(other->tokens(), Expected(request));
+}
+
+TEST_F(EngineTest, AReaderThatRefusesTheLastDeltaLosesItsRequestToo) {
+  Start();
+  const auto slow = std::make_shared<RecordingSink>(/*accept=*/3);
+  Submit(Request({1}, 4), slow);
+  EXPECT_EQ(slow->Wait().status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,108 @@
+#ifndef AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_
+#define AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "server/engine/engine.h"
+#include "server/observability/metrics.h"
+#include "tests/support/fake_model_runner.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/recording_sink.h"
+
+namespace aft::server {
+
+// An engine over a fake model and a clock that the test moves. Every test ends by checking that the
+// engine kept the rules of model_runner.h.
+class EngineTest : public ::testing::Test {
+ protected:
+  using Sink = std::shared_ptr<RecordingSink>;
+
+  // Starts the engine; change `model` and `options` before.
+  void Start() {
+    options.model_name = "fake";
+    options.max_step_tokens = model.max_step_tokens;
+    options.clock = [this] { return clock.Now(); };
+    auto created = Engine::Create(options, std::make_unique<FakeModelRunner>(model, control),
+                                  tokenizer, metrics);
+    ASSERT_TRUE(created.ok()) << created.status();
+    engine = *std::move(created);
+  }
+
+  void TearDown() override {
+    control->Resume();
+    engine.reset();
+    EXPECT_THAT(control->violations(), ::testing::IsEmpty());
+    EXPECT_EQ(metrics.slots_used.Value(), 0);
+  }
+
+  GenerationRequest Request(std::vector<TokenId> prompt, int32_t max_tokens) {
+    GenerationRequest request;
+    request.id = "request-" + std::to_string(++requests_);
+    request.prompt = std::move(prompt);
+    request.sampling.seed = requests_;
+    request.stop.max_tokens = max_tokens;
+    request.stop.ignore_eos = true;
+    request.arrival = clock.Now();
+    return request;
+  }
+
+  struct Accepted {
+    Engine::Handle handle;
+    Sink sink;
+  };
+  // REQUIRES: the engine accepts it.
+  Accepted Submit(GenerationRequest request, Sink sink = std::make_shared<RecordingSink>()) {
+    const auto handle = engine->Submit(std::move(request), sink);
+    AFT_CHECK(handle.ok());
+    return {*handle, std::move(sink)};
+  }
+  absl::Status Refused(GenerationRequest request) {
+    const auto sink = std::make_shared<RecordingSink>();
+    const auto handle = engine->Submit(std::move(request), sink);
+    EXPECT_FALSE(sink->finished());
+    return handle.status();
+  }
+
+  // What the request must give, whatever else is in the batch.
+  std::vector<TokenId> Expected(const GenerationRequest& request) const {
+    return FakeModelRunner::Generate(model, request.prompt, request.sampling,
+                                     request.stop.max_tokens);
+  }
+
+  // A new request is served right: whatever happened before did no lasting harm.
+  void ExpectServes() {
+    const GenerationRequest request = Request({5, 6, 7}, 4);
+    const Sink sink = Submit(request).sink;
+    EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+    EXPECT_EQ(sink->tokens(), Expected(request));
+  }
+
+  std::string MetricsPage() const {
+    return prometheus::TextSerializer().Serialize(registry.Collect());
+  }
+
+  FakeModelRunner::Options model;
+  EngineOptions options;
+  ManualClock clock;
+  prometheus::Registry registry;
+  ModelMetrics metrics{registry, "fake"};
+  std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
+  std::shared_ptr<FakeModelControl> control = std::make_shared<FakeModelControl>();
+  std::unique_ptr<Engine> engine;
+
+ private:
+  uint64_t requests_ = 0;
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_

@@ -1,0 +1,156 @@
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "server/observability/exporter.h"
+#include "server/observability/log.h"
+#include "server/observability/log_format.h"
+#include "server/observability/metrics.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Page(const prometheus::Registry& registry) {
+  return prometheus::TextSerializer().Serialize(registry.Collect());
+}
+
+TEST(MetricsTest, TwoModelsShareFamiliesAndDifferByLabel) {
+  prometheus::Registry registry;
+  ModelMetrics a(registry, "a");
+  ModelMetrics b(registry, "b");
+  a.requests.Increment(absl::StatusCode::kOk);
+  b.requests.Increment(absl::StatusCode::kUnavailable);
+  b.requests.Increment(absl::StatusCode::kUnavailable);
+  const std::string page = Page(registry);
+  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"OK\",model=\"a\"} 1"));
+  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"UNAVAILABLE\",model=\"b\"} 2"));
+  EXPECT_EQ(page.find("# TYPE aft_requests_total counter"),
+            page.rfind("# TYPE aft_requests_total counter"));
+}
+
+TEST(MetricsTest, ExactlyOneModelStateIsSet) {
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "m");
+  metrics.SetState(ModelMetrics::State::kLoading);
+  metrics.SetState(ModelMetrics::State::kReady);
+  const std::string page = Page(registry);
+  EXPECT_THAT(page, HasSubstr("aft_model_state{model=\"m\",state=\"ready\"} 1"));
+  EXPECT_THAT(page, HasSubstr("aft_model_state{model=\"m\",state=\"loading\"} 0"));
+}
+
+TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
+  prometheus::Registry registry;
+  ServerMetrics metrics(registry, "1.2.3");
+  metrics.requests_without_model.Increment(absl::StatusCode::kNotFound);
+  const std::string page = Page(registry);
+  EXPECT_THAT(page, HasSubstr("aft_build_info{version=\"1.2.3\"} 1"));
+  EXPECT_THAT(page, HasSubstr("aft_draining 0"));
+  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"NOT_FOUND\",model=\"\"} 1"));
+}
+
+TEST(HistogramBatchTest, AddsTheSameAsSingleObservations) {
+  const double values[] = {0.0, 25e-6, 26e-6, 0.001, 0.3, 300.0, 301.0};
+  prometheus::Histogram single(LatencyBuckets());
+  prometheus::Histogram batched(LatencyBuckets());
+  HistogramBatch batch(batched, LatencyBuckets());
+  for (const double value : values) {
+    single.Observe(value);
+    batch.Add(value);
+  }
+  EXPECT_EQ(batched.Collect().histogram.sample_count, 0U);
+  batch.Flush();
+  batch.Flush();  // empty now
+  const auto expected = single.Collect().histogram;
+  const auto actual = batched.Collect().histogram;
+  EXPECT_EQ(actual.sample_count, expected.sample_count);
+  EXPECT_DOUBLE_EQ(actual.sample_sum, expected.sample_sum);
+  ASSERT_EQ(actual.bucket.size(), expected.bucket.size());
+  for (size_t i = 0; i < expected.bucket.size(); ++i) {
+    EXPECT_EQ(actual.bucket[i].cumulative_count, expected.bucket[i].cumulative_count) << i;
+  }
+}
+
+TEST(MetricsExporterTest, ReportsThePortThatTheKernelChose) {
+  auto exporter = MetricsExporter::Create("127.0.0.1:0", std::make_shared<prometheus::Registry>());
+  ASSERT_TRUE(exporter.ok()) << exporter.status();
+  EXPECT_GT((*exporter)->port(), 0);
+
+  const std::string taken = "127.0.0.1:" + std::to_string((*exporter)->port());
+  const auto second = MetricsExporter::Create(taken, std::make_shared<prometheus::Registry>());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(taken));
+}
+
+// 2026-01-31T08:09:10.000123Z
+const std::chrono::system_clock::time_point kTime =
+    std::chrono::sys_days(std::chrono::year(2026) / 1 / 31) + std::chrono::hours(8) +
+    std::chrono::minutes(9) + std::chrono::seconds(10) + std::chrono::microseconds(123);
+
+TEST(LogFormatTest, WritesLogfmt) {
+  const std::string id = "r-1";
+  EXPECT_EQ(
+      log::FormatLine(log::Format::kLogfmt, log::Level::kInfo, kTime, "request.done",
+                      {{"id", id},
+                       {"tokens", 12},
+                       {"bytes", size_t{7}},
+                       {"ttft_ms", 1.5},
+                       {"stopped", true},
+                       {"reason", "max tokens"},
+                       {"empty", ""}}),
+      "time=2026-01-31T08:09:10.000123Z level=info event=request.done id=r-1 tokens=12 bytes=7 "
+      "ttft_ms=1.5 stopped=true reason=\"max tokens\" empty=\"\"");
+}
+
+TEST(LogFormatTest, WritesJson) {
+  EXPECT_EQ(
+      log::FormatLine(log::Format::kJson, log::Level::kError, kTime, "engine.step_failed",
+                      {{"rows", -1}, {"error", "no \"good\""}, {"retry", false}}),
+      R"({"time": "2026-01-31T08:09:10.000123Z", "level": "error", )"
+      R"("event": "engine.step_failed", "rows": -1, "error": "no \"good\"", "retry": false})");
+}
+
+TEST(LogFormatTest, NoValueCanBreakALineOrForgeAField) {
+  const absl::string_view evil("a=b c\n\r\t\"\\\0\x1B\xFF\x7F", 14);
+  const std::string quoted = R"("a=b c\n\r\t\"\\\u0000\u001b)"
+                             "\xEF\xBF\xBD"
+                             R"(\u007f")";
+  EXPECT_THAT(log::FormatLine(log::Format::kLogfmt, log::Level::kInfo, kTime, "e", {{"v", evil}}),
+              HasSubstr(" v=" + quoted));
+  EXPECT_THAT(log::FormatLine(log::Format::kJson, log::Level::kInfo, kTime, "e", {{"v", evil}}),
+              HasSubstr("\"v\": " + quoted + "}"));
+}
+
+TEST(LogFormatTest, NumbersThatJsonDoesNotKnowBecomeStrings) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(log::FormatLine(log::Format::kJson, log::Level::kInfo, kTime, "e", {{"v", infinite}}),
+              HasSubstr("\"v\": \"inf\"}"));
+}
+
+TEST(LogTest, DropsWhatIsBelowTheLevelAndWritesWholeLinesToStderr) {
+  log::Init(log::Level::kWarning, log::Format::kLogfmt);
+  testing::internal::CaptureStderr();
+  log::Info("quiet");
+  log::Warning("loud", {{"n", 1}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  log::Init(log::Level::kInfo, log::Format::kLogfmt);
+  EXPECT_THAT(text, Not(HasSubstr("quiet")));
+  EXPECT_THAT(text, HasSubstr("level=warning event=loud n=1\n"));
+}
+
+TEST(LogTest, ParsesLevelsAndFormats) {
+  EXPECT_EQ(log::ParseLevel("debug").value(), log::Level::kDebug);
+  EXPECT_EQ(log::ParseFormat("json").value(), log::Format::kJson);
+  EXPECT_EQ(log::ParseLevel("loud").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(log::ParseFormat("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,146 @@
+#include "server/engine/output_builder.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+StopConditions MaxTokens(int32_t max_tokens) {
+  StopConditions stop;
+  stop.max_tokens = max_tokens;
+  return stop;
+}
+
+struct Output {
+  std::vector<std::string> texts;  // one per delta
+  std::vector<TokenId> ids;
+  bool ended = false;
+  Outcome outcome;
+};
+
+// Feeds tokens until the output ends.
+Output Feed(const Tokenizer& tokenizer, StopConditions stop, const std::vector<TokenId>& tokens,
+            int64_t prompt_tokens = 1, int64_t max_seq_len = 0) {
+  OutputBuilder output(tokenizer, std::move(stop), prompt_tokens, max_seq_len);
+  Output run;
+  for (const TokenId id : tokens) {
+    SampledToken token;
+    token.id = id;
+    TokenDelta delta;
+    run.ended = output.Append(token, delta, run.outcome);
+    EXPECT_EQ(delta.first_index, run.ids.size());
+    for (const SampledToken& t : delta.tokens) run.ids.push_back(t.id);
+    run.texts.push_back(delta.text);
+    EXPECT_EQ(output.tokens(), run.ids.size());
+    if (run.ended) break;
+  }
+  return run;
+}
+
+TEST(OutputBuilderTest, EndsAtMaxTokensAndNamesTheLimit) {
+  const Output run = Feed(FakeTokenizer(), MaxTokens(2), {'a', 'b', 'c'});
+  EXPECT_TRUE(run.ended);
+  EXPECT_EQ(run.outcome.reason, FinishReason::kLength);
+  EXPECT_EQ(run.outcome.limit, "stop.max_tokens=2");
+  EXPECT_THAT(run.texts, ElementsAre("a", "b"));
+}
+
+TEST(OutputBuilderTest, EndsAtTheModelsLengthAndNamesIt) {
+  const Output run = Feed(FakeTokenizer(), MaxTokens(100), {'a', 'b', 'c', 'd'}, 7, 10);
+  EXPECT_TRUE(run.ended);
+  EXPECT_EQ(run.outcome.limit, "model max_seq_len=10");
+  EXPECT_THAT(run.ids, ElementsAre('a', 'b', 'c'));
+}
+
+TEST(OutputBuilderTest, TheEndOfTextTokenIsNotPartOfTheOutput) {
+  const Output run = Feed(FakeTokenizer(), MaxTokens(9), {'a', FakeTokenizer::kEos});
+  EXPECT_TRUE(run.ended);
+  EXPECT_EQ(run.outcome.reason, FinishReason::kEos);
+  EXPECT_THAT(run.ids, ElementsAre('a'));
+}
+
+TEST(OutputBuilderTest, IgnoreEosMakesItAnOrdinaryToken) {
+  StopConditions stop = MaxTokens(3);
+  stop.ignore_eos = true;
+  const Output run = Feed(FakeTokenizer(), stop, {'a', FakeTokenizer::kEos, 'b'});
+  EXPECT_EQ(run.outcome.reason, FinishReason::kLength);
+  EXPECT_THAT(run.ids, ElementsAre('a', FakeTokenizer::kEos, 'b'));
+  EXPECT_THAT(run.texts, ElementsAre("a", "", "b"));
+}
+
+TEST(OutputBuilderTest, AStopTokenIsNotPartOfTheOutput) {
+  StopConditions stop = MaxTokens(9);
+  stop.token_ids = {'x', 'c'};
+  const Output run = Feed(FakeTokenizer(), stop, {'a', 'b', 'c'});
+  EXPECT_TRUE(run.ended);
+  EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
+  EXPECT_EQ(run.outcome.stop_token_id, 'c');
+  EXPECT_THAT(run.ids, ElementsAre('a', 'b'));
+}
+
+TEST(OutputBuilderTest, AStopTokenThatIsTheEndOfTextCountsAsStop) {
+  StopConditions stop = MaxTokens(9);
+  stop.token_ids = {FakeTokenizer::kEos};
+  stop.ignore_eos = true;
+  EXPECT_EQ(Feed(FakeTokenizer(), stop, {FakeTokenizer::kEos}).outcome.reason, FinishReason::kStop);
+}
+
+TEST(OutputBuilderTest, AStopStringAcrossTokensCutsTheTextButNotTheIds) {
+  const FakeTokenizer tokenizer({"one st", "op two"});
+  StopConditions stop = MaxTokens(9);
+  stop.strings = {"stop"};
+  const Output run =
+      Feed(tokenizer, stop, {FakeTokenizer::kFirstWord, FakeTokenizer::kFirstWord + 1});
+  EXPECT_TRUE(run.ended);
+  EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
+  EXPECT_EQ(run.outcome.stop_string, "stop");
+  EXPECT_EQ(run.outcome.stop_token_id, -1);
+  EXPECT_THAT(run.ids, ElementsAre(FakeTokenizer::kFirstWord, FakeTokenizer::kFirstWord + 1));
+  EXPECT_THAT(run.texts, ElementsAre("one ", ""));
+}
+
+TEST(OutputBuilderTest, AStopStringInTheLastAllowedTokenIsAStop) {
+  StopConditions stop = MaxTokens(2);
+  stop.strings = {"ab"};
+  const Output run = Feed(FakeTokenizer(), stop, {'a', 'b'});
+  EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
+  EXPECT_EQ(run.outcome.limit, "");
+}
+
+TEST(OutputBuilderTest, TheEndReleasesWhatWasHeldForAStopString) {
+  StopConditions stop = MaxTokens(9);
+  stop.strings = {"abc"};
+  const Output run = Feed(FakeTokenizer(), stop, {'a', 'b', FakeTokenizer::kEos});
+  EXPECT_THAT(run.texts, ElementsAre("", "", "ab"));
+}
+
+TEST(OutputBuilderTest, TextIsValidUtf8WhateverTheModelWrites) {
+  const Output run = Feed(FakeTokenizer(), MaxTokens(6), {'a', 0xE2, 0x82, 0xAC, 0xFF, 0xC3});
+  EXPECT_THAT(run.texts, ElementsAre("a", "", "", "€", "\xEF\xBF\xBD", "\xEF\xBF\xBD"));
+}
+
+TEST(OutputBuilderTest, AStopStringOfSeveralBytesIsFoundAcrossByteTokens) {
+  StopConditions stop = MaxTokens(9);
+  stop.strings = {"€"};
+  stop.include_stop_string = true;
+  const Output run = Feed(FakeTokenizer(), stop, {'a', 0xE2, 0x82, 0xAC});
+  EXPECT_EQ(run.outcome.stop_string, "€");
+  EXPECT_THAT(run.texts, ElementsAre("a", "", "", "€"));
+}
+
+TEST(OutputBuilderTest, TokensBeyondTheTokenizersVocabularyStandForNothing) {
+  const Output run = Feed(FakeTokenizer(), MaxTokens(2), {'a', 5000});
+  EXPECT_THAT(run.ids, ElementsAre('a', 5000));
+  EXPECT_THAT(run.texts, ElementsAre("a", ""));
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/scheduling/admission_budget.h"
+#include "server/scheduling/continuous_scheduler.h"
+#include "server/scheduling/sequence.h"
+#include "server/scheduling/slot_pool.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<TokenId> Prompt(int64_t size, TokenId first = 0) {
+  std::vector<TokenId> prompt(static_cast<size_t>(size));
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = first + static_cast<TokenId>(i);
+  return prompt;
+}
+
+std::vector<int64_t> RowSizes(const Step& step) {
+  std::vector<int64_t> sizes;
+  for (const StepRow& row : step.input.rows)
+    sizes.push_back(static_cast<int64_t>(row.tokens.size()));
+  return sizes;
+}
+
+// Plays the model: every kLast row draws `token`.
+void SampleAll(ContinuousScheduler& scheduler, const Step& step, TokenId token = 1) {
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    if (step.input.rows[i].output == RowOutput::kLast) scheduler.Sampled(*step.sequences[i], token);
+  }
+}
+
+TEST(SlotPoolTest, HandsOutEverySlotOnceAndTakesThemBack) {
+  SlotPool pool(3);
+  std::set<int32_t> slots = {pool.Acquire(), pool.Acquire(), pool.Acquire()};
+  EXPECT_THAT(slots, ElementsAre(0, 1, 2));
+  EXPECT_EQ(pool.free(), 0);
+  pool.Release(1);
+  EXPECT_EQ(pool.free(), 1);
+  EXPECT_EQ(pool.used(), 2);
+  EXPECT_EQ(pool.Acquire(), 1);
+}
+
+TEST(SlotPoolDeathTest, RefusesASlotThatIsNotInUse) {
+  SlotPool pool(2);
+  const int32_t slot = pool.Acquire();
+  pool.Release(slot);
+  EXPECT_DEATH(pool.Release(slot), "AFT_CHECK");
+}
+
+TEST(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
+  AdmissionBudget budget(/*slots=*/2, /*max_queued_requests=*/2, /*max_queued_tokens=*/10);
+  std::vector<AdmissionBudget::Charge> charges(6);
+  // Two find a slot, whatever their length; two more may wait.
+  EXPECT_EQ(budget.Admit(1000, charges[0]), AdmissionBudget::Decision::kAdmitted);
+  EXPECT_EQ(budget.Admit(1000, charges[1]), AdmissionBudget::Decision::kAdmitted);
+  EXPECT_EQ(budget.Admit(11, charges[2]), AdmissionBudget::Decision::kTooManyTokens);
+  EXPECT_EQ(budget.Admit(6, charges[2]), AdmissionBudget::Decision::kAdmitted);
+  EXPECT_EQ(budget.Admit(5, charges[3]), AdmissionBudget::Decision::kTooManyTokens);
+  EXPECT_EQ(budget.Admit(4, charges[3]), AdmissionBudget::Decision::kAdmitted);
+  EXPECT_EQ(budget.Admit(0, charges[4]), AdmissionBudget::Decision::kTooManyRequests);
+  EXPECT_EQ(budget.running(), 2);
+  EXPECT_EQ(budget.waiting(), 2);
+  EXPECT_EQ(budget.queued_tokens(), 10);
+
+  budget.Leave(charges[0]);       // a slot is free,
+  budget.LeaveQueue(charges[2]);  // which the first waiting request takes
+  EXPECT_EQ(budget.waiting(), 1);
+  EXPECT_EQ(budget.queued_tokens(), 4);
+  EXPECT_EQ(budget.Admit(6, charges[4]), AdmissionBudget::Decision::kAdmitted);
+  budget.Leave(charges[4]);  // cancelled in the queue
+  EXPECT_EQ(budget.queued_tokens(), 4);
+  EXPECT_EQ(budget.waiting(), 1);
+}
+
+TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {
+  ContinuousScheduler scheduler(1, 4);
+  Sequence sequence(Prompt(10));
+  scheduler.Add(sequence);
+  std::vector<std::vector<TokenId>> chunks;
+  for (int i = 0; i < 3; ++i) {
+    const Step& step = scheduler.Schedule();
+    ASSERT_EQ(step.input.rows.size(), 1U);
+    EXPECT_EQ(step.started.size(), i == 0 ? 1U : 0U);
+    EXPECT_EQ(step.input.rows[0].first_position, 4 * i);
+    EXPECT_EQ(step.input.rows[0].output, i == 2 ? RowOutput::kLast : RowOutput::kNone);
+    chunks.push_back(step.input.rows[0].tokens);
+  }
+  EXPECT_THAT(chunks,
+              ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7), ElementsAre(8, 9)));
+  scheduler.Sampled(sequence, 42);
+  const Step& step = scheduler.Schedule();
+  EXPECT_THAT(step.input.rows[0].tokens, ElementsAre(42));
+  EXPECT_EQ(step.input.rows[0].first_position, 10);
+  EXPECT_EQ(step.prompt_tokens, 0);
+}
+
+TEST(ContinuousSchedulerTest, GivesTheOldestPromptHalfAndOneTokenToEachAtLeast) {
+  ContinuousScheduler scheduler(5, 20);
+  std::deque<Sequence> sequences;
+  for (int i = 0; i < 5; ++i) scheduler.Add(sequences.emplace_back(Prompt(100)));
+  // 20: 8 of (20-4), 5 of (12-3), 3 of (7-2), 2 of (4-1), then all that is left.
+  EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(8, 5, 3, 2, 2));
+}
+
+TEST(ContinuousSchedulerTest, GivesWhatShortPromptsLeaveOverToTheOldest) {
+  ContinuousScheduler scheduler(3, 20);
+  Sequence a(Prompt(100)), b(Prompt(2)), c(Prompt(3));
+  for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
+  EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(15, 2, 3));
+}
+
+TEST(ContinuousSchedulerTest, AVeryLongPromptDoesNotHoldBackThoseBehindIt) {
+  ContinuousScheduler scheduler(2, 64);
+  Sequence giant(Prompt(1'000'000)), small(Prompt(100));
+  scheduler.Add(giant);
+  scheduler.Add(small);
+  int steps = 0;
+  for (; small.prompt_left() > 0; ++steps) scheduler.Schedule();
+  EXPECT_LE(steps, 4);
+}
+
+TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
+  ContinuousScheduler scheduler(4, 5);
+  std::deque<Sequence> sequences;
+  for (int i = 0; i < 3; ++i) scheduler.Add(sequences.emplace_back(Prompt(1)));
+  SampleAll(scheduler, scheduler.Schedule());
+  scheduler.Add(sequences.emplace_back(Prompt(50)));
+  const Step& step = scheduler.Schedule();
+  EXPECT_THAT(RowSizes(step), ElementsAre(1, 1, 1, 2));
+  EXPECT_EQ(step.tokens, 5);
+}
+
+TEST(ContinuousSchedulerTest, AFreedSlotGoesToTheFirstInTheQueue) {
+  ContinuousScheduler scheduler(1, 8);
+  Sequence a(Prompt(1)), b(Prompt(1)), c(Prompt(1));
+  for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
+  EXPECT_THAT(scheduler.Schedule().sequences, ElementsAre(&a));
+  scheduler.Remove(a);
+  EXPECT_EQ(a.slot(), -1);
+  scheduler.Remove(b);  // in the queue
+  EXPECT_THAT(scheduler.Schedule().started, ElementsAre(&c));
+  scheduler.Remove(c);
+  EXPECT_THAT(scheduler.Schedule().sequences, IsEmpty());
+  EXPECT_EQ(scheduler.slots().free(), 1);
+}
+
+// Invariants 5 and 7 of the architecture, over random arrivals, lengths and removals.
+TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto slots = static_cast<int32_t>(1 + random() % 6);
+    const int64_t budget = slots + 1 + random() % 20;
+    ContinuousScheduler scheduler(slots, budget);
+    std::deque<Sequence> storage;
+    std::vector<Sequence*> inside;     // in arrival order
+    std::vector<TokenId> first_token;  // prompts count up from it, indexed like storage
+    const auto index_of = [&](const Sequence* s) {
+      return static_cast<size_t>(
+          std::find_if(storage.begin(), storage.end(), [&](const Sequence& x) { return &x == s; }) -
+          storage.begin());
+    };
+    for (int turn = 0; turn < 150; ++turn) {
+      for (uint64_t n = random() % 3; n > 0 && turn < 100; --n) {
+        first_token.push_back(static_cast<TokenId>(random() % 1000));
+        inside.push_back(&storage.emplace_back(Prompt(1 + random() % 40, first_token.back())));
+        scheduler.Add(*inside.back());
+      }
+      for (size_t i = 0; i < inside.size();) {
+        if (random() % 16 == 0) {
+          scheduler.Remove(*inside[i]);
+          ASSERT_EQ(inside[i]->slot(), -1);
+          inside.erase(inside.begin() + static_cast<std::ptrdiff_t>(i));
+        } else {
+          ++i;
+        }
+      }
+
+      std::vector<int64_t> before;
+      std::vector<bool> decoding;
+      for (const Sequence* s : inside) {
+        before.push_back(s->position());
+        decoding.push_back(s->phase() == Sequence::Phase::kDecode);
+      }
+      const Step& step = scheduler.Schedule();
+
+      // The oldest own the slots, the rest waits in order.
+      const auto live = std::min(inside.size(), static_cast<size_t>(slots));
+      ASSERT_EQ(step.sequences.size(), live);
+      ASSERT_EQ(scheduler.live(), static_cast<int32_t>(live));
+      ASSERT_EQ(scheduler.waiting(), static_cast<int32_t>(inside.size() - live));
+      ASSERT_EQ(scheduler.slots().used() + scheduler.slots().free(), slots);
+      ASSERT_EQ(scheduler.slots().used(), static_cast<int32_t>(live));
+      for (size_t i = 0; i < inside.size(); ++i) ASSERT_EQ(inside[i]->slot() >= 0, i < live);
+
+      int64_t tokens = 0;
+      int64_t unfed = 0;
+      std::set<int32_t> used;
+      for (size_t r = 0; r < step.sequences.size(); ++r) {
+        const StepRow& row = step.input.rows[r];
+        const Sequence& s = *step.sequences[r];
+        const auto i =
+            static_cast<size_t>(std::find(inside.begin(), inside.end(), &s) - inside.begin());
+        ASSERT_LT(i, live);
+        ASSERT_TRUE(used.insert(row.slot).second);
+        ASSERT_EQ(row.slot, s.slot());
+        ASSERT_GE(row.tokens.size(), 1U);  // everyone advances
+        ASSERT_EQ(row.first_position, before[i]);
+        ASSERT_EQ(s.position(), before[i] + static_cast<int64_t>(row.tokens.size()));
+        if (decoding[i]) {
+          ASSERT_THAT(row.tokens, ElementsAre(static_cast<TokenId>(7 + s.slot())));
+        } else {
+          const TokenId first = first_token[index_of(&s)];
+          ASSERT_EQ(row.tokens, Prompt(static_cast<int64_t>(row.tokens.size()),
+                                       first + static_cast<TokenId>(before[i])));
+        }
+        ASSERT_EQ(row.output == RowOutput::kLast, s.prompt_left() == 0);
+        tokens += static_cast<int64_t>(row.tokens.size());
+        unfed += s.prompt_left();
+      }
+      ASSERT_LE(tokens, budget);
+      ASSERT_EQ(step.tokens, tokens);
+      if (unfed > 0) {
+        ASSERT_EQ(tokens, budget);  // nothing is left idle
+      }
+      for (size_t r = 0; r < step.sequences.size(); ++r) {
+        if (step.input.rows[r].output == RowOutput::kLast) {
+          scheduler.Sampled(*step.sequences[r], static_cast<TokenId>(7 + step.input.rows[r].slot));
+        }
+      }
+    }
+    for (Sequence* s : inside) scheduler.Remove(*s);
+    ASSERT_EQ(scheduler.slots().free(), slots);
+    ASSERT_TRUE(scheduler.Schedule().empty());
+  }
+}
+
+}  // namespace
+}  // namespace aft::server

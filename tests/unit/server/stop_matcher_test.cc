@@ -1,0 +1,141 @@
+#include "server/engine/stop_matcher.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+// What each piece of a stream adds to the output.
+std::vector<std::string> Feed(StopMatcher& matcher, const std::vector<std::string>& pieces) {
+  std::vector<std::string> outs;
+  for (const std::string& piece : pieces) {
+    std::string& out = outs.emplace_back();
+    if (matcher.Append(piece, out)) break;
+  }
+  return outs;
+}
+
+TEST(StopMatcherTest, PassesEverythingThroughWithoutStopStrings) {
+  StopMatcher matcher({}, false);
+  EXPECT_THAT(Feed(matcher, {"a", "", "bc"}), ElementsAre("a", "", "bc"));
+}
+
+TEST(StopMatcherTest, CutsBeforeTheMatch) {
+  StopMatcher matcher({"END"}, false);
+  EXPECT_THAT(Feed(matcher, {"abENDcd", "never"}), ElementsAre("ab"));
+  EXPECT_EQ(matcher.match(), "END");
+}
+
+TEST(StopMatcherTest, KeepsTheMatchButNotWhatFollowsWhenAsked) {
+  StopMatcher matcher({"END"}, true);
+  EXPECT_THAT(Feed(matcher, {"abENDcd"}), ElementsAre("abEND"));
+}
+
+TEST(StopMatcherTest, HoldsBackAPossibleStartUntilItIsDecided) {
+  StopMatcher matcher({"\n\nUser:"}, false);
+  EXPECT_THAT(Feed(matcher, {"hi\n", "\nUs", "eful\n", "\n", "User", ":"}),
+              ElementsAre("hi", "", "\n\nUseful", "", "", ""));
+  EXPECT_EQ(matcher.match(), "\n\nUser:");
+}
+
+TEST(StopMatcherTest, FindsAMatchThatBeginsInsideAFailedOne) {
+  StopMatcher matcher({"aab"}, false);
+  EXPECT_THAT(Feed(matcher, {"a", "a", "a", "b"}), ElementsAre("", "", "a", ""));
+  EXPECT_EQ(matcher.match(), "aab");
+}
+
+TEST(StopMatcherTest, TheMatchThatIsCompleteFirstWins) {
+  StopMatcher matcher({"abcd", "bc"}, false);
+  EXPECT_THAT(Feed(matcher, {"xabcd"}), ElementsAre("xa"));
+  EXPECT_EQ(matcher.match(), "bc");
+}
+
+TEST(StopMatcherTest, TheLongerOfTwoThatEndTogetherWins) {
+  StopMatcher matcher({"bc", "abc"}, false);
+  EXPECT_THAT(Feed(matcher, {"xabc"}), ElementsAre("x"));
+  EXPECT_EQ(matcher.match(), "abc");
+}
+
+TEST(StopMatcherTest, FlushReleasesWhatWasHeld) {
+  StopMatcher matcher({"STOP"}, false);
+  std::string out;
+  EXPECT_FALSE(matcher.Append("STO", out));
+  EXPECT_EQ(out, "");
+  matcher.Flush(out);
+  EXPECT_EQ(out, "STO");
+}
+
+TEST(StopMatcherTest, IgnoresEmptyStopStrings) {
+  StopMatcher matcher({""}, false);
+  EXPECT_THAT(Feed(matcher, {"abc"}), ElementsAre("abc"));
+}
+
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Length of the longest end of `text` that a stop string begins with.
+size_t Undecided(const std::string& text, const std::vector<std::string>& stops) {
+  size_t longest = 0;
+  for (const std::string& stop : stops) {
+    for (size_t n = 1; n < stop.size(); ++n) {
+      if (EndsWith(text, stop.substr(0, n))) longest = std::max(longest, n);
+    }
+  }
+  return longest;
+}
+
+TEST(StopMatcherTest, AnySplitGivesTheReferenceResultAndHoldsBackNoMoreThanNeeded) {
+  std::mt19937 random(7);
+  const auto word = [&](size_t length) {
+    std::string text;
+    while (text.size() < length) text.push_back(static_cast<char>('a' + random() % 2));
+    return text;
+  };
+  int matches = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::string> stops;
+    for (size_t n = 1 + random() % 3; n > 0; --n) stops.push_back(word(2 + random() % 6));
+    const std::string text = word(random() % 24);
+    const bool include = random() % 2 == 0;
+
+    std::string expected = text;
+    std::string match;
+    for (size_t end = 1; end <= text.size() && match.empty(); ++end) {
+      const std::string head = text.substr(0, end);
+      for (const std::string& stop : stops) {
+        if (EndsWith(head, stop) && stop.size() > match.size()) match = stop;
+      }
+      if (!match.empty()) expected = include ? head : head.substr(0, end - match.size());
+    }
+
+    StopMatcher matcher(stops, include);
+    std::string out;
+    bool stopped = false;
+    for (size_t i = 0; i < text.size() && !stopped;) {
+      const size_t n = 1 + random() % 5;
+      stopped = matcher.Append(absl::string_view(text).substr(i, n), out);
+      i = std::min(i + n, text.size());
+      if (!stopped) {
+        ASSERT_EQ(out.size(), i - Undecided(text.substr(0, i), stops));
+      }
+    }
+    if (!stopped) matcher.Flush(out);
+    ASSERT_EQ(out, expected) << "round " << round;
+    ASSERT_EQ(matcher.match(), match) << "round " << round;
+    matches += stopped ? 1 : 0;
+  }
+  EXPECT_GT(matches, 1000);  // both cases were tested
+  EXPECT_LT(matches, 19000);
+}
+
+}  // namespace
+}  // namespace aft::server
