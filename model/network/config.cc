@@ -43,8 +43,9 @@ absl::Status KeyError(absl::string_view key, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": ", problem));
 }
 
-// Values in messages are shortened, and escaped: they come from a file that nobody vouches for.
-std::string Show(absl::string_view text) {
+// Keys and values in messages are shortened, and escaped: they come from a file that nobody vouches
+// for.
+std::string ShowKey(absl::string_view text) {
   constexpr size_t kMaxShown = 80;
   return absl::StrCat(absl::Utf8SafeCHexEscape(text.substr(0, kMaxShown)),
                       text.size() > kMaxShown ? "..." : "");
@@ -52,7 +53,9 @@ std::string Show(absl::string_view text) {
 std::string Show(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array";
-  return Show(absl::string_view(value.dump()));
+  constexpr size_t kMaxShown = 80;
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  return absl::StrCat(text.substr(0, kMaxShown), text.size() > kMaxShown ? "..." : "");
 }
 
 // Parses JSON text and refuses duplicate keys, of which nlohmann::json would keep the last.
@@ -60,6 +63,10 @@ absl::StatusOr<Json> ParseJson(absl::string_view text) {
   if (text.size() > kMaxConfigBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("config is ", text.size(), " bytes; at most ", kMaxConfigBytes));
+  }
+  if (text.find('\0') != absl::string_view::npos) {
+    // The parser takes a NUL for the end of its input, and would not look at what follows.
+    return absl::InvalidArgumentError("config is not valid JSON: it has a NUL byte");
   }
   struct Level {
     std::set<std::string> keys;
@@ -77,7 +84,7 @@ absl::StatusOr<Json> ParseJson(absl::string_view text) {
       level.current = value.get<std::string>();
       if (!level.keys.insert(level.current).second && duplicate.empty()) {
         duplicate = absl::StrJoin(levels, ".", [](std::string* out, const Level& l) {
-          absl::StrAppend(out, Show(absl::string_view(l.current)));
+          absl::StrAppend(out, ShowKey(l.current));
         });
       }
     }
@@ -107,7 +114,7 @@ class Fields {
     }
     for (const auto& member : object.items()) {
       if (std::find(known.begin(), known.end(), absl::string_view(member.key())) == known.end()) {
-        Fail(absl::StrCat(prefix_, Show(absl::string_view(member.key()))),
+        Fail(absl::StrCat(prefix_, ShowKey(member.key())),
              absl::StrCat("unknown key; known: ", absl::StrJoin(known, ", ")));
         return;
       }

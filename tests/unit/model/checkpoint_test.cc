@@ -1,0 +1,105 @@
+#include "model/checkpoint/checkpoint.h"
+
+#include <filesystem>
+#include <string>
+
+#include "ATen/ops/equal.h"
+#include "ATen/ops/zeros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/model/temp_files.h"
+
+namespace aft {
+namespace {
+
+using testing::StartsWith;
+
+NetworkConfig SmallConfig() {
+  NetworkConfig config;
+  config.vocab_size = 256;
+  config.d_model = 8;
+  config.n_layers = 1;
+  config.d_ff = 16;
+  config.mixer.window = 4;
+  return config;
+}
+
+TensorMap SomeTensors() { return {{"embed.weight", at::zeros({256, 8})}}; }
+
+TEST(CheckpointTest, RoundTripsThroughAFolderThatItCreates) {
+  TempFolder folder;
+  const std::string dir = folder.File("a/b");
+  ASSERT_TRUE(WriteCheckpoint(dir, SmallConfig(), SomeTensors(), {{"step", "5"}}).ok());
+  const absl::StatusOr<Checkpoint> checkpoint = ReadCheckpoint(dir);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(FormatNetworkConfig(checkpoint->config), FormatNetworkConfig(SmallConfig()));
+  ASSERT_EQ(checkpoint->tensors.size(), 1U);
+  EXPECT_TRUE(at::equal(checkpoint->tensors.at("embed.weight"), at::zeros({256, 8})));
+  EXPECT_EQ(checkpoint->metadata.at("step"), "5");
+}
+
+TEST(CheckpointTest, MissingFilesAreNotFoundAndNamed) {
+  TempFolder folder;
+  absl::Status status = ReadCheckpoint(folder.File("none")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("cannot open " + folder.File("none/config.json")));
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
+  std::filesystem::remove(folder.File("model.safetensors"));
+  status = ReadCheckpoint(folder.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("cannot open " + folder.File("model.safetensors")));
+}
+
+TEST(CheckpointTest, RefusedConfigNamesFileAndKey) {
+  TempFolder folder;
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
+  std::string text = ReadBytes(folder.File("config.json"));
+  text.replace(text.find("\"window\": 4"), 11, "\"window\": -3");
+  WriteBytes(folder.File("config.json"), text);
+  const absl::Status status = ReadCheckpoint(folder.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith(folder.File("config.json") + ": mixer.window: must be >= 0 "));
+}
+
+TEST(CheckpointTest, CorruptWeightsNameTheFile) {
+  TempFolder folder;
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
+  WriteBytes(folder.File("model.safetensors"), "not weights at all");
+  const absl::Status status = ReadCheckpoint(folder.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), StartsWith(folder.File("model.safetensors") + ": "));
+}
+
+TEST(CheckpointTest, ConfigThatIsNotAFileIsRefused) {
+  TempFolder folder;
+  std::filesystem::create_directory(folder.File("config.json"));
+  EXPECT_EQ(ReadCheckpoint(folder.path()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CheckpointTest, OversizedConfigIsRefused) {
+  TempFolder folder;
+  WriteBytes(folder.File("config.json"), std::string(3 << 20, ' '));
+  EXPECT_EQ(ReadCheckpoint(folder.path()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CheckpointTest, InvalidConfigIsNotWritten) {
+  TempFolder folder;
+  NetworkConfig config = SmallConfig();
+  config.mixer.prefix_block = 2;
+  const absl::Status status = WriteCheckpoint(folder.File("new"), config, SomeTensors());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith("mixer.prefix_block: "));
+  EXPECT_FALSE(std::filesystem::exists(folder.File("new")));
+}
+
+TEST(CheckpointTest, UnwritableFolderIsAnError) {
+  TempFolder folder;
+  WriteBytes(folder.File("file"), "");
+  EXPECT_FALSE(WriteCheckpoint(folder.File("file/dir"), SmallConfig(), SomeTensors()).ok());
+}
+
+}  // namespace
+}  // namespace aft

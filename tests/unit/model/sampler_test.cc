@@ -1,0 +1,334 @@
+#include "model/sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/sampling/philox.h"
+
+namespace aft {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+SamplingParams Params(float temperature, int32_t top_k = 0, float top_p = 1.0F, uint64_t seed = 1) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.top_k = top_k;
+  params.top_p = top_p;
+  params.seed = seed;
+  return params;
+}
+
+SampledToken SampleToken(const std::vector<float>& logits, const SamplingParams& params,
+                         uint64_t output_index = 0) {
+  Sampler sampler;
+  SampledToken token;
+  const absl::Status status = sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()),
+                                             params, output_index, &token);
+  EXPECT_TRUE(status.ok()) << status;
+  return token;
+}
+
+std::vector<float> RandomLogits(std::mt19937& random, size_t count, double spread) {
+  std::normal_distribution<double> normal(0.0, spread);
+  std::vector<float> logits(count);
+  for (float& logit : logits) logit = static_cast<float>(normal(random));
+  return logits;
+}
+
+// The definition in plain steps: sort, cut, then the Gumbel maximum over what is left.
+TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& params,
+                    uint64_t output_index) {
+  std::vector<TokenId> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit_of = [&](TokenId id) { return double{logits[static_cast<size_t>(id)]}; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](TokenId a, TokenId b) { return logit_of(a) > logit_of(b); });
+  if (params.top_k > 0) {
+    order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
+  }
+  if (params.top_p < 1.0F) {
+    std::vector<double> weights;
+    for (const TokenId id : order) {
+      weights.push_back(std::exp((logit_of(id) - logit_of(order[0])) / params.temperature));
+    }
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    double sum = 0.0;
+    size_t kept = 0;
+    while (kept < order.size() && sum < params.top_p * total) sum += weights[kept++];
+    order.resize(std::max<size_t>(kept, 1));
+  }
+  std::sort(order.begin(), order.end());
+  double best = -std::numeric_limits<double>::infinity();
+  TokenId winner = -1;
+  for (const TokenId id : order) {
+    const std::array<uint32_t, 4> words =
+        Philox4x32({static_cast<uint32_t>(output_index), params.sequence,
+                    static_cast<uint32_t>(id) / 4, static_cast<uint32_t>(output_index >> 32)},
+                   {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
+    const double uniform = (words[static_cast<size_t>(id) % 4] + 0.5) / 4294967296.0;
+    const double score = logit_of(id) / params.temperature - std::log(-std::log(uniform));
+    if (score > best) {
+      best = score;
+      winner = id;
+    }
+  }
+  return winner;
+}
+
+// Known answers: Random123's kat_vectors, "philox4x32 10".
+TEST(PhiloxTest, MatchesTheKnownAnswersOfRandom123) {
+  EXPECT_THAT(Philox4x32({0, 0, 0, 0}, {0, 0}),
+              ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
+  EXPECT_THAT(
+      Philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
+      ElementsAre(0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd));
+  EXPECT_THAT(
+      Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+}
+
+TEST(SamplerTest, ZeroTemperatureTakesTheHighestLogit) {
+  EXPECT_EQ(SampleToken({0.5F, -1.0F, 3.0F, 2.0F}, Params(0.0F)).id, 2);
+  EXPECT_EQ(SampleToken({-7.0F}, Params(0.0F)).id, 0);
+}
+
+TEST(SamplerTest, ZeroTemperatureGivesTiesToTheLowerId) {
+  EXPECT_EQ(SampleToken({1.0F, 5.0F, 5.0F, 5.0F}, Params(0.0F)).id, 1);
+  EXPECT_EQ(SampleToken({-0.0F, 0.0F}, Params(0.0F)).id, 0);
+  EXPECT_EQ(SampleToken({0.0F, -0.0F}, Params(0.0F)).id, 0);
+  EXPECT_EQ(SampleToken(std::vector<float>(1000, 2.0F), Params(0.0F)).id, 0);
+}
+
+TEST(SamplerTest, TopKOneIsGreedyAtAnyTemperature) {
+  std::mt19937 random(2);
+  for (uint64_t i = 0; i < 100; ++i) {
+    const std::vector<float> logits = RandomLogits(random, 100, 0.1);
+    EXPECT_EQ(SampleToken(logits, Params(50.0F, 1), i).id, SampleToken(logits, Params(0.0F)).id);
+    EXPECT_EQ(SampleToken(logits, Params(50.0F, 0, 1e-9F), i).id,
+              SampleToken(logits, Params(0.0F)).id);
+  }
+}
+
+TEST(SamplerTest, TopKGivesTiesToTheLowerIds) {
+  const std::vector<float> logits = {1.0F, 2.0F, 1.0F, 1.0F, -0.0F, 0.0F};
+  for (uint64_t i = 0; i < 200; ++i) {
+    EXPECT_LE(SampleToken(logits, Params(5.0F, 3), i).id, 2);
+    EXPECT_NE(SampleToken(logits, Params(5.0F, 5), i).id, 5);
+  }
+}
+
+TEST(SamplerTest, AgreesWithThePlainDefinition) {
+  std::mt19937 random(3);
+  for (const size_t vocab_size : {1U, 2U, 3U, 5U, 64U, 256U, 1001U}) {
+    for (int round = 0; round < 300; ++round) {
+      std::vector<float> logits = RandomLogits(random, vocab_size, round % 3 == 0 ? 0.1 : 4.0);
+      // Every third round has many ties.
+      if (round % 3 == 1)
+        std::for_each(logits.begin(), logits.end(), [](float& l) { l = std::round(l); });
+      SamplingParams params = Params(0.1F + 0.05F * static_cast<float>(random() % 60));
+      if (random() % 2 == 0) params.top_k = static_cast<int32_t>(random() % (vocab_size + 3));
+      if (random() % 2 == 0) params.top_p = 0.01F * static_cast<float>(1 + random() % 100);
+      params.seed = uint64_t{random()} << 32 | random();
+      params.sequence = static_cast<uint32_t>(random() % 3);
+      const uint64_t output_index = uint64_t{random()} << (random() % 8);
+      EXPECT_EQ(SampleToken(logits, params, output_index).id,
+                NaiveSample(logits, params, output_index))
+          << vocab_size << " tokens, round " << round << ", top_k " << params.top_k << ", top_p "
+          << params.top_p;
+    }
+  }
+}
+
+// Chi-square with fixed seeds: the same numbers on every run.
+TEST(SamplerTest, DrawsWithTheProbabilitiesOfTheSoftmax) {
+  const std::vector<float> logits = {1.0F, 0.0F, -1.0F, 2.0F, 0.5F, -2.0F, 1.5F, 0.25F};
+  constexpr int kDraws = 40'000;
+  for (const float temperature : {0.5F, 1.0F, 3.0F}) {
+    for (const int32_t top_k : {0, 5}) {
+      std::vector<double> expected(logits.size());
+      std::vector<float> sorted = logits;
+      std::sort(sorted.begin(), sorted.end(), std::greater<>());
+      const float lowest = top_k == 0 ? sorted.back() : sorted[static_cast<size_t>(top_k) - 1];
+      double total = 0.0;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        expected[i] = logits[i] < lowest ? 0.0 : std::exp(double{logits[i]} / temperature);
+        total += expected[i];
+      }
+      Sampler sampler;
+      SampledToken token;
+      std::vector<int> counts(logits.size());
+      for (int i = 0; i < kDraws; ++i) {
+        ASSERT_TRUE(sampler
+                        .Sample(logits.data(), 8, Params(temperature, top_k, 1.0F, 99),
+                                static_cast<uint64_t>(i), &token)
+                        .ok());
+        ++counts[static_cast<size_t>(token.id)];
+      }
+      double chi_square = 0.0;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        const double mean = kDraws * expected[i] / total;
+        if (expected[i] == 0.0) {
+          EXPECT_EQ(counts[i], 0);
+        } else {
+          chi_square += (counts[i] - mean) * (counts[i] - mean) / mean;
+        }
+      }
+      // 7 degrees of freedom: above 24.3 with a probability of 0.001.
+      EXPECT_LT(chi_square, 24.3) << "temperature " << temperature << ", top_k " << top_k;
+    }
+  }
+}
+
+TEST(SamplerTest, SeedSequenceAndIndexEachChangeTheDraw) {
+  const std::vector<float> logits(256, 0.0F);
+  const auto draw_40 = [&](uint64_t seed, uint32_t sequence, uint64_t first_index) {
+    SamplingParams params = Params(1.0F, 0, 1.0F, seed);
+    params.sequence = sequence;
+    std::vector<TokenId> ids;
+    for (uint64_t i = 0; i < 40; ++i) {
+      ids.push_back(SampleToken(logits, params, first_index + i).id);
+    }
+    return ids;
+  };
+  const std::vector<TokenId> ids = draw_40(5, 0, 0);
+  EXPECT_EQ(draw_40(5, 0, 0), ids);
+  EXPECT_NE(draw_40(6, 0, 0), ids);
+  EXPECT_NE(draw_40(5 + (uint64_t{1} << 32), 0, 0), ids);
+  EXPECT_NE(draw_40(5, 1, 0), ids);
+  EXPECT_NE(draw_40(5, 0, 40), ids);
+  EXPECT_NE(draw_40(5, 0, uint64_t{1} << 32), ids);
+}
+
+TEST(SamplerTest, DrawsDoNotDependOnWhatTheSamplerDidBefore) {
+  std::mt19937 random(4);
+  const std::vector<float> logits = RandomLogits(random, 300, 2.0);
+  const SamplingParams params = Params(0.8F, 40, 0.9F, 11);
+  Sampler used;
+  SampledToken token;
+  for (int i = 200; i-- > 0;) {
+    // Others' draws in between, of other sizes and with other parameters.
+    const std::vector<float> other = RandomLogits(random, 1 + random() % 700, 3.0);
+    SamplingParams other_params = Params(1.3F, static_cast<int32_t>(random() % 50), 0.5F);
+    other_params.top_logprobs = static_cast<int32_t>(random() % 5);
+    ASSERT_TRUE(
+        used.Sample(other.data(), static_cast<int64_t>(other.size()), other_params, 3, &token)
+            .ok());
+    ASSERT_TRUE(used.Sample(logits.data(), 300, params, static_cast<uint64_t>(i), &token).ok());
+    EXPECT_EQ(token.id, SampleToken(logits, params, static_cast<uint64_t>(i)).id);
+    EXPECT_TRUE(token.top.empty());
+    EXPECT_EQ(token.logprob, 0.0F);
+  }
+}
+
+TEST(SamplerTest, LogprobsAreThoseOfTheRawLogits) {
+  std::mt19937 random(5);
+  const std::vector<float> logits = RandomLogits(random, 50, 3.0);
+  SamplingParams params = Params(0.3F, 4, 0.5F);
+  params.top_logprobs = 50;
+  const SampledToken token = SampleToken(logits, params);
+  ASSERT_EQ(token.top.size(), 50U);
+  double sum = 0.0;
+  for (size_t i = 0; i < token.top.size(); ++i) {
+    sum += std::exp(double{token.top[i].logprob});
+    if (i > 0) {
+      EXPECT_GE(token.top[i - 1].logprob, token.top[i].logprob);
+    }
+    const float difference =
+        logits[static_cast<size_t>(token.top[i].id)] - logits[static_cast<size_t>(token.top[0].id)];
+    EXPECT_NEAR(token.top[i].logprob - token.top[0].logprob, difference, 1e-5);
+    if (token.top[i].id == token.id) {
+      EXPECT_EQ(token.top[i].logprob, token.logprob);
+    }
+  }
+  EXPECT_NEAR(sum, 1.0, 1e-5);
+  EXPECT_EQ(token.top[0].id, SampleToken(logits, Params(0.0F)).id);
+}
+
+TEST(SamplerTest, ReportsAsManyLogprobsAsAskedFor) {
+  const std::vector<float> logits = {0.0F, 1.0F, 1.0F, -kInfinity};
+  SamplingParams params = Params(0.0F);
+  EXPECT_EQ(SampleToken(logits, params).logprob, 0.0F);
+  params.top_logprobs = 0;
+  SampledToken token = SampleToken(logits, params);
+  EXPECT_NEAR(token.logprob, 1.0 - std::log(1.0 + 2.0 * std::exp(1.0)), 1e-6);
+  EXPECT_TRUE(token.top.empty());
+  params.top_logprobs = 2;
+  token = SampleToken(logits, params);
+  ASSERT_EQ(token.top.size(), 2U);
+  EXPECT_EQ(token.top[0].id, 1);
+  EXPECT_EQ(token.top[1].id, 2);
+  params.top_logprobs = 20;
+  EXPECT_EQ(SampleToken(logits, params).top.size(), 3U);
+}
+
+TEST(SamplerTest, NanAndInfinityNeverCrashNorLeaveTheVocabulary) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<float> logits = RandomLogits(random, 1 + random() % 40, 5.0);
+    bool any = false;
+    for (float& logit : logits) {
+      const auto kind = random() % 8;
+      if (kind == 0) logit = kNan;
+      if (kind == 1) logit = -kInfinity;
+      if (kind == 2) logit = kInfinity;
+      if (kind == 3) logit = std::numeric_limits<float>::lowest();
+      if (kind == 4) logit = std::numeric_limits<float>::denorm_min();
+      any = any || logit > -kInfinity;
+    }
+    SamplingParams params =
+        Params(round % 2 == 0 ? 0.0F : 1e-30F * std::pow(10.0F, static_cast<float>(random() % 32)),
+               static_cast<int32_t>(random() % 5), static_cast<float>(random() % 3) * 0.5F);
+    params.top_logprobs = static_cast<int32_t>(random() % 4);
+    Sampler sampler;
+    SampledToken token;
+    const absl::Status status =
+        sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()), params, 0, &token);
+    ASSERT_GE(token.id, 0);
+    ASSERT_LT(token.id, static_cast<TokenId>(logits.size()));
+    EXPECT_EQ(status.ok(), any);
+    if (any) {
+      EXPECT_GT(logits[static_cast<size_t>(token.id)], -kInfinity);
+    }
+    EXPECT_FALSE(std::isnan(token.logprob));
+  }
+}
+
+TEST(SamplerTest, LogitsWithoutANumberAreAnInternalError) {
+  for (const std::vector<float>& logits :
+       {std::vector<float>{kNan, kNan, kNan}, {-kInfinity}, {kNan, -kInfinity}}) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      Sampler sampler;
+      SampledToken token;
+      EXPECT_EQ(sampler
+                    .Sample(logits.data(), static_cast<int64_t>(logits.size()), Params(temperature),
+                            0, &token)
+                    .code(),
+                absl::StatusCode::kInternal);
+    }
+  }
+}
+
+// Pins the random stream: a change of these numbers changes every seeded answer ever given.
+TEST(SamplerTest, SeededStreamStaysTheSameForever) {
+  std::vector<float> logits(256);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 37 % 101) / 25.0F;
+  std::vector<TokenId> ids;
+  for (uint64_t i = 0; i < 12; ++i) {
+    ids.push_back(SampleToken(logits, Params(0.9F, 100, 0.95F, 20261121), i).id);
+  }
+  EXPECT_THAT(ids, ElementsAre(95, 90, 207, 5, 158, 73, 180, 196, 30, 207, 27, 120));
+}
+
+}  // namespace
+}  // namespace aft
