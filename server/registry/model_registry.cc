@@ -42,9 +42,11 @@ void ModelRegistry::LoadAll() {
     Load(*entry);
     on_change_();
   }
-  MutexLock lock(mutex_);
-  loaded_ = true;
-  loaded_changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    load_result_ = SummarizeLoads();
+  }
+  on_change_();
 }
 
 void ModelRegistry::Load(Entry& entry) {
@@ -105,17 +107,19 @@ void ModelRegistry::SetState(Entry& entry, ModelState state) {
   entry.metrics.SetState(state);
 }
 
-absl::Status ModelRegistry::WaitLoaded() {
-  MutexLock lock(mutex_);
-  while (!loaded_ && !draining_) loaded_changed_.Wait(mutex_);
-  if (draining_) return absl::CancelledError("shutting down");
+absl::Status ModelRegistry::SummarizeLoads() const {
   std::vector<std::string> failures;
   for (const auto& entry : entries_) {
-    if (entry->state == ModelState::kReady) return absl::OkStatus();
+    if (entry->state != ModelState::kFailed) return absl::OkStatus();
     failures.push_back(absl::StrCat("\"", entry->config.name, "\": ", entry->error.message()));
   }
   return absl::FailedPreconditionError(
       absl::StrCat("no model could be loaded: ", absl::StrJoin(failures, "; ")));
+}
+
+std::optional<absl::Status> ModelRegistry::load_result() const {
+  MutexLock lock(mutex_);
+  return load_result_;
 }
 
 absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(absl::string_view name) const {
@@ -187,7 +191,6 @@ void ModelRegistry::BeginDrain() {
     MutexLock lock(mutex_);
     if (draining_) return;
     draining_ = true;
-    loaded_changed_.NotifyAll();
     for (const auto& entry : entries_) {
       if (entry->state != ModelState::kFailed) SetState(*entry, ModelState::kDraining);
       if (entry->model != nullptr) models.push_back(entry->model);

@@ -15,7 +15,6 @@
 #include "model/runtime/load.h"
 #include "model/runtime/model_runner.h"
 #include "model/tokenizer/tokenizer.h"
-#include "prometheus/registry.h"
 #include "server/config/config.h"
 #include "server/engine/engine.h"
 #include "server/observability/metrics.h"
@@ -53,7 +52,8 @@ struct ModelStatus {
 class ModelRegistry {
  public:
   // REQUIRES: `config` is valid. `metrics` must outlive the registry. `on_change` is called, on the
-  // thread that made the change and with no lock held, whenever a model's state has changed.
+  // thread that made the change and with no lock held, whenever a model's state or load_result has
+  // changed.
   ModelRegistry(const ServerConfig& config, ModelLoader loader, prometheus::Registry& metrics,
                 std::function<void()> on_change);
   // Shuts down with no grace; waits for a load in progress.
@@ -65,9 +65,9 @@ class ModelRegistry {
   // REQUIRES: called at most once.
   void StartLoading();
 
-  // Waits until every model is loaded or failed, or the drain has begun. Error when no model is
-  // ready then; the message names each model and the reason.
-  absl::Status WaitLoaded();
+  // Nothing while models are still to be loaded. Then OK when one is ready, else
+  // FAILED_PRECONDITION with the name and the reason of each.
+  std::optional<absl::Status> load_result() const;
 
   // The model of that name; an empty name means the only one there is. INVALID_ARGUMENT (empty name
   // with several models), NOT_FOUND (names the models there are), UNAVAILABLE (loading, failed,
@@ -104,6 +104,7 @@ class ModelRegistry {
   };
 
   void LoadAll();
+  absl::Status SummarizeLoads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load(Entry& entry);
   absl::StatusOr<std::shared_ptr<const ServedModel>> TryLoad(Entry& entry);
   void SetState(Entry& entry, ModelState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -116,8 +117,7 @@ class ModelRegistry {
   const std::vector<std::unique_ptr<Entry>> entries_;  // the vector itself never changes
 
   mutable Mutex mutex_;
-  CondVar loaded_changed_;
-  bool loaded_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> load_result_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   Mutex join_mutex_;  // one thread joins

@@ -1,0 +1,191 @@
+// aft-server: serves attention-free transformers over gRPC.
+//
+//   aft-server --model DIR                 one checkpoint, every default
+//   aft-server --config server.textproto   see proto/aft/config/v1/server_config.proto
+//
+// Exit codes:
+//   0        drained after SIGTERM or SIGINT; --help; --version; --print_config
+//   1        bad command line
+//   2        the config cannot be read or is invalid
+//   3        an address cannot be listened on, or --ready_file cannot be written
+//   4        no model could be loaded
+//   5        the drain took longer than lame_duck + grace + 15 s
+//   128 + n  a second signal n during the drain
+// For every code but 0, one line on stderr says why.
+#include <signal.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "model/runtime/load.h"
+#include "server/app/server.h"
+#include "server/app/signals.h"
+#include "server/app/version.h"
+#include "server/config/loader.h"
+#include "server/observability/log.h"
+#include "server/rpc/grpc_log.h"
+
+ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");
+ABSL_FLAG(std::string, model, "",
+          "Checkpoint folder to serve with every default, instead of the config's models.");
+ABSL_FLAG(std::string, listen_address, "", "host:port of gRPC, instead of the config's.");
+ABSL_FLAG(std::string, metrics_address, "",
+          "host:port of /metrics, instead of the config's; 'none' turns it off.");
+ABSL_FLAG(
+    std::string, ready_file, "",
+    "Written when the server is ready: its gRPC address, then its metrics address, a line each. "
+    "Removed when it stops.");
+ABSL_FLAG(bool, print_config, false, "Print the effective config and exit.");
+
+namespace aft::server {
+namespace {
+
+constexpr int kExitConfig = 2;
+constexpr int kExitListen = 3;
+constexpr int kExitNoModel = 4;
+constexpr int kExitForced = 5;
+
+// Beyond lame duck and grace: the last messages, joining threads, a model still loading.
+constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
+
+constexpr char kUsage[] =
+    "Serves attention-free transformers over gRPC.\n\n"
+    "  aft-server --model DIR       serve one checkpoint with every default\n"
+    "  aft-server --config FILE     see proto/aft/config/v1/server_config.proto\n\n"
+    "SIGTERM and SIGINT drain the server; a second one ends it at once.\n"
+    "Exit codes: 0 drained, 1 bad command line, 2 bad config, 3 address or ready file unusable,\n"
+    "4 no model could be loaded, 5 drain forced, 128+n second signal n.\n";
+
+int Fail(int code, absl::string_view message) {
+  std::fprintf(stderr, "aft-server: %s\n", std::string(message).c_str());
+  return code;
+}
+
+std::string VersionText() {
+  return absl::StrCat("aft-server ", kVersion, "\ngit revision ", kGitRevision, "\nbuild type ",
+                      kBuildType, "\nLibTorch ", kTorchVersion, "\n");
+}
+
+// Flag beats file beats default.
+absl::StatusOr<ServerConfig> EffectiveConfig() {
+  ServerConfig config;
+  const std::string file = absl::GetFlag(FLAGS_config);
+  const std::string model = absl::GetFlag(FLAGS_model);
+  if (file.empty() && model.empty()) {
+    return absl::InvalidArgumentError("--config FILE or --model DIR is needed; see --help");
+  }
+  if (!file.empty()) {
+    absl::StatusOr<ServerConfig> loaded = LoadServerConfig(file);
+    if (!loaded.ok()) return loaded.status();
+    config = *std::move(loaded);
+  }
+  if (!model.empty()) config.models = {DefaultModelConfig(model)};
+  const std::string listen = absl::GetFlag(FLAGS_listen_address);
+  if (!listen.empty()) config.listen_address = listen;
+  const std::string metrics = absl::GetFlag(FLAGS_metrics_address);
+  if (!metrics.empty()) config.metrics_address = metrics == "none" ? "" : metrics;
+  const absl::Status valid = ValidateServerConfig(config);
+  if (valid.ok()) return config;
+  const absl::string_view prefix = file.empty() ? "" : ": ";
+  return absl::InvalidArgumentError(absl::StrCat(file, prefix, valid.message()));
+}
+
+void InitLog(const LogConfig& config) {
+  // Both were validated.
+  log::Init(*log::ParseLevel(config.level), *log::ParseFormat(config.format));
+  RouteLibraryLogs();
+}
+
+// Readers see the whole file or none.
+absl::Status WriteReadyFile(const std::string& path, const Server& server) {
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  {
+    std::ofstream file(temporary, std::ios::trunc);
+    file << server.address() << "\n" << server.metrics_address() << "\n";
+    file.flush();
+    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", temporary));
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
+}
+
+void RemoveReadyFile(const std::string& path) {
+  std::error_code ignored;
+  if (!path.empty()) std::filesystem::remove(path, ignored);
+}
+
+int Serve(const ServerConfig& config) {
+  const std::string ready_file = absl::GetFlag(FLAGS_ready_file);
+  RemoveReadyFile(ready_file);
+  absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(config, LoadModel, kVersion);
+  if (!created.ok()) return Fail(kExitConfig, created.status().message());
+  const std::shared_ptr<Server> server = *std::move(created);
+  if (const absl::Status status = server->Start(); !status.ok()) {
+    return Fail(kExitListen, status.message());
+  }
+  // The handler outlives the server: a signal may come while main returns.
+  HandleShutdownSignals(
+      [weak = std::weak_ptr<Server>(server)] {
+        if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain();
+      },
+      config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
+
+  const absl::Status ready = server->WaitReady();
+  if (ready.ok()) {
+    if (!ready_file.empty()) {
+      if (const absl::Status status = WriteReadyFile(ready_file, *server); !status.ok()) {
+        return Fail(kExitListen, status.message());
+      }
+    }
+    log::Info("server.ready", {{"address", server->address()}});
+  } else if (!absl::IsCancelled(ready)) {
+    return Fail(kExitNoModel, ready.message());
+  }
+  server->Wait();
+  RemoveReadyFile(ready_file);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  BlockShutdownSignals();
+  signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
+  absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig usage;
+  usage.version_string = VersionText;
+  usage.contains_helpshort_flags = usage.contains_help_flags = [](absl::string_view file) {
+    return absl::EndsWith(file, "app/main.cc");
+  };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  if (arguments.size() > 1) {
+    return Fail(1, absl::StrCat("unexpected argument '", arguments[1], "'; see --help"));
+  }
+  const absl::StatusOr<ServerConfig> config = EffectiveConfig();
+  if (!config.ok()) return Fail(kExitConfig, config.status().message());
+  const std::string text = FormatEffectiveConfig(*config);
+  if (absl::GetFlag(FLAGS_print_config)) {
+    std::fputs(text.c_str(), stdout);
+    return 0;
+  }
+  std::fprintf(stderr, "# Effective config\n%s", text.c_str());
+  InitLog(config->log);
+  return Serve(*config);
+}
+
+}  // namespace
+}  // namespace aft::server
+
+int main(int argc, char** argv) { return aft::server::Main(argc, argv); }

@@ -1,0 +1,136 @@
+#include "server/app/server.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How long the last messages of ended streams may take to leave.
+constexpr milliseconds kFlushTime{2'000};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(ServerConfig config, ModelLoader loader,
+                                                       const std::string& version) {
+  AFT_RETURN_IF_ERROR(ValidateServerConfig(config));
+  return std::unique_ptr<Server>(new Server(std::move(config), std::move(loader), version));
+}
+
+Server::Server(ServerConfig config, ModelLoader loader, const std::string& version)
+    : config_(std::move(config)),
+      prometheus_(std::make_shared<prometheus::Registry>()),
+      metrics_(*prometheus_, version),
+      registry_(config_, std::move(loader), *prometheus_, [this] { OnRegistryChange(); }) {}
+
+Server::~Server() {
+  RequestDrain();
+  Stop(milliseconds(0), milliseconds(0));
+}
+
+absl::Status Server::Start() {
+  AFT_RETURN_IF_ERROR(StartMetricsPage());
+  AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_));
+  log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
+  registry_.StartLoading();
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartMetricsPage() {
+  if (config_.metrics_address.empty()) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(exporter_, MetricsExporter::Create(config_.metrics_address, prometheus_));
+  const absl::string_view configured = config_.metrics_address;
+  metrics_address_ =
+      absl::StrCat(configured.substr(0, configured.rfind(':')), ":", exporter_->port());
+  return absl::OkStatus();
+}
+
+void Server::OnRegistryChange() {
+  const std::optional<absl::Status> result = registry_.load_result();
+  {
+    MutexLock lock(mutex_);
+    const bool ready = result.has_value() && result->ok();
+    if (ready && lifecycle_ == Lifecycle::kStarting) lifecycle_ = Lifecycle::kReady;
+    changed_.NotifyAll();
+  }
+  UpdateHealth();
+}
+
+void Server::UpdateHealth() {
+  MutexLock health_lock(health_mutex_);
+  if (grpc_ == nullptr) return;  // Start has failed
+  const Lifecycle state = lifecycle();
+  grpc_->SetServing(state == Lifecycle::kReady);
+  const bool may_serve = state == Lifecycle::kStarting || state == Lifecycle::kReady;
+  for (const ModelStatus& model : registry_.List()) {
+    grpc_->SetModelServing(model.name, may_serve && model.state == ModelState::kReady);
+  }
+}
+
+absl::Status Server::WaitReady() {
+  MutexLock lock(mutex_);
+  while (true) {
+    if (drain_requested_) return absl::CancelledError("shutting down");
+    const std::optional<absl::Status> result = registry_.load_result();
+    if (result.has_value()) return *result;
+    changed_.Wait(mutex_);
+  }
+}
+
+void Server::RequestDrain() {
+  MutexLock lock(mutex_);
+  drain_requested_ = true;
+  changed_.NotifyAll();
+}
+
+void Server::Wait() {
+  {
+    MutexLock lock(mutex_);
+    while (!drain_requested_) changed_.Wait(mutex_);
+  }
+  Stop(config_.drain.lame_duck, config_.drain.grace);
+}
+
+void Server::Drain() {
+  RequestDrain();
+  Wait();
+}
+
+void Server::Stop(milliseconds lame_duck, milliseconds grace) {
+  MutexLock stop_lock(stop_mutex_);
+  bool was_ready = false;
+  {
+    MutexLock lock(mutex_);
+    if (lifecycle_ == Lifecycle::kStopped) return;
+    was_ready = lifecycle_ == Lifecycle::kReady;
+    lifecycle_ = Lifecycle::kDraining;
+  }
+  log::Info("server.draining", {{"lame_duck_ms", lame_duck.count()}, {"grace_ms", grace.count()}});
+  metrics_.draining.Set(1);
+  UpdateHealth();
+  if (was_ready) std::this_thread::sleep_for(lame_duck);
+  registry_.Shutdown(steady_clock::now() + grace);
+  if (grpc_ != nullptr) grpc_->Shutdown(steady_clock::now() + kFlushTime);
+  exporter_.reset();
+  {
+    MutexLock lock(mutex_);
+    lifecycle_ = Lifecycle::kStopped;
+  }
+  log::Info("server.stopped");
+}
+
+Lifecycle Server::lifecycle() const {
+  MutexLock lock(mutex_);
+  return lifecycle_;
+}
+
+}  // namespace aft::server

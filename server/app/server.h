@@ -1,0 +1,87 @@
+#ifndef AFT_SERVER_APP_SERVER_H_
+#define AFT_SERVER_APP_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "server/config/config.h"
+#include "server/observability/exporter.h"
+#include "server/observability/metrics.h"
+#include "server/registry/model_registry.h"
+#include "server/rpc/grpc_server.h"
+
+namespace aft::server {
+
+// Starting: the port is open, health is NOT_SERVING, Generate is UNAVAILABLE. Ready: at least one
+// model serves. Draining: see Drain. A server only moves forward.
+enum class Lifecycle { kStarting, kReady, kDraining, kStopped };
+
+// The whole service: metrics page, models and their engines, gRPC. Composition root; knows nothing
+// of flags, signals and exit codes.
+//
+// Thread-safety: all methods may be called from any thread after Start has returned.
+class Server {
+ public:
+  // INVALID_ARGUMENT names the field of the config. `version` goes to the metrics.
+  static absl::StatusOr<std::unique_ptr<Server>> Create(ServerConfig config, ModelLoader loader,
+                                                        const std::string& version);
+  // Stops at once: running requests end with UNAVAILABLE.
+  ~Server();
+
+  // Opens both ports and starts to load. UNAVAILABLE names the address that cannot be used.
+  // REQUIRES: called once.
+  absl::Status Start();
+
+  // Waits until loading has ended. FAILED_PRECONDITION when no model is ready then (names each and
+  // why), CANCELLED when a drain was requested before.
+  absl::Status WaitReady();
+
+  // Asks for the drain and returns at once.
+  void RequestDrain();
+
+  // Waits until a drain is requested, carries it out and returns when the server has stopped:
+  //   1. health turns NOT_SERVING; requests are still accepted for drain.lame_duck;
+  //   2. new requests are refused with UNAVAILABLE; running ones have drain.grace to finish;
+  //   3. the rest ends with UNAVAILABLE, the ports are closed.
+  void Wait();
+
+  // RequestDrain and Wait.
+  void Drain();
+
+  Lifecycle lifecycle() const;
+
+  // host:port as bound; the metrics address is empty when there is no metrics page.
+  std::string address() const { return grpc_->address(); }
+  std::string metrics_address() const { return metrics_address_; }
+
+ private:
+  Server(ServerConfig config, ModelLoader loader, const std::string& version);
+
+  absl::Status StartMetricsPage();
+  void OnRegistryChange();
+  void UpdateHealth();
+  void Stop(std::chrono::milliseconds lame_duck, std::chrono::milliseconds grace);
+
+  const ServerConfig config_;
+  const std::shared_ptr<prometheus::Registry> prometheus_;
+  ServerMetrics metrics_;
+  ModelRegistry registry_;
+  std::unique_ptr<MetricsExporter> exporter_;
+  std::string metrics_address_;
+  std::unique_ptr<GrpcServer> grpc_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool drain_requested_ ABSL_GUARDED_BY(mutex_) = false;
+  Lifecycle lifecycle_ ABSL_GUARDED_BY(mutex_) = Lifecycle::kStarting;
+
+  Mutex health_mutex_;  // one thread computes and publishes health
+  Mutex stop_mutex_;    // one thread stops the server
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_APP_SERVER_H_

@@ -1,0 +1,60 @@
+#include "server/app/signals.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+sigset_t ShutdownSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+void BlockShutdownSignals() {
+  const sigset_t set = ShutdownSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milliseconds hard_limit,
+                           int forced_exit_code) {
+  std::thread([on_shutdown = std::move(on_shutdown), hard_limit, forced_exit_code] {
+    const sigset_t set = ShutdownSignals();
+    int signal = 0;
+    sigwait(&set, &signal);
+    log::Info("signal.shutdown", {{"signal", signal}});
+    on_shutdown();
+
+    const auto deadline = std::chrono::steady_clock::now() + hard_limit;
+    while (true) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          deadline - std::chrono::steady_clock::now());
+      if (left.count() <= 0) {
+        log::Error("signal.hard_limit", {{"limit_ms", hard_limit.count()}});
+        _exit(forced_exit_code);
+      }
+      timespec timeout{};
+      timeout.tv_sec = left.count() / 1000;
+      timeout.tv_nsec = left.count() % 1000 * 1'000'000;
+      signal = sigtimedwait(&set, nullptr, &timeout);
+      if (signal > 0) {
+        log::Warning("signal.second", {{"signal", signal}});
+        _exit(128 + signal);
+      }
+    }
+  }).detach();
+}
+
+}  // namespace aft::server

@@ -1,0 +1,23 @@
+#ifndef AFT_SERVER_APP_SIGNALS_H_
+#define AFT_SERVER_APP_SIGNALS_H_
+
+#include <chrono>
+#include <functional>
+
+namespace aft::server {
+
+// SIGTERM and SIGINT are never handled asynchronously: every thread blocks them, and one thread of
+// its own waits for them.
+
+// Blocks both in this thread and all that it starts. Call first of all in main.
+void BlockShutdownSignals();
+
+// Starts the thread. The first signal calls `on_shutdown`. From then on a second one ends the
+// process at once with exit code 128 + its number; and if the process still lives after
+// `hard_limit`, it is ended with `forced_exit_code`. The thread lives as long as the process.
+void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milliseconds hard_limit,
+                           int forced_exit_code);
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_APP_SIGNALS_H_
