@@ -47,7 +47,7 @@ StateSpec AftMixer::state_spec() const {
 
 void AftMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                        const Workspace& workspace) const {
-  workspace.executor.For(
+  workspace.executor->For(
       kernels::AftUnits(params_, batch.rows), 1, [&](int64_t begin, int64_t end, int thread) {
         kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
                             out.data, out.stride,

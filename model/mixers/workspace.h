@@ -24,7 +24,7 @@ class Executor {
 
 // What a Forward may use beside its arguments. Nothing is allocated in steady state.
 struct Workspace {
-  const Executor& executor;
+  const Executor* executor = nullptr;
   float* scratch = nullptr;    // 64-byte aligned; thread i owns the part at i * scratch_stride
   int64_t scratch_stride = 0;  // floats
 };

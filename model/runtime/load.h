@@ -14,8 +14,8 @@ namespace aft {
 struct LoadOptions {
   // Folder with config.json and model.safetensors.
   std::string checkpoint_dir;
-  // Storage format of the weights; only "fp32" now. Never chosen automatically: the same request must give the
-  // same tokens on every start and replica.
+  // Storage format of the weights; only "fp32" now. Never chosen automatically: the same request
+  // must give the same tokens on every start and replica.
   std::string weight_format = "fp32";
   // Sequences that can be live at once; each owns ModelInfo::state_bytes from load on.
   int32_t slots = 64;

@@ -16,14 +16,14 @@ namespace aft {
 
 // What the server may know of a loaded model. Constant for the runner's life.
 struct ModelInfo {
-  std::string architecture;       // e.g. "aft_local"
+  std::string architecture;  // e.g. "aft_local"
   int64_t vocab_size = 0;
-  int64_t parameters = 0;         // number of weights
-  int64_t max_seq_len = 0;        // tokens; 0: unlimited
-  int64_t state_bytes = 0;        // bytes of one slot
+  int64_t parameters = 0;   // number of weights
+  int64_t max_seq_len = 0;  // tokens; 0: unlimited
+  int64_t state_bytes = 0;  // bytes of one slot
   int64_t weight_bytes = 0;
-  std::string weight_format;      // "fp32"
-  std::string device;             // "cpu"
+  std::string weight_format;  // "fp32"
+  std::string device;         // "cpu"
 };
 
 enum class RowOutput {
@@ -73,7 +73,8 @@ class ModelRunner {
 
   // Starts a step. A CPU runner may compute inside this call; a GPU runner returns while the device
   // works. At most one step may be uncollected. Errors: INVALID_ARGUMENT when a row breaks the
-  // rules above (slot or token id out of range, slot twice, too many tokens); nothing is computed then.
+  // rules above (slot or token id out of range, slot twice, too many tokens); nothing is computed
+  // then.
   virtual absl::StatusOr<Ticket> Submit(const StepInput& input) = 0;
 
   // Waits for the step and returns what it sampled. After an INTERNAL error the states of the

@@ -1,0 +1,35 @@
+#ifndef AFT_MODEL_LAYERS_LINEAR_H_
+#define AFT_MODEL_LAYERS_LINEAR_H_
+
+#include <cstdint>
+#include <string>
+
+#include "model/kernels/linear.h"
+#include "model/layers/weights.h"
+#include "model/mixers/workspace.h"
+
+namespace aft {
+
+// y = x W^T + b with packed weights. Immutable and thread-safe. A row's result is the same bits
+// whatever the other rows are.
+class LinearLayer {
+ public:
+  // Packs the weight [out, in] and bias [out] into `arena`.
+  LinearLayer(const TensorMap& tensors, const std::string& weight, const std::string& bias,
+              int64_t in, int64_t out, WeightArena& arena);
+
+  static int64_t ArenaFloats(int64_t in, int64_t out) {
+    return RoundUpToLine(kernels::PackedLinearFloats(in, out));
+  }
+
+  // x [rows, in] -> y [rows, out], both dense.
+  void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
+               const Executor& executor) const;
+
+ private:
+  kernels::PackedLinear packed_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_LAYERS_LINEAR_H_

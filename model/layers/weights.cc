@@ -1,0 +1,11 @@
+#include "model/layers/weights.h"
+
+namespace aft {
+
+const float* TensorData(const TensorMap& tensors, const std::string& name) {
+  const auto tensor = tensors.find(name);
+  AFT_CHECK(tensor != tensors.end());
+  return tensor->second.const_data_ptr<float>();
+}
+
+}  // namespace aft

@@ -1,0 +1,86 @@
+#ifndef AFT_MODEL_RUNTIME_CPU_MODEL_RUNNER_H_
+#define AFT_MODEL_RUNTIME_CPU_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/network/decoder.h"
+#include "model/runtime/model_runner.h"
+#include "model/runtime/parallel.h"
+#include "model/sampling/sampler.h"
+#include "model/state/state_pool.h"
+
+namespace aft {
+
+// Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens, are the same
+// bits however its prompt is cut into chunks, whatever else is in the batch and however many
+// threads work. Steady state allocates nothing but what StepOutput holds.
+class CpuModelRunner final : public ModelRunner {
+ public:
+  struct Options {
+    int32_t slots = 64;             // >= 1
+    int64_t max_step_tokens = 256;  // >= slots
+    int threads = 1;                // >= 1
+  };
+
+  // Allocates states and workspace and warms them up. RESOURCE_EXHAUSTED when memory is short.
+  static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(std::unique_ptr<Decoder> decoder,
+                                                                const Options& options);
+
+  // Bytes that Create will allocate beside the decoder's.
+  static int64_t WorkspaceBytes(const NetworkConfig& config, int64_t scratch_floats,
+                                const Options& options);
+
+  const ModelInfo& info() const override { return info_; }
+  int32_t slots() const override { return states_.slots(); }
+  int64_t max_step_tokens() const override { return options_.max_step_tokens; }
+  void BindSlot(int32_t slot, const SamplingParams& params) override;
+  absl::StatusOr<Ticket> Submit(const StepInput& input) override;
+  absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
+
+ private:
+  // What belongs to a sequence beside its state.
+  struct Slot {
+    SamplingParams params;
+    int64_t next_position = 0;
+    uint64_t sampled = 0;    // index of the next output token
+    uint64_t last_step = 0;  // step that named the slot last
+  };
+
+  CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options);
+
+  absl::Status Validate(const StepInput& input);
+  absl::Status ValidateRow(const StepRow& row, int64_t index);
+  // Fills the arrays below from the step's rows.
+  void Flatten(const StepInput& input);
+  absl::StatusOr<StepOutput> Sample(const StepInput& input);
+  absl::Status WarmUp();
+
+  const Options options_;
+  const ParallelExecutor executor_;
+  const std::unique_ptr<Decoder> decoder_;
+  ModelInfo info_;
+  StatePool states_;
+  std::optional<DecoderWorkspace> workspace_;
+  AlignedBuffer logits_;  // [slots, vocab_size]
+  Sampler sampler_;
+  std::vector<Slot> slots_;
+
+  // One step, as arrays; see DecoderBatch.
+  std::vector<int32_t> row_slots_;
+  std::vector<int64_t> row_positions_;
+  std::vector<int64_t> row_offsets_;
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> outputs_;
+
+  Ticket step_ = 0;  // last one submitted
+  std::optional<absl::StatusOr<StepOutput>> uncollected_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_RUNTIME_CPU_MODEL_RUNNER_H_

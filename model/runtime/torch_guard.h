@@ -1,0 +1,28 @@
+#ifndef AFT_MODEL_RUNTIME_TORCH_GUARD_H_
+#define AFT_MODEL_RUNTIME_TORCH_GUARD_H_
+
+#include <exception>
+#include <new>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace aft {
+
+// Runs fn, which returns absl::Status or absl::StatusOr, and turns what LibTorch or the standard
+// library throws into a status: the one place where exceptions end.
+template <typename Fn>
+std::invoke_result_t<Fn> GuardTorch(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("LibTorch: ", error.what()));
+  }
+}
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_RUNTIME_TORCH_GUARD_H_

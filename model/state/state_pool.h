@@ -1,0 +1,65 @@
+#ifndef AFT_MODEL_STATE_STATE_POOL_H_
+#define AFT_MODEL_STATE_STATE_POOL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/state/aligned_buffer.h"
+
+namespace aft {
+
+// One part of a layer's state, fp32.
+struct StateSection {
+  std::string name;
+  int64_t offset = 0;  // floats from the start of the layer's state
+  int64_t floats = 0;
+};
+
+// What a mixer keeps per sequence in one layer. The bytes are the same on every device.
+struct StateSpec {
+  int64_t floats = 0;
+  std::vector<StateSection> sections;  // contiguous, in order
+};
+
+// One layer's states: that of slot i starts at base + i * slot_stride, 64-byte aligned.
+struct StateView {
+  float* base = nullptr;
+  int64_t slot_stride = 0;  // floats
+};
+
+// The states of all sequences, in one allocation that is made once. A slot is one contiguous block
+// of slot_bytes(), so that a snapshot, a fork or a move is one copy:
+//
+//   slot 0: layer 0, layer 1, ...   slot 1: ...      every layer's part is padded to 64 bytes
+//
+// A slot is not cleared when it changes hands: position 0 tells a mixer to ignore what is in it.
+// Thread-compatible; different slots may be used on different threads.
+class StatePool {
+ public:
+  StatePool() = default;
+
+  // RESOURCE_EXHAUSTED when the memory is not there.
+  static absl::StatusOr<StatePool> Create(const std::vector<StateSpec>& layers, int32_t slots);
+
+  // Bytes of one slot with these layers.
+  static int64_t SlotBytes(const std::vector<StateSpec>& layers);
+
+  StateView layer(int64_t i) {
+    return {buffer_.data() + layer_offsets_[static_cast<size_t>(i)], slot_floats_};
+  }
+  int32_t slots() const { return slots_; }
+  int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
+  int64_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  AlignedBuffer buffer_;
+  std::vector<int64_t> layer_offsets_;  // floats
+  int64_t slot_floats_ = 0;
+  int32_t slots_ = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_STATE_STATE_POOL_H_
