@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "server/engine/engine.h"
@@ -32,7 +33,7 @@ class RecordingSink final : public ResponseSink {
     MutexLock lock(mutex_);
     ++ends_;
     AFT_CHECK(ends_ == 1);
-    outcome_ = outcome;
+    outcome_ = Unshared(outcome);
     changed_.NotifyAll();
   }
 
@@ -40,7 +41,7 @@ class RecordingSink final : public ResponseSink {
   Outcome Wait() {
     MutexLock lock(mutex_);
     while (ends_ == 0) changed_.Wait(mutex_);
-    return outcome_;
+    return Unshared(outcome_);
   }
 
   // Blocks until `count` deltas have come. REQUIRES: the request does not end before that.
@@ -75,6 +76,14 @@ class RecordingSink final : public ResponseSink {
   }
 
  private:
+  // Copies of an absl::Status share a reference-counted string, and Debian's libabsl drops
+  // references in code that ThreadSanitizer does not see: a false race when two threads own copies.
+  static Outcome Unshared(Outcome outcome) {
+    const absl::Status shared = outcome.status;
+    outcome.status = absl::Status(shared.code(), shared.message());
+    return outcome;
+  }
+
   const size_t accept_;
   mutable Mutex mutex_;
   CondVar changed_;
