@@ -1,6 +1,7 @@
 #include "model/sampling/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>

@@ -1,6 +1,10 @@
 #include "model/checkpoint/safetensors_header.h"
 
+#include <algorithm>
+#include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -157,6 +161,83 @@ INSTANTIATE_TEST_SUITE_P(
                   "'__metadata__': must be an object, not a string"},
         BadHeader{"EscapedName", "{\"a\\nb\":1}", "tensor 'a\\nb'"}),
     [](const testing::TestParamInfo<BadHeader>& test) { return std::string(test.param.name); });
+
+// What an accepted header promises, checked in the plainest way: every byte of the data belongs to
+// exactly one tensor, whose shape needs exactly its bytes.
+void ExpectTiles(const SafetensorsHeader& header, int64_t data_bytes) {
+  std::vector<int> owners(static_cast<size_t>(data_bytes));
+  for (const auto& [name, entry] : header.tensors) {
+    int64_t bytes = SafetensorsDtypeBytes(entry.dtype);
+    for (const int64_t dim : entry.shape) bytes *= dim;
+    ASSERT_EQ(entry.end - entry.begin, bytes) << name;
+    ASSERT_GE(entry.begin, 0) << name;
+    ASSERT_LE(entry.end, data_bytes) << name;
+    for (int64_t i = entry.begin; i < entry.end; ++i) ++owners[static_cast<size_t>(i)];
+  }
+  EXPECT_THAT(owners, testing::Each(1));
+}
+
+// Cuts pieces out, doubles them, and puts in fragments that mean something to the parser.
+TEST(SafetensorsHeaderTest, RandomSplicesNeverCrashAndAcceptedOnesTileTheData) {
+  const std::vector<std::string> fragments = {"{",
+                                              "}",
+                                              "[",
+                                              "]",
+                                              ",",
+                                              ":",
+                                              "\"",
+                                              "0",
+                                              "1",
+                                              "-1",
+                                              "2",
+                                              "4",
+                                              "8",
+                                              "24",
+                                              "26",
+                                              "1e9",
+                                              "9223372036854775807",
+                                              "18446744073709551615",
+                                              "\"dtype\"",
+                                              "\"shape\"",
+                                              "\"data_offsets\"",
+                                              "\"F32\"",
+                                              "\"BF16\"",
+                                              "\"a\"",
+                                              "\"b\"",
+                                              "\"__metadata__\"",
+                                              "null",
+                                              "true",
+                                              "\\u0000",
+                                              " "};
+  std::mt19937 random(9);
+  int accepted = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string json = kTwoTensors;
+    for (auto n = random() % 3; n < 3; ++n) {
+      const size_t from = random() % json.size();
+      const size_t length = random() % 3 == 0 ? random() % 30 : random() % 3;
+      const size_t kind = random() % 3;
+      if (kind == 0) {
+        json.replace(from, length, fragments[random() % fragments.size()]);
+      } else if (kind == 1) {
+        json.insert(random() % json.size(), json.substr(from, length));
+      } else if (json.size() > from + length) {
+        json.erase(from, length);
+      }
+    }
+    const int64_t data_bytes = random() % 4 == 0 ? static_cast<int64_t>(random() % 64) : 26;
+    const absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(json, data_bytes);
+    if (header.ok()) {
+      ExpectTiles(*header, data_bytes);
+      ++accepted;
+    } else {
+      EXPECT_EQ(header.status().code(), absl::StatusCode::kDataLoss);
+      EXPECT_FALSE(header.status().message().empty());
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_LT(accepted, 10'000);
+}
 
 }  // namespace
 }  // namespace aft

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <random>
 #include <string>
 
@@ -13,6 +15,7 @@
 #include "ATen/ops/equal.h"
 #include "ATen/ops/scalar_tensor.h"
 #include "ATen/ops/zeros.h"
+#include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/model/temp_files.h"
