@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/generate_printer.h"
@@ -70,7 +71,7 @@ int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
   Output output;
   CancelToken cancel;
   const Interrupt interrupt(cancel);  // before the client: see there
-  const auto client = Client::Create({.address = common.address, .channel_args = {}});
+  const auto client = Client::Create({.address = common.address});
   if (!client.ok()) {
     PrintError("aftctl", client.status().message());
     return kExitUsage;
@@ -99,6 +100,12 @@ int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
   return signal_code != 0 ? signal_code : ExitCodeOf(result.status());
 }
 
+// CLI11 takes the largest number for one that is too large. Empty: fine.
+std::string CheckSeed(const std::string& text) {
+  uint64_t seed = 0;
+  return absl::SimpleAtoi(text, &seed) ? "" : text + " is not an integer from 0 to 2^64 - 1";
+}
+
 }  // namespace
 
 Command AddGenerate(CLI::App& app, const CommonFlags& common) {
@@ -114,7 +121,8 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
                  "Sample from the K likeliest tokens; 0: from all (default)");
   app.add_option("--top-p", flags.top_p,
                  "Sample from the likeliest tokens with this total probability; default 1");
-  app.add_option("--seed", flags.seed, "Same seed, same text; default: the server draws one");
+  app.add_option("--seed", flags.seed, "Same seed, same text; default: the server draws one")
+      ->check(CheckSeed);
   // allow_extra_args(false): one value per --stop, so that nothing after it is swallowed.
   app.add_option("--stop", flags.stop, "End before this string; may be repeated")
       ->allow_extra_args(false);

@@ -17,8 +17,7 @@ struct HealthFlags {
 int RunHealth(const CommonFlags& common, const HealthFlags& flags) {
   const auto client = Client::Create({.address = common.address,
                                       .connect_timeout = ToMilliseconds(flags.deadline),
-                                      .deadline = ToMilliseconds(flags.deadline),
-                                      .channel_args = {}});
+                                      .deadline = ToMilliseconds(flags.deadline)});
   if (!client.ok()) {
     PrintError("aftctl", client.status().message());
     return kExitUsage;

@@ -89,8 +89,7 @@ std::string Describe(const v1::Model& model) {
 int RunModels(const CommonFlags& common, const ModelsFlags& flags) {
   const auto client = Client::Create({.address = common.address,
                                       .connect_timeout = ToMilliseconds(flags.deadline),
-                                      .deadline = ToMilliseconds(flags.deadline),
-                                      .channel_args = {}});
+                                      .deadline = ToMilliseconds(flags.deadline)});
   if (!client.ok()) {
     PrintError("aftctl", client.status().message());
     return kExitUsage;

@@ -29,15 +29,15 @@ struct ClientOptions {
   // Of every call that sets none of its own; 0: none.
   std::chrono::milliseconds deadline{0};
   // For everything else, e.g. keepalive; these win over what the client sets itself.
-  grpc::ChannelArguments channel_args;
+  grpc::ChannelArguments channel_args = {};
 };
 
 struct CallOptions {
   // From the start of the call, connecting included; 0: none. Unset: ClientOptions::deadline.
-  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<std::chrono::milliseconds> deadline = std::nullopt;
   // Names the request in the server's log and answers. At most 128 printable ASCII characters;
   // empty: the server draws one.
-  std::string request_id;
+  std::string request_id = {};
   // Not owned; null: the call cannot be cancelled.
   CancelToken* cancel = nullptr;
 };

@@ -1,0 +1,387 @@
+// The client library against a scripted server on loopback.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/lib/aft_client.h"
+#include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/tcp_gate.h"
+
+namespace aft::client {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::unique_ptr<Client> Connect(const std::string& address) {
+  ClientOptions options;
+  options.address = address;
+  return *Client::Create(options);
+}
+
+v1::GenerateRequest Prompt(const std::string& text) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  return request;
+}
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+class ClientTest : public testing::Test {
+ protected:
+  absl::Status GenerateError(Script script) {
+    server_.SetScript(std::move(script));
+    return client_->Generate(Prompt("hello")).status();
+  }
+
+  FakeServer server_;
+  std::unique_ptr<Client> client_ = Connect(server_.address());
+};
+
+TEST_F(ClientTest, StreamsEveryEventInOrderAndReturnsTheWhole) {
+  server_.SetScript(TextScript({"ab", "c", "def"}));
+  std::vector<std::string> texts;
+  int others = 0;
+  const auto result = client_->Generate(Prompt("hello"), [&](const v1::GenerateResponse& event) {
+    if (event.has_delta()) {
+      texts.push_back(event.delta().text());
+    } else {
+      ++others;
+    }
+  });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(texts, ElementsAre("ab", "c", "def"));
+  EXPECT_EQ(others, 2);
+  EXPECT_EQ(result->text, "abcdef");
+  EXPECT_THAT(result->token_ids, ElementsAre('a', 'b', 'c', 'd', 'e', 'f'));
+  EXPECT_EQ(result->started.seed(), 7u);
+  EXPECT_EQ(result->finished.limit(), "stop.max_tokens=6");
+  EXPECT_EQ(result->request_id, "fake-1");
+  EXPECT_GT(result->time_to_first_token.count(), 0);
+  EXPECT_GE(result->duration, result->time_to_first_token);
+  EXPECT_EQ(server_.last_request().text(), "hello");
+}
+
+TEST_F(ClientTest, SendsTheRequestIdAndReturnsIt) {
+  server_.SetScript(TextScript({"a"}));
+  const auto result = client_->Generate(Prompt("x"), {}, {.request_id = "job-17"});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->request_id, "job-17");
+}
+
+TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
+  for (const std::string& id : {std::string("two words"), std::string("line\n"),
+                                std::string(129, 'x'), std::string("\xC3\xA4")}) {
+    const auto result = client_->Generate(Prompt("x"), {}, {.request_id = id});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << id;
+  }
+}
+
+TEST_F(ClientTest, AcceptsTextWithoutTokensAndEventsOfANewerServer) {
+  Script script = TextScript({"a"});
+  v1::GenerateResponse held_back;
+  held_back.mutable_delta()->set_text("!");
+  script.events.insert(script.events.begin() + 2, {held_back, v1::GenerateResponse()});
+  server_.SetScript(script);
+  const auto result = client_->Generate(Prompt("x"));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->text, "a!");
+}
+
+TEST_F(ClientTest, ReportsLostTokens) {
+  Script script = TextScript({"ab", "cd"});
+  script.events[2].mutable_delta()->set_first_index(5);
+  const absl::Status status = GenerateError(script);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), HasSubstr("tokens 2 to 4 are lost"));
+  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kProtocol);
+  EXPECT_EQ(GetErrorDetails(status).received_tokens, 2u);
+}
+
+TEST_F(ClientTest, CancelsOnTheServerWhenTokensAreLost) {
+  Script script;
+  script.events = {StartedEvent(), DeltaEvent(1, "b")};
+  script.end = Script::End::kStall;
+  EXPECT_EQ(GenerateError(script).code(), absl::StatusCode::kDataLoss);
+  server_.WaitForCancellations(1);
+}
+
+TEST_F(ClientTest, ReportsRepeatedTokens) {
+  Script script = TextScript({"ab", "cd"});
+  script.events[2].mutable_delta()->set_first_index(1);
+  const absl::Status status = GenerateError(script);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), HasSubstr("token 1 came twice"));
+}
+
+TEST_F(ClientTest, ReportsAStreamThatEndsWithoutFinished) {
+  Script script = TextScript({"ab"});
+  script.events.pop_back();
+  const absl::Status status = GenerateError(script);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("without Finished"), HasSubstr("after 2 tokens")));
+}
+
+TEST_F(ClientTest, ReportsEventsOutOfOrder) {
+  const Script good = TextScript({"a"});
+  const std::vector<std::vector<size_t>> bad_orders = {{1, 2}, {0, 0}, {0, 2, 1}, {0, 2, 2}, {2}};
+  for (const auto& order : bad_orders) {
+    Script script;
+    for (const size_t i : order) script.events.push_back(good.events[i]);
+    EXPECT_EQ(GenerateError(script).code(), absl::StatusCode::kDataLoss)
+        << testing::PrintToString(order);
+  }
+}
+
+TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
+  for (int code = 1; code <= 16; ++code) {
+    Script script;
+    script.status = grpc::Status(static_cast<grpc::StatusCode>(code), "stop.max_tokens: too big");
+    const absl::Status status = GenerateError(script);
+    EXPECT_EQ(static_cast<int>(status.code()), code) << status;
+    EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kServer) << status;
+    EXPECT_EQ(GetErrorDetails(status).request_id, "fake-1") << status;
+    if (code != grpc::DEADLINE_EXCEEDED) {
+      EXPECT_THAT(Message(status), HasSubstr("stop.max_tokens: too big"));
+    }
+  }
+}
+
+TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
+  v1::Usage usage;
+  usage.set_generated_tokens(2);
+  v1::Timings timings;
+  timings.set_total_us(99);
+  Script script;
+  script.events = {StartedEvent(), DeltaEvent(0, "ab")};
+  script.status = grpc::Status(grpc::UNAVAILABLE, "the server is draining");
+  script.trailers = {{"aft-usage-bin", usage.SerializeAsString()},
+                     {"aft-timings-bin", timings.SerializeAsString()},
+                     {"retry-after-ms", "1500"}};
+  const absl::Status status = GenerateError(script);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Message(status), "the server is draining; try again in 1.5 s");
+  const ErrorDetails details = GetErrorDetails(status);
+  EXPECT_EQ(details.origin, ErrorOrigin::kServer);
+  EXPECT_EQ(details.received_tokens, 2u);
+  ASSERT_TRUE(details.usage && details.timings && details.retry_after);
+  EXPECT_EQ(details.usage->generated_tokens(), 2u);
+  EXPECT_EQ(details.timings->total_us(), 99u);
+  EXPECT_EQ(*details.retry_after, milliseconds(1500));
+}
+
+TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
+  Script script;
+  script.status = grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full");
+  script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"retry-after-ms", "soon"}};
+  const absl::Status status = GenerateError(script);
+  EXPECT_EQ(Message(status), "the queue is full; try again later");
+  EXPECT_FALSE(GetErrorDetails(status).usage.has_value());
+}
+
+TEST_F(ClientTest, ReportsItsDeadlineWhenTheServerStalls) {
+  Script script;
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  const absl::Status status =
+      client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(50)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Message(status), HasSubstr("0.05 s"));
+}
+
+TEST_F(ClientTest, SaysHowFarItCameWhenTheServerSeesTheDeadlineFirst) {
+  Script script;
+  script.events = {StartedEvent(), DeltaEvent(0, "ab")};
+  script.status = grpc::Status(grpc::DEADLINE_EXCEEDED, "deadline");
+  server_.SetScript(script);
+  const absl::Status status =
+      client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(500'000)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Message(status),
+            "the deadline of 500 s passed after 2 tokens; allow more time or ask for fewer tokens");
+}
+
+TEST_F(ClientTest, UsesTheClientsDeadlineUnlessTheCallHasItsOwn) {
+  Script script;
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  ClientOptions options;
+  options.address = server_.address();
+  options.deadline = milliseconds(30);
+  const auto client = *Client::Create(options);
+  EXPECT_EQ(client->ListModels().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Message(client->Health("", {.deadline = milliseconds(40)}).status()),
+              HasSubstr("0.04 s"));
+}
+
+TEST_F(ClientTest, CancelsFromAnotherThread) {
+  Script script;
+  script.events = {StartedEvent(), DeltaEvent(0, "abc")};
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  CancelToken cancel;
+  absl::Status status;
+  std::thread caller(
+      [&] { status = client_->Generate(Prompt("x"), {}, {.cancel = &cancel}).status(); });
+  server_.WaitForRequests(1);
+  cancel.Cancel();
+  caller.join();
+  server_.WaitForCancellations(1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kCaller);
+}
+
+TEST_F(ClientTest, DeliversNothingAfterACancelInTheCallback) {
+  Script script;
+  script.events = {StartedEvent()};
+  script.end = Script::End::kEndlessText;
+  server_.SetScript(script);
+  CancelToken cancel;
+  int events = 0;
+  const auto result = client_->Generate(Prompt("x"),
+                                        [&](const v1::GenerateResponse& event) {
+                                          ++events;
+                                          if (event.has_delta()) cancel.Cancel();
+                                        },
+                                        {.cancel = &cancel});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(Message(result.status()), "cancelled after 1 token");
+  EXPECT_EQ(events, 2);
+  server_.WaitForCancellations(1);
+}
+
+TEST_F(ClientTest, EndsCallsThatBeginAfterTheCancelAtOnce) {
+  Script script;
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  CancelToken cancel;
+  cancel.Cancel();
+  EXPECT_EQ(client_->Generate(Prompt("x"), {}, {.cancel = &cancel}).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(client_->ListModels({.cancel = &cancel}).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(ClientTest, OneTokenCancelsManyCalls) {
+  Script script;
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  CancelToken cancel;
+  constexpr int kCalls = 8;
+  std::vector<absl::Status> statuses(kCalls);
+  std::vector<std::thread> callers;
+  for (absl::Status& status : statuses) {
+    callers.emplace_back(
+        [&] { status = client_->Generate(Prompt("x"), {}, {.cancel = &cancel}).status(); });
+  }
+  server_.WaitForRequests(kCalls);
+  cancel.Cancel();
+  for (std::thread& caller : callers) caller.join();
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  }
+  server_.WaitForCancellations(kCalls);
+}
+
+TEST_F(ClientTest, ReportsAConnectionThatBreaksMidStream) {
+  TcpGate gate(server_.port());
+  const auto client = Connect(gate.address());
+  Script script;
+  script.events = {StartedEvent(), DeltaEvent(0, "abc")};
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  const auto result = client->Generate(Prompt("x"), [&](const v1::GenerateResponse& event) {
+    if (event.has_delta()) gate.Cut();
+  });
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(GetErrorDetails(result.status()).origin, ErrorOrigin::kConnectionLost);
+  EXPECT_THAT(Message(result.status()), HasSubstr(absl::StrCat("the connection to ", gate.address(),
+                                                               " broke after 3 tokens")));
+}
+
+TEST_F(ClientTest, WorksAgainAfterAFailedCall) {
+  Script script;
+  script.status = grpc::Status(grpc::INTERNAL, "a defect");
+  EXPECT_EQ(GenerateError(script).code(), absl::StatusCode::kInternal);
+  server_.SetScript(TextScript({"a"}));
+  EXPECT_TRUE(client_->Generate(Prompt("x")).ok());
+}
+
+TEST_F(ClientTest, ListsAndGetsModels) {
+  v1::Model model;
+  model.set_name("austen");
+  model.set_state(v1::MODEL_STATE_READY);
+  server_.SetModels({model});
+  const auto list = client_->ListModels();
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_EQ(list->models_size(), 1);
+  EXPECT_EQ(list->models(0).name(), "austen");
+  EXPECT_EQ(client_->GetModel("austen")->state(), v1::MODEL_STATE_READY);
+  const auto missing = client_->GetModel("eliot");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Message(missing.status()), "no model \"eliot\"");
+}
+
+TEST_F(ClientTest, TellsHealth) {
+  EXPECT_EQ(*client_->Health(), grpc::health::v1::HealthCheckResponse::SERVING);
+  EXPECT_EQ(*client_->Health("down"), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(client_->Health("unknown").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ClientUnreachableTest, SaysThatTheConnectionWasRefused) {
+  const ClosedPort port;
+  const absl::Status status = Connect(port.address())->Generate(Prompt("x")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable);
+  EXPECT_EQ(Message(status), absl::StrCat("cannot reach ", port.address(),
+                                          ": connection refused; is the server running?"));
+}
+
+TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheConnectTimeout) {
+  const SilentPort port;
+  ClientOptions options;
+  options.address = port.address();
+  options.connect_timeout = milliseconds(100);
+  const absl::Status status = (*Client::Create(options))->Health().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable) << status;
+  EXPECT_THAT(Message(status), HasSubstr("does not speak gRPC")) << status;
+}
+
+TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheDeadline) {
+  const SilentPort port;
+  const absl::Status status =
+      Connect(port.address())->Health("", {.deadline = milliseconds(50)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Message(status), absl::StrCat("no answer from ", port.address(), " within 0.05 s"));
+}
+
+TEST(ClientUnreachableTest, SaysThatThereIsNoSuchSocket) {
+  const absl::Status status = Connect("unix:no/such/socket")->Health().status();
+  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable) << status;
+  EXPECT_THAT(Message(status), HasSubstr("there is no such socket")) << status;
+}
+
+TEST(ClientUnreachableTest, SaysThatTheHostDoesNotResolve) {
+  // Labels end at 63 characters: refused by the resolver without asking the network.
+  const absl::Status status = Connect(std::string(64, 'x') + ":8500")->Health().status();
+  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable) << status;
+  EXPECT_THAT(Message(status), HasSubstr("does not resolve")) << status;
+}
+
+TEST(ClientOptionsTest, RefusesAMalformedAddress) {
+  ClientOptions options;
+  options.address = "localhost";
+  const auto client = Client::Create(options);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(client.status()), HasSubstr("the port is missing"));
+}
+
+}  // namespace
+}  // namespace aft::client

@@ -1,0 +1,94 @@
+#ifndef AFT_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
+#define AFT_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "aft/v1/inference.pb.h"
+#include "aft/v1/models.pb.h"
+#include "base/mutex.h"
+#include "grpc/health/v1/health.pb.h"
+
+namespace aft::client {
+
+// What the fake answers to a call.
+struct Script {
+  std::vector<v1::GenerateResponse> events;  // of Generate; other calls ignore them
+  enum class End {
+    kStatus,       // ends with `status`
+    kStall,        // says nothing more until the client leaves
+    kEndlessText,  // one-token deltas until the client leaves
+  };
+  End end = End::kStatus;
+  grpc::Status status;
+  std::multimap<std::string, std::string> trailers;
+  // Initial metadata x-request-id; empty: the request's own or "fake-1".
+  std::string request_id;
+  bool send_request_id = true;
+};
+
+// A server on a free loopback port that answers every call by one script and tells what it saw.
+// Thread-safe.
+class FakeServer {
+ public:
+  FakeServer();
+  ~FakeServer();
+  FakeServer(const FakeServer&) = delete;
+  FakeServer& operator=(const FakeServer&) = delete;
+
+  std::string address() const { return address_; }
+  int port() const { return port_; }
+
+  // Of calls that begin after this.
+  void SetScript(Script script);
+  Script script() const;
+
+  void SetModels(std::vector<v1::Model> models);
+  std::vector<v1::Model> models() const;
+
+  // Request of the latest Generate.
+  v1::GenerateRequest last_request() const;
+
+  // Wait for the nth Generate to begin; for the nth call of any kind to be cancelled by its client.
+  void WaitForRequests(int n);
+  void WaitForCancellations(int n);
+  int cancellations() const;
+
+  // For the services.
+  void RecordRequest(const v1::GenerateRequest& request);
+  void RecordCancellation();
+
+ private:
+  class Services;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Script script_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
+  v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mutex_);
+  int requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::unique_ptr<Services> services_;
+  int port_ = 0;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+v1::GenerateResponse StartedEvent(uint64_t seed = 7);
+// One token for each byte of `text`.
+v1::GenerateResponse DeltaEvent(uint32_t first_index, const std::string& text);
+v1::GenerateResponse FinishedEvent(uint32_t tokens);
+
+// Started, one Delta for each of `texts`, Finished.
+Script TextScript(const std::vector<std::string>& texts);
+
+}  // namespace aft::client
+
+#endif  // AFT_TESTS_UNIT_CLIENT_FAKE_SERVER_H_

@@ -1,0 +1,121 @@
+#include "tests/unit/client/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/check.h"
+
+extern char** environ;
+
+namespace aft::client {
+namespace {
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& string : strings) pointers.push_back(string.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+void CloseFd(int& fd) {
+  if (fd >= 0) close(fd);
+  fd = -1;
+}
+
+}  // namespace
+
+Process::Process(const std::vector<std::string>& argv, const std::vector<std::string>& env) {
+  // A child that ends early must not take the test with it.
+  signal(SIGPIPE, SIG_IGN);
+  std::array<int, 2> in, out, err;
+  AFT_CHECK(pipe2(in.data(), O_CLOEXEC) == 0 && pipe2(out.data(), O_CLOEXEC) == 0 &&
+            pipe2(err.data(), O_CLOEXEC) == 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
+
+  std::vector<std::string> arguments = argv;
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+  variables.insert(variables.begin(), env.begin(), env.end());
+  const int error = posix_spawnp(&pid_, argv.front().c_str(), &actions, nullptr,
+                                 Pointers(arguments).data(), Pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  close(in[0]);
+  close(out[1]);
+  close(err[1]);
+  in_fd_ = in[1];
+  out_fd_ = out[0];
+  err_fd_ = err[0];
+  // A program that does not exist ends like one in a shell.
+  if (error != 0) pid_ = -1;
+}
+
+Process::~Process() {
+  Signal(SIGKILL);
+  Wait();
+}
+
+void Process::SendInput(const std::string& text) {
+  for (size_t sent = 0; sent < text.size();) {
+    const ssize_t n = write(in_fd_, &text[sent], text.size() - sent);
+    if (n <= 0) break;
+    sent += static_cast<size_t>(n);
+  }
+  CloseFd(in_fd_);
+}
+
+bool Process::WaitForOutput(const std::string& text) {
+  while (out_.find(text) == std::string::npos) {
+    if (!ReadSome()) return out_.find(text) != std::string::npos;
+  }
+  return true;
+}
+
+void Process::CloseOutput() { CloseFd(out_fd_); }
+
+void Process::Signal(int signal) {
+  if (pid_ > 0) kill(pid_, signal);
+}
+
+bool Process::ReadSome() {
+  // poll() ignores negative descriptors.
+  std::array<pollfd, 2> fds = {pollfd{out_fd_, POLLIN, 0}, pollfd{err_fd_, POLLIN, 0}};
+  if (out_fd_ < 0 && err_fd_ < 0) return false;
+  if (poll(fds.data(), fds.size(), -1) < 0) return errno == EINTR;
+  std::array<char, 4096> buffer;
+  if (fds[0].revents != 0) {
+    const ssize_t size = read(out_fd_, buffer.data(), buffer.size());
+    if (size > 0) out_.append(buffer.data(), static_cast<size_t>(size));
+    if (size <= 0) CloseFd(out_fd_);
+  }
+  if (fds[1].revents != 0) {
+    const ssize_t size = read(err_fd_, buffer.data(), buffer.size());
+    if (size > 0) err_.append(buffer.data(), static_cast<size_t>(size));
+    if (size <= 0) CloseFd(err_fd_);
+  }
+  return true;
+}
+
+int Process::Wait() {
+  CloseFd(in_fd_);
+  while (ReadSome()) {
+  }
+  if (pid_ < 0) return 127;
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace aft::client

@@ -1,0 +1,49 @@
+#ifndef AFT_TESTS_UNIT_CLIENT_PROCESS_H_
+#define AFT_TESTS_UNIT_CLIENT_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace aft::client {
+
+// A child process with pipes for its three streams. Killed when the object dies before it ended.
+class Process {
+ public:
+  // `argv[0]` is a path or is looked up in PATH. `env`: "NAME=value" added to the environment.
+  explicit Process(const std::vector<std::string>& argv, const std::vector<std::string>& env = {});
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Writes all of `text` to its standard input and closes it.
+  void SendInput(const std::string& text);
+  // Blocks until standard output holds `text`; false when it ended without.
+  bool WaitForOutput(const std::string& text);
+  // The reader of its standard output goes away.
+  void CloseOutput();
+  void Signal(int signal);
+
+  // Closes standard input, reads both outputs to their end; returns the exit code, or 128 + signal.
+  int Wait();
+
+  // What has been read so far.
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }
+
+ private:
+  // Reads once from what is ready; false when both outputs have ended.
+  bool ReadSome();
+
+  pid_t pid_ = -1;
+  int in_fd_ = -1;
+  int out_fd_ = -1;
+  int err_fd_ = -1;
+  std::string out_;
+  std::string err_;
+};
+
+}  // namespace aft::client
+
+#endif  // AFT_TESTS_UNIT_CLIENT_PROCESS_H_

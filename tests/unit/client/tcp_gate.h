@@ -1,0 +1,65 @@
+#ifndef AFT_TESTS_UNIT_CLIENT_TCP_GATE_H_
+#define AFT_TESTS_UNIT_CLIENT_TCP_GATE_H_
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+namespace aft::client {
+
+// Forwards one TCP connection from a free loopback port to `target_port`, until it is cut: so that
+// a connection can break while a call is running.
+class TcpGate {
+ public:
+  explicit TcpGate(int target_port);
+  ~TcpGate();
+  TcpGate(const TcpGate&) = delete;
+  TcpGate& operator=(const TcpGate&) = delete;
+
+  std::string address() const { return address_; }
+
+  // Closes both sides. Connections are refused from then on.
+  void Cut();
+
+ private:
+  void Run(int target_port);
+
+  std::string address_;
+  int listener_ = -1;
+  int wake_read_ = -1;
+  int wake_write_ = -1;
+  std::thread thread_;
+};
+
+// A loopback port that nothing listens on. It stays bound while the object lives, so that nothing
+// else gets it.
+class ClosedPort {
+ public:
+  ClosedPort();
+  ~ClosedPort();
+  ClosedPort(const ClosedPort&) = delete;
+  ClosedPort& operator=(const ClosedPort&) = delete;
+  std::string address() const { return address_; }
+
+ private:
+  std::string address_;
+  int socket_ = -1;
+};
+
+// Accepts connections (the kernel does, in its backlog) and never says a word.
+class SilentPort {
+ public:
+  SilentPort();
+  ~SilentPort();
+  SilentPort(const SilentPort&) = delete;
+  SilentPort& operator=(const SilentPort&) = delete;
+  std::string address() const { return address_; }
+
+ private:
+  std::string address_;
+  int socket_ = -1;
+};
+
+}  // namespace aft::client
+
+#endif  // AFT_TESTS_UNIT_CLIENT_TCP_GATE_H_
