@@ -57,7 +57,9 @@ GenerateCall::GenerateCall(GenerateEnvironment& environment, grpc::CallbackServe
     : environment_(environment),
       context_(context),
       arrival_(std::chrono::steady_clock::now()),
-      deadline_(DeadlineOf(context)) {}
+      deadline_(DeadlineOf(context)) {
+  environment_.active.Add();
+}
 
 absl::Status GenerateCall::Submit(const grpc::ByteBuffer& bytes) {
   absl::StatusOr<std::string> id = TakeRequestId(context_);
@@ -96,6 +98,7 @@ absl::Status GenerateCall::Submit(const grpc::ByteBuffer& bytes) {
 }
 
 const grpc::ByteBuffer* GenerateCall::Outgoing() {
+  outgoing_bytes_.Clear();
   bool own_buffer = true;
   const grpc::Status status = grpc::SerializationTraits<v1::GenerateResponse>::Serialize(
       outgoing_, &outgoing_bytes_, &own_buffer);
@@ -151,6 +154,7 @@ void GenerateCall::OnCancel() {
 }
 
 void GenerateCall::OnDone() {
+  environment_.active.Remove();
   const std::shared_ptr<GenerateCall> last = std::move(self_);  // may delete this on return
 }
 

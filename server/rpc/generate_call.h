@@ -16,6 +16,7 @@
 #include "server/engine/engine.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
+#include "server/rpc/active_calls.h"
 #include "server/rpc/retry_hint.h"
 
 namespace aft::server {
@@ -24,6 +25,7 @@ namespace aft::server {
 struct GenerateEnvironment {
   ModelRegistry& registry;
   ServerMetrics& metrics;
+  ActiveCalls& active;
   LimitsConfig limits;
   RetryHint retry_hint;
 };

@@ -53,7 +53,7 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
 }  // namespace
 
 GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)
-    : inference_(registry, metrics, config.limits), models_(registry) {
+    : inference_(registry, metrics, active_, config.limits), models_(registry), health_(active_) {
   SetServing(false);
   for (const ModelConfig& model : config.models) SetModelServing(model.name, false);
 }
@@ -104,9 +104,8 @@ void GrpcServer::SetModelServing(const std::string& model, bool serving) {
 void GrpcServer::Shutdown(TimePoint deadline) {
   if (server_ == nullptr) return;
   health_.EndWatches();
-  const Duration left =
-      std::max(deadline, std::chrono::steady_clock::now()) - std::chrono::steady_clock::now();
-  server_->Shutdown(std::chrono::system_clock::now() + left);
+  active_.WaitForNone(deadline);
+  server_->Shutdown(std::chrono::system_clock::now());
   server_.reset();
 }
 

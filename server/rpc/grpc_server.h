@@ -9,6 +9,7 @@
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
+#include "server/rpc/active_calls.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/model_service.h"
@@ -33,8 +34,8 @@ class GrpcServer {
   void SetServing(bool serving);
   void SetModelServing(const std::string& model, bool serving);
 
-  // Accepts nothing more, ends health watches, waits for the calls and cancels those that are left
-  // at `deadline`. Returns when every call has ended.
+  // Ends health watches, waits for the streams until `deadline`, cancels what is left and closes
+  // the port. Returns when every call has ended.
   void Shutdown(TimePoint deadline);
 
  private:
@@ -42,6 +43,7 @@ class GrpcServer {
 
   absl::Status Listen(const ServerConfig& config);
 
+  ActiveCalls active_;
   InferenceService inference_;
   ModelService models_;
   HealthService health_;

@@ -106,6 +106,7 @@ void HealthService::EndWatches() {
 void HealthService::Remove(const std::shared_ptr<WatchCall>& call) {
   MutexLock lock(mutex_);
   watches_.erase(call);
+  active_.Remove();
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
@@ -129,6 +130,7 @@ grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
   {
     MutexLock lock(mutex_);
     watches_.insert(call);
+    active_.Add();
     ended = ended_;
   }
   if (ended) {

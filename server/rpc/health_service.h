@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/rpc/active_calls.h"
 
 namespace aft::server {
 
@@ -21,6 +22,9 @@ class WatchCall;
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
+  // `active` must outlive the service.
+  explicit HealthService(ActiveCalls& active) : active_(active) {}
 
   // Services are unknown until they are set. Watchers hear of a change at once.
   void SetServing(const std::string& service, bool serving);
@@ -43,6 +47,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   void Remove(const std::shared_ptr<WatchCall>& call);
 
+  ActiveCalls& active_;
   mutable Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Status> services_ ABSL_GUARDED_BY(mutex_);

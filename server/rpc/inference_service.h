@@ -9,9 +9,10 @@ namespace aft::server {
 class InferenceService final
     : public v1::InferenceService::WithRawCallbackMethod_Generate<v1::InferenceService::Service> {
  public:
-  // `registry` and `metrics` must outlive the service.
-  InferenceService(ModelRegistry& registry, ServerMetrics& metrics, const LimitsConfig& limits)
-      : environment_{registry, metrics, limits, {}} {}
+  // `registry`, `metrics` and `active` must outlive the service.
+  InferenceService(ModelRegistry& registry, ServerMetrics& metrics, ActiveCalls& active,
+                   const LimitsConfig& limits)
+      : environment_{registry, metrics, active, limits, {}} {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;

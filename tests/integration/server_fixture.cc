@@ -1,0 +1,212 @@
+#include "tests/integration/server_fixture.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace aft::server {
+namespace {
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const size_t colon = address.rfind(':');
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  AFT_CHECK(getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints,
+                        &found) == 0);
+  const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
+  const int connected = connect(fd, found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  std::string answer;
+  if (connected == 0) {
+    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+    AFT_CHECK(write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t n = 0; (n = read(fd, buffer, sizeof(buffer))) > 0;) {
+      answer.append(buffer, static_cast<size_t>(n));
+    }
+  }
+  close(fd);
+  return answer;
+}
+
+std::string Value(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
+                  const std::string& key) {
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
+}  // namespace
+
+ServerConfig TestConfig() {
+  ServerConfig config;
+  config.listen_address = "127.0.0.1:0";
+  config.metrics_address = "127.0.0.1:0";
+  ModelConfig model;
+  model.name = "fake";
+  model.path = "nowhere";
+  model.slots = 4;
+  model.max_step_tokens = 64;
+  config.models.push_back(model);
+  return config;
+}
+
+ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control,
+                       FakeModelRunner::Options options) {
+  return [control = std::move(control), options](const LoadOptions& load) {
+    FakeModelRunner::Options sized = options;
+    sized.slots = load.slots;
+    sized.max_step_tokens = load.max_step_tokens;
+    LoadedModel model;
+    model.runner = std::make_unique<FakeModelRunner>(sized, control);
+    model.tokenizer = std::make_shared<FakeTokenizer>();
+    return absl::StatusOr<LoadedModel>(std::move(model));
+  };
+}
+
+TestServer::TestServer(ServerConfig config, FakeModelRunner::Options options)
+    : control_(std::make_shared<FakeModelControl>()) {
+  control_->DropInputs();
+  auto server = Server::Create(std::move(config), FakeLoader(control_, std::move(options)), "test");
+  AFT_CHECK(server.ok());
+  server_ = *std::move(server);
+  Start();
+  AFT_CHECK(server_->WaitReady().ok());
+}
+
+TestServer::TestServer(ServerConfig config, ModelLoader loader)
+    : control_(std::make_shared<FakeModelControl>()) {
+  auto server = Server::Create(std::move(config), std::move(loader), "test");
+  AFT_CHECK(server.ok());
+  server_ = *std::move(server);
+  Start();
+}
+
+void TestServer::Start() {
+  const absl::Status status = server_->Start();
+  EXPECT_TRUE(status.ok()) << status;
+  const auto channel = Connect(server_->address());
+  inference_ = v1::InferenceService::NewStub(channel);
+  models_ = v1::ModelService::NewStub(channel);
+  health_ = grpc::health::v1::Health::NewStub(channel);
+}
+
+TestServer::~TestServer() {
+  control_->Resume();  // an engine that the test holds could not stop
+  server_.reset();
+  for (const std::string& violation : control_->violations()) ADD_FAILURE() << violation;
+}
+
+std::shared_ptr<grpc::Channel> TestServer::Connect(const std::string& address,
+                                                   grpc::ChannelArguments arguments) {
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::string TestServer::Metrics() { return HttpGet(server_->metrics_address(), "/metrics"); }
+
+double TestServer::Metric(const std::string& name) {
+  for (absl::string_view line : absl::StrSplit(Metrics(), '\n')) {
+    double value = 0;
+    if (absl::StartsWith(line, name + " ") &&
+        absl::SimpleAtod(line.substr(name.size() + 1), &value)) {
+      return value;
+    }
+  }
+  return 0;
+}
+
+void TestServer::WaitForMetric(const std::string& name, double value) {
+  while (Metric(name) != value) std::this_thread::yield();
+}
+
+Stream::Stream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
+               const std::function<void(grpc::ClientContext&)>& prepare) {
+  if (prepare) prepare(context_);
+  reader_ = stub.Generate(&context_, request);
+}
+
+bool Stream::Next() {
+  if (!reader_->Read(&event_)) return false;
+  switch (event_.event_case()) {
+    case v1::GenerateResponse::kStarted:
+      started = event_.started();
+      ++started_count;
+      break;
+    case v1::GenerateResponse::kDelta:
+      contiguous = contiguous && event_.delta().first_index() == tokens.size();
+      for (const uint32_t id : event_.delta().token_ids()) {
+        tokens.push_back(static_cast<TokenId>(id));
+      }
+      text += event_.delta().text();
+      break;
+    case v1::GenerateResponse::kFinished:
+      finished = event_.finished();
+      ++finished_count;
+      break;
+    case v1::GenerateResponse::EVENT_NOT_SET:
+      ADD_FAILURE() << "an empty event";
+  }
+  return true;
+}
+
+bool Stream::ReadUntil(v1::GenerateResponse::EventCase kind) {
+  while (Next()) {
+    if (event_.event_case() == kind) return true;
+  }
+  return false;
+}
+
+grpc::Status Stream::Finish() {
+  while (Next()) {
+  }
+  return reader_->Finish();
+}
+
+std::string Stream::InitialMetadata(const std::string& key) const {
+  return Value(context_.GetServerInitialMetadata(), key);
+}
+
+std::string Stream::TrailingMetadata(const std::string& key) const {
+  return Value(context_.GetServerTrailingMetadata(), key);
+}
+
+v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint64_t seed) {
+  v1::GenerateRequest request;
+  request.set_model("fake");
+  request.set_text(prompt);
+  request.mutable_sampling()->set_seed(seed);
+  request.mutable_stop()->set_max_tokens(max_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  return request;
+}
+
+std::vector<TokenId> Expected(const v1::GenerateRequest& request,
+                              const FakeModelRunner::Options& options) {
+  SamplingParams params;
+  params.seed = request.sampling().seed();
+  return FakeModelRunner::Generate(options, FakeTokenizer().Encode(request.text()), params,
+                                   request.stop().max_tokens());
+}
+
+void ExpectServes(TestServer& server) {
+  const v1::GenerateRequest request = Request("and then it serves again", 20);
+  Stream stream(server.inference(), request);
+  const grpc::Status status = stream.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_code() << " " << status.error_message();
+  EXPECT_EQ(stream.tokens, Expected(request));
+  EXPECT_EQ(stream.finished_count, 1);
+}
+
+}  // namespace aft::server
