@@ -1,9 +1,9 @@
 #ifndef AFT_SERVER_OBSERVABILITY_LOG_H_
 #define AFT_SERVER_OBSERVABILITY_LOG_H_
 
-#include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <variant>
 
 #include "absl/status/statusor.h"
@@ -29,27 +29,26 @@ void Init(Level level, Format format);
 // A field's value. Borrows strings: lives for the one call only.
 class Value {
  public:
-  template <typename T>
-  requires std::integral<T> && std::is_signed_v<T> Value(T value)
-      : value_(static_cast<int64_t>(value)) {}  // NOLINT(google-explicit-constructor)
-  template <typename T>
-  requires std::integral<T> && std::is_unsigned_v<T> &&(!std::same_as<T, bool>)Value(T value)
-      : value_(static_cast<uint64_t>(value)) {}  // NOLINT(google-explicit-constructor)
-  template <typename T>
-  requires std::same_as<T, bool> Value(T value)
-      : value_(value) {}                  // NOLINT(google-explicit-constructor)
-  Value(double value) : value_(value) {}  // NOLINT(google-explicit-constructor)
-  template <typename T>
-  requires std::convertible_to<const T&, absl::string_view> Value(
-      const T& value)  // NOLINT(google-explicit-constructor)
-      : value_(absl::string_view(value)) {}
+  // NOLINTBEGIN(google-explicit-constructor): fields are written as {"key", value}.
+  Value(bool value) : value_(value) {}
+  Value(int value) : value_(int64_t{value}) {}
+  Value(long value) : value_(int64_t{value}) {}
+  Value(long long value) : value_(int64_t{value}) {}
+  Value(unsigned value) : value_(uint64_t{value}) {}
+  Value(unsigned long value) : value_(uint64_t{value}) {}
+  Value(unsigned long long value) : value_(uint64_t{value}) {}
+  Value(double value) : value_(value) {}
+  Value(const char* value) : value_(absl::string_view(value)) {}
+  Value(const std::string& value) : value_(absl::string_view(value)) {}
+  Value(absl::string_view value) : value_(value) {}
+  // NOLINTEND(google-explicit-constructor)
 
-  const std::variant<int64_t, uint64_t, double, bool, absl::string_view>& get() const {
+  const std::variant<bool, int64_t, uint64_t, double, absl::string_view>& get() const {
     return value_;
   }
 
  private:
-  std::variant<int64_t, uint64_t, double, bool, absl::string_view> value_;
+  std::variant<bool, int64_t, uint64_t, double, absl::string_view> value_;
 };
 
 struct Field {
