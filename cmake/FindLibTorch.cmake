@@ -26,8 +26,11 @@ find_package_handle_standard_args(LibTorch
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
-  target_include_directories(LibTorch::cpu SYSTEM INTERFACE
-    "${LibTorch_INCLUDE_DIR}" "${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
+  # -idirafter, not -isystem: the wheel carries old copies of protobuf's and fmt's headers, and in a file
+  # that includes both LibTorch and gRPC the system's must win.
+  target_compile_options(LibTorch::cpu INTERFACE
+    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
+    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
   # Operators are included one by one (ATen/ops/*.h): seconds less per file.
   target_compile_definitions(LibTorch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   # --no-as-needed: operators register themselves in static initialisers that nothing references.
