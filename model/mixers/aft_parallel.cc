@@ -20,8 +20,8 @@
 namespace aft {
 namespace {
 
-// exp(-60) and its inverse leave room for products and gradients in fp32 and bf16. It is nothing beside
-// the largest weight of 1, for empty places too, and a row with nothing larger stays finite.
+// exp(-60) and its inverse leave room for products and gradients in fp32 and bf16. It is nothing
+// beside the largest weight of 1, for empty places too, and a row with nothing larger stays finite.
 constexpr double kLowestExponent = -60;
 
 // exp(w) over C + L key columns for L query rows: 0 in the future, 1 outside the window.
@@ -33,8 +33,9 @@ at::Tensor WeightMatrix(const at::Tensor& band_rows, int64_t window, int64_t con
   const at::Tensor offset = row + context - column;  // t - t'
   const at::Tensor causal = offset.ge(0).to(options.dtype());
   if (window == 0) return causal.unsqueeze(0);
-  const at::Tensor index = offset.clamp(0, window - 1).unsqueeze(0).expand(
-      {band_rows.size(0), length, context + length});
+  const at::Tensor index = offset.clamp(0, window - 1)
+                               .unsqueeze(0)
+                               .expand({band_rows.size(0), length, context + length});
   const at::Tensor weights = at::exp(band_rows.gather(2, index));
   return at::where(offset.lt(window), weights, at::ones({}, options)) * causal;
 }

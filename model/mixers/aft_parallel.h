@@ -17,28 +17,30 @@ struct AftCarry {
 };
 inline constexpr double kEmptyKey = -1e30;
 
-// An empty carry for `batch` sequences. Rows of it may be copied over a carry to restart a sequence.
+// An empty carry for `batch` sequences. Rows of it may be copied over a carry to restart a
+// sequence.
 AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefix_block);
 
-// AFT-simple (window 0) and AFT-local as a few matrix products, differentiable: the training form, and
-// one of the oracles of the kernels' tests.
+// AFT-simple (window 0) and AFT-local as a few matrix products, differentiable: the training form,
+// and one of the oracles of the kernels' tests.
 //
 //   Y_t = sigmoid(Q_t) * sum_t' exp(K_t' + w(t,t')) * V_t' / sum_t' exp(K_t' + w(t,t'))
 //
-// over t' <= t, with w(t,t') = band[t or 0][t - t'] inside the window and 0 outside (arXiv 2105.14103,
-// eq. 2 and 4). With prefix_block H > 0, t' is further limited to t's own block of H tokens and the one
-// before it (network/config.h).
+// over t' <= t, with w(t,t') = band[t or 0][t - t'] inside the window and 0 outside (arXiv
+// 2105.14103, eq. 2 and 4). With prefix_block H > 0, t' is further limited to t's own block of H
+// tokens and the one before it (network/config.h).
 //
 //   packed [B, T, 3*hid]  q, k, v side by side
 //   band   [1, s] or [>= T, s]; undefined when window is 0. More than one row only without a carry.
-//   carry  null, or the state (fp32) before this segment; replaced by the state after it. With a carry and
+//   carry  null, or the state (fp32) before this segment; replaced by the state after it. With a
+//   carry and
 //          H > 0, T must be a multiple of H.
 //   gemm   type of the matrix product's operands: packed's own, or bfloat16 for speed
 //
-// Numerics: keys are shifted by their maximum per block pair (per segment without blocks) and channel,
-// later tokens included. A key more than 60 below that maximum counts as 60 below, so a row is exact
-// unless the running maximum rises by about 60 within the block pair after it. Kernels have no such
-// limit (aft-operators.md 3.3).
+// Numerics: keys are shifted by their maximum per block pair (per segment without blocks) and
+// channel, later tokens included. A key more than 60 below that maximum counts as 60 below, so a
+// row is exact unless the running maximum rises by about 60 within the block pair after it. Kernels
+// have no such limit (aft-operators.md 3.3).
 at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
                        int64_t prefix_block, AftCarry* carry = nullptr,
                        at::ScalarType gemm = at::ScalarType::Undefined);

@@ -32,7 +32,8 @@ absl::StatusOr<Corpus> ReadCorpus(const std::vector<std::string>& paths, double 
     text.train_bytes = size - static_cast<int64_t>(held_out * static_cast<double>(size));
     if (size - text.train_bytes < min_part_bytes || text.train_bytes < min_part_bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", size, " bytes are too few; both the training part and the held-out part need ",
+          absl::StrCat(path, ": ", size,
+                       " bytes are too few; both the training part and the held-out part need ",
                        min_part_bytes));
     }
     corpus.texts.push_back(std::move(text));

@@ -12,7 +12,8 @@
 namespace aft {
 namespace {
 
-constexpr char kHeader[] = "step,tokens,seconds,train_bpb,held_out_fresh_bpb,held_out_carried_bpb,learning_rate";
+constexpr char kHeader[] =
+    "step,tokens,seconds,train_bpb,held_out_fresh_bpb,held_out_carried_bpb,learning_rate";
 
 absl::Status WriteFile(const std::string& path, const std::string& content) {
   std::ofstream file(path, std::ios::trunc);
@@ -29,7 +30,8 @@ absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path) {
   if (!file) return curve;
   std::string line;
   std::getline(file, line);
-  if (line != kHeader) return absl::DataLossError(absl::StrCat(path, ": not a curve of this version"));
+  if (line != kHeader)
+    return absl::DataLossError(absl::StrCat(path, ": not a curve of this version"));
   while (std::getline(file, line)) {
     std::replace(line.begin(), line.end(), ',', ' ');
     std::istringstream fields(line);
@@ -80,8 +82,10 @@ absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint
     absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%.1fM</text>\n",
                           x(tokens * i / 4), kHeight - 24, tokens * i / 4e6);
   }
-  absl::StrAppendFormat(&svg, "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">training tokens; bits per byte</text>\n",
-                        kWidth / 2, kHeight - 8);
+  absl::StrAppendFormat(
+      &svg,
+      "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">training tokens; bits per byte</text>\n",
+      kWidth / 2, kHeight - 8);
   struct Line {
     double CurvePoint::*value;
     absl::string_view color, name;
@@ -90,12 +94,14 @@ absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint
   for (const Line& line : {Line{&CurvePoint::train, "#888888", "training"},
                            Line{&CurvePoint::fresh, "#1f77b4", "held out, from an empty state"},
                            Line{&CurvePoint::carried, "#d62728", "held out, one long state"}}) {
-    absl::StrAppend(&svg, "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"", line.color, "\" points=\"");
+    absl::StrAppend(&svg, "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"", line.color,
+                    "\" points=\"");
     for (const CurvePoint& p : curve) {
       absl::StrAppendFormat(&svg, "%.1f,%.1f ", x(static_cast<double>(p.tokens)), y(p.*line.value));
     }
-    absl::StrAppendFormat(&svg, "\"/>\n<text x=\"%g\" y=\"%g\" text-anchor=\"end\" fill=\"%s\">%s</text>\n",
-                          kWidth - kRight - 6, legend, line.color, line.name);
+    absl::StrAppendFormat(
+        &svg, "\"/>\n<text x=\"%g\" y=\"%g\" text-anchor=\"end\" fill=\"%s\">%s</text>\n",
+        kWidth - kRight - 6, legend, line.color, line.name);
     legend += 16;
   }
   return WriteFile(path, svg + "</svg>\n");

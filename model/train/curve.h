@@ -14,9 +14,9 @@ namespace aft {
 struct CurvePoint {
   int64_t step = 0;
   int64_t tokens = 0;
-  double seconds = 0;         // of training, over all resumed runs
-  double train = 0;           // bits per byte since the last point
-  double fresh = 0;           // held-out bits per byte, see HeldOut
+  double seconds = 0;  // of training, over all resumed runs
+  double train = 0;    // bits per byte since the last point
+  double fresh = 0;    // held-out bits per byte, see HeldOut
   double carried = 0;
   double learning_rate = 0;
 };

@@ -45,14 +45,16 @@ double SumBits(const TrainNetwork& network, const std::vector<Place>& places, in
       if (from >= segment) continue;
       const at::Tensor scored = logits.slice(1, from, segment);
       nats += at::cross_entropy_loss(scored.reshape({-1, scored.size(2)}),
-                                     target.slice(1, from, segment).reshape({-1}), {}, at::Reduction::Sum)
+                                     target.slice(1, from, segment).reshape({-1}), {},
+                                     at::Reduction::Sum)
                   .item<double>();
     }
   }
   return nats / std::numbers::ln2;
 }
 
-// `count` places spread evenly over the held-out parts, each with `length` bytes and one more behind it.
+// `count` places spread evenly over the held-out parts, each with `length` bytes and one more
+// behind it.
 std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
   std::vector<Place> places;
   const double total = static_cast<double>(corpus.held_out_bytes());

@@ -22,10 +22,12 @@
 #include "model/train/evaluate.h"
 #include "model/train/trainer.h"
 
-ABSL_FLAG(std::string, config, "", "training config file (JSON); model/train/train_config.h documents it");
+ABSL_FLAG(std::string, config, "",
+          "training config file (JSON); model/train/train_config.h documents it");
 ABSL_FLAG(std::string, out, "", "folder for the checkpoint, the resume file and the curve");
 ABSL_FLAG(std::string, evaluate, "", "checkpoint folder to measure instead of training");
-ABSL_FLAG(int64_t, windows, 64, "--evaluate: windows of 1,024 held-out bytes for the figures by position");
+ABSL_FLAG(int64_t, windows, 64,
+          "--evaluate: windows of 1,024 held-out bytes for the figures by position");
 
 namespace {
 
@@ -73,7 +75,8 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
 int Train(const aft::TrainConfig& config, const std::string& out) {
   auto trainer = aft::Trainer::Create(config, out);
   if (!trainer.ok()) return Fail(trainer.status());
-  std::fprintf(stderr, "aft-train: %ld weights, %ld training bytes, %ld held out; %ld steps, %s step %ld\n",
+  std::fprintf(stderr,
+               "aft-train: %ld weights, %ld training bytes, %ld held out; %ld steps, %s step %ld\n",
                static_cast<long>(aft::CountParameters(config.network)),
                static_cast<long>(trainer->corpus().train_bytes()),
                static_cast<long>(trainer->corpus().held_out_bytes()),
@@ -86,7 +89,8 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
       stop_requested,
       [terminal](const aft::Trainer::Progress& p) {
         if (!terminal && p.step % 50 != 0) return;
-        std::fprintf(stderr, "%sstep %ld/%ld  %.2f M tokens  %.3f bits/byte  %.0f tokens/s  ETA %.0f min%s",
+        std::fprintf(stderr,
+                     "%sstep %ld/%ld  %.2f M tokens  %.3f bits/byte  %.0f tokens/s  ETA %.0f min%s",
                      terminal ? "\r" : "", static_cast<long>(p.step),
                      static_cast<long>(p.total_steps), static_cast<double>(p.tokens) / 1e6,
                      p.train_bpb, p.tokens_per_second, p.eta_seconds / 60, terminal ? "   " : "\n");
@@ -120,7 +124,8 @@ int main(int argc, char** argv) {
   if (!config.ok()) return Fail(config.status());
   if (config->threads > 0) at::set_num_threads(config->threads);
   try {
-    return out.empty() ? Evaluate(*config, evaluate, absl::GetFlag(FLAGS_windows)) : Train(*config, out);
+    return out.empty() ? Evaluate(*config, evaluate, absl::GetFlag(FLAGS_windows))
+                       : Train(*config, out);
   } catch (const std::exception& error) {  // LibTorch reports by exception
     return Fail(absl::InternalError(error.what()));
   }

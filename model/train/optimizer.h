@@ -19,7 +19,8 @@ class AdamW {
 
   static double LearningRate(const TrainConfig& config, int64_t step, int64_t total_steps);
 
-  // First and second moments by parameter name, and the number of steps done: the state to resume from.
+  // First and second moments by parameter name, and the number of steps done: the state to resume
+  // from.
   TensorMap first, second;
   int64_t steps = 0;
 };

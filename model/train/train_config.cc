@@ -76,7 +76,8 @@ absl::StatusOr<TrainConfig> Parse(Json object) {
 
   const int64_t block = config.network.mixer.prefix_block;
   AFT_RETURN_IF_ERROR(Require(!config.texts.empty(), "texts: name at least one file"));
-  AFT_RETURN_IF_ERROR(Require(config.held_out > 0 && config.held_out < 0.5, "held_out: must be in (0, 0.5)"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.held_out > 0 && config.held_out < 0.5, "held_out: must be in (0, 0.5)"));
   AFT_RETURN_IF_ERROR(Require(config.batch >= 1, "batch: must be at least 1"));
   AFT_RETURN_IF_ERROR(Require(config.segment >= 2, "segment: must be at least 2"));
   AFT_RETURN_IF_ERROR(Require(block == 0 || config.segment % block == 0,
@@ -90,15 +91,20 @@ absl::StatusOr<TrainConfig> Parse(Json object) {
   AFT_RETURN_IF_ERROR(Require(config.beta2 >= 0 && config.beta2 < 1, "beta2: must be in [0, 1)"));
   AFT_RETURN_IF_ERROR(Require(config.weight_decay >= 0, "weight_decay: must not be negative"));
   AFT_RETURN_IF_ERROR(Require(config.clip_norm > 0, "clip_norm: must be positive"));
-  AFT_RETURN_IF_ERROR(Require(config.dropout >= 0 && config.dropout < 1, "dropout: must be in [0, 1)"));
-  AFT_RETURN_IF_ERROR(Require(config.eval_every_steps >= 1, "eval_every_steps: must be at least 1"));
-  AFT_RETURN_IF_ERROR(Require(config.eval_bytes >= config.segment, "eval_bytes: must be at least one segment"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.dropout >= 0 && config.dropout < 1, "dropout: must be in [0, 1)"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.eval_every_steps >= 1, "eval_every_steps: must be at least 1"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.eval_bytes >= config.segment, "eval_bytes: must be at least one segment"));
   AFT_RETURN_IF_ERROR(Require(config.threads >= 0, "threads: must not be negative"));
-  AFT_RETURN_IF_ERROR(Require(config.network.mixer.band_rows == 0 || config.restart_probability == 1,
-                              "restart_probability: must be 1 with network.mixer.band_rows: a bias by absolute "
-                              "position cannot be carried past its last row"));
-  AFT_RETURN_IF_ERROR(Require(config.network.mixer.band_rows == 0 || config.segment <= config.network.mixer.band_rows,
-                              "segment: must not exceed network.mixer.band_rows"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.network.mixer.band_rows == 0 || config.restart_probability == 1,
+              "restart_probability: must be 1 with network.mixer.band_rows: a bias by absolute "
+              "position cannot be carried past its last row"));
+  AFT_RETURN_IF_ERROR(Require(
+      config.network.mixer.band_rows == 0 || config.segment <= config.network.mixer.band_rows,
+      "segment: must not exceed network.mixer.band_rows"));
   return config;
 }
 
@@ -110,10 +116,12 @@ absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
   std::stringstream text;
   text << file.rdbuf();
   Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, ": not valid JSON"));
+  if (json.is_discarded())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not valid JSON"));
   auto config = Parse(std::move(json));
   if (!config.ok()) {
-    return absl::Status(config.status().code(), absl::StrCat(path, ": ", config.status().message()));
+    return absl::Status(config.status().code(),
+                        absl::StrCat(path, ": ", config.status().message()));
   }
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   for (std::string& text_path : config->texts) text_path = (folder / text_path).string();

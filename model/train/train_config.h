@@ -11,33 +11,33 @@
 
 namespace aft {
 
-// The config file of aft-train: a JSON object. "network" holds a checkpoint's config.json; the other
-// keys are the fields below, each optional unless said otherwise. Unknown keys are refused.
+// The config file of aft-train: a JSON object. "network" holds a checkpoint's config.json; the
+// other keys are the fields below, each optional unless said otherwise. Unknown keys are refused.
 struct TrainConfig {
-  NetworkConfig network;             // required
-  std::vector<std::string> texts;    // required: text files, relative to the config file's folder
-  double held_out = 0.05;            // fraction at the end of every text that is never trained on
+  NetworkConfig network;           // required
+  std::vector<std::string> texts;  // required: text files, relative to the config file's folder
+  double held_out = 0.05;          // fraction at the end of every text that is never trained on
 
-  int64_t batch = 8;                 // streams of text side by side
-  int64_t segment = 512;             // tokens per stream and step; a multiple of mixer.prefix_block
-  int64_t total_tokens = 40'000'000; // length of the run and of the learning-rate schedule
+  int64_t batch = 8;      // streams of text side by side
+  int64_t segment = 512;  // tokens per stream and step; a multiple of mixer.prefix_block
+  int64_t total_tokens = 40'000'000;  // length of the run and of the learning-rate schedule
   // A stream reads on through its text, its state carried from segment to segment (truncated
   // back-propagation), and with this probability jumps to a new place with an empty state instead.
   double restart_probability = 0.1;
 
-  double learning_rate = 3e-3;       // peak; linear warm-up, then cosine decay to a tenth
+  double learning_rate = 3e-3;  // peak; linear warm-up, then cosine decay to a tenth
   int64_t warmup_steps = 100;
   double beta1 = 0.9;
   double beta2 = 0.95;
-  double weight_decay = 0.1;         // matrices only: no norms, biases or position tables
-  double clip_norm = 1.0;            // global gradient norm
-  double dropout = 0.0;              // after each mixer and feed-forward
-  bool bf16 = true;                  // operands of matrix products; weights and sums stay fp32
+  double weight_decay = 0.1;  // matrices only: no norms, biases or position tables
+  double clip_norm = 1.0;     // global gradient norm
+  double dropout = 0.0;       // after each mixer and feed-forward
+  bool bf16 = true;           // operands of matrix products; weights and sums stay fp32
 
   int64_t eval_every_steps = 500;
-  int64_t eval_bytes = 32'768;       // of the held-out text, per evaluation during the run
+  int64_t eval_bytes = 32'768;  // of the held-out text, per evaluation during the run
   uint64_t seed = 1;
-  int32_t threads = 0;               // 0: all cores
+  int32_t threads = 0;  // 0: all cores
 };
 
 // Reads and validates the file. Errors: NOT_FOUND, or INVALID_ARGUMENT naming file and key.

@@ -99,8 +99,7 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     const std::string prefix = absl::StrCat("layers.", layer, ".");
     const at::Tensor packed =
         linear(norm(x, prefix + "norm1"), prefix + "mixer.qkv").to(at::kFloat);
-    const at::Tensor band =
-        config_.mixer.window > 0 ? P(prefix + "mixer.w.band") : at::Tensor();
+    const at::Tensor band = config_.mixer.window > 0 ? P(prefix + "mixer.w.band") : at::Tensor();
     const at::Tensor mixed =
         AftParallel(packed, band, config_.mixer.window, config_.mixer.prefix_block,
                     carry == nullptr ? nullptr : &(*carry)[static_cast<size_t>(layer)], gemm);

@@ -26,8 +26,8 @@ class TrainNetwork {
   TrainNetwork(NetworkConfig config, uint64_t seed);
 
   struct Options {
-    bool bf16 = true;       // operands of matrix products
-    double dropout = 0.0;   // after each mixer and feed-forward; 0 outside training
+    bool bf16 = true;      // operands of matrix products
+    double dropout = 0.0;  // after each mixer and feed-forward; 0 outside training
   };
 
   // tokens [B, T] int64 -> logits [B, T, V] fp32. `carry` may be null: every stream starts empty.

@@ -63,7 +63,8 @@ double Trainer::TrainStep() {
   at::Tensor input = at::empty({config_.batch, config_.segment}, at::kLong);
   at::Tensor target = at::empty({config_.batch, config_.segment}, at::kLong);
   for (int64_t row = 0; row < config_.batch; ++row) {
-    const bool restart = std::uniform_real_distribution<double>()(random_) < config_.restart_probability;
+    const bool restart =
+        std::uniform_real_distribution<double>()(random_) < config_.restart_probability;
     bool restarted = false;
     const absl::Span<const uint8_t> bytes =
         streams_[static_cast<size_t>(row)].Next(config_.segment, restart, random_, &restarted);
@@ -71,7 +72,8 @@ double Trainer::TrainStep() {
     std::copy(bytes.begin(), bytes.end() - 1, input.select(0, row).mutable_data_ptr<int64_t>());
     std::copy(bytes.begin() + 1, bytes.end(), target.select(0, row).mutable_data_ptr<int64_t>());
   }
-  // A bias by absolute position allows no carry (train_config.cc requires restarts everywhere then).
+  // A bias by absolute position allows no carry (train_config.cc requires restarts everywhere
+  // then).
   NetworkCarry* carry = config_.network.mixer.band_rows > 0 ? nullptr : &carry_;
   const at::Tensor logits =
       network_.Forward(input, carry, {.bf16 = config_.bf16, .dropout = config_.dropout});
@@ -101,12 +103,13 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
     ++bits_count;
     const double elapsed = SecondsSince(start);
     const double rate = static_cast<double>((step() - first_step) * tokens_per_step) / elapsed;
-    on_progress({.step = step(),
-                 .total_steps = total_steps(),
-                 .tokens = step() * tokens_per_step,
-                 .train_bpb = bits,
-                 .tokens_per_second = rate,
-                 .eta_seconds = static_cast<double>((total_steps() - step()) * tokens_per_step) / rate});
+    on_progress(
+        {.step = step(),
+         .total_steps = total_steps(),
+         .tokens = step() * tokens_per_step,
+         .train_bpb = bits,
+         .tokens_per_second = rate,
+         .eta_seconds = static_cast<double>((total_steps() - step()) * tokens_per_step) / rate});
     if (step() % config_.eval_every_steps == 0 || step() == total_steps()) {
       AFT_RETURN_IF_ERROR(
           Evaluate(bits_sum / static_cast<double>(bits_count), seconds_ + elapsed, on_eval));
@@ -177,8 +180,8 @@ absl::Status Trainer::Resume() {
   AFT_ASSIGN_OR_RETURN(SafetensorsFile file, ReadSafetensors(ResumePath()));
   if (file.metadata["network"] != FormatNetworkConfig(config_.network) ||
       file.metadata["batch"] != absl::StrCat(config_.batch)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(ResumePath(), ": belongs to a run with another network or batch; choose another --out"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        ResumePath(), ": belongs to a run with another network or batch; choose another --out"));
   }
   const at::NoGradGuard no_grad;
   bool complete = true;

@@ -39,7 +39,8 @@ at::Tensor Reference(const at::Tensor& packed, const at::Tensor& band, int64_t w
   auto out = y.accessor<double, 3>();
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t t = 0; t < tokens; ++t) {
-      const int64_t first = prefix_block > 0 ? std::max<int64_t>(0, t / prefix_block - 1) * prefix_block : 0;
+      const int64_t first =
+          prefix_block > 0 ? std::max<int64_t>(0, t / prefix_block - 1) * prefix_block : 0;
       for (int64_t c = 0; c < hid; ++c) {
         double num = 0, den = 0;
         for (int64_t j = first; j <= t; ++j) {
@@ -103,9 +104,9 @@ TEST_P(AftParallelTest, GradientsEqualFiniteDifferences) {
       for (const double sign : {1.0, -1.0}) {
         const at::Tensor moved = tensor.detach().clone();
         moved.data_ptr<double>()[i] += sign * kStep;
-        const at::Tensor value =
-            is_band ? loss(packed.detach(), moved)
-                    : loss(moved, band.defined() ? band.detach() : at::Tensor());
+        const at::Tensor value = is_band
+                                     ? loss(packed.detach(), moved)
+                                     : loss(moved, band.defined() ? band.detach() : at::Tensor());
         difference += sign * value.item<double>() / (2 * kStep);
       }
       EXPECT_NEAR(grad.contiguous().data_ptr<double>()[i], difference, 1e-6) << "element " << i;
@@ -137,8 +138,9 @@ TEST(AftParallelTest, BlocksForgetWhatIsOlderThanTwoOfThem) {
   const at::Tensor packed = Random({1, 24, 3}, 1);
   at::Tensor changed = packed.clone();
   changed.select(1, 3).fill_(9);  // in block 0
-  const at::Tensor difference =
-      (AftParallel(packed, {}, 0, 8) - AftParallel(changed, {}, 0, 8)).abs().sum(at::IntArrayRef({0, 2}));
+  const at::Tensor difference = (AftParallel(packed, {}, 0, 8) - AftParallel(changed, {}, 0, 8))
+                                    .abs()
+                                    .sum(at::IntArrayRef({0, 2}));
   EXPECT_GT(difference.slice(0, 3, 16).min().item<double>(), 0);
   EXPECT_EQ(difference.slice(0, 16, 24).max().item<double>(), 0);
 }

@@ -44,23 +44,21 @@ TEST(TrainConfigTest, EveryBadKeyIsNamed) {
     const char* json;  // put in front of "texts"
     const char* message;
   };
-  for (const Bad& bad : {Bad{R"("colour": 1,)", "colour: unknown key"},
-                         Bad{R"("held_out": 0.7,)", "held_out: must be in"},
-                         Bad{R"("batch": 0,)", "batch: must be"},
-                         Bad{R"("batch": "8",)", "batch: wrong type"},
-                         Bad{R"("total_tokens": 0,)", "total_tokens: must be"},
-                         Bad{R"("restart_probability": 0,)", "restart_probability: must be"},
-                         Bad{R"("learning_rate": 0,)", "learning_rate: must be"},
-                         Bad{R"("warmup_steps": -1,)", "warmup_steps: must"},
-                         Bad{R"("beta1": 1,)", "beta1: must be"},
-                         Bad{R"("beta2": -0.1,)", "beta2: must be"},
-                         Bad{R"("weight_decay": -1,)", "weight_decay: must"},
-                         Bad{R"("clip_norm": 0,)", "clip_norm: must be"},
-                         Bad{R"("dropout": 1,)", "dropout: must be"},
-                         Bad{R"("bf16": 1,)", "bf16: wrong type"},
-                         Bad{R"("eval_every_steps": 0,)", "eval_every_steps: must"},
-                         Bad{R"("eval_bytes": 1,)", "eval_bytes: must"},
-                         Bad{R"("threads": -1,)", "threads: must"}}) {
+  for (const Bad& bad :
+       {Bad{R"("colour": 1,)", "colour: unknown key"},
+        Bad{R"("held_out": 0.7,)", "held_out: must be in"}, Bad{R"("batch": 0,)", "batch: must be"},
+        Bad{R"("batch": "8",)", "batch: wrong type"},
+        Bad{R"("total_tokens": 0,)", "total_tokens: must be"},
+        Bad{R"("restart_probability": 0,)", "restart_probability: must be"},
+        Bad{R"("learning_rate": 0,)", "learning_rate: must be"},
+        Bad{R"("warmup_steps": -1,)", "warmup_steps: must"},
+        Bad{R"("beta1": 1,)", "beta1: must be"}, Bad{R"("beta2": -0.1,)", "beta2: must be"},
+        Bad{R"("weight_decay": -1,)", "weight_decay: must"},
+        Bad{R"("clip_norm": 0,)", "clip_norm: must be"},
+        Bad{R"("dropout": 1,)", "dropout: must be"}, Bad{R"("bf16": 1,)", "bf16: wrong type"},
+        Bad{R"("eval_every_steps": 0,)", "eval_every_steps: must"},
+        Bad{R"("eval_bytes": 1,)", "eval_bytes: must"},
+        Bad{R"("threads": -1,)", "threads: must"}}) {
     const std::string json =
         absl::StrReplaceAll(kConfig, {{"\"texts\"", absl::StrCat(bad.json, "\"texts\"")}});
     const auto config = Read(json);

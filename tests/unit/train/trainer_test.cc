@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "ATen/ops/equal.h"
 #include "ATen/ops/arange.h"
+#include "ATen/ops/equal.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
