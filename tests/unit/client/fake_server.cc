@@ -97,7 +97,7 @@ grpc::ServerUnaryReactor* Answer(FakeServer& server, grpc::CallbackServerContext
                                  const Fill& fill) {
   const Script script = server.script();
   AddMetadata(script, context);
-  if (script.end != Script::End::kStatus) return new StalledReactor(server);
+  if (script.end == Script::End::kStall && script.events.empty()) return new StalledReactor(server);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   reactor->Finish(script.status.ok() ? fill() : script.status);
   return reactor;

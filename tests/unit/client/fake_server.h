@@ -17,9 +17,10 @@
 
 namespace aft::client {
 
-// What the fake answers to a call.
+// What the fake answers to a call. Calls other than Generate end with `status`; they stall, too,
+// when a script that stalls has no events.
 struct Script {
-  std::vector<v1::GenerateResponse> events;  // of Generate; other calls ignore them
+  std::vector<v1::GenerateResponse> events;  // of Generate
   enum class End {
     kStatus,       // ends with `status`
     kStall,        // says nothing more until the client leaves

@@ -1,0 +1,35 @@
+#ifndef AFT_CLIENT_AFTLOAD_HISTOGRAM_H_
+#define AFT_CLIENT_AFTLOAD_HISTOGRAM_H_
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace aft::client {
+
+// Counts durations in buckets of 1/64 of a power of two: quantiles are right to 1.6 %, and the size
+// is fixed however many values there are. Thread-compatible.
+class Histogram {
+ public:
+  Histogram();
+
+  // Adds `value` `count` times; negative values count as 0.
+  void Add(std::chrono::nanoseconds value, uint64_t count = 1);
+  void Merge(const Histogram& other);
+
+  uint64_t count() const { return count_; }
+  // In seconds; 0 when empty.
+  double Mean() const;
+  // The value that a share of `q` of all values does not exceed, 0 < q <= 1. In seconds; 0 when
+  // empty.
+  double Quantile(double q) const;
+
+ private:
+  std::vector<uint64_t> buckets_;
+  uint64_t count_ = 0;
+  double sum_ns_ = 0;
+};
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_AFTLOAD_HISTOGRAM_H_

@@ -1,0 +1,167 @@
+#include "client/aftload/load.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "client/aftload/prompt_source.h"
+#include "client/lib/aft_client.h"
+
+namespace aft::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A failed request does not make a closed loop spin.
+constexpr milliseconds kPauseAfterError{100};
+
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// False when the run was cancelled meanwhile.
+bool SleepUntil(Clock::time_point time, const CancelToken& cancel) {
+  constexpr milliseconds kSlice{50};
+  while (!cancel.cancelled()) {
+    const auto now = Clock::now();
+    if (now >= time) return true;
+    std::this_thread::sleep_until(std::min(time, now + kSlice));
+  }
+  return false;
+}
+
+v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t index) {
+  v1::GenerateRequest request;
+  request.set_model(options.model);
+  request.set_text(options.prompt.empty() ? RandomPrompt(options.prompt_bytes, options.seed + index)
+                                          : options.prompt);
+  request.mutable_sampling()->set_seed(options.seed + index);
+  request.mutable_stop()->set_max_tokens(options.max_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  return request;
+}
+
+// One stream after the other, until the schedule ends.
+class Worker {
+ public:
+  Worker(const LoadOptions& options, Client& client, Schedule& schedule, Clock::time_point end,
+         CancelToken& cancel)
+      : options_(options), client_(client), schedule_(schedule), end_(end), cancel_(cancel) {}
+
+  void Run() {
+    while (!cancel_.cancelled()) {
+      const std::optional<Schedule::Slot> slot = schedule_.Next();
+      if (!slot || !SleepUntil(slot->time, cancel_)) return;
+      const absl::Status status = RunRequest(*slot);
+      if (status.ok() || options_.rate > 0) continue;
+      const auto pause = GetErrorDetails(status).retry_after.value_or(kPauseAfterError);
+      if (!SleepUntil(std::min(end_, Clock::now() + pause), cancel_)) return;
+    }
+  }
+
+  const LoadStats& stats() const { return stats_; }
+
+ private:
+  absl::Status RunRequest(const Schedule::Slot& slot) {
+    const auto left = std::chrono::ceil<milliseconds>(end_ - Clock::now());
+    if (left.count() <= 0) {  // scheduled in time, but every stream was busy until the end
+      ++stats_.cut;
+      return absl::OkStatus();
+    }
+    StreamRecorder recorder(options_.max_tokens, slot.time, stats_);
+    const auto on_event = [&recorder](const v1::GenerateResponse& event) {
+      if (!event.has_delta()) return;
+      recorder.OnTokens(static_cast<uint64_t>(event.delta().token_ids_size()), Clock::now());
+    };
+    const auto result = client_.Generate(MakeRequest(options_, slot.index), on_event,
+                                         {.deadline = left, .cancel = &cancel_});
+    const auto now = Clock::now();
+    if (result.ok()) {
+      recorder.OnCompleted(now);
+      return absl::OkStatus();
+    }
+    const absl::StatusCode code = result.status().code();
+    if (cancel_.cancelled() || (IsTimeUp(now) && (code == absl::StatusCode::kDeadlineExceeded ||
+                                                  code == absl::StatusCode::kCancelled))) {
+      ++stats_.cut;
+    } else {
+      ++stats_.errors[absl::StatusCodeToString(code)];
+    }
+    return result.status();
+  }
+
+  // Client and server each watch the deadline on a clock of their own.
+  bool IsTimeUp(Clock::time_point now) const { return now + milliseconds(10) >= end_; }
+
+  const LoadOptions& options_;
+  Client& client_;
+  Schedule& schedule_;
+  const Clock::time_point end_;
+  CancelToken& cancel_;
+  LoadStats stats_;
+};
+
+using Clients = std::vector<std::unique_ptr<Client>>;
+
+LoadReport RunPhase(const LoadOptions& options, const Clients& clients, CancelToken& cancel) {
+  const auto start = Clock::now();
+  const double cpu_before = CpuSeconds();
+  const auto end = start + options.duration;
+  Schedule schedule({.rate = options.rate,
+                     .max_requests = options.requests,
+                     .start = start,
+                     .end = end,
+                     .seed = options.seed});
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (uint32_t i = 0; i < options.streams; ++i) {
+    workers.push_back(
+        std::make_unique<Worker>(options, *clients[i % clients.size()], schedule, end, cancel));
+  }
+  std::vector<std::thread> threads;
+  for (const auto& worker : workers) threads.emplace_back([&worker] { worker->Run(); });
+  for (std::thread& thread : threads) thread.join();
+
+  LoadReport report;
+  for (const auto& worker : workers) report.stats.Merge(worker->stats());
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.client_cpu_seconds = CpuSeconds() - cpu_before;
+  return report;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel) {
+  Clients clients;
+  for (uint32_t i = 0; i < options.connections; ++i) {
+    ClientOptions client_options;
+    client_options.address = options.address;
+    // Channels to one address share their connection otherwise.
+    client_options.channel_args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    AFT_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create(client_options));
+    // Connects, so that no measured request pays for it.
+    AFT_RETURN_IF_ERROR(
+        client->ListModels({.deadline = milliseconds(10'000), .cancel = &cancel}).status());
+    clients.push_back(std::move(client));
+  }
+  if (options.warmup > 0) {
+    LoadOptions warmup = options;
+    warmup.rate = 0;
+    warmup.requests = options.warmup;
+    warmup.seed += options.requests;  // other prompts than the measured ones
+    RunPhase(warmup, clients, cancel);
+  }
+  return RunPhase(options, clients, cancel);
+}
+
+}  // namespace aft::client

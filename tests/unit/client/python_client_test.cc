@@ -1,0 +1,72 @@
+// client/python/generate.py, with stubs made from the shipped proto, against the scripted server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/process.h"
+
+namespace aft::client {
+namespace {
+
+// A Python that has gRPC; empty: there is none. Debian's own is asked too, because a newer one
+// that comes first in PATH does not see Debian's packages.
+std::string LookForPython() {
+  for (const char* python : {"python3", "/usr/bin/python3"}) {
+    if (Process({python, "-c", "import grpc, google.protobuf"}).Wait() == 0) return python;
+  }
+  return "";
+}
+
+const std::string& FindPython() {
+  static const std::string& python = *new std::string(LookForPython());
+  return python;
+}
+
+class PythonClientTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (python_.empty()) GTEST_SKIP() << "no Python with gRPC: install python3-grpcio";
+  }
+
+  std::vector<std::string> Command(const std::string& prompt) const {
+    return {python_, "client/python/generate.py", server_.address(), prompt};
+  }
+
+  const std::string python_ = FindPython();
+  // A proxy of the environment cannot reach this machine's loopback.
+  const std::vector<std::string> environment_ = {
+      "PYTHONPATH=" PYTHON_STUBS, "PYTHONDONTWRITEBYTECODE=1", "no_grpc_proxy=127.0.0.1"};
+  FakeServer server_;
+};
+
+TEST_F(PythonClientTest, StreamsACompletion) {
+  server_.SetScript(TextScript({"universally ", "acknowledged"}));
+  Process python(Command("It is a truth"), environment_);
+  EXPECT_EQ(python.Wait(), 0) << python.err();
+  EXPECT_EQ(python.out(), "universally acknowledged\n");
+  EXPECT_EQ(server_.last_request().text(), "It is a truth");
+  EXPECT_EQ(server_.last_request().stop().max_tokens(), 64u);
+}
+
+TEST_F(PythonClientTest, PrintsTextAsItComes) {
+  Script script;
+  script.events = {StartedEvent(), DeltaEvent(0, "universally")};
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  Process python(Command("It is a truth"), environment_);
+  EXPECT_TRUE(python.WaitForOutput("universally")) << python.err();
+}
+
+TEST_F(PythonClientTest, ShowsTheServersError) {
+  Script script;
+  script.status = grpc::Status(grpc::INVALID_ARGUMENT, "prompt: must not be empty");
+  server_.SetScript(script);
+  Process python(Command(""), environment_);
+  EXPECT_NE(python.Wait(), 0);
+  EXPECT_THAT(python.err(), testing::HasSubstr("prompt: must not be empty"));
+}
+
+}  // namespace
+}  // namespace aft::client
