@@ -14,6 +14,25 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// x, but at least low (at most high). NaN stays NaN: x86's max and min return their second operand
+// when either is one, the portable ones the other operand.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtLeast(D d, float low, V x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(x, hn::Set(d, low)), hn::Set(d, low), x);
+#else
+  return hn::Max(hn::Set(d, low), x);
+#endif
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtMost(D d, float high, V x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, high)), hn::Set(d, high), x);
+#else
+  return hn::Min(hn::Set(d, high), x);
+#endif
+}
+
 // exp(x) for x <= 88, to 1.5 ulp; below -87.3 the result stays at 2^-126, where it weighs nothing
 // beside terms near 1. NaN stays NaN. Exactly 1 at 0.
 //
@@ -22,8 +41,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // Operand order: x86's max returns the second one when either is NaN.
-  x = hn::Max(hn::Set(d, -87.33F), x);
+  x = AtLeast(d, -87.33F, x);
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
   const V magic = hn::Set(d, 12582912.0F);
   const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504F), magic);
@@ -50,7 +68,7 @@ HWY_INLINE V Exp(D d, V x) {
 // on.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V OnePlusExpNeg(D d, V q) {
-  return hn::Add(hn::Set(d, 1.0F), Exp(d, hn::Min(hn::Set(d, 88.0F), hn::Neg(q))));
+  return hn::Add(hn::Set(d, 1.0F), Exp(d, AtMost(d, 88.0F, hn::Neg(q))));
 }
 
 }  // namespace HWY_NAMESPACE

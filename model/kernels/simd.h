@@ -3,7 +3,7 @@
 
 // Includes Highway with the instruction sets that are worth their compile time. Every kernel is
 // built once per set and chosen at run time, so one binary runs on any x86-64 and no flag such as
-// -march=native is needed: AVX-512 (AVX3), AVX2 with FMA, SSE4, and EMU128, the portable baseline.
+// -march=native is needed: AVX-512 (AVX3), AVX2 with FMA, SSE4, and a portable baseline.
 // The rest brings nothing for fp32: SSSE3, and AVX3_DL, which adds integer instructions only.
 // SVE and RVV are off because the kernels keep arrays of vectors, which these cannot have.
 //

@@ -68,8 +68,8 @@ absl::Status CpuModelRunner::ValidateRow(const StepRow& row, int64_t index) {
   };
   if (row.slot < 0 || row.slot >= slots()) return error("slot ", row.slot, " is out of range");
   Slot& slot = slots_[static_cast<size_t>(row.slot)];
-  if (slot.last_step == step_ + 1) return error("slot ", row.slot, " occurs twice");
-  slot.last_step = step_ + 1;
+  if (slot.named_by == submissions_) return error("slot ", row.slot, " occurs twice");
+  slot.named_by = submissions_;
   if (row.tokens.empty()) return error("no tokens");
   if (row.first_position != 0 && row.first_position != slot.next_position) {
     return error("position ", row.first_position, ", but slot ", row.slot, " is at ",
@@ -90,17 +90,10 @@ absl::Status CpuModelRunner::Validate(const StepInput& input) {
   if (uncollected_.has_value()) {
     return absl::FailedPreconditionError("the step before is not collected");
   }
+  ++submissions_;
   size_t tokens = 0;
   for (size_t i = 0; i < input.rows.size(); ++i) {
-    absl::Status status = ValidateRow(input.rows[i], static_cast<int64_t>(i));
-    if (!status.ok()) {
-      // The step does not happen: its number will be used again.
-      for (size_t j = 0; j <= i; ++j) {
-        const int32_t slot = input.rows[j].slot;
-        if (slot >= 0 && slot < slots()) slots_[static_cast<size_t>(slot)].last_step = step_;
-      }
-      return status;
-    }
+    AFT_RETURN_IF_ERROR(ValidateRow(input.rows[i], static_cast<int64_t>(i)));
     tokens += input.rows[i].tokens.size();
   }
   if (tokens > static_cast<size_t>(options_.max_step_tokens)) {

@@ -47,8 +47,8 @@ class CpuModelRunner final : public ModelRunner {
   struct Slot {
     SamplingParams params;
     int64_t next_position = 0;
-    uint64_t sampled = 0;    // index of the next output token
-    uint64_t last_step = 0;  // step that named the slot last
+    uint64_t sampled = 0;   // index of the next output token
+    uint64_t named_by = 0;  // submission that named the slot last
   };
 
   CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options);
@@ -77,7 +77,8 @@ class CpuModelRunner final : public ModelRunner {
   std::vector<int32_t> tokens_;
   std::vector<int64_t> outputs_;
 
-  Ticket step_ = 0;  // last one submitted
+  uint64_t submissions_ = 0;  // refused ones included
+  Ticket step_ = 0;           // last one submitted
   std::optional<absl::StatusOr<StepOutput>> uncollected_;
 };
 

@@ -1,0 +1,162 @@
+// Linear layers and norms: float64, and that a row never depends on the rows beside it.
+
+#include "model/kernels/linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/kernels/norm.h"
+#include "tests/property/aft_harness.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft {
+namespace {
+
+using kernels::Epilogue;
+
+struct Free {
+  void operator()(float* p) const { std::free(p); }
+};
+
+// A packed linear layer that owns its memory, beside the plain one.
+struct TestLinear {
+  TestLinear(TestRandom& random, int64_t in_width, int64_t out_width)
+      : in(in_width),
+        out(out_width),
+        weight(random.Normals(in * out, 1 / std::sqrt(static_cast<double>(in)))),
+        bias(random.Normals(out)) {
+    const auto bytes = static_cast<size_t>(kernels::PackedLinearFloats(in, out) * 4 + 63) / 64 * 64;
+    memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    packed = kernels::PackLinear(weight.data(), bias.data(), in, out, memory.get());
+  }
+
+  // y [rows, out], what was in it before, panels [begin, end).
+  std::vector<float> Run(const std::vector<float>& x, std::vector<float> y, Epilogue epilogue,
+                         int64_t begin, int64_t end) const {
+    kernels::Linear(packed, x.data(), in, static_cast<int64_t>(x.size()) / in, y.data(), out,
+                    epilogue, begin, end);
+    return y;
+  }
+  std::vector<float> Run(const std::vector<float>& x, Epilogue epilogue = Epilogue::kNone) const {
+    const auto floats = x.size() / static_cast<size_t>(in) * static_cast<size_t>(out);
+    return Run(x, std::vector<float>(floats, 0.5F), epilogue, 0, kernels::LinearPanels(out));
+  }
+
+  int64_t in;
+  int64_t out;
+  std::vector<float> weight;
+  std::vector<float> bias;
+  std::unique_ptr<float[], Free> memory;
+  kernels::PackedLinear packed;
+};
+
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+class LinearTest : public EveryInstructionSet {
+ protected:
+  TestRandom random_;
+};
+
+constexpr int64_t kShapes[][2] = {{1, 1}, {7, 33}, {100, 65}, {192, 576}, {64, 256}, {300, 31}};
+
+TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
+  for (const auto& shape : kShapes) {
+    const TestLinear linear(random_, shape[0], shape[1]);
+    const int64_t rows = 1 + random_.Below(30);
+    const std::vector<float> x = random_.Normals(rows * linear.in);
+    const std::vector<float> plain = linear.Run(x);
+    const std::vector<float> gelu = linear.Run(x, Epilogue::kGelu);
+    const std::vector<float> add = linear.Run(x, Epilogue::kAdd);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t n = 0; n < linear.out; ++n) {
+        double sum = linear.bias[static_cast<size_t>(n)];
+        for (int64_t k = 0; k < linear.in; ++k) {
+          sum += double{x[static_cast<size_t>(r * linear.in + k)]} *
+                 linear.weight[static_cast<size_t>(n * linear.in + k)];
+        }
+        const auto i = static_cast<size_t>(r * linear.out + n);
+        ASSERT_NEAR(plain[i], sum, 1e-5);
+        ASSERT_NEAR(gelu[i], Gelu(sum), 1e-5);
+        ASSERT_NEAR(add[i], 0.5 + sum, 1e-5);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ARowIsTheSameBitsInEveryBatch) {
+  for (const auto& shape : kShapes) {
+    const TestLinear linear(random_, shape[0], shape[1]);
+    constexpr int64_t kRows = 40;
+    const std::vector<float> x = random_.Normals(kRows * linear.in);
+    std::vector<float> alone;
+    for (int64_t r = 0; r < kRows; ++r) {
+      const std::vector<float> y = linear.Run(Tokens(x, linear.in, r, r + 1), Epilogue::kGelu);
+      alone.insert(alone.end(), y.begin(), y.end());
+    }
+    for (int64_t rows = 1; rows <= kRows; ++rows) {
+      const int64_t first = random_.Below(kRows - rows + 1);
+      ASSERT_TRUE(SameBits(linear.Run(Tokens(x, linear.in, first, first + rows), Epilogue::kGelu),
+                           Tokens(alone, linear.out, first, first + rows)))
+          << rows << " rows, " << linear.in << " -> " << linear.out;
+    }
+  }
+}
+
+TEST_P(LinearTest, PanelsMayBeComputedApart) {
+  const TestLinear linear(random_, 40, 300);
+  const std::vector<float> x = random_.Normals(5 * linear.in);
+  const std::vector<float> whole = linear.Run(x);
+  const int64_t panels = kernels::LinearPanels(linear.out);
+  std::vector<float> y(whole.size(), -7.0F);
+  for (int64_t panel = panels; panel-- > 0;) {
+    y = linear.Run(x, std::move(y), Epilogue::kNone, panel, panel + 1);
+  }
+  EXPECT_TRUE(SameBits(y, whole));
+}
+
+TEST_P(LinearTest, LargeInputsPassGeluUnharmed) {
+  const TestLinear linear(random_, 1, 1);
+  const float scale = linear.weight[0] > 0 ? 1.0F : -1.0F;
+  const std::vector<float> y = linear.Run({scale * 1e6F, scale * -1e6F}, Epilogue::kGelu);
+  EXPECT_FLOAT_EQ(y[0], linear.weight[0] * scale * 1e6F + linear.bias[0]);
+  EXPECT_NEAR(y[1], 0.0F, 1e-30F);
+}
+
+TEST_P(LinearTest, LayerNormEqualsFloat64) {
+  for (const int64_t width : {1, 3, 16, 33, 192}) {
+    const std::vector<float> weight = random_.Normals(width);
+    const std::vector<float> bias = random_.Normals(width);
+    std::vector<float> x = random_.Normals(4 * width, 3);
+    for (float& value : x) value += 100;  // a mean that E[x^2] - mean^2 would not survive
+    std::vector<float> y(x.size(), 0.0F);
+    kernels::LayerNorm(x.data(), width, weight.data(), bias.data(), 1e-5F, y.data(), 0, 4);
+    for (int64_t r = 0; r < 4; ++r) {
+      double mean = 0;
+      double variance = 0;
+      for (int64_t i = 0; i < width; ++i) mean += x[static_cast<size_t>(r * width + i)];
+      mean /= static_cast<double>(width);
+      for (int64_t i = 0; i < width; ++i) {
+        variance += std::pow(x[static_cast<size_t>(r * width + i)] - mean, 2);
+      }
+      variance /= static_cast<double>(width);
+      for (int64_t i = 0; i < width; ++i) {
+        const double normal =
+            (x[static_cast<size_t>(r * width + i)] - mean) / std::sqrt(variance + 1e-5);
+        EXPECT_NEAR(y[static_cast<size_t>(r * width + i)],
+                    normal * weight[static_cast<size_t>(i)] + bias[static_cast<size_t>(i)], 1e-4);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Simd, LinearTest, testing::ValuesIn(InstructionSets()),
+                         InstructionSetName);
+
+}  // namespace
+}  // namespace aft

@@ -1,0 +1,40 @@
+#ifndef AFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
+#define AFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace aft {
+
+// Source of a test's random inputs: a fresh seed in every run, printed, or that of AFT_TEST_SEED to
+// replay one.
+class TestRandom {
+ public:
+  TestRandom();
+
+  double Normal() { return normal_(engine_); }
+  double Uniform(double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(engine_);
+  }
+  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
+
+  std::vector<float> Normals(int64_t n, double scale = 1.0);
+
+ private:
+  std::mt19937_64 engine_;
+  std::normal_distribution<double> normal_;
+};
+
+// The key sets of aft-operators.md section 3: from harmless to those on which common
+// implementations return NaN.
+extern const std::vector<std::string> kKeySets;
+
+// Packed q, k, v [tokens, 3 * hid]: queries and values N(0, 1), keys of the named set.
+std::vector<float> RandomQkv(TestRandom& random, const std::string& key_set, int64_t tokens,
+                             int64_t hid);
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
