@@ -31,11 +31,13 @@ class ResponseSink {
 };
 
 struct EngineOptions {
-  std::string model_name;             // for metrics and logs
-  int64_t max_step_tokens = 256;      // at most ModelRunner::max_step_tokens()
-  int32_t max_queued_requests = 256;  // waiting for a slot
+  std::string model_name;         // for metrics and logs
+  int64_t max_step_tokens = 256;  // at most ModelRunner::max_step_tokens()
+  // Requests, and their prompt tokens, that may wait for a slot. A request that finds a free slot
+  // does not wait: at most slots + max_queued_requests are accepted at once.
+  int32_t max_queued_requests = 256;
   int64_t max_queued_tokens = 1'000'000;
-  // Read on the engine thread and in Submit; tests inject their own.
+  // Read on the engine thread; tests inject their own.
   std::function<TimePoint()> clock = [] { return std::chrono::steady_clock::now(); };
 };
 
@@ -58,8 +60,9 @@ class Engine {
   using Handle = uint64_t;
 
   // Accepts a request, or refuses it without side effects: RESOURCE_EXHAUSTED (queue full, says
-  // which limit), UNAVAILABLE (draining), INVALID_ARGUMENT (prompt longer than the model's
-  // max_seq_len).
+  // which limit), UNAVAILABLE (draining), INVALID_ARGUMENT (the prompt is empty, holds a token
+  // outside the vocabulary or leaves no room for a token within max_seq_len; max_tokens is below
+  // 1).
   virtual absl::StatusOr<Handle> Submit(GenerationRequest request,
                                         std::shared_ptr<ResponseSink> sink) = 0;
 
