@@ -12,10 +12,10 @@ namespace aft {
 using kernels::Epilogue;
 
 absl::StatusOr<DecoderBlock> DecoderBlock::Create(const NetworkConfig& config, int64_t index,
-                                                  const TensorMap& tensors, WeightArena& arena) {
+                                                  const WeightMap& tensors, WeightArena& arena) {
   const std::string prefix = absl::StrCat("layers.", index, ".");
   const std::string mixer_prefix = prefix + "mixer.";
-  TensorMap tables;
+  MixerTables tables;
   for (const auto& [name, tensor] : tensors) {
     if (absl::StartsWith(name, mixer_prefix)) tables[name.substr(mixer_prefix.size())] = tensor;
   }
@@ -25,7 +25,7 @@ absl::StatusOr<DecoderBlock> DecoderBlock::Create(const NetworkConfig& config, i
 }
 
 DecoderBlock::DecoderBlock(const NetworkConfig& config, const std::string& prefix,
-                           const TensorMap& tensors, std::unique_ptr<Mixer> mixer,
+                           const WeightMap& tensors, std::unique_ptr<Mixer> mixer,
                            WeightArena& arena)
     : d_model_(config.d_model),
       norm1_(tensors, prefix + "norm1", config.d_model, config.norm_eps, arena),

@@ -23,7 +23,7 @@ class DecoderBlock {
  public:
   // Packs the tensors "layers.<index>.*" into `arena`. REQUIRES: they passed CheckTensors.
   static absl::StatusOr<DecoderBlock> Create(const NetworkConfig& config, int64_t index,
-                                             const TensorMap& tensors, WeightArena& arena);
+                                             const WeightMap& tensors, WeightArena& arena);
 
   static int64_t ArenaFloats(const NetworkConfig& config);
 
@@ -44,7 +44,7 @@ class DecoderBlock {
               const Workspace& workspace) const;
 
  private:
-  DecoderBlock(const NetworkConfig& config, const std::string& prefix, const TensorMap& tensors,
+  DecoderBlock(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
                std::unique_ptr<Mixer> mixer, WeightArena& arena);
 
   int64_t d_model_;

@@ -6,7 +6,7 @@
 
 namespace aft {
 
-LayerNormLayer::LayerNormLayer(const TensorMap& tensors, const std::string& name, int64_t width,
+LayerNormLayer::LayerNormLayer(const WeightMap& tensors, const std::string& name, int64_t width,
                                float eps, WeightArena& arena)
     : weight_(arena.Take(width)), bias_(arena.Take(width)), width_(width), eps_(eps) {
   std::copy_n(TensorData(tensors, name + ".weight"), width, weight_);

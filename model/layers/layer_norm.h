@@ -13,7 +13,7 @@ namespace aft {
 class LayerNormLayer {
  public:
   // Copies `name`.weight and `name`.bias [width] into `arena`.
-  LayerNormLayer(const TensorMap& tensors, const std::string& name, int64_t width, float eps,
+  LayerNormLayer(const WeightMap& tensors, const std::string& name, int64_t width, float eps,
                  WeightArena& arena);
 
   static int64_t ArenaFloats(int64_t width) { return 2 * RoundUpToLine(width); }

@@ -10,7 +10,7 @@ constexpr int64_t kWorkPerThread = 200'000;
 
 }  // namespace
 
-LinearLayer::LinearLayer(const TensorMap& tensors, const std::string& weight,
+LinearLayer::LinearLayer(const WeightMap& tensors, const std::string& weight,
                          const std::string& bias, int64_t in, int64_t out, WeightArena& arena)
     : packed_(kernels::PackLinear(TensorData(tensors, weight), TensorData(tensors, bias), in, out,
                                   arena.Take(kernels::PackedLinearFloats(in, out)))) {}

@@ -15,7 +15,7 @@ namespace aft {
 class LinearLayer {
  public:
   // Packs the weight [out, in] and bias [out] into `arena`.
-  LinearLayer(const TensorMap& tensors, const std::string& weight, const std::string& bias,
+  LinearLayer(const WeightMap& tensors, const std::string& weight, const std::string& bias,
               int64_t in, int64_t out, WeightArena& arena);
 
   static int64_t ArenaFloats(int64_t in, int64_t out) {

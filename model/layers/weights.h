@@ -2,13 +2,18 @@
 #define AFT_MODEL_LAYERS_WEIGHTS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 
+#include "ATen/core/Tensor.h"
 #include "base/check.h"
-#include "model/checkpoint/safetensors.h"
 #include "model/state/aligned_buffer.h"
 
 namespace aft {
+
+// A network's tensors by name, as a checkpoint holds them.
+using WeightMap = std::map<std::string, at::Tensor>;
 
 // The one allocation that holds all packed weights of a network, handed out from front to back in
 // the order in which a step reads them. Thread-compatible while it is filled.
@@ -32,7 +37,7 @@ class WeightArena {
 };
 
 // Data of tensor `name`. REQUIRES: it is there, contiguous fp32 on the CPU (CheckTensors).
-const float* TensorData(const TensorMap& tensors, const std::string& name);
+const float* TensorData(const WeightMap& tensors, const std::string& name);
 
 }  // namespace aft
 

@@ -11,15 +11,15 @@
 namespace aft {
 
 absl::StatusOr<std::unique_ptr<Mixer>> AftMixer::Create(const MixerConfig& config, int64_t hid,
-                                                        const TensorMap& tensors) {
+                                                        const MixerTables& tables) {
   std::unique_ptr<AftMixer> mixer(new AftMixer);
   kernels::AftParams& params = mixer->params_;
   params.hid = hid;
   params.window = config.kind == MixerKind::kAftLocal ? config.window : 0;
   params.prefix_block = config.prefix_block;
   if (params.window > 0) {
-    const auto band = tensors.find("w.band");
-    if (band == tensors.end()) return absl::DataLossError("w.band is missing");
+    const auto band = tables.find("w.band");
+    if (band == tables.end()) return absl::DataLossError("w.band is missing");
     params.band_rows = std::max<int64_t>(config.band_rows, 1);
     const at::Tensor& given = band->second;
     if (given.scalar_type() != at::kFloat || given.dim() != 2 ||

@@ -12,10 +12,10 @@ namespace aft {
 // network/config.h. State: kernels::AftStateLayout.
 class AftMixer : public Mixer {
  public:
-  // Takes "w.band" [max(band_rows, 1), window] from `tensors` when window > 0. DATA_LOSS when it is
+  // Takes "w.band" [max(band_rows, 1), window] from `tables` when window > 0. DATA_LOSS when it is
   // missing or has another shape or type.
   static absl::StatusOr<std::unique_ptr<Mixer>> Create(const MixerConfig& config, int64_t hid,
-                                                       const TensorMap& tensors);
+                                                       const MixerTables& tables);
 
   StateSpec state_spec() const override;
   int64_t packed_width() const override { return 3 * params_.hid; }

@@ -6,12 +6,12 @@
 namespace aft {
 
 absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int64_t hid,
-                                                 const TensorMap& tensors) {
+                                                 const MixerTables& tables) {
   switch (config.kind) {
     case MixerKind::kAftSimple:
-      return AftMixer::Create(config, hid, tensors);
+      return AftMixer::Create(config, hid, tables);
     case MixerKind::kAftLocal:
-      return AftMixer::Create(config, hid, tensors);
+      return AftMixer::Create(config, hid, tables);
   }
   return absl::InvalidArgumentError("mixer.kind: unknown");
 }

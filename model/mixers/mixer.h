@@ -2,11 +2,12 @@
 #define AFT_MODEL_MIXERS_MIXER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
-#include "model/checkpoint/safetensors.h"
 #include "model/kernels/ragged_batch.h"
 #include "model/mixers/workspace.h"
 #include "model/network/config.h"
@@ -51,10 +52,13 @@ class Mixer {
   virtual at::Tensor Train(const at::Tensor& packed) const = 0;
 };
 
-// Makes the mixer that `config` names. `tensors` holds its tables under their names below
+// A mixer's tables by name.
+using MixerTables = std::map<std::string, at::Tensor>;
+
+// Makes the mixer that `config` names. `tables` are under their names below
 // "layers.N.mixer." (network/tensors.h), e.g. "w.band", already checked against the config.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int64_t hid,
-                                                 const TensorMap& tensors);
+                                                 const MixerTables& tables);
 
 }  // namespace aft
 
