@@ -80,10 +80,10 @@ image() {
   check "runs as uid 10001" test "$(inside id -u)" = 10001
   check "its root file system is read-only" inside bash -c '! touch /probe && ! touch /etc/aft/probe'
   check "has no capabilities" inside grep -qx 'CapEff:[[:space:]]*0000000000000000' /proc/1/status
-  check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 "$prompt"
+  check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
   # A request that is running when SIGTERM comes must still reach its end.
-  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=2000 --seed=7 "$prompt" >"$LOGS/image-drain.log" 2>&1 &
+  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=2000 --seed=7 --prompt="$prompt" >"$LOGS/image-drain.log" 2>&1 &
   local request=$!
   until [[ -s $LOGS/image-drain.log ]]; do kill -0 "$request" 2>/dev/null || break; sleep 0.05; done
   "${ENGINE[@]}" kill --signal TERM "$name" >/dev/null
