@@ -80,6 +80,22 @@ TEST_F(EngineTest, RefusesMoreTokensThanMayWait) {
   for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
 }
 
+TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {
+  model.slots = 1;
+  options.max_queued_tokens = 10;
+  Start();
+  control->Hold();
+  Submit(Request({1}, 1));
+  control->WaitUntilBlocked();
+  const Accepted second = Submit(Request(std::vector<TokenId>(10, 1), kForever));
+  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kResourceExhausted);
+  control->Resume();
+  second.sink->WaitForDeltas(1);
+  const Sink third = Submit(Request(std::vector<TokenId>(10, 1), 1)).sink;
+  engine->Cancel(second.handle);
+  EXPECT_EQ(third->Wait().status, absl::OkStatus());
+}
+
 TEST_F(EngineTest, WhoHasSeenTheEndFindsRoom) {
   model.slots = 1;
   options.max_queued_requests = 0;
