@@ -84,11 +84,11 @@ std::string WhyUnreachable(const std::string& message) {
   if (absl::StrContains(message, "No such file or directory")) {
     return "there is no such socket; is the server running?";
   }
-  if (ContainsAnyOf(message, {"SETTINGS", "http2", "HTTP2"})) {
-    return "something accepts connections there but does not speak gRPC; check the port";
-  }
-  if (ContainsAnyOf(message, {"timed out", "Timeout", "timeout", "Deadline"})) {
-    return "no answer; check the address and the network";
+  // Nobody there, or something that accepts connections and does not speak gRPC: which of gRPC's
+  // own words come then depends on its timers.
+  if (ContainsAnyOf(message, {"SETTINGS", "http2", "HTTP2", "handshaker", "timed out", "Timeout",
+                              "timeout", "Deadline"})) {
+    return "no answer in gRPC's protocol; check host and port";
   }
   return message;
 }
