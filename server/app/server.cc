@@ -1,6 +1,7 @@
 #include "server/app/server.h"
 
 #include <chrono>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -69,11 +70,12 @@ void Server::UpdateHealth() {
   MutexLock health_lock(health_mutex_);
   if (grpc_ == nullptr) return;  // Start has failed
   const Lifecycle state = lifecycle();
-  grpc_->SetServing(state == Lifecycle::kReady);
   const bool may_serve = state == Lifecycle::kStarting || state == Lifecycle::kReady;
+  std::map<std::string, bool> models;
   for (const ModelStatus& model : registry_.List()) {
-    grpc_->SetModelServing(model.name, may_serve && model.state == ModelState::kReady);
+    models[model.name] = may_serve && model.state == ModelState::kReady;
   }
+  grpc_->SetServing(state == Lifecycle::kReady, models);
 }
 
 absl::Status Server::WaitReady() {

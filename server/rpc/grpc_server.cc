@@ -54,8 +54,9 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
 
 GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)
     : inference_(registry, metrics, active_, config.limits), models_(registry), health_(active_) {
-  SetServing(false);
-  for (const ModelConfig& model : config.models) SetModelServing(model.name, false);
+  std::map<std::string, bool> none;
+  for (const ModelConfig& model : config.models) none[model.name] = false;
+  SetServing(false, none);
 }
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfig& config,
@@ -93,12 +94,13 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
 
 GrpcServer::~GrpcServer() { Shutdown(TimePoint::min()); }
 
-void GrpcServer::SetServing(bool serving) {
-  for (const char* service : kServices) health_.SetServing(service, serving);
-}
-
-void GrpcServer::SetModelServing(const std::string& model, bool serving) {
-  health_.SetServing(absl::StrCat(kInference, "/", model), serving);
+void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& models) {
+  std::map<std::string, bool> services;
+  for (const char* service : kServices) services[service] = serving;
+  for (const auto& [model, model_serving] : models) {
+    services[absl::StrCat(kInference, "/", model)] = model_serving;
+  }
+  health_.SetServing(services);
 }
 
 void GrpcServer::Shutdown(TimePoint deadline) {

@@ -1,6 +1,7 @@
 #ifndef AFT_SERVER_RPC_GRPC_SERVER_H_
 #define AFT_SERVER_RPC_GRPC_SERVER_H_
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -29,10 +30,9 @@ class GrpcServer {
   // host:port with the port that was bound.
   const std::string& address() const { return address_; }
 
-  // Health of the server ("" and each service) and of one model, which is the service
+  // Health of the server ("" and each service) and of models, each of which is the service
   // "aft.v1.InferenceService/MODEL".
-  void SetServing(bool serving);
-  void SetModelServing(const std::string& model, bool serving);
+  void SetServing(bool serving, const std::map<std::string, bool>& models);
 
   // Ends health watches, waits for the streams until `deadline`, cancels what is left and closes
   // the port. Returns when every call has ended.

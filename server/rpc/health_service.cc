@@ -75,11 +75,14 @@ class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
-void HealthService::SetServing(const std::string& service, bool serving) {
+void HealthService::SetServing(const std::map<std::string, bool>& services) {
   std::vector<std::shared_ptr<WatchCall>> watches;
   {
     MutexLock lock(mutex_);
-    services_[service] = serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+    for (const auto& [service, serving] : services) {
+      services_[service] =
+          serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+    }
     watches.assign(watches_.begin(), watches_.end());
   }
   for (const auto& watch : watches) watch->Wake();

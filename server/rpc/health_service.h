@@ -26,8 +26,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // `active` must outlive the service.
   explicit HealthService(ActiveCalls& active) : active_(active) {}
 
-  // Services are unknown until they are set. Watchers hear of a change at once.
-  void SetServing(const std::string& service, bool serving);
+  // Sets, all at the same moment, which services serve. Services are unknown until they are set.
+  // Watchers hear of a change at once.
+  void SetServing(const std::map<std::string, bool>& services);
 
   // SERVICE_UNKNOWN for a service that was never set.
   Status Find(const std::string& service) const;

@@ -91,7 +91,7 @@ TEST(GenerateTest, AnEmptyModelNameMeansTheOnlyModel) {
 }
 
 TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
-  TestServer server;
+  TestServer server(TestConfigWithMetrics());
   v1::GenerateRequest request = Request("x", 3);
   request.set_model("nobody");
   Stream stream(server.inference(), request);
@@ -180,7 +180,7 @@ TEST(ModelServiceTest, DescribesTheModels) {
 }
 
 TEST(MetricsTest, ThePageShowsWhatMoved) {
-  TestServer server;
+  TestServer server(TestConfigWithMetrics());
   Stream stream(server.inference(), Request("twelve bytes", 30));
   ASSERT_TRUE(stream.Finish().ok());
   EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",model=\"fake\"}"), 1);

@@ -1,0 +1,112 @@
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/integration/slow_loader.h"
+
+namespace aft::server {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+// SERVICE_UNKNOWN stands for NOT_FOUND.
+HealthCheckResponse::ServingStatus Check(TestServer& server, const std::string& service) {
+  HealthCheckRequest request;
+  HealthCheckResponse response;
+  request.set_service(service);
+  grpc::ClientContext context;
+  const grpc::Status status = server.health().Check(&context, request, &response);
+  if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
+    return HealthCheckResponse::SERVICE_UNKNOWN;
+  }
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.status();
+}
+
+class Watch {
+ public:
+  Watch(TestServer& server, const std::string& service) {
+    HealthCheckRequest request;
+    request.set_service(service);
+    reader_ = server.health().Watch(&context_, request);
+  }
+
+  // The next status; UNKNOWN at the end of the stream.
+  HealthCheckResponse::ServingStatus Next() {
+    HealthCheckResponse response;
+    return reader_->Read(&response) ? response.status() : HealthCheckResponse::UNKNOWN;
+  }
+  grpc::Status Finish() { return reader_->Finish(); }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader_;
+};
+
+const char* const kServices[] = {"", "aft.v1.InferenceService", "aft.v1.ModelService",
+                                 "grpc.health.v1.Health", "aft.v1.InferenceService/fake"};
+
+TEST(HealthTest, ReadyServerServesUnderEveryName) {
+  TestServer server;
+  for (const char* service : kServices) {
+    EXPECT_EQ(Check(server, service), HealthCheckResponse::SERVING) << service;
+  }
+  EXPECT_EQ(Check(server, "nobody"), HealthCheckResponse::SERVICE_UNKNOWN);
+}
+
+TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
+  SlowLoader loader;
+  TestServer server(TestConfig(), loader.AsLoader());
+  for (const char* service : kServices) {
+    EXPECT_EQ(Check(server, service), HealthCheckResponse::NOT_SERVING) << service;
+  }
+  Watch watch(server, "");
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
+  Stream stream(server.inference(), Request("too early", 1));
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  loader.Release();
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
+  for (const char* service : kServices) {
+    EXPECT_EQ(Check(server, service), HealthCheckResponse::SERVING) << service;
+  }
+  watch.Cancel();
+  ExpectServes(server);
+}
+
+TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
+  ServerConfig config = TestConfig();
+  config.drain.grace = std::chrono::hours(1);
+  TestServer server(config);
+  Watch watch(server, "");
+  ASSERT_EQ(watch.Next(), HealthCheckResponse::SERVING);
+  server.control().Hold();
+  Stream stream(server.inference(), Request("held", 10));
+  ASSERT_TRUE(stream.Next());
+
+  std::thread drain([&server] { server.server().Drain(); });
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
+  for (const char* service : kServices) {
+    EXPECT_EQ(Check(server, service), HealthCheckResponse::NOT_SERVING) << service;
+  }
+  server.control().Resume();
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);
+  EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  drain.join();
+}
+
+TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndStaysOpen) {
+  TestServer server;
+  Watch watch(server, "nobody");
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
+  watch.Cancel();
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);
+  EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ExpectServes(server);
+}
+
+}  // namespace
+}  // namespace aft::server

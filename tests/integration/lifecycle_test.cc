@@ -1,0 +1,193 @@
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/integration/slow_loader.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+TEST(LifecycleTest, DrainRefusesNewRequestsAndLetsRunningOnesFinish) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.drain.grace = std::chrono::hours(1);
+  TestServer server(config);
+  server.control().Hold();
+  const v1::GenerateRequest request = Request("running", 40);
+  Stream running(server.inference(), request);
+  ASSERT_TRUE(running.Next());
+
+  std::thread drain([&server] { server.server().Drain(); });
+  server.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
+  EXPECT_EQ(server.Metric("aft_draining"), 1);
+  EXPECT_EQ(server.server().lifecycle(), Lifecycle::kDraining);
+  Stream refused(server.inference(), Request("late", 1));
+  EXPECT_EQ(refused.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_EQ(running.tokens, Expected(request));
+  drain.join();
+  EXPECT_EQ(server.server().lifecycle(), Lifecycle::kStopped);
+}
+
+TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
+  ServerConfig config = TestConfig();
+  config.drain.grace = std::chrono::milliseconds(0);
+  TestServer server(config);
+  Stream stream(server.inference(), Request("endless", 1'000'000));
+  ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
+  std::thread drain([&server] { server.server().Drain(); });
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(stream.contiguous);
+  v1::Usage usage;
+  ASSERT_TRUE(usage.ParseFromString(stream.TrailingMetadata("aft-usage-bin")));
+  EXPECT_EQ(usage.prompt_tokens(), 7);
+  EXPECT_EQ(usage.generated_tokens(), stream.tokens.size());
+  drain.join();
+}
+
+TEST(LifecycleTest, RequestsAreAcceptedDuringTheLameDuckPeriod) {
+  ServerConfig config = TestConfig();
+  config.drain.lame_duck = std::chrono::seconds(2);
+  TestServer server(config);
+  const auto start = steady_clock::now();
+  std::thread drain([&server] { server.server().Drain(); });
+  while (server.server().lifecycle() != Lifecycle::kDraining) std::this_thread::yield();
+  Stream stream(server.inference(), Request("just in time", 3));
+  const grpc::Status status = stream.Finish();
+  const bool in_time = steady_clock::now() - start < config.drain.lame_duck;
+  drain.join();
+  if (!in_time) GTEST_SKIP() << "this machine was too slow to tell";
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST(LifecycleTest, DrainWhileLoadingStopsAfterTheLoad) {
+  SlowLoader loader;
+  TestServer server(TestConfig(), loader.AsLoader());
+  server.server().RequestDrain();
+  EXPECT_EQ(server.server().WaitReady().code(), absl::StatusCode::kCancelled);
+  std::thread drain([&server] { server.server().Wait(); });
+  loader.Release();
+  drain.join();
+  EXPECT_EQ(server.server().lifecycle(), Lifecycle::kStopped);
+}
+
+TEST(LifecycleTest, AModelThatFailsToLoadIsReportedAndTheOthersServe) {
+  ServerConfig config = TestConfig();
+  ModelConfig broken = config.models[0];
+  broken.name = "broken";
+  broken.path = "corrupt";
+  config.models.push_back(broken);
+  const auto control = std::make_shared<FakeModelControl>();
+  const ModelLoader load = FakeLoader(control);
+  TestServer server(config, [load](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+    if (options.checkpoint_dir == "corrupt") {
+      return absl::DataLossError("corrupt/model.safetensors: head.weight: out of range");
+    }
+    return load(options);
+  });
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  ExpectServes(server);
+
+  v1::GenerateRequest request = Request("x", 1);
+  request.set_model("broken");
+  Stream stream(server.inference(), request);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  v1::GetRequest get;
+  v1::GetResponse model;
+  get.set_name("broken");
+  grpc::ClientContext context;
+  ASSERT_TRUE(server.models().Get(&context, get, &model).ok());
+  EXPECT_EQ(model.model().state(), v1::MODEL_STATE_FAILED);
+  EXPECT_THAT(model.model().error(), HasSubstr("head.weight"));
+
+  grpc::health::v1::HealthCheckRequest check;
+  grpc::health::v1::HealthCheckResponse health;
+  check.set_service("aft.v1.InferenceService/broken");
+  grpc::ClientContext health_context;
+  ASSERT_TRUE(server.health().Check(&health_context, check, &health).ok());
+  EXPECT_EQ(health.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+}
+
+TEST(LifecycleTest, AServerWithoutAnyReadyModelSaysWhichAndWhy) {
+  TestServer server(TestConfig(), [](const LoadOptions&) -> absl::StatusOr<LoadedModel> {
+    return absl::NotFoundError("nowhere/config.json: no such file");
+  });
+  const absl::Status status = server.server().WaitReady();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "no model could be loaded: \"fake\": nowhere/config.json: no such file");
+}
+
+TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
+  TestServer first(TestConfigWithMetrics());
+  ServerConfig config = TestConfig();
+  config.listen_address = first.server().address();
+  const auto control = std::make_shared<FakeModelControl>();
+  auto second = Server::Create(config, FakeLoader(control), "test");
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ((*second)->Start().message(),
+            "cannot listen on " + first.server().address() + ": Address already in use");
+
+  config.listen_address = "127.0.0.1:0";
+  config.metrics_address = first.server().metrics_address();
+  auto third = Server::Create(config, FakeLoader(control), "test");
+  ASSERT_TRUE(third.ok());
+  EXPECT_THAT(std::string((*third)->Start().message()), HasSubstr(config.metrics_address));
+  ExpectServes(first);
+}
+
+TEST(LifecycleTest, ABadConfigIsRefusedBeforeAnythingOpens) {
+  ServerConfig config = TestConfig();
+  config.models[0].slots = 0;
+  const auto server =
+      Server::Create(config, FakeLoader(std::make_shared<FakeModelControl>()), "test");
+  EXPECT_EQ(server.status().message(), "models[0].slots: must be in [1, 65536], got 0");
+}
+
+TEST(ReflectionTest, ListsTheServices) {
+  TestServer server;
+  // ServerReflectionRequest { list_services: "*" }; Debian ships no header for the message.
+  const std::string bytes = "\x3a\x01*";
+  grpc::GenericStub stub(TestServer::Connect(server.server().address()));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(
+      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  call->StartCall(nullptr);
+  ASSERT_TRUE(wait());
+  const grpc::Slice slice(bytes);
+  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+  ASSERT_TRUE(wait());
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  ASSERT_TRUE(wait());
+  grpc::Slice flat;
+  ASSERT_TRUE(answer.DumpToSingleSlice(&flat).ok());
+  const std::string text(flat.begin(), flat.end());
+  EXPECT_THAT(text, HasSubstr("aft.v1.InferenceService"));
+  EXPECT_THAT(text, HasSubstr("aft.v1.ModelService"));
+  EXPECT_THAT(text, HasSubstr("grpc.health.v1.Health"));
+  call->WritesDone(nullptr);
+  ASSERT_TRUE(wait());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(wait());
+  EXPECT_TRUE(status.ok());
+}
+
+}  // namespace
+}  // namespace aft::server

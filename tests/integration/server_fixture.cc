@@ -52,13 +52,19 @@ std::string Value(const std::multimap<grpc::string_ref, grpc::string_ref>& metad
 ServerConfig TestConfig() {
   ServerConfig config;
   config.listen_address = "127.0.0.1:0";
-  config.metrics_address = "127.0.0.1:0";
+  config.metrics_address = "";
   ModelConfig model;
   model.name = "fake";
   model.path = "nowhere";
   model.slots = 4;
   model.max_step_tokens = 64;
   config.models.push_back(model);
+  return config;
+}
+
+ServerConfig TestConfigWithMetrics() {
+  ServerConfig config = TestConfig();
+  config.metrics_address = "127.0.0.1:0";
   return config;
 }
 

@@ -18,8 +18,11 @@
 
 namespace aft::server {
 
-// One model "fake" with 4 slots, on ports that the kernel chooses.
+// One model "fake" with 4 slots, on a port that the kernel chooses, without a metrics page: closing
+// one takes civetweb 2 seconds.
 ServerConfig TestConfig();
+// The same with a metrics page.
+ServerConfig TestConfigWithMetrics();
 
 // A loader of FakeModelRunners under that control.
 ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control,
@@ -45,7 +48,7 @@ class TestServer {
   static std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                                 grpc::ChannelArguments arguments = {});
 
-  // Body of the metrics page.
+  // Body of the metrics page. REQUIRES: TestConfigWithMetrics, here and below.
   std::string Metrics();
   // Value of one line of the metrics page, e.g. `aft_slots_used{model="fake"}`; 0 if absent.
   double Metric(const std::string& name);

@@ -1,0 +1,180 @@
+// Things that go wrong while streams run. Each test ends with "and then it serves again".
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/unit/client/tcp_gate.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One slot and one place in the queue.
+ServerConfig TinyConfig() {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 1;
+  return config;
+}
+
+constexpr uint32_t kEndless = 1'000'000;
+
+TEST(TroubleTest, CancelFreesTheSlot) {
+  TestServer server(TinyConfig());
+  Stream stream(server.inference(), Request("endless", kEndless));
+  ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
+  stream.context().TryCancel();
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ExpectServes(server);  // in the only slot
+  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",model=\"fake\"}", 1);
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+}
+
+TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
+  TestServer server(TinyConfig());
+  server.control().Hold();
+  Stream running(server.inference(), Request("running", kEndless));
+  ASSERT_TRUE(running.Next());
+  server.control().WaitUntilBlocked();
+  Stream waiting(server.inference(), Request("waiting", 5));
+  ASSERT_TRUE(waiting.Next());
+  waiting.context().TryCancel();
+  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server.control().Resume();
+  // The slot is never free meanwhile.
+  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",model=\"fake\"}", 1);
+  Stream next(server.inference(), Request("next", 5));
+  EXPECT_TRUE(next.Next());  // accepted: the place in the queue is free
+  running.context().TryCancel();
+  EXPECT_TRUE(next.Finish().ok());
+  ExpectServes(server);
+}
+
+TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
+  TestServer server(TinyConfig());
+  Stream stream(server.inference(), Request("endless", kEndless), [](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  });
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  server.WaitForMetric("aft_requests_total{code=\"DEADLINE_EXCEEDED\",model=\"fake\"}", 1);
+  ExpectServes(server);
+}
+
+TEST(TroubleTest, AFullQueueRefusesWithARetryHint) {
+  TestServer server(TinyConfig());
+  server.control().Hold();
+  Stream running(server.inference(), Request("running", 5));
+  ASSERT_TRUE(running.Next());
+  server.control().WaitUntilBlocked();
+  Stream waiting(server.inference(), Request("waiting", 5));
+  ASSERT_TRUE(waiting.Next());  // accepted
+
+  Stream refused(server.inference(), Request("refused", 5));
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
+  int hint_ms = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
+  EXPECT_GE(hint_ms, 100);
+  EXPECT_EQ(server.Metric("aft_requests_total{code=\"RESOURCE_EXHAUSTED\",model=\"fake\"}"), 1);
+
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+  ExpectServes(server);
+}
+
+TEST(TroubleTest, AClientThatVanishesFreesItsSlot) {
+  TestServer server(TinyConfig());
+  const std::string address = server.server().address();
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  client::TcpGate gate(port);
+  auto stub = v1::InferenceService::NewStub(TestServer::Connect(gate.address()));
+  Stream stream(*stub, Request("endless", kEndless));
+  ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
+  gate.Cut();
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  ExpectServes(server);
+  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",model=\"fake\"}", 1);
+}
+
+TEST(TroubleTest, AClientThatDoesNotReadIsEndedAndOthersAreNotHeldUp) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_stream_buffer_bytes = 4096;
+  TestServer server(config);
+  // A connection of its own whose window is as small as HTTP/2 has it by default.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  auto stub =
+      v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
+  v1::GenerateRequest request = Request("endless", kEndless);
+  request.mutable_output()->set_top_logprobs(20);
+  Stream stalled(*stub, request);
+  ASSERT_TRUE(stalled.Next());
+  // Ended by the engine while the client still does not read.
+  server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
+  ExpectServes(server);
+  const grpc::Status status = stalled.Finish();  // reads what was sent, then the reason
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_TRUE(stalled.contiguous);
+  ExpectServes(server);
+}
+
+TEST(TroubleTest, AFailedStepEndsItsRequestsWithTheirIdAndNoInternals) {
+  TestServer server(TinyConfig());
+  server.control().Hold();
+  Stream stream(server.inference(), Request("doomed", 5));
+  ASSERT_TRUE(stream.Next());
+  server.control().WaitUntilBlocked();
+  server.control().FailNextCollect(absl::InternalError("secret pointer 0xdead"));
+  server.control().Resume();
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(status.error_message(),
+            "internal error; request id " + stream.InitialMetadata("x-request-id"));
+  ExpectServes(server);
+}
+
+TEST(TroubleTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_queued_requests = 1000;
+  TestServer server(config);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&server, t] {
+      std::mt19937 engine(static_cast<unsigned>(t + 1));
+      const auto random = [&engine] { return static_cast<uint32_t>(engine()); };
+      for (int i = 0; i < 20; ++i) {
+        const v1::GenerateRequest request =
+            Request(std::string(1 + random() % 100, 'p'), 1 + random() % 60, random());
+        Stream stream(server.inference(), request);
+        const bool leave = random() % 2 == 0;
+        for (unsigned reads = random() % 8; leave && reads > 0 && stream.Next(); --reads) {
+        }
+        if (leave) stream.context().TryCancel();
+        const grpc::Status status = stream.Finish();
+        if (!leave) {
+          EXPECT_TRUE(status.ok()) << status.error_message();
+          EXPECT_EQ(stream.tokens, Expected(request));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  server.WaitForMetric("aft_requests_running{model=\"fake\"}", 0);
+  EXPECT_EQ(server.Metric("aft_requests_waiting{model=\"fake\"}"), 0);
+  ExpectServes(server);
+}
+
+}  // namespace
+}  // namespace aft::server

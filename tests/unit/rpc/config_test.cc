@@ -1,0 +1,203 @@
+#include "server/config/config.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/config/loader.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+ServerConfig Parse(const std::string& text) {
+  const absl::StatusOr<ServerConfig> config = ParseServerConfig(text, "test", "/base");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : ServerConfig();
+}
+
+ServerConfig Valid() { return Parse("models { path: 'm' }"); }
+
+TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
+  const ServerConfig config = Parse("");
+  EXPECT_EQ(config.listen_address, "127.0.0.1:8500");
+  EXPECT_EQ(config.metrics_address, "127.0.0.1:8501");
+  EXPECT_TRUE(config.models.empty());
+  EXPECT_EQ(config.drain.grace.count(), 30'000);
+  EXPECT_EQ(config.log.format, "logfmt");
+}
+
+TEST(ConfigLoaderTest, ReadsEveryField) {
+  const ServerConfig config = Parse(R"(
+    listen_address: "0.0.0.0:1" metrics_address: ""
+    models { name: "a" path: "x/y" weight_format: "fp32" slots: 3 max_step_tokens: 5
+             intra_op_threads: 2 version: "v9" }
+    limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13
+             max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16
+             max_stream_buffer_bytes: 17 max_concurrent_streams: 18 }
+    drain { lame_duck_ms: 19 grace_ms: 20 }
+    log { level: "debug" format: "json" })");
+  EXPECT_EQ(config.listen_address, "0.0.0.0:1");
+  EXPECT_EQ(config.metrics_address, "");
+  ASSERT_EQ(config.models.size(), 1);
+  EXPECT_EQ(config.models[0].name, "a");
+  EXPECT_EQ(config.models[0].path, "/base/x/y");
+  EXPECT_EQ(config.models[0].weight_format, "fp32");
+  EXPECT_EQ(config.models[0].slots, 3);
+  EXPECT_EQ(config.models[0].max_step_tokens, 5);
+  EXPECT_EQ(config.models[0].intra_op_threads, 2);
+  EXPECT_EQ(config.models[0].version, "v9");
+  EXPECT_EQ(config.limits.max_queued_requests, 11);
+  EXPECT_EQ(config.limits.max_queued_tokens, 12);
+  EXPECT_EQ(config.limits.max_prompt_bytes, 13);
+  EXPECT_EQ(config.limits.max_prompt_tokens, 14);
+  EXPECT_EQ(config.limits.default_max_tokens, 15);
+  EXPECT_EQ(config.limits.max_max_tokens, 16);
+  EXPECT_EQ(config.limits.max_stream_buffer_bytes, 17);
+  EXPECT_EQ(config.limits.max_concurrent_streams, 18);
+  EXPECT_EQ(config.drain.lame_duck.count(), 19);
+  EXPECT_EQ(config.drain.grace.count(), 20);
+  EXPECT_EQ(config.log.level, "debug");
+  EXPECT_EQ(config.log.format, "json");
+}
+
+TEST(ConfigLoaderTest, ModelPathsAreRelativeToTheConfigFile) {
+  EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].path, "/zoo/austen");
+  EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].name, "austen");
+  EXPECT_EQ(Parse("models { path: '/abs/m' }").models[0].path, "/abs/m");
+}
+
+TEST(ConfigLoaderTest, UnknownFieldsAndSyntaxErrorsNameFileLineAndColumn) {
+  const auto error = [](const std::string& text) {
+    return std::string(ParseServerConfig(text, "a.textproto", "").status().message());
+  };
+  EXPECT_THAT(error("listen_address: 'x:1'\n  listen_adress: 'y'"),
+              StartsWith("a.textproto:2:16: "));
+  EXPECT_THAT(error("listen_adress: 'y'"), HasSubstr("listen_adress"));
+  EXPECT_THAT(error("models { slots: many }"), StartsWith("a.textproto:1:17: "));
+  EXPECT_THAT(error("models { slots: 99999999999 }"), StartsWith("a.textproto:1:17: "));
+  EXPECT_THAT(error("models {"), StartsWith("a.textproto:1:9: "));
+  EXPECT_THAT(error("\n\n}"), StartsWith("a.textproto:3:1: "));
+}
+
+TEST(ConfigLoaderTest, AFileThatCannotBeReadIsNamed) {
+  const absl::Status missing = LoadServerConfig("no/such/file.textproto").status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("no/such/file.textproto"));
+  EXPECT_FALSE(LoadServerConfig(std::filesystem::temp_directory_path()).ok());
+}
+
+TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
+  std::string dir = testing::TempDir() + "aft_config_XXXXXX";
+  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  const std::string path = dir + "/server.textproto";
+  std::ofstream(path) << "models { path: 'm' }";
+  const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].path, dir + "/m");
+  std::filesystem::remove_all(dir);
+}
+
+TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
+  ServerConfig config = Valid();
+  config.models[0].slots = 7;
+  config.drain.lame_duck = std::chrono::milliseconds(250);
+  const std::string text = FormatEffectiveConfig(config);
+  const ServerConfig again = Parse(text);
+  EXPECT_EQ(FormatEffectiveConfig(again), text);
+  EXPECT_EQ(again.models[0].slots, 7);
+  EXPECT_EQ(again.drain.lame_duck.count(), 250);
+  for (const char* field : {"listen_address",
+                            "metrics_address",
+                            "name",
+                            "path",
+                            "weight_format",
+                            "slots",
+                            "max_step_tokens",
+                            "intra_op_threads",
+                            "version",
+                            "max_queued_requests",
+                            "max_queued_tokens",
+                            "max_prompt_bytes",
+                            "max_prompt_tokens",
+                            "default_max_tokens",
+                            "max_max_tokens",
+                            "max_stream_buffer_bytes",
+                            "max_concurrent_streams",
+                            "lame_duck_ms",
+                            "grace_ms",
+                            "level",
+                            "format"}) {
+    EXPECT_THAT(text, HasSubstr(std::string(field) + ": ")) << text;
+  }
+}
+
+TEST(ConfigValidationTest, TheDefaultsAreValid) {
+  EXPECT_TRUE(ValidateServerConfig(Valid()).ok()) << ValidateServerConfig(Valid());
+}
+
+TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
+  using C = ServerConfig;
+  const struct {
+    const char* field;
+    std::function<void(C&)> spoil;
+  } cases[] = {
+      {"listen_address: ", [](C& c) { c.listen_address = ""; }},
+      {"listen_address: ", [](C& c) { c.listen_address = "localhost"; }},
+      {"listen_address: ", [](C& c) { c.listen_address = ":80"; }},
+      {"listen_address: ", [](C& c) { c.listen_address = "h:65536"; }},
+      {"listen_address: ", [](C& c) { c.listen_address = "h:-1"; }},
+      {"listen_address: ", [](C& c) { c.listen_address = "::1:80"; }},
+      {"metrics_address: ", [](C& c) { c.metrics_address = "h:x"; }},
+      {"models: ", [](C& c) { c.models.clear(); }},
+      {"models[0].path: ", [](C& c) { c.models[0].path = ""; }},
+      {"models[0].name: ", [](C& c) { c.models[0].name = ""; }},
+      {"models[0].name: ", [](C& c) { c.models[0].name = "a/b"; }},
+      {"models[0].name: ", [](C& c) { c.models[0].name = std::string(129, 'a'); }},
+      {"models[1].name: ", [](C& c) { c.models.push_back(c.models[0]); }},
+      {"models[0].weight_format: ", [](C& c) { c.models[0].weight_format = "fp64"; }},
+      {"models[0].slots: ", [](C& c) { c.models[0].slots = 0; }},
+      {"models[0].slots: ", [](C& c) { c.models[0].slots = 65'537; }},
+      {"models[0].max_step_tokens: ", [](C& c) { c.models[0].max_step_tokens = 64; }},
+      {"models[0].intra_op_threads: ", [](C& c) { c.models[0].intra_op_threads = -1; }},
+      {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
+      {"limits.max_queued_requests: ", [](C& c) { c.limits.max_queued_requests = 0; }},
+      {"limits.max_queued_tokens: ", [](C& c) { c.limits.max_queued_tokens = 1000; }},
+      {"limits.max_prompt_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 0; }},
+      {"limits.max_prompt_tokens: ", [](C& c) { c.limits.max_prompt_tokens = 0; }},
+      {"limits.default_max_tokens: ", [](C& c) { c.limits.default_max_tokens = 0; }},
+      {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},
+      {"limits.max_max_tokens: ", [](C& c) { c.limits.max_max_tokens = -5; }},
+      {"limits.max_stream_buffer_bytes: ", [](C& c) { c.limits.max_stream_buffer_bytes = 255; }},
+      {"limits.max_concurrent_streams: ", [](C& c) { c.limits.max_concurrent_streams = 0; }},
+      {"drain.lame_duck_ms: ", [](C& c) { c.drain.lame_duck = std::chrono::milliseconds(-1); }},
+      {"drain.grace_ms: ", [](C& c) { c.drain.grace = std::chrono::hours(2); }},
+      {"log.level: ", [](C& c) { c.log.level = "loud"; }},
+      {"log.format: ", [](C& c) { c.log.format = "xml"; }},
+  };
+  for (const auto& bad : cases) {
+    ServerConfig config = Valid();
+    bad.spoil(config);
+    const absl::Status status = ValidateServerConfig(config);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.field;
+    EXPECT_THAT(std::string(status.message()), StartsWith(bad.field));
+  }
+}
+
+TEST(ConfigValidationTest, AcceptsIpv6AndNoMetrics) {
+  ServerConfig config = Valid();
+  config.listen_address = "[::1]:0";
+  config.metrics_address = "";
+  EXPECT_TRUE(ValidateServerConfig(config).ok());
+}
+
+}  // namespace
+}  // namespace aft::server

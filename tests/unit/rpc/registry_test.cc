@@ -1,0 +1,180 @@
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/registry/model_registry.h"
+#include "tests/support/fake_model_runner.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+LoadedModel FakeModel(const LoadOptions& options) {
+  FakeModelRunner::Options fake;
+  fake.slots = options.slots;
+  fake.max_step_tokens = options.max_step_tokens;
+  LoadedModel model;
+  model.runner = std::make_unique<FakeModelRunner>(fake, std::make_shared<FakeModelControl>());
+  model.tokenizer = std::make_shared<FakeTokenizer>();
+  return model;
+}
+
+// A registry of the models "a" and "b" (folders of the same names), whose loader does what each
+// test says.
+class ModelRegistryTest : public testing::Test {
+ protected:
+  static ServerConfig Config(const std::vector<std::string>& names) {
+    ServerConfig config;
+    for (const std::string& name : names) {
+      ModelConfig model;
+      model.name = name;
+      model.path = name;
+      config.models.push_back(model);
+    }
+    return config;
+  }
+
+  void Make(const std::vector<std::string>& names) {
+    registry_ = std::make_unique<ModelRegistry>(
+        Config(names),
+        [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+          WaitUntilAllowed();
+          if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
+          return FakeModel(options);
+        },
+        prometheus_, [this] { OnChange(); });
+  }
+
+  void AllowLoads() {
+    MutexLock lock(mutex_);
+    allowed_ = true;
+    changed_.NotifyAll();
+  }
+
+  absl::Status WaitLoaded() {
+    MutexLock lock(mutex_);
+    while (!registry_->load_result().has_value()) changed_.Wait(mutex_);
+    return *registry_->load_result();
+  }
+
+  std::string broken_;
+  prometheus::Registry prometheus_;
+  std::unique_ptr<ModelRegistry> registry_;
+
+ private:
+  void WaitUntilAllowed() {
+    MutexLock lock(mutex_);
+    while (!allowed_) changed_.Wait(mutex_);
+  }
+  void OnChange() {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool allowed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {
+  Make({"a"});
+  registry_->StartLoading();
+  EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(registry_->Get("a")->state, ModelState::kLoading);
+  EXPECT_FALSE(registry_->Get("a")->info.has_value());
+  EXPECT_FALSE(registry_->load_result().has_value());
+  AllowLoads();
+  EXPECT_TRUE(WaitLoaded().ok());
+  const auto model = registry_->Acquire("a");
+  ASSERT_TRUE(model.ok());
+  EXPECT_EQ((*model)->name, "a");
+  EXPECT_EQ((*model)->version, "1");
+  EXPECT_EQ(registry_->Get("a")->state, ModelState::kReady);
+  EXPECT_EQ(registry_->Get("a")->info->architecture, "fake");
+}
+
+TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
+  Make({"a", "b"});
+  for (const absl::Status& status :
+       {registry_->Acquire("c").status(), registry_->Get("c").status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"a\", \"b\""));
+  }
+  EXPECT_EQ(registry_->FindCounters("c"), nullptr);
+  EXPECT_NE(registry_->FindCounters("b"), nullptr);
+}
+
+TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
+  Make({"a", "b"});
+  EXPECT_EQ(registry_->Acquire("").status().code(), absl::StatusCode::kInvalidArgument);
+  Make({"a"});
+  AllowLoads();
+  registry_->StartLoading();
+  EXPECT_TRUE(WaitLoaded().ok());
+  EXPECT_TRUE(registry_->Acquire("").ok());
+}
+
+TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
+  broken_ = "a";
+  Make({"a", "b"});
+  AllowLoads();
+  registry_->StartLoading();
+  EXPECT_TRUE(WaitLoaded().ok());
+  EXPECT_EQ(registry_->Get("a")->state, ModelState::kFailed);
+  EXPECT_EQ(registry_->Get("a")->error, "file: tensor: reason");
+  EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(registry_->Acquire("b").ok());
+}
+
+TEST_F(ModelRegistryTest, WithoutAnyReadyModelTheResultSaysWhy) {
+  broken_ = "a";
+  Make({"a"});
+  AllowLoads();
+  registry_->StartLoading();
+  EXPECT_EQ(WaitLoaded().message(), "no model could be loaded: \"a\": file: tensor: reason");
+}
+
+TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
+  ServerConfig config = Config({"a"});
+  registry_ = std::make_unique<ModelRegistry>(
+      config,
+      [](LoadOptions options) {
+        options.max_step_tokens = 2;  // less than slots + 1
+        return absl::StatusOr<LoadedModel>(FakeModel(options));
+      },
+      prometheus_, [] {});
+  registry_->StartLoading();
+  registry_->Shutdown(TimePoint::max());  // joins the loader
+  EXPECT_FALSE(registry_->Acquire("a").ok());
+  EXPECT_NE(registry_->Get("a")->state, ModelState::kReady);
+}
+
+TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
+  Make({"a"});
+  AllowLoads();
+  registry_->StartLoading();
+  EXPECT_TRUE(WaitLoaded().ok());
+  registry_->BeginDrain();
+  EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(registry_->Get("a")->state, ModelState::kDraining);
+  registry_->Shutdown(TimePoint::max());  // nothing runs: returns
+}
+
+TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
+  Make({"a", "b"});
+  registry_->StartLoading();
+  registry_->BeginDrain();
+  AllowLoads();
+  registry_->Shutdown(TimePoint::max());
+  for (const ModelStatus& model : registry_->List()) {
+    EXPECT_EQ(model.state, ModelState::kDraining);
+    EXPECT_FALSE(model.info.has_value());
+  }
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,128 @@
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/rpc/bind_error.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/model_service.h"
+#include "server/rpc/retry_hint.h"
+
+namespace aft::server {
+namespace {
+
+using grpc::health::v1::HealthCheckResponse;
+
+TEST(StatusTest, KeepsCodeAndMessageOfEveryStatus) {
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), "why");
+    const grpc::Status converted = ToGrpcStatus(status, "id-1");
+    EXPECT_EQ(static_cast<int>(converted.error_code()), code);
+    const bool defect = status.code() == absl::StatusCode::kInternal;
+    EXPECT_EQ(converted.error_message(), defect ? "internal error; request id id-1" : "why");
+  }
+  EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
+}
+
+TEST(RequestIdTest, NewIdsAreHexadecimalAndDiffer) {
+  const std::string id = NewRequestId();
+  EXPECT_THAT(id, testing::MatchesRegex("[0-9a-f]{32}"));
+  EXPECT_NE(id, NewRequestId());
+}
+
+TEST(HealthServiceTest, AnswersWhatWasSet) {
+  ActiveCalls active;
+  HealthService health(active);
+  EXPECT_EQ(health.Find(""), HealthCheckResponse::SERVICE_UNKNOWN);
+  health.SetServing({{"", true}, {"a", false}});
+  EXPECT_EQ(health.Find(""), HealthCheckResponse::SERVING);
+  EXPECT_EQ(health.Find("a"), HealthCheckResponse::NOT_SERVING);
+  health.SetServing({{"", false}});
+  EXPECT_EQ(health.Find(""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(health.Find("b"), HealthCheckResponse::SERVICE_UNKNOWN);
+}
+
+TEST(RetryHintTest, GrowsWithTheQueueAndTheLengthOfRequestsWithinBounds) {
+  RetryHint hint;
+  EXPECT_EQ(hint.After({.waiting = 0, .slots = 4}).count(), 100);
+  const auto before = hint.After({.waiting = 16, .slots = 4});
+  EXPECT_GT(before.count(), 100);
+  EXPECT_GT(hint.After({.waiting = 32, .slots = 4}), before);
+  for (int i = 0; i < 50; ++i) hint.Record(std::chrono::seconds(5));
+  EXPECT_GT(hint.After({.waiting = 16, .slots = 4}), before);
+  EXPECT_EQ(hint.After({.waiting = 1'000'000, .slots = 1}).count(), 60'000);
+}
+
+TEST(ActiveCallsTest, WaitsForNoneOrTheDeadline) {
+  ActiveCalls active;
+  active.WaitForNone(TimePoint::max());
+  active.Add();
+  active.WaitForNone(TimePoint::min());
+  active.Remove();
+  active.WaitForNone(TimePoint::max());
+}
+
+TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  void* raw = &address;
+  ASSERT_EQ(bind(fd, static_cast<sockaddr*>(raw), size), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  ASSERT_EQ(getsockname(fd, static_cast<sockaddr*>(raw), &size), 0);
+  EXPECT_EQ(ExplainBindError(absl::StrCat("127.0.0.1:", ntohs(address.sin_port))),
+            "Address already in use");
+  close(fd);
+  EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // an address of no machine
+}
+
+TEST(ModelCodecTest, EveryStateAndFieldTravels) {
+  ModelStatus status;
+  status.name = "m";
+  status.version = "2";
+  status.state = ModelState::kFailed;
+  status.error = "why";
+  status.slots = 5;
+  v1::Model model = EncodeModel(status);
+  EXPECT_EQ(model.state(), v1::MODEL_STATE_FAILED);
+  EXPECT_EQ(model.error(), "why");
+  EXPECT_EQ(model.slots(), 5);
+  EXPECT_EQ(model.architecture(), "");
+
+  status.info = ModelInfo{.architecture = "aft_local",
+                          .vocab_size = 257,
+                          .parameters = 3,
+                          .max_seq_len = 4,
+                          .state_bytes = 5,
+                          .weight_bytes = 6,
+                          .weight_format = "fp32",
+                          .device = "cpu"};
+  const std::pair<ModelState, v1::ModelState> states[] = {
+      {ModelState::kLoading, v1::MODEL_STATE_LOADING},
+      {ModelState::kReady, v1::MODEL_STATE_READY},
+      {ModelState::kDraining, v1::MODEL_STATE_DRAINING}};
+  for (const auto& [state, encoded] : states) {
+    status.state = state;
+    EXPECT_EQ(EncodeModel(status).state(), encoded);
+  }
+  model = EncodeModel(status);
+  EXPECT_EQ(model.architecture(), "aft_local");
+  EXPECT_EQ(model.vocab_size(), 257);
+  EXPECT_EQ(model.parameters(), 3);
+  EXPECT_EQ(model.max_seq_len(), 4);
+  EXPECT_EQ(model.state_bytes(), 5);
+  EXPECT_EQ(model.weight_bytes(), 6);
+  EXPECT_EQ(model.weight_format(), "fp32");
+  EXPECT_EQ(model.device(), "cpu");
+}
+
+}  // namespace
+}  // namespace aft::server
