@@ -19,6 +19,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/kernels/aft.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "model/kernels/exp-inl.h"
@@ -36,6 +37,7 @@ struct Row {
   float* state;
   int64_t position;
   int64_t length;
+  int64_t next_unit;  // floats from `state` to the state of the unit that comes after, or 0
 };
 
 // (n, D, m) of one channel tile; the three are hid floats apart.
@@ -134,6 +136,16 @@ class Tile {
     return params_.prefix_block > 0 ? t / params_.prefix_block : 0;
   }
 
+  // Decode steps read each ring once, from memory when many sequences are live: the next unit's
+  // rows are fetched while this one's are computed.
+  HWY_INLINE void PrefetchNext(int64_t row) const {
+    if (row_.next_unit == 0) return;
+    for (int i = 0; i < kVectors; ++i) {
+      hwy::Prefetch(k_ring_ + row + row_.next_unit + i * lanes_);
+      hwy::Prefetch(v_ring_ + row + row_.next_unit + i * lanes_);
+    }
+  }
+
   HWY_INLINE void CopyRing(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
     for (int64_t r = 0; r < ring_rows(); ++r) {
       for (int i = 0; i < kVectors; ++i) {
@@ -211,38 +223,37 @@ class Tile {
         }
       });
     }
-    const auto weight = [&](int i, V key, V bias) HWY_ATTR {
-      V x = hn::Add(hn::Sub(key, max[i]), bias);
-      if constexpr (kWide) x = hn::Sub(x, shift[i]);
-      return Exp(d_, x);
-    };
-
     V num[kVectors];
     V den[kVectors];
     for (int i = 0; i < kVectors; ++i) num[i] = den[i] = hn::Zero(d_);
+    // Adds exp(key - M + bias) * (value, mass) to the sums, for all channels of the tile.
+    const auto add = [&](const auto& key, V bias, const auto& value, const auto& mass) HWY_ATTR {
+      V e[kVectors];
+      for (int i = 0; i < kVectors; ++i) {
+        e[i] = hn::Add(hn::Sub(key(i), max[i]), bias);
+        if constexpr (kWide) e[i] = hn::Sub(e[i], shift[i]);
+      }
+      ExpEach<kVectors>(d_, e);
+      for (int i = 0; i < kVectors; ++i) {
+        num[i] = hn::MulAdd(e[i], value(i), num[i]);
+        den[i] = mass(e[i], i, den[i]);
+      }
+    };
+    const auto one = [](V e, int, V sum) HWY_ATTR { return hn::Add(sum, e); };
     for (const Prefix<kVectors, D>* prefix : {before, own}) {
       if (prefix == nullptr) continue;
-      for (int i = 0; i < kVectors; ++i) {
-        const V e = weight(i, prefix->Max(d_, i), hn::Zero(d_));
-        num[i] = hn::MulAdd(e, prefix->Num(d_, i), num[i]);
-        den[i] = hn::MulAdd(e, prefix->Den(d_, i), den[i]);
-      }
+      add([&](int i) HWY_ATTR { return prefix->Max(d_, i); }, hn::Zero(d_),
+          [&](int i) HWY_ATTR { return prefix->Num(d_, i); },
+          [&](V e, int i, V sum) HWY_ATTR { return hn::MulAdd(e, prefix->Den(d_, i), sum); });
     }
     ForRing(t, in_ring, [&](int64_t age, int64_t row) HWY_ATTR {
-      const V bias = hn::Set(d_, w[age]);
-      for (int i = 0; i < kVectors; ++i) {
-        const V e = weight(i, Load(k_ring_ + row, i), bias);
-        num[i] = hn::MulAdd(e, Load(v_ring_ + row, i), num[i]);
-        den[i] = hn::Add(den[i], e);
-      }
+      PrefetchNext(row);
+      add([&](int i) HWY_ATTR { return Load(k_ring_ + row, i); }, hn::Set(d_, w[age]),
+          [&](int i) HWY_ATTR { return Load(v_ring_ + row, i); }, one);
     });
     if (s > 0) {
-      const V bias = hn::Set(d_, w[0]);
-      for (int i = 0; i < kVectors; ++i) {
-        const V e = weight(i, k[i], bias);
-        num[i] = hn::MulAdd(e, v[i], num[i]);
-        den[i] = hn::Add(den[i], e);
-      }
+      add([&](int i) HWY_ATTR { return k[i]; }, hn::Set(d_, w[0]),
+          [&](int i) HWY_ATTR { return v[i]; }, one);
     }
     float* y = row_.y + i_token * row_.y_stride;
     for (int i = 0; i < kVectors; ++i) {
@@ -339,13 +350,19 @@ void Forward(const AftParams& params, const RaggedBatch& batch, const float* qkv
       }
       continue;
     }
-    const Row row = {qkv + token * qkv_stride,
-                     qkv_stride,
-                     y + token * y_stride,
-                     y_stride,
-                     state + batch.slot[r] * slot_stride,
-                     batch.position[r],
-                     length};
+    Row row = {qkv + token * qkv_stride,
+               qkv_stride,
+               y + token * y_stride,
+               y_stride,
+               state + batch.slot[r] * slot_stride,
+               batch.position[r],
+               length,
+               0};
+    if (length == 1 && unit + 1 < end) {
+      const int32_t next_slot = std::max(batch.slot[(unit + 1) / tiles], 0);
+      row.next_unit =
+          (next_slot - batch.slot[r]) * slot_stride + (unit + 1) % tiles * kAftTile - channel;
+    }
     // Four vectors at once keep four independent chains in flight; the rest in narrower steps. A
     // channel's result does not depend on which of these it falls into.
     const hn::ScalableTag<float> d;

@@ -33,35 +33,52 @@ HWY_INLINE V AtMost(D d, float high, V x) {
 #endif
 }
 
-// exp(x) for x <= 88, to 1.5 ulp; below -87.3 the result stays at 2^-126, where it weighs nothing
-// beside terms near 1. NaN stays NaN. Exactly 1 at 0.
+// x[i] = exp(x[i]) for x[i] <= 88, to 1.5 ulp; below -87.3 the result stays at 2^-126, where it
+// weighs nothing beside terms near 1. NaN stays NaN. Exactly 1 at 0.
 //
-// Every lane gets the same operations in the same order whatever the vector's width. Taylor-like
-// minimax polynomial of degree 5 on +-ln(2)/2, relative error 9e-8.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Exp(D d, V x) {
+// Every lane gets the same operations in the same order whatever the vector's width and kCount. The
+// vectors go through the steps side by side: one exponential is a chain of 15 dependent operations,
+// and chain after chain fills the CPU's schedulers with operations that wait.
+// Minimax polynomial of degree 5 on +-ln(2)/2, relative error 9e-8.
+template <int kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void ExpEach(D d, V* x) {
   const hn::RebindToSigned<D> di;
-  x = AtLeast(d, -87.33F, x);
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
   const V magic = hn::Set(d, 12582912.0F);
-  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504F), magic);
-  const V n = hn::Sub(shifted, magic);
+  V shifted[kCount];
+  V r[kCount];
+  V p[kCount];
+  for (int i = 0; i < kCount; ++i) x[i] = AtLeast(d, -87.33F, x[i]);
+  for (int i = 0; i < kCount; ++i) shifted[i] = hn::MulAdd(x[i], hn::Set(d, 1.44269504F), magic);
+  for (int i = 0; i < kCount; ++i) {
+    const V n = hn::Sub(shifted[i], magic);
 #if HWY_NATIVE_FMA
-  // The constant's error times n stays below 3e-7 for the smallest results and 1e-8 for those that
-  // count.
-  const V r = hn::NegMulAdd(n, hn::Set(d, 0.693147182F), x);
+    // The constant's error times n stays below 3e-7 for the smallest results and 1e-8 for those
+    // that count.
+    r[i] = hn::NegMulAdd(n, hn::Set(d, 0.693147182F), x[i]);
 #else
-  // Without FMA n * ln(2) would be rounded: split ln(2) so that the first product is exact.
-  const V r = hn::Sub(hn::Sub(x, hn::Mul(n, hn::Set(d, 0.693359375F))),
-                      hn::Mul(n, hn::Set(d, -2.12194440e-4F)));
+    // Without FMA n * ln(2) would be rounded: split ln(2) so that the first product is exact.
+    r[i] = hn::Sub(hn::Sub(x[i], hn::Mul(n, hn::Set(d, 0.693359375F))),
+                   hn::Mul(n, hn::Set(d, -2.12194440e-4F)));
 #endif
-  V p = hn::Set(d, 0.008290272206F);
-  p = hn::MulAdd(p, r, hn::Set(d, 0.041898161173F));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.166676387191F));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.499991476536F));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.999999701977F));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0F));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+  }
+  for (int i = 0; i < kCount; ++i) {
+    p[i] = hn::MulAdd(hn::Set(d, 0.008290272206F), r[i], hn::Set(d, 0.041898161173F));
+  }
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], hn::Set(d, 0.166676387191F));
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], hn::Set(d, 0.499991476536F));
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], hn::Set(d, 0.999999701977F));
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], hn::Set(d, 1.0F));
+  for (int i = 0; i < kCount; ++i) {
+    const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted[i]));
+    x[i] = hn::BitCast(d, hn::Add(hn::BitCast(di, p[i]), exponent));
+  }
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  ExpEach<1>(d, &x);
+  return x;
 }
 
 // 1 + exp(-q): the divisor of a sigmoid gate. Finite for every finite q; about 1e38 from q = -88
