@@ -1,0 +1,237 @@
+// The real program with a tiny random checkpoint, and the libraries that it puts into one process.
+#include "tests/unit/client/process.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/randn.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/network/tensors.h"
+#include "model/runtime/load.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/unit/client/tcp_gate.h"
+
+namespace aft::server {
+namespace {
+
+using client::Process;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kEndless = 1'000'000;
+
+// A folder that holds the checkpoint "tiny" and whatever else a test writes.
+class ServerProcessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = testing::TempDir() + "aft_process_XXXXXX";
+    ASSERT_NE(mkdtemp(dir_.data()), nullptr);
+    model_ = dir_ + "/tiny";
+    ready_file_ = dir_ + "/ready";
+    NetworkConfig config;
+    config.vocab_size = 257;
+    config.d_model = 16;
+    config.n_layers = 2;
+    config.d_ff = 32;
+    config.mixer.kind = MixerKind::kAftLocal;
+    config.mixer.window = 4;
+    TensorMap tensors;
+    for (const TensorSpec& spec : ExpectedTensors(config)) {
+      tensors[spec.name] = at::randn(spec.shape);
+    }
+    const absl::Status written = WriteCheckpoint(model_, config, tensors);
+    ASSERT_TRUE(written.ok()) << written;
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  std::vector<std::string> Command(std::vector<std::string> more = {}) const {
+    std::vector<std::string> command = {AFT_SERVER, "--model=" + model_,
+                                        "--listen_address=127.0.0.1:0", "--metrics_address=none",
+                                        "--ready_file=" + ready_file_};
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  }
+
+  // The gRPC address, once the server is ready. A server that never is fails the test after
+  // minutes.
+  std::string WaitReady() const {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+    while (!std::filesystem::exists(ready_file_)) {
+      if (std::chrono::steady_clock::now() > give_up) {
+        ADD_FAILURE() << "the server did not become ready";
+        return "127.0.0.1:1";
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    std::ifstream file(ready_file_);
+    std::string address;
+    std::getline(file, address);
+    return address;
+  }
+
+  static v1::GenerateRequest TinyRequest(uint32_t max_tokens) {
+    v1::GenerateRequest request = Request("It is a truth", max_tokens);
+    request.set_model("tiny");
+    return request;
+  }
+
+  // Runs to the end, which must have this exit code and say this on standard error.
+  static void ExpectExit(const std::vector<std::string>& command, int code,
+                         const std::string& message) {
+    Process process(command);
+    EXPECT_EQ(process.Wait(), code) << process.err();
+    EXPECT_THAT(process.err(), HasSubstr(message));
+  }
+
+  std::string dir_;
+  std::string model_;
+  std::string ready_file_;
+};
+
+TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
+  Process process(Command());
+  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady()));
+  std::vector<TokenId> first;
+  for (int i = 0; i < 2; ++i) {
+    Stream stream(*stub, TinyRequest(50));
+    const grpc::Status status = stream.Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(stream.tokens.size(), 50);
+    if (i == 0) first = stream.tokens;
+    EXPECT_EQ(stream.tokens, first);
+  }
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+  EXPECT_FALSE(std::filesystem::exists(ready_file_));
+  EXPECT_THAT(process.err(), HasSubstr("default_max_tokens: 256"));  // the effective config
+  EXPECT_THAT(process.err(), HasSubstr("request.done"));
+  EXPECT_THAT(process.err(), HasSubstr("server.stopped"));
+  EXPECT_EQ(process.out(), "");
+}
+
+TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
+  Process process(Command());
+  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady()));
+  Stream stream(*stub, TinyRequest(5000));
+  ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
+  process.Signal(SIGTERM);
+  const grpc::Status status = stream.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(stream.tokens.size(), 5000);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+}
+
+TEST_F(ServerProcessTest, ASecondSignalEndsItAtOnce) {
+  Process process(Command());
+  const auto channel = TestServer::Connect(WaitReady());
+  auto stub = v1::InferenceService::NewStub(channel);
+  Stream stream(*stub, TinyRequest(kEndless));
+  ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
+  auto health = grpc::health::v1::Health::NewStub(channel);
+  grpc::ClientContext context;
+  auto watch = health->Watch(&context, {});
+  grpc::health::v1::HealthCheckResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  process.Signal(SIGINT);
+  ASSERT_TRUE(watch->Read(&response));  // it drains
+  EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  watch->Finish();
+}
+
+TEST_F(ServerProcessTest, ABadCommandLineOrConfigIsOneLineAndADocumentedCode) {
+  ExpectExit({AFT_SERVER, "--modle=x"}, 1, "modle");
+  ExpectExit({AFT_SERVER, "--model=x", "y"}, 1, "unexpected argument 'y'");
+  ExpectExit({AFT_SERVER}, 2, "--config FILE or --model DIR is needed");
+  ExpectExit({AFT_SERVER, "--config=" + dir_ + "/none"}, 2, dir_ + "/none");
+  const std::string config = dir_ + "/server.textproto";
+  std::ofstream(config) << "models { path: 'tiny' }\nlistenaddress: 'x'\n";
+  ExpectExit({AFT_SERVER, "--config=" + config}, 2, "server.textproto:2:14: ");
+  std::ofstream(config) << "models { path: 'tiny' slots: -1 }\n";
+  ExpectExit({AFT_SERVER, "--config=" + config}, 2,
+             config + ": models[0].slots: must be in [1, 65536], got -1");
+}
+
+TEST_F(ServerProcessTest, PrintsVersionAndEffectiveConfig) {
+  Process version({AFT_SERVER, "--version"});
+  EXPECT_EQ(version.Wait(), 0);
+  EXPECT_THAT(version.out(), HasSubstr("aft-server 0."));
+  EXPECT_THAT(version.out(), HasSubstr("LibTorch 2.11"));
+  Process config(Command({"--print_config"}));
+  EXPECT_EQ(config.Wait(), 0);
+  EXPECT_THAT(config.out(), HasSubstr("name: \"tiny\""));
+  EXPECT_THAT(config.out(), HasSubstr("listen_address: \"127.0.0.1:0\""));
+}
+
+TEST_F(ServerProcessTest, APortInUseIsNamed) {
+  client::SilentPort taken;
+  ExpectExit(Command({"--listen_address=" + taken.address()}), 3,
+             "cannot listen on " + taken.address() + ": Address already in use");
+}
+
+TEST_F(ServerProcessTest, ACorruptCheckpointIsNamedAndNotServed) {
+  const std::string weights = model_ + "/model.safetensors";
+  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 4);
+  ExpectExit(Command(), 4, weights);
+  std::filesystem::remove(weights);
+  ExpectExit(Command(), 4, weights);
+  std::ofstream(model_ + "/config.json") << "{}";
+  ExpectExit(Command(), 4, model_ + "/config.json");
+  EXPECT_FALSE(std::filesystem::exists(ready_file_));
+}
+
+// gRPC, protobuf and LibTorch in one process: matrix products are right while streams run.
+TEST_F(ServerProcessTest, GrpcProtobufAndLibTorchCoexist) {
+  ServerConfig config = TestConfig();
+  config.models[0].name = "tiny";
+  config.models[0].path = model_;
+  TestServer server(config, LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  std::atomic<bool> done = false;
+  std::vector<std::thread> clients;
+  std::atomic<int> streams = 0;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      do {
+        Stream stream(server.inference(), TinyRequest(100));
+        EXPECT_TRUE(stream.Finish().ok());
+        EXPECT_EQ(stream.tokens.size(), 100);
+        ++streams;
+      } while (!done);
+    });
+  }
+  constexpr int64_t kSize = 70;
+  do {
+    const at::Tensor a = at::randn({kSize, kSize});
+    const at::Tensor b = at::randn({kSize, kSize});
+    const at::Tensor product = at::mm(a, b);
+    const float* x = a.const_data_ptr<float>();
+    const float* y = b.const_data_ptr<float>();
+    const float* z = product.const_data_ptr<float>();
+    for (int64_t i = 0; i < kSize; ++i) {
+      for (int64_t j = 0; j < kSize; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < kSize; ++k) sum += double{x[i * kSize + k]} * y[k * kSize + j];
+        ASSERT_NEAR(z[i * kSize + j], sum, 1e-3);
+      }
+    }
+  } while (streams < 20);
+  done = true;
+  for (std::thread& thread : clients) thread.join();
+}
+
+}  // namespace
+}  // namespace aft::server
