@@ -2,20 +2,20 @@
 FROM debian:bookworm-slim AS build
 ENV XDG_CACHE_HOME=/cache
 WORKDIR /src
-# The package lists live in ./dev alone. Wheels come from build/image/wheels where ./dev image has laid
+# The package lists live in ./dev alone. Wheels come from build/wheels where ./dev image has laid
 # them into the context, else from the index.
 COPY dev ./
 RUN --mount=type=bind,target=/context \
     mkdir -p /cache/aft-serve && \
-    if [ -d /context/build/image/wheels ]; then \
-      ln -s /context/build/image/wheels /cache/aft-serve/wheels; \
+    if [ -d /context/build/wheels ]; then \
+      ln -s /context/build/wheels /cache/aft-serve/wheels; \
     fi && \
     ./dev setup && \
     rm -rf /cache/aft-serve/wheels
 COPY . .
 RUN --mount=type=cache,target=/cache/aft-serve/ccache \
-    ./dev build aft-server aftctl aftload && \
-    cmake --install build/default --prefix /opt/aft --strip
+    ./dev build --preset image && \
+    cmake --install build/image --prefix /opt/aft --strip
 
 FROM debian:bookworm-slim
 LABEL org.opencontainers.image.title="aft-serve" \

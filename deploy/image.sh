@@ -50,14 +50,14 @@ image() {
   local version tag name=aft-serve-check waited prompt='It is a truth universally acknowledged, that' rc
   setup
   find_model
-  mkdir -p "$CACHE/image" "$LOGS" build/image
+  mkdir -p "$CACHE/image" "$LOGS"
   choose_engine
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   tag="aft-serve:$version"
-  rm -rf build/image/wheels
-  cp -rl "$CACHE/wheels" build/image/wheels 2>/dev/null || cp -r "$CACHE/wheels" build/image/
+  rm -rf build/wheels
+  cp -rl "$CACHE/wheels" build/wheels 2>/dev/null || cp -r "$CACHE/wheels" build/wheels
   step image "Building the image $tag" "${BUILD[@]}" -t "$tag" .
-  rm -rf build/image
+  rm -rf build/wheels
 
   "${ENGINE[@]}" rm -f "$name" >/dev/null 2>&1 || true
   trap '"${ENGINE[@]}" rm -f aft-serve-check >/dev/null 2>&1 || true' EXIT
