@@ -140,7 +140,7 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Acquire(
     }
     name = entries_.front()->config.name;
   }
-  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(name));
   MutexLock lock(mutex_);
   switch (entry->state) {
     case ModelState::kReady:
@@ -148,6 +148,7 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Acquire(
     case ModelState::kLoading:
       return absl::UnavailableError(absl::StrCat("model \"", name, "\" is loading"));
     case ModelState::kDraining:
+      entry->metrics.rejected(Rejection::kDraining).Increment();
       return absl::UnavailableError("the server is draining");
     case ModelState::kFailed:
       break;
@@ -179,10 +180,10 @@ absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name) const {
   return Describe(*entry);
 }
 
-RequestCounters* ModelRegistry::FindCounters(absl::string_view name) {
-  if (name.empty() && entries_.size() == 1) return &entries_.front()->metrics.requests;
+ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) {
+  if (name.empty() && entries_.size() == 1) return &entries_.front()->metrics;
   absl::StatusOr<Entry*> entry = Find(name);
-  return entry.ok() ? &(*entry)->metrics.requests : nullptr;
+  return entry.ok() ? &(*entry)->metrics : nullptr;
 }
 
 void ModelRegistry::BeginDrain() {

@@ -79,8 +79,9 @@ class ModelRegistry {
   // NOT_FOUND names the models there are.
   absl::StatusOr<ModelStatus> Get(absl::string_view name) const;
 
-  // Counters of requests for that model in whatever state; nullptr when there is none of that name.
-  RequestCounters* FindCounters(absl::string_view name);
+  // Metrics of that model in whatever state, with Acquire's rule for an empty name; nullptr when
+  // there is none of that name. They live as long as the registry.
+  ModelMetrics* FindMetrics(absl::string_view name);
 
   // Ready models turn draining: Acquire refuses them, their engines finish what they have. Loading
   // stops after the model in progress. Idempotent.

@@ -71,22 +71,27 @@ absl::Status GenerateCall::Submit(const grpc::ByteBuffer& bytes) {
   AFT_RETURN_IF_ERROR(Parse(bytes, message));
   model_name_ = message.model();
   with_logprobs_ = message.output().has_top_logprobs();
+  metrics_ = environment_.registry.FindMetrics(model_name_);
   AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(model_name_));
 
   Engine& engine = *model_->engine;
-  AFT_ASSIGN_OR_RETURN(GenerationRequest request,
-                       DecodeGenerateRequest(message, environment_.limits, *model_->tokenizer,
-                                             engine.model_info().vocab_size, RandomUint64()));
-  request.id = id_;
-  request.arrival = arrival_;
-  request.deadline = deadline_;
+  absl::StatusOr<GenerationRequest> request =
+      DecodeGenerateRequest(message, environment_.limits, *model_->tokenizer,
+                            engine.model_info().vocab_size, RandomUint64());
+  if (!request.ok()) {
+    metrics_->rejected(Rejection::kInvalid).Increment();
+    return request.status();
+  }
+  request->id = id_;
+  request->arrival = arrival_;
+  request->deadline = deadline_;
   v1::Started* started = outgoing_.mutable_started();
   started->set_model(model_->name);
   started->set_model_version(model_->version);
-  started->set_seed(request.sampling.seed);
-  started->set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
+  started->set_seed(request->sampling.seed);
+  started->set_prompt_tokens(static_cast<uint32_t>(request->prompt.size()));
 
-  absl::StatusOr<Engine::Handle> handle = engine.Submit(std::move(request), shared_from_this());
+  absl::StatusOr<Engine::Handle> handle = engine.Submit(*std::move(request), shared_from_this());
   if (absl::IsResourceExhausted(handle.status())) {
     context_.AddTrailingMetadata(
         kRetryAfterKey, absl::StrCat(environment_.retry_hint.After(engine.load()).count()));
@@ -208,8 +213,8 @@ absl::StatusCode GenerateCall::FinalCode(const Outcome& outcome) const {
 }
 
 void GenerateCall::Report(const Outcome& outcome, absl::StatusCode code) {
-  RequestCounters* counters = environment_.registry.FindCounters(model_name_);
-  (counters != nullptr ? *counters : environment_.metrics.requests_without_model).Increment(code);
+  (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
+      .Increment(code);
   if (model_ != nullptr && outcome.status.ok()) {
     environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
   }

@@ -83,6 +83,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::string id_;
   std::string model_name_;  // as requested
   bool with_logprobs_ = false;
+  ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
 
   std::shared_ptr<GenerateCall> self_;  // until OnDone

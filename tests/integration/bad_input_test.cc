@@ -94,8 +94,11 @@ ServerConfig SmallLimits() {
 }
 
 TEST(BadInputTest, EveryBadFieldIsNamedAndTheServerGoesOn) {
-  TestServer server(SmallLimits());
-  for (const BadField& bad : BadFields()) {
+  ServerConfig config = SmallLimits();
+  config.metrics_address = "127.0.0.1:0";
+  TestServer server(config);
+  const std::vector<BadField> bad_fields = BadFields();
+  for (const BadField& bad : bad_fields) {
     v1::GenerateRequest request = Request("prompt", 5);
     bad.spoil(request);
     Stream stream(server.inference(), request);
@@ -105,6 +108,9 @@ TEST(BadInputTest, EveryBadFieldIsNamedAndTheServerGoesOn) {
     EXPECT_EQ(stream.started_count, 0);
     ExpectServes(server);
   }
+  const auto refused = static_cast<double>(bad_fields.size());
+  EXPECT_EQ(server.Metric("aft_requests_total{code=\"INVALID_ARGUMENT\",model=\"fake\"}"), refused);
+  EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"invalid\"}"), refused);
 }
 
 TEST(BadInputTest, ABadRequestIdIsRefused) {

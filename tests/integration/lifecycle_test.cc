@@ -29,6 +29,7 @@ TEST(LifecycleTest, DrainRefusesNewRequestsAndLetsRunningOnesFinish) {
   EXPECT_EQ(server.server().lifecycle(), Lifecycle::kDraining);
   Stream refused(server.inference(), Request("late", 1));
   EXPECT_EQ(refused.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"draining\"}"), 1);
 
   server.control().Resume();
   EXPECT_TRUE(running.Finish().ok());

@@ -40,7 +40,7 @@ class ServerProcessTest : public testing::Test {
     model_ = dir_ + "/tiny";
     ready_file_ = dir_ + "/ready";
     NetworkConfig config;
-    config.vocab_size = 257;
+    config.vocab_size = 256;
     config.d_model = 16;
     config.n_layers = 2;
     config.d_ff = 32;

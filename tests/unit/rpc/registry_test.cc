@@ -104,8 +104,8 @@ TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(std::string(status.message()), HasSubstr("\"a\", \"b\""));
   }
-  EXPECT_EQ(registry_->FindCounters("c"), nullptr);
-  EXPECT_NE(registry_->FindCounters("b"), nullptr);
+  EXPECT_EQ(registry_->FindMetrics("c"), nullptr);
+  EXPECT_NE(registry_->FindMetrics("b"), nullptr);
 }
 
 TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
