@@ -12,9 +12,15 @@ RUN --mount=type=bind,target=/context \
     fi && \
     ./dev setup && \
     rm -rf /cache/aft-serve/wheels
-COPY . .
+COPY CMakeLists.txt CMakePresets.json ./
+COPY base base
+COPY cmake cmake
+COPY proto proto
+COPY model model
+COPY server server
+COPY client client
 RUN --mount=type=cache,target=/cache/aft-serve/ccache \
-    ./dev build --preset image && \
+    ./dev build --preset image aft-server aftctl aftload && \
     cmake --install build/image --prefix /opt/aft --strip
 
 FROM debian:bookworm-slim
