@@ -78,8 +78,9 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   runner_options.slots = options.slots;
   runner_options.max_step_tokens = options.max_step_tokens;
   runner_options.threads = Threads(options);
-  // Loading runs LibTorch operators; without this they would use a team of all cores.
-  at::set_num_threads(runner_options.threads);
+  // LibTorch only loads here; steps run on our own threads. Without this it would start a team of
+  // OpenMP threads, one per core.
+  at::set_num_threads(1);
   const c10::InferenceMode inference;
 
   std::string tokenizer;
