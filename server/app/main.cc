@@ -152,6 +152,7 @@ int Serve(const ServerConfig& config) {
     }
     log::Info("server.ready", {{"address", server->address()}});
   } else if (!absl::IsCancelled(ready)) {
+    server->Drain();  // before the line that says why, so that it is the last
     return Fail(kExitNoModel, ready.message());
   }
   server->Wait();
@@ -167,6 +168,10 @@ int Main(int argc, char** argv) {
   usage.version_string = VersionText;
   usage.contains_helpshort_flags = usage.contains_help_flags = [](absl::string_view file) {
     return absl::EndsWith(file, "app/main.cc");
+  };
+  usage.normalize_filename = [](absl::string_view file) {  // not the builder's whole path
+    const size_t start = file.rfind("server/app/");
+    return std::string(start == absl::string_view::npos ? file : file.substr(start));
   };
   absl::SetFlagsUsageConfig(usage);
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);

@@ -165,11 +165,15 @@ TEST_F(ServerProcessTest, ABadCommandLineOrConfigIsOneLineAndADocumentedCode) {
              config + ": models[0].slots: must be in [1, 65536], got -1");
 }
 
-TEST_F(ServerProcessTest, PrintsVersionAndEffectiveConfig) {
+TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   Process version({AFT_SERVER, "--version"});
   EXPECT_EQ(version.Wait(), 0);
   EXPECT_THAT(version.out(), HasSubstr("aft-server 0."));
   EXPECT_THAT(version.out(), HasSubstr("LibTorch 2.11"));
+  Process help({AFT_SERVER, "--help"});
+  EXPECT_EQ(help.Wait(), 0);
+  EXPECT_THAT(help.out(), HasSubstr("Exit codes"));
+  EXPECT_THAT(help.out(), HasSubstr("--ready_file"));
   Process config(Command({"--print_config"}));
   EXPECT_EQ(config.Wait(), 0);
   EXPECT_THAT(config.out(), HasSubstr("name: \"tiny\""));
