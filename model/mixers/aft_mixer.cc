@@ -47,8 +47,14 @@ StateSpec AftMixer::state_spec() const {
 
 void AftMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                        const Workspace& workspace) const {
+  if (batch.rows == 0) return;
+  // Exponentials per channel below which a second thread costs more than it brings: about 8 us.
+  constexpr int64_t kWorkPerThread = 1024;
+  const int64_t tokens_per_row = batch.offset[batch.rows] / batch.rows;
+  const int64_t unit_work = (params_.window + 4) * std::max<int64_t>(tokens_per_row, 1);
+  const int64_t grain = std::max<int64_t>(kWorkPerThread / unit_work, 1);
   workspace.executor->For(
-      kernels::AftUnits(params_, batch.rows), 1, [&](int64_t begin, int64_t end, int thread) {
+      kernels::AftUnits(params_, batch.rows), grain, [&](int64_t begin, int64_t end, int thread) {
         kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
                             out.data, out.stride,
                             workspace.scratch + thread * workspace.scratch_stride, begin, end);
