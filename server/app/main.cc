@@ -4,8 +4,8 @@
 //   aft-server --config server.textproto   see proto/aft/config/v1/server_config.proto
 //
 // Exit codes:
-//   0        drained after SIGTERM or SIGINT; --help; --version; --print_config
-//   1        bad command line
+//   0        drained after SIGTERM or SIGINT; --version; --print_config
+//   1        bad command line; --help (Abseil's flag library ends so)
 //   2        the config cannot be read or is invalid
 //   3        an address cannot be listened on, or --ready_file cannot be written
 //   4        no model could be loaded
