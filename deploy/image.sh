@@ -12,7 +12,7 @@ choose_engine() {
   apt_install image "${IMAGE_PACKAGES[@]}"
   local storage=(--storage-driver overlay --root "$CACHE/image/storage" --runroot /run/aft-serve-image)
   ENGINE=(podman "${storage[@]}")
-  BUILD=(buildah "${storage[@]}" bud --isolation chroot --pull-never --network host --format docker)
+  BUILD=(buildah "${storage[@]}" bud --layers --isolation chroot --pull-never --network host --format docker)
   cat >"$CACHE/image/containers.conf" <<'END'
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
