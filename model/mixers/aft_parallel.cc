@@ -1,6 +1,8 @@
 #include "model/mixers/aft_parallel.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
@@ -8,10 +10,10 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/clamp_min.h"
 #include "ATen/ops/constant_pad_nd.h"
+#include "ATen/ops/cummax.h"
 #include "ATen/ops/exp.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/maximum.h"
-#include "ATen/ops/ones.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
@@ -20,24 +22,51 @@
 namespace aft {
 namespace {
 
-// exp(-60) and its inverse leave room for products and gradients in fp32 and bf16. It is nothing
-// beside the largest weight of 1, for empty places too, and a row with nothing larger stays finite.
+// The matrix product sees weights relative to the largest key of a block pair, later tokens
+// included. Weights below exp(-60) are raised to it, which keeps everything finite in fp32 and
+// bf16; it is nothing beside a row's own largest weight as long as that is above exp(-30).
 constexpr double kLowestExponent = -60;
+constexpr double kMaxRise = 30;
 
-// exp(w) over C + L key columns for L query rows: 0 in the future, 1 outside the window.
+// w over C + L key columns for L query rows: -inf in the future, 0 outside the window.
 // band_rows [R, L, s] (R blocks, or 1 for all of them) -> [R, L, C + L].
-at::Tensor WeightMatrix(const at::Tensor& band_rows, int64_t window, int64_t context,
-                        int64_t length, const at::TensorOptions& options) {
+at::Tensor BiasMatrix(const at::Tensor& band_rows, int64_t window, int64_t context, int64_t length,
+                      const at::TensorOptions& options) {
   const at::Tensor row = at::arange(length).unsqueeze(1);
   const at::Tensor column = at::arange(context + length).unsqueeze(0);
   const at::Tensor offset = row + context - column;  // t - t'
-  const at::Tensor causal = offset.ge(0).to(options.dtype());
-  if (window == 0) return causal.unsqueeze(0);
-  const at::Tensor index = offset.clamp(0, window - 1)
-                               .unsqueeze(0)
-                               .expand({band_rows.size(0), length, context + length});
-  const at::Tensor weights = at::exp(band_rows.gather(2, index));
-  return at::where(offset.lt(window), weights, at::ones({}, options)) * causal;
+  at::Tensor bias = at::zeros({1, length, context + length}, options);
+  if (window > 0) {
+    const at::Tensor index = offset.clamp(0, window - 1)
+                                 .unsqueeze(0)
+                                 .expand({band_rows.size(0), length, context + length});
+    bias = at::where(offset.lt(window), band_rows.gather(2, index), bias);
+  }
+  return bias.masked_fill(offset.lt(0), -std::numeric_limits<double>::infinity());
+}
+
+// num / den for some channels, row by row: the difference to the row's own maximum comes first. k
+// and v [B, R, C + L, n], bias [R or 1, L, C + L]; the carry's sums [B, n], or undefined -> [B, R,
+// L, n].
+at::Tensor ExactRatio(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
+                      const AftCarry& sums) {
+  const int64_t length = bias.size(1);
+  const int64_t columns = bias.size(2);
+  at::Tensor max = std::get<0>(at::cummax(k.detach(), 2)).slice(2, columns - length, columns);
+  const auto spread = [&](const at::Tensor& x) {
+    return x.to(k.scalar_type()).unsqueeze(1).unsqueeze(1);  // [B, 1, 1, n]
+  };
+  if (sums.max.defined()) max = at::maximum(max, spread(sums.max));
+  const at::Tensor weight =
+      at::exp((k.unsqueeze(2) - max.unsqueeze(3)) + bias.unsqueeze(0).unsqueeze(4));
+  at::Tensor num = (weight * v.unsqueeze(2)).sum(3);
+  at::Tensor den = weight.sum(3);
+  if (sums.max.defined()) {
+    const at::Tensor scale = at::exp(spread(sums.max) - max);
+    num = num + scale * spread(sums.num);
+    den = den + scale * spread(sums.den);
+  }
+  return num / den;
 }
 
 // Adds keys and values [B, N, hid] to the carry's sums of older tokens.
@@ -72,6 +101,7 @@ at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t
   const int64_t tokens = packed.size(1);
   const int64_t hid = packed.size(2) / 3;
   const bool blocks = prefix_block > 0;
+  const bool prefix = carry != nullptr && !blocks;  // the carry has sums of older tokens
   // Without blocks the whole segment is one block, and what came before is the carry alone.
   const int64_t length = blocks ? prefix_block : tokens;
   const int64_t count = (tokens + length - 1) / length;
@@ -104,7 +134,7 @@ at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t
   const at::Tensor block_v = v.unfold(1, context + length, length).transpose(2, 3);
 
   at::Tensor anchor = block_k.detach().amax(2, /*keepdim=*/true);
-  if (carry != nullptr && !blocks) {
+  if (prefix) {
     anchor = at::maximum(anchor, carry->max.to(k.scalar_type()).view({batch, 1, 1, hid}));
   }
   const at::Tensor e = at::exp(at::clamp_min(block_k - anchor, kLowestExponent));
@@ -120,25 +150,47 @@ at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t
                       .view({count, length, window});
     }
   }
-  const at::Tensor weights =
-      WeightMatrix(band_rows, window, context, length, packed.options()).to(gemm);
-  const at::Tensor sums = weights.unsqueeze(0).matmul(operand).to(packed.scalar_type());
+  const at::Tensor bias = BiasMatrix(band_rows, window, context, length, packed.options());
+  const at::Tensor sums =
+      at::exp(bias).to(gemm).unsqueeze(0).matmul(operand).to(packed.scalar_type());
   at::Tensor num = sums.slice(3, 0, hid);
   at::Tensor den = sums.slice(3, hid, 2 * hid);
 
-  if (carry != nullptr) {
-    if (!blocks) {
-      const at::Tensor scale = at::exp(carry->max.view({batch, 1, 1, hid}) - anchor);
-      num = num + scale * carry->num.view({batch, 1, 1, hid});
-      den = den + scale * carry->den.view({batch, 1, 1, hid});
+  if (prefix) {
+    const at::Tensor scale = at::exp(carry->max.view({batch, 1, 1, hid}) - anchor);
+    num = num + scale * carry->num.view({batch, 1, 1, hid});
+    den = den + scale * carry->den.view({batch, 1, 1, hid});
+  }
+  at::Tensor ratio = num / den;
+
+  // Channels whose maximum rises too far after some block's first row (a key that outweighs all
+  // before it) are done again without the shared anchor.
+  at::Tensor first_max = block_k.detach().slice(2, 0, context + 1).amax(2, /*keepdim=*/true);
+  if (prefix) {
+    first_max = at::maximum(first_max, carry->max.to(k.scalar_type()).view({batch, 1, 1, hid}));
+  }
+  const at::Tensor rising =
+      (anchor - first_max).amax(at::IntArrayRef({0, 1, 2})).gt(kMaxRise).nonzero().squeeze(1);
+  if (rising.size(0) > 0) {
+    AftCarry sums_of_rising;
+    if (prefix) {
+      sums_of_rising.num = carry->num.index_select(1, rising);
+      sums_of_rising.den = carry->den.index_select(1, rising);
+      sums_of_rising.max = carry->max.index_select(1, rising);
     }
+    ratio = ratio.index_copy(3, rising,
+                             ExactRatio(block_k.index_select(3, rising),
+                                        block_v.index_select(3, rising), bias, sums_of_rising));
+  }
+
+  if (carry != nullptr) {
     const at::NoGradGuard no_grad;
     const int64_t total = k.size(1);
-    if (!blocks) Absorb(k.slice(1, 0, total - context), v.slice(1, 0, total - context), *carry);
+    if (prefix) Absorb(k.slice(1, 0, total - context), v.slice(1, 0, total - context), *carry);
     carry->k = k.detach().slice(1, total - context, total).clone();
     carry->v = v.detach().slice(1, total - context, total).clone();
   }
-  const at::Tensor y = (num / den).reshape({batch, count * length, hid}).slice(1, 0, tokens);
+  const at::Tensor y = ratio.reshape({batch, count * length, hid}).slice(1, 0, tokens);
   return at::sigmoid(q) * y;
 }
 

@@ -37,10 +37,10 @@ AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefi
 //          H > 0, T must be a multiple of H.
 //   gemm   type of the matrix product's operands: packed's own, or bfloat16 for speed
 //
-// Numerics: keys are shifted by their maximum per block pair (per segment without blocks) and
-// channel, later tokens included. A key more than 60 below that maximum counts as 60 below, so a
-// row is exact unless the running maximum rises by about 60 within the block pair after it. Kernels
-// have no such limit (aft-operators.md 3.3).
+// Numerics: the matrix product takes keys relative to their maximum per block pair (per segment
+// without blocks) and channel. Channels in which the running maximum rises by more than 30 within
+// one are computed row by row instead: exact for all keys, at 2H times the memory for those
+// channels.
 at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
                        int64_t prefix_block, AftCarry* carry = nullptr,
                        at::ScalarType gemm = at::ScalarType::Undefined);

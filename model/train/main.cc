@@ -65,7 +65,7 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
   for (const int64_t position : {256, 4096, 32768}) {
     const double bits = aft::EvaluateAtPosition(network, *corpus, position, windows, false);
     if (base == 0) base = bits;
-    std::printf("the same bytes at position %6ld: %.4f (%+.2f %%)\n", static_cast<long>(position),
+    std::printf("the same bytes at position %6ld: %.5f (%+.3f %%)\n", static_cast<long>(position),
                 bits, 100 * (bits / base - 1));
     std::fflush(stdout);
   }

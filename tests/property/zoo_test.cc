@@ -1,0 +1,122 @@
+// The shipped model, with its real weights, on text that it was not trained on.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/network/decoder.h"
+#include "model/runtime/parallel.h"
+#include "model/train/train_network.h"
+
+namespace aft {
+namespace {
+
+constexpr char kFolder[] = "model/zoo/austen-aft-local";
+constexpr int64_t kChunk = 256;
+
+class ZooTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ifstream file(std::string(kFolder) + "/held_out_sample.txt", std::ios::binary);
+    text_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    ASSERT_GT(text_.size(), 1900U);
+    auto checkpoint = ReadCheckpoint(kFolder);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    checkpoint_ = *std::move(checkpoint);
+  }
+
+  // Logits [N, V] of `tokens` as one sequence, served in chunks.
+  std::vector<float> Serve(const std::vector<int32_t>& tokens) const {
+    const auto decoder = *Decoder::Create(checkpoint_.config, checkpoint_.tensors);
+    const ParallelExecutor executor(1);
+    auto workspace =
+        *DecoderWorkspace::Create(checkpoint_.config, kChunk, decoder->scratch_floats(), executor);
+    auto states = *StatePool::Create(decoder->state_specs(), 1);
+    const auto count = static_cast<int64_t>(tokens.size());
+    const int64_t vocab = checkpoint_.config.vocab_size;
+    std::vector<float> logits(static_cast<size_t>(count * vocab));
+    std::vector<int64_t> outputs(kChunk);
+    for (int64_t i = 0; i < kChunk; ++i) outputs[static_cast<size_t>(i)] = i;
+    for (int64_t begin = 0; begin < count; begin += kChunk) {
+      const int32_t slot = 0;
+      const int64_t offsets[] = {0, std::min(kChunk, count - begin)};
+      DecoderBatch batch;
+      batch.rows = {1, &slot, &begin, offsets};
+      batch.tokens = tokens.data() + begin;
+      batch.outputs = outputs.data();
+      batch.output_count = offsets[1];
+      decoder->Forward(batch, states, workspace, logits.data() + begin * vocab);
+    }
+    return logits;
+  }
+
+  // Mean -log2 p of tokens[i + 1] from logits of i, over [begin, end).
+  double BitsPerByte(const std::vector<float>& logits, const std::vector<int32_t>& tokens,
+                     size_t begin, size_t end) const {
+    const auto vocab = static_cast<size_t>(checkpoint_.config.vocab_size);
+    double nats = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const float* row = logits.data() + i * vocab;
+      double sum = 0;
+      for (size_t v = 0; v < vocab; ++v) sum += std::exp(static_cast<double>(row[v]));
+      nats += std::log(sum) - row[static_cast<size_t>(tokens[i + 1])];
+    }
+    return nats / static_cast<double>(end - begin) / std::numbers::ln2;
+  }
+
+  std::vector<int32_t> Tokens() const {
+    return {reinterpret_cast<const uint8_t*>(text_.data()),
+            reinterpret_cast<const uint8_t*>(text_.data()) + text_.size()};
+  }
+
+  std::string text_;
+  Checkpoint checkpoint_;
+};
+
+TEST_F(ZooTest, PredictsUnseenTextAsItsCardSays) {
+  const std::vector<int32_t> tokens = Tokens();
+  EXPECT_LT(BitsPerByte(Serve(tokens), tokens, 0, tokens.size() - 1), 1.75);
+}
+
+TEST_F(ZooTest, ServesWhatWasTrained) {
+  const at::NoGradGuard no_grad;
+  TrainNetwork network(checkpoint_.config, 0);
+  for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint_.tensors.at(name));
+  const std::vector<int32_t> tokens = Tokens();
+  const auto count = static_cast<int64_t>(tokens.size());
+  at::Tensor input = at::empty({1, count}, at::kLong);
+  std::copy(tokens.begin(), tokens.end(), input.mutable_data_ptr<int64_t>());
+  const at::Tensor trained = network.Forward(input, nullptr, {.bf16 = false}).contiguous();
+  const std::vector<float> served = Serve(tokens);
+  ASSERT_EQ(trained.numel(), static_cast<int64_t>(served.size()));
+  const float* expected = trained.const_data_ptr<float>();
+  float worst = 0;
+  for (size_t i = 0; i < served.size(); ++i) {
+    worst = std::max(worst, std::abs(served[i] - expected[i]));
+  }
+  EXPECT_LT(worst, 1e-3F);
+}
+
+TEST_F(ZooTest, IsAsGoodAfterFortyThousandTokensAsAfterTwoThousand) {
+  const std::vector<int32_t> once = Tokens();
+  std::vector<int32_t> tokens;
+  while (tokens.size() < 40'000) tokens.insert(tokens.end(), once.begin(), once.end());
+  const std::vector<float> logits = Serve(tokens);
+  const size_t n = once.size();
+  const double early = BitsPerByte(logits, tokens, n, 2 * n - 1);
+  const double late = BitsPerByte(logits, tokens, tokens.size() - n, tokens.size() - 1);
+  EXPECT_NEAR(late, early, 0.03 * early);
+}
+
+}  // namespace
+}  // namespace aft
