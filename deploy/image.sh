@@ -20,6 +20,8 @@ default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
+[network]
+network_backend = "netavark"
 END
   export CONTAINERS_CONF="$CACHE/image/containers.conf"
   if ! "${ENGINE[@]}" image exists docker.io/library/debian:bookworm-slim; then
@@ -61,7 +63,8 @@ image() {
 
   "${ENGINE[@]}" rm -f "$name" >/dev/null 2>&1 || true
   trap '"${ENGINE[@]}" rm -f aft-serve-check >/dev/null 2>&1 || true' EXIT
-  "${ENGINE[@]}" run -d --name "$name" --network none --read-only --cap-drop=all \
+  # --no-healthcheck: the probe is called below; podman's own timers need systemd.
+  "${ENGINE[@]}" run -d --name "$name" --no-healthcheck --network none --read-only --cap-drop=all \
     --security-opt no-new-privileges "$tag" >/dev/null
   for (( waited = 0; waited < 300; ++waited )); do
     "${ENGINE[@]}" exec "$name" aftctl health --address=127.0.0.1:8500 >/dev/null 2>&1 && break
@@ -76,19 +79,21 @@ image() {
     die "image: failed: $what"
   }
   inside() { "${ENGINE[@]}" exec "$name" "$@"; }
-  check "aftctl health, the image's own probe" inside aftctl health --address=127.0.0.1:8500
+  check "declares a health probe" grep -q '/opt/aft/bin/aftctl' <("${ENGINE[@]}" image inspect "$tag")
+  check "and the probe succeeds" inside aftctl health --address=127.0.0.1:8500
   check "runs as uid 10001" test "$(inside id -u)" = 10001
   check "its root file system is read-only" inside bash -c '! touch /probe && ! touch /etc/aft/probe'
   check "has no capabilities" inside grep -qx 'CapEff:[[:space:]]*0000000000000000' /proc/1/status
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
   # A request that is running when SIGTERM comes must still reach its end.
-  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=2000 --seed=7 --prompt="$prompt" >"$LOGS/image-drain.log" 2>&1 &
+  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" >"$LOGS/image-drain.log" 2>&1 &
   local request=$!
   until [[ -s $LOGS/image-drain.log ]]; do kill -0 "$request" 2>/dev/null || break; sleep 0.05; done
   "${ENGINE[@]}" kill --signal TERM "$name" >/dev/null
   rc=$("${ENGINE[@]}" wait "$name")
   check "on SIGTERM a running request is finished" wait "$request"
+  check "to its last token" grep -q '6000 tokens' "$LOGS/image-drain.log"
   check "and the server exits with 0" test "$rc" = 0
   trap - EXIT
   "${ENGINE[@]}" rm -f "$name" >/dev/null
