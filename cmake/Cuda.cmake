@@ -15,7 +15,7 @@ if(AFT_CUDA_ENABLED)
   endif()
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
   enable_language(CUDA)
-  message(STATUS "CUDA: compiled (${CMAKE_CUDA_COMPILER_VERSION}, sm ${CMAKE_CUDA_ARCHITECTURES})")
+  message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION} found (sm ${CMAKE_CUDA_ARCHITECTURES}); there are no CUDA kernels yet")
 elseif(AFT_CUDA STREQUAL "OFF")
   message(STATUS "CUDA: off")
 else()

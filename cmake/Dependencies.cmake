@@ -6,6 +6,7 @@ find_package(absl CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(spdlog 1.10 CONFIG REQUIRED)
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
+find_package(CLI11 2.1 CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
 
 # gRPC, protobuf and Abseil are linked through this one target, shared or static as a whole: two
