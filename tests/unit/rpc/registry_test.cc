@@ -62,8 +62,6 @@ class ModelRegistryTest : public testing::Test {
   }
 
   std::string broken_;
-  prometheus::Registry prometheus_;
-  std::unique_ptr<ModelRegistry> registry_;
 
  private:
   void WaitUntilAllowed() {
@@ -78,6 +76,10 @@ class ModelRegistryTest : public testing::Test {
   Mutex mutex_;
   CondVar changed_;
   bool allowed_ ABSL_GUARDED_BY(mutex_) = false;
+
+ protected:
+  prometheus::Registry prometheus_;
+  std::unique_ptr<ModelRegistry> registry_;  // last: its thread uses all of the above
 };
 
 TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {

@@ -209,7 +209,8 @@ TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   const Sink running = Submit(Request({1}, kForever)).sink;
   const Sink waiting = Submit(Request({1}, kForever)).sink;
   running->WaitForDeltas(3);
-  std::thread shutdown([&] { engine->Shutdown(clock.Now() + seconds(5)); });
+  const TimePoint deadline = clock.Now() + seconds(5);
+  std::thread shutdown([&] { engine->Shutdown(deadline); });
   running->WaitForDeltas(running->deltas().size() + 3);  // still goes on
   clock.Advance(seconds(5));
   shutdown.join();

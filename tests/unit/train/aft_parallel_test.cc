@@ -147,8 +147,8 @@ TEST_P(AftParallelTest, ExactWhenTheMaximumRisesFar) {
   AftCarry carry = EmptyAftCarry(2, 5, c().window, block);
   std::vector<at::Tensor> parts;
   for (int64_t begin = 0; begin < c().tokens; begin += segment) {
-    parts.push_back(
-        AftParallel(leaf.detach().slice(1, begin, begin + segment), band, c().window, block, &carry));
+    parts.push_back(AftParallel(leaf.detach().slice(1, begin, begin + segment), band, c().window,
+                                block, &carry));
   }
   EXPECT_LT((at::cat(parts, 1) - expected).abs().max().item<double>(), 2e-3);
 }

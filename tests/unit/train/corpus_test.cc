@@ -1,5 +1,7 @@
 #include "model/train/corpus.h"
 
+#include <unistd.h>
+
 #include <fstream>
 #include <random>
 #include <string>
@@ -11,7 +13,8 @@ namespace aft {
 namespace {
 
 std::string WriteText(const std::string& name, int64_t bytes) {
-  const std::string path = testing::TempDir() + "/" + name;
+  const std::string path =
+      testing::TempDir() + "corpus_test." + std::to_string(getpid()) + "." + name;
   std::ofstream file(path, std::ios::binary);
   for (int64_t i = 0; i < bytes; ++i) file.put(static_cast<char>(i % 251));
   return path;

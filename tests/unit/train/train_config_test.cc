@@ -1,5 +1,7 @@
 #include "model/train/train_config.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -24,7 +26,8 @@ constexpr char kConfig[] = R"({
 })";
 
 absl::StatusOr<TrainConfig> Read(const std::string& json) {
-  const std::string path = testing::TempDir() + "/train_config_test.json";
+  const std::string path =
+      testing::TempDir() + "train_config_test." + std::to_string(getpid()) + ".json";
   std::ofstream(path) << json;
   return ReadTrainConfig(path);
 }

@@ -2,6 +2,8 @@
 
 #include "model/train/trainer.h"
 
+#include <stdlib.h>
+
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ATen/Parallel.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/equal.h"
 #include "gmock/gmock.h"
@@ -31,11 +34,16 @@ NetworkConfig TinyNetwork() {
   return config;
 }
 
+std::string MakeTempFolder() {
+  std::string path = testing::TempDir() + "trainer_test.XXXXXX";
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  return path;
+}
+
 class TrainerTest : public testing::Test {
  protected:
   TrainerTest() {
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
+    at::set_num_threads(1);  // tiny tensors: a second thread only waits
     std::ofstream file(dir_ + "/text.txt");
     for (int i = 0; i < 400; ++i) file << "line " << i % 7 << ": the quick brown fox\n";
     config_.network = TinyNetwork();
@@ -67,7 +75,9 @@ class TrainerTest : public testing::Test {
     return losses;
   }
 
-  std::string dir_ = testing::TempDir() + "/trainer_test";
+  ~TrainerTest() override { std::filesystem::remove_all(dir_); }
+
+  const std::string dir_ = MakeTempFolder();
   TrainConfig config_;
 };
 
