@@ -21,6 +21,7 @@
 #include "model/network/tensors.h"
 #include "model/runtime/load.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/temp_files.h"
 #include "tests/unit/client/tcp_gate.h"
 
 namespace aft::server {
@@ -35,10 +36,6 @@ constexpr uint32_t kEndless = 1'000'000;
 class ServerProcessTest : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = testing::TempDir() + "aft_process_XXXXXX";
-    ASSERT_NE(mkdtemp(dir_.data()), nullptr);
-    model_ = dir_ + "/tiny";
-    ready_file_ = dir_ + "/ready";
     NetworkConfig config;
     config.vocab_size = 256;
     config.d_model = 16;
@@ -53,7 +50,6 @@ class ServerProcessTest : public testing::Test {
     const absl::Status written = WriteCheckpoint(model_, config, tensors);
     ASSERT_TRUE(written.ok()) << written;
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   std::vector<std::string> Command(std::vector<std::string> more = {}) const {
     std::vector<std::string> command = {AFT_SERVER, "--model=" + model_,
@@ -63,17 +59,9 @@ class ServerProcessTest : public testing::Test {
     return command;
   }
 
-  // The gRPC address, once the server is ready. A server that never is fails the test after
-  // minutes.
-  std::string WaitReady() const {
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
-    while (!std::filesystem::exists(ready_file_)) {
-      if (std::chrono::steady_clock::now() > give_up) {
-        ADD_FAILURE() << "the server did not become ready";
-        return "127.0.0.1:1";
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+  // The gRPC address, once the server is ready.
+  std::string WaitReady(Process& process) const {
+    EXPECT_TRUE(process.WaitForError("event=server.ready")) << process.err();
     std::ifstream file(ready_file_);
     std::string address;
     std::getline(file, address);
@@ -94,14 +82,14 @@ class ServerProcessTest : public testing::Test {
     EXPECT_THAT(process.err(), HasSubstr(message));
   }
 
-  std::string dir_;
-  std::string model_;
-  std::string ready_file_;
+  const TempFolder folder_;
+  const std::string model_ = folder_.File("tiny");
+  const std::string ready_file_ = folder_.File("ready");
 };
 
 TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
   Process process(Command());
-  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady()));
+  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
   std::vector<TokenId> first;
   for (int i = 0; i < 2; ++i) {
     Stream stream(*stub, TinyRequest(50));
@@ -122,7 +110,7 @@ TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
 
 TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
   Process process(Command());
-  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady()));
+  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
   Stream stream(*stub, TinyRequest(5000));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   process.Signal(SIGTERM);
@@ -134,7 +122,7 @@ TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
 
 TEST_F(ServerProcessTest, ASecondSignalEndsItAtOnce) {
   Process process(Command());
-  const auto channel = TestServer::Connect(WaitReady());
+  const auto channel = TestServer::Connect(WaitReady(process));
   auto stub = v1::InferenceService::NewStub(channel);
   Stream stream(*stub, TinyRequest(kEndless));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
@@ -156,8 +144,8 @@ TEST_F(ServerProcessTest, ABadCommandLineOrConfigIsOneLineAndADocumentedCode) {
   ExpectExit({AFT_SERVER, "--modle=x"}, 1, "modle");
   ExpectExit({AFT_SERVER, "--model=x", "y"}, 1, "unexpected argument 'y'");
   ExpectExit({AFT_SERVER}, 2, "--config FILE or --model DIR is needed");
-  ExpectExit({AFT_SERVER, "--config=" + dir_ + "/none"}, 2, dir_ + "/none");
-  const std::string config = dir_ + "/server.textproto";
+  ExpectExit({AFT_SERVER, "--config=" + folder_.path() + "/none"}, 2, folder_.path() + "/none");
+  const std::string config = folder_.path() + "/server.textproto";
   std::ofstream(config) << "models { path: 'tiny' }\nlistenaddress: 'x'\n";
   ExpectExit({AFT_SERVER, "--config=" + config}, 2, "server.textproto:2:14: ");
   std::ofstream(config) << "models { path: 'tiny' slots: -1 }\n";

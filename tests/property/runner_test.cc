@@ -16,6 +16,7 @@
 #include "model/runtime/load.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
@@ -25,8 +26,7 @@ using testing::HasSubstr;
 class RunnerTest : public testing::Test {
  protected:
   RunnerTest() {
-    std::string folder = testing::TempDir() + "aft_runner_XXXXXX";
-    options_.checkpoint_dir = mkdtemp(folder.data());
+    options_.checkpoint_dir = folder_.path();
     options_.slots = 8;
     options_.max_step_tokens = 64;
     options_.intra_op_threads = 1;
@@ -36,7 +36,6 @@ class RunnerTest : public testing::Test {
     config_.d_ff = 72;
     config_.mixer.window = 5;
   }
-  ~RunnerTest() override { std::filesystem::remove_all(options_.checkpoint_dir); }
 
   void Write() {
     tensors_ = RandomTensors(config_, random_);
@@ -139,6 +138,7 @@ class RunnerTest : public testing::Test {
 
   TestRandom random_;
   NetworkConfig config_;
+  const TempFolder folder_;
   LoadOptions options_;
   TensorMap tensors_;
 };

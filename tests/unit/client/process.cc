@@ -81,6 +81,13 @@ bool Process::WaitForOutput(const std::string& text) {
   return true;
 }
 
+bool Process::WaitForError(const std::string& text) {
+  while (err_.find(text) == std::string::npos) {
+    if (!ReadSome()) return err_.find(text) != std::string::npos;
+  }
+  return true;
+}
+
 void Process::CloseOutput() { CloseFd(out_fd_); }
 
 void Process::Signal(int signal) {

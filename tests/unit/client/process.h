@@ -21,6 +21,8 @@ class Process {
   void SendInput(const std::string& text);
   // Blocks until standard output holds `text`; false when it ended without.
   bool WaitForOutput(const std::string& text);
+  // The same for standard error.
+  bool WaitForError(const std::string& text);
   // The reader of its standard output goes away.
   void CloseOutput();
   void Signal(int signal);

@@ -7,7 +7,7 @@
 #include "ATen/ops/zeros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/model/temp_files.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {

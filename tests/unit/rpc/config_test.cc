@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/config/loader.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -96,14 +97,12 @@ TEST(ConfigLoaderTest, AFileThatCannotBeReadIsNamed) {
 }
 
 TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
-  std::string dir = testing::TempDir() + "aft_config_XXXXXX";
-  ASSERT_NE(mkdtemp(dir.data()), nullptr);
-  const std::string path = dir + "/server.textproto";
+  const TempFolder folder;
+  const std::string path = folder.File("server.textproto");
   std::ofstream(path) << "models { path: 'm' }";
   const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->models[0].path, dir + "/m");
-  std::filesystem::remove_all(dir);
+  EXPECT_EQ(config->models[0].path, folder.File("m"));
 }
 
 TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {

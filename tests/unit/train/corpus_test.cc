@@ -1,20 +1,19 @@
 #include "model/train/corpus.h"
 
-#include <unistd.h>
-
 #include <fstream>
 #include <random>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
 
 std::string WriteText(const std::string& name, int64_t bytes) {
-  const std::string path =
-      testing::TempDir() + "corpus_test." + std::to_string(getpid()) + "." + name;
+  static const TempFolder folder;
+  const std::string path = folder.File(name);
   std::ofstream file(path, std::ios::binary);
   for (int64_t i = 0; i < bytes; ++i) file.put(static_cast<char>(i % 251));
   return path;

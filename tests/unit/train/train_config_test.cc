@@ -1,8 +1,5 @@
 #include "model/train/train_config.h"
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -10,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
@@ -25,9 +23,13 @@ constexpr char kConfig[] = R"({
   "segment": 32
 })";
 
+const TempFolder& Folder() {
+  static const TempFolder folder;
+  return folder;
+}
+
 absl::StatusOr<TrainConfig> Read(const std::string& json) {
-  const std::string path =
-      testing::TempDir() + "train_config_test." + std::to_string(getpid()) + ".json";
+  const std::string path = Folder().File("train.json");
   std::ofstream(path) << json;
   return ReadTrainConfig(path);
 }
@@ -37,9 +39,7 @@ TEST(TrainConfigTest, ReadsAValidFile) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->segment, 32);
   EXPECT_EQ(config->network.mixer.prefix_block, 8);
-  EXPECT_EQ(std::filesystem::path(config->texts[0]).parent_path(),
-            std::filesystem::path(testing::TempDir() + "/x").parent_path())
-      << "texts are relative to the config's folder";
+  EXPECT_EQ(config->texts[0], Folder().File("a.txt")) << "relative to the config's folder";
 }
 
 TEST(TrainConfigTest, EveryBadKeyIsNamed) {

@@ -2,8 +2,6 @@
 
 #include "model/train/trainer.h"
 
-#include <stdlib.h>
-
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -18,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/train/evaluate.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
@@ -32,12 +31,6 @@ NetworkConfig TinyNetwork() {
   config.mixer.window = 4;
   config.mixer.prefix_block = 16;
   return config;
-}
-
-std::string MakeTempFolder() {
-  std::string path = testing::TempDir() + "trainer_test.XXXXXX";
-  EXPECT_NE(mkdtemp(path.data()), nullptr);
-  return path;
 }
 
 class TrainerTest : public testing::Test {
@@ -75,9 +68,8 @@ class TrainerTest : public testing::Test {
     return losses;
   }
 
-  ~TrainerTest() override { std::filesystem::remove_all(dir_); }
-
-  const std::string dir_ = MakeTempFolder();
+  const TempFolder folder_;
+  const std::string dir_ = folder_.path();
   TrainConfig config_;
 };
 

@@ -1,5 +1,5 @@
-#ifndef AFT_TESTS_UNIT_MODEL_TEMP_FILES_H_
-#define AFT_TESTS_UNIT_MODEL_TEMP_FILES_H_
+#ifndef AFT_TESTS_SUPPORT_TEMP_FILES_H_
+#define AFT_TESTS_SUPPORT_TEMP_FILES_H_
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ namespace aft {
 // A new empty folder, removed at the end with what is in it.
 class TempFolder {
  public:
-  TempFolder() : path_(testing::TempDir() + "/aft_test_XXXXXX") {
+  TempFolder() : path_(testing::TempDir() + "aft_test_XXXXXX") {
     AFT_CHECK(mkdtemp(path_.data()) != nullptr);
   }
   ~TempFolder() {
@@ -69,4 +69,4 @@ inline void WriteBytes(const std::string& path, const std::string& bytes) {
 
 }  // namespace aft
 
-#endif  // AFT_TESTS_UNIT_MODEL_TEMP_FILES_H_
+#endif  // AFT_TESTS_SUPPORT_TEMP_FILES_H_
