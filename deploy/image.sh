@@ -87,13 +87,15 @@ image() {
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
   # A request that is running when SIGTERM comes must still reach its end.
-  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" >"$LOGS/image-drain.log" 2>&1 &
+  : >"$LOGS/image-drain.log"
+  inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" \
+    >"$LOGS/image-drain.log" 2>"$LOGS/image-drain.err" &
   local request=$!
   until [[ -s $LOGS/image-drain.log ]]; do kill -0 "$request" 2>/dev/null || break; sleep 0.05; done
   "${ENGINE[@]}" kill --signal TERM "$name" >/dev/null
   rc=$("${ENGINE[@]}" wait "$name")
   check "on SIGTERM a running request is finished" wait "$request"
-  check "to its last token" grep -q '6000 tokens' "$LOGS/image-drain.log"
+  check "to its last token" grep -q '6000 tokens' "$LOGS/image-drain.err"
   check "and the server exits with 0" test "$rc" = 0
   trap - EXIT
   "${ENGINE[@]}" rm -f "$name" >/dev/null
