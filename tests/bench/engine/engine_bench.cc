@@ -45,7 +45,9 @@ void BM_RunnerDecode(benchmark::State& state) {
   const auto rows = static_cast<int32_t>(state.range(0));
   StepInput step;
   for (int32_t slot = 0; slot < rows; ++slot) {
-    runner.BindSlot(slot, {});
+    SamplingParams sampling;
+    sampling.seed = static_cast<uint64_t>(slot);  // each its own text
+    runner.BindSlot(slot, sampling);
     step.rows.push_back(
         {.slot = slot, .first_position = 0, .tokens = {'a'}, .output = RowOutput::kLast});
   }
