@@ -74,7 +74,7 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
                                 "Accepted requests that wait for a slot.", {{"model", model}})),
       slots_used(
           AddGauge(registry, "aft_slots_used", "Slots that hold a sequence.", {{"model", model}})),
-      slots_total(AddGauge(registry, "aft_slots_total", "Sequences that can be live at once.",
+      slots_total(AddGauge(registry, "aft_slots", "Sequences that can be live at once.",
                            {{"model", model}})),
       ttft_seconds(AddHistogram(registry, "aft_ttft_seconds",
                                 "Arrival of a request to its first token.", model,

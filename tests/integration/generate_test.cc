@@ -186,7 +186,7 @@ TEST(MetricsTest, ThePageShowsWhatMoved) {
   EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",model=\"fake\"}"), 1);
   EXPECT_EQ(server.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 12);
   EXPECT_EQ(server.Metric("aft_generated_tokens_total{model=\"fake\"}"), 30);
-  EXPECT_EQ(server.Metric("aft_slots_total{model=\"fake\"}"), 4);
+  EXPECT_EQ(server.Metric("aft_slots{model=\"fake\"}"), 4);
   EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"ready\"}"), 1);
   EXPECT_EQ(server.Metric("aft_ttft_seconds_count{model=\"fake\"}"), 1);
 }

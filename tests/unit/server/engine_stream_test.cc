@@ -178,7 +178,7 @@ TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
   const Accepted c = Submit(Request({1, 2}, 4));
   control->AllowSteps(1);
   control->WaitUntilBlocked();  // step 2: a decodes, b has its prompt, c waits
-  EXPECT_THAT(MetricsPage(), HasSubstr("aft_slots_total{model=\"fake\"} 2\n"));
+  EXPECT_THAT(MetricsPage(), HasSubstr("aft_slots{model=\"fake\"} 2\n"));
   engine->Cancel(c.handle);
   clock.Advance(microseconds(120));
   control->Resume();
