@@ -119,7 +119,7 @@ void CpuModelRunner::Flatten(const StepInput& input) {
   }
 }
 
-absl::StatusOr<StepOutput> CpuModelRunner::Sample(const StepInput& input) {
+StepOutput CpuModelRunner::Sample(const StepInput& input) {
   StepOutput output;
   output.sampled.resize(outputs_.size());
   size_t next = 0;
@@ -127,8 +127,10 @@ absl::StatusOr<StepOutput> CpuModelRunner::Sample(const StepInput& input) {
     if (row.output != RowOutput::kLast) continue;
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
     const float* logits = logits_.data() + static_cast<int64_t>(next) * info_.vocab_size;
-    AFT_RETURN_IF_ERROR(sampler_.Sample(logits, info_.vocab_size, slot.params, slot.sampled++,
-                                        &output.sampled[next++]));
+    SampledToken& token = output.sampled[next++];
+    const absl::Status status =
+        sampler_.Sample(logits, info_.vocab_size, slot.params, slot.sampled++, &token);
+    if (!status.ok()) token.id = kNoToken;
   }
   return output;
 }
@@ -156,7 +158,7 @@ absl::StatusOr<StepOutput> CpuModelRunner::Collect(Ticket ticket) {
   if (!uncollected_.has_value() || ticket != step_) {
     return absl::FailedPreconditionError(absl::StrCat("step ", ticket, " is not in flight"));
   }
-  absl::StatusOr<StepOutput> output = *std::move(uncollected_);
+  StepOutput output = *std::move(uncollected_);
   uncollected_.reset();
   return output;
 }

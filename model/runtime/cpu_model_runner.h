@@ -57,7 +57,7 @@ class CpuModelRunner final : public ModelRunner {
   absl::Status ValidateRow(const StepRow& row, int64_t index);
   // Fills the arrays below from the step's rows.
   void Flatten(const StepInput& input);
-  absl::StatusOr<StepOutput> Sample(const StepInput& input);
+  StepOutput Sample(const StepInput& input);
   absl::Status WarmUp();
 
   const Options options_;
@@ -79,7 +79,7 @@ class CpuModelRunner final : public ModelRunner {
 
   uint64_t submissions_ = 0;  // refused ones included
   Ticket step_ = 0;           // last one submitted
-  std::optional<absl::StatusOr<StepOutput>> uncollected_;
+  std::optional<StepOutput> uncollected_;
 };
 
 }  // namespace aft

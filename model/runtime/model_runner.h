@@ -47,7 +47,8 @@ struct StepInput {
 };
 
 struct StepOutput {
-  // sampled[i] belongs to the i-th row whose output is kLast, in row order.
+  // sampled[i] belongs to the i-th row whose output is kLast, in row order. An id of kNoToken means
+  // that this row's sequence must end; its neighbours are unharmed.
   std::vector<SampledToken> sampled;
 };
 

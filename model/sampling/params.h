@@ -35,6 +35,9 @@ struct TokenLogprob {
   float logprob = 0.0F;  // natural logarithm, from the raw logits
 };
 
+// No token could be drawn: every logit was NaN or -inf.
+inline constexpr TokenId kNoToken = -1;
+
 struct SampledToken {
   TokenId id = 0;
   float logprob = 0.0F;  // 0 when SamplingParams::top_logprobs is -1

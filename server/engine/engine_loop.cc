@@ -234,6 +234,13 @@ absl::StatusOr<StepOutput> EngineLoop::RunModel(const Step& step) {
 }
 
 void EngineLoop::Publish(Stream& stream, SampledToken token, TimePoint now) {
+  if (token.id == kNoToken) {
+    Finish(stream,
+           Failed(absl::InternalError(
+               absl::StrCat("request ", stream.id, ": the model's output is not finite"))),
+           now);
+    return;
+  }
   if (stream.first_token_at) {
     inter_token_.Add(Seconds(now - stream.last_token_at));
   } else {

@@ -143,6 +143,23 @@ class RunnerTest : public testing::Test {
   TensorMap tensors_;
 };
 
+TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
+  Write();
+  tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is
+  ASSERT_TRUE(WriteCheckpoint(options_.checkpoint_dir, config_, tensors_).ok());
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  runner->BindSlot(0, Greedy());
+  const StepOutput alone = Step(*runner, {{{0, 0, {1, 2, 3}, RowOutput::kLast}}});
+  runner->BindSlot(0, Greedy());
+  runner->BindSlot(1, Greedy());
+  const StepOutput both =
+      Step(*runner, {{{1, 0, {1, 7}, RowOutput::kLast}, {0, 0, {1, 2, 3}, RowOutput::kLast}}});
+  ASSERT_EQ(both.sampled.size(), 2U);
+  EXPECT_EQ(both.sampled[0].id, kNoToken);
+  EXPECT_TRUE(Same(both.sampled[1], alone.sampled[0]));
+}
+
 TEST_F(RunnerTest, AftLocalEqualsFloat64) { ExpectEqualsReference(); }
 
 TEST_F(RunnerTest, AftSimpleEqualsFloat64) {

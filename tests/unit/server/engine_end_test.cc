@@ -237,6 +237,23 @@ TEST_F(EngineTest, DestructionEndsEveryRequest) {
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(EngineTest, ARequestWithoutATokenEndsAloneAndItsNeighboursGoOn) {
+  model.next_token = [](uint64_t, int64_t position) {
+    return position == 10 ? kNoToken : static_cast<TokenId>(position);
+  };
+  Start();
+  const GenerationRequest doomed = Request(std::vector<TokenId>(7, 1), 20);
+  const GenerationRequest healthy = Request({1}, 6);
+  const Sink bad = Submit(doomed).sink;
+  const Sink good = Submit(healthy).sink;
+  const Outcome outcome = bad->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(doomed.id));
+  EXPECT_EQ(outcome.usage.generated_tokens, 3U);
+  EXPECT_TRUE(good->Wait().status.ok());
+  EXPECT_EQ(good->tokens().size(), 6U);
+}
+
 TEST_F(EngineTest, AFailedStepEndsItsRequestsWithTheirIdsAndNothingElse) {
   for (const bool in_submit : {true, false}) {
     SCOPED_TRACE(in_submit);
