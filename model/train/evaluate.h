@@ -10,8 +10,10 @@ namespace aft {
 
 // Bits per byte on held-out text. Both are averages over the same kind of byte; lower is better.
 struct HeldOut {
-  double fresh = 0;    // segments that start from an empty state: positions 0 .. segment
-  double carried = 0;  // one long state per text, from the start of its held-out part
+  double fresh = 0;  // segments that start from an empty state: positions 0 .. segment
+  // One long state per text, from the start of its held-out part; with an empty NetworkCarry
+  // consecutive segments that start afresh.
+  double carried = 0;
 };
 // About `bytes` bytes of each kind, spread evenly over the texts.
 HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64_t segment,
@@ -20,8 +22,8 @@ HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64
 // Bits per byte of the same held-out bytes when the text began `position` bytes before them: what
 // changes between positions is the model's, not the text's. Windows of 1,024 bytes are scored at
 // positions [position, position + 1,024), for position 256 in four pieces of 256.
-// REQUIRES: position is 256 or a multiple of 1,024; prefix_block divides 256; texts have more than
-// position bytes before their held-out part.
+// REQUIRES: the network carries its state (mixer.band_rows is 0); position is 256 or a multiple of
+// 1,024; prefix_block divides 256; texts have more than position bytes before their held-out part.
 double EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus, int64_t position,
                           int64_t windows, bool bf16);
 

@@ -23,6 +23,7 @@ namespace aft {
 
 NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch) {
   NetworkCarry carry;
+  if (config.mixer.band_rows > 0) return carry;
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
     carry.push_back(
         EmptyAftCarry(batch, config.d_model, config.mixer.window, config.mixer.prefix_block));
@@ -100,9 +101,9 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     const at::Tensor packed =
         linear(norm(x, prefix + "norm1"), prefix + "mixer.qkv").to(at::kFloat);
     const at::Tensor band = config_.mixer.window > 0 ? P(prefix + "mixer.w.band") : at::Tensor();
-    const at::Tensor mixed =
-        AftParallel(packed, band, config_.mixer.window, config_.mixer.prefix_block,
-                    carry == nullptr ? nullptr : &(*carry)[static_cast<size_t>(layer)], gemm);
+    const at::Tensor mixed = AftParallel(
+        packed, band, config_.mixer.window, config_.mixer.prefix_block,
+        carry == nullptr || carry->empty() ? nullptr : &(*carry)[static_cast<size_t>(layer)], gemm);
     x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat));
     const at::Tensor up = at::gelu(linear(norm(x, prefix + "norm2"), prefix + "ffn.up"), "tanh");
     x = x + drop(linear(up, prefix + "ffn.down").to(at::kFloat));

@@ -11,7 +11,9 @@
 
 namespace aft {
 
-// State of B streams, one AftCarry per layer.
+// State of B streams, one AftCarry per layer. Empty for a network whose biases are by absolute
+// position (mixer.band_rows > 0): nothing can be carried past its last row, every segment starts
+// afresh.
 using NetworkCarry = std::vector<AftCarry>;
 NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
 // Empties the state of one stream.
@@ -30,7 +32,8 @@ class TrainNetwork {
     double dropout = 0.0;  // after each mixer and feed-forward; 0 outside training
   };
 
-  // tokens [B, T] int64 -> logits [B, T, V] fp32. `carry` may be null: every stream starts empty.
+  // tokens [B, T] int64 -> logits [B, T, V] fp32. `carry` may be null or empty: every stream
+  // starts empty.
   at::Tensor Forward(const at::Tensor& tokens, NetworkCarry* carry, const Options& options) const;
 
   const NetworkConfig& config() const { return config_; }

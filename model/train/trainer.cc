@@ -72,11 +72,8 @@ double Trainer::TrainStep() {
     std::copy(bytes.begin(), bytes.end() - 1, input.select(0, row).mutable_data_ptr<int64_t>());
     std::copy(bytes.begin() + 1, bytes.end(), target.select(0, row).mutable_data_ptr<int64_t>());
   }
-  // A bias by absolute position allows no carry (train_config.cc requires restarts everywhere
-  // then).
-  NetworkCarry* carry = config_.network.mixer.band_rows > 0 ? nullptr : &carry_;
   const at::Tensor logits =
-      network_.Forward(input, carry, {.bf16 = config_.bf16, .dropout = config_.dropout});
+      network_.Forward(input, &carry_, {.bf16 = config_.bf16, .dropout = config_.dropout});
   const at::Tensor loss =
       at::cross_entropy_loss(logits.reshape({-1, logits.size(2)}), target.reshape({-1}));
   const double bits = loss.item<double>() / std::numbers::ln2;

@@ -116,6 +116,14 @@ TEST_F(TrainerTest, TrainsEveryFormOfTheMixer) {
   }
 }
 
+TEST_F(TrainerTest, TrainsAndMeasuresABiasByAbsolutePosition) {
+  config_.network.mixer.prefix_block = 0;
+  config_.network.mixer.band_rows = config_.network.max_seq_len = 32;
+  config_.restart_probability = 1;
+  const std::vector<double> losses = Train("/absolute");
+  EXPECT_LT(losses.back(), losses.front() - 1);
+}
+
 TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
   Train("/run", 1);
   config_.network.d_ff = 48;
