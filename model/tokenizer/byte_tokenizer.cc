@@ -19,7 +19,7 @@ class ByteTokenizer : public Tokenizer {
   int32_t vocab_size() const override { return kVocabSize; }
   int32_t eos_id() const override { return -1; }
 
-  std::vector<int32_t> Encode(absl::string_view text) const override {
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
     std::vector<int32_t> ids(text.size());
     // Through unsigned char: char is signed, and 0xE9 must become 233.
     for (size_t i = 0; i < text.size(); ++i) ids[i] = static_cast<unsigned char>(text[i]);

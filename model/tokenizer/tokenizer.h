@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace aft {
@@ -19,8 +20,9 @@ class Tokenizer {
   // Id that ends a text, or -1 when the vocabulary has none.
   virtual int32_t eos_id() const = 0;
 
-  // Any bytes are accepted, valid UTF-8 or not.
-  virtual std::vector<int32_t> Encode(absl::string_view text) const = 0;
+  // `text` may be any bytes, valid UTF-8 or not. INVALID_ARGUMENT names the first character for
+  // which the vocabulary has no token, and its place; byte-level vocabularies never fail.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const = 0;
 
   // The exact bytes that `id` stands for; empty for ids that stand for none.
   // REQUIRES: 0 <= id < vocab_size().

@@ -79,8 +79,9 @@ absl::StatusOr<std::vector<TokenId>> DecodePrompt(const v1::GenerateRequest& mes
       return Bad("prompt", "one of text, raw, tokens must be set");
   }
   AFT_RETURN_IF_ERROR(CheckPromptBytes(path, bytes, limits));
-  std::vector<TokenId> tokens = tokenizer.Encode(bytes);
-  AFT_RETURN_IF_ERROR(CheckPromptTokens(path, static_cast<int64_t>(tokens.size()), limits));
+  absl::StatusOr<std::vector<TokenId>> tokens = tokenizer.Encode(bytes);
+  if (!tokens.ok()) return Bad(path, tokens.status().message());
+  AFT_RETURN_IF_ERROR(CheckPromptTokens(path, static_cast<int64_t>(tokens->size()), limits));
   return tokens;
 }
 

@@ -202,7 +202,7 @@ std::vector<TokenId> Expected(const v1::GenerateRequest& request,
                               const FakeModelRunner::Options& options) {
   SamplingParams params;
   params.seed = request.sampling().seed();
-  return FakeModelRunner::Generate(options, FakeTokenizer().Encode(request.text()), params,
+  return FakeModelRunner::Generate(options, *FakeTokenizer().Encode(request.text()), params,
                                    request.stop().max_tokens());
 }
 

@@ -120,7 +120,7 @@ void BM_Engine(benchmark::State& state) {
   LoadedModel model = Load(256);
   prometheus::Registry registry;
   ModelMetrics metrics(registry, "bench");
-  const std::vector<TokenId> prompt = model.tokenizer->Encode(kPrompt);
+  const std::vector<TokenId> prompt = *model.tokenizer->Encode(kPrompt);
   auto engine =
       *Engine::Create({.model_name = "bench"}, std::move(model.runner), model.tokenizer, metrics);
   const int64_t streams = state.range(0);
