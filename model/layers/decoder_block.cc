@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/network/tensors.h"
 
 namespace aft {
 
@@ -28,9 +29,10 @@ DecoderBlock::DecoderBlock(const NetworkConfig& config, const std::string& prefi
                            const WeightMap& tensors, std::unique_ptr<Mixer> mixer,
                            WeightArena& arena)
     : d_model_(config.d_model),
+      packed_width_(PackedWidth(config.mixer, config.d_model)),
       norm1_(tensors, prefix + "norm1", config.d_model, config.norm_eps, arena),
       qkv_(tensors, prefix + "mixer.qkv.weight", prefix + "mixer.qkv.bias", config.d_model,
-           mixer->packed_width(), arena),
+           PackedWidth(config.mixer, config.d_model), arena),
       mixer_(std::move(mixer)),
       out_(tensors, prefix + "mixer.out.weight", prefix + "mixer.out.bias", config.d_model,
            config.d_model, arena),
@@ -56,7 +58,7 @@ void DecoderBlock::Mix(const float* x, const RaggedBatch& batch, StateView state
   const int64_t tokens = batch.offset[batch.rows];
   norm1_.Forward(x, tokens, mixed, *workspace.executor);
   qkv_.Forward(mixed, tokens, wide, Epilogue::kNone, *workspace.executor);
-  mixer_->Forward({wide, mixer_->packed_width()}, batch, state, {mixed, d_model_}, workspace);
+  mixer_->Forward({wide, packed_width_}, batch, state, {mixed, d_model_}, workspace);
 }
 
 void DecoderBlock::Finish(float* x, float* mixed, int64_t tokens, float* wide,

@@ -48,6 +48,7 @@ class DecoderBlock {
                std::unique_ptr<Mixer> mixer, WeightArena& arena);
 
   int64_t d_model_;
+  int64_t packed_width_;
   LayerNormLayer norm1_;
   LinearLayer qkv_;
   std::unique_ptr<Mixer> mixer_;

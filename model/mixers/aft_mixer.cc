@@ -4,30 +4,21 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "model/mixers/aft_parallel.h"
+#include "base/check.h"
 
 namespace aft {
 
 absl::StatusOr<std::unique_ptr<Mixer>> AftMixer::Create(const MixerConfig& config, int64_t hid,
-                                                        const MixerTables& tables) {
+                                                        const MixerTables& tables,
+                                                        const MixerOptions& /*options*/) {
   std::unique_ptr<AftMixer> mixer(new AftMixer);
   kernels::AftParams& params = mixer->params_;
   params.hid = hid;
   params.window = config.kind == MixerKind::kAftLocal ? config.window : 0;
   params.prefix_block = config.prefix_block;
   if (params.window > 0) {
-    const auto band = tables.find("w.band");
-    if (band == tables.end()) return absl::DataLossError("w.band is missing");
     params.band_rows = std::max<int64_t>(config.band_rows, 1);
-    const at::Tensor& given = band->second;
-    if (given.scalar_type() != at::kFloat || given.dim() != 2 ||
-        given.size(0) != params.band_rows || given.size(1) != params.window) {
-      return absl::DataLossError(
-          absl::StrCat("w.band is not fp32 [", params.band_rows, ", ", params.window, "]"));
-    }
-    mixer->band_ = given.contiguous();
+    mixer->band_ = tables.at("w.band");
     params.band = mixer->band_.const_data_ptr<float>();
     params.wide_bias = std::any_of(params.band, params.band + mixer->band_.numel(),
                                    [](float w) { return std::abs(w) > kernels::kNarrowBias; });
@@ -61,8 +52,11 @@ void AftMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, M
       });
 }
 
-at::Tensor AftMixer::Train(const at::Tensor& packed) const {
-  return AftParallel(packed, band_, params_.window, params_.prefix_block);
+int64_t AftMixer::encode_scratch_floats(int64_t /*tokens*/) const { return scratch_floats(); }
+
+void AftMixer::Encode(PackedIn /*in*/, const SequenceBatch& /*batch*/, MixerOut /*out*/,
+                      const Workspace& /*workspace*/) const {
+  AFT_CHECK(false);
 }
 
 }  // namespace aft

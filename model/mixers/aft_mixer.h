@@ -15,14 +15,16 @@ class AftMixer : public Mixer {
   // Takes "w.band" [max(band_rows, 1), window] from `tables` when window > 0. DATA_LOSS when it is
   // missing or has another shape or type.
   static absl::StatusOr<std::unique_ptr<Mixer>> Create(const MixerConfig& config, int64_t hid,
-                                                       const MixerTables& tables);
+                                                       const MixerTables& tables,
+                                                       const MixerOptions& options);
 
   StateSpec state_spec() const override;
-  int64_t packed_width() const override { return 3 * params_.hid; }
   int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_.window); }
+  int64_t encode_scratch_floats(int64_t tokens) const override;
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                const Workspace& workspace) const override;
-  at::Tensor Train(const at::Tensor& packed) const override;
+  void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
+              const Workspace& workspace) const override;
 
  private:
   AftMixer() = default;

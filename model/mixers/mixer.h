@@ -2,13 +2,11 @@
 #define AFT_MODEL_MIXERS_MIXER_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
 
-#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "model/kernels/ragged_batch.h"
+#include "model/mixers/tables.h"
 #include "model/mixers/workspace.h"
 #include "model/network/config.h"
 #include "model/state/state_pool.h"
@@ -17,7 +15,7 @@ namespace aft {
 
 // Matrices on the model's device; rows are `stride` floats apart.
 struct PackedIn {
-  const float* data = nullptr;  // [N, packed_width]
+  const float* data = nullptr;  // [N, PackedWidth()]
   int64_t stride = 0;
 };
 struct MixerOut {
@@ -26,39 +24,48 @@ struct MixerOut {
 };
 
 // Mixes tokens along time: the core of one layer, between its projections (model/layers owns
-// those). Immutable and thread-safe; Forward calls at the same time need different slots and
-// workspaces.
+// those). Immutable and thread-safe; calls at the same time need different slots and workspaces.
+// Its differentiable form is TrainForm (model/mixers/train_form.h).
 class Mixer {
  public:
   virtual ~Mixer() = default;
 
-  // What one sequence keeps between calls.
+  // What one sequence keeps between calls of Forward.
   virtual StateSpec state_spec() const = 0;
 
-  // Columns of the packed input: 3 * hid for AFT's q, k, v.
-  virtual int64_t packed_width() const = 0;
-
-  // Floats of Workspace::scratch per thread.
+  // Floats of Workspace::scratch per thread that Forward needs.
   virtual int64_t scratch_floats() const = 0;
 
-  // Advances every row's sequence by its tokens and writes the gated outputs; see RaggedBatch.
-  // Prompt chunks and single tokens may be mixed. A token's result is the same bits however its
-  // sequence is cut into rows and whatever else is in the batch. `out` must not overlap `in`.
+  // Floats of Workspace::scratch per thread that Encode needs for sequences of up to `tokens`.
+  virtual int64_t encode_scratch_floats(int64_t tokens) const = 0;
+
+  // Advances every row's sequence by its tokens and writes the outputs; see RaggedBatch. Prompt
+  // chunks and single tokens may be mixed. `out` must not overlap `in`. Whatever else is in the
+  // batch, a row's results are the same bits; how far they depend on how a sequence is cut into
+  // rows is in model/README.md. REQUIRES: the config is causal.
   virtual void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                        const Workspace& workspace) const = 0;
 
-  // The same function of whole sequences that start at position 0, packed [B, T, packed_width] ->
-  // [B, T, hid], made of differentiable LibTorch operators.
-  virtual at::Tensor Train(const at::Tensor& packed) const = 0;
+  // The outputs of whole sequences, without state: bidirectional, or causal when the config is.
+  // A sequence's results are the same bits whatever else is in the batch.
+  virtual void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
+                      const Workspace& workspace) const = 0;
 };
 
-// A mixer's tables by name.
-using MixerTables = std::map<std::string, at::Tensor>;
+// What a mixer must know beside its own config.
+struct MixerOptions {
+  // Longest sequence in tokens; > 0 for mixers whose state grows: their slots hold that many.
+  int64_t max_seq_len = 0;
+  // A token's bits must not depend on how its sequence is cut into rows, at any price in speed.
+  bool batch_invariant = false;
+};
 
-// Makes the mixer that `config` names. `tables` are under their names below
-// "layers.N.mixer." (network/tensors.h), e.g. "w.band", already checked against the config.
+// Makes the mixer that `config` names, of width `hid`. `tables` are under their names below
+// "layers.N.mixer."; DATA_LOSS when one that ExpectedMixerTables (network/tensors.h) lists is
+// missing or has another shape or type.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int64_t hid,
-                                                 const MixerTables& tables);
+                                                 const MixerTables& tables,
+                                                 const MixerOptions& options = {});
 
 }  // namespace aft
 

@@ -62,6 +62,12 @@ void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
   bound.sampled = 0;
 }
 
+void CpuModelRunner::ForkSlot(int32_t /*from*/, int32_t /*to*/) { AFT_CHECK(false); }
+std::string CpuModelRunner::SnapshotSlot(int32_t /*slot*/) const { return ""; }
+absl::Status CpuModelRunner::RestoreSlot(int32_t /*slot*/, absl::string_view /*snapshot*/) {
+  return absl::UnimplementedError("");
+}
+
 absl::Status CpuModelRunner::ValidateRow(const StepRow& row, int64_t index) {
   const auto error = [index](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat("row ", index, ": ", what...));

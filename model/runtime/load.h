@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "model/runtime/encoder_runner.h"
 #include "model/runtime/model_runner.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -23,10 +24,15 @@ struct LoadOptions {
   int64_t max_step_tokens = 256;
   // Compute threads; 0: number of cores - 1, at least 1.
   int32_t intra_op_threads = 0;
+  // Bits of a token do not depend on how its prompt was cut into chunks, in every mixer; costs
+  // prefill speed where a window is wide (model/README.md).
+  bool batch_invariant = false;
 };
 
+// Exactly one of the runners is there.
 struct LoadedModel {
-  std::unique_ptr<ModelRunner> runner;
+  std::unique_ptr<ModelRunner> runner;     // language models
+  std::unique_ptr<EncoderRunner> encoder;  // encoders; slots counts the rows of a batch
   // Thread-safe: gRPC threads encode, the engine thread decodes.
   std::shared_ptr<const Tokenizer> tokenizer;
 };

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "model/sampling/params.h"  // TokenId, SampledToken
 
 // The seam between server and model: the server schedules rows over numbered slots, the runner owns
@@ -16,19 +17,22 @@ namespace aft {
 
 // What the server may know of a loaded model. Constant for the runner's life.
 struct ModelInfo {
-  std::string architecture;  // e.g. "aft_local"
+  std::string architecture;  // the mixer, e.g. "aft_local"
   int64_t vocab_size = 0;
   int64_t parameters = 0;   // number of weights
   int64_t max_seq_len = 0;  // tokens; 0: unlimited
   int64_t state_bytes = 0;  // bytes of one slot
+  // Of state_bytes, what one token of context fills; 0: the state's size is constant.
+  int64_t state_bytes_per_token = 0;
   int64_t weight_bytes = 0;
   std::string weight_format;  // "fp32"
   std::string device;         // "cpu"
 };
 
 enum class RowOutput {
-  kNone,  // advance the state only (every prompt chunk but the last)
-  kLast,  // sample one token from the row's last position
+  kNone,   // advance the state only (every prompt chunk but the last)
+  kLast,   // sample one token from the row's last position
+  kScore,  // the log-probability of every target (teacher forcing)
 };
 
 // One row of a step: `tokens` are consumed by the sequence in `slot` at positions first_position,
@@ -39,6 +43,11 @@ struct StepRow {
   int64_t first_position = 0;
   std::vector<TokenId> tokens;
   RowOutput output = RowOutput::kNone;
+  // kScore: targets[i] is the token that follows tokens[i]. As many as tokens, or one less when the
+  // text ends with the row.
+  std::vector<TokenId> targets{};
+  // The model generated these tokens; see RaggedBatch::generated.
+  bool generated = false;
 };
 
 // One flat batch. At most one row per slot.
@@ -50,6 +59,10 @@ struct StepOutput {
   // sampled[i] belongs to the i-th row whose output is kLast, in row order. An id of kNoToken means
   // that this row's sequence must end; its neighbours are unharmed.
   std::vector<SampledToken> sampled;
+  // scored[i] belongs to the i-th row whose output is kScore: one entry per target, with the
+  // target's id, its log-probability and the alternatives that the slot's SamplingParams ask for.
+  // An id of kNoToken: the model produced no distribution there; the sequence must end.
+  std::vector<std::vector<SampledToken>> scored{};
 };
 
 // Runs one model on one device. Thread-compatible: one thread (the engine's) makes every call.
@@ -71,6 +84,17 @@ class ModelRunner {
   // Gives `slot` to a new sequence. Its random numbers start at output index 0.
   // REQUIRES: 0 <= slot < slots(); no submitted step that names the slot is uncollected.
   virtual void BindSlot(int32_t slot, const SamplingParams& params) = 0;
+
+  // Makes `to` a copy of `from`: state, position, sampling parameters and counts. From here on they
+  // are two sequences. REQUIRES: as BindSlot, for both; from != to.
+  virtual void ForkSlot(int32_t from, int32_t to) = 0;
+
+  // The same as bytes that outlive the process: a header (magic, layout version, fingerprint of the
+  // model and its state's layout, position), the slot's bytes, the sampler's counts. Restoring
+  // replaces what the slot held. Restore fails with INVALID_ARGUMENT when the bytes are damaged or
+  // of another model; nothing is changed then. REQUIRES: as BindSlot.
+  virtual std::string SnapshotSlot(int32_t slot) const = 0;
+  virtual absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) = 0;
 
   // Starts a step. A CPU runner may compute inside this call; a GPU runner returns while the device
   // works. At most one step may be uncollected. Errors: INVALID_ARGUMENT when a row breaks the

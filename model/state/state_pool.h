@@ -10,7 +10,8 @@
 
 namespace aft {
 
-// One part of a layer's state, fp32.
+// One part of a layer's state. Sizes are in floats (4 bytes) whatever it holds: a bf16 ring packs
+// two numbers into each, and is rounded up.
 struct StateSection {
   std::string name;
   int64_t offset = 0;  // floats from the start of the layer's state
@@ -21,6 +22,9 @@ struct StateSection {
 struct StateSpec {
   int64_t floats = 0;
   std::vector<StateSection> sections;  // contiguous, in order
+  // Of `floats`, what one more token of context fills, in mixers whose state grows up to the
+  // model's max_seq_len; 0 where the state's size is constant.
+  int64_t floats_per_token = 0;
 };
 
 // One layer's states: that of slot i starts at base + i * slot_stride, 64-byte aligned.

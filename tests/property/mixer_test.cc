@@ -11,6 +11,8 @@
 #include "ATen/ops/empty.h"
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "model/mixers/train_form.h"
+#include "model/network/tensors.h"
 #include "model/state/state_pool.h"
 #include "tests/property/random_inputs.h"
 
@@ -39,10 +41,10 @@ class MixerTest : public testing::Test {
   }
 
   std::unique_ptr<Mixer> Make(const MixerConfig& config) {
-    MixerTables tables;
+    tables_.clear();
     if (config.window > 0)
-      tables["w.band"] = Random({std::max<int64_t>(config.band_rows, 1), config.window});
-    absl::StatusOr<std::unique_ptr<Mixer>> mixer = MakeMixer(config, kHid, tables);
+      tables_["w.band"] = Random({std::max<int64_t>(config.band_rows, 1), config.window});
+    absl::StatusOr<std::unique_ptr<Mixer>> mixer = MakeMixer(config, kHid, tables_);
     EXPECT_TRUE(mixer.ok()) << mixer.status();
     return *std::move(mixer);
   }
@@ -62,13 +64,14 @@ class MixerTest : public testing::Test {
     std::vector<float> scratch(static_cast<size_t>(mixer.scratch_floats()));
     const SerialExecutor executor;
     at::Tensor y = at::empty({batch, tokens, kHid}, at::kFloat);
-    mixer.Forward({packed.const_data_ptr<float>(), mixer.packed_width()},
+    mixer.Forward({packed.const_data_ptr<float>(), PackedWidth({}, kHid)},
                   {batch, slots.data(), positions.data(), offsets.data()}, states.layer(0),
                   {y.data_ptr<float>(), kHid}, {&executor, scratch.data(), 0});
     return y;
   }
 
   TestRandom random_;
+  MixerTables tables_;  // of the mixer made last
 };
 
 TEST_F(MixerTest, ServesWhatWasTrained) {
@@ -79,7 +82,8 @@ TEST_F(MixerTest, ServesWhatWasTrained) {
         MixerConfig{MixerKind::kAftLocal, 16, 0, 16}}) {
     const std::unique_ptr<Mixer> mixer = Make(config);
     const at::Tensor packed = Random({3, 64, 3 * kHid});
-    EXPECT_TRUE(at::allclose(Forward(*mixer, packed), mixer->Train(packed), 1e-4, 1e-5))
+    EXPECT_TRUE(
+        at::allclose(Forward(*mixer, packed), TrainForm(config, packed, tables_), 1e-4, 1e-5))
         << config.window << " " << config.prefix_block;
   }
 }

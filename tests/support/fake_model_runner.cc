@@ -140,6 +140,16 @@ void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
   state.params = params;
 }
 
+void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
+  slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
+}
+
+// Nothing in the server takes snapshots yet.
+std::string FakeModelRunner::SnapshotSlot(int32_t /*slot*/) const { return ""; }
+absl::Status FakeModelRunner::RestoreSlot(int32_t /*slot*/, absl::string_view /*snapshot*/) {
+  return absl::UnimplementedError("the fake keeps no snapshots");
+}
+
 absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& input) {
   control_->EnterStep(input);
   if (uncollected_) control_->Violation("two steps uncollected");

@@ -91,6 +91,9 @@ class FakeModelRunner final : public ModelRunner {
   int32_t slots() const override { return options_.slots; }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
   void BindSlot(int32_t slot, const SamplingParams& params) override;
+  void ForkSlot(int32_t from, int32_t to) override;
+  std::string SnapshotSlot(int32_t slot) const override;
+  absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
 
