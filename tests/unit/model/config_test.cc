@@ -168,8 +168,8 @@ TEST(NetworkConfigTest, NamesOutsideTheirSetAreRefused) {
       ExpectRefused(With(pointer, wrong), path + ": must be \"");
     }
   }
-  EXPECT_EQ(std::string(ParseError(With("/mixer/kind", "aft_full")).message()),
-            "mixer.kind: must be \"aft_simple\" or \"aft_local\", got \"aft_full\"");
+  EXPECT_EQ(std::string(ParseError(With("/architecture", "rnn")).message()),
+            "architecture: must be \"decoder_lm\" or \"encoder\" or \"mixer\", got \"rnn\"");
 }
 
 TEST(NetworkConfigTest, BooleansAndNumbersOfOtherTypesAreRefused) {
@@ -268,12 +268,19 @@ TEST(NetworkConfigTest, CountsTheWeightsOfASmallNetwork) {
   const int64_t layer = 8 + 18 + 6 + 4 + 21 + 16;
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4 + (5 * 2 + 5));
   config.tie_embeddings = true;
+  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4 + 5);
+  config.head_bias = false;
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4);
   config.mixer.band_rows = 10;
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer + 36) + 4);
   config.mixer.kind = MixerKind::kAftSimple;
   config.mixer.window = 0;
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer - 4) + 4);
+  config.qkv_bias = false;
+  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer - 4 - 6) + 4);
+  config.position = PositionKind::kLearned;
+  config.position_rows = 11;
+  EXPECT_EQ(CountParameters(config), (5 + 11) * 2 + 3 * (layer - 4 - 6) + 4);
 }
 
 TEST(NetworkConfigTest, TheLargestConfigDoesNotOverflow) {
