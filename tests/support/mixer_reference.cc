@@ -1,0 +1,252 @@
+#include "tests/support/mixer_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+#include "model/network/tensors.h"
+
+namespace aft {
+namespace {
+
+constexpr double kUnseen = -std::numeric_limits<double>::infinity();
+constexpr double kMaskedBelow = -1e30;
+
+size_t At(int64_t index) { return static_cast<size_t>(index); }
+
+struct Inputs {
+  const MixerConfig& config;
+  int64_t hid;
+  const std::vector<double>& packed;
+  const ReferenceTables& tables;
+  const std::vector<double>& mask;
+  int64_t grid_width;
+
+  int64_t width() const { return PackedWidth(config, hid); }
+  int64_t tokens() const { return static_cast<int64_t>(packed.size()) / width(); }
+  double in(int64_t t, int64_t column) const { return packed[At(t * width() + column)]; }
+  const std::vector<double>& table(const char* name) const { return tables.at(name); }
+};
+
+// S(t, t') of a group of channels, kUnseen when t does not see t'.
+using Score = std::function<double(int64_t t, int64_t key, int64_t group)>;
+
+// The weighted mean of the values in columns [value, value + hid), whose channels are in `groups`
+// groups of the same size.
+std::vector<double> Average(const Inputs& x, int64_t value, int64_t groups, const Score& score) {
+  const int64_t tokens = x.tokens();
+  const int64_t size = x.hid / groups;
+  std::vector<double> y(At(tokens * x.hid), 0.0);
+  std::vector<double> scores(At(tokens));
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t g = 0; g < groups; ++g) {
+      double max = kUnseen;
+      for (int64_t j = 0; j < tokens; ++j) {
+        const double mask = x.mask.empty() ? 0 : x.mask[At(j)];
+        const double s = mask <= kMaskedBelow ? kUnseen : score(t, j, g) + mask;
+        scores[At(j)] = s;
+        max = std::max(max, s);
+      }
+      if (max == kUnseen) continue;
+      double sum = 0;
+      for (int64_t j = 0; j < tokens; ++j) {
+        const double weight = std::exp(scores[At(j)] - max);
+        if (weight == 0) continue;
+        sum += weight;
+        for (int64_t c = g * size; c < (g + 1) * size; ++c) {
+          y[At(t * x.hid + c)] += weight * x.in(j, value + c);
+        }
+      }
+      for (int64_t c = g * size; c < (g + 1) * size; ++c) y[At(t * x.hid + c)] /= sum;
+    }
+  }
+  return y;
+}
+
+double Dot(const Inputs& x, int64_t t, int64_t q, int64_t key, int64_t k, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x.in(t, q + i) * x.in(key, k + i);
+  return sum;
+}
+
+// Multiplies by sigmoid(Q), which is in the first columns.
+std::vector<double> Gate(const Inputs& x, std::vector<double> y) {
+  for (int64_t t = 0; t < x.tokens(); ++t) {
+    for (int64_t c = 0; c < x.hid; ++c) y[At(t * x.hid + c)] /= 1 + std::exp(-x.in(t, c));
+  }
+  return y;
+}
+
+// w(t, key) of AFT-simple, AFT-local and AFT-full.
+double PositionBias(const Inputs& x, int64_t t, int64_t key) {
+  const MixerConfig& config = x.config;
+  const int64_t rows = config.band_rows;
+  const int64_t s = config.window;
+  if (config.kind == MixerKind::kAftSimple) return 0;
+  if (config.kind == MixerKind::kAftLocal && std::abs(t - key) >= s) return 0;
+  if (rows > 0 && t >= rows) {
+    AFT_CHECK(config.length_policy != LengthPolicy::kError);
+    if (config.length_policy == LengthPolicy::kZero) return 0;
+    key -= t - (rows - 1);
+    t = rows - 1;
+  }
+  if (config.bias == BiasForm::kBand) {
+    const int64_t columns = config.causal ? s : 2 * s - 1;
+    const int64_t column = t - key + (config.causal ? 0 : s - 1);
+    return x.table("w.band")[At((rows > 0 ? t : 0) * columns + column)];
+  }
+  if (key < 0 || key >= rows) return 0;
+  if (config.bias == BiasForm::kFull) return x.table("w.full")[At(t * rows + key)];
+  double w = 0;
+  for (int64_t i = 0; i < config.bias_rank; ++i) {
+    w += x.table("w.u")[At(t * config.bias_rank + i)] *
+         x.table("w.v")[At(key * config.bias_rank + i)];
+  }
+  return w;
+}
+
+std::vector<double> Aft(const Inputs& x) {
+  const int64_t block = x.config.prefix_block;
+  return Gate(x, Average(x, 2 * x.hid, x.hid, [&](int64_t t, int64_t key, int64_t c) {
+                if (x.config.causal && key > t) return kUnseen;
+                if (block > 0 && key < (t / block - 1) * block) return kUnseen;
+                return x.in(key, x.hid + c) + PositionBias(x, t, key);
+              }));
+}
+
+std::vector<double> AftConv(const Inputs& x) {
+  const int64_t s = x.config.window;
+  const int64_t half = (s - 1) / 2;
+  const int64_t heads = x.config.heads;
+  const std::vector<double> filter = ReferenceConvFilter(x.config, x.tables);
+  const auto bias = [&](int64_t t, int64_t key, int64_t head) {
+    if (x.config.grid) {
+      const int64_t row = key / x.grid_width - t / x.grid_width + half;
+      const int64_t column = key % x.grid_width - t % x.grid_width + half;
+      const bool inside = row >= 0 && row < s && column >= 0 && column < s;
+      return inside ? filter[At((head * s + row) * s + column)] : 0.0;
+    }
+    const int64_t tap = x.config.causal ? t - key : key - t + half;
+    return tap >= 0 && tap < s ? filter[At(head * s + tap)] : 0.0;
+  };
+  return Gate(x, Average(x, x.hid + heads, heads, [&](int64_t t, int64_t key, int64_t head) {
+                if (x.config.causal && key > t) return kUnseen;
+                return x.in(key, x.hid + head) + bias(t, key, head);
+              }));
+}
+
+std::vector<double> BlockLocal(const Inputs& x) {
+  const MixerConfig& config = x.config;
+  const int64_t n = x.hid / config.heads;
+  const auto sees = [&config](int64_t t, int64_t key) {
+    const int64_t blocks = t / config.block_size - key / config.block_size;
+    const bool global = config.global_token && (key == 0 || (t == 0 && !config.causal));
+    if (config.causal) return key <= t && (blocks <= 1 || global);
+    return std::abs(blocks) <= 1 || global;
+  };
+  return Average(x, 2 * x.hid, config.heads, [&](int64_t t, int64_t key, int64_t head) {
+    if (!sees(t, key)) return kUnseen;
+    return Dot(x, t, head * n, key, x.hid + head * n, n) / std::sqrt(static_cast<double>(n));
+  });
+}
+
+std::vector<double> DotProduct(const Inputs& x) {
+  const int64_t n = x.hid / x.config.heads;
+  return Average(x, 2 * x.hid, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
+    if (x.config.causal && key > t) return kUnseen;
+    return Dot(x, t, head * n, key, x.hid + head * n, n) / std::sqrt(static_cast<double>(n));
+  });
+}
+
+std::vector<double> Cosine(const Inputs& x) {
+  const int64_t n = x.hid / x.config.heads;
+  return Average(x, 2 * x.hid, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
+    if (x.config.causal && key > t) return kUnseen;
+    const int64_t q = head * n;
+    const int64_t k = x.hid + head * n;
+    const double b = x.in(t, 3 * x.hid + head);
+    const double strength = std::max(b, 0.0) + std::log1p(std::exp(-std::abs(b)));  // softplus
+    return strength * Dot(x, t, q, key, k, n) /
+           (std::max(std::sqrt(Dot(x, t, q, t, q, n)), kCosineEps) *
+            std::max(std::sqrt(Dot(x, key, k, key, k, n)), kCosineEps));
+  });
+}
+
+std::vector<double> Additive(const Inputs& x) {
+  const int64_t a = x.config.score_width;
+  const int64_t keys = x.config.heads * a;
+  const std::vector<double>& v = x.table("score.v");
+  return Average(x, 2 * keys, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
+    if (x.config.causal && key > t) return kUnseen;
+    double sum = 0;
+    for (int64_t i = head * a; i < (head + 1) * a; ++i) {
+      sum += v[At(i)] * std::tanh(x.in(t, i) + x.in(key, keys + i));
+    }
+    return sum;
+  });
+}
+
+std::vector<double> Location(const Inputs& x) {
+  AFT_CHECK(x.tokens() <= x.config.band_rows);
+  const std::vector<double>& weight = x.table("location.weight");
+  return Average(x, x.hid, 1, [&](int64_t t, int64_t key, int64_t) {
+    if (x.config.causal && key > t) return kUnseen;
+    double sum = 0;
+    for (int64_t i = 0; i < x.hid; ++i) sum += weight[At(key * x.hid + i)] * x.in(t, i);
+    return sum;
+  });
+}
+
+}  // namespace
+
+std::vector<double> ReferenceConvFilter(const MixerConfig& config, const ReferenceTables& tables) {
+  std::vector<double> filter = tables.at("conv.w");
+  if (!config.reparameterized) return filter;
+  const int64_t taps = static_cast<int64_t>(filter.size()) / config.heads;
+  const auto count = static_cast<double>(taps);
+  for (int64_t head = 0; head < config.heads; ++head) {
+    double* w = filter.data() + head * taps;
+    double mean = 0;
+    double square = 0;
+    for (int64_t j = 0; j < taps; ++j) mean += w[j] / count;
+    for (int64_t j = 0; j < taps; ++j) square += (w[j] - mean) * (w[j] - mean);
+    const double std = std::sqrt(square / (config.unbiased_std ? count - 1 : count));
+    for (int64_t j = 0; j < taps; ++j) {
+      w[j] = tables.at("conv.gamma")[At(head)] * (w[j] - mean) /
+                 (std + static_cast<double>(config.std_eps)) +
+             tables.at("conv.beta")[At(head)];
+    }
+  }
+  return filter;
+}
+
+std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
+                                   const std::vector<double>& packed, const ReferenceTables& tables,
+                                   const std::vector<double>& mask, int64_t grid_width) {
+  const Inputs x = {config, hid, packed, tables, mask, grid_width};
+  AFT_CHECK(static_cast<int64_t>(packed.size()) == x.tokens() * x.width());
+  AFT_CHECK(mask.empty() || static_cast<int64_t>(mask.size()) == x.tokens());
+  switch (config.kind) {
+    case MixerKind::kAftSimple:
+    case MixerKind::kAftLocal:
+    case MixerKind::kAftFull:
+      return Aft(x);
+    case MixerKind::kAftConv:
+      return AftConv(x);
+    case MixerKind::kBlockLocal:
+      return BlockLocal(x);
+    case MixerKind::kDotProduct:
+      return DotProduct(x);
+    case MixerKind::kCosine:
+      return Cosine(x);
+    case MixerKind::kAdditive:
+      return Additive(x);
+    case MixerKind::kLocation:
+      return Location(x);
+  }
+  return {};
+}
+
+}  // namespace aft

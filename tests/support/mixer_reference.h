@@ -1,0 +1,50 @@
+#ifndef AFT_TESTS_SUPPORT_MIXER_REFERENCE_H_
+#define AFT_TESTS_SUPPORT_MIXER_REFERENCE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/network/config.h"
+
+namespace aft {
+
+// Row-major, under the names of ExpectedMixerTables (model/network/tensors.h).
+using ReferenceTables = std::map<std::string, std::vector<double>>;
+
+// Every mixer from its formula, as loops over all pairs of tokens in double: the ground truth of
+// the kernels' tests. It knows nothing of recurrences, windows as rings, or how to be fast.
+//
+//   Y_t = g_t * sum_t' exp(S(t, t')) V_t' / sum_t' exp(S(t, t'))    over the t' that t sees
+//
+// with g = sigmoid(Q) for the AFT kinds and 1 for the attentions, and S by kind:
+//
+//   AFT          K_t' + w(t, t')                                    per channel; AFT-conv per head
+//   dot product, block-local     q.k / sqrt(head width)             per head
+//   cosine       softplus(b_t) q.k / (max(|q|, e) max(|k|, e)), e = 1e-6 (kCosineEps)
+//   additive     score.v . tanh(q_t + k_t')
+//   location     location.weight[t'] . q_t                          one head
+//
+// The mask is added to S of its key. A token that sees no key, or only keys whose mask is -inf or
+// at most -1e30, gives zeros.
+//
+// w(t, t') of a table by absolute position (T = band_rows > 0): the entry of row t; for t >= T that
+// of row T - 1 at the same offset t - t' (kClamp) or 0 (kZero). Pairs for which the table has no
+// entry (outside the window; dense forms: t' >= T, or a column before 0 of the clamped row) have
+// w = 0. With prefix_block H, t sees t' >= (t div H - 1) * H. block-local's full_decode changes
+// nothing: the tokens are a prompt.
+//
+//   packed [T, PackedWidth()], mask [T] or empty -> [T, hid]
+std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
+                                   const std::vector<double>& packed, const ReferenceTables& tables,
+                                   const std::vector<double>& mask = {}, int64_t grid_width = 0);
+
+// conv.w [h, s] or [h, s, s] as the filter is applied: eq. 8 when the config says so.
+std::vector<double> ReferenceConvFilter(const MixerConfig& config, const ReferenceTables& tables);
+
+inline constexpr double kCosineEps = 1e-6;
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_MIXER_REFERENCE_H_
