@@ -20,14 +20,16 @@ inline int64_t PackedLinearFloats(int64_t in, int64_t out) {
   return LinearPanels(out) * kPanel * (in + 1);
 }
 
-// Packs weight [out, in] and bias [out] into PackedLinearFloats() floats at `packed`.
+// Packs weight [out, in] and bias [out] (null: zeros) into PackedLinearFloats() floats at `packed`.
 PackedLinear PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         float* packed);
 
 enum class Epilogue {
-  kNone,  // y = xW^T + b
-  kGelu,  // y = gelu(xW^T + b), the tanh form
-  kAdd,   // y = y + (xW^T + b): the residual
+  kNone,      // y = xW^T + b
+  kRelu,      // y = max(xW^T + b, 0)
+  kGelu,      // y = gelu(xW^T + b) = x * Phi(x), exact
+  kGeluTanh,  // the same in its tanh form
+  kAdd,       // y = y + (xW^T + b): the residual
 };
 
 // Computes columns of panels [begin, end) of y [rows, out] from x [rows, in]; rows are x_stride and

@@ -65,7 +65,7 @@ void DecoderBlock::Finish(float* x, float* mixed, int64_t tokens, float* wide,
                           const Workspace& workspace) const {
   out_.Forward(mixed, tokens, x, Epilogue::kAdd, *workspace.executor);
   norm2_.Forward(x, tokens, mixed, *workspace.executor);
-  up_.Forward(mixed, tokens, wide, Epilogue::kGelu, *workspace.executor);
+  up_.Forward(mixed, tokens, wide, Epilogue::kGeluTanh, *workspace.executor);
   down_.Forward(wide, tokens, x, Epilogue::kAdd, *workspace.executor);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -54,9 +55,13 @@ struct TestLinear {
   kernels::PackedLinear packed;
 };
 
-double Gelu(double x) {
+double GeluTanh(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
+double Gelu(double x) { return 0.5 * x * std::erfc(-x / M_SQRT2); }
+
+constexpr Epilogue kEpilogues[] = {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu,
+                                   Epilogue::kGeluTanh, Epilogue::kAdd};
 
 class LinearTest : public EveryInstructionSet {
  protected:
@@ -71,7 +76,9 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
     const int64_t rows = 1 + random_.Below(30);
     const std::vector<float> x = random_.Normals(rows * linear.in);
     const std::vector<float> plain = linear.Run(x);
+    const std::vector<float> relu = linear.Run(x, Epilogue::kRelu);
     const std::vector<float> gelu = linear.Run(x, Epilogue::kGelu);
+    const std::vector<float> gelu_tanh = linear.Run(x, Epilogue::kGeluTanh);
     const std::vector<float> add = linear.Run(x, Epilogue::kAdd);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < linear.out; ++n) {
@@ -82,7 +89,9 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
         }
         const auto i = static_cast<size_t>(r * linear.out + n);
         ASSERT_NEAR(plain[i], sum, 1e-5);
+        ASSERT_NEAR(relu[i], std::max(sum, 0.0), 1e-5);
         ASSERT_NEAR(gelu[i], Gelu(sum), 1e-5);
+        ASSERT_NEAR(gelu_tanh[i], GeluTanh(sum), 1e-5);
         ASSERT_NEAR(add[i], 0.5 + sum, 1e-5);
       }
     }
@@ -92,16 +101,17 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
 TEST_P(LinearTest, ARowIsTheSameBitsInEveryBatch) {
   for (const auto& shape : kShapes) {
     const TestLinear linear(random_, shape[0], shape[1]);
+    const Epilogue epilogue = kEpilogues[random_.Below(std::size(kEpilogues))];
     constexpr int64_t kRows = 40;
     const std::vector<float> x = random_.Normals(kRows * linear.in);
     std::vector<float> alone;
     for (int64_t r = 0; r < kRows; ++r) {
-      const std::vector<float> y = linear.Run(Tokens(x, linear.in, r, r + 1), Epilogue::kGelu);
+      const std::vector<float> y = linear.Run(Tokens(x, linear.in, r, r + 1), epilogue);
       alone.insert(alone.end(), y.begin(), y.end());
     }
     for (int64_t rows = 1; rows <= kRows; ++rows) {
       const int64_t first = random_.Below(kRows - rows + 1);
-      ASSERT_TRUE(SameBits(linear.Run(Tokens(x, linear.in, first, first + rows), Epilogue::kGelu),
+      ASSERT_TRUE(SameBits(linear.Run(Tokens(x, linear.in, first, first + rows), epilogue),
                            Tokens(alone, linear.out, first, first + rows)))
           << rows << " rows, " << linear.in << " -> " << linear.out;
     }
@@ -120,12 +130,43 @@ TEST_P(LinearTest, PanelsMayBeComputedApart) {
   EXPECT_TRUE(SameBits(y, whole));
 }
 
-TEST_P(LinearTest, LargeInputsPassGeluUnharmed) {
-  const TestLinear linear(random_, 1, 1);
-  const float scale = linear.weight[0] > 0 ? 1.0F : -1.0F;
-  const std::vector<float> y = linear.Run({scale * 1e6F, scale * -1e6F}, Epilogue::kGelu);
-  EXPECT_FLOAT_EQ(y[0], linear.weight[0] * scale * 1e6F + linear.bias[0]);
-  EXPECT_NEAR(y[1], 0.0F, 1e-30F);
+// A layer y = x, to see an activation alone.
+TestLinear Identity(TestRandom& random) {
+  TestLinear linear(random, 1, 1);
+  linear.weight = {1.0F};
+  linear.bias = {0.0F};
+  linear.packed = kernels::PackLinear(linear.weight.data(), nullptr, 1, 1, linear.memory.get());
+  return linear;
+}
+
+TEST_P(LinearTest, ActivationsAreExactOverTheirWholeRange) {
+  const TestLinear identity = Identity(random_);
+  std::vector<float> x;
+  for (int i = -1600; i <= 1600; ++i) x.push_back(static_cast<float>(i) * 0.01F);
+  for (int i = 0; i < 500; ++i) x.push_back(static_cast<float>(std::pow(10, -30 + i * 0.06)));
+  const std::vector<float> relu = identity.Run(x, Epilogue::kRelu);
+  const std::vector<float> gelu = identity.Run(x, Epilogue::kGelu);
+  const std::vector<float> gelu_tanh = identity.Run(x, Epilogue::kGeluTanh);
+  for (size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(relu[i], std::max(x[i], 0.0F));
+    EXPECT_NEAR(gelu_tanh[i], GeluTanh(x[i]), 4e-7 * std::max(1.0F, std::abs(x[i])));
+    // The exact form keeps its digits in the tail too, down to where the result vanishes.
+    const double want = Gelu(x[i]);
+    EXPECT_NEAR(gelu[i], want, x[i] > -9 ? 4e-6 * std::abs(want) : 1e-18) << x[i];
+    EXPECT_NEAR(gelu[i], want, 2e-7 * std::max(1.0F, std::abs(x[i]))) << x[i];
+  }
+}
+
+TEST_P(LinearTest, LargeInputsPassActivationsUnharmed) {
+  const TestLinear identity = Identity(random_);
+  for (const Epilogue epilogue : {Epilogue::kRelu, Epilogue::kGelu, Epilogue::kGeluTanh}) {
+    for (const float large : {1e6F, 1e20F}) {
+      const std::vector<float> y = identity.Run({large, -large, NAN}, epilogue);
+      EXPECT_FLOAT_EQ(y[0], large);
+      EXPECT_NEAR(y[1], 0.0F, 1e-16F);
+      EXPECT_TRUE(std::isnan(y[2]));
+    }
+  }
 }
 
 TEST_P(LinearTest, LayerNormEqualsFloat64) {
