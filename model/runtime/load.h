@@ -22,6 +22,9 @@ struct LoadOptions {
   int32_t slots = 64;
   // Largest step, in tokens: sizes the workspace. At least `slots`.
   int64_t max_step_tokens = 256;
+  // Encoders instead: largest call of EncoderRunner::Encode, in texts and in their tokens.
+  int64_t max_batch_rows = 32;
+  int64_t max_batch_tokens = 4096;
   // Compute threads; 0: number of cores - 1, at least 1.
   int32_t intra_op_threads = 0;
   // Bits of a token do not depend on how its prompt was cut into chunks, in every mixer; costs
@@ -32,7 +35,7 @@ struct LoadOptions {
 // Exactly one of the runners is there.
 struct LoadedModel {
   std::unique_ptr<ModelRunner> runner;     // language models
-  std::unique_ptr<EncoderRunner> encoder;  // encoders; slots counts the rows of a batch
+  std::unique_ptr<EncoderRunner> encoder;  // encoders
   // Thread-safe: gRPC threads encode, the engine thread decodes.
   std::shared_ptr<const Tokenizer> tokenizer;
 };
