@@ -8,6 +8,9 @@ find_package(spdlog 1.10 CONFIG REQUIRED)
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
 find_package(CLI11 2.1 CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
+if(NOT TARGET re2::re2)  # gRPC has found it, through the module that Debian ships with it.
+  find_package(re2 REQUIRED)
+endif()
 
 # gRPC, protobuf and Abseil are linked through this one target, shared or static as a whole: two
 # Abseils in one process are two sets of its globals.

@@ -14,7 +14,7 @@
 #include "model/runtime/cpu_model_runner.h"
 #include "model/runtime/memory.h"
 #include "model/runtime/torch_guard.h"
-#include "model/tokenizer/byte_tokenizer.h"
+#include "model/tokenizer/load_tokenizer.h"
 
 namespace aft {
 namespace {
@@ -87,12 +87,8 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, LoadDecoder(options, &tokenizer));
   AFT_RETURN_IF_ERROR(CheckMemory(*decoder, runner_options));
   LoadedModel model;
-  if (tokenizer == "bytes") model.tokenizer = MakeByteTokenizer();
-  if (model.tokenizer == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(options.checkpoint_dir, "/", kConfigFileName,
-                                                   ": tokenizer: \"", tokenizer,
-                                                   "\" is not known"));
-  }
+  AFT_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(tokenizer, options.checkpoint_dir,
+                                                      decoder->config().vocab_size));
   AFT_ASSIGN_OR_RETURN(model.runner, CpuModelRunner::Create(std::move(decoder), runner_options));
   return model;
 }

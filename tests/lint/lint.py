@@ -21,12 +21,14 @@ THIRD_PARTIES = {
     "torch": (r"(ATen|torch|c10|caffe2)/", ["model/"]),
     "CUDA": (r"(cuda|cublas|cudnn|cooperative_groups|cub/|thrust/)", ["model/"]),
     "Highway": (r"hwy/", ["model/kernels/"]),
+    "RE2": (r"re2/", ["model/tokenizer/"]),
     "gRPC": (r"grpc(pp)?(/|\+\+)|.*\.grpc\.pb\.h$", ["server/rpc/", "server/app/", "client/"]),
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/rpc/", "server/app/", "server/config/", "client/"]),
     "spdlog": (r"(spdlog|fmt)/", ["server/observability/log.cc"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
-    "nlohmann-json": (r"nlohmann/", ["model/checkpoint/", "model/network/", "model/train/", "client/"]),
+    "nlohmann-json": (r"nlohmann/", ["model/checkpoint/", "model/convert/", "model/network/", "model/tokenizer/",
+                                   "model/train/", "client/"]),
 }
 # Headers of model/ without torch, gRPC and protobuf: what the server and the tools may know of a model.
 RUNNER_API = ["model/runtime/model_runner.h", "model/runtime/load.h", "model/sampling/params.h",
@@ -49,6 +51,7 @@ FLOORS = {
     "model/layers/": ["base/", "model/kernels/", "model/state/", "model/mixers/",
                       "model/network/config.h"],
     "model/runtime/": ["base/", "model/"],
+    "model/convert/": ["base/", "model/"],
     "model/train/": ["base/", "model/layers/", "model/network/", "model/mixers/", "model/checkpoint/",
                      "model/state/", "model/sampling/", "model/tokenizer/"],
     "server/scheduling/": ["base/", "model/runtime/model_runner.h", "model/sampling/params.h"],

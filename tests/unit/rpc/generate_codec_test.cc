@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/char_tokenizer.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace aft::server {
@@ -142,6 +143,15 @@ TEST(GenerateCodecTest, FinishedNamesTheReason) {
   EXPECT_EQ(EncodeFinished(outcome).stop_string(), "end");
   outcome.stop_token_id = 0;
   EXPECT_EQ(EncodeFinished(outcome).stopped_by_case(), v1::Finished::kStopTokenId);
+}
+
+TEST(GenerateCodecTest, NamesTheCharacterThatTheVocabularyLacks) {
+  const auto tokenizer = MakeCharTokenizer({"h"});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto request = DecodeGenerateRequest(Text(), LimitsConfig(), **tokenizer, kVocabulary, 99);
+  EXPECT_EQ(request.status(),
+            absl::InvalidArgumentError(
+                "text: character 'i' (U+0069) at byte 1 is not in the model's vocabulary"));
 }
 
 TEST(GenerateCodecTest, UsageAndTimingsTravelInFull) {

@@ -1,0 +1,191 @@
+#include "model/tokenizer/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "model/tokenizer/bpe_merger.h"
+#include "model/tokenizer/gpt2_splitter.h"
+#include "model/tokenizer/utf8_character.h"
+#include "model/tokenizer/vocabulary_file.h"
+
+namespace aft {
+namespace {
+
+using TokenIds = absl::flat_hash_map<std::string, int32_t>;
+
+// GPT-2 spells each byte as one printable character: those of Latin-1 as themselves, the other 68
+// as U+0100 and up, in their order.
+std::array<char32_t, 256> ByteSpelling() {
+  std::array<char32_t, 256> spelling{};
+  char32_t next = 0x100;
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+    spelling[byte] = printable ? byte : next++;
+  }
+  return spelling;
+}
+
+// The bytes that a token spells, or the status that says which character spells none.
+absl::StatusOr<std::string> Unspell(absl::string_view token,
+                                    const absl::flat_hash_map<char32_t, char>& bytes) {
+  std::string out;
+  for (size_t at = 0; at < token.size();) {
+    const Utf8Character character = FirstCharacter(token.substr(at));
+    AFT_CHECK(character.size > 0);  // JSON strings are UTF-8.
+    const auto found = bytes.find(character.point);
+    if (found == bytes.end()) {
+      return absl::InvalidArgumentError(absl::StrFormat("token %s: U+%04X spells no byte",
+                                                        ShownToken(token),
+                                                        static_cast<uint32_t>(character.point)));
+    }
+    out.push_back(found->second);
+    at += character.size;
+  }
+  return out;
+}
+
+// `text`, with every byte that is not UTF-8 replaced by one that is: a symbol of the same length.
+std::string WithValidUtf8(absl::string_view text) {
+  std::string valid(text);
+  for (size_t at = 0; at < text.size();) {
+    const size_t size = FirstCharacter(text.substr(at)).size;
+    if (size == 0) valid[at] = '\x01';
+    at += std::max<size_t>(size, 1);
+  }
+  return valid;
+}
+
+class BpeTokenizer : public Tokenizer {
+ public:
+  BpeTokenizer(std::vector<std::string> bytes, int32_t eos_id, BpeMerges merges)
+      : bytes_(std::move(bytes)), eos_id_(eos_id), merges_(std::move(merges)) {}
+
+  int32_t vocab_size() const override { return static_cast<int32_t>(bytes_.size()); }
+  int32_t eos_id() const override { return eos_id_; }
+
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    if (text.size() >= size_t{std::numeric_limits<int32_t>::max()}) {
+      return absl::InvalidArgumentError("text is longer than 2 GiB");
+    }
+    const std::string valid = WithValidUtf8(text);
+    BpeMerger merger(merges_);
+    std::vector<int32_t> ids;
+    for (size_t at = 0; at < text.size();) {
+      const size_t size = splitter_.FirstPiece(absl::string_view(valid).substr(at)).size();
+      merger.Append(text.substr(at, size), ids);
+      at += size;
+    }
+    return ids;
+  }
+
+  absl::string_view TokenBytes(int32_t id) const override {
+    AFT_CHECK(id >= 0 && id < vocab_size());
+    return bytes_[static_cast<size_t>(id)];
+  }
+
+ private:
+  const std::vector<std::string> bytes_;  // by id; empty for the end of text
+  const int32_t eos_id_;
+  const BpeMerges merges_;
+  const Gpt2Splitter splitter_;
+};
+
+// Reads one line of the merges: "left right".
+absl::Status AddMerge(absl::string_view line, const TokenIds& ids, BpeMerges* merges) {
+  const size_t space = line.find(' ');
+  if (space == 0 || space == absl::string_view::npos || space + 1 == line.size() ||
+      line.find(' ', space + 1) != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("must be two tokens with a space between, got ", ShownToken(line)));
+  }
+  const absl::string_view left = line.substr(0, space);
+  const absl::string_view right = line.substr(space + 1);
+  std::array<int32_t, 3> found{};
+  size_t i = 0;
+  for (const std::string& token :
+       {std::string(left), std::string(right), absl::StrCat(left, right)}) {
+    const auto entry = ids.find(token);
+    if (entry == ids.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", ShownToken(token), " is not in the vocabulary"));
+    }
+    if (token == kEndOfText) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kEndOfText, " must not be a part or a result of a merge"));
+    }
+    found[i++] = entry->second;
+  }
+  const auto rank = static_cast<int32_t>(merges->pairs.size());
+  if (!merges->pairs.emplace(BpeMerges::Key(found[0], found[1]), BpeMerges::Merge{rank, found[2]})
+           .second) {
+    return absl::InvalidArgumentError(absl::StrCat("merge ", ShownToken(line), " is a duplicate"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMerges(const std::string& path, const TokenIds& ids, BpeMerges* merges) {
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
+  absl::string_view rest = text;
+  for (int64_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const absl::string_view line = absl::StripSuffix(rest.substr(0, end), "\r");
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (number == 1 && line.substr(0, 8) == "#version") continue;
+    if (const absl::Status status = AddMerge(line, ids, merges); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::string& vocab_path,
+                                                                  const std::string& merges_path) {
+  AFT_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ReadTokenIds(vocab_path));
+  const std::array<char32_t, 256> spelling = ByteSpelling();
+  absl::flat_hash_map<char32_t, char> spelled;
+  for (size_t byte = 0; byte < 256; ++byte) spelled[spelling[byte]] = static_cast<char>(byte);
+
+  TokenIds ids;
+  for (size_t i = 0; i < tokens.size(); ++i) ids[tokens[i]] = static_cast<int32_t>(i);
+  BpeMerges merges;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const auto found = ids.find(EncodeUtf8(spelling[byte]));
+    if (found == ids.end()) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: no token for byte 0x%02X, %s",
+                                                        vocab_path, byte,
+                                                        ShownToken(EncodeUtf8(spelling[byte]))));
+    }
+    merges.byte_ids[byte] = found->second;
+  }
+  AFT_RETURN_IF_ERROR(ReadMerges(merges_path, ids, &merges));
+
+  const auto eos = ids.find(kEndOfText);
+  for (std::string& token : tokens) {
+    if (token == kEndOfText) {
+      token.clear();
+      continue;
+    }
+    absl::StatusOr<std::string> bytes = Unspell(token, spelled);
+    if (!bytes.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(vocab_path, ": ", bytes.status().message()));
+    }
+    token = *std::move(bytes);
+  }
+  return std::make_shared<BpeTokenizer>(std::move(tokens), eos == ids.end() ? -1 : eos->second,
+                                        std::move(merges));
+}
+
+}  // namespace aft

@@ -1,0 +1,50 @@
+#include "model/tokenizer/load_tokenizer.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/tokenizer/bpe_tokenizer.h"
+#include "model/tokenizer/byte_tokenizer.h"
+#include "model/tokenizer/char_tokenizer.h"
+#include "model/tokenizer/vocabulary_file.h"
+
+namespace aft {
+namespace {
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(absl::string_view kind,
+                                                      const std::string& dir) {
+  if (kind == "bytes") return MakeByteTokenizer();
+  if (kind == "bpe") {
+    return LoadBpeTokenizer(absl::StrCat(dir, "/", kVocabFileName),
+                            absl::StrCat(dir, "/", kMergesFileName));
+  }
+  if (kind == "chars") {
+    const std::string path = absl::StrCat(dir, "/", kCharsFileName);
+    AFT_ASSIGN_OR_RETURN(std::vector<std::string> characters, ReadTokenList(path));
+    absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
+        MakeCharTokenizer(std::move(characters));
+    if (tokenizer.ok()) return tokenizer;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokenizer.status().message()));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      dir, ": tokenizer.kind: must be \"bytes\", \"chars\" or \"bpe\", got \"", kind, "\""));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view kind,
+                                                               const std::string& checkpoint_dir,
+                                                               int64_t vocab_size) {
+  AFT_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Load(kind, checkpoint_dir));
+  if (tokenizer->vocab_size() > vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint_dir, ": the tokenizer (\"", kind, "\") has ", tokenizer->vocab_size(),
+        " tokens, more than the network's vocab_size, ", vocab_size));
+  }
+  return tokenizer;
+}
+
+}  // namespace aft

@@ -1,0 +1,31 @@
+#ifndef AFT_MODEL_TOKENIZER_VOCABULARY_FILE_H_
+#define AFT_MODEL_TOKENIZER_VOCABULARY_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+// The JSON files of vocabularies. They are not trusted: size, form, duplicates and gaps are
+// checked. Errors start with the path: NOT_FOUND (no such file), INVALID_ARGUMENT with entry and
+// reason.
+namespace aft {
+
+// Most tokens that a vocabulary may have; the same as config.json's limit.
+inline constexpr size_t kMaxVocabularyTokens = size_t{1} << 24;
+
+// The file's bytes; INVALID_ARGUMENT above 64 MiB.
+absl::StatusOr<std::string> ReadVocabularyText(const std::string& path);
+
+// ["a", "b", ...]: the tokens in the order of their ids. No duplicates, at least one.
+absl::StatusOr<std::vector<std::string>> ReadTokenList(const std::string& path);
+
+// {"token": id, ...}: every id from 0 to the number of tokens - 1 once; returned in that order.
+absl::StatusOr<std::vector<std::string>> ReadTokenIds(const std::string& path);
+
+// `token` as messages show it: quoted, escaped where it is not printable, shortened when long.
+std::string ShownToken(absl::string_view token);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_TOKENIZER_VOCABULARY_FILE_H_
