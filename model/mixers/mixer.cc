@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "model/mixers/aft_mixer.h"
+#include "model/mixers/attention_mixer.h"
 #include "model/network/tensors.h"
 
 namespace aft {
@@ -36,12 +37,13 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int6
     case MixerKind::kAftFull:
       return AftMixer::Create(config, hid, tables, options);
     case MixerKind::kAftConv:
+      break;
     case MixerKind::kBlockLocal:
     case MixerKind::kDotProduct:
     case MixerKind::kCosine:
     case MixerKind::kAdditive:
     case MixerKind::kLocation:
-      break;
+      return AttentionMixer::Create(config, hid, tables, options);
   }
   return absl::UnimplementedError(
       absl::StrCat("mixer.kind: ", MixerKindName(config.kind), " is not there yet"));
