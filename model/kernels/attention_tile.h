@@ -23,11 +23,16 @@ struct KeyRange {
   const float* bias;  // null or [RoundUp(keys, kKeyGroup)]: added to the scores
   int64_t seen;       // keys that the tile's first query sees; > 0
   int64_t step;       // further keys that each further query sees: 1 when causal, else 0
+  // Instead of v, seen and step: what each query sees, when only the keys are common to them.
+  const float* const* row_v = nullptr;
+  const int64_t* row_seen = nullptr;
+
+  int64_t Seen(int64_t row) const { return row_v == nullptr ? seen + row * step : row_seen[row]; }
 };
 
-inline int64_t AttentionTileFloats(const AttentionParams& params) {
-  return RoundUpToKeyBlock(kTileRows * params.score_width) +
-         RoundUpToKeyBlock(kTileRows * params.value_width) + kTileRows * (kKeyGroup + 16 + 2);
+// Floats of scratch of a tile of up to `rows` queries.
+inline int64_t AttentionTileFloats(const AttentionParams& params, int64_t rows) {
+  return RoundUpToKeyBlock(rows * (params.score_width + params.value_width + kKeyGroup + 16 + 2));
 }
 
 }  // namespace aft::kernels
