@@ -1,197 +1,171 @@
 #include "model/mixers/aft_parallel.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
+#include <utility>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
-#include "ATen/ops/clamp_min.h"
 #include "ATen/ops/constant_pad_nd.h"
-#include "ATen/ops/cummax.h"
-#include "ATen/ops/exp.h"
 #include "ATen/ops/full.h"
-#include "ATen/ops/maximum.h"
+#include "ATen/ops/logsumexp.h"
 #include "ATen/ops/sigmoid.h"
-#include "ATen/ops/where.h"
+#include "ATen/ops/softmax.h"
 #include "ATen/ops/zeros.h"
 #include "base/check.h"
+#include "model/kernels/ragged_batch.h"
+#include "model/mixers/aft_sums.h"
+#include "model/mixers/band_bias.h"
 
 namespace aft {
 namespace {
 
-// The matrix product sees weights relative to the largest key of a block pair, later tokens
-// included. Weights below exp(-60) are raised to it, which keeps everything finite in fp32 and
-// bf16; it is nothing beside a row's own largest weight as long as that is above exp(-30).
-constexpr double kLowestExponent = -60;
-constexpr double kMaxRise = 30;
+constexpr int64_t kMinTile = 64;
 
-// w over C + L key columns for L query rows: -inf in the future, 0 outside the window.
-// band_rows [R, L, s] (R blocks, or 1 for all of them) -> [R, L, C + L].
-at::Tensor BiasMatrix(const at::Tensor& band_rows, int64_t window, int64_t context, int64_t length,
-                      const at::TensorOptions& options) {
-  const at::Tensor row = at::arange(length).unsqueeze(1);
-  const at::Tensor column = at::arange(context + length).unsqueeze(0);
-  const at::Tensor offset = row + context - column;  // t - t'
-  at::Tensor bias = at::zeros({1, length, context + length}, options);
-  if (window > 0) {
-    const at::Tensor index = offset.clamp(0, window - 1)
-                                 .unsqueeze(0)
-                                 .expand({band_rows.size(0), length, context + length});
-    bias = at::where(offset.lt(window), band_rows.gather(2, index), bias);
-  }
-  return bias.masked_fill(offset.lt(0), -std::numeric_limits<double>::infinity());
+// The keys and values that the rows of a segment see, in time order: first what came before it.
+struct Context {
+  at::Tensor k, v;  // [B, C + T, hid]
+  at::Tensor live;  // [B, C + T, 1] bool: neither empty nor masked; undefined without a mask
+};
+
+at::Tensor PadFront(const at::Tensor& x, int64_t count, double value) {
+  return at::constant_pad_nd(x, {0, 0, count, 0}, value);
+}
+at::Tensor PadBack(const at::Tensor& x, int64_t count, double value) {
+  return at::constant_pad_nd(x, {0, 0, 0, count}, value);
 }
 
-// num / den for some channels, row by row: the difference to the row's own maximum comes first. k
-// and v [B, R, C + L, n], bias [R or 1, L, C + L]; the carry's sums [B, n], or undefined -> [B, R,
-// L, n].
-at::Tensor ExactRatio(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                      const AftCarry& sums) {
-  const int64_t length = bias.size(1);
-  const int64_t columns = bias.size(2);
-  at::Tensor max = std::get<0>(at::cummax(k.detach(), 2)).slice(2, columns - length, columns);
-  const auto spread = [&](const at::Tensor& x) {
-    return x.to(k.scalar_type()).unsqueeze(1).unsqueeze(1);  // [B, 1, 1, n]
+Context Prepend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, int64_t context,
+                const AftCarry* carry) {
+  Context result;
+  std::tie(result.k, result.v) = Masked(k, v, mask);
+  if (mask.defined()) {
+    result.live = PadFront(mask.gt(kMaskedBelow).unsqueeze(2), context, 0);
+  }
+  if (carry != nullptr) {
+    AFT_CHECK(carry->k.size(1) == context && !mask.defined());
+    result.k = at::cat({carry->k.to(k.scalar_type()), result.k}, 1);
+    result.v = at::cat({carry->v.to(v.scalar_type()), result.v}, 1);
+  } else {
+    result.k = PadFront(result.k, context, kEmptyKey);
+    result.v = PadFront(result.v, context, 0);
+  }
+  return result;
+}
+
+// Rows [R or 1, L, s] of a band for R tiles of L tokens.
+at::Tensor TileBand(const at::Tensor& band, int64_t window, int64_t tokens, int64_t length,
+                    int64_t tiles) {
+  if (window == 0) return {};
+  if (band.size(0) == 1) return band.unsqueeze(1).expand({1, length, window});
+  return PadBack(band.slice(0, 0, tokens), tiles * length - tokens, 0)
+      .view({tiles, length, window});
+}
+
+// Blocks of H tokens, each beside the one before it.
+at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t window, int64_t length,
+                     at::ScalarType gemm) {
+  const int64_t tokens = x.k.size(1) - length;
+  const int64_t blocks = (tokens + length - 1) / length;
+  const int64_t padding = blocks * length - tokens;
+  // [B, blocks, 2 H, hid]. unfold overlaps without a copy.
+  const auto tile = [&](const at::Tensor& t, double empty) {
+    return PadBack(t, padding, empty).unfold(1, 2 * length, length).transpose(2, 3);
   };
-  if (sums.max.defined()) max = at::maximum(max, spread(sums.max));
-  const at::Tensor weight =
-      at::exp((k.unsqueeze(2) - max.unsqueeze(3)) + bias.unsqueeze(0).unsqueeze(4));
-  at::Tensor num = (weight * v.unsqueeze(2)).sum(3);
-  at::Tensor den = weight.sum(3);
-  if (sums.max.defined()) {
-    const at::Tensor scale = at::exp(spread(sums.max) - max);
-    num = num + scale * spread(sums.num);
-    den = den + scale * spread(sums.den);
+  const at::Tensor k = tile(x.k, kEmptyKey);
+  const at::Tensor v = tile(x.v, 0);
+  const at::Tensor anchor = k.detach().amax(2, /*keepdim=*/true);
+  const at::Tensor bias = CausalBandBias(TileBand(band, window, tokens, length, blocks), window,
+                                         length, length, x.k.options());
+  const BiasWeights e = ExpBias(bias, /*floor=*/0);
+  const at::Tensor sums = e.weights.to(gemm)
+                              .unsqueeze(0)
+                              .matmul(WeightedValues(k, v, anchor).to(gemm))
+                              .to(k.scalar_type());
+  at::Tensor seen;
+  if (x.live.defined()) {
+    seen =
+        bias.isneginf().logical_not().to(at::kFloat).matmul(tile(x.live, 0).to(at::kFloat)).gt(0);
   }
-  return num / den;
+  const at::Tensor mean = Redo(Divide(sums, k.size(3), seen), [&](const at::Tensor& channels) {
+    return ExactMean(k.index_select(3, channels), v.index_select(3, channels), bias);
+  });
+  return mean.flatten(1, 2).slice(1, 0, tokens);
 }
 
-// Adds keys and values [B, N, hid] to the carry's sums of older tokens.
-void Absorb(const at::Tensor& k, const at::Tensor& v, AftCarry& carry) {
-  if (k.size(1) == 0) return;
-  const at::Tensor max = at::maximum(carry.max, k.amax(1));
-  const at::Tensor e = at::exp(k - max.unsqueeze(1));
-  const at::Tensor scale = at::exp(carry.max - max);
-  carry.num = carry.num * scale + (e * v).sum(1);
-  carry.den = carry.den * scale + e.sum(1);
-  carry.max = max;
+// All that came before: rows in tiles, each beside its window, plus the sum of everything older.
+at::Tensor PrefixMean(const Context& x, const at::Tensor& band, int64_t window, int64_t context,
+                      at::ScalarType gemm) {
+  const int64_t tokens = x.k.size(1) - context;
+  const at::Tensor anchor = x.k.detach().amax(1, /*keepdim=*/true);
+  const at::Tensor operand = WeightedValues(x.k, x.v, anchor).unsqueeze(2);
+  const auto bias = [&](int64_t length, int64_t tiles) {
+    return CausalBandBias(TileBand(band, window, tokens, length, tiles), window, context - 1,
+                          length, x.k.options());
+  };
+  const int64_t length = std::min(tokens, std::max(kMinTile, window));
+  const at::Tensor sums =
+      PrefixSums(operand, bias(length, (tokens + length - 1) / length).unsqueeze(1), context, gemm);
+  at::Tensor seen;
+  if (x.live.defined()) {
+    const int64_t columns = x.live.size(1);
+    seen = std::get<0>(x.live.to(at::kFloat).cummax(1)).slice(1, columns - tokens, columns).gt(0);
+  }
+  const Quotient quotient = Divide(sums.squeeze(2), x.k.size(2), seen);
+  return Redo(quotient, [&](const at::Tensor& channels) {
+    const at::Tensor older = at::zeros({1, tokens, 1}, x.k.options());
+    return ExactMean(x.k.index_select(2, channels).unsqueeze(1),
+                     x.v.index_select(2, channels).unsqueeze(1),
+                     at::cat({older, bias(tokens, 1)}, 2))
+        .squeeze(1);
+  });
+}
+
+// The state after a segment: see AftCarry.
+void Store(const Context& x, int64_t context, bool blocks, AftCarry* carry) {
+  const at::NoGradGuard no_grad;
+  const int64_t total = x.k.size(1);
+  const at::Tensor k = x.k.detach();
+  const at::Tensor v = x.v.detach();
+  if (blocks) {
+    carry->k = k.slice(1, total - context, total).clone();
+    carry->v = v.slice(1, total - context, total).clone();
+    return;
+  }
+  const int64_t newest = total - (context - 1);
+  const at::Tensor old_k = k.slice(1, 0, newest);
+  const at::Tensor mean = (at::softmax(old_k, 1) * v.slice(1, 0, newest)).sum(1, /*keepdim=*/true);
+  carry->k = at::cat({at::logsumexp(old_k, 1, /*keepdim=*/true), k.slice(1, newest, total)}, 1);
+  carry->v = at::cat({mean, v.slice(1, newest, total)}, 1);
+}
+
+int64_t ContextLength(int64_t window, int64_t prefix_block) {
+  return prefix_block > 0 ? prefix_block : 1 + std::max<int64_t>(window - 1, 0);
 }
 
 }  // namespace
 
 AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefix_block) {
-  const int64_t context = prefix_block > 0 ? prefix_block : std::max<int64_t>(window - 1, 0);
-  AftCarry carry;
-  carry.k = at::full({batch, context, hid}, kEmptyKey);
-  carry.v = at::zeros({batch, context, hid});
-  if (prefix_block == 0) {
-    carry.num = at::zeros({batch, hid});
-    carry.den = at::zeros({batch, hid});
-    carry.max = at::full({batch, hid}, kEmptyKey);
-  }
-  return carry;
+  const int64_t context = ContextLength(window, prefix_block);
+  return {at::full({batch, context, hid}, kEmptyKey), at::zeros({batch, context, hid})};
 }
 
 at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
-                       int64_t prefix_block, AftCarry* carry, at::ScalarType gemm) {
-  const int64_t batch = packed.size(0);
+                       int64_t prefix_block, AftCarry* carry, at::ScalarType gemm,
+                       const at::Tensor& mask) {
+  const auto qkv = packed.chunk(3, 2);
   const int64_t tokens = packed.size(1);
-  const int64_t hid = packed.size(2) / 3;
-  const bool blocks = prefix_block > 0;
-  const bool prefix = carry != nullptr && !blocks;  // the carry has sums of older tokens
-  // Without blocks the whole segment is one block, and what came before is the carry alone.
-  const int64_t length = blocks ? prefix_block : tokens;
-  const int64_t count = (tokens + length - 1) / length;
-  const int64_t padding = count * length - tokens;
-  AFT_CHECK(carry == nullptr || padding == 0);
   if (gemm == at::ScalarType::Undefined) gemm = packed.scalar_type();
+  AFT_CHECK(carry == nullptr || prefix_block == 0 || tokens % prefix_block == 0);
+  AFT_CHECK(window == 0 || band.size(0) == 1 || (carry == nullptr && band.size(0) >= tokens));
 
-  const at::Tensor q = packed.slice(2, 0, hid);
-  at::Tensor k = packed.slice(2, hid, 2 * hid);
-  at::Tensor v = packed.slice(2, 2 * hid, 3 * hid);
-  if (padding > 0) {
-    k = at::constant_pad_nd(k, {0, 0, 0, padding}, kEmptyKey);
-    v = at::constant_pad_nd(v, {0, 0, 0, padding}, 0);
-  }
-
-  // Prepend what the first block sees of the past.
-  int64_t context = 0;
-  if (carry != nullptr) {
-    context = carry->k.size(1);
-    k = at::cat({carry->k.to(k.scalar_type()), k}, 1);
-    v = at::cat({carry->v.to(v.scalar_type()), v}, 1);
-  } else if (blocks) {
-    context = length;
-    k = at::constant_pad_nd(k, {0, 0, length, 0}, kEmptyKey);
-    v = at::constant_pad_nd(v, {0, 0, length, 0}, 0);
-  }
-
-  // [B, count, C + L, hid]: each block beside its context. unfold overlaps without a copy.
-  const at::Tensor block_k = k.unfold(1, context + length, length).transpose(2, 3);
-  const at::Tensor block_v = v.unfold(1, context + length, length).transpose(2, 3);
-
-  at::Tensor anchor = block_k.detach().amax(2, /*keepdim=*/true);
-  if (prefix) {
-    anchor = at::maximum(anchor, carry->max.to(k.scalar_type()).view({batch, 1, 1, hid}));
-  }
-  const at::Tensor e = at::exp(at::clamp_min(block_k - anchor, kLowestExponent));
-  const at::Tensor operand = at::cat({e * block_v, e}, 3).to(gemm);
-
-  at::Tensor band_rows;
-  if (window > 0) {
-    if (band.size(0) == 1) {
-      band_rows = band.unsqueeze(1).expand({1, length, window});
-    } else {
-      AFT_CHECK(carry == nullptr && band.size(0) >= tokens);
-      band_rows = at::constant_pad_nd(band.slice(0, 0, tokens), {0, 0, 0, padding}, 0)
-                      .view({count, length, window});
-    }
-  }
-  const at::Tensor bias = BiasMatrix(band_rows, window, context, length, packed.options());
-  const at::Tensor sums =
-      at::exp(bias).to(gemm).unsqueeze(0).matmul(operand).to(packed.scalar_type());
-  at::Tensor num = sums.slice(3, 0, hid);
-  at::Tensor den = sums.slice(3, hid, 2 * hid);
-
-  if (prefix) {
-    const at::Tensor scale = at::exp(carry->max.view({batch, 1, 1, hid}) - anchor);
-    num = num + scale * carry->num.view({batch, 1, 1, hid});
-    den = den + scale * carry->den.view({batch, 1, 1, hid});
-  }
-  at::Tensor ratio = num / den;
-
-  // Channels whose maximum rises too far after some block's first row (a key that outweighs all
-  // before it) are done again without the shared anchor.
-  at::Tensor first_max = block_k.detach().slice(2, 0, context + 1).amax(2, /*keepdim=*/true);
-  if (prefix) {
-    first_max = at::maximum(first_max, carry->max.to(k.scalar_type()).view({batch, 1, 1, hid}));
-  }
-  const at::Tensor rising =
-      (anchor - first_max).amax(at::IntArrayRef({0, 1, 2})).gt(kMaxRise).nonzero().squeeze(1);
-  if (rising.size(0) > 0) {
-    AftCarry sums_of_rising;
-    if (prefix) {
-      sums_of_rising.num = carry->num.index_select(1, rising);
-      sums_of_rising.den = carry->den.index_select(1, rising);
-      sums_of_rising.max = carry->max.index_select(1, rising);
-    }
-    ratio = ratio.index_copy(3, rising,
-                             ExactRatio(block_k.index_select(3, rising),
-                                        block_v.index_select(3, rising), bias, sums_of_rising));
-  }
-
-  if (carry != nullptr) {
-    const at::NoGradGuard no_grad;
-    const int64_t total = k.size(1);
-    if (prefix) Absorb(k.slice(1, 0, total - context), v.slice(1, 0, total - context), *carry);
-    carry->k = k.detach().slice(1, total - context, total).clone();
-    carry->v = v.detach().slice(1, total - context, total).clone();
-  }
-  const at::Tensor y = ratio.reshape({batch, count * length, hid}).slice(1, 0, tokens);
-  return at::sigmoid(q) * y;
+  const int64_t context = ContextLength(window, prefix_block);
+  const Context x = Prepend(qkv[1], qkv[2], mask, context, carry);
+  const at::Tensor mean = prefix_block > 0 ? BlockMean(x, band, window, prefix_block, gemm)
+                                           : PrefixMean(x, band, window, context, gemm);
+  if (carry != nullptr) Store(x, context, prefix_block > 0, carry);
+  return at::sigmoid(qkv[0]) * mean;
 }
 
 }  // namespace aft

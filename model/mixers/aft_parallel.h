@@ -7,13 +7,13 @@
 
 namespace aft {
 
-// What one segment leaves to the next one: truncated back-propagation carries it, detached. Empty
-// places hold a key of kEmptyKey and a value of 0, so that they weigh nothing.
+// What one segment leaves to the next one: truncated back-propagation carries it, detached; fp32.
+// Empty places hold a key of kEmptyKey and a value of 0, so that they weigh nothing.
+//   prefix_block H > 0: the last H tokens.
+//   otherwise: entry 0 stands for all older tokens (the log-sum-exp of their keys, the mean of
+//   their values by weight: exactly as good as they are), then the last window - 1 tokens.
 struct AftCarry {
-  // The last C tokens: C = prefix_block, or window - 1 when there is none. [B, C, hid]
-  at::Tensor k, v;
-  // Sums over all older tokens, with their maximum; only when prefix_block is 0. [B, hid]
-  at::Tensor num, den, max;
+  at::Tensor k, v;  // [B, C, hid]
 };
 inline constexpr double kEmptyKey = -1e30;
 
@@ -21,29 +21,28 @@ inline constexpr double kEmptyKey = -1e30;
 // sequence.
 AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefix_block);
 
-// AFT-simple (window 0) and AFT-local as a few matrix products, differentiable: the training form,
-// and one of the oracles of the kernels' tests.
+// Causal AFT-simple (window 0) and AFT-local as a few matrix products, differentiable: the training
+// form, and one of the oracles of the kernels' tests.
 //
 //   Y_t = sigmoid(Q_t) * sum_t' exp(K_t' + w(t,t')) * V_t' / sum_t' exp(K_t' + w(t,t'))
 //
 // over t' <= t, with w(t,t') = band[t or 0][t - t'] inside the window and 0 outside (arXiv
 // 2105.14103, eq. 2 and 4). With prefix_block H > 0, t' is further limited to t's own block of H
-// tokens and the one before it (network/config.h).
+// tokens and the one before it (network/config.h). Without, rows are taken in tiles, each beside
+// its window, and all older tokens come in as one running sum: O(T window hid).
 //
 //   packed [B, T, 3*hid]  q, k, v side by side
 //   band   [1, s] or [>= T, s]; undefined when window is 0. More than one row only without a carry.
 //   carry  null, or the state (fp32) before this segment; replaced by the state after it. With a
-//   carry and
-//          H > 0, T must be a multiple of H.
+//          carry and H > 0, T must be a multiple of H.
 //   gemm   type of the matrix product's operands: packed's own, or bfloat16 for speed
+//   mask   [B, T] or undefined: SequenceBatch::mask
 //
-// Numerics: the matrix product takes keys relative to their maximum per block pair (per segment
-// without blocks) and channel. Channels in which the running maximum rises by more than 30 within
-// one are computed row by row instead: exact for all keys, at 2H times the memory for those
-// channels.
+// Numerics: see aft_sums.h. Exact for all keys and biases.
 at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
                        int64_t prefix_block, AftCarry* carry = nullptr,
-                       at::ScalarType gemm = at::ScalarType::Undefined);
+                       at::ScalarType gemm = at::ScalarType::Undefined,
+                       const at::Tensor& mask = {});
 
 }  // namespace aft
 

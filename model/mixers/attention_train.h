@@ -6,10 +6,24 @@
 
 namespace aft {
 
-// The attentions of TrainForm: softmax over the tokens that a query sees.
+// The attentions of TrainForm: a softmax over the tokens that a query sees. Formulas at MixerKind.
 
-// softmax(q.k / sqrt(head width)) v by LibTorch's fused kernel.
 at::Tensor DotProductTrain(const MixerConfig& config, const at::Tensor& packed,
+                           const TrainFormOptions& options);
+
+// Vectors shorter than 1e-6 count as that long.
+at::Tensor CosineTrain(const MixerConfig& config, const at::Tensor& packed,
+                       const TrainFormOptions& options);
+
+// Takes T^2 heads score_width numbers at once.
+at::Tensor AdditiveTrain(const MixerConfig& config, const at::Tensor& packed,
+                         const MixerTables& tables, const TrainFormOptions& options);
+
+at::Tensor LocationTrain(const MixerConfig& config, const at::Tensor& packed,
+                         const MixerTables& tables, const TrainFormOptions& options);
+
+// As a prompt is read: full_decode changes nothing.
+at::Tensor BlockLocalTrain(const MixerConfig& config, const at::Tensor& packed,
                            const TrainFormOptions& options);
 
 }  // namespace aft

@@ -1,7 +1,9 @@
 #include "model/mixers/train_form.h"
 
 #include "base/check.h"
+#include "model/mixers/aft_dense.h"
 #include "model/mixers/attention_train.h"
+#include "model/mixers/band_bias.h"
 
 namespace aft {
 
@@ -12,11 +14,29 @@ bool CanCarry(const MixerConfig& config) {
 
 at::Tensor TrainForm(const MixerConfig& config, const at::Tensor& packed, const MixerTables& tables,
                      const TrainFormOptions& options) {
-  if (config.kind == MixerKind::kDotProduct) return DotProductTrain(config, packed, options);
-  AFT_CHECK(config.kind == MixerKind::kAftSimple || config.kind == MixerKind::kAftLocal);
-  const auto band = tables.find("w.band");
-  return AftParallel(packed, band == tables.end() ? at::Tensor() : band->second, config.window,
-                     config.prefix_block, options.carry, options.gemm);
+  AFT_CHECK(options.carry == nullptr || CanCarry(config));
+  switch (config.kind) {
+    case MixerKind::kAftSimple:
+    case MixerKind::kAftLocal:
+      if (!config.causal) return AftDense(config, packed, tables, options);
+      return AftParallel(packed, LocalBand(config, tables, packed.size(1)), config.window,
+                         config.prefix_block, options.carry, options.gemm, options.mask);
+    case MixerKind::kAftFull:
+      return AftDense(config, packed, tables, options);
+    case MixerKind::kAftConv:
+      return AftConvTrain(config, packed, tables, options);
+    case MixerKind::kBlockLocal:
+      return BlockLocalTrain(config, packed, options);
+    case MixerKind::kDotProduct:
+      return DotProductTrain(config, packed, options);
+    case MixerKind::kCosine:
+      return CosineTrain(config, packed, options);
+    case MixerKind::kAdditive:
+      return AdditiveTrain(config, packed, tables, options);
+    case MixerKind::kLocation:
+      return LocationTrain(config, packed, tables, options);
+  }
+  return {};
 }
 
 }  // namespace aft

@@ -22,8 +22,9 @@ HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64
 // Bits per byte of the same held-out bytes when the text began `position` bytes before them: what
 // changes between positions is the model's, not the text's. Windows of 1,024 bytes are scored at
 // positions [position, position + 1,024), for position 256 in four pieces of 256.
-// REQUIRES: the network carries its state (mixer.band_rows is 0); position is 256 or a multiple of
-// 1,024; prefix_block divides 256; texts have more than position bytes before their held-out part.
+// REQUIRES: the network carries its state (EmptyNetworkCarry is not empty); position is 256 or a
+// multiple of 1,024; prefix_block divides 256; texts have more than position bytes before their
+// held-out part.
 double EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus, int64_t position,
                           int64_t windows, bool bf16);
 

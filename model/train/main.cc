@@ -1,4 +1,4 @@
-// aft-train: trains a causal AFT language model from text files, or measures one.
+// aft-train: trains a causal language model from text files, or measures one.
 //
 //   aft-train --config train.json --out runs/first      train; goes on if runs/first holds a run
 //   aft-train --config train.json --evaluate DIR        held-out bits per byte of a checkpoint
@@ -58,7 +58,7 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
                                                 corpus->held_out_bytes(), /*bf16=*/false);
   std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
               all.fresh, static_cast<long>(config.segment), all.carried);
-  if (checkpoint->config.mixer.band_rows > 0) return 0;  // no positions beyond its last row
+  if (aft::EmptyNetworkCarry(checkpoint->config, 1).empty()) return 0;  // segments only
   double base = 0;
   for (const int64_t position : {256, 4096, 32768}) {
     const double bits = aft::EvaluateAtPosition(network, *corpus, position, windows, false);

@@ -98,13 +98,11 @@ absl::StatusOr<TrainConfig> Parse(Json object) {
   AFT_RETURN_IF_ERROR(
       Require(config.eval_bytes >= config.segment, "eval_bytes: must be at least one segment"));
   AFT_RETURN_IF_ERROR(Require(config.threads >= 0, "threads: must not be negative"));
+  AFT_RETURN_IF_ERROR(Require(config.network.architecture == Architecture::kDecoderLm,
+                              "network.architecture: must be \"decoder_lm\""));
   AFT_RETURN_IF_ERROR(
-      Require(config.network.mixer.band_rows == 0 || config.restart_probability == 1,
-              "restart_probability: must be 1 with network.mixer.band_rows: a bias by absolute "
-              "position cannot be carried past its last row"));
-  AFT_RETURN_IF_ERROR(Require(
-      config.network.mixer.band_rows == 0 || config.segment <= config.network.mixer.band_rows,
-      "segment: must not exceed network.mixer.band_rows"));
+      Require(config.network.max_seq_len == 0 || config.segment <= config.network.max_seq_len,
+              "segment: must not exceed network.max_seq_len"));
   return config;
 }
 

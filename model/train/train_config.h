@@ -23,6 +23,8 @@ struct TrainConfig {
   int64_t total_tokens = 40'000'000;  // length of the run and of the learning-rate schedule
   // A stream reads on through its text, its state carried from segment to segment (truncated
   // back-propagation), and with this probability jumps to a new place with an empty state instead.
+  // Where no state can be carried (EmptyNetworkCarry, train_network.h) every segment is at a new
+  // place.
   double restart_probability = 0.1;
 
   double learning_rate = 3e-3;  // peak; linear warm-up, then cosine decay to a tenth

@@ -7,85 +7,163 @@
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/arange.h"
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/embedding.h"
+#include "ATen/ops/exp.h"
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/normal.h"
 #include "ATen/ops/ones.h"
+#include "ATen/ops/relu.h"
+#include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
 #include "model/network/tensors.h"
 
 namespace aft {
 
 NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch) {
   NetworkCarry carry;
-  if (config.mixer.band_rows > 0) return carry;
+  if (!CanCarry(config.mixer) || config.position != PositionKind::kNone) return carry;
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
     carry.push_back(
-        EmptyAftCarry(batch, config.d_model, config.mixer.window, config.mixer.prefix_block));
+        EmptyAftCarry(batch, MixerWidth(config), config.mixer.window, config.mixer.prefix_block));
   }
   return carry;
 }
 
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry) {
+  if (carry.empty()) return;
   const AftCarry empty =
-      EmptyAftCarry(1, config.d_model, config.mixer.window, config.mixer.prefix_block);
+      EmptyAftCarry(1, MixerWidth(config), config.mixer.window, config.mixer.prefix_block);
   for (AftCarry& layer : carry) {
     layer.k.select(0, stream).copy_(empty.k[0]);
     layer.v.select(0, stream).copy_(empty.v[0]);
-    if (empty.num.defined()) {
-      layer.num.select(0, stream).copy_(empty.num[0]);
-      layer.den.select(0, stream).copy_(empty.den[0]);
-      layer.max.select(0, stream).copy_(empty.max[0]);
-    }
   }
 }
 
 namespace {
 
-// With w = 0 the nearest token weighs as little as one two hundred places back, and learning starts
-// with a long plateau. So layer l starts with a slope from 5 to 0 over the nearest 2^(l+1) tokens.
-void FillBand(int64_t layer, at::Tensor& band) {
-  const int64_t window = band.size(1);
+// Bias by offset t - t'. With w = 0 the nearest token weighs as little as one two hundred places
+// back, and learning starts with a long plateau. So layer l starts with a slope from 5 to 0 over
+// the nearest 2^(l+1) tokens.
+double Slope(int64_t offset, int64_t layer, int64_t window) {
   const int64_t span = layer >= 16 ? window : std::min<int64_t>(window, int64_t{2} << layer);
-  for (int64_t j = 0; j < span; ++j) {
-    band.select(1, j).fill_(5.0 * (1.0 - static_cast<double>(j) / static_cast<double>(span)));
+  if (offset < 0 || offset >= span) return 0;
+  return 5.0 * (1.0 - static_cast<double>(offset) / static_cast<double>(span));
+}
+
+// Standard deviation of a fresh weight matrix.
+double WeightSpread(const NetworkConfig& config, absl::string_view name) {
+  const bool residual =
+      absl::EndsWith(name, "mixer.out.weight") || absl::EndsWith(name, "down.weight");
+  return residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layers)) : 0.02;
+}
+
+void FillTable(absl::string_view name, const MixerConfig& config, int64_t layer,
+               at::Generator& generator, at::Tensor& table) {
+  if (name == "w.band" || (name == "conv.w" && !config.reparameterized)) {
+    for (int64_t j = 0; j < table.size(1); ++j) {
+      table.select(1, j).fill_(Slope(j, layer, table.size(1)));
+    }
+  } else if (name == "w.full") {
+    const int64_t window = config.kind == MixerKind::kAftFull ? table.size(0) : config.window;
+    for (int64_t j = 0; j < table.size(0); ++j) {
+      table.diagonal(-j).fill_(Slope(j, layer, window));
+    }
+  } else if (name == "w.u" || name == "w.v") {
+    table.normal_(0.0, 0.1, generator);  // the paper's N(0, 1e-2)
+  } else if (name == "conv.w") {
+    table.normal_(0.0, 1.0, generator);  // only its direction matters; gamma = beta = 0 begin
+  } else if (name == "score.v") {
+    table.normal_(0.0, 1.0 / std::sqrt(static_cast<double>(config.score_width)), generator);
   }
+}
+
+at::Tensor SinusoidalPositions(int64_t tokens, int64_t width) {
+  const at::Tensor rate =
+      at::exp(at::arange(0, width, 2, at::kDouble) * (-std::log(1e4) / static_cast<double>(width)));
+  const at::Tensor angle = at::arange(tokens, at::kDouble).unsqueeze(1) * rate;
+  return at::stack({angle.sin(), angle.cos()}, 2)
+      .reshape({tokens, 2 * angle.size(1)})
+      .slice(1, 0, width)
+      .to(at::kFloat);
+}
+
+at::Tensor Activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      break;
+  }
+  return at::gelu(x, "tanh");
 }
 
 }  // namespace
 
 TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed) : config_(std::move(config)) {
+  AFT_CHECK(config_.architecture == Architecture::kDecoderLm && config_.mixer.causal);
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(seed);
-  const double residual_scale = 1.0 / std::sqrt(2.0 * static_cast<double>(config_.n_layers));
   for (const TensorSpec& spec : ExpectedTensors(config_)) {
     at::Tensor tensor = at::zeros(spec.shape);
-    const bool norm = absl::StrContains(spec.name, "norm");
-    if (norm && absl::EndsWith(spec.name, "weight")) {
+    if (absl::StrContains(spec.name, "norm") && absl::EndsWith(spec.name, "weight")) {
       tensor.fill_(1.0);
     } else if (spec.shape.size() == 2 && absl::EndsWith(spec.name, "weight")) {
-      const bool residual =
-          absl::EndsWith(spec.name, "mixer.out.weight") || absl::EndsWith(spec.name, "down.weight");
-      tensor.normal_(0.0, residual ? 0.02 * residual_scale : 0.02, generator);
+      tensor.normal_(0.0, WeightSpread(config_, spec.name), generator);
     }
     parameters_.emplace(spec.name, tensor);
   }
-  for (int64_t layer = 0; layer < config_.n_layers && config_.mixer.window > 0; ++layer) {
-    FillBand(layer, parameters_.at(absl::StrCat("layers.", layer, ".mixer.w.band")));
+  for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
+    for (auto& [name, table] : Tables(absl::StrCat("layers.", layer, ".mixer."))) {
+      at::Tensor shared = table;
+      FillTable(name, config_.mixer, layer, generator, shared);
+    }
   }
   for (auto& [name, tensor] : parameters_) tensor.set_requires_grad(true);
+}
+
+MixerTables TrainNetwork::Tables(const std::string& prefix) const {
+  MixerTables tables;
+  for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, MixerWidth(config_))) {
+    tables.emplace(spec.name, P(prefix + spec.name));
+  }
+  return tables;
+}
+
+at::Tensor TrainNetwork::Embed(const at::Tensor& tokens) const {
+  at::Tensor x = at::embedding(P("embed.weight"), tokens);
+  if (config_.embedding_scale != 1.0F) x = x * config_.embedding_scale;
+  switch (config_.position) {
+    case PositionKind::kNone:
+      return x;
+    case PositionKind::kLearned:
+      return x + P("position.weight").slice(0, 0, tokens.size(1));
+    case PositionKind::kSinusoidal:
+      return x + SinusoidalPositions(tokens.size(1), config_.d_model);
+  }
+  return x;
 }
 
 at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
                                  const Options& options) const {
   const at::ScalarType gemm = options.bf16 ? at::kBFloat16 : at::kFloat;
+  const auto project = [&](const at::Tensor& x, const std::string& weight,
+                           const std::string& bias) {
+    const auto found = parameters_.find(bias);
+    return at::linear(x.to(gemm), P(weight).to(gemm),
+                      found == parameters_.end() ? at::Tensor() : found->second.to(gemm));
+  };
   const auto linear = [&](const at::Tensor& x, const std::string& name) {
-    return at::linear(x.to(gemm), P(name + ".weight").to(gemm), P(name + ".bias").to(gemm));
+    return project(x, name + ".weight", name + ".bias");
   };
   const auto norm = [&](const at::Tensor& x, const std::string& name) {
     return at::layer_norm(x, {config_.d_model}, P(name + ".weight"), P(name + ".bias"),
@@ -94,23 +172,27 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
   const auto drop = [&](const at::Tensor& x) {
     return options.dropout > 0 ? at::dropout(x, options.dropout, /*train=*/true) : x;
   };
+  // A carried state is that of a text that has begun; positions are counted from 0 here.
+  const bool carries = carry != nullptr && !carry->empty();
+  AFT_CHECK(!carries || config_.position == PositionKind::kNone);
 
-  at::Tensor x = at::embedding(P("embed.weight"), tokens);
+  at::Tensor x = Embed(tokens);
   for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const std::string prefix = absl::StrCat("layers.", layer, ".");
     const at::Tensor packed =
         linear(norm(x, prefix + "norm1"), prefix + "mixer.qkv").to(at::kFloat);
-    const at::Tensor band = config_.mixer.window > 0 ? P(prefix + "mixer.w.band") : at::Tensor();
-    const at::Tensor mixed = AftParallel(
-        packed, band, config_.mixer.window, config_.mixer.prefix_block,
-        carry == nullptr || carry->empty() ? nullptr : &(*carry)[static_cast<size_t>(layer)], gemm);
+    TrainFormOptions mix;
+    if (carries) mix.carry = &(*carry)[static_cast<size_t>(layer)];
+    mix.gemm = gemm;
+    const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(prefix + "mixer."), mix);
     x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat));
-    const at::Tensor up = at::gelu(linear(norm(x, prefix + "norm2"), prefix + "ffn.up"), "tanh");
+    const at::Tensor up =
+        Activate(linear(norm(x, prefix + "norm2"), prefix + "ffn.up"), config_.activation);
     x = x + drop(linear(up, prefix + "ffn.down").to(at::kFloat));
   }
-  x = norm(x, "norm");
-  const std::string head = config_.tie_embeddings ? "embed.weight" : "head.weight";
-  return at::linear(x.to(gemm), P(head).to(gemm), P("head.bias").to(gemm)).to(at::kFloat);
+  return project(norm(x, "norm"), config_.tie_embeddings ? "embed.weight" : "head.weight",
+                 "head.bias")
+      .to(at::kFloat);
 }
 
 }  // namespace aft

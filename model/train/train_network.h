@@ -6,25 +6,24 @@
 
 #include "ATen/core/Tensor.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/mixers/aft_parallel.h"
+#include "model/mixers/train_form.h"
 #include "model/network/config.h"
 
 namespace aft {
 
-// State of B streams, one AftCarry per layer. Empty for a network whose biases are by absolute
-// position (mixer.band_rows > 0): nothing can be carried past its last row, every segment starts
-// afresh.
+// State of B streams, one AftCarry per layer. Empty when the mixer cannot carry its state
+// (CanCarry) or the network counts positions: every segment starts afresh.
 using NetworkCarry = std::vector<AftCarry>;
 NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
 // Empties the state of one stream.
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry);
 
 // The decoder in differentiable form: the same tensors, by the same names, as a checkpoint.
-// Thread-compatible.
+// Thread-compatible. REQUIRES: architecture is kDecoderLm and the mixer is causal.
 class TrainNetwork {
  public:
   // Fresh weights: N(0, 0.02), projections into the residual stream divided by sqrt(2 L), biases 0,
-  // norms 1, position tables a slope towards the nearest tokens.
+  // norms 1; mixer tables see train_network.cc.
   TrainNetwork(NetworkConfig config, uint64_t seed);
 
   struct Options {
@@ -42,6 +41,8 @@ class TrainNetwork {
 
  private:
   const at::Tensor& P(const std::string& name) const { return parameters_.at(name); }
+  at::Tensor Embed(const at::Tensor& tokens) const;
+  MixerTables Tables(const std::string& prefix) const;
 
   NetworkConfig config_;
   TensorMap parameters_;

@@ -63,8 +63,9 @@ double Trainer::TrainStep() {
   at::Tensor input = at::empty({config_.batch, config_.segment}, at::kLong);
   at::Tensor target = at::empty({config_.batch, config_.segment}, at::kLong);
   for (int64_t row = 0; row < config_.batch; ++row) {
-    const bool restart =
-        std::uniform_real_distribution<double>()(random_) < config_.restart_probability;
+    // Without a state to carry, reading on would only show neighbouring text in turn.
+    const bool restart = carry_.empty() || std::uniform_real_distribution<double>()(random_) <
+                                               config_.restart_probability;
     bool restarted = false;
     const absl::Span<const uint8_t> bytes =
         streams_[static_cast<size_t>(row)].Next(config_.segment, restart, random_, &restarted);
@@ -155,10 +156,6 @@ absl::Status Trainer::Save() const {
     const AftCarry& carry = carry_[layer];
     tensors[prefix + "k"] = carry.k;
     tensors[prefix + "v"] = carry.v;
-    if (!carry.num.defined()) continue;
-    tensors[prefix + "num"] = carry.num;
-    tensors[prefix + "den"] = carry.den;
-    tensors[prefix + "max"] = carry.max;
   }
   std::ostringstream random, places;
   random << random_;
@@ -196,10 +193,6 @@ absl::Status Trainer::Resume() {
     const std::string prefix = absl::StrCat("carry/", layer, "/");
     restore(prefix + "k", carry_[layer].k);
     restore(prefix + "v", carry_[layer].v);
-    if (!carry_[layer].num.defined()) continue;
-    restore(prefix + "num", carry_[layer].num);
-    restore(prefix + "den", carry_[layer].den);
-    restore(prefix + "max", carry_[layer].max);
   }
   std::istringstream random(file.metadata["random"]), places(file.metadata["streams"]);
   random >> random_;

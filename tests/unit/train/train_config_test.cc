@@ -75,6 +75,19 @@ TEST(TrainConfigTest, SegmentsAreWholeBlocks) {
   EXPECT_THAT(std::string(config.status().message()), HasSubstr("segment: must be a multiple"));
 }
 
+TEST(TrainConfigTest, SegmentsFitTheNetwork) {
+  const auto config =
+      Read(absl::StrReplaceAll(kConfig, {{"\"n_layers\"", "\"max_seq_len\": 16, \"n_layers\""}}));
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("segment: must not exceed"));
+}
+
+TEST(TrainConfigTest, OnlyLanguageModelsAreTrained) {
+  const auto config = Read(absl::StrReplaceAll(
+      kConfig, {{"decoder_lm", "encoder"}, {"\"tie_embeddings\": false,", ""}}));
+  EXPECT_THAT(std::string(config.status().message()),
+              HasSubstr("network.architecture: must be \"decoder_lm\""));
+}
+
 TEST(TrainConfigTest, NetworkErrorsKeepTheirPath) {
   const auto config = Read(absl::StrReplaceAll(kConfig, {{"\"window\": 4", "\"window\": -4"}}));
   EXPECT_THAT(std::string(config.status().message()), HasSubstr("network.mixer.window"));

@@ -33,6 +33,48 @@ NetworkConfig TinyNetwork() {
   return config;
 }
 
+struct CausalMixer {
+  const char* name;
+  MixerConfig config;
+};
+
+std::vector<CausalMixer> CausalMixers() {
+  const auto make = [](MixerKind kind, auto... settings) {
+    MixerConfig config;
+    config.kind = kind;
+    (settings(config), ...);
+    return config;
+  };
+  const auto window = [](MixerConfig& c) { c.window = 8; };
+  const auto blocks = [](MixerConfig& c) { c.prefix_block = 32; };
+  const auto rows = [](MixerConfig& c) { c.band_rows = 32; };
+  const auto full = [](MixerConfig& c) { c.bias = BiasForm::kFull; };
+  const auto factors = [](MixerConfig& c) {
+    c.bias = BiasForm::kFactors;
+    c.bias_rank = 4;
+  };
+  const auto heads = [](MixerConfig& c) { c.heads = 2; };
+  const auto normalised = [](MixerConfig& c) { c.reparameterized = true; };
+  const auto block_size = [](MixerConfig& c) { c.block_size = 8; };
+  const auto score_width = [](MixerConfig& c) { c.score_width = 4; };
+  return {
+      {"aft_simple", make(MixerKind::kAftSimple)},
+      {"aft_simple_blocks", make(MixerKind::kAftSimple, blocks)},
+      {"aft_local", make(MixerKind::kAftLocal, window)},
+      {"aft_local_rows", make(MixerKind::kAftLocal, window, rows)},
+      {"aft_local_factors", make(MixerKind::kAftLocal, window, rows, factors)},
+      {"aft_full", make(MixerKind::kAftFull, rows, full)},
+      {"aft_full_factors", make(MixerKind::kAftFull, rows, factors)},
+      {"aft_conv", make(MixerKind::kAftConv, window, heads)},
+      {"aft_conv_normalised", make(MixerKind::kAftConv, window, heads, normalised)},
+      {"block_local", make(MixerKind::kBlockLocal, block_size, heads)},
+      {"dot_product", make(MixerKind::kDotProduct, heads)},
+      {"cosine", make(MixerKind::kCosine, heads)},
+      {"additive", make(MixerKind::kAdditive, heads, score_width)},
+      {"location", make(MixerKind::kLocation, rows)},
+  };
+}
+
 class TrainerTest : public testing::Test {
  protected:
   TrainerTest() {
@@ -99,29 +141,43 @@ TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {
   EXPECT_EQ(pieces, whole);
 }
 
-TEST_F(TrainerTest, TrainsEveryFormOfTheMixer) {
+TEST_F(TrainerTest, TrainsEveryCausalMixer) {
   config_.total_tokens = 4 * 32 * 20;
-  struct Form {
-    MixerKind kind;
-    int64_t window, prefix_block;
-  };
-  for (const Form& form : {Form{MixerKind::kAftSimple, 0, 0}, Form{MixerKind::kAftLocal, 8, 0},
-                           Form{MixerKind::kAftSimple, 0, 32}}) {
-    config_.network.mixer.kind = form.kind;
-    config_.network.mixer.window = form.window;
-    config_.network.mixer.prefix_block = form.prefix_block;
-    const std::vector<double> losses =
-        Train("/" + std::string(MixerKindName(form.kind)) + std::to_string(form.prefix_block));
+  config_.eval_every_steps = 1000;
+  for (const CausalMixer& mixer : CausalMixers()) {
+    SCOPED_TRACE(mixer.name);
+    config_.network = TinyNetwork();
+    config_.network.mixer = mixer.config;
+    config_.network.max_seq_len = StateGrows(mixer.config) ? 32 : mixer.config.band_rows;
+    const std::vector<double> losses = Train("/" + std::string(mixer.name));
     EXPECT_LT(losses.back(), losses.front() - 1);
+    const auto checkpoint = ReadCheckpoint(dir_ + "/" + mixer.name);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const TrainNetwork fresh(config_.network, config_.seed);
+    for (const auto& [name, table] : checkpoint->tensors) {
+      EXPECT_FALSE(at::equal(table, fresh.parameters().at(name))) << name << " was not trained";
+    }
   }
 }
 
-TEST_F(TrainerTest, TrainsAndMeasuresABiasByAbsolutePosition) {
-  config_.network.mixer.prefix_block = 0;
-  config_.network.mixer.band_rows = config_.network.max_seq_len = 32;
-  config_.restart_probability = 1;
-  const std::vector<double> losses = Train("/absolute");
-  EXPECT_LT(losses.back(), losses.front() - 1);
+TEST_F(TrainerTest, TrainsPositionsActivationsAndMissingBiases) {
+  config_.total_tokens = 4 * 32 * 20;
+  config_.network.mixer = MixerConfig();
+  config_.network.mixer.kind = MixerKind::kDotProduct;
+  config_.network.mixer.heads = 2;
+  config_.network.mixer.hidden = 24;
+  config_.network.max_seq_len = 40;
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    const bool learned = activation == Activation::kRelu;
+    config_.network.activation = activation;
+    config_.network.position = learned ? PositionKind::kLearned : PositionKind::kSinusoidal;
+    config_.network.position_rows = learned ? 40 : 0;
+    config_.network.embedding_scale = learned ? 1.0F : 4.0F;
+    config_.network.qkv_bias = config_.network.head_bias = !learned;
+    config_.network.tie_embeddings = learned;
+    const std::vector<double> losses = Train(learned ? "/learned" : "/sinusoidal");
+    EXPECT_LT(losses.back(), losses.front() - 1);
+  }
 }
 
 TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
@@ -143,6 +199,16 @@ TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
       stop, [](const Trainer::Progress&) {}, [](const CurvePoint&, bool) {});
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("not finite"));
+}
+
+TEST_F(TrainerTest, SegmentsWithoutACarriedStateAreAtNewPlaces) {
+  config_.network.mixer = MixerConfig();
+  config_.network.mixer.kind = MixerKind::kDotProduct;
+  config_.network.max_seq_len = 32;
+  config_.restart_probability = 1e-9;
+  const std::vector<double> rarely = Train("/rarely");
+  config_.restart_probability = 1;
+  EXPECT_EQ(Train("/always"), rarely);
 }
 
 TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {

@@ -1,0 +1,54 @@
+#include "model/mixers/aft_dense.h"
+
+#include <limits>
+#include <tuple>
+
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/sigmoid.h"
+#include "ATen/ops/softmax.h"
+#include "model/kernels/ragged_batch.h"
+#include "model/mixers/aft_sums.h"
+#include "model/mixers/band_bias.h"
+
+namespace aft {
+namespace {
+
+bool HasBias(const MixerConfig& config) {
+  return config.kind == MixerKind::kAftFull ||
+         (config.kind == MixerKind::kAftLocal && config.window > 0);
+}
+
+// k, v [B, T, hid], bias [T, T].
+at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
+                     const TrainFormOptions& options) {
+  const at::ScalarType gemm =
+      options.gemm == at::ScalarType::Undefined ? k.scalar_type() : options.gemm;
+  const at::Tensor anchor = k.detach().amax(1, /*keepdim=*/true);
+  const BiasWeights e = ExpBias(bias, -std::numeric_limits<double>::infinity());
+  const at::Tensor sums =
+      e.weights.to(gemm).matmul(WeightedValues(k, v, anchor).to(gemm)).to(k.scalar_type());
+  at::Tensor seen;
+  if (options.mask.defined()) {
+    const at::Tensor live = options.mask.gt(kMaskedBelow).to(at::kFloat).unsqueeze(2);
+    seen = bias.isneginf().logical_not().to(at::kFloat).matmul(live).gt(0);
+  }
+  return Redo(Divide(sums, k.size(2), seen), [&](const at::Tensor& channels) {
+    return ExactMean(k.index_select(2, channels).unsqueeze(1),
+                     v.index_select(2, channels).unsqueeze(1), bias.unsqueeze(0))
+        .squeeze(1);
+  });
+}
+
+}  // namespace
+
+at::Tensor AftDense(const MixerConfig& config, const at::Tensor& packed, const MixerTables& tables,
+                    const TrainFormOptions& options) {
+  const auto qkv = packed.chunk(3, 2);
+  const auto [k, v] = Masked(qkv[1], qkv[2], options.mask);
+  const at::Tensor mean =
+      HasBias(config) ? DenseMean(k, v, DenseBias(config, tables, packed.size(1)), options)
+                      : (at::softmax(k, 1) * v).sum(1, /*keepdim=*/true);  // every token the same
+  return at::sigmoid(qkv[0]) * mean;
+}
+
+}  // namespace aft
