@@ -81,11 +81,19 @@ HWY_INLINE V Exp(D d, V x) {
   return x;
 }
 
-// 1 + exp(-q): the divisor of a sigmoid gate. Finite for every finite q; about 1e38 from q = -88
-// on.
+// q[i] = 1 + exp(-q[i]): the divisor of a sigmoid gate. Finite for every finite q; about 1e38 from
+// q = -88 on.
+template <int kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void OnePlusExpNegEach(D d, V* q) {
+  for (int i = 0; i < kCount; ++i) q[i] = AtMost(d, 88.0F, hn::Neg(q[i]));
+  ExpEach<kCount>(d, q);
+  for (int i = 0; i < kCount; ++i) q[i] = hn::Add(hn::Set(d, 1.0F), q[i]);
+}
+
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V OnePlusExpNeg(D d, V q) {
-  return hn::Add(hn::Set(d, 1.0F), Exp(d, AtMost(d, 88.0F, hn::Neg(q))));
+  OnePlusExpNegEach<1>(d, &q);
+  return q;
 }
 
 }  // namespace HWY_NAMESPACE

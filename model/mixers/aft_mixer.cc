@@ -1,62 +1,64 @@
 #include "model/mixers/aft_mixer.h"
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "base/check.h"
+#include "model/mixers/aft_band.h"
 
 namespace aft {
 
-absl::StatusOr<std::unique_ptr<Mixer>> AftMixer::Create(const MixerConfig& config, int64_t hid,
-                                                        const MixerTables& tables,
-                                                        const MixerOptions& /*options*/) {
-  std::unique_ptr<AftMixer> mixer(new AftMixer);
-  kernels::AftParams& params = mixer->params_;
-  params.hid = hid;
-  params.window = config.kind == MixerKind::kAftLocal ? config.window : 0;
-  params.prefix_block = config.prefix_block;
-  if (params.window > 0) {
-    params.band_rows = std::max<int64_t>(config.band_rows, 1);
-    mixer->band_ = tables.at("w.band");
-    params.band = mixer->band_.const_data_ptr<float>();
-    params.wide_bias = std::any_of(params.band, params.band + mixer->band_.numel(),
-                                   [](float w) { return std::abs(w) > kernels::kNarrowBias; });
-  }
-  return mixer;
+AftMixer::AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& tables)
+    : bias_(FoldAftBias(config, tables)),
+      params_{hid, &bias_, config.prefix_block,
+              config.ring == RingType::kBf16 ? kernels::AftRing::kBf16 : kernels::AftRing::kFp32} {}
+
+std::unique_ptr<Mixer> AftMixer::Create(const MixerConfig& config, int64_t hid,
+                                        const MixerTables& tables,
+                                        const MixerOptions& /*options*/) {
+  return std::unique_ptr<Mixer>(new AftMixer(config, hid, tables));
 }
 
 StateSpec AftMixer::state_spec() const {
-  const kernels::AftStateLayout layout{params_.hid, params_.window, params_.prefix_block};
+  const kernels::AftStateLayout layout = kernels::AftLayout(params_);
   StateSpec spec;
   spec.floats = layout.Floats();
   spec.sections = {{"prefix", 0, layout.KRing()},
-                   {"k_ring", layout.KRing(), layout.VRing() - layout.KRing()},
-                   {"v_ring", layout.VRing(), layout.Floats() - layout.VRing()}};
+                   {"k_ring", layout.KRing(), layout.ring_floats()},
+                   {"v_ring", layout.VRing(), layout.ring_floats()}};
   return spec;
+}
+
+int64_t AftMixer::Grain(int64_t rows, int64_t tokens) const {
+  // Exponentials per channel that take about 8 us. A prompt's window costs multiply-adds instead.
+  constexpr int64_t kWorkPerThread = 1024;
+  const int64_t tokens_per_row = std::max<int64_t>(tokens / rows, 1);
+  const int64_t window = tokens_per_row > 1 ? params_.window() / 8 : params_.window();
+  return std::max<int64_t>(kWorkPerThread / ((window + 4) * tokens_per_row), 1);
 }
 
 void AftMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                        const Workspace& workspace) const {
+  AFT_CHECK(bias_.causal);
   if (batch.rows == 0) return;
-  // Exponentials per channel below which a second thread costs more than it brings: about 8 us.
-  constexpr int64_t kWorkPerThread = 1024;
-  const int64_t tokens_per_row = batch.offset[batch.rows] / batch.rows;
-  const int64_t unit_work = (params_.window + 4) * std::max<int64_t>(tokens_per_row, 1);
-  const int64_t grain = std::max<int64_t>(kWorkPerThread / unit_work, 1);
   workspace.executor->For(
-      kernels::AftUnits(params_, batch.rows), grain, [&](int64_t begin, int64_t end, int thread) {
+      kernels::AftUnits(params_, batch.rows), Grain(batch.rows, batch.offset[batch.rows]),
+      [&](int64_t begin, int64_t end, int thread) {
         kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
                             out.data, out.stride,
                             workspace.scratch + thread * workspace.scratch_stride, begin, end);
       });
 }
 
-int64_t AftMixer::encode_scratch_floats(int64_t /*tokens*/) const { return scratch_floats(); }
-
-void AftMixer::Encode(PackedIn /*in*/, const SequenceBatch& /*batch*/, MixerOut /*out*/,
-                      const Workspace& /*workspace*/) const {
-  AFT_CHECK(false);
+void AftMixer::Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
+                      const Workspace& workspace) const {
+  if (batch.sequences == 0) return;
+  workspace.executor->For(kernels::AftUnits(params_, batch.sequences),
+                          Grain(batch.sequences, batch.offset[batch.sequences]),
+                          [&](int64_t begin, int64_t end, int thread) {
+                            kernels::AftEncode(
+                                params_, batch, in.data, in.stride, out.data, out.stride,
+                                workspace.scratch + thread * workspace.scratch_stride, begin, end);
+                          });
 }
 
 }  // namespace aft

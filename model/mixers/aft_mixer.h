@@ -8,29 +8,34 @@
 
 namespace aft {
 
-// AFT-simple and AFT-local (arXiv 2105.14103), causal, gated by a sigmoid, with prefix_block as in
-// network/config.h. State: kernels::AftStateLayout.
+// AFT-simple, AFT-local and AFT-full (arXiv 2105.14103), gated by a sigmoid, with prefix_block as
+// in network/config.h. AFT-full is AFT-local with a window of band_rows: same kernel, same state
+// (kernels::AftStateLayout).
 class AftMixer : public Mixer {
  public:
-  // Takes "w.band" [max(band_rows, 1), window] from `tables` when window > 0. DATA_LOSS when it is
-  // missing or has another shape or type.
-  static absl::StatusOr<std::unique_ptr<Mixer>> Create(const MixerConfig& config, int64_t hid,
-                                                       const MixerTables& tables,
-                                                       const MixerOptions& options);
+  // `tables` are those that ExpectedMixerTables lists, checked. Results never depend on how a
+  // sequence is cut, so that no option matters.
+  static std::unique_ptr<Mixer> Create(const MixerConfig& config, int64_t hid,
+                                       const MixerTables& tables, const MixerOptions& options);
 
   StateSpec state_spec() const override;
-  int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_.window); }
-  int64_t encode_scratch_floats(int64_t tokens) const override;
+  int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_); }
+  int64_t encode_scratch_floats(int64_t tokens) const override {
+    return kernels::AftEncodeScratchFloats(params_, tokens);
+  }
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                const Workspace& workspace) const override;
   void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
               const Workspace& workspace) const override;
 
  private:
-  AftMixer() = default;
+  AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& tables);
 
-  at::Tensor band_;            // contiguous fp32; undefined when the window is 0
-  kernels::AftParams params_;  // points into band_
+  // Units per thread below which a second one costs more than it brings.
+  int64_t Grain(int64_t rows, int64_t tokens) const;
+
+  const kernels::AftBias bias_;
+  const kernels::AftParams params_;  // points to bias_
 };
 
 }  // namespace aft

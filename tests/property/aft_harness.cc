@@ -29,20 +29,18 @@ double Exponent(const AftLayer& layer, const std::vector<float>& qkv, int64_t t,
 
 }  // namespace
 
-kernels::AftParams AftLayer::params() const {
-  kernels::AftParams params;
-  params.hid = hid;
-  params.window = window;
-  params.prefix_block = prefix_block;
-  params.band = window > 0 ? band.data() : nullptr;
-  params.band_rows = band_rows;
-  params.wide_bias = std::any_of(band.begin(), band.end(),
-                                 [](float w) { return std::abs(w) > kernels::kNarrowBias; });
-  return params;
+kernels::AftBias AftLayer::bias() const {
+  if (window == 0) return {};
+  std::vector<float> earliest_first = band;
+  for (int64_t row = 0; row < band_rows; ++row) {
+    const auto begin = earliest_first.begin() + row * window;
+    std::reverse(begin, begin + window);
+  }
+  return {earliest_first.data(), band_rows, window, true};
 }
 
 int64_t AftLayer::slot_floats() const {
-  return kernels::AftStateLayout{hid, window, prefix_block}.Floats();
+  return kernels::AftStateLayout{hid, window, prefix_block, ring}.Floats();
 }
 
 std::vector<double> AftReference(const AftLayer& layer, const std::vector<float>& qkv) {
@@ -73,6 +71,8 @@ std::vector<double> AftReference(const AftLayer& layer, const std::vector<float>
 
 AftRunner::AftRunner(const AftLayer& layer, int64_t slots)
     : layer_(layer),
+      bias_(layer.bias()),
+      params_{layer.hid, &bias_, layer.prefix_block, layer.ring},
       states_(static_cast<size_t>(slots * layer.slot_floats()),
               std::numeric_limits<float>::quiet_NaN()) {}
 
@@ -88,14 +88,13 @@ std::vector<std::vector<float>> AftRunner::Run(const std::vector<Chunk>& chunks)
     qkv.insert(qkv.end(), chunk.qkv.begin(), chunk.qkv.end());
     offsets.push_back(static_cast<int64_t>(qkv.size()) / (3 * hid));
   }
-  const kernels::AftParams params = layer_.params();
   const RaggedBatch batch = {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(),
                              offsets.data()};
   std::vector<float> y(static_cast<size_t>(offsets.back() * hid),
                        std::numeric_limits<float>::quiet_NaN());
   // Scratch of its own per unit, as if each ran on another thread.
   std::vector<int64_t> units(
-      static_cast<size_t>(kernels::AftUnits(params, static_cast<int64_t>(chunks.size()))));
+      static_cast<size_t>(kernels::AftUnits(params_, static_cast<int64_t>(chunks.size()))));
   for (size_t i = 0; i < units.size(); ++i) units[i] = static_cast<int64_t>(i);
   for (size_t i = units.size(); i > 1; --i) {
     shuffle_ ^= shuffle_ << 13;
@@ -104,9 +103,9 @@ std::vector<std::vector<float>> AftRunner::Run(const std::vector<Chunk>& chunks)
     std::swap(units[i - 1], units[shuffle_ % i]);
   }
   for (const int64_t unit : units) {
-    std::vector<float> scratch(static_cast<size_t>(kernels::AftScratchFloats(layer_.window)),
+    std::vector<float> scratch(static_cast<size_t>(kernels::AftScratchFloats(params_)),
                                std::numeric_limits<float>::quiet_NaN());
-    kernels::AftForward(params, batch, qkv.data(), 3 * hid, states_.data(), layer_.slot_floats(),
+    kernels::AftForward(params_, batch, qkv.data(), 3 * hid, states_.data(), layer_.slot_floats(),
                         y.data(), hid, scratch.data(), unit, unit + 1);
   }
   std::vector<std::vector<float>> outputs;

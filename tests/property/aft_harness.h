@@ -10,15 +10,16 @@
 
 namespace aft {
 
-// One AFT layer: kernel parameters that own their band.
+// One causal AFT layer.
 struct AftLayer {
   int64_t hid = 0;
   int64_t window = 0;
   int64_t prefix_block = 0;
   int64_t band_rows = 1;
-  std::vector<float> band;  // [band_rows, window]
+  std::vector<float> band;  // [band_rows, window], column = t - t'
+  kernels::AftRing ring = kernels::AftRing::kFp32;
 
-  kernels::AftParams params() const;
+  kernels::AftBias bias() const;
   int64_t slot_floats() const;
 };
 
@@ -49,6 +50,8 @@ class AftRunner {
 
  private:
   const AftLayer& layer_;
+  const kernels::AftBias bias_;
+  const kernels::AftParams params_;
   std::vector<float> states_;
   uint64_t shuffle_ = 88172645463325252ULL;
 };

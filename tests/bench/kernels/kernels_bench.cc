@@ -95,15 +95,15 @@ void BM_Aft(benchmark::State& state) {
   const int64_t rows = state.range(3);
   const int64_t length = state.range(4);
   const Buffer band = Random(window);
-  const kernels::AftParams params = {hid, window, block, window > 0 ? band.get() : nullptr,
-                                     1,   false};
+  const kernels::AftBias bias(band.get(), 1, window, true);
+  const kernels::AftParams params = {hid, &bias, block};
   const int64_t layer_floats =
-      (kernels::AftStateLayout{hid, window, block}.Floats() + 15) / 16 * 16;
+      (kernels::AftLayout(params).Floats() + 15) / 16 * 16;
   const int64_t slot_floats = kLayers * layer_floats;
   const Buffer states = Random(rows * slot_floats);
   const Buffer qkv = Random(rows * length * 3 * hid);
   const Buffer y = Random(rows * length * hid);
-  const Buffer scratch = Random(kernels::AftScratchFloats(window) + 1);
+  const Buffer scratch = Random(kernels::AftScratchFloats(params) + 1);
   std::vector<int32_t> slots(static_cast<size_t>(rows));
   std::iota(slots.begin(), slots.end(), 0);
   std::vector<int64_t> offsets(static_cast<size_t>(rows) + 1);

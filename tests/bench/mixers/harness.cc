@@ -186,8 +186,7 @@ void Register(const MixerBench& bench, const char* what, Run run, const std::str
               int64_t argument) {
   benchmark::RegisterBenchmark(
       absl::StrCat(bench.name, "/", what, "/", size).c_str(),
-      [bench, run, argument](benchmark::State& state) { run(state, bench, argument); })
-      ->UseRealTime();
+      [bench, run, argument](benchmark::State& state) { run(state, bench, argument); });
 }
 
 // memcpy, counting bytes read and written; and a sum over the same memory. The most that a kernel
@@ -203,7 +202,7 @@ void MemoryCopy(benchmark::State& state) {
   state.counters["bytes/s"] =
       benchmark::Counter(2.0 * kPoolBytes, benchmark::Counter::kIsIterationInvariantRate);
 }
-BENCHMARK(MemoryCopy)->Name("memory_copy")->UseRealTime();
+BENCHMARK(MemoryCopy)->Name("memory_copy");
 
 void MemoryRead(benchmark::State& state) {
   AlignedBuffer from = *AlignedBuffer::Create(kPoolBytes / 4, "from");
@@ -222,7 +221,7 @@ void MemoryRead(benchmark::State& state) {
   state.counters["bytes/s"] =
       benchmark::Counter(1.0 * kPoolBytes, benchmark::Counter::kIsIterationInvariantRate);
 }
-BENCHMARK(MemoryRead)->Name("memory_read")->UseRealTime();
+BENCHMARK(MemoryRead)->Name("memory_read");
 
 }  // namespace
 

@@ -1,0 +1,238 @@
+// AFT token by token, compiled once per instruction set: no ordinary include guard.
+#if defined(AFT_MODEL_KERNELS_AFT_STEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef AFT_MODEL_KERNELS_AFT_STEP_INL_H_
+#undef AFT_MODEL_KERNELS_AFT_STEP_INL_H_
+#else
+#define AFT_MODEL_KERNELS_AFT_STEP_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "model/kernels/aft_past-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aft::kernels {
+namespace HWY_NAMESPACE {
+
+// AFT-simple without blocks: the sums stay in registers. y = n / (D * gate), as n and D are
+// relative to the largest key already.
+template <int kVectors, class D>
+HWY_INLINE void SimpleTile(D d, const AftParams& params, const Row& row, const TileState& state) {
+  using V = hn::Vec<D>;
+  const Prefix<kVectors, D> prefix(state.prefix, state.stride);
+  if (row.position == 0) prefix.Reset(d);
+  V n[kVectors];
+  V den[kVectors];
+  V m[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    n[i] = prefix.Num(d, i);
+    den[i] = prefix.Den(d, i);
+    m[i] = prefix.Max(d, i);
+  }
+  Visible visible(params, row);
+  for (int64_t t = 0; t < row.length; ++t) {
+    V k[kVectors];
+    V v[kVectors];
+    LoadToken<kVectors, false>(d, row, params.hid, t, k, v);
+    V e[kVectors];
+    for (int i = 0; i < kVectors; ++i) e[i] = hn::Neg(hn::Abs(hn::Sub(k[i], m[i])));
+    ExpEach<kVectors>(d, e);
+    for (int i = 0; i < kVectors; ++i) AddToken(d, e[i], k[i], v[i], n[i], den[i], m[i]);
+    StoreGated<kVectors>(d, row, t, visible(t), n, den);
+  }
+  for (int i = 0; i < kVectors; ++i) prefix.Set(d, i, n[i], den[i], m[i]);
+}
+
+// Runs a row token by token on the state in place: decode steps, and whatever ChunkTile does not
+// do.
+template <int kVectors, class D, class Ring>
+class StepTile {
+ public:
+  using V = hn::Vec<D>;
+
+  StepTile(D d, const AftParams& params, const Row& row, const TileState& state)
+      : d_(d),
+        lanes_(static_cast<int64_t>(hn::Lanes(d))),
+        params_(params),
+        window_(params.window()),
+        ring_rows_(std::max<int64_t>(window_ - 1, 0)),
+        row_(row),
+        state_(state),
+        past_(d, params, state) {}
+
+  HWY_INLINE void Run() {
+    past_.Start(row_.position,
+                [&](int64_t j, V* k) HWY_ATTR { LoadRing(state_.k_ring, RingRow(j), k); });
+    Visible visible(params_, row_);
+    for (int64_t i = 0; i < row_.length; ++i) {
+      if (params_.bias->wide) {
+        Step<true>(row_.position + i, i, visible(i));
+      } else {
+        Step<false>(row_.position + i, i, visible(i));
+      }
+    }
+  }
+
+ private:
+  // First element of token j's row of this tile in the rings.
+  HWY_INLINE int64_t RingRow(int64_t j) const {
+    return j % ring_rows_ * state_.stride + state_.channel;
+  }
+  HWY_INLINE void LoadRing(const float* ring, int64_t element, V* x) const {
+    for (int i = 0; i < kVectors; ++i) x[i] = Ring::Load(d_, ring, element + i * lanes_);
+  }
+
+  template <bool kWide>
+  HWY_INLINE void Step(int64_t t, int64_t i_token, bool visible) {
+    V k[kVectors];
+    V v[kVectors];
+    if (ring_rows_ > 0) {
+      LoadToken<kVectors, Ring::kRounds>(d_, row_, params_.hid, i_token, k, v);
+    } else {
+      LoadToken<kVectors, false>(d_, row_, params_.hid, i_token, k, v);
+    }
+    past_.Observe(t, k);
+    if (window_ == 0) past_.Insert(t, k, v);
+
+    // Column age of the window: weight (wide: bias) of token t - age.
+    const float* w = window_ > 0 ? params_.bias->Row(t) + window_ - 1 : nullptr;
+    V anchor[kVectors];
+    if constexpr (kWide) {
+      WideAnchor(t, k, w, anchor);
+    } else {
+      for (int i = 0; i < kVectors; ++i) anchor[i] = Anchor(d_, past_.Max(i));
+    }
+    V num[kVectors];
+    V den[kVectors];
+    if constexpr (kWide) {
+      for (int i = 0; i < kVectors; ++i) num[i] = den[i] = hn::Zero(d_);
+      past_.ForPrefixes(t, [&](const Prefix<kVectors, D>& prefix) HWY_ATTR {
+        for (int i = 0; i < kVectors; ++i) {
+          const V x = hn::Sub(prefix.Max(d_, i), past_.Max(i));
+          const V e = Exp(d_, hn::Sub(x, anchor[i]));
+          num[i] = hn::MulAdd(e, prefix.Num(d_, i), num[i]);
+          den[i] = hn::MulAdd(e, prefix.Den(d_, i), den[i]);
+        }
+      });
+    } else {
+      past_.PrefixSums(t, anchor, num, den);
+    }
+    // The difference of keys comes before the bias: the other order loses 4e-4 at |K| ~ 1e4.
+    const auto add = [&](const V* key, const V* value, float weight) HWY_ATTR {
+      const V bias = hn::Set(d_, weight);
+      V e[kVectors];
+      for (int i = 0; i < kVectors; ++i) {
+        if constexpr (kWide) {
+          e[i] = hn::Sub(hn::Add(hn::Sub(key[i], past_.Max(i)), bias), anchor[i]);
+        } else {
+          e[i] = hn::Sub(key[i], anchor[i]);
+        }
+      }
+      ExpEach<kVectors>(d_, e);
+      for (int i = 0; i < kVectors; ++i) {
+        if constexpr (kWide) {
+          num[i] = hn::MulAdd(e[i], value[i], num[i]);
+          den[i] = hn::Add(den[i], e[i]);
+        } else {
+          num[i] = hn::MulAdd(bias, hn::Mul(e[i], value[i]), num[i]);
+          den[i] = hn::MulAdd(bias, e[i], den[i]);
+        }
+      }
+    };
+    ForRing(t, [&](int64_t age, int64_t element) HWY_ATTR {
+      PrefetchNext(element);
+      V ring_k[kVectors];
+      V ring_v[kVectors];
+      LoadRing(state_.k_ring, element, ring_k);
+      LoadRing(state_.v_ring, element, ring_v);
+      add(ring_k, ring_v, w[-age]);
+    });
+    if (window_ > 0) add(k, v, w[0]);
+    StoreGated<kVectors>(d_, row_, i_token, visible, num, den);
+    if (window_ > 0) Retire(t, k, v);
+  }
+
+  // The largest exponent relative to M, bias included.
+  HWY_INLINE void WideAnchor(int64_t t, const V* k, const float* w, V* largest) const {
+    for (int i = 0; i < kVectors; ++i) {
+      largest[i] = hn::Add(hn::Sub(k[i], past_.Max(i)), hn::Set(d_, w[0]));
+    }
+    past_.ForPrefixes(t, [&](const Prefix<kVectors, D>& prefix) HWY_ATTR {
+      for (int i = 0; i < kVectors; ++i) {
+        largest[i] = hn::Max(largest[i], hn::Sub(prefix.Max(d_, i), past_.Max(i)));
+      }
+    });
+    ForRing(t, [&](int64_t age, int64_t element) HWY_ATTR {
+      const V bias = hn::Set(d_, w[-age]);
+      V ring_k[kVectors];
+      LoadRing(state_.k_ring, element, ring_k);
+      for (int i = 0; i < kVectors; ++i) {
+        largest[i] = hn::Max(largest[i], hn::Add(hn::Sub(ring_k[i], past_.Max(i)), bias));
+      }
+    });
+  }
+
+  // fn(age, element) for the ring's tokens before t, oldest first.
+  template <class Fn>
+  HWY_INLINE void ForRing(int64_t t, const Fn& fn) const {
+    const int64_t in_ring = std::min(t, ring_rows_);
+    if (in_ring == 0) return;
+    const int64_t end = ring_rows_ * state_.stride + state_.channel;
+    int64_t element = RingRow(t - in_ring);
+    for (int64_t age = in_ring; age > 0; --age) {
+      fn(age, element);
+      element += state_.stride;
+      if (element == end) element = state_.channel;
+    }
+  }
+
+  // Decode steps read each ring once, from memory when many sequences are live: the next unit's
+  // rows are fetched while this one's are computed.
+  HWY_INLINE void PrefetchNext(int64_t element) const {
+    if (state_.next_slot == 0 && state_.next_channel == 0) return;
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t at = element + state_.next_channel + i * lanes_;
+      hwy::Prefetch(Ring::Address(state_.k_ring + state_.next_slot, at));
+      hwy::Prefetch(Ring::Address(state_.v_ring + state_.next_slot, at));
+    }
+  }
+
+  // After the output of t: the oldest token of the window, t - s + 1, enters the prefix, and t
+  // takes its place in the ring.
+  HWY_INLINE void Retire(int64_t t, const V* k, const V* v) {
+    if (ring_rows_ == 0) {
+      past_.Insert(t, k, v);
+      return;
+    }
+    const int64_t element = RingRow(t);
+    if (t >= ring_rows_) {
+      V old_k[kVectors];
+      V old_v[kVectors];
+      LoadRing(state_.k_ring, element, old_k);
+      LoadRing(state_.v_ring, element, old_v);
+      past_.Insert(t - ring_rows_, old_k, old_v);
+    }
+    for (int i = 0; i < kVectors; ++i) {
+      Ring::Store(d_, k[i], state_.k_ring, element + i * lanes_);
+      Ring::Store(d_, v[i], state_.v_ring, element + i * lanes_);
+    }
+  }
+
+  const D d_;
+  const int64_t lanes_;
+  const AftParams& params_;
+  const int64_t window_;
+  const int64_t ring_rows_;
+  const Row& row_;
+  const TileState& state_;
+  Past<kVectors, D> past_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aft::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // AFT_MODEL_KERNELS_AFT_STEP_INL_H_

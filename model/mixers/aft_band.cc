@@ -1,0 +1,75 @@
+#include "model/mixers/aft_band.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ATen/ops/mv.h"
+
+namespace aft {
+namespace {
+
+// Offsets that have a bias. Without positions beyond the table, no offset reaches its rows.
+int64_t EffectiveWindow(const MixerConfig& config) {
+  switch (config.kind) {
+    case MixerKind::kAftLocal: {
+      const bool by_offset =
+          config.bias == BiasForm::kBand &&
+          (config.band_rows == 0 || config.length_policy != LengthPolicy::kError);
+      return by_offset ? config.window : std::min(config.window, config.band_rows);
+    }
+    case MixerKind::kAftFull:
+      return config.band_rows;
+    default:
+      return 0;
+  }
+}
+
+// Biases of row t of the table for keys [first, end), all of which it has.
+void CopyRow(const MixerConfig& config, const MixerTables& tables, int64_t t, int64_t first,
+             int64_t end, float* to) {
+  switch (config.bias) {
+    case BiasForm::kBand: {
+      const int64_t columns = config.causal ? config.window : 2 * config.window - 1;
+      const int64_t centre = config.causal ? 0 : config.window - 1;
+      const float* row = tables.at("w.band").const_data_ptr<float>() + t * columns + centre;
+      for (int64_t key = first; key < end; ++key) *to++ = row[t - key];
+      return;
+    }
+    case BiasForm::kFull: {
+      const float* row = tables.at("w.full").const_data_ptr<float>() + t * config.band_rows;
+      std::copy(row + first, row + end, to);
+      return;
+    }
+    case BiasForm::kFactors: {
+      const at::Tensor w =
+          at::mv(tables.at("w.v").slice(0, first, end), tables.at("w.u").select(0, t));
+      std::copy_n(w.const_data_ptr<float>(), end - first, to);
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables) {
+  const int64_t window = EffectiveWindow(config);
+  if (window == 0) return {};
+  const int64_t columns = config.causal ? window : 2 * window - 1;
+  const int64_t rows = std::max<int64_t>(config.band_rows, 1);
+  const bool zero_beyond = config.length_policy == LengthPolicy::kZero;
+  std::vector<float> band(static_cast<size_t>((rows + (zero_beyond ? 1 : 0)) * columns), 0.0F);
+  for (int64_t t = 0; t < rows; ++t) {
+    int64_t first = t - window + 1;
+    int64_t end = first + columns;
+    float* row = band.data() + t * columns;
+    if (config.bias != BiasForm::kBand) {
+      row += std::max<int64_t>(-first, 0);
+      first = std::max<int64_t>(first, 0);
+      end = std::min(end, rows);
+    }
+    CopyRow(config, tables, t, first, end, row);
+  }
+  return {band.data(), rows + (zero_beyond ? 1 : 0), window, config.causal};
+}
+
+}  // namespace aft

@@ -1,0 +1,18 @@
+#ifndef AFT_MODEL_MIXERS_AFT_BAND_H_
+#define AFT_MODEL_MIXERS_AFT_BAND_H_
+
+#include "model/kernels/aft.h"
+#include "model/mixers/tables.h"
+#include "model/network/config.h"
+
+namespace aft {
+
+// The biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form in the
+// checkpoint (network/config.h): w.full is cut to the band, w.u and w.v are multiplied out for it,
+// and the length policy's row for positions beyond band_rows comes last. `tables` hold what
+// ExpectedMixerTables lists.
+kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_MIXERS_AFT_BAND_H_
