@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "model/mixers/aft_mixer.h"
 #include "model/mixers/attention_mixer.h"
+#include "model/mixers/conv_mixer.h"
 #include "model/network/tensors.h"
 
 namespace aft {
@@ -37,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int6
     case MixerKind::kAftFull:
       return AftMixer::Create(config, hid, tables, options);
     case MixerKind::kAftConv:
-      break;
+      return ConvMixer::Create(config, hid, tables, options);
     case MixerKind::kBlockLocal:
     case MixerKind::kDotProduct:
     case MixerKind::kCosine:
@@ -45,8 +46,7 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int6
     case MixerKind::kLocation:
       return AttentionMixer::Create(config, hid, tables, options);
   }
-  return absl::UnimplementedError(
-      absl::StrCat("mixer.kind: ", MixerKindName(config.kind), " is not there yet"));
+  return absl::InvalidArgumentError("mixer.kind: not a kind");
 }
 
 }  // namespace aft
