@@ -1,6 +1,3 @@
-#include <errno.h>
-#include <string.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,17 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/generate_printer.h"
-#include "client/aftctl/prompt.h"
+#include "client/aftctl/text_input.h"
 #include "client/tool/exit_code.h"
-#include "client/tool/interrupt.h"
 #include "client/tool/output.h"
 
 namespace aft::client {
 namespace {
 
 struct GenerateFlags {
-  std::string prompt = "-";
-  std::string model;
+  TextFlags text;
+  CallFlags call;
   std::optional<uint32_t> max_tokens;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
@@ -32,15 +28,12 @@ struct GenerateFlags {
   bool include_stop = false;
   bool ignore_eos = false;
   std::optional<uint32_t> logprobs;
-  double deadline = 0;
-  std::string request_id;
-  bool json = false;
 };
 
-v1::GenerateRequest MakeRequest(const GenerateFlags& flags, std::string prompt) {
+v1::GenerateRequest MakeRequest(const GenerateFlags& flags, std::string text) {
   v1::GenerateRequest request;
-  request.set_model(flags.model);
-  SetPrompt(std::move(prompt), request);
+  request.set_model(flags.call.model);
+  SetText(std::move(text), request);
   v1::SamplingOptions& sampling = *request.mutable_sampling();
   if (flags.temperature) sampling.set_temperature(*flags.temperature);
   if (flags.top_k) sampling.set_top_k(*flags.top_k);
@@ -57,47 +50,28 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, std::string prompt) 
 }
 
 int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
-  std::string prompt = flags.prompt;
-  if (prompt == "-") {
-    absl::StatusOr<std::string> input = ReadStdin();
-    if (!input.ok()) {
-      PrintError("aftctl", input.status().message());
-      return kExitUsage;
-    }
-    prompt = *std::move(input);
-  }
-  const v1::GenerateRequest request = MakeRequest(flags, std::move(prompt));
-
-  Output output;
-  CancelToken cancel;
-  const Interrupt interrupt(cancel);  // before the client: see there
-  const auto client = Client::Create({.address = common.address});
-  if (!client.ok()) {
-    PrintError("aftctl", client.status().message());
+  absl::StatusOr<std::string> text = ReadText(flags.text);
+  if (!text.ok()) {
+    PrintError("aftctl", text.status().message());
     return kExitUsage;
   }
-
-  GeneratePrinter printer(output, flags.json);
-  const auto on_event = [&](const v1::GenerateResponse& event) {
-    if (!printer.OnEvent(event)) cancel.Cancel();
-  };
-  const absl::StatusOr<GenerateResult> result =
-      (*client)->Generate(request, on_event,
-                          {.deadline = ToMilliseconds(flags.deadline),
-                           .request_id = flags.request_id,
-                           .cancel = &cancel});
-  if (output.error() == EPIPE) return kExitBrokenPipe;
-  if (output.error() != 0) {
-    PrintError("aftctl", absl::StrCat("cannot write the output: ", strerror(output.error())));
-    return kExitFailed;
-  }
-  if (result.ok()) {
-    printer.OnFinished(*result);
-    return kExitOk;
-  }
-  const int signal_code = interrupt.exit_code();
-  printer.OnError(result.status(), signal_code != 0);
-  return signal_code != 0 ? signal_code : ExitCodeOf(result.status());
+  const v1::GenerateRequest request = MakeRequest(flags, *std::move(text));
+  std::optional<GeneratePrinter> printer;
+  return RunStream(
+      common, flags.call,
+      [&](const StreamCall& call) {
+        printer.emplace(call.output, flags.call.json);
+        const auto on_event = [&](const v1::GenerateResponse& event) {
+          if (!printer->OnEvent(event)) call.cancel.Cancel();
+        };
+        const auto result = call.client.Generate(request, on_event, call.options);
+        if (result.ok()) printer->OnFinished(*result);
+        return result.status();
+      },
+      [&](Output& output, const absl::Status& status, bool interrupted) {
+        printer->EndLine();
+        ReportStreamError(output, flags.call.json, status, interrupted);
+      });
 }
 
 // CLI11 takes the largest number for one that is too large. Empty: fine.
@@ -111,9 +85,8 @@ std::string CheckSeed(const std::string& text) {
 Command AddGenerate(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<GenerateFlags>();
   GenerateFlags& flags = *owned;
-  app.add_option("--prompt", flags.prompt,
-                 "Text to continue; absent or -: standard input, as it is");
-  app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
+  AddText(app, "Text to continue", flags.text);
+  CLI::Option* const json = AddCall(app, flags.call);
   app.add_option("--max-tokens", flags.max_tokens,
                  "Most tokens to generate; default: the server's");
   app.add_option("--temperature", flags.temperature, "0 is greedy; default 1");
@@ -132,9 +105,7 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
   app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's end of text");
   app.add_option("--logprobs", flags.logprobs,
                  "With --json: log-probability of each token and of its N best alternatives")
-      ->needs(app.add_flag("--json", flags.json, "One JSON object per event and line"));
-  AddDeadline(app, flags.deadline);
-  app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
+      ->needs(json);
   return [&common, owned] { return RunGenerate(common, *owned); };
 }
 

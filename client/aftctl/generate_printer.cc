@@ -1,7 +1,5 @@
 #include "client/aftctl/generate_printer.h"
 
-#include <cstdio>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -36,8 +34,6 @@ double TokensPerSecond(const v1::Finished& finished) {
   return (tokens - 1) * 1e6 / static_cast<double>(timings.total_us() - timings.first_token_us());
 }
 
-void PrintSummary(const std::string& line) { std::fprintf(stderr, "[%s]\n", line.c_str()); }
-
 }  // namespace
 
 std::string Summary(const GenerateResult& result) {
@@ -70,26 +66,6 @@ void GeneratePrinter::EndLine() {
 void GeneratePrinter::OnFinished(const GenerateResult& result) {
   EndLine();
   PrintSummary(ForTerminal(Summary(result)));
-}
-
-void GeneratePrinter::OnError(const absl::Status& status, bool interrupted) {
-  EndLine();
-  if (json_) output_.Write(Line(ErrorToJson(status)));
-  const ErrorDetails details = GetErrorDetails(status);
-  if (interrupted && status.code() == absl::StatusCode::kCancelled) {
-    PrintError("aftctl", absl::StrCat("interrupted: cancelled on the server after ",
-                                      TokenCount(details.received_tokens)));
-    return;
-  }
-  ReportError(status);
-  if (!details.usage) return;
-  std::string line =
-      absl::StrCat("server's count: ", TokenCount(details.usage->generated_tokens()));
-  if (details.timings) {
-    absl::StrAppendFormat(&line, " in %.1f ms",
-                          static_cast<double>(details.timings->total_us()) / 1000);
-  }
-  PrintSummary(line);
 }
 
 }  // namespace aft::client

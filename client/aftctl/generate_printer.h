@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "absl/status/status.h"
 #include "aft/v1/inference.pb.h"
 #include "client/lib/aft_client.h"
 #include "client/tool/output.h"
@@ -21,13 +20,10 @@ class GeneratePrinter {
 
   void OnFinished(const GenerateResult& result);
 
-  // `interrupted`: by a signal to this program.
-  void OnError(const absl::Status& status, bool interrupted);
-
- private:
-  // The summary starts on a line of its own.
+  // What follows starts on a line of its own.
   void EndLine();
 
+ private:
   Output& output_;
   const bool json_;
   bool in_line_ = false;

@@ -15,14 +15,12 @@ struct HealthFlags {
 };
 
 int RunHealth(const CommonFlags& common, const HealthFlags& flags) {
-  const auto client = Client::Create({.address = common.address,
-                                      .connect_timeout = ToMilliseconds(flags.deadline),
-                                      .deadline = ToMilliseconds(flags.deadline)});
-  if (!client.ok()) {
-    PrintError("aftctl", client.status().message());
-    return kExitUsage;
-  }
-  const absl::StatusOr<HealthStatus> health = (*client)->Health(flags.service);
+  const std::unique_ptr<Client> client =
+      OpenClient({.address = common.address,
+                  .connect_timeout = ToMilliseconds(flags.deadline),
+                  .deadline = ToMilliseconds(flags.deadline)});
+  if (client == nullptr) return kExitUsage;
+  const absl::StatusOr<HealthStatus> health = client->Health(flags.service);
   if (!health.ok()) return ReportError(health.status());
   Output output;
   output.Write(

@@ -1,5 +1,8 @@
 #include "client/aftctl/json.h"
 
+#include <cmath>
+#include <vector>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -9,7 +12,10 @@ namespace aft::client {
 namespace {
 
 Json ToJson(const v1::Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens()}, {"generated_tokens", usage.generated_tokens()}};
+  Json json = {{"prompt_tokens", usage.prompt_tokens()},
+               {"generated_tokens", usage.generated_tokens()}};
+  if (usage.scored_tokens() > 0) json["scored_tokens"] = usage.scored_tokens();
+  return json;
 }
 
 Json ToJson(const v1::Timings& timings) {
@@ -59,7 +65,90 @@ Json ToJson(const v1::Finished& finished) {
   return json;
 }
 
+Json ToJson(const v1::ScoreStarted& started) {
+  return {{"event", "started"},
+          {"model", started.model()},
+          {"model_version", started.model_version()},
+          {"tokens", started.tokens()}};
+}
+
+Json ToJson(const v1::ScoreChunk& chunk) {
+  Json json = {{"event", "chunk"},
+               {"first_index", chunk.first_index()},
+               {"token_ids", Json::array()},
+               {"logprobs", Json::array()}};
+  for (const uint32_t id : chunk.token_ids()) json["token_ids"].push_back(id);
+  for (const v1::TokenLogprobs& token : chunk.logprobs()) json["logprobs"].push_back(ToJson(token));
+  return json;
+}
+
+Json ToJson(const v1::ScoreFinished& finished) {
+  return {{"event", "finished"},
+          {"scored_tokens", finished.scored_tokens()},
+          {"scored_bytes", finished.scored_bytes()},
+          {"logprob", finished.logprob()},
+          {"bits_per_byte", BitsPerByte(finished)},
+          {"perplexity", finished.perplexity()},
+          {"timings", ToJson(finished.timings())}};
+}
+
+Json ToJson(const v1::EncodeStarted& started) {
+  return {{"event", "started"},
+          {"model", started.model()},
+          {"model_version", started.model_version()},
+          {"tokens", started.tokens()},
+          {"width", started.width()}};
+}
+
+Json ToJson(const v1::Vectors& vectors, uint32_t width) {
+  Json json = {
+      {"event", "vectors"}, {"first_index", vectors.first_index()}, {"vectors", Json::array()}};
+  for (auto value = vectors.values().begin(); value != vectors.values().end(); value += width) {
+    json["vectors"].push_back(std::vector<float>(value, value + width));
+  }
+  return json;
+}
+
+Json ToJson(const v1::EncodeFinished& finished) {
+  return {{"event", "finished"},
+          {"batch_rows", finished.batch_rows()},
+          {"timings", ToJson(finished.timings())}};
+}
+
 }  // namespace
+
+Json ToJson(const v1::ScoreResponse& response) {
+  switch (response.event_case()) {
+    case v1::ScoreResponse::kStarted:
+      return ToJson(response.started());
+    case v1::ScoreResponse::kChunk:
+      return ToJson(response.chunk());
+    case v1::ScoreResponse::kFinished:
+      return ToJson(response.finished());
+    case v1::ScoreResponse::EVENT_NOT_SET:
+      break;
+  }
+  return {{"event", "unknown"}};
+}
+
+Json ToJson(const v1::EncodeResponse& response, uint32_t width) {
+  switch (response.event_case()) {
+    case v1::EncodeResponse::kStarted:
+      return ToJson(response.started());
+    case v1::EncodeResponse::kVectors:
+      return ToJson(response.vectors(), width);
+    case v1::EncodeResponse::kFinished:
+      return ToJson(response.finished());
+    case v1::EncodeResponse::EVENT_NOT_SET:
+      break;
+  }
+  return {{"event", "unknown"}};
+}
+
+double BitsPerByte(const v1::ScoreFinished& finished) {
+  if (finished.scored_bytes() == 0) return 0;
+  return -finished.logprob() / std::log(2.0) / static_cast<double>(finished.scored_bytes());
+}
 
 Json ToJson(const v1::GenerateResponse& response) {
   switch (response.event_case()) {
@@ -85,10 +174,13 @@ Json ToJson(const v1::Model& model) {
                {"vocab_size", model.vocab_size()},
                {"max_seq_len", model.max_seq_len()},
                {"state_bytes", model.state_bytes()},
+               {"state_bytes_per_token", model.state_bytes_per_token()},
                {"weight_bytes", model.weight_bytes()},
                {"weight_format", model.weight_format()},
                {"device", model.device()},
-               {"slots", model.slots()}});
+               {"slots", model.slots()},
+               {"task", EnumWord(v1::Task_Name(model.task()), "TASK_")}});
+  if (model.vector_width() > 0) json["vector_width"] = model.vector_width();
   return json;
 }
 

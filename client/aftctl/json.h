@@ -17,6 +17,10 @@ using Json = nlohmann::ordered_json;
 
 // {"event": "started" | "delta" | "finished", ...the event's fields}.
 Json ToJson(const v1::GenerateResponse& response);
+// "started" | "chunk" | "finished".
+Json ToJson(const v1::ScoreResponse& response);
+// "started" | "vectors" | "finished"; a vector is an array.
+Json ToJson(const v1::EncodeResponse& response, uint32_t width);
 
 Json ToJson(const v1::Model& model);
 
@@ -25,6 +29,9 @@ Json ErrorToJson(const absl::Status& status);
 
 // "FINISH_REASON_EOS" -> "eos", "MODEL_STATE_READY" -> "ready".
 std::string EnumWord(absl::string_view name, absl::string_view prefix);
+
+// Of a scored text; 0 when nothing was scored.
+double BitsPerByte(const v1::ScoreFinished& finished);
 
 // One line. Never throws: strings that are not valid UTF-8 are mended.
 std::string Line(const Json& json);

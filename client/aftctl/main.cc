@@ -1,4 +1,5 @@
-// aftctl: generates text, lists models and asks for the health of an AFT server.
+// aftctl: generates, scores and encodes text, lists models and asks for the health of an AFT
+// server.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -14,7 +15,8 @@ namespace aft::client {
 namespace {
 
 int Run(int argc, char** argv) {
-  CLI::App app("Talks to an AFT server: generates text, lists models, asks for health.", "aftctl");
+  CLI::App app("Talks to an AFT server: generates, scores and encodes text, lists models.",
+               "aftctl");
   app.set_version_flag("--version", std::string("aftctl ") + AFT_VERSION);
   app.footer(kExitCodeHelp);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
@@ -29,10 +31,15 @@ int Run(int argc, char** argv) {
       ->capture_default_str();
 
   CLI::App& generate = *app.add_subcommand("generate", "Continue a prompt, streaming the text");
+  CLI::App& score =
+      *app.add_subcommand("score", "How likely a language model finds a text, token by token");
+  CLI::App& encode = *app.add_subcommand("encode", "The vectors of a text under an encoder");
   CLI::App& models = *app.add_subcommand("models", "List the served models, or describe one");
   CLI::App& health = *app.add_subcommand("health", "Exit with 0 only when the server is SERVING");
-  const std::array<std::pair<CLI::App*, Command>, 3> commands = {{
+  const std::array<std::pair<CLI::App*, Command>, 5> commands = {{
       {&generate, AddGenerate(generate, flags)},
+      {&score, AddScore(score, flags)},
+      {&encode, AddEncode(encode, flags)},
       {&models, AddModels(models, flags)},
       {&health, AddHealth(health, flags)},
   }};

@@ -33,6 +33,23 @@ std::string MaxLength(const v1::Model& model) {
   return model.max_seq_len() == 0 ? "unlimited" : absl::StrCat(model.max_seq_len());
 }
 
+std::string Serves(const v1::Model& model) {
+  switch (model.task()) {
+    case v1::TASK_GENERATE:
+      return "generate, score";
+    case v1::TASK_ENCODE:
+      return absl::StrCat("encode: vectors of ", model.vector_width());
+    default:
+      return "";  // not loaded, or of a newer server
+  }
+}
+
+std::string State(const v1::Model& model) {
+  const uint64_t per_token = model.state_bytes_per_token();
+  return absl::StrCat(Bytes(model.state_bytes()),
+                      per_token == 0 ? "" : absl::StrCat(", ", Bytes(per_token), " per token"));
+}
+
 using Row = std::vector<std::string>;
 
 // Columns as wide as their widest cell.
@@ -79,7 +96,8 @@ std::string Describe(const v1::Model& model) {
       {"weights", absl::StrCat(Bytes(model.weight_bytes()), " ", model.weight_format())},
       {"vocabulary", absl::StrCat(model.vocab_size())},
       {"max length", MaxLength(model)},
-      {"state of a sequence", Bytes(model.state_bytes())},
+      {"serves", Serves(model)},
+      {"state of a sequence", State(model)},
       {"slots", absl::StrCat(model.slots())},
       {"device", model.device()}};
   if (!model.error().empty()) rows.push_back({"error", model.error()});
@@ -87,16 +105,14 @@ std::string Describe(const v1::Model& model) {
 }
 
 int RunModels(const CommonFlags& common, const ModelsFlags& flags) {
-  const auto client = Client::Create({.address = common.address,
-                                      .connect_timeout = ToMilliseconds(flags.deadline),
-                                      .deadline = ToMilliseconds(flags.deadline)});
-  if (!client.ok()) {
-    PrintError("aftctl", client.status().message());
-    return kExitUsage;
-  }
+  const std::unique_ptr<Client> client =
+      OpenClient({.address = common.address,
+                  .connect_timeout = ToMilliseconds(flags.deadline),
+                  .deadline = ToMilliseconds(flags.deadline)});
+  if (client == nullptr) return kExitUsage;
   std::string text;
   if (flags.name.empty()) {
-    const auto list = (*client)->ListModels();
+    const auto list = client->ListModels();
     if (!list.ok()) return ReportError(list.status());
     if (flags.json) {
       for (const v1::Model& model : list->models()) text += Line(ToJson(model));
@@ -104,7 +120,7 @@ int RunModels(const CommonFlags& common, const ModelsFlags& flags) {
       text = ForTerminal(List(*list));
     }
   } else {
-    const auto model = (*client)->GetModel(flags.name);
+    const auto model = client->GetModel(flags.name);
     if (!model.ok()) return ReportError(model.status());
     text = flags.json ? Line(ToJson(*model)) : ForTerminal(Describe(*model));
   }

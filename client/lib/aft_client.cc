@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "client/lib/address.h"
 #include "client/lib/rpc_error.h"
+#include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace aft::client {
@@ -48,49 +49,7 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
   return args;
 }
 
-// Follows one stream and finds what breaks the protocol.
-class StreamChecker {
- public:
-  // Non-empty: what is wrong with `event`.
-  std::string Take(const v1::GenerateResponse& event) {
-    switch (event.event_case()) {
-      case v1::GenerateResponse::kStarted:
-        if (started_) return "Started came twice";
-        started_ = true;
-        return "";
-      case v1::GenerateResponse::kDelta:
-        if (!started_ || finished_) return "a Delta came outside Started and Finished";
-        return TakeDelta(event.delta());
-      case v1::GenerateResponse::kFinished:
-        if (!started_ || finished_) return "Finished came before Started or twice";
-        finished_ = true;
-        return "";
-      case v1::GenerateResponse::EVENT_NOT_SET:
-        return "";  // of a newer server
-    }
-    return "";
-  }
-
-  bool started() const { return started_; }
-  bool finished() const { return finished_; }
-  uint32_t tokens() const { return tokens_; }
-
- private:
-  std::string TakeDelta(const v1::Delta& delta) {
-    if (delta.token_ids().empty()) return "";
-    const uint32_t first = delta.first_index();
-    if (first > tokens_) return absl::StrCat("tokens ", tokens_, " to ", first - 1, " are lost");
-    if (first < tokens_) return absl::StrCat("token ", first, " came twice");
-    tokens_ += static_cast<uint32_t>(delta.token_ids_size());
-    return "";
-  }
-
-  bool started_ = false;
-  bool finished_ = false;
-  uint32_t tokens_ = 0;
-};
-
-// Adds `event` to what has come so far.
+// Adds an event to what has come so far.
 void Append(const v1::GenerateResponse& event, Clock::time_point start, GenerateResult& result) {
   if (event.has_started()) result.started = event.started();
   if (event.has_finished()) result.finished = event.finished();
@@ -102,6 +61,22 @@ void Append(const v1::GenerateResponse& event, Clock::time_point start, Generate
   result.text += delta.text();
   result.token_ids.insert(result.token_ids.end(), delta.token_ids().begin(),
                           delta.token_ids().end());
+}
+
+void Append(const v1::ScoreResponse& event, Clock::time_point /*start*/, ScoreResult& result) {
+  if (event.has_started()) result.started = event.started();
+  if (event.has_finished()) result.finished = event.finished();
+  const v1::ScoreChunk& chunk = event.chunk();
+  result.token_ids.insert(result.token_ids.end(), chunk.token_ids().begin(),
+                          chunk.token_ids().end());
+  result.logprobs.insert(result.logprobs.end(), chunk.logprobs().begin(), chunk.logprobs().end());
+}
+
+void Append(const v1::EncodeResponse& event, Clock::time_point /*start*/, EncodeResult& result) {
+  if (event.has_started()) result.started = event.started();
+  if (event.has_finished()) result.finished = event.finished();
+  const auto& values = event.vectors().values();
+  result.values.insert(result.values.end(), values.begin(), values.end());
 }
 
 class GrpcClient final : public Client {
@@ -117,43 +92,24 @@ class GrpcClient final : public Client {
   absl::StatusOr<GenerateResult> Generate(const v1::GenerateRequest& request,
                                           const EventCallback& on_event,
                                           const CallOptions& call) override {
-    grpc::ClientContext context;
-    CallFacts facts;
-    AFT_RETURN_IF_ERROR(Prepare(call, context, facts));
-    const CancelScope cancel_scope(call.cancel, context);
-    const auto cancelled = [&call] { return call.cancel != nullptr && call.cancel->cancelled(); };
+    return Stream<GenerateResult, v1::GenerateResponse>(
+        call, on_event,
+        [&](grpc::ClientContext* context) { return inference_->Generate(context, request); });
+  }
 
-    const auto start = Clock::now();
-    const auto reader = inference_->Generate(&context, request);
-    GenerateResult result;
-    StreamChecker checker;
-    std::string broken;
-    v1::GenerateResponse event;
-    while (broken.empty() && reader->Read(&event)) {
-      // What was on its way when the caller cancelled is not delivered any more.
-      if (cancelled()) continue;
-      broken = checker.Take(event);
-      if (!broken.empty()) {
-        context.TryCancel();
-        break;
-      }
-      Append(event, start, result);
-      if (on_event) on_event(event);
-    }
-    const grpc::Status status = reader->Finish();
+  absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request, const ScoreCallback& on_event,
+                                    const CallOptions& call) override {
+    return Stream<ScoreResult, v1::ScoreResponse>(
+        call, on_event,
+        [&](grpc::ClientContext* context) { return inference_->Score(context, request); });
+  }
 
-    facts.cancelled = cancelled();
-    facts.started = checker.started();
-    facts.received_tokens = checker.tokens();
-    if (!broken.empty()) return ProtocolError(broken, context, facts);
-    if (!status.ok()) return RpcError(status, context, facts);
-    if (!checker.finished()) {
-      if (facts.cancelled) return RpcError({grpc::CANCELLED, ""}, context, facts);
-      return ProtocolError("the stream ended without Finished", context, facts);
-    }
-    result.request_id = RequestId(context);
-    result.duration = Clock::now() - start;
-    return result;
+  absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
+                                      const EncodeCallback& on_event,
+                                      const CallOptions& call) override {
+    return Stream<EncodeResult, v1::EncodeResponse>(
+        call, on_event,
+        [&](grpc::ClientContext* context) { return inference_->Encode(context, request); });
   }
 
   absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call) override {
@@ -194,6 +150,49 @@ class GrpcClient final : public Client {
       context.set_deadline(std::chrono::system_clock::now() + facts.deadline);
     }
     return absl::OkStatus();
+  }
+
+  template <typename Result, typename Response, typename Rpc>
+  absl::StatusOr<Result> Stream(const CallOptions& call,
+                                const std::function<void(const Response&)>& on_event,
+                                const Rpc& rpc) const {
+    grpc::ClientContext context;
+    CallFacts facts;
+    AFT_RETURN_IF_ERROR(Prepare(call, context, facts));
+    const CancelScope cancel_scope(call.cancel, context);
+    const auto cancelled = [&call] { return call.cancel != nullptr && call.cancel->cancelled(); };
+
+    const auto start = Clock::now();
+    const auto reader = rpc(&context);
+    Result result;
+    StreamChecker checker;
+    std::string broken;
+    Response event;
+    while (broken.empty() && reader->Read(&event)) {
+      // What was on its way when the caller cancelled is not delivered any more.
+      if (cancelled()) continue;
+      broken = checker.Take(event);
+      if (!broken.empty()) {
+        context.TryCancel();
+        break;
+      }
+      Append(event, start, result);
+      if (on_event) on_event(event);
+    }
+    const grpc::Status status = reader->Finish();
+
+    facts.cancelled = cancelled();
+    facts.started = checker.started();
+    facts.received_tokens = checker.received();
+    if (!broken.empty()) return ProtocolError(broken, context, facts);
+    if (!status.ok()) return RpcError(status, context, facts);
+    if (!checker.finished()) {
+      if (facts.cancelled) return RpcError({grpc::CANCELLED, ""}, context, facts);
+      return ProtocolError("the stream ended without Finished", context, facts);
+    }
+    result.request_id = RequestId(context);
+    result.duration = Clock::now() - start;
+    return result;
   }
 
   template <typename Response, typename Rpc>

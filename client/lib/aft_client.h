@@ -54,10 +54,30 @@ struct GenerateResult {
   std::chrono::nanoseconds duration{0};
 };
 
-// Called for every event of a stream in order, on the thread that called Generate; it should be
-// quick, for the server holds tokens back (or gives up) while it runs. Not called again once the
+struct ScoreResult {
+  v1::ScoreStarted started;
+  v1::ScoreFinished finished;
+  // Of the text's tokens from the second on, one each.
+  std::vector<uint32_t> token_ids;
+  std::vector<v1::TokenLogprobs> logprobs;
+  std::string request_id;
+  std::chrono::nanoseconds duration{0};  // as GenerateResult's
+};
+
+struct EncodeResult {
+  v1::EncodeStarted started;
+  v1::EncodeFinished finished;
+  std::vector<float> values;  // [count, started.width()], vector after vector
+  std::string request_id;
+  std::chrono::nanoseconds duration{0};  // as GenerateResult's
+};
+
+// Called for every event of a stream in order, on the thread that made the call; it should be
+// quick, for the server holds output back (or gives up) while it runs. Not called again once the
 // call's token is cancelled.
 using EventCallback = std::function<void(const v1::GenerateResponse&)>;
+using ScoreCallback = std::function<void(const v1::ScoreResponse&)>;
+using EncodeCallback = std::function<void(const v1::EncodeResponse&)>;
 
 using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
@@ -68,7 +88,7 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // (GetErrorDetails). Beside the codes of inference.proto:
 //   UNAVAILABLE       also: not reachable, or the connection broke (ErrorDetails::origin)
 //   CANCELLED         the call's token was cancelled
-//   DATA_LOSS         the stream lost tokens or ended without Finished
+//   DATA_LOSS         the stream lost a part or ended without Finished
 //   INVALID_ARGUMENT  also: a request id that cannot be sent
 //
 // Thread-safety: any thread may call any method; calls block until they end, side by side.
@@ -82,6 +102,16 @@ class Client {
   virtual absl::StatusOr<GenerateResult> Generate(const v1::GenerateRequest& request,
                                                   const EventCallback& on_event = {},
                                                   const CallOptions& call = {}) = 0;
+
+  // The log-probability of every token of a text, likewise.
+  virtual absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request,
+                                            const ScoreCallback& on_event = {},
+                                            const CallOptions& call = {}) = 0;
+
+  // The vectors of a text under an encoder, likewise.
+  virtual absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
+                                              const EncodeCallback& on_event = {},
+                                              const CallOptions& call = {}) = 0;
 
   virtual absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {}) = 0;
 

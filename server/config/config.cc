@@ -64,7 +64,12 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".max_step_tokens", model.max_step_tokens, model.slots + 1, 1 << 20));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".intra_op_threads", model.intra_op_threads, 0, 1024));
-  return CheckName(path + ".version", model.version);
+  AFT_RETURN_IF_ERROR(CheckName(path + ".version", model.version));
+  const BatchConfig& batch = model.batch;
+  AFT_RETURN_IF_ERROR(
+      CheckRange(path + ".batch.max_delay_us", batch.max_delay.count(), 0, 1'000'000));
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", batch.max_rows, 1, 65'536));
+  return CheckRange(path + ".batch.max_tokens", batch.max_tokens, 1, 1 << 20);
 }
 
 absl::Status CheckLimits(const LimitsConfig& limits) {

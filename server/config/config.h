@@ -12,6 +12,12 @@
 // in proto/aft/config/v1/server_config.proto; the defaults below are the same numbers.
 namespace aft::server {
 
+struct BatchConfig {
+  std::chrono::microseconds max_delay{2'000};
+  int32_t max_rows = 32;
+  int32_t max_tokens = 4096;
+};
+
 struct ModelConfig {
   std::string name;
   std::string path;
@@ -20,6 +26,8 @@ struct ModelConfig {
   int32_t max_step_tokens = 256;
   int32_t intra_op_threads = 0;  // 0: number of cores - 1, at least 1
   std::string version = "1";
+  bool batch_invariant = false;
+  BatchConfig batch;  // encoders only
 };
 
 struct LimitsConfig {

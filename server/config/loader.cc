@@ -41,6 +41,16 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 #define AFT_TAKE(target, message, field) \
   if ((message).has_##field()) (target) = (message).field()
 
+BatchConfig FromProto(const pb::BatchConfig& message) {
+  BatchConfig batch;
+  if (message.has_max_delay_us()) {
+    batch.max_delay = std::chrono::microseconds(message.max_delay_us());
+  }
+  AFT_TAKE(batch.max_rows, message, max_rows);
+  AFT_TAKE(batch.max_tokens, message, max_tokens);
+  return batch;
+}
+
 ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_dir) {
   ModelConfig model;
   if (!message.path().empty()) {
@@ -53,6 +63,8 @@ ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_di
   AFT_TAKE(model.max_step_tokens, message, max_step_tokens);
   AFT_TAKE(model.intra_op_threads, message, intra_op_threads);
   AFT_TAKE(model.version, message, version);
+  AFT_TAKE(model.batch_invariant, message, batch_invariant);
+  model.batch = FromProto(message.batch());
   return model;
 }
 
@@ -98,6 +110,10 @@ void ToProto(const ModelConfig& model, pb::ModelConfig& message) {
   message.set_max_step_tokens(model.max_step_tokens);
   message.set_intra_op_threads(model.intra_op_threads);
   message.set_version(model.version);
+  message.set_batch_invariant(model.batch_invariant);
+  message.mutable_batch()->set_max_delay_us(static_cast<int32_t>(model.batch.max_delay.count()));
+  message.mutable_batch()->set_max_rows(model.batch.max_rows);
+  message.mutable_batch()->set_max_tokens(model.batch.max_tokens);
 }
 
 void ToProto(const LimitsConfig& limits, pb::LimitsConfig& message) {

@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "server/engine/engine.h"
-#include "server/engine/stream.h"
+#include "server/engine/job.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/admission_budget.h"
 #include "server/scheduling/request.h"
@@ -22,20 +22,21 @@ class Inbox {
  public:
   // What has come in since the last Take.
   struct Batch {
-    std::vector<std::unique_ptr<Stream>> added;  // in arrival order
-    std::vector<Engine::Handle> cancelled;
-    std::optional<TimePoint> stop_at;  // set once Stop was called; `added` stays empty from then on
+    std::vector<std::unique_ptr<Job>> added;  // in arrival order
+    std::vector<EngineControl::Handle> cancelled;
+    bool closed = false;               // Close was called; `added` stays empty from then on
+    std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
   explicit Inbox(AdmissionBudget budget) : budget_(budget) {}
 
   struct AddResult {
-    Engine::Handle handle = 0;         // unless refused
+    EngineControl::Handle handle = 0;  // unless refused
     std::optional<Rejection> refused;  // kDraining, kQueuedRequests or kQueuedTokens
   };
-  AddResult Add(std::unique_ptr<Stream> stream);
+  AddResult Add(std::unique_ptr<Job> job);
 
-  void Cancel(Engine::Handle handle);
+  void Cancel(EngineControl::Handle handle);
 
   // Add refuses from now on.
   void Close();
@@ -43,25 +44,24 @@ class Inbox {
   // Close, and the engine thread is to end by `deadline`; of several calls the earliest counts.
   void Stop(TimePoint deadline);
 
-  // For the engine thread: replaces `batch` by what has come in. With `wait` it blocks until there
-  // is something.
-  void Take(bool wait, Batch& batch);
+  // For the engine thread: replaces `batch` by what has come in. Blocks until there is something
+  // that `batch` does not say yet, at most for `wait`; Duration::max() is for ever.
+  void Take(Duration wait, Batch& batch);
 
-  // These streams, just taken from the scheduler's queue, hold a slot now.
-  void LeaveQueue(const std::vector<Sequence*>& started);
+  // These jobs, which waited, run now.
+  void LeaveQueue(const std::vector<Job*>& started);
 
-  // These streams have ended.
-  void Leave(const std::vector<std::unique_ptr<Stream>>& ended);
+  // These jobs have ended.
+  void Leave(const std::vector<std::unique_ptr<Job>>& ended);
 
-  Engine::Load load() const;
+  EngineControl::Load load() const;
 
  private:
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);
   Batch pending_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  Engine::Handle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  EngineControl::Handle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace aft::server

@@ -1,47 +1,48 @@
 #ifndef AFT_SERVER_ENGINE_STREAM_H_
 #define AFT_SERVER_ENGINE_STREAM_H_
 
+#include <algorithm>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "model/sampling/params.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/engine/engine.h"
+#include "server/engine/job.h"
 #include "server/engine/output_builder.h"
-#include "server/scheduling/admission_budget.h"
 #include "server/scheduling/request.h"
 #include "server/scheduling/sequence.h"
 
 namespace aft::server {
 
-// One accepted request. Made by Submit, then owned by the engine thread alone; the scheduler sees
-// only the Sequence in it.
-struct Stream final : Sequence {
+// One accepted generation or scoring; the scheduler sees only the Sequence in it.
+struct Stream final : Sequence, Job {
   Stream(GenerationRequest request, std::shared_ptr<ResponseSink> response_sink,
          const Tokenizer& tokenizer, int64_t max_seq_len)
       : Sequence(std::move(request.prompt)),
-        id(std::move(request.id)),
+        Job(static_cast<RequestHeader&&>(request), prompt_size(), response_sink),
         sampling(request.sampling),
-        arrival(request.arrival),
-        deadline(request.deadline),
         sink(std::move(response_sink)),
-        output(tokenizer, std::move(request.stop), prompt_size(), max_seq_len) {}
+        output(std::in_place, tokenizer, std::move(request.stop), prompt_size(), max_seq_len) {}
 
-  const std::string id;
+  Stream(ScoringRequest request, std::shared_ptr<ResponseSink> response_sink)
+      : Sequence(std::move(request.text), Purpose::kScore),
+        Job(static_cast<RequestHeader&&>(request), prompt_size(), response_sink),
+        sampling({.top_logprobs = request.top_logprobs}),
+        sink(std::move(response_sink)) {}
+
   const SamplingParams sampling;
-  const TimePoint arrival;
-  const TimePoint deadline;
   const std::shared_ptr<ResponseSink> sink;
-  OutputBuilder output;
 
-  Engine::Handle handle = 0;
-  AdmissionBudget::Charge charge;
+  // Generation.
+  std::optional<OutputBuilder> output;
+  TimePoint last_token_at;  // valid once first_output_at is set
 
-  std::optional<TimePoint> started_at;  // the first step that held it
-  std::optional<TimePoint> first_token_at;
-  TimePoint last_token_at;  // valid once first_token_at is set
+  // Scoring.
+  uint32_t scored_tokens = 0;
+  uint64_t scored_bytes = 0;
+  double logprob = 0;  // sum
 };
 
 }  // namespace aft::server

@@ -31,8 +31,9 @@ Histogram& AddHistogram(Registry& registry, const char* name, const char* help,
 // In the order of the enums of metrics.h.
 constexpr std::array<const char*, 4> kRejections = {"queued_requests", "queued_tokens", "draining",
                                                     "invalid"};
-constexpr std::array<const char*, 8> kEndings = {"eos",      "stop",     "length",      "cancelled",
-                                                 "deadline", "shutdown", "slow_client", "error"};
+constexpr std::array<const char*, 9> kEndings = {
+    "eos", "stop", "length", "done", "cancelled", "deadline", "shutdown", "slow_client", "error"};
+constexpr std::array<const char*, 3> kMethodNames = {"Generate", "Score", "Encode"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace
@@ -50,19 +51,25 @@ const std::vector<double>& SizeBuckets() {
   return bounds;
 }
 
+const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
+
 RequestCounters::RequestCounters(Registry& registry, const std::string& model) {
-  for (int code = 0; code < kCodes; ++code) {
-    by_code_[static_cast<size_t>(code)] =
-        &AddCounter(registry, "aft_requests_total", "Ended Generate RPCs by gRPC status.",
-                    {{"model", model},
-                     {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+  for (size_t method = 0; method < counters_.size(); ++method) {
+    for (size_t code = 0; code < counters_[method].size(); ++code) {
+      counters_[method][code] =
+          &AddCounter(registry, "aft_requests_total", "Ended calls by method and gRPC status.",
+                      {{"model", model},
+                       {"method", kMethodNames[method]},
+                       {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+    }
   }
 }
 
-void RequestCounters::Increment(absl::StatusCode code) {
+void RequestCounters::Increment(Method method, absl::StatusCode code) {
+  auto& by_code = counters_[static_cast<size_t>(method)];
   const auto index = static_cast<size_t>(code);
   // Codes outside the canonical range cannot come from our own code; count them rather than crash.
-  by_code_[index < by_code_.size() ? index : static_cast<size_t>(absl::StatusCode::kUnknown)]
+  by_code[index < by_code.size() ? index : static_cast<size_t>(absl::StatusCode::kUnknown)]
       ->Increment();
 }
 
@@ -94,10 +101,16 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
           AddHistogram(registry, "aft_step_rows", "Sequences in one step.", model, SizeBuckets())),
       step_tokens(AddHistogram(registry, "aft_step_tokens", "Tokens computed in one step.", model,
                                SizeBuckets())),
-      prompt_tokens(AddCounter(registry, "aft_prompt_tokens_total", "Prompt tokens computed.",
+      prompt_tokens(AddCounter(registry, "aft_prompt_tokens_total",
+                               "Tokens of prompts and of texts to score computed.",
                                {{"model", model}})),
       generated_tokens(AddCounter(registry, "aft_generated_tokens_total", "Tokens generated.",
                                   {{"model", model}})),
+      scored_tokens(AddCounter(registry, "aft_scored_tokens_total",
+                               "Tokens whose log-probability was reported by Score.",
+                               {{"model", model}})),
+      encoded_tokens(AddCounter(registry, "aft_encoded_tokens_total", "Tokens turned into vectors.",
+                                {{"model", model}})),
       load_seconds(AddGauge(registry, "aft_model_load_seconds",
                             "Time to load and warm up the model.", {{"model", model}})) {
   for (size_t i = 0; i < kRejections.size(); ++i) {

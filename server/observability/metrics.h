@@ -26,23 +26,40 @@ const std::vector<double>& LatencyBuckets();
 // Upper bounds of aft_step_rows and aft_step_tokens: powers of two, 1 to 65536.
 const std::vector<double>& SizeBuckets();
 
-// aft_requests_total{model,code}: ended Generate RPCs by gRPC status, refused ones included.
+// Of aft.v1.InferenceService, label of aft_requests_total.
+enum class Method { kGenerate, kScore, kEncode };
+
+// "Generate", "Score", "Encode".
+const char* MethodName(Method method);
+
+// aft_requests_total{model,method,code}: ended calls by gRPC status, refused ones included.
 class RequestCounters {
  public:
   RequestCounters(prometheus::Registry& registry, const std::string& model);
 
-  void Increment(absl::StatusCode code);
+  void Increment(Method method, absl::StatusCode code);
 
  private:
+  static constexpr int kMethods = 3;
   static constexpr int kCodes = 17;  // OK .. UNAUTHENTICATED
-  std::array<prometheus::Counter*, kCodes> by_code_;
+  std::array<std::array<prometheus::Counter*, kCodes>, kMethods> counters_;
 };
 
 // Why a request was refused, label of aft_rejected_total.
 enum class Rejection { kQueuedRequests, kQueuedTokens, kDraining, kInvalid };
 
-// How an accepted request ended, label of aft_request_finished_total.
-enum class Ending { kEos, kStop, kLength, kCancelled, kDeadline, kShutdown, kSlowClient, kError };
+// How an accepted request ended, label of aft_request_finished_total. kDone: scored or encoded.
+enum class Ending {
+  kEos,
+  kStop,
+  kLength,
+  kDone,
+  kCancelled,
+  kDeadline,
+  kShutdown,
+  kSlowClient,
+  kError
+};
 
 // One served model.
 struct ModelMetrics {
@@ -62,15 +79,17 @@ struct ModelMetrics {
   prometheus::Gauge& requests_waiting;
   prometheus::Gauge& slots_used;
   prometheus::Gauge& slots_total;
-  prometheus::Histogram& ttft_seconds;         // arrival to first token
+  prometheus::Histogram& ttft_seconds;         // arrival to first generated token
   prometheus::Histogram& inter_token_seconds;  // between two tokens of one stream
   prometheus::Histogram& queue_seconds;        // arrival to the first step that holds the request
   prometheus::Histogram& e2e_seconds;          // arrival to the end, however it ended
   prometheus::Histogram& step_seconds;
   prometheus::Histogram& step_rows;
   prometheus::Histogram& step_tokens;
-  prometheus::Counter& prompt_tokens;  // computed, not just received
+  prometheus::Counter& prompt_tokens;  // computed, not just received; texts to score included
   prometheus::Counter& generated_tokens;
+  prometheus::Counter& scored_tokens;
+  prometheus::Counter& encoded_tokens;
 
   // By server/registry. Exactly one state's gauge is 1.
   void SetState(State state);
@@ -78,7 +97,7 @@ struct ModelMetrics {
 
  private:
   std::array<prometheus::Counter*, 4> rejected_;
-  std::array<prometheus::Counter*, 8> finished_;
+  std::array<prometheus::Counter*, 9> finished_;
   std::array<prometheus::Gauge*, 4> state_;
 };
 

@@ -64,13 +64,13 @@ void ModelRegistry::Load(Entry& entry) {
     return;
   }
   entry.metrics.load_seconds.Set(seconds.count());
-  const ModelInfo& info = (*model)->engine->model_info();
+  const ModelInfo& info = (*model)->control().model_info();
   log::Info("model.ready", {{"model", entry.config.name},
                             {"architecture", info.architecture},
                             {"parameters", info.parameters},
                             {"weight_bytes", info.weight_bytes},
                             {"state_bytes", info.state_bytes},
-                            {"slots", entry.config.slots},
+                            {"slots", (*model)->control().load().slots},
                             {"device", info.device},
                             {"seconds", seconds.count()}});
   MutexLock lock(mutex_);
@@ -85,21 +85,45 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry&
   load.weight_format = entry.config.weight_format;
   load.slots = entry.config.slots;
   load.max_step_tokens = entry.config.max_step_tokens;
+  load.max_batch_rows = entry.config.batch.max_rows;
+  load.max_batch_tokens = entry.config.batch.max_tokens;
   load.intra_op_threads = entry.config.intra_op_threads;
+  load.batch_invariant = entry.config.batch_invariant;
   AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(load));
 
+  auto model = std::make_shared<ServedModel>();
+  model->name = entry.config.name;
+  model->version = entry.config.version;
+  model->tokenizer = loaded.tokenizer;
+  if (loaded.encoder != nullptr) {
+    AFT_ASSIGN_OR_RETURN(model->encoder, MakeEncoder(entry, loaded));
+  } else {
+    AFT_ASSIGN_OR_RETURN(model->engine, MakeEngine(entry, loaded));
+  }
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> ModelRegistry::MakeEngine(Entry& entry,
+                                                                  LoadedModel& loaded) {
   EngineOptions options;
   options.model_name = entry.config.name;
   options.max_step_tokens = entry.config.max_step_tokens;
   options.max_queued_requests = limits_.max_queued_requests;
   options.max_queued_tokens = limits_.max_queued_tokens;
-  auto model = std::make_shared<ServedModel>();
-  model->name = entry.config.name;
-  model->version = entry.config.version;
-  model->tokenizer = loaded.tokenizer;
-  AFT_ASSIGN_OR_RETURN(model->engine, Engine::Create(std::move(options), std::move(loaded.runner),
-                                                     std::move(loaded.tokenizer), entry.metrics));
-  return model;
+  return Engine::Create(std::move(options), std::move(loaded.runner), std::move(loaded.tokenizer),
+                        entry.metrics);
+}
+
+absl::StatusOr<std::unique_ptr<EncodeEngine>> ModelRegistry::MakeEncoder(Entry& entry,
+                                                                         LoadedModel& loaded) {
+  EncodeEngineOptions options;
+  options.model_name = entry.config.name;
+  options.batch = {.max_rows = entry.config.batch.max_rows,
+                   .max_tokens = entry.config.batch.max_tokens,
+                   .max_delay = entry.config.batch.max_delay};
+  options.max_queued_requests = limits_.max_queued_requests;
+  options.max_queued_tokens = limits_.max_queued_tokens;
+  return EncodeEngine::Create(std::move(options), std::move(loaded.encoder), entry.metrics);
 }
 
 void ModelRegistry::SetState(Entry& entry, ModelState state) {
@@ -163,7 +187,10 @@ ModelStatus ModelRegistry::Describe(const Entry& entry) const {
   status.state = entry.state;
   status.error = std::string(entry.error.message());
   status.slots = entry.config.slots;
-  if (entry.model != nullptr) status.info = entry.model->engine->model_info();
+  if (entry.model == nullptr) return status;
+  status.slots = entry.model->control().load().slots;
+  status.info = entry.model->control().model_info();
+  if (entry.model->encoder != nullptr) status.vector_width = entry.model->encoder->width();
   return status;
 }
 
@@ -197,7 +224,7 @@ void ModelRegistry::BeginDrain() {
       if (entry->model != nullptr) models.push_back(entry->model);
     }
   }
-  for (const auto& model : models) model->engine->BeginDrain();
+  for (const auto& model : models) model->control().BeginDrain();
   on_change_();
 }
 
@@ -209,7 +236,7 @@ void ModelRegistry::Shutdown(TimePoint deadline) {
       MutexLock lock(mutex_);
       model = entry->model;
     }
-    if (model != nullptr) model->engine->Shutdown(deadline);
+    if (model != nullptr) model->control().Shutdown(deadline);
   }
   MutexLock lock(join_mutex_);
   if (loader_thread_.joinable()) loader_thread_.join();

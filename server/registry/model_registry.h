@@ -16,6 +16,7 @@
 #include "model/runtime/model_runner.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/config/config.h"
+#include "server/engine/encode_engine.h"
 #include "server/engine/engine.h"
 #include "server/observability/metrics.h"
 
@@ -31,7 +32,13 @@ struct ServedModel {
   std::string name;
   std::string version;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::unique_ptr<Engine> engine;
+  // Exactly one is there.
+  std::unique_ptr<Engine> engine;         // of a language model
+  std::unique_ptr<EncodeEngine> encoder;  // of an encoder
+
+  EngineControl& control() const {
+    return engine != nullptr ? static_cast<EngineControl&>(*engine) : *encoder;
+  }
 };
 
 // What ModelService reports.
@@ -40,11 +47,13 @@ struct ModelStatus {
   std::string version;
   ModelState state = ModelState::kLoading;
   std::string error;  // why loading failed
-  int32_t slots = 0;
-  std::optional<ModelInfo> info;  // known once loaded
+  int32_t slots = 0;  // requests that run at once: rows of a batch, for an encoder
+  // Known once loaded.
+  std::optional<ModelInfo> info;
+  int64_t vector_width = 0;  // 0: a language model
 };
 
-// Loads the configured models, one after the other on one loader thread, and owns an Engine for
+// Loads the configured models, one after the other on one loader thread, and owns an engine for
 // each. A model that fails to load is reported and not served; the others are.
 //
 // Thread-safety: all methods may be called from any thread; Acquire, List and Get never wait for
@@ -108,6 +117,8 @@ class ModelRegistry {
   absl::Status SummarizeLoads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load(Entry& entry);
   absl::StatusOr<std::shared_ptr<const ServedModel>> TryLoad(Entry& entry);
+  absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(Entry& entry, LoadedModel& loaded);
+  absl::StatusOr<std::unique_ptr<EncodeEngine>> MakeEncoder(Entry& entry, LoadedModel& loaded);
   void SetState(Entry& entry, ModelState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Entry*> Find(absl::string_view name) const;
   ModelStatus Describe(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,7 +1,6 @@
 #include "server/rpc/generate_codec.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,81 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "server/rpc/text_codec.h"
 
 namespace aft::server {
 namespace {
 
 constexpr float kMaxTemperature = 100.0F;
-constexpr uint32_t kMaxTopLogprobs = 20;
 constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 64;
-
-absl::Status Bad(absl::string_view path, absl::string_view reason) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
-}
-
-absl::Status CheckPromptBytes(absl::string_view path, absl::string_view prompt,
-                              const LimitsConfig& limits) {
-  if (prompt.empty()) return Bad(path, "must not be empty");
-  // Before tokenising, so that a hostile prompt costs a gRPC thread only so much.
-  if (static_cast<int64_t>(prompt.size()) > limits.max_prompt_bytes) {
-    return Bad(path, absl::StrCat("must have at most ", limits.max_prompt_bytes, " bytes, got ",
-                                  prompt.size()));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckPromptTokens(absl::string_view path, int64_t count, const LimitsConfig& limits) {
-  if (count == 0) return Bad(path, "must not be empty");
-  if (count > limits.max_prompt_tokens) {
-    return Bad(
-        path, absl::StrCat("must have at most ", limits.max_prompt_tokens, " tokens, got ", count));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
-                                    int64_t vocab_size) {
-  if (id < vocab_size) return static_cast<TokenId>(id);
-  return Bad(absl::StrCat(list, "[", index, "]"),
-             absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
-}
-
-absl::StatusOr<std::vector<TokenId>> DecodePrompt(const v1::GenerateRequest& message,
-                                                  const LimitsConfig& limits,
-                                                  const Tokenizer& tokenizer, int64_t vocab_size) {
-  absl::string_view path;
-  absl::string_view bytes;
-  switch (message.prompt_case()) {
-    case v1::GenerateRequest::kText:
-      path = "text";
-      bytes = message.text();
-      break;
-    case v1::GenerateRequest::kRaw:
-      path = "raw";
-      bytes = message.raw();
-      break;
-    case v1::GenerateRequest::kTokens: {
-      AFT_RETURN_IF_ERROR(CheckPromptTokens("tokens.ids", message.tokens().ids_size(), limits));
-      std::vector<TokenId> tokens;
-      tokens.reserve(static_cast<size_t>(message.tokens().ids_size()));
-      for (int i = 0; i < message.tokens().ids_size(); ++i) {
-        AFT_ASSIGN_OR_RETURN(const TokenId id,
-                             DecodeToken("tokens.ids", i, message.tokens().ids(i), vocab_size));
-        tokens.push_back(id);
-      }
-      return tokens;
-    }
-    case v1::GenerateRequest::PROMPT_NOT_SET:
-      return Bad("prompt", "one of text, raw, tokens must be set");
-  }
-  AFT_RETURN_IF_ERROR(CheckPromptBytes(path, bytes, limits));
-  absl::StatusOr<std::vector<TokenId>> tokens = tokenizer.Encode(bytes);
-  if (!tokens.ok()) return Bad(path, tokens.status().message());
-  AFT_RETURN_IF_ERROR(CheckPromptTokens(path, static_cast<int64_t>(tokens->size()), limits));
-  return tokens;
-}
 
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message,
                                               uint64_t drawn_seed) {
@@ -146,11 +79,6 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
   return stop;
 }
 
-uint64_t Microseconds(Duration duration) {
-  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
-  return static_cast<uint64_t>(std::max<int64_t>(count, 0));
-}
-
 v1::FinishReason EncodeReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:
@@ -159,6 +87,8 @@ v1::FinishReason EncodeReason(FinishReason reason) {
       return v1::FINISH_REASON_STOP;
     case FinishReason::kLength:
       return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kDone:
+      break;  // never of a generation
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }
@@ -172,14 +102,12 @@ absl::StatusOr<GenerationRequest> DecodeGenerateRequest(const v1::GenerateReques
   GenerationRequest request;
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling(), drawn_seed));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
-  if (message.output().has_top_logprobs()) {
-    if (message.output().top_logprobs() > kMaxTopLogprobs) {
-      return Bad("output.top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], got ",
-                                                     message.output().top_logprobs()));
-    }
-    request.sampling.top_logprobs = static_cast<int32_t>(message.output().top_logprobs());
-  }
-  AFT_ASSIGN_OR_RETURN(request.prompt, DecodePrompt(message, limits, tokenizer, vocab_size));
+  AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,
+                       DecodeTopLogprobs(message.output(), /*unset=*/-1));
+  AFT_ASSIGN_OR_RETURN(
+      request.prompt,
+      DecodeText(TextOf(message, "prompt"),
+                 {.limits = limits, .tokenizer = tokenizer, .vocab_size = vocab_size}));
   return request;
 }
 
@@ -190,32 +118,9 @@ size_t AppendDelta(const TokenDelta& delta, bool with_logprobs, v1::Delta& messa
   for (const SampledToken& token : delta.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
     bytes += 3;
-    if (!with_logprobs) continue;
-    v1::TokenLogprobs* logprobs = message.add_logprobs();
-    logprobs->set_logprob(token.logprob);
-    for (const TokenLogprob& alternative : token.top) {
-      v1::Alternative* top = logprobs->add_top();
-      top->set_token_id(static_cast<uint32_t>(alternative.id));
-      top->set_logprob(alternative.logprob);
-    }
-    bytes += 7 + 11 * token.top.size();
+    if (with_logprobs) bytes += AddLogprobs(token, *message.add_logprobs());
   }
   return bytes;
-}
-
-v1::Usage EncodeUsage(const Usage& usage) {
-  v1::Usage message;
-  message.set_prompt_tokens(usage.prompt_tokens);
-  message.set_generated_tokens(usage.generated_tokens);
-  return message;
-}
-
-v1::Timings EncodeTimings(const Timings& timings) {
-  v1::Timings message;
-  message.set_queue_us(Microseconds(timings.queue));
-  message.set_first_token_us(Microseconds(timings.first_token));
-  message.set_total_us(Microseconds(timings.total));
-  return message;
 }
 
 v1::Finished EncodeFinished(const Outcome& outcome) {
@@ -231,18 +136,6 @@ v1::Finished EncodeFinished(const Outcome& outcome) {
   *message.mutable_usage() = EncodeUsage(outcome.usage);
   *message.mutable_timings() = EncodeTimings(outcome.timings);
   return message;
-}
-
-const char* FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEos:
-      return "eos";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-  }
-  return "";
 }
 
 }  // namespace aft::server

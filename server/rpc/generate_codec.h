@@ -25,14 +25,8 @@ absl::StatusOr<GenerationRequest> DecodeGenerateRequest(const v1::GenerateReques
 // request asked for them. Returns the bytes that this adds on the wire, approximately.
 size_t AppendDelta(const TokenDelta& delta, bool with_logprobs, v1::Delta& message);
 
-v1::Usage EncodeUsage(const Usage& usage);
-v1::Timings EncodeTimings(const Timings& timings);
-
 // REQUIRES: outcome.status is OK.
 v1::Finished EncodeFinished(const Outcome& outcome);
-
-// "eos", "stop", "length": for logs.
-const char* FinishReasonName(FinishReason reason);
 
 }  // namespace aft::server
 

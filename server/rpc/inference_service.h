@@ -2,23 +2,29 @@
 #define AFT_SERVER_RPC_INFERENCE_SERVICE_H_
 
 #include "aft/v1/inference.grpc.pb.h"
-#include "server/rpc/generate_call.h"
+#include "server/rpc/stream_call.h"
 
 namespace aft::server {
 
 class InferenceService final
-    : public v1::InferenceService::WithRawCallbackMethod_Generate<v1::InferenceService::Service> {
+    : public v1::InferenceService::WithRawCallbackMethod_Generate<
+          v1::InferenceService::WithRawCallbackMethod_Score<
+              v1::InferenceService::WithRawCallbackMethod_Encode<v1::InferenceService::Service>>> {
  public:
   // `registry`, `metrics` and `active` must outlive the service.
   InferenceService(ModelRegistry& registry, ServerMetrics& metrics, ActiveCalls& active,
                    const LimitsConfig& limits)
       : environment_{registry, metrics, active, limits, {}} {}
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) override;
+  CallReactor* Generate(grpc::CallbackServerContext* context,
+                        const grpc::ByteBuffer* request) override;
+  CallReactor* Score(grpc::CallbackServerContext* context,
+                     const grpc::ByteBuffer* request) override;
+  CallReactor* Encode(grpc::CallbackServerContext* context,
+                      const grpc::ByteBuffer* request) override;
 
  private:
-  GenerateEnvironment environment_;
+  CallEnvironment environment_;
 };
 
 }  // namespace aft::server

@@ -1,6 +1,8 @@
 #include "server/rpc/model_service.h"
 
+#include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
 
 namespace aft::server {
 namespace {
@@ -37,6 +39,9 @@ v1::Model EncodeModel(const ModelStatus& status) {
     model.set_weight_bytes(static_cast<uint64_t>(status.info->weight_bytes));
     model.set_weight_format(status.info->weight_format);
     model.set_device(status.info->device);
+    model.set_state_bytes_per_token(static_cast<uint64_t>(status.info->state_bytes_per_token));
+    model.set_task(status.vector_width > 0 ? v1::TASK_ENCODE : v1::TASK_GENERATE);
+    model.set_vector_width(static_cast<uint32_t>(status.vector_width));
   }
   return model;
 }
@@ -53,13 +58,21 @@ grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* contex
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context,
-                                            const v1::GetRequest* request,
-                                            v1::GetResponse* response) {
-  const absl::StatusOr<ModelStatus> status = registry_.Get(request->name());
-  if (status.ok()) *response->mutable_model() = EncodeModel(*status);
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status.status()));
+  reactor->Finish(ToGrpcStatus(Find(*request, *response)));
   return reactor;
+}
+
+absl::Status ModelService::Find(const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response) const {
+  v1::GetRequest request;
+  AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
+  AFT_ASSIGN_OR_RETURN(const ModelStatus status, registry_.Get(request.name()));
+  v1::GetResponse message;
+  *message.mutable_model() = EncodeModel(status);
+  SerializeMessage(message, response);
+  return absl::OkStatus();
 }
 
 }  // namespace aft::server

@@ -17,7 +17,7 @@ class RetryHint {
   void Record(Duration running_time);
 
   // Between 100 ms and a minute.
-  std::chrono::milliseconds After(const Engine::Load& load) const;
+  std::chrono::milliseconds After(const EngineControl::Load& load) const;
 
  private:
   std::atomic<double> mean_seconds_{1.0};

@@ -42,29 +42,18 @@ const Step& ContinuousScheduler::Schedule() {
       prompts_.push_back(sequence);
       continue;
     }
-    AFT_CHECK(sequence->next_token_ >= 0);
+    AFT_CHECK(sequence->phase_ == Sequence::Phase::kDecode && sequence->next_token_ >= 0);
     StepRow& row = AddRow(*sequence);
     row.tokens.push_back(sequence->next_token_);
     row.output = RowOutput::kLast;
+    row.generated = true;
     sequence->next_token_ = -1;
     ++sequence->position_;
   }
   const auto decodes = static_cast<int64_t>(step_.sequences.size());
   SharePrompts(max_step_tokens_ - decodes);
 
-  for (size_t i = 0; i < prompts_.size(); ++i) {
-    Sequence& sequence = *prompts_[i];
-    StepRow& row = AddRow(sequence);
-    const auto first = sequence.prompt_.begin() + sequence.position_;
-    row.tokens.assign(first, first + chunks_[i]);
-    sequence.position_ += chunks_[i];
-    step_.prompt_tokens += chunks_[i];
-    if (sequence.prompt_left() == 0) {
-      row.output = RowOutput::kLast;
-      sequence.phase_ = Sequence::Phase::kDecode;
-      sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
-    }
-  }
+  for (size_t i = 0; i < prompts_.size(); ++i) AddPromptRow(*prompts_[i], chunks_[i]);
   step_.tokens = decodes + step_.prompt_tokens;
   return step_;
 }
@@ -102,6 +91,25 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
     chunks_[i] += more;
     budget -= more;
   }
+}
+
+void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
+  StepRow& row = AddRow(sequence);
+  const auto first = sequence.prompt_.begin() + sequence.position_;
+  const auto last = first + tokens;
+  row.tokens.assign(first, last);
+  sequence.position_ += tokens;
+  step_.prompt_tokens += tokens;
+  const bool complete = sequence.prompt_left() == 0;
+  if (sequence.purpose_ == Sequence::Purpose::kScore) {
+    row.output = RowOutput::kScore;
+    row.targets.assign(first + 1, complete ? last : last + 1);
+    if (complete) sequence.phase_ = Sequence::Phase::kScored;
+  } else if (complete) {
+    row.output = RowOutput::kLast;
+    sequence.phase_ = Sequence::Phase::kDecode;
+  }
+  if (complete) sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
 }
 
 StepRow& ContinuousScheduler::AddRow(Sequence& sequence) {

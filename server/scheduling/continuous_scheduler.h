@@ -32,7 +32,8 @@ struct Step {
 // How prompts share: the oldest takes up to half of what is left, the next up to half of the rest,
 // and so on, each at least one token; what short prompts leave over goes to the oldest that can use
 // it. So prompts finish in about the order in which they came, and one very long prompt still
-// leaves half of the budget to those behind it.
+// leaves half of the budget to those behind it. A text to score is a prompt whose rows report the
+// log-probabilities of the tokens that follow; nothing is decoded after it.
 //
 // Thread-compatible.
 class ContinuousScheduler {
@@ -49,7 +50,8 @@ class ContinuousScheduler {
   void Remove(Sequence& sequence);
 
   // Plans the next step; empty when nothing is live. The result is valid until the next call.
-  // REQUIRES: Sampled was called for every kLast row of the step before, or its sequence removed.
+  // REQUIRES: Sampled was called for every kLast row of the step before, or its sequence removed;
+  // sequences in phase kScored were removed.
   const Step& Schedule();
 
   // The model drew `token` for a kLast row; the sequence's next row consumes it.
@@ -62,6 +64,7 @@ class ContinuousScheduler {
  private:
   void StartWaiting();
   void SharePrompts(int64_t budget);
+  void AddPromptRow(Sequence& sequence, int64_t tokens);
   StepRow& AddRow(Sequence& sequence);
 
   const int64_t max_step_tokens_;

@@ -26,48 +26,73 @@ struct StopConditions {
   bool ignore_eos = false;
 };
 
-// A validated generation request.
-struct GenerationRequest {
-  std::string id;               // for logs and error messages
-  std::vector<TokenId> prompt;  // at least one token, all within the vocabulary
-  SamplingParams sampling;
-  StopConditions stop;
+// What every request carries.
+struct RequestHeader {
+  std::string id;                         // for logs and error messages
   TimePoint arrival;                      // when the RPC arrived, before tokenising
   TimePoint deadline = TimePoint::max();  // the client's
 };
 
-// Tokens that a step added to one sequence.
+// A validated generation request.
+struct GenerationRequest : RequestHeader {
+  std::vector<TokenId> prompt;  // at least one token, all within the vocabulary
+  SamplingParams sampling;
+  StopConditions stop;
+};
+
+// A validated request for the log-probabilities of a text.
+struct ScoringRequest : RequestHeader {
+  std::vector<TokenId> text;  // as GenerationRequest::prompt
+  int32_t top_logprobs = 0;   // alternatives reported for each token
+};
+
+enum class Pooling { kNone, kMean, kFirst, kLast };
+
+// A validated request for the vectors of a text.
+struct EncodingRequest : RequestHeader {
+  std::vector<TokenId> text;  // as GenerationRequest::prompt
+  Pooling pooling = Pooling::kNone;
+  bool normalize = false;  // to Euclidean length 1
+};
+
+// Tokens that a step added to one sequence: generated ones, or scored ones of the text.
 struct TokenDelta {
-  uint32_t first_index = 0;  // position of tokens[0] in the output
+  uint32_t first_index = 0;  // position of tokens[0] in the output, or in the scored text
   // Empty in a last delta that only brings text which was held back until the end was known.
   std::vector<SampledToken> tokens;
-  std::string text;  // valid UTF-8; may be empty while a character is incomplete
+  // Of generated tokens. Valid UTF-8; may be empty while a character is incomplete.
+  std::string text;
 };
 
-enum class FinishReason { kEos, kStop, kLength };
+// kDone: the whole text was scored or encoded.
+enum class FinishReason { kEos, kStop, kLength, kDone };
 
 struct Usage {
-  uint32_t prompt_tokens = 0;
-  uint32_t generated_tokens =
-      0;  // of the output: without the end-of-text or stop token that ended it
+  uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded
+  // Of the output: without the end-of-text or stop token that ended it.
+  uint32_t generated_tokens = 0;
+  uint32_t scored_tokens = 0;
 };
 
-// From GenerationRequest::arrival. Zero: it never came to that.
+// From RequestHeader::arrival. Zero: it never came to that.
 struct Timings {
-  Duration queue{};  // until the first step that held the request
-  Duration first_token{};
+  Duration queue{};        // until the first step that held the request
+  Duration first_token{};  // or first scored tokens
   Duration total{};
 };
 
 // The one terminal event of a request.
 struct Outcome {
-  // OK: `reason` says why generation ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
+  // OK: `reason` says why the request ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
   // (shutdown), RESOURCE_EXHAUSTED (slow client) or INTERNAL.
   absl::Status status;
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;     // set when reason is kStop by a string
   TokenId stop_token_id = -1;  // set when reason is kStop by a token
   std::string limit;           // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
+  double logprob = 0;          // sum over the scored tokens, natural logarithm
+  uint64_t scored_bytes = 0;   // that these tokens stand for
+  uint32_t batch_rows = 0;     // texts in the step that encoded this one
   Usage usage;
   Timings timings;
 };

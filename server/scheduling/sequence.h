@@ -20,16 +20,24 @@ class Sequence {
     kWaiting,  // for a slot
     kPrompt,   // owns a slot; prompt tokens are left
     kDecode,   // owns a slot; one sampled token at a time
+    kScored,   // owns a slot; the model has all of the text, and nothing follows
+  };
+  enum class Purpose {
+    kGenerate,  // continue the prompt
+    kScore,     // the log-probability of each of the prompt's tokens but the first
   };
 
   // REQUIRES: `prompt` is not empty.
-  explicit Sequence(std::vector<TokenId> prompt)
-      : prompt_(std::move(prompt)), prompt_size_(static_cast<int64_t>(prompt_.size())) {
+  explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate)
+      : purpose_(purpose),
+        prompt_(std::move(prompt)),
+        prompt_size_(static_cast<int64_t>(prompt_.size())) {
     AFT_CHECK(!prompt_.empty());
   }
   Sequence(const Sequence&) = delete;  // schedulers hold pointers
   Sequence& operator=(const Sequence&) = delete;
 
+  Purpose purpose() const { return purpose_; }
   Phase phase() const { return phase_; }
   // -1 while it owns none.
   int32_t slot() const { return slot_; }
@@ -41,6 +49,7 @@ class Sequence {
  private:
   friend class ContinuousScheduler;
 
+  const Purpose purpose_;
   Phase phase_ = Phase::kIdle;
   int32_t slot_ = -1;
   int64_t position_ = 0;

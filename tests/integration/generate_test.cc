@@ -99,7 +99,8 @@ TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("\"nobody\""));
   EXPECT_THAT(status.error_message(), HasSubstr("\"fake\""));
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"NOT_FOUND\",model=\"\"}"), 1);
+  EXPECT_EQ(server.Metric("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"}"),
+            1);
   ExpectServes(server);
 }
 
@@ -177,13 +178,19 @@ TEST(ModelServiceTest, DescribesTheModels) {
   const grpc::Status status = server.models().Get(&missing_context, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("\"fake\""));
+
+  request.set_name("broken \xff");
+  grpc::ClientContext broken_context;
+  const grpc::Status broken = server.models().Get(&broken_context, request, &response);
+  EXPECT_EQ(broken.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(broken.error_message(), HasSubstr("aft.v1.GetRequest"));
 }
 
 TEST(MetricsTest, ThePageShowsWhatMoved) {
   TestServer server(TestConfigWithMetrics());
   Stream stream(server.inference(), Request("twelve bytes", 30));
   ASSERT_TRUE(stream.Finish().ok());
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",model=\"fake\"}"), 1);
+  EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",method=\"Generate\",model=\"fake\"}"), 1);
   EXPECT_EQ(server.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 12);
   EXPECT_EQ(server.Metric("aft_generated_tokens_total{model=\"fake\"}"), 30);
   EXPECT_EQ(server.Metric("aft_slots{model=\"fake\"}"), 4);

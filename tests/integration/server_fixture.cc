@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -68,23 +69,45 @@ ServerConfig TestConfigWithMetrics() {
   return config;
 }
 
-ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control,
-                       FakeModelRunner::Options options) {
-  return [control = std::move(control), options](const LoadOptions& load) {
-    FakeModelRunner::Options sized = options;
-    sized.slots = load.slots;
-    sized.max_step_tokens = load.max_step_tokens;
+ServerConfig TestConfigWithEncoder() {
+  ServerConfig config = TestConfig();
+  ModelConfig model;
+  model.name = "encoder";
+  model.path = "encoder";
+  model.batch = {.max_delay = std::chrono::hours(1), .max_rows = 4, .max_tokens = 64};
+  config.models.push_back(model);
+  return config;
+}
+
+ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control, FakeModelRunner::Options options,
+                       std::shared_ptr<FakeEncoderControl> encoder_control,
+                       FakeEncoderRunner::Options encoder_options) {
+  return [=](const LoadOptions& load) {
     LoadedModel model;
-    model.runner = std::make_unique<FakeModelRunner>(sized, control);
     model.tokenizer = std::make_shared<FakeTokenizer>();
+    if (load.checkpoint_dir == "encoder") {
+      FakeEncoderRunner::Options sized = encoder_options;
+      sized.max_batch_rows = load.max_batch_rows;
+      sized.max_batch_tokens = load.max_batch_tokens;
+      model.encoder = std::make_unique<FakeEncoderRunner>(sized, encoder_control);
+    } else {
+      FakeModelRunner::Options sized = options;
+      sized.slots = load.slots;
+      sized.max_step_tokens = load.max_step_tokens;
+      model.runner = std::make_unique<FakeModelRunner>(sized, control);
+    }
     return absl::StatusOr<LoadedModel>(std::move(model));
   };
 }
 
-TestServer::TestServer(ServerConfig config, FakeModelRunner::Options options)
-    : control_(std::make_shared<FakeModelControl>()) {
+TestServer::TestServer(ServerConfig config, FakeModelRunner::Options options,
+                       FakeEncoderRunner::Options encoder_options)
+    : control_(std::make_shared<FakeModelControl>()),
+      encoder_control_(std::make_shared<FakeEncoderControl>()) {
   control_->DropInputs();
-  auto server = Server::Create(std::move(config), FakeLoader(control_, std::move(options)), "test");
+  auto server = Server::Create(
+      std::move(config),
+      FakeLoader(control_, std::move(options), encoder_control_, encoder_options), "test");
   AFT_CHECK(server.ok());
   server_ = *std::move(server);
   Start();
@@ -92,7 +115,8 @@ TestServer::TestServer(ServerConfig config, FakeModelRunner::Options options)
 }
 
 TestServer::TestServer(ServerConfig config, ModelLoader loader)
-    : control_(std::make_shared<FakeModelControl>()) {
+    : control_(std::make_shared<FakeModelControl>()),
+      encoder_control_(std::make_shared<FakeEncoderControl>()) {
   auto server = Server::Create(std::move(config), std::move(loader), "test");
   AFT_CHECK(server.ok());
   server_ = *std::move(server);
@@ -110,6 +134,7 @@ void TestServer::Start() {
 
 TestServer::~TestServer() {
   control_->Resume();  // an engine that the test holds could not stop
+  encoder_control_->Resume();
   server_.reset();
   for (const std::string& violation : control_->violations()) ADD_FAILURE() << violation;
 }
@@ -186,6 +211,18 @@ std::string Stream::InitialMetadata(const std::string& key) const {
 
 std::string Stream::TrailingMetadata(const std::string& key) const {
   return Value(context_.GetServerTrailingMetadata(), key);
+}
+
+ScoreStream StartScore(v1::InferenceService::Stub& stub, const v1::ScoreRequest& request,
+                       const ScoreStream::Prepare& prepare) {
+  return ScoreStream([&](grpc::ClientContext* context) { return stub.Score(context, request); },
+                     prepare);
+}
+
+EncodeStream StartEncode(v1::InferenceService::Stub& stub, const v1::EncodeRequest& request,
+                         const EncodeStream::Prepare& prepare) {
+  return EncodeStream([&](grpc::ClientContext* context) { return stub.Encode(context, request); },
+                      prepare);
 }
 
 v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint64_t seed) {

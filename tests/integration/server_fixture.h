@@ -14,6 +14,7 @@
 #include "server/app/server.h"
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
+#include "tests/support/fake_encoder_runner.h"
 #include "tests/support/fake_model_runner.h"
 
 namespace aft::server {
@@ -24,15 +25,22 @@ ServerConfig TestConfig();
 // The same with a metrics page.
 ServerConfig TestConfigWithMetrics();
 
-// A loader of FakeModelRunners under that control.
+// The same and an encoder "encoder", whose batches have at most 4 texts and 64 tokens and wait for
+// an hour.
+ServerConfig TestConfigWithEncoder();
+
+// A loader of fakes under these controls: encoders for the path "encoder", else language models.
 ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control,
-                       FakeModelRunner::Options options = {});
+                       FakeModelRunner::Options options = {},
+                       std::shared_ptr<FakeEncoderControl> encoder_control = nullptr,
+                       FakeEncoderRunner::Options encoder_options = {});
 
 // A running server with a fake model, and stubs to it.
 class TestServer {
  public:
   // Ready on return.
-  explicit TestServer(ServerConfig config = TestConfig(), FakeModelRunner::Options options = {});
+  explicit TestServer(ServerConfig config = TestConfig(), FakeModelRunner::Options options = {},
+                      FakeEncoderRunner::Options encoder_options = {});
   // Started; loads with `loader`.
   TestServer(ServerConfig config, ModelLoader loader);
   // The fake model has seen no broken rule.
@@ -40,6 +48,7 @@ class TestServer {
 
   Server& server() { return *server_; }
   FakeModelControl& control() { return *control_; }
+  FakeEncoderControl& encoder_control() { return *encoder_control_; }
   v1::InferenceService::Stub& inference() { return *inference_; }
   v1::ModelService::Stub& models() { return *models_; }
   grpc::health::v1::Health::Stub& health() { return *health_; }
@@ -59,6 +68,7 @@ class TestServer {
   void Start();
 
   const std::shared_ptr<FakeModelControl> control_;
+  const std::shared_ptr<FakeEncoderControl> encoder_control_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<v1::InferenceService::Stub> inference_;
   std::unique_ptr<v1::ModelService::Stub> models_;
@@ -98,6 +108,50 @@ class Stream {
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
   v1::GenerateResponse event_;
 };
+
+// One Score or Encode stream, whose events are kept. Movable.
+template <typename Response>
+class EventStream {
+ public:
+  using Prepare = std::function<void(grpc::ClientContext&)>;
+
+  // `rpc(context)` starts the call.
+  template <typename Rpc>
+  explicit EventStream(const Rpc& rpc, const Prepare& prepare = {}) {
+    if (prepare) prepare(*context_);
+    reader_ = rpc(context_.get());
+  }
+
+  // The next event; false at the end of the stream.
+  bool Next() {
+    if (!reader_->Read(&event_)) return false;
+    events.push_back(event_);
+    return true;
+  }
+  // Reads to the end.
+  grpc::Status Finish() {
+    while (Next()) {
+    }
+    return reader_->Finish();
+  }
+
+  grpc::ClientContext& context() { return *context_; }
+
+  std::vector<Response> events;
+
+ private:
+  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
+  std::unique_ptr<grpc::ClientReader<Response>> reader_;
+  Response event_;
+};
+
+using ScoreStream = EventStream<v1::ScoreResponse>;
+using EncodeStream = EventStream<v1::EncodeResponse>;
+
+ScoreStream StartScore(v1::InferenceService::Stub& stub, const v1::ScoreRequest& request,
+                       const ScoreStream::Prepare& prepare = {});
+EncodeStream StartEncode(v1::InferenceService::Stub& stub, const v1::EncodeRequest& request,
+                         const EncodeStream::Prepare& prepare = {});
 
 // Seeded, so that results can be predicted, and without an early end.
 v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint64_t seed = 7);

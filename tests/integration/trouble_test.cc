@@ -34,7 +34,8 @@ TEST(TroubleTest, CancelFreesTheSlot) {
   stream.context().TryCancel();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
   ExpectServes(server);  // in the only slot
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",model=\"fake\"}", 1);
+  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
+                       1);
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
@@ -50,7 +51,8 @@ TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
   server.control().Resume();
   // The slot is never free meanwhile.
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",model=\"fake\"}", 1);
+  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
+                       1);
   Stream next(server.inference(), Request("next", 5));
   EXPECT_TRUE(next.Next());  // accepted: the place in the queue is free
   running.context().TryCancel();
@@ -64,7 +66,8 @@ TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   });
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  server.WaitForMetric("aft_requests_total{code=\"DEADLINE_EXCEEDED\",model=\"fake\"}", 1);
+  server.WaitForMetric(
+      "aft_requests_total{code=\"DEADLINE_EXCEEDED\",method=\"Generate\",model=\"fake\"}", 1);
   ExpectServes(server);
 }
 
@@ -84,7 +87,10 @@ TEST(TroubleTest, AFullQueueRefusesWithARetryHint) {
   int hint_ms = 0;
   ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
   EXPECT_GE(hint_ms, 100);
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"RESOURCE_EXHAUSTED\",model=\"fake\"}"), 1);
+  EXPECT_EQ(
+      server.Metric(
+          "aft_requests_total{code=\"RESOURCE_EXHAUSTED\",method=\"Generate\",model=\"fake\"}"),
+      1);
 
   server.control().Resume();
   EXPECT_TRUE(running.Finish().ok());
@@ -104,7 +110,8 @@ TEST(TroubleTest, AClientThatVanishesFreesItsSlot) {
   gate.Cut();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   ExpectServes(server);
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",model=\"fake\"}", 1);
+  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
+                       1);
 }
 
 TEST(TroubleTest, AClientThatDoesNotReadIsEndedAndOthersAreNotHeldUp) {

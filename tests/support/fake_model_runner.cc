@@ -6,30 +6,6 @@
 
 namespace aft {
 
-void FakeModelControl::Hold() {
-  MutexLock lock(mutex_);
-  allowed_ = 0;
-}
-
-void FakeModelControl::Resume() {
-  MutexLock lock(mutex_);
-  allowed_ = -1;
-  changed_.NotifyAll();
-}
-
-void FakeModelControl::AllowSteps(int64_t count) {
-  MutexLock lock(mutex_);
-  allowed_ = (allowed_ < 0 ? 0 : allowed_) + count;
-  // The permission is taken here: a WaitUntilBlocked that follows waits for the next block.
-  blocked_ = false;
-  changed_.NotifyAll();
-}
-
-void FakeModelControl::WaitUntilBlocked() {
-  MutexLock lock(mutex_);
-  while (!blocked_) changed_.Wait(mutex_);
-}
-
 void FakeModelControl::FailNextSubmit(absl::Status status) {
   MutexLock lock(mutex_);
   submit_failure_ = std::move(status);
@@ -62,14 +38,8 @@ std::vector<std::string> FakeModelControl::violations() const {
 }
 
 void FakeModelControl::EnterStep(const StepInput& input) {
+  Enter();
   MutexLock lock(mutex_);
-  while (allowed_ == 0) {
-    blocked_ = true;
-    changed_.NotifyAll();
-    changed_.Wait(mutex_);
-  }
-  blocked_ = false;
-  if (allowed_ > 0) --allowed_;
   ++step_count_;
   if (record_inputs_) steps_.push_back(input);
 }
@@ -112,6 +82,27 @@ TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_
   if (options.next_token) return options.next_token(hash, count);
   const uint64_t drawn = Consume(hash ^ params.seed, 0, count);
   return static_cast<TokenId>(drawn % static_cast<uint64_t>(options.vocab_size));
+}
+
+SampledToken FakeModelRunner::ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs) {
+  SampledToken scored;
+  scored.id = target;
+  scored.logprob = -static_cast<float>(Consume(hash, target, 0) % 1000) / 100.0F;
+  for (int32_t i = 0; i < top_logprobs; ++i) {
+    scored.top.push_back({.id = i, .logprob = -1.0F - static_cast<float>(i)});
+  }
+  return scored;
+}
+
+std::vector<SampledToken> FakeModelRunner::Score(const std::vector<TokenId>& text,
+                                                 int32_t top_logprobs) {
+  std::vector<SampledToken> scores;
+  uint64_t hash = kEmptyHash;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    hash = Consume(hash, text[i], static_cast<int64_t>(i));
+    scores.push_back(ScoreToken(hash, text[i + 1], top_logprobs));
+  }
+  return scores;
 }
 
 std::vector<TokenId> FakeModelRunner::Generate(const Options& options,
@@ -166,8 +157,17 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
     if (row.first_position == 0) slot.hash = kEmptyHash;
     slot.position = row.first_position;
-    for (const TokenId token : row.tokens) slot.hash = Consume(slot.hash, token, slot.position++);
+    std::vector<SampledToken> scores;
+    for (size_t i = 0; i < row.tokens.size(); ++i) {
+      slot.hash = Consume(slot.hash, row.tokens[i], slot.position++);
+      if (i >= row.targets.size()) continue;
+      scores.push_back(ScoreToken(slot.hash, row.targets[i], slot.params.top_logprobs));
+      if (options_.next_token && options_.next_token(slot.hash, slot.position) == kNoToken) {
+        scores.back().id = kNoToken;
+      }
+    }
     slot.bound = false;
+    if (row.output == RowOutput::kScore) output_.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;
     sampled.id = NextToken(options_, slot.hash, slot.position, slot.params);
@@ -217,6 +217,7 @@ absl::Status FakeModelRunner::Check(const StepInput& input) {
         return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is out of range"));
       }
     }
+    if (absl::Status status = CheckTargets(row); !status.ok()) return status;
     tokens += static_cast<int64_t>(row.tokens.size());
     if (options_.max_seq_len != 0 &&
         row.first_position + static_cast<int64_t>(row.tokens.size()) > options_.max_seq_len) {
@@ -227,6 +228,26 @@ absl::Status FakeModelRunner::Check(const StepInput& input) {
     return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens in one step"));
   }
   if (input.rows.empty()) return absl::InvalidArgumentError("a step without rows");
+  return absl::OkStatus();
+}
+
+absl::Status FakeModelRunner::CheckTargets(const StepRow& row) const {
+  if (row.output != RowOutput::kScore) {
+    return row.targets.empty() ? absl::OkStatus() : absl::InvalidArgumentError("idle targets");
+  }
+  if (row.targets.size() != row.tokens.size() && row.targets.size() + 1 != row.tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(row.targets.size(), " targets for ", row.tokens.size(), " tokens"));
+  }
+  for (size_t i = 0; i < row.targets.size(); ++i) {
+    const TokenId target = row.targets[i];
+    if (target < 0 || target >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("target ", target, " is out of range"));
+    }
+    if (i + 1 < row.tokens.size() && target != row.tokens[i + 1]) {
+      return absl::InvalidArgumentError("a target that is not the next token");
+    }
+  }
   return absl::OkStatus();
 }
 

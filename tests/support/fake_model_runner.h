@@ -13,22 +13,14 @@
 #include "base/mutex.h"
 #include "model/runtime/model_runner.h"
 #include "model/sampling/params.h"
+#include "tests/support/step_gate.h"
 
 namespace aft {
 
 // What a test sees of a FakeModelRunner, and how it controls it, while the engine owns the runner.
 // Thread-safe.
-class FakeModelControl {
+class FakeModelControl : public StepGate {
  public:
-  // Before each step: Hold makes Submit block; Resume lets all steps through; AllowSteps lets so
-  // many more through. A new control lets all through.
-  void Hold();
-  void Resume();
-  void AllowSteps(int64_t count);
-
-  // Blocks until a Submit waits for permission.
-  void WaitUntilBlocked();
-
   // The next Submit, or the next Collect, fails with `status`.
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
@@ -51,9 +43,6 @@ class FakeModelControl {
   void Violation(std::string text);
 
   mutable Mutex mutex_;
-  CondVar changed_;
-  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // steps; -1: all
-  bool blocked_ ABSL_GUARDED_BY(mutex_) = false;
   bool record_inputs_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status submit_failure_ ABSL_GUARDED_BY(mutex_);
@@ -63,7 +52,8 @@ class FakeModelControl {
 };
 
 // A toy model: a slot's state is a hash of the tokens it has consumed and their positions, and the
-// next token is a function of it and of the sampling seed. So a mixed-up slot, a lost or doubled
+// next token is a function of it and of the sampling seed, as the log-probability of
+// a given token is of the hash. So a mixed-up slot, a lost or doubled
 // token, a wrong position or a missing reset changes everything that follows.
 class FakeModelRunner final : public ModelRunner {
  public:
@@ -73,7 +63,7 @@ class FakeModelRunner final : public ModelRunner {
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
     // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
-    // output.
+    // output. Where it is kNoToken, nothing can be scored either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
   };
 
@@ -86,6 +76,9 @@ class FakeModelRunner final : public ModelRunner {
   // What a correct engine gets for this prompt, computed without any batching.
   static std::vector<TokenId> Generate(const Options& options, const std::vector<TokenId>& prompt,
                                        const SamplingParams& params, int64_t count);
+
+  // The scores of a text's tokens from the second on, likewise.
+  static std::vector<SampledToken> Score(const std::vector<TokenId>& text, int32_t top_logprobs);
 
   const ModelInfo& info() const override { return info_; }
   int32_t slots() const override { return options_.slots; }
@@ -108,7 +101,10 @@ class FakeModelRunner final : public ModelRunner {
 
   static TokenId NextToken(const Options& options, uint64_t hash, int64_t count,
                            const SamplingParams& params);
+  // Of `target` after the tokens that `hash` stands for.
+  static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
   absl::Status Check(const StepInput& input);
+  absl::Status CheckTargets(const StepRow& row) const;
 
   const Options options_;
   const std::shared_ptr<FakeModelControl> control_;

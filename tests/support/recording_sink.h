@@ -10,9 +10,18 @@
 #include "absl/status/status.h"
 #include "base/check.h"
 #include "base/mutex.h"
+#include "server/engine/encode_engine.h"
 #include "server/engine/engine.h"
 
 namespace aft::server {
+
+// Copies of an absl::Status share a reference-counted string, and Debian's libabsl drops references
+// in code that ThreadSanitizer does not see: a false race when two threads own copies.
+inline Outcome Unshared(Outcome outcome) {
+  const absl::Status shared = outcome.status;
+  outcome.status = absl::Status(shared.code(), shared.message());
+  return outcome;
+}
 
 // Keeps everything that an engine sends to one request. Thread-safe.
 class RecordingSink final : public ResponseSink {
@@ -76,18 +85,51 @@ class RecordingSink final : public ResponseSink {
   }
 
  private:
-  // Copies of an absl::Status share a reference-counted string, and Debian's libabsl drops
-  // references in code that ThreadSanitizer does not see: a false race when two threads own copies.
-  static Outcome Unshared(Outcome outcome) {
-    const absl::Status shared = outcome.status;
-    outcome.status = absl::Status(shared.code(), shared.message());
-    return outcome;
-  }
-
   const size_t accept_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<TokenDelta> deltas_ ABSL_GUARDED_BY(mutex_);
+  Outcome outcome_ ABSL_GUARDED_BY(mutex_);
+  int ends_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// The same for a request to encode.
+class RecordingVectorSink final : public VectorSink {
+ public:
+  void OnVectors(std::vector<float> vectors) override {
+    MutexLock lock(mutex_);
+    AFT_CHECK(ends_ == 0 && vectors_.empty());
+    vectors_ = std::move(vectors);
+  }
+
+  void OnFinished(const Outcome& outcome) override {
+    MutexLock lock(mutex_);
+    ++ends_;
+    AFT_CHECK(ends_ == 1);
+    outcome_ = Unshared(outcome);
+    changed_.NotifyAll();
+  }
+
+  // Blocks until the request has ended.
+  Outcome Wait() {
+    MutexLock lock(mutex_);
+    while (ends_ == 0) changed_.Wait(mutex_);
+    return Unshared(outcome_);
+  }
+
+  bool finished() const {
+    MutexLock lock(mutex_);
+    return ends_ > 0;
+  }
+  std::vector<float> vectors() const {
+    MutexLock lock(mutex_);
+    return vectors_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<float> vectors_ ABSL_GUARDED_BY(mutex_);
   Outcome outcome_ ABSL_GUARDED_BY(mutex_);
   int ends_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
 #include "tests/unit/client/tcp_gate.h"
@@ -277,6 +279,94 @@ TEST_F(AftctlTest, ABrokenPipeCancelsOnTheServerAndIsQuiet) {
   server_.WaitForCancellations(1);
 }
 
+TEST_F(AftctlTest, ScorePrintsTotals) {
+  server_.SetScript(ScoreScript());
+  Process aftctl(Command({"score", "--prompt", "abc", "--model", "austen"}));
+  EXPECT_EQ(aftctl.Wait(), 0) << aftctl.err();
+  EXPECT_EQ(server_.last_score().text(), "abc");
+  EXPECT_EQ(server_.last_score().model(), "austen");
+  EXPECT_FALSE(server_.last_score().output().has_top_logprobs());
+  EXPECT_EQ(aftctl.out(),
+            "tokens           3, of them scored 2\n"
+            "log-probability  -3.0000\n"
+            "bits per byte    2.1640\n"
+            "perplexity       4.4817\n");
+}
+
+TEST_F(AftctlTest, ScorePrintsATableOfTokens) {
+  server_.SetScript(ScoreScript());
+  Process aftctl(Command({"score", "--prompt", "abc", "--tokens", "--logprobs", "1"}));
+  EXPECT_EQ(aftctl.Wait(), 0) << aftctl.err();
+  EXPECT_EQ(server_.last_score().output().top_logprobs(), 1u);
+  EXPECT_THAT(aftctl.out(), StartsWith("  INDEX   TOKEN    LOGPROB\n"
+                                       "      1      98    -1.0000 5:-0.5000\n"
+                                       "      2      99    -2.0000 5:-0.5000\n"
+                                       "tokens "));
+}
+
+TEST_F(AftctlTest, ScorePrintsJsonLines) {
+  server_.SetScript(ScoreScript());
+  Process aftctl(Command({"score", "--prompt", "abc", "--json"}));
+  EXPECT_EQ(aftctl.Wait(), 0) << aftctl.err();
+  const auto lines = ParseLines(aftctl.out());
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0]["event"], "started");
+  EXPECT_EQ(lines[1]["token_ids"], nlohmann::json({98}));
+  EXPECT_EQ(lines[2]["logprobs"][0]["logprob"], -2.0);
+  EXPECT_EQ(lines[3]["logprob"], -3.0);
+  EXPECT_NEAR(lines[3]["bits_per_byte"].get<double>(), 2.164, 1e-3);
+}
+
+TEST_F(AftctlTest, ScoreTakesTheTextFromAFileOrStandardInputAsItIs) {
+  server_.SetScript(ScoreScript());
+  const TempFolder folder;
+  const std::string file = folder.File("text");
+  std::ofstream(file, std::ios::binary) << "not \xff UTF-8\n";
+  Process from_file(Command({"score", "--file", file}));
+  EXPECT_EQ(from_file.Wait(), 0) << from_file.err();
+  EXPECT_EQ(server_.last_score().raw(), "not \xff UTF-8\n");
+  Process from_input(Command({"score"}));
+  from_input.SendInput("piped\n");
+  EXPECT_EQ(from_input.Wait(), 0) << from_input.err();
+  EXPECT_EQ(server_.last_score().text(), "piped\n");
+  Process missing(Command({"score", "--file", folder.File("missing")}));
+  EXPECT_EQ(missing.Wait(), 2);
+  EXPECT_THAT(missing.err(), AllOf(HasSubstr("cannot read"), HasSubstr("No such file")));
+}
+
+TEST_F(AftctlTest, EncodePrintsALineForEachVector) {
+  server_.SetScript(EncodeScript());
+  Process aftctl(Command({"encode", "--prompt", "ab", "--pooling", "mean", "--normalize"}));
+  EXPECT_EQ(aftctl.Wait(), 0) << aftctl.err();
+  EXPECT_EQ(server_.last_encode().pooling(), v1::POOLING_MEAN);
+  EXPECT_TRUE(server_.last_encode().normalize());
+  EXPECT_EQ(aftctl.out(), "1 0.100000001\n-2.5 3\n");
+  EXPECT_THAT(aftctl.err(), StartsWith("[2 tokens | 2 vectors of 2 | in a batch of 4 | "));
+}
+
+TEST_F(AftctlTest, EncodePrintsJsonLines) {
+  server_.SetScript(EncodeScript());
+  Process aftctl(Command({"encode", "--prompt", "ab", "--json"}));
+  EXPECT_EQ(aftctl.Wait(), 0) << aftctl.err();
+  const auto lines = ParseLines(aftctl.out());
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0]["width"], 2);
+  EXPECT_EQ(lines[2]["vectors"][0][1], 3.0);
+  EXPECT_EQ(lines[3]["batch_rows"], 4);
+}
+
+TEST_F(AftctlTest, AModelThatCannotDoItIsARefusal) {
+  Script script;
+  script.status = {grpc::FAILED_PRECONDITION, "model \"fake\" is an encoder"};
+  server_.SetScript(script);
+  Process score(Command({"score", "--prompt", "x", "--json"}));
+  EXPECT_EQ(score.Wait(), 4);
+  EXPECT_EQ(ParseLines(score.out())[0]["code"], "FAILED_PRECONDITION");
+  Process encode(Command({"encode", "--prompt", "x"}));
+  EXPECT_EQ(encode.Wait(), 4);
+  EXPECT_THAT(encode.err(), HasSubstr("is an encoder"));
+}
+
 TEST_F(AftctlTest, ModelsListsAndDescribes) {
   v1::Model model;
   model.set_name("austen");
@@ -337,7 +427,7 @@ TEST_F(AftctlTest, TakesTheAddressFromTheEnvironment) {
 
 TEST(AftctlUnreachableTest, ExitsWithThree) {
   const ClosedPort port;
-  for (const char* subcommand : {"health", "models", "generate"}) {
+  for (const char* subcommand : {"health", "models", "generate", "score", "encode"}) {
     Process aftctl({AFTCTL, subcommand, "--address", port.address()});
     aftctl.SendInput("prompt");
     EXPECT_EQ(aftctl.Wait(), 3) << subcommand;
@@ -358,6 +448,8 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
       {{"generate", "--top-k", "1.5"}, "--top-k"},
       {{"generate", "--deadline", "-1"}, "--deadline"},
       {{"generate", "--logprobs", "1"}, "--json"},
+      {{"generate", "--prompt", "x", "--file", "y"}, "--file"},
+      {{"encode", "--prompt", "x", "--pooling", "max"}, "--pooling"},
       {{"generate", "--prompt", "x", "--address", "nowhere"}, "the port is missing"},
       {{"models", "a", "b"}, "b"},
   };

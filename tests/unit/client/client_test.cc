@@ -384,5 +384,46 @@ TEST(ClientOptionsTest, RefusesAMalformedAddress) {
   EXPECT_THAT(Message(client.status()), HasSubstr("the port is missing"));
 }
 
+TEST_F(ClientTest, ScoreReturnsEveryTokensLogprob) {
+  server_.SetScript(ScoreScript());
+  v1::ScoreRequest request;
+  request.set_text("abc");
+  int events = 0;
+  const auto result = client_->Score(request, [&](const v1::ScoreResponse&) { ++events; });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(events, 4);
+  EXPECT_EQ(server_.last_score().text(), "abc");
+  EXPECT_EQ(result->started.tokens(), 3u);
+  EXPECT_THAT(result->token_ids, ElementsAre(98u, 99u));
+  ASSERT_EQ(result->logprobs.size(), 2u);
+  EXPECT_EQ(result->logprobs[1].logprob(), -2.0F);
+  EXPECT_EQ(result->finished.logprob(), -3.0);
+  EXPECT_EQ(result->request_id, "fake-1");
+}
+
+TEST_F(ClientTest, EncodeReturnsEveryVector) {
+  server_.SetScript(EncodeScript());
+  v1::EncodeRequest request;
+  request.set_text("ab");
+  request.set_normalize(true);
+  const auto result = client_->Encode(request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(server_.last_encode().normalize());
+  EXPECT_EQ(result->started.width(), 2u);
+  EXPECT_THAT(result->values, ElementsAre(1.0F, 0.1F, -2.5F, 3.0F));
+  EXPECT_EQ(result->finished.batch_rows(), 4u);
+}
+
+TEST_F(ClientTest, ReportsALostScoreAndCancelsOnTheServer) {
+  Script script = ScoreScript();
+  script.score_events.erase(script.score_events.begin() + 1);
+  script.end = Script::End::kStall;
+  server_.SetScript(script);
+  const auto result = client_->Score({});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(result.status()), HasSubstr("scores 0 to 0 are lost"));
+  server_.WaitForCancellations(1);
+}
+
 }  // namespace
 }  // namespace aft::client

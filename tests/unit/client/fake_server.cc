@@ -1,5 +1,6 @@
 #include "tests/unit/client/fake_server.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,11 +24,24 @@ void AddMetadata(const Script& script, grpc::CallbackServerContext& context) {
   for (const auto& [key, value] : script.trailers) context.AddTrailingMetadata(key, value);
 }
 
-// Writes the script's events one by one. Ends in one Finish, never beside a pending write.
-class StreamReactor final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+// The next of an endless stream; nothing for the methods that have none.
+bool NextEndless(uint32_t index, v1::GenerateResponse& event) {
+  event = DeltaEvent(index, "x");
+  return true;
+}
+template <typename Response>
+bool NextEndless(uint32_t /*index*/, Response& /*event*/) {
+  return false;
+}
+
+// Writes the events one by one, then ends as the script says. Ends in one Finish, never beside a
+// pending write.
+template <typename Response>
+class StreamReactor final : public grpc::ServerWriteReactor<Response> {
  public:
-  StreamReactor(FakeServer& server, Script script) : server_(server), script_(std::move(script)) {
-    StartSendInitialMetadata();
+  StreamReactor(FakeServer& server, const Script& script, std::vector<Response> events)
+      : server_(server), end_(script.end), status_(script.status), events_(std::move(events)) {
+    this->StartSendInitialMetadata();
     Next(/*ok=*/true);
   }
 
@@ -46,33 +60,34 @@ class StreamReactor final : public grpc::ServerWriteReactor<v1::GenerateResponse
     writing_ = false;
     if (!ok || cancelled_) {
       FinishOnce(grpc::Status::CANCELLED);
-    } else if (next_ < script_.events.size()) {
-      Write(script_.events[next_++]);
-    } else if (script_.end == Script::End::kEndlessText) {
-      endless_ = DeltaEvent(endless_index_++, "x");
+    } else if (next_ < events_.size()) {
+      Write(events_[next_++]);
+    } else if (end_ == Script::End::kEndlessText && NextEndless(endless_index_++, endless_)) {
       Write(endless_);
-    } else if (script_.end == Script::End::kStatus) {
-      FinishOnce(script_.status);
+    } else if (end_ == Script::End::kStatus) {
+      FinishOnce(status_);
     }
   }
 
-  void Write(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Write(const Response& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = true;
-    StartWrite(&event);
+    this->StartWrite(&event);
   }
 
   void FinishOnce(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     finished_ = true;
-    Finish(status);
+    this->Finish(status);
   }
 
   FakeServer& server_;
-  const Script script_;
+  const Script::End end_;
+  const grpc::Status status_;
+  const std::vector<Response> events_;
   Mutex mutex_;
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t endless_index_ ABSL_GUARDED_BY(mutex_) = 0;
-  v1::GenerateResponse endless_ ABSL_GUARDED_BY(mutex_);
+  Response endless_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -121,13 +136,28 @@ class FakeServer::Services {
     explicit Inference(FakeServer& server) : server_(server) {}
     grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
         grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
-      Script script = server_.script();
-      AddMetadata(script, *context);
-      server_.RecordRequest(*request);
-      return new StreamReactor(server_, std::move(script));
+      return Start(*context, *request, &Script::events);
+    }
+    grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
+                                                       const v1::ScoreRequest* request) override {
+      return Start(*context, *request, &Script::score_events);
+    }
+    grpc::ServerWriteReactor<v1::EncodeResponse>* Encode(
+        grpc::CallbackServerContext* context, const v1::EncodeRequest* request) override {
+      return Start(*context, *request, &Script::encode_events);
     }
 
    private:
+    template <typename Request, typename Response>
+    grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext& context,
+                                              const Request& request,
+                                              std::vector<Response> Script::*events) {
+      const Script script = server_.script();
+      AddMetadata(script, context);
+      server_.RecordRequest(request);
+      return new StreamReactor<Response>(server_, script, script.*events);
+    }
+
     FakeServer& server_;
   };
 
@@ -245,6 +275,30 @@ void FakeServer::RecordRequest(const v1::GenerateRequest& request) {
   changed_.NotifyAll();
 }
 
+v1::ScoreRequest FakeServer::last_score() const {
+  MutexLock lock(mutex_);
+  return last_score_;
+}
+
+v1::EncodeRequest FakeServer::last_encode() const {
+  MutexLock lock(mutex_);
+  return last_encode_;
+}
+
+void FakeServer::RecordRequest(const v1::ScoreRequest& request) {
+  MutexLock lock(mutex_);
+  last_score_ = request;
+  ++requests_;
+  changed_.NotifyAll();
+}
+
+void FakeServer::RecordRequest(const v1::EncodeRequest& request) {
+  MutexLock lock(mutex_);
+  last_encode_ = request;
+  ++requests_;
+  changed_.NotifyAll();
+}
+
 void FakeServer::RecordCancellation() {
   MutexLock lock(mutex_);
   ++cancellations_;
@@ -292,6 +346,50 @@ Script TextScript(const std::vector<std::string>& texts) {
     tokens += static_cast<uint32_t>(text.size());
   }
   script.events.push_back(FinishedEvent(tokens));
+  return script;
+}
+
+Script ScoreScript() {
+  Script script;
+  script.score_events.resize(4);
+  v1::ScoreStarted& started = *script.score_events[0].mutable_started();
+  started.set_model("fake");
+  started.set_tokens(3);
+  double sum = 0;
+  for (uint32_t i = 1; i <= 2; ++i) {
+    v1::ScoreChunk& chunk = *script.score_events[i].mutable_chunk();
+    chunk.set_first_index(i);
+    chunk.add_token_ids(97 + i);
+    v1::TokenLogprobs& token = *chunk.add_logprobs();
+    token.set_logprob(-static_cast<float>(i));
+    v1::Alternative& top = *token.add_top();
+    top.set_token_id(5);
+    top.set_logprob(-0.5F);
+    sum += token.logprob();
+  }
+  v1::ScoreFinished& finished = *script.score_events[3].mutable_finished();
+  finished.set_scored_tokens(2);
+  finished.set_scored_bytes(2);
+  finished.set_logprob(sum);
+  finished.set_perplexity(std::exp(-sum / 2));
+  return script;
+}
+
+Script EncodeScript() {
+  Script script;
+  script.encode_events.resize(4);
+  v1::EncodeStarted& started = *script.encode_events[0].mutable_started();
+  started.set_model("fake");
+  started.set_tokens(2);
+  started.set_width(2);
+  for (const float value : {1.0F, 0.1F}) {
+    script.encode_events[1].mutable_vectors()->add_values(value);
+  }
+  for (const float value : {-2.5F, 3.0F}) {
+    script.encode_events[2].mutable_vectors()->add_values(value);
+  }
+  script.encode_events[2].mutable_vectors()->set_first_index(1);
+  script.encode_events[3].mutable_finished()->set_batch_rows(4);
   return script;
 }
 

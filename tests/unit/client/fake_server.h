@@ -17,14 +17,16 @@
 
 namespace aft::client {
 
-// What the fake answers to a call. Calls other than Generate end with `status`; they stall, too,
+// What the fake answers to a call. Calls that are no streams end with `status`; they stall, too,
 // when a script that stalls has no events.
 struct Script {
   std::vector<v1::GenerateResponse> events;  // of Generate
+  std::vector<v1::ScoreResponse> score_events;
+  std::vector<v1::EncodeResponse> encode_events;
   enum class End {
     kStatus,       // ends with `status`
     kStall,        // says nothing more until the client leaves
-    kEndlessText,  // one-token deltas until the client leaves
+    kEndlessText,  // one-token deltas until the client leaves; Generate only
   };
   End end = End::kStatus;
   grpc::Status status;
@@ -53,16 +55,20 @@ class FakeServer {
   void SetModels(std::vector<v1::Model> models);
   std::vector<v1::Model> models() const;
 
-  // Request of the latest Generate.
+  // Request of the latest Generate, Score, Encode.
   v1::GenerateRequest last_request() const;
+  v1::ScoreRequest last_score() const;
+  v1::EncodeRequest last_encode() const;
 
-  // Wait for the nth Generate to begin; for the nth call of any kind to be cancelled by its client.
+  // Wait for the nth stream to begin; for the nth call of any kind to be cancelled by its client.
   void WaitForRequests(int n);
   void WaitForCancellations(int n);
   int cancellations() const;
 
   // For the services.
   void RecordRequest(const v1::GenerateRequest& request);
+  void RecordRequest(const v1::ScoreRequest& request);
+  void RecordRequest(const v1::EncodeRequest& request);
   void RecordCancellation();
 
  private:
@@ -73,6 +79,8 @@ class FakeServer {
   Script script_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
   v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mutex_);
+  v1::ScoreRequest last_score_ ABSL_GUARDED_BY(mutex_);
+  v1::EncodeRequest last_encode_ ABSL_GUARDED_BY(mutex_);
   int requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 
@@ -89,6 +97,11 @@ v1::GenerateResponse FinishedEvent(uint32_t tokens);
 
 // Started, one Delta for each of `texts`, Finished.
 Script TextScript(const std::vector<std::string>& texts);
+
+// "abc" with the tokens 98 and 99 scored in a chunk each, -1 and -2, with one alternative.
+Script ScoreScript();
+// Two vectors of width 2, in a message each: 1, 0.1 and -2.5, 3.
+Script EncodeScript();
 
 }  // namespace aft::client
 

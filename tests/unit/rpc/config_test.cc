@@ -40,7 +40,8 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
   const ServerConfig config = Parse(R"(
     listen_address: "0.0.0.0:1" metrics_address: ""
     models { name: "a" path: "x/y" weight_format: "fp32" slots: 3 max_step_tokens: 5
-             intra_op_threads: 2 version: "v9" }
+             intra_op_threads: 2 version: "v9" batch_invariant: true
+             batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } }
     limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13
              max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16
              max_stream_buffer_bytes: 17 max_concurrent_streams: 18 }
@@ -56,6 +57,10 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
   EXPECT_EQ(config.models[0].max_step_tokens, 5);
   EXPECT_EQ(config.models[0].intra_op_threads, 2);
   EXPECT_EQ(config.models[0].version, "v9");
+  EXPECT_TRUE(config.models[0].batch_invariant);
+  EXPECT_EQ(config.models[0].batch.max_delay.count(), 21);
+  EXPECT_EQ(config.models[0].batch.max_rows, 22);
+  EXPECT_EQ(config.models[0].batch.max_tokens, 23);
   EXPECT_EQ(config.limits.max_queued_requests, 11);
   EXPECT_EQ(config.limits.max_queued_tokens, 12);
   EXPECT_EQ(config.limits.max_prompt_bytes, 13);
@@ -123,6 +128,10 @@ TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
                             "max_step_tokens",
                             "intra_op_threads",
                             "version",
+                            "batch_invariant",
+                            "max_delay_us",
+                            "max_rows",
+                            "max_tokens",
                             "max_queued_requests",
                             "max_queued_tokens",
                             "max_prompt_bytes",
@@ -168,6 +177,10 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].max_step_tokens: ", [](C& c) { c.models[0].max_step_tokens = 64; }},
       {"models[0].intra_op_threads: ", [](C& c) { c.models[0].intra_op_threads = -1; }},
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
+      {"models[0].batch.max_delay_us: ",
+       [](C& c) { c.models[0].batch.max_delay = std::chrono::seconds(2); }},
+      {"models[0].batch.max_rows: ", [](C& c) { c.models[0].batch.max_rows = 0; }},
+      {"models[0].batch.max_tokens: ", [](C& c) { c.models[0].batch.max_tokens = 0; }},
       {"limits.max_queued_requests: ", [](C& c) { c.limits.max_queued_requests = 0; }},
       {"limits.max_queued_tokens: ", [](C& c) { c.limits.max_queued_tokens = 1000; }},
       {"limits.max_prompt_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 0; }},

@@ -1,10 +1,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
+#include "tests/support/fake_encoder_runner.h"
 #include "tests/support/fake_model_runner.h"
 #include "tests/support/fake_tokenizer.h"
 
@@ -176,6 +178,44 @@ TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
     EXPECT_EQ(model.state, ModelState::kDraining);
     EXPECT_FALSE(model.info.has_value());
   }
+}
+
+TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
+  ServerConfig config = Config({"a"});
+  config.models[0].batch = {
+      .max_delay = std::chrono::microseconds(1), .max_rows = 3, .max_tokens = 50};
+  config.models[0].batch_invariant = true;
+  LoadOptions seen;
+  registry_ = std::make_unique<ModelRegistry>(
+      config,
+      [&seen](const LoadOptions& options) {
+        seen = options;
+        FakeEncoderRunner::Options fake;
+        fake.max_batch_rows = options.max_batch_rows;
+        fake.max_batch_tokens = options.max_batch_tokens;
+        LoadedModel model;
+        model.encoder =
+            std::make_unique<FakeEncoderRunner>(fake, std::make_shared<FakeEncoderControl>());
+        model.tokenizer = std::make_shared<FakeTokenizer>();
+        return absl::StatusOr<LoadedModel>(std::move(model));
+      },
+      prometheus_, [] {});
+  EXPECT_EQ(registry_->Get("a")->vector_width, 0);  // not known yet
+  registry_->StartLoading();
+  while (!registry_->load_result().has_value()) std::this_thread::yield();
+  EXPECT_TRUE(registry_->load_result()->ok());
+  const auto model = registry_->Acquire("a");
+  ASSERT_TRUE(model.ok());
+  EXPECT_EQ((*model)->engine, nullptr);
+  ASSERT_NE((*model)->encoder, nullptr);
+  EXPECT_EQ((*model)->encoder->max_batch_tokens(), 50);
+  EXPECT_EQ(&(*model)->control(), (*model)->encoder.get());
+  EXPECT_EQ(registry_->Get("a")->vector_width, 3);
+  EXPECT_EQ(registry_->Get("a")->slots, 3);
+  registry_->Shutdown(TimePoint::max());
+  EXPECT_EQ(seen.max_batch_rows, 3);
+  EXPECT_EQ(seen.max_batch_tokens, 50);
+  EXPECT_TRUE(seen.batch_invariant);
 }
 
 }  // namespace

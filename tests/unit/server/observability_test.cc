@@ -26,12 +26,14 @@ TEST(MetricsTest, TwoModelsShareFamiliesAndDifferByLabel) {
   prometheus::Registry registry;
   ModelMetrics a(registry, "a");
   ModelMetrics b(registry, "b");
-  a.requests.Increment(absl::StatusCode::kOk);
-  b.requests.Increment(absl::StatusCode::kUnavailable);
-  b.requests.Increment(absl::StatusCode::kUnavailable);
+  a.requests.Increment(Method::kGenerate, absl::StatusCode::kOk);
+  b.requests.Increment(Method::kGenerate, absl::StatusCode::kUnavailable);
+  b.requests.Increment(Method::kGenerate, absl::StatusCode::kUnavailable);
   const std::string page = Page(registry);
-  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"OK\",model=\"a\"} 1"));
-  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"UNAVAILABLE\",model=\"b\"} 2"));
+  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"OK\",method=\"Generate\",model=\"a\"} 1"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("aft_requests_total{code=\"UNAVAILABLE\",method=\"Generate\",model=\"b\"} 2"));
   EXPECT_EQ(page.find("# TYPE aft_requests_total counter"),
             page.rfind("# TYPE aft_requests_total counter"));
 }
@@ -49,11 +51,12 @@ TEST(MetricsTest, ExactlyOneModelStateIsSet) {
 TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
   prometheus::Registry registry;
   ServerMetrics metrics(registry, "1.2.3");
-  metrics.requests_without_model.Increment(absl::StatusCode::kNotFound);
+  metrics.requests_without_model.Increment(Method::kGenerate, absl::StatusCode::kNotFound);
   const std::string page = Page(registry);
   EXPECT_THAT(page, HasSubstr("aft_build_info{version=\"1.2.3\"} 1"));
   EXPECT_THAT(page, HasSubstr("aft_draining 0"));
-  EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"NOT_FOUND\",model=\"\"} 1"));
+  EXPECT_THAT(page,
+              HasSubstr("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"} 1"));
 }
 
 TEST(HistogramBatchTest, AddsTheSameAsSingleObservations) {

@@ -245,5 +245,35 @@ TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
   }
 }
 
+TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
+  ContinuousScheduler scheduler(2, 4);
+  Sequence text(Prompt(6, 10), Sequence::Purpose::kScore);
+  scheduler.Add(text);
+  const Step& first = scheduler.Schedule();
+  ASSERT_EQ(first.input.rows.size(), 1U);
+  EXPECT_EQ(first.input.rows[0].output, RowOutput::kScore);
+  EXPECT_THAT(first.input.rows[0].tokens, ElementsAre(10, 11, 12, 13));
+  EXPECT_THAT(first.input.rows[0].targets, ElementsAre(11, 12, 13, 14));
+  EXPECT_EQ(text.phase(), Sequence::Phase::kPrompt);
+  const Step& last = scheduler.Schedule();
+  EXPECT_EQ(last.input.rows[0].first_position, 4);
+  EXPECT_THAT(last.input.rows[0].tokens, ElementsAre(14, 15));
+  EXPECT_THAT(last.input.rows[0].targets, ElementsAre(15));  // nothing follows the end
+  EXPECT_EQ(text.phase(), Sequence::Phase::kScored);
+  scheduler.Remove(text);
+  EXPECT_TRUE(scheduler.Schedule().empty());
+  EXPECT_EQ(scheduler.slots().free(), 2);
+}
+
+TEST(ContinuousSchedulerTest, DecodesAreMarkedAsTheModelsOwn) {
+  ContinuousScheduler scheduler(1, 4);
+  Sequence sequence(Prompt(2));
+  scheduler.Add(sequence);
+  EXPECT_FALSE(scheduler.Schedule().input.rows[0].generated);
+  scheduler.Sampled(sequence, 7);
+  EXPECT_TRUE(scheduler.Schedule().input.rows[0].generated);
+  scheduler.Remove(sequence);
+}
+
 }  // namespace
 }  // namespace aft::server

@@ -1,0 +1,20 @@
+#ifndef AFT_SERVER_ENGINE_POOLING_H_
+#define AFT_SERVER_ENGINE_POOLING_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "server/scheduling/request.h"
+
+namespace aft::server {
+
+// What a client asked for of a text's vectors, [tokens, width] with one token or more: all of them,
+// or one. Sums are made in float64. A vector of length 0 stays as it is when it is normalized.
+std::vector<float> Pool(std::vector<float> vectors, int64_t width, Pooling pooling, bool normalize);
+
+// No NaN, no infinity.
+bool AllFinite(const std::vector<float>& values);
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_ENGINE_POOLING_H_

@@ -1,0 +1,196 @@
+#include "server/engine/request_loop.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace aft::server {
+namespace {
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+Ending EndingOf(const Outcome& outcome) {
+  switch (outcome.status.code()) {
+    case absl::StatusCode::kOk:
+      switch (outcome.reason) {
+        case FinishReason::kEos:
+          return Ending::kEos;
+        case FinishReason::kStop:
+          return Ending::kStop;
+        case FinishReason::kLength:
+          return Ending::kLength;
+        case FinishReason::kDone:
+          return Ending::kDone;
+      }
+      return Ending::kError;
+    case absl::StatusCode::kCancelled:
+      return Ending::kCancelled;
+    case absl::StatusCode::kDeadlineExceeded:
+      return Ending::kDeadline;
+    case absl::StatusCode::kUnavailable:
+      return Ending::kShutdown;
+    case absl::StatusCode::kResourceExhausted:
+      return Ending::kSlowClient;
+    default:
+      return Ending::kError;
+  }
+}
+
+}  // namespace
+
+RequestLoop::RequestLoop(Options options, ModelMetrics& metrics, Work& work)
+    : options_(std::move(options)),
+      metrics_(metrics),
+      work_(work),
+      inbox_(AdmissionBudget(options_.slots, options_.max_queued_requests,
+                             options_.max_queued_tokens)) {
+  metrics_.slots_total.Set(options_.slots);
+  MutexLock lock(join_mutex_);
+  thread_ = std::thread([this] { Run(); });
+}
+
+RequestLoop::~RequestLoop() { Shutdown(TimePoint::min()); }
+
+absl::StatusOr<EngineControl::Handle> RequestLoop::Submit(std::unique_ptr<Job> job) {
+  const Inbox::AddResult result = inbox_.Add(std::move(job));
+  if (!result.refused) return result.handle;
+  metrics_.rejected(*result.refused).Increment();
+  switch (*result.refused) {
+    case Rejection::kQueuedRequests:
+      return absl::ResourceExhaustedError(
+          absl::StrCat("queue full: max_queued_requests=", options_.max_queued_requests));
+    case Rejection::kQueuedTokens:
+      return absl::ResourceExhaustedError(
+          absl::StrCat("queue full: max_queued_tokens=", options_.max_queued_tokens));
+    default:
+      return absl::UnavailableError("the server is draining");
+  }
+}
+
+void RequestLoop::Shutdown(TimePoint deadline) {
+  inbox_.Stop(deadline);
+  MutexLock lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+void RequestLoop::Run() {
+  pthread_setname_np(pthread_self(), options_.thread_name.c_str());
+  TimePoint wake = TimePoint::max();
+  for (Inbox::Batch batch;;) {
+    wake = std::min(wake, next_deadline_);
+    inbox_.Take(wake == TimePoint::max()   ? Duration::max()
+                : wake == TimePoint::min() ? Duration(0)
+                                           : wake - options_.clock(),
+                batch);
+    for (std::unique_ptr<Job>& job : batch.added) {
+      next_deadline_ = std::min(next_deadline_, job->deadline);
+      work_.Add(*job);
+      const EngineControl::Handle handle = job->handle;
+      jobs_.emplace(handle, std::move(job));
+    }
+    DropCancelled(batch.cancelled);
+    const TimePoint now = options_.clock();
+    DropExpired(now);
+    const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
+    if (stop) DropAll(absl::UnavailableError("the server is shutting down"));
+    DeliverFinished();
+    if (stop) return;
+    wake = work_.Advance(batch.closed);
+    DeliverFinished();
+    // With the last job gone while it stops, nothing else would wake this thread.
+    if (batch.stop_at && jobs_.empty()) wake = TimePoint::min();
+  }
+}
+
+void RequestLoop::DropCancelled(const std::vector<EngineControl::Handle>& handles) {
+  for (const EngineControl::Handle handle : handles) {
+    const auto it = jobs_.find(handle);
+    if (it == jobs_.end()) continue;  // finished meanwhile
+    Fail(*it->second, absl::CancelledError("the client cancelled the request"), options_.clock());
+  }
+}
+
+void RequestLoop::DropExpired(TimePoint now) {
+  if (now < next_deadline_) return;
+  next_deadline_ = TimePoint::max();
+  std::vector<Job*> expired;
+  for (const auto& [handle, job] : jobs_) {
+    if (now >= job->deadline) {
+      expired.push_back(job.get());
+    } else {
+      next_deadline_ = std::min(next_deadline_, job->deadline);
+    }
+  }
+  for (Job* job : expired) {
+    Fail(*job, absl::DeadlineExceededError("the client's deadline has passed"), now);
+  }
+}
+
+void RequestLoop::DropAll(const absl::Status& status) {
+  const TimePoint now = options_.clock();
+  while (!jobs_.empty()) Fail(*jobs_.begin()->second, status, now);
+}
+
+void RequestLoop::Start(const std::vector<Job*>& jobs, TimePoint now) {
+  for (Job* job : jobs) {
+    job->started_at = now;
+    metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
+  }
+  inbox_.LeaveQueue(jobs);
+}
+
+void RequestLoop::Fail(Job& job, absl::Status status, TimePoint now) {
+  Outcome outcome;
+  outcome.status = std::move(status);
+  End(job, std::move(outcome), now);
+}
+
+void RequestLoop::End(Job& job, Outcome outcome, TimePoint now) {
+  work_.Remove(job, outcome);
+  outcome.usage.prompt_tokens = static_cast<uint32_t>(job.tokens);
+  if (job.started_at) outcome.timings.queue = *job.started_at - job.arrival;
+  if (job.first_output_at) outcome.timings.first_token = *job.first_output_at - job.arrival;
+  outcome.timings.total = now - job.arrival;
+  outcomes_.push_back(std::move(outcome));
+  const auto it = jobs_.find(job.handle);
+  finished_.push_back(std::move(it->second));
+  jobs_.erase(it);
+}
+
+// After the budget and the metrics are up to date, so that a client that has seen the end finds
+// room for its next request, and the metrics page shows the one that ended.
+void RequestLoop::DeliverFinished() {
+  work_.PublishGauges();
+  if (finished_.empty()) return;
+  inbox_.Leave(finished_);
+  for (const Outcome& outcome : outcomes_) {
+    metrics_.finished(EndingOf(outcome)).Increment();
+    metrics_.e2e_seconds.Observe(Seconds(outcome.timings.total));
+  }
+  for (size_t i = 0; i < finished_.size(); ++i) finished_[i]->finish_sink->OnFinished(outcomes_[i]);
+  finished_.clear();
+  outcomes_.clear();
+}
+
+absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,
+                         int64_t max_tokens) {
+  if (tokens.empty()) return absl::InvalidArgumentError("text: is empty");
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (max_tokens != 0 && count > max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("text: must have at most ", max_tokens, " tokens, got ", count));
+  }
+  for (const TokenId id : tokens) {
+    if (id < 0 || id >= vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("text: token id ", id, " is outside the vocabulary of ", vocab_size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace aft::server

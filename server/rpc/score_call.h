@@ -1,0 +1,34 @@
+#ifndef AFT_SERVER_RPC_SCORE_CALL_H_
+#define AFT_SERVER_RPC_SCORE_CALL_H_
+
+#include "absl/status/status.h"
+#include "aft/v1/inference.pb.h"
+#include "server/engine/engine.h"
+#include "server/rpc/stream_call.h"
+
+namespace aft::server {
+
+// One Score RPC. Scores that wait become one ScoreChunk.
+class ScoreCall final : public StreamCall, public ResponseSink {
+ public:
+  ScoreCall(CallEnvironment& environment, grpc::CallbackServerContext& context)
+      : StreamCall(Method::kScore, environment, context) {}
+
+  // ResponseSink, on the engine's thread.
+  bool OnDelta(TokenDelta delta) override;
+  void OnFinished(const Outcome& outcome) override { End(outcome); }
+
+ private:
+  absl::Status Submit(const grpc::ByteBuffer& bytes) override;
+  const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }
+  bool TakePending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropPending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { pending_.Clear(); }
+  void SetFinished(const Outcome& outcome) override;
+
+  v1::ScoreResponse outgoing_;
+  v1::ScoreResponse pending_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_SCORE_CALL_H_

@@ -1,0 +1,135 @@
+#ifndef AFT_SERVER_RPC_STREAM_CALL_H_
+#define AFT_SERVER_RPC_STREAM_CALL_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/config/config.h"
+#include "server/engine/engine.h"
+#include "server/observability/metrics.h"
+#include "server/registry/model_registry.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/retry_hint.h"
+
+namespace aft::server {
+
+// What the calls of InferenceService share. Outlives them all.
+struct CallEnvironment {
+  ModelRegistry& registry;
+  ServerMetrics& metrics;
+  ActiveCalls& active;
+  LimitsConfig limits;
+  RetryHint retry_hint;
+};
+
+using CallReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
+// One call of InferenceService: gRPC's reactor on one side; the method that derives from it is the
+// engine's sink on the other, and knows the messages.
+//
+// At most one operation of a stream may be outstanding, and operations come from two sides (the
+// engine's thread, gRPC's). So there is one right to start the next operation, `writing_`: who
+// takes it calls Pump, which starts the write or the end of the stream; OnWriteDone pumps on. While
+// a write is under way the engine's output collects in what the method keeps pending.
+//
+// Lifetime: the call owns itself from Start to OnDone, and the engine holds it as its sink: it goes
+// when both are done. Every call ends in Conclude, exactly once.
+class StreamCall : public CallReactor, public std::enable_shared_from_this<StreamCall> {
+ public:
+  // Submits the request and returns the reactor for gRPC. Refusals end the stream.
+  static CallReactor* Start(const std::shared_ptr<StreamCall>& call,
+                            const grpc::ByteBuffer& message);
+
+  // On gRPC's threads.
+  void OnWriteDone(bool ok) final;
+  void OnCancel() final;
+  void OnDone() final;
+
+ protected:
+  // `context` lives until OnDone, as gRPC promises.
+  StreamCall(Method method, CallEnvironment& environment, grpc::CallbackServerContext& context);
+
+  // What a method adds.
+
+  // Everything up to the engine's acceptance; leaves the first message of the stream in outgoing().
+  virtual absl::Status Submit(const grpc::ByteBuffer& message) = 0;
+  // The message to write; of whoever has the right to write.
+  virtual const google::protobuf::MessageLite& outgoing() const = 0;
+  // Moves what is pending, or a part of it, to outgoing(). False: nothing is.
+  virtual bool TakePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  virtual void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  // Makes outgoing() the last message of the stream. REQUIRES: outcome.status is OK.
+  virtual void SetFinished(const Outcome& outcome) = 0;
+
+  // For Submit, in this order.
+
+  // Takes the request's id and parses its message.
+  absl::Status Open(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
+  absl::Status FindModel(const std::string& name);
+  const ServedModel& model() const { return *model_; }
+  const LimitsConfig& limits() const { return environment_.limits; }
+  // The model serves other methods: FAILED_PRECONDITION.
+  absl::Status WrongTask();
+  // Counts a request with a bad field; returns `status`.
+  absl::Status Invalid(absl::Status status);
+  void FillHeader(RequestHeader& header) const;
+  // Ends Submit with what the engine said.
+  absl::Status Accepted(const absl::StatusOr<EngineControl::Handle>& handle);
+
+  // For the sink, on the engine's thread.
+
+  // Lets `append` add to what is pending, and say how many bytes that is on the wire. False: too
+  // much is unsent; what was pending is gone.
+  bool Offer(absl::FunctionRef<size_t()> append);
+  // The outcome ends the stream.
+  void End(const Outcome& outcome);
+
+  mutable Mutex mutex_;  // guards what is pending
+
+ private:
+  // Serialises outgoing() into outgoing_bytes_.
+  const grpc::ByteBuffer* Outgoing();
+  // Starts the next operation, or gives the right back. REQUIRES: the caller took `writing_`.
+  void Pump();
+  // Ends the stream, after the access log and the counters. REQUIRES: as Pump; never given back.
+  void Conclude(const Outcome& outcome);
+  void Report(const Outcome& outcome, absl::StatusCode code);
+  absl::StatusCode FinalCode(const Outcome& outcome) const;
+
+  const Method method_;
+  CallEnvironment& environment_;
+  grpc::CallbackServerContext& context_;
+  const TimePoint arrival_;
+  const TimePoint deadline_;
+  // Set by Submit, then constant.
+  std::string id_;
+  std::string model_name_;           // as requested
+  ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
+  std::shared_ptr<const ServedModel> model_;
+
+  std::shared_ptr<StreamCall> self_;  // until OnDone
+
+  grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
+
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // Start has the right first
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
+  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<EngineControl::Handle> handle_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_STREAM_CALL_H_

@@ -1,0 +1,128 @@
+#include "server/rpc/text_codec.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace aft::server {
+namespace {
+
+constexpr uint32_t kMaxTopLogprobs = 20;
+
+absl::Status CheckBytes(absl::string_view path, absl::string_view text,
+                        const LimitsConfig& limits) {
+  if (text.empty()) return Bad(path, "must not be empty");
+  // Before tokenising, so that a hostile text costs a gRPC thread only so much.
+  if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
+    return Bad(path, absl::StrCat("must have at most ", limits.max_prompt_bytes, " bytes, got ",
+                                  text.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCount(absl::string_view path, int64_t count, const TextRules& rules) {
+  if (count == 0) return Bad(path, "must not be empty");
+  const int64_t most = std::min(rules.limits.max_prompt_tokens, rules.max_tokens);
+  if (count <= most) return absl::OkStatus();
+  const std::string whose =
+      most == rules.max_tokens ? absl::StrCat(" (", rules.max_tokens_name, ")") : "";
+  return Bad(path, absl::StrCat("must have at most ", most, " tokens", whose, ", got ", count));
+}
+
+absl::StatusOr<std::vector<TokenId>> DecodeIds(const v1::TokenIds& message,
+                                               const TextRules& rules) {
+  constexpr absl::string_view kPath = "tokens.ids";
+  AFT_RETURN_IF_ERROR(CheckCount(kPath, message.ids_size(), rules));
+  std::vector<TokenId> tokens;
+  tokens.reserve(static_cast<size_t>(message.ids_size()));
+  for (int i = 0; i < message.ids_size(); ++i) {
+    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken(kPath, i, message.ids(i), rules.vocab_size));
+    tokens.push_back(id);
+  }
+  return tokens;
+}
+
+uint64_t Microseconds(Duration duration) {
+  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+  return static_cast<uint64_t>(std::max<int64_t>(count, 0));
+}
+
+}  // namespace
+
+absl::Status Bad(absl::string_view path, absl::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
+}
+
+absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules) {
+  if (source.tokens != nullptr) return DecodeIds(*source.tokens, rules);
+  if (source.text == nullptr && source.raw == nullptr) {
+    return Bad(source.oneof, "one of text, raw, tokens must be set");
+  }
+  const absl::string_view path = source.text != nullptr ? "text" : "raw";
+  const std::string& text = source.text != nullptr ? *source.text : *source.raw;
+  AFT_RETURN_IF_ERROR(CheckBytes(path, text, rules.limits));
+  absl::StatusOr<std::vector<TokenId>> tokens = rules.tokenizer.Encode(text);
+  if (!tokens.ok()) return Bad(path, tokens.status().message());
+  AFT_RETURN_IF_ERROR(CheckCount(path, static_cast<int64_t>(tokens->size()), rules));
+  return tokens;
+}
+
+absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
+                                    int64_t vocab_size) {
+  if (id < vocab_size) return static_cast<TokenId>(id);
+  return Bad(absl::StrCat(list, "[", index, "]"),
+             absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
+}
+
+absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset) {
+  if (!message.has_top_logprobs()) return unset;
+  if (message.top_logprobs() > kMaxTopLogprobs) {
+    return Bad("output.top_logprobs",
+               absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], got ", message.top_logprobs()));
+  }
+  return static_cast<int32_t>(message.top_logprobs());
+}
+
+size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message) {
+  message.set_logprob(token.logprob);
+  for (const TokenLogprob& alternative : token.top) {
+    v1::Alternative* top = message.add_top();
+    top->set_token_id(static_cast<uint32_t>(alternative.id));
+    top->set_logprob(alternative.logprob);
+  }
+  return 7 + 11 * token.top.size();
+}
+
+v1::Usage EncodeUsage(const Usage& usage) {
+  v1::Usage message;
+  message.set_prompt_tokens(usage.prompt_tokens);
+  message.set_generated_tokens(usage.generated_tokens);
+  message.set_scored_tokens(usage.scored_tokens);
+  return message;
+}
+
+v1::Timings EncodeTimings(const Timings& timings) {
+  v1::Timings message;
+  message.set_queue_us(Microseconds(timings.queue));
+  message.set_first_token_us(Microseconds(timings.first_token));
+  message.set_total_us(Microseconds(timings.total));
+  return message;
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kDone:
+      return "done";
+  }
+  return "";
+}
+
+}  // namespace aft::server

@@ -1,0 +1,71 @@
+#ifndef AFT_SERVER_RPC_TEXT_CODEC_H_
+#define AFT_SERVER_RPC_TEXT_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aft/v1/inference.pb.h"
+#include "model/tokenizer/tokenizer.h"
+#include "server/config/config.h"
+#include "server/scheduling/request.h"
+
+// What the codecs of InferenceService's methods share. Pure functions.
+namespace aft::server {
+
+// INVALID_ARGUMENT "PATH: REASON".
+absl::Status Bad(absl::string_view path, absl::string_view reason);
+
+// The text of a request, in whichever field it came; all null: in none. Borrows.
+struct TextSource {
+  absl::string_view oneof;  // the field's name while none is set
+  const std::string* text = nullptr;
+  const std::string* raw = nullptr;
+  const v1::TokenIds* tokens = nullptr;
+};
+
+template <typename Request>
+TextSource TextOf(const Request& request, absl::string_view oneof) {
+  return {.oneof = oneof,
+          .text = request.has_text() ? &request.text() : nullptr,
+          .raw = request.has_raw() ? &request.raw() : nullptr,
+          .tokens = request.has_tokens() ? &request.tokens() : nullptr};
+}
+
+// What a text must keep to.
+struct TextRules {
+  const LimitsConfig& limits;
+  const Tokenizer& tokenizer;
+  int64_t vocab_size;
+  // Of the model, beside limits.max_prompt_tokens, and what it is called.
+  int64_t max_tokens = std::numeric_limits<int64_t>::max();
+  absl::string_view max_tokens_name = {};
+};
+
+// Checks and tokenises. Errors start with the path of the field, e.g. "tokens.ids[3]: must be ...".
+absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules);
+
+// `list`: the path of the list of ids.
+absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
+                                    int64_t vocab_size);
+
+// output.top_logprobs; `unset` when it is not set.
+absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset);
+
+// Returns the bytes that this adds on the wire, approximately.
+size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message);
+
+v1::Usage EncodeUsage(const Usage& usage);
+v1::Timings EncodeTimings(const Timings& timings);
+
+// "eos", "stop", "length", "done": for logs.
+const char* FinishReasonName(FinishReason reason);
+
+}  // namespace aft::server
+
+#endif  // AFT_SERVER_RPC_TEXT_CODEC_H_

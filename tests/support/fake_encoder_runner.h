@@ -1,0 +1,70 @@
+#ifndef AFT_TESTS_SUPPORT_FAKE_ENCODER_RUNNER_H_
+#define AFT_TESTS_SUPPORT_FAKE_ENCODER_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "model/runtime/encoder_runner.h"
+#include "tests/support/step_gate.h"
+
+namespace aft {
+
+using TokenSequences = std::vector<std::vector<TokenId>>;
+
+// What a test sees of a FakeEncoderRunner, and how it controls it. Thread-safe.
+class FakeEncoderControl : public StepGate {
+ public:
+  // The next step fails with `status`.
+  void FailNext(absl::Status status);
+
+  // Every batch that was encoded, refused ones included.
+  std::vector<TokenSequences> batches() const;
+
+ private:
+  friend class FakeEncoderRunner;
+
+  absl::Status EnterStep(const TokenSequences& batch);
+
+  mutable Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TokenSequences> batches_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A toy encoder: component k of the vector at position i is a function of the token, i, k and the
+// length of the text, so that a mixed-up or cut text shows.
+class FakeEncoderRunner final : public EncoderRunner {
+ public:
+  struct Options {
+    int64_t width = 3;
+    int64_t max_batch_rows = 4;
+    int64_t max_batch_tokens = 64;
+    int64_t vocab_size = 257;
+    int64_t max_seq_len = 0;
+    TokenId nan_token = -1;  // its vectors are NaN
+  };
+
+  FakeEncoderRunner(Options options, std::shared_ptr<FakeEncoderControl> control);
+
+  // The vectors of one text, computed without any batching.
+  static TokenVectors Vectors(const Options& options, const std::vector<TokenId>& text);
+
+  const ModelInfo& info() const override { return info_; }
+  int64_t width() const override { return options_.width; }
+  int64_t max_batch_rows() const override { return options_.max_batch_rows; }
+  int64_t max_batch_tokens() const override { return options_.max_batch_tokens; }
+  absl::StatusOr<std::vector<TokenVectors>> Encode(const TokenSequences& sequences) override;
+
+ private:
+  const Options options_;
+  const std::shared_ptr<FakeEncoderControl> control_;
+  ModelInfo info_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_FAKE_ENCODER_RUNNER_H_

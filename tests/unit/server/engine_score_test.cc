@@ -1,0 +1,238 @@
+// Texts to score: what they get, alone and beside generations.
+
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/server/engine_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+class EngineScoreTest : public EngineTest {
+ protected:
+  ScoringRequest Score(std::vector<TokenId> text, int32_t top_logprobs = 0) {
+    ScoringRequest request;
+    request.id = "score-" + std::to_string(++scores_);
+    request.text = std::move(text);
+    request.top_logprobs = top_logprobs;
+    request.arrival = clock.Now();
+    return request;
+  }
+
+  Accepted SubmitScore(ScoringRequest request, Sink sink = std::make_shared<RecordingSink>()) {
+    const auto handle = engine->Submit(std::move(request), sink);
+    AFT_CHECK(handle.ok());
+    return {*handle, std::move(sink)};
+  }
+
+  static std::vector<TokenId> Text(size_t size, TokenId first = 3) {
+    std::vector<TokenId> text(size);
+    for (size_t i = 0; i < size; ++i) text[i] = (first + 7 * static_cast<TokenId>(i)) % 256;
+    return text;
+  }
+
+  // All scores of a finished request, whose chunks must follow each other.
+  static std::vector<SampledToken> Scores(const RecordingSink& sink) {
+    std::vector<SampledToken> scores;
+    for (const TokenDelta& delta : sink.deltas()) {
+      EXPECT_EQ(delta.first_index, scores.size() + 1);
+      EXPECT_FALSE(delta.tokens.empty());
+      EXPECT_EQ(delta.text, "");
+      scores.insert(scores.end(), delta.tokens.begin(), delta.tokens.end());
+    }
+    return scores;
+  }
+
+  static void ExpectScores(const RecordingSink& sink, const Outcome& outcome,
+                           const std::vector<TokenId>& text) {
+    const std::vector<SampledToken> scores = Scores(sink);
+    const std::vector<SampledToken> expected = FakeModelRunner::Score(text, 0);
+    ASSERT_EQ(scores.size(), expected.size());
+    double sum = 0;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_EQ(scores[i].id, text[i + 1]);
+      EXPECT_EQ(scores[i].logprob, expected[i].logprob);
+      sum += expected[i].logprob;
+    }
+    EXPECT_EQ(outcome.status, absl::OkStatus());
+    EXPECT_EQ(outcome.reason, FinishReason::kDone);
+    EXPECT_EQ(outcome.logprob, sum);
+    EXPECT_EQ(outcome.usage.prompt_tokens, text.size());
+    EXPECT_EQ(outcome.usage.scored_tokens, text.size() - 1);
+    EXPECT_EQ(outcome.scored_bytes, text.size() - 1);  // these tokens are bytes
+    EXPECT_EQ(outcome.usage.generated_tokens, 0U);
+  }
+
+ private:
+  int scores_ = 0;
+};
+
+TEST_F(EngineScoreTest, EveryTokenButTheFirstIsScored) {
+  Start();
+  const std::vector<TokenId> text = Text(20);
+  const Sink sink = SubmitScore(Score(text)).sink;
+  ExpectScores(*sink, sink->Wait(), text);
+  EXPECT_EQ(control->step_count(), 1);
+  EXPECT_EQ(metrics.scored_tokens.Value(), 19);
+  EXPECT_EQ(metrics.finished(Ending::kDone).Value(), 1);
+}
+
+TEST_F(EngineScoreTest, ATextOfOneTokenHasNoChunk) {
+  Start();
+  const std::vector<TokenId> text = {42};
+  const Sink sink = SubmitScore(Score(text)).sink;
+  ExpectScores(*sink, sink->Wait(), text);
+  EXPECT_TRUE(sink->deltas().empty());
+}
+
+TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
+  model.slots = 2;
+  model.max_step_tokens = 8;
+  Start();
+  // Also one whose last chunk has nothing to score.
+  for (const size_t size : {size_t{7}, size_t{8}, size_t{9}, size_t{100}}) {
+    const int64_t before = control->step_count();
+    const std::vector<TokenId> text = Text(size);
+    const Sink sink = SubmitScore(Score(text)).sink;
+    ExpectScores(*sink, sink->Wait(), text);
+    EXPECT_EQ(control->step_count() - before, static_cast<int64_t>((size + 7) / 8));
+  }
+}
+
+TEST_F(EngineScoreTest, AlternativesComeWhenTheyAreAskedFor) {
+  Start();
+  const Sink sink = SubmitScore(Score(Text(5), /*top_logprobs=*/3)).sink;
+  EXPECT_TRUE(sink->Wait().status.ok());
+  for (const SampledToken& token : Scores(*sink)) EXPECT_EQ(token.top.size(), 3U);
+}
+
+TEST_F(EngineScoreTest, ATextMayFillTheModelsWholeLength) {
+  model.max_seq_len = 12;
+  Start();
+  const std::vector<TokenId> text = Text(12);
+  const Sink sink = SubmitScore(Score(text)).sink;
+  ExpectScores(*sink, sink->Wait(), text);
+  const auto refused = engine->Submit(Score(Text(13)), std::make_shared<RecordingSink>());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("at most 12 tokens, got 13"));
+}
+
+TEST_F(EngineScoreTest, RefusesWhatWouldBreakTheBatch) {
+  Start();
+  for (const std::vector<TokenId>& text : {std::vector<TokenId>{}, {1, 257}, {-1}}) {
+    const auto handle = engine->Submit(Score(text), std::make_shared<RecordingSink>());
+    EXPECT_EQ(handle.status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(control->step_count(), 0);
+}
+
+TEST_F(EngineScoreTest, ScoresAndGenerationsShareStepsAndDoNotHarmEachOther) {
+  model.slots = 5;
+  model.max_step_tokens = 16;
+  Start();
+  std::mt19937 random(23);
+  std::vector<std::pair<std::vector<TokenId>, Sink>> scored;
+  std::vector<std::pair<GenerationRequest, Sink>> generated;
+  for (int i = 0; i < 40; ++i) {
+    const std::vector<TokenId> text = Text(1 + random() % 70, static_cast<TokenId>(random() % 200));
+    if (random() % 2 == 0) {
+      scored.emplace_back(text, SubmitScore(Score(text)).sink);
+    } else {
+      const GenerationRequest request = Request(text, 1 + static_cast<int32_t>(random() % 30));
+      generated.emplace_back(request, Submit(request).sink);
+    }
+  }
+  for (const auto& [text, sink] : scored) ExpectScores(*sink, sink->Wait(), text);
+  for (const auto& [request, sink] : generated) {
+    EXPECT_TRUE(sink->Wait().status.ok());
+    EXPECT_EQ(sink->tokens(), Expected(request));
+  }
+}
+
+TEST_F(EngineScoreTest, CancelBetweenTwoChunksFreesTheSlot) {
+  model.slots = 1;
+  model.max_step_tokens = 8;
+  Start();
+  control->Hold();
+  const Accepted accepted = SubmitScore(Score(Text(100)));
+  control->AllowSteps(2);
+  control->WaitUntilBlocked();
+  engine->Cancel(accepted.handle);
+  control->Resume();
+  const Outcome outcome = accepted.sink->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(outcome.usage.scored_tokens, 24U);  // the step under way included
+  ExpectServes();
+  EXPECT_EQ(control->step_count(), 3 + 4);
+}
+
+TEST_F(EngineScoreTest, ADeadlineEndsAScoreInTheQueue) {
+  model.slots = 1;
+  Start();
+  control->Hold();
+  const Sink running = Submit(Request({1}, 5)).sink;
+  control->WaitUntilBlocked();
+  ScoringRequest late = Score(Text(5));
+  late.deadline = clock.Now() + std::chrono::seconds(1);
+  const Sink queued = SubmitScore(late).sink;
+  clock.Advance(std::chrono::seconds(1));
+  control->Resume();
+  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(queued->deltas().empty());
+  EXPECT_TRUE(running->Wait().status.ok());
+}
+
+TEST_F(EngineScoreTest, DrainingLetsAScoreFinish) {
+  model.max_step_tokens = 8;
+  Start();
+  control->Hold();
+  const std::vector<TokenId> text = Text(60);
+  const Sink sink = SubmitScore(Score(text)).sink;
+  control->WaitUntilBlocked();
+  engine->BeginDrain();
+  const auto refused = engine->Submit(Score(text), std::make_shared<RecordingSink>());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
+  control->Resume();
+  engine->Shutdown(TimePoint::max());
+  ExpectScores(*sink, sink->Wait(), text);
+}
+
+TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursGoOn) {
+  model.next_token = [](uint64_t, int64_t position) {
+    return position == 10 ? kNoToken : static_cast<TokenId>(position);
+  };
+  Start();
+  const ScoringRequest doomed = Score(Text(20));
+  const Sink bad = SubmitScore(doomed).sink;
+  const Sink good = SubmitScore(Score(Text(10))).sink;
+  const Outcome outcome = bad->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(doomed.id));
+  ExpectScores(*good, good->Wait(), Text(10));
+}
+
+TEST_F(EngineScoreTest, AFailedStepEndsItsScores) {
+  Start();
+  control->FailNextCollect(absl::InternalError("secret detail"));
+  const Outcome outcome = SubmitScore(Score(Text(5))).sink->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(outcome.status.message()), ::testing::Not(HasSubstr("secret")));
+  ExpectServes();
+}
+
+TEST_F(EngineScoreTest, AReaderThatIsTooSlowLosesItsScore) {
+  model.max_step_tokens = 8;
+  Start();
+  const auto slow = std::make_shared<RecordingSink>(/*accept=*/2);
+  SubmitScore(Score(Text(60)), slow);
+  EXPECT_EQ(slow->Wait().status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(slow->deltas().size(), 2U);
+  ExpectServes();
+}
+
+}  // namespace
+}  // namespace aft::server
