@@ -31,10 +31,11 @@ THIRD_PARTIES = {
                                    "model/train/", "client/"]),
 }
 # Headers of model/ without torch, gRPC and protobuf: what the server and the tools may know of a model.
-RUNNER_API = ["model/runtime/model_runner.h", "model/runtime/load.h", "model/sampling/params.h",
-              "model/tokenizer/tokenizer.h"]
+RUNNER_API = ["model/runtime/model_runner.h", "model/runtime/encoder_runner.h", "model/runtime/load.h",
+              "model/sampling/params.h", "model/tokenizer/tokenizer.h"]
 TORCH_FREE = ["base/", "server/", "client/", "model/kernels/", "model/tokenizer/",
-              "model/sampling/params.h", "model/runtime/model_runner.h", "model/runtime/load.h"]
+              "model/sampling/params.h", "model/runtime/model_runner.h", "model/runtime/encoder_runner.h",
+              "model/runtime/load.h"]
 
 # Own folders: each may include itself and what is listed. Longest matching prefix wins.
 FLOORS = {
