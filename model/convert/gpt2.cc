@@ -1,0 +1,210 @@
+#include "model/convert/gpt2.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/convert/source.h"
+#include "model/convert/tokenizer_files.h"
+#include "model/network/json_fields.h"
+#include "model/tokenizer/vocabulary_file.h"
+#include "nlohmann/json.hpp"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::json;
+
+struct ActivationName {
+  const char* name;
+  Activation activation;
+};
+constexpr ActivationName kActivations[] = {{"gelu_new", Activation::kGeluTanh},
+                                           {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                           {"gelu", Activation::kGelu},
+                                           {"relu", Activation::kRelu}};
+
+// Their config.json has many keys that do not matter here, and more with every version: what is
+// read is checked, the rest is left alone.
+absl::Status ReadSize(const Json& json, const char* key, int64_t* out) {
+  const auto value = json.find(key);
+  if (value == json.end()) return KeyError(key, "missing");
+  if (!value->is_number_unsigned() || value->get<uint64_t>() == 0 ||
+      value->get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}) {
+    return KeyError(key, absl::StrCat("must be a positive size, got ", value->type_name()));
+  }
+  *out = value->get<int64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadFlag(const Json& json, const char* key, bool* out) {
+  const auto value = json.find(key);
+  if (value == json.end()) return absl::OkStatus();
+  if (!value->is_boolean()) return KeyError(key, "must be true or false");
+  *out = value->get<bool>();
+  return absl::OkStatus();
+}
+
+// A flag that changes what the network computes in a way that is not supported.
+absl::Status CheckFlag(const Json& json, const char* key, bool supported) {
+  bool value = supported;
+  AFT_RETURN_IF_ERROR(ReadFlag(json, key, &value));
+  if (value == supported) return absl::OkStatus();
+  return KeyError(key, absl::StrCat("only ", supported ? "true" : "false", " is supported"));
+}
+
+absl::Status ReadString(const Json& json, const char* key, std::string* out) {
+  const auto value = json.find(key);
+  if (value == json.end()) return KeyError(key, "missing");
+  if (!value->is_string()) return KeyError(key, "must be a string");
+  *out = value->get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadActivation(const Json& json, Activation* out) {
+  std::string name;
+  AFT_RETURN_IF_ERROR(ReadString(json, "activation_function", &name));
+  for (const ActivationName& known : kActivations) {
+    if (name != known.name) continue;
+    *out = known.activation;
+    return absl::OkStatus();
+  }
+  return KeyError(
+      "activation_function",
+      absl::StrCat("must be gelu_new, gelu_pytorch_tanh, gelu or relu, got ", ShownToken(name)));
+}
+
+// Everything but the mixer and the tokenizer.
+absl::StatusOr<NetworkConfig> ReadConfig(const Json& json, int64_t* heads) {
+  if (!json.is_object()) return absl::InvalidArgumentError("must be an object");
+  std::string model_type;
+  AFT_RETURN_IF_ERROR(ReadString(json, "model_type", &model_type));
+  if (model_type != "gpt2") {
+    return KeyError("model_type", absl::StrCat("must be gpt2, got ", ShownToken(model_type)));
+  }
+  AFT_RETURN_IF_ERROR(CheckFlag(json, "scale_attn_weights", true));
+  AFT_RETURN_IF_ERROR(CheckFlag(json, "scale_attn_by_inverse_layer_idx", false));
+  AFT_RETURN_IF_ERROR(CheckFlag(json, "add_cross_attention", false));
+
+  NetworkConfig config;
+  AFT_RETURN_IF_ERROR(ReadSize(json, "vocab_size", &config.vocab_size));
+  AFT_RETURN_IF_ERROR(ReadSize(json, "n_embd", &config.d_model));
+  AFT_RETURN_IF_ERROR(ReadSize(json, "n_layer", &config.n_layers));
+  AFT_RETURN_IF_ERROR(ReadSize(json, "n_head", heads));
+  AFT_RETURN_IF_ERROR(ReadSize(json, "n_positions", &config.position_rows));
+  AFT_RETURN_IF_ERROR(ReadActivation(json, &config.activation));
+  const auto inner = json.find("n_inner");
+  config.d_ff = 4 * config.d_model;
+  if (inner != json.end() && !inner->is_null()) {
+    AFT_RETURN_IF_ERROR(ReadSize(json, "n_inner", &config.d_ff));
+  }
+  const auto epsilon = json.find("layer_norm_epsilon");
+  if (epsilon == json.end() || !epsilon->is_number()) {
+    return KeyError("layer_norm_epsilon", "must be a number");
+  }
+  config.norm_eps = epsilon->get<float>();
+  config.position = PositionKind::kLearned;
+  config.max_seq_len = config.position_rows;
+  config.head_bias = false;
+  config.tie_embeddings = true;
+  AFT_RETURN_IF_ERROR(ReadFlag(json, "tie_word_embeddings", &config.tie_embeddings));
+  return config;
+}
+
+MixerConfig Attention(const Gpt2Options& options, int64_t heads) {
+  MixerConfig mixer;
+  mixer.heads = heads;
+  mixer.kind = options.block_local ? MixerKind::kBlockLocal : MixerKind::kDotProduct;
+  if (options.block_local) {
+    mixer.block_size = options.block_size;
+    mixer.global_token = options.global_token;
+    mixer.full_decode = options.full_decode;
+  }
+  return mixer;
+}
+
+// A Conv1D, whose weight is [in, out].
+absl::Status CopyConv1d(Source& source, const std::string& from, const std::string& to, int64_t out,
+                        int64_t in, TensorMap* tensors) {
+  AFT_ASSIGN_OR_RETURN(const at::Tensor weight, source.Take(from + ".weight", {in, out}));
+  (*tensors)[to + ".weight"] = weight.t().contiguous();
+  AFT_ASSIGN_OR_RETURN((*tensors)[to + ".bias"], source.Take(from + ".bias", {out}));
+  return absl::OkStatus();
+}
+
+absl::Status CopyLayer(Source& source, const std::string& from, const std::string& to,
+                       const NetworkConfig& config, TensorMap* tensors) {
+  const int64_t d = config.d_model;
+  // Buffers: the causal mask, and what masked scores become.
+  source.Ignore(from + "attn.bias");
+  source.Ignore(from + "attn.masked_bias");
+  AFT_RETURN_IF_ERROR(CopyNorm(source, from + "ln_1", to + "norm1", d, tensors));
+  AFT_RETURN_IF_ERROR(
+      CopyConv1d(source, from + "attn.c_attn", to + "mixer.qkv", 3 * d, d, tensors));
+  AFT_RETURN_IF_ERROR(CopyConv1d(source, from + "attn.c_proj", to + "mixer.out", d, d, tensors));
+  AFT_RETURN_IF_ERROR(CopyNorm(source, from + "ln_2", to + "norm2", d, tensors));
+  AFT_RETURN_IF_ERROR(
+      CopyConv1d(source, from + "mlp.c_fc", to + "ffn.up", config.d_ff, d, tensors));
+  return CopyConv1d(source, from + "mlp.c_proj", to + "ffn.down", d, config.d_ff, tensors);
+}
+
+// lm_head has no prefix in any version. Files may hold it beside the embedding that it is tied to.
+absl::Status CopyHead(Source& source, const NetworkConfig& config, TensorMap* tensors) {
+  const std::string name = "lm_head.weight";
+  if (config.tie_embeddings && !source.Has(name)) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(const at::Tensor head,
+                       source.Take(name, {config.vocab_size, config.d_model}));
+  if (!config.tie_embeddings) {
+    (*tensors)["head.weight"] = head;
+  } else if (!head.equal(tensors->at("embed.weight"))) {
+    return TensorError(name, "differs from the embedding, to which tie_word_embeddings ties it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyTensors(const TensorMap& all, const NetworkConfig& config, TensorMap* tensors) {
+  Source source(all);
+  const std::string prefix = source.HasPrefix("transformer.") ? "transformer." : "";
+  const int64_t d = config.d_model;
+  AFT_ASSIGN_OR_RETURN((*tensors)["embed.weight"],
+                       source.Take(prefix + "wte.weight", {config.vocab_size, d}));
+  AFT_ASSIGN_OR_RETURN((*tensors)["position.weight"],
+                       source.Take(prefix + "wpe.weight", {config.position_rows, d}));
+  for (int64_t i = 0; i < config.n_layers; ++i) {
+    AFT_RETURN_IF_ERROR(CopyLayer(source, absl::StrCat(prefix, "h.", i, "."),
+                                  absl::StrCat("layers.", i, "."), config, tensors));
+  }
+  AFT_RETURN_IF_ERROR(CopyNorm(source, prefix + "ln_f", "norm", d, tensors));
+  AFT_RETURN_IF_ERROR(CopyHead(source, config, tensors));
+  return source.Finish();
+}
+
+absl::Status InFile(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& options) {
+  const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(config_path));
+  const absl::StatusOr<Json> json = ParseStrictJson(text);
+  if (!json.ok()) return InFile(config_path, json.status());
+  int64_t heads = 0;
+  absl::StatusOr<NetworkConfig> config = ReadConfig(*json, &heads);
+  if (!config.ok()) return InFile(config_path, config.status());
+  config->mixer = Attention(options, heads);
+
+  Import import;
+  import.config = *std::move(config);
+  import.metadata["imported_from"] = "gpt2";
+  const std::string weights_path = absl::StrCat(dir, "/", kWeightsFileName);
+  AFT_ASSIGN_OR_RETURN(const SafetensorsFile weights, ReadSafetensors(weights_path));
+  const absl::Status copied = CopyTensors(weights.tensors, import.config, &import.tensors);
+  if (!copied.ok()) return InFile(weights_path, copied);
+  AFT_RETURN_IF_ERROR(UseBpe(dir, &import));
+  return import;
+}
+
+}  // namespace aft

@@ -1,0 +1,50 @@
+#include "model/convert/import.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/checkpoint/atomic_file.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/network/check_tensors.h"
+
+namespace aft {
+
+namespace fs = std::filesystem;
+
+absl::Status WriteImport(const std::string& dir, const Import& import) {
+  AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(import.config)).status());
+  AFT_RETURN_IF_ERROR(CheckTensors(import.config, import.tensors));
+
+  fs::path target = fs::path(dir).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "out/"
+  std::error_code error;
+  if (fs::exists(target, error) &&
+      !(fs::is_directory(target, error) && fs::is_empty(target, error))) {
+    return absl::AlreadyExistsError(absl::StrCat(dir, ": exists and is not an empty folder"));
+  }
+  const fs::path partial = absl::StrCat(target.string(), ".partial-", getpid());
+  if (!fs::create_directory(partial, error)) {
+    return absl::ErrnoToStatus(error ? error.value() : EEXIST,
+                               absl::StrCat("cannot create folder ", partial.string()));
+  }
+  absl::Cleanup remove = [&partial] {
+    std::error_code ignored;
+    fs::remove_all(partial, ignored);
+  };
+  AFT_RETURN_IF_ERROR(
+      WriteCheckpoint(partial.string(), import.config, import.tensors, import.metadata));
+  for (const auto& [name, content] : import.files) {
+    AFT_RETURN_IF_ERROR(WriteFileAtomically((partial / name).string(), content));
+  }
+  fs::rename(partial, target, error);
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create ", dir));
+  std::move(remove).Cancel();
+  return absl::OkStatus();
+}
+
+}  // namespace aft

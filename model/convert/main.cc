@@ -1,0 +1,142 @@
+// aft-convert: describes checkpoints, and makes them from other packages' weights.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/convert/aft_pytorch.h"
+#include "model/convert/gpt2.h"
+#include "model/convert/import.h"
+#include "model/convert/inspect.h"
+#include "model/convert/labml.h"
+#include "model/runtime/torch_guard.h"
+
+namespace aft {
+namespace {
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+struct Flags {
+  std::string in;
+  std::string out;
+  bool json = false;
+  LabmlOptions labml;
+  std::optional<int64_t> window;
+  Gpt2Options gpt2;
+};
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+absl::Status RunInspect(const std::string& dir, bool json) {
+  AFT_ASSIGN_OR_RETURN(const Inspection inspection, Inspect(dir));
+  Print(json ? InspectionJson(inspection) : InspectionText(inspection));
+  return absl::OkStatus();
+}
+
+// Writes the checkpoint and describes what is there now.
+absl::Status Finish(absl::StatusOr<Import> import, const Flags& flags, bool name_source) {
+  if (!import.ok()) {
+    if (!name_source) return import.status();
+    return absl::Status(import.status().code(),
+                        absl::StrCat(flags.in, ": ", import.status().message()));
+  }
+  AFT_RETURN_IF_ERROR(WriteImport(flags.out, *import));
+  return RunInspect(flags.out, /*json=*/false);
+}
+
+absl::Status RunLabml(const Flags& flags) {
+  AFT_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(flags.in));
+  return Finish(ImportLabml(file.tensors, flags.labml), flags, /*name_source=*/true);
+}
+
+absl::Status RunAftPytorch(const Flags& flags) {
+  AFT_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(flags.in));
+  return Finish(ImportAftPytorch(file.tensors, flags.window), flags, /*name_source=*/true);
+}
+
+void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about) {
+  command.add_option(in, flags.in, about)->required();
+  command.add_option("OUT_DIR", flags.out, "The checkpoint's folder; must not exist, or be empty")
+      ->required();
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app("Describes checkpoints, and makes them from other packages' weights.",
+               "aft-convert");
+  app.set_version_flag("--version", std::string("aft-convert ") + AFT_VERSION);
+  app.footer(
+      "IN.safetensors of a .pt or .pth file: tools/pt_to_safetensors.py\n"
+      "Exit codes: 0 done, 1 error, 2 wrong usage");
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("aft-convert: ") + error.what() +
+           "\naft-convert --help lists what there is\n";
+  });
+  app.require_subcommand(1);
+  Flags flags;
+
+  CLI::App& inspect = *app.add_subcommand("inspect", "Describe a checkpoint, from its files alone");
+  inspect.add_option("DIR", flags.in, "The checkpoint's folder")->required();
+  inspect.add_flag("--json", flags.json, "One JSON object");
+
+  CLI::App& labml = *app.add_subcommand(
+      "labml", "From labml_nn: an AFT language model, or an AFTLocal by itself");
+  AddFiles(labml, flags, "IN.safetensors", "Its state_dict");
+  labml.add_option(
+      "--chars", flags.labml.chars_path,
+      "A language model's vocabulary: a JSON array of characters, in the order of ids");
+  const std::map<std::string, Activation> activations = {{"relu", Activation::kRelu},
+                                                         {"gelu", Activation::kGelu},
+                                                         {"gelu_tanh", Activation::kGeluTanh}};
+  labml
+      .add_option("--activation", flags.labml.activation, "The feed-forward layers': default relu")
+      ->transform(CLI::CheckedTransformer(activations));
+  labml.add_option("--window", flags.labml.window, "For a state_dict without local_mask")
+      ->check(CLI::NonNegativeNumber);
+
+  CLI::App& aft_pytorch =
+      *app.add_subcommand("aft-pytorch", "From aft-pytorch: AFTFull, AFTSimple or AFTLocal");
+  AddFiles(aft_pytorch, flags, "IN.safetensors", "Its state_dict");
+  aft_pytorch
+      .add_option("--window", flags.window,
+                  "It is an AFTLocal with this s, which its state_dict does not tell")
+      ->check(CLI::NonNegativeNumber);
+
+  CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
+  AddFiles(gpt2, flags, "IN_DIR", "config.json, model.safetensors, vocab.json, merges.txt");
+  const std::map<std::string, bool> attentions = {{"dot_product", false}, {"block_local", true}};
+  gpt2.add_option("--attention", flags.gpt2.block_local,
+                  "dot_product (its own, the default), or LSG's block_local in its place")
+      ->transform(CLI::CheckedTransformer(attentions));
+  gpt2.add_option("--block-size", flags.gpt2.block_size, "block_local: tokens of a block")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  gpt2.add_flag("!--no-global-token", flags.gpt2.global_token,
+                "block_local: the first token is not seen by all");
+  gpt2.add_flag("--full-decode", flags.gpt2.full_decode,
+                "block_local: generate with full attention, as the reference does");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  const absl::Status status = GuardTorch([&]() -> absl::Status {
+    if (inspect.parsed()) return RunInspect(flags.in, flags.json);
+    if (labml.parsed()) return RunLabml(flags);
+    if (aft_pytorch.parsed()) return RunAftPytorch(flags);
+    return Finish(ImportGpt2(flags.in, flags.gpt2), flags, /*name_source=*/false);
+  });
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "aft-convert: %s\n", std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace aft
+
+int main(int argc, char** argv) { return aft::Run(argc, argv); }

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The program aft-convert: its command line, what it prints and what it leaves.
+
+  aft_convert_test.py PATH_OF_AFT_CONVERT
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+GOLDENS = ROOT / "tests" / "parity" / "goldens"
+PROGRAM = None
+
+
+class AftConvertTest(unittest.TestCase):
+
+  def setUp(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = Path(folder.name)
+    self.out = self.folder / "out"
+
+  def call(self, *args, code=0):
+    done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, check=False)
+    self.assertEqual(done.returncode, code, done.stderr)
+    self.assertEqual(bool(done.stderr), code != 0)
+    return done.stderr if code else done.stdout
+
+  def inspect(self):
+    return json.loads(self.call("inspect", self.out, "--json"))
+
+  def test_inspects_the_shipped_model(self):
+    model = ROOT / "model" / "zoo" / "austen-aft-local"
+    text = self.call("inspect", model)
+    about = json.loads(self.call("inspect", model, "--json"))
+    self.assertEqual(about["architecture"], "decoder_lm")
+    self.assertEqual(about["mixer"]["kind"], "aft_local")
+    self.assertEqual(about["weight_bytes"], 4 * about["parameters"])
+    self.assertEqual(about["state_bytes_per_token"], 0)
+    self.assertIsNone(about["max_seq_len"])
+    self.assertEqual(about["tokenizer"], {"kind": "bytes", "vocab_size": 256, "eos_id": None})
+    self.assertRegex(text, r"architecture +decoder_lm\n")
+    self.assertRegex(text, r"length +unlimited\n")
+    self.assertIn(f"state         {about['state_bytes_per_sequence']:,} bytes", text)
+    self.assertIn(f"parameters    {about['parameters']:,}\n", text)
+
+  def test_imports_a_labml_model(self):
+    data = (GOLDENS / "labml_lm.safetensors").read_bytes()
+    characters = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["characters"]
+    chars = self.folder / "vocabulary.json"
+    chars.write_text(json.dumps(list(characters)), encoding="utf-8")
+    text = self.call("labml", GOLDENS / "labml_lm.safetensors", self.out, "--chars", chars)
+    self.assertRegex(text, r"mixer +aft_local, window 8, band_rows 64\n")
+    self.assertRegex(text, r"length +at most 64 tokens; longer texts are refused")
+    self.assertRegex(text, r"tokenizer +chars, 40 tokens, no end of text\n")
+    about = self.inspect()
+    self.assertEqual((about["vocab_size"], about["max_seq_len"]), (40, 64))
+    config = json.loads((self.out / "config.json").read_text())
+    self.assertEqual(config["activation"], "relu")
+    self.assertEqual(sorted(p.name for p in self.out.iterdir()),
+                     ["chars.json", "config.json", "model.safetensors"])
+
+  def test_imports_modules(self):
+    self.call("labml", GOLDENS / "labml_aft_local.safetensors", self.out)
+    self.assertEqual(self.inspect()["architecture"], "mixer")
+    self.out = self.folder / "second"
+    text = self.call("aft-pytorch", GOLDENS / "aft_pytorch_local_16.safetensors", self.out, "--window",
+                     8)
+    self.assertRegex(text, r"state +none: whole texts at once\n")
+    self.assertEqual(self.inspect()["mixer"], {"kind": "aft_local", "window": 8, "band_rows": 64,
+                                               "causal": False, "hidden": 16})
+    self.assertIsNone(self.inspect()["tokenizer"])
+
+  def test_imports_gpt2_with_block_local_attention(self):
+    self.call("gpt2", GOLDENS / "gpt2", self.out, "--attention", "block_local", "--block-size", 8,
+              "--no-global-token", "--full-decode")
+    self.assertEqual(self.inspect()["mixer"], {"kind": "block_local", "heads": 4, "block_size": 8,
+                                               "global_token": False, "full_decode": True})
+
+  def test_errors_name_the_file_and_leave_nothing(self):
+    source = GOLDENS / "labml_lm.safetensors"
+    self.assertIn(f"aft-convert: {source}: the vocabulary has 40 tokens",
+                  self.call("labml", source, self.out, code=1))
+    self.assertIn("tensor 'to_q.weight': is missing", self.call("aft-pytorch", source, self.out, code=1))
+    self.assertIn("cannot open", self.call("labml", self.folder / "none", self.out, code=1))
+    self.assertEqual(list(self.folder.iterdir()), [])
+
+  def test_overwrites_nothing(self):
+    self.out.mkdir()
+    (self.out / "mine").write_text("x")
+    self.assertIn("exists", self.call("gpt2", GOLDENS / "gpt2", self.out, code=1))
+    self.assertEqual([p.name for p in self.out.iterdir()], ["mine"])
+
+  def test_wrong_usage(self):
+    for args in ([], ["labml"], ["inspect"], ["gpt2", "a", "b", "--attention", "x"], ["fly", "a"],
+                 ["aft-pytorch", "a", "b", "--window", "-1"], ["gpt2", "a", "b", "--block-size", "0"]):
+      self.assertIn("aft-convert --help", self.call(*args, code=2))
+    self.assertIn("pt_to_safetensors.py", self.call("--help"))
+
+
+if __name__ == "__main__":
+  PROGRAM = sys.argv.pop(1)
+  unittest.main()

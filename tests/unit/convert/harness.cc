@@ -1,0 +1,150 @@
+#include "tests/unit/convert/harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "absl/strings/match.h"
+#include "base/check.h"
+#include "model/network/activations.h"
+#include "model/network/mixer_module.h"
+#include "model/runtime/load.h"
+#include "model/state/state_pool.h"
+
+namespace aft {
+namespace {
+
+// Runs on the caller.
+class SerialExecutor final : public Executor {
+ public:
+  int threads() const override { return 1; }
+  void For(int64_t n, int64_t /*grain*/,
+           absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override {
+    if (n > 0) fn(0, n, 0);
+  }
+};
+
+std::unique_ptr<MixerModule> MakeModule(const Checkpoint& checkpoint) {
+  auto module = MixerModule::Create(checkpoint.config, checkpoint.tensors);
+  if (!module.ok()) ADD_FAILURE() << module.status();
+  AFT_CHECK(module.ok());
+  return *std::move(module);
+}
+
+// The steps of a text: what comes before `first_generated` at once, then token by token.
+std::vector<StepRow> Rows(const std::vector<int32_t>& tokens, int64_t first_generated) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  std::vector<StepRow> rows;
+  for (int64_t t = 0; t < count;) {
+    StepRow row;
+    row.slot = 0;
+    row.first_position = t;
+    row.generated = t >= first_generated;
+    const int64_t end = row.generated ? t + 1 : std::min(first_generated, count);
+    row.tokens.assign(tokens.begin() + t, tokens.begin() + end);
+    row.targets.assign(tokens.begin() + t + 1, tokens.begin() + std::min(end + 1, count));
+    row.output = row.targets.empty() ? RowOutput::kNone : RowOutput::kScore;
+    rows.push_back(std::move(row));
+    t = end;
+  }
+  return rows;
+}
+
+}  // namespace
+
+Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string& dir) {
+  if (!import.ok()) ADD_FAILURE() << import.status();
+  AFT_CHECK(import.ok());
+  const absl::Status written = WriteImport(dir, *import);
+  if (!written.ok()) ADD_FAILURE() << written;
+  absl::StatusOr<Checkpoint> checkpoint = ReadCheckpoint(dir);
+  if (!checkpoint.ok()) ADD_FAILURE() << checkpoint.status();
+  AFT_CHECK(checkpoint.ok());
+  return *std::move(checkpoint);
+}
+
+at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x) {
+  const auto module = MakeModule(checkpoint);
+  const SerialExecutor executor;
+  const int64_t tokens = x.size(0);
+  auto activations = *Activations::Create(checkpoint.config, tokens,
+                                          module->mixer().encode_scratch_floats(tokens), executor);
+  const at::Tensor in = x.contiguous();
+  at::Tensor y = at::empty_like(in);
+  const int64_t offsets[] = {0, tokens};
+  module->Encode(in.const_data_ptr<float>(), {1, offsets, nullptr, 0}, activations,
+                 y.data_ptr<float>());
+  return y;
+}
+
+at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk) {
+  const auto module = MakeModule(checkpoint);
+  const SerialExecutor executor;
+  auto activations =
+      *Activations::Create(checkpoint.config, chunk, module->mixer().scratch_floats(), executor);
+  auto states = *StatePool::Create({module->mixer().state_spec()}, 1);
+  const at::Tensor in = x.contiguous();
+  at::Tensor y = at::empty_like(in);
+  const int32_t slot = 0;
+  for (int64_t t = 0; t < in.size(0); t += chunk) {
+    const int64_t offsets[] = {0, std::min(chunk, in.size(0) - t)};
+    module->Forward(in.const_data_ptr<float>() + t * in.size(1), {1, &slot, &t, offsets, nullptr},
+                    states.layer(0), activations, y.data_ptr<float>() + t * in.size(1));
+  }
+  return y;
+}
+
+double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
+                     const at::Tensor& expected, int64_t first_generated) {
+  LoadOptions options;
+  options.checkpoint_dir = dir;
+  options.slots = 1;
+  options.max_step_tokens = static_cast<int64_t>(tokens.size());
+  options.intra_op_threads = 1;
+  auto model = LoadModel(options);
+  if (!model.ok()) ADD_FAILURE() << model.status();
+  AFT_CHECK(model.ok());
+  SamplingParams params;
+  params.top_logprobs = 20;
+  model->runner->BindSlot(0, params);
+
+  const auto first_row = static_cast<int64_t>(tokens.size()) - expected.size(0);
+  double distance = 0;
+  const auto compare = [&](int64_t position, TokenId id, float logprob) {
+    const auto want = expected[position - first_row][id].item<float>();
+    // Written so that NaN counts.
+    if (!(std::abs(logprob - want) <= distance)) distance = std::abs(logprob - want);
+  };
+  for (const StepRow& row : Rows(tokens, first_generated)) {
+    const auto ticket = model->runner->Submit({{row}});
+    AFT_CHECK(ticket.ok());
+    const auto output = model->runner->Collect(*ticket);
+    AFT_CHECK(output.ok());
+    for (size_t i = 0; i < row.targets.size(); ++i) {
+      const int64_t position = row.first_position + static_cast<int64_t>(i);
+      if (position < first_row) continue;
+      const SampledToken& scored = output->scored.at(0).at(i);
+      AFT_CHECK(scored.id == row.targets[i] && scored.top.size() == 20);
+      compare(position, scored.id, scored.logprob);
+      for (const TokenLogprob& other : scored.top) compare(position, other.id, other.logprob);
+    }
+  }
+  return distance;
+}
+
+std::vector<int32_t> Ids(const at::Tensor& tokens) {
+  const auto* data = tokens.const_data_ptr<int64_t>();
+  return {data, data + tokens.numel()};
+}
+
+testing::AssertionResult Refuses(const absl::Status& status, const std::string& part) {
+  if (status.code() == absl::StatusCode::kInvalidArgument &&
+      absl::StrContains(status.message(), part)) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << status << ", expected INVALID_ARGUMENT with: " << part;
+}
+
+}  // namespace aft

@@ -1,0 +1,44 @@
+#ifndef AFT_TESTS_UNIT_CONVERT_HARNESS_H_
+#define AFT_TESTS_UNIT_CONVERT_HARNESS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/convert/import.h"
+#include "tests/support/temp_files.h"
+
+namespace aft {
+
+// An import's way to its user: written, and read again. Ends the test when either fails.
+Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string& dir);
+
+// A module (architecture "mixer") on one sequence, x [T, d] -> [T, d]: the whole at once without
+// state, and through the state in chunks.
+at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x);
+at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk);
+
+// What a language model, loaded from `dir` as the server does, says of a text: the largest distance
+// of its log-probabilities, those of the text's tokens and of 20 alternatives each, from
+// `expected` [n, vocabulary], whose rows are the last n positions of `tokens`. From
+// `first_generated` on, each token is a step of its own and marked as generated.
+double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
+                     const at::Tensor& expected, int64_t first_generated);
+inline double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
+                            const at::Tensor& expected) {
+  return ScoreDistance(dir, tokens, expected, static_cast<int64_t>(tokens.size()));
+}
+
+// Token ids from a golden's I64 tensor.
+std::vector<int32_t> Ids(const at::Tensor& tokens);
+
+// That `status` is INVALID_ARGUMENT and its message has `part`.
+testing::AssertionResult Refuses(const absl::Status& status, const std::string& part);
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_UNIT_CONVERT_HARNESS_H_

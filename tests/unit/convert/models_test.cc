@@ -1,0 +1,370 @@
+// Language models of labml_nn and Hugging Face's GPT-2: from the packages' files to a checkpoint
+// that is loaded as the server does and gives the packages' log-probabilities, and every refusal.
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "ATen/ops/ones.h"
+#include "ATen/ops/zeros.h"
+#include "gtest/gtest.h"
+#include "model/convert/gpt2.h"
+#include "model/convert/inspect.h"
+#include "model/convert/labml.h"
+#include "model/tokenizer/load_tokenizer.h"
+#include "model/tokenizer/utf8_character.h"
+#include "nlohmann/json.hpp"
+#include "tests/parity/goldens.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kLogProbability = 1e-4;
+
+// The vocabulary of a labml golden, as its user would have it.
+std::string WriteCharacters(const TempFolder& folder, const std::string& characters) {
+  Json list = Json::array();
+  for (absl::string_view rest = characters; !rest.empty();) {
+    const size_t size = FirstCharacter(rest).size;
+    list.push_back(std::string(rest.substr(0, size)));
+    rest.remove_prefix(size);
+  }
+  WriteBytes(folder.File("vocabulary.json"), list.dump());
+  return folder.File("vocabulary.json");
+}
+
+class LabmlModelTest : public testing::TestWithParam<std::string> {
+ protected:
+  LabmlModelTest() : golden_(ReadGoldens(GetParam())) {
+    options_.chars_path = WriteCharacters(folder_, golden_.metadata.at("characters"));
+  }
+
+  TempFolder folder_;
+  SafetensorsFile golden_;
+  LabmlOptions options_;
+};
+
+TEST_P(LabmlModelTest, GivesThePackagesLogProbabilities) {
+  const std::string dir = folder_.File("out");
+  const Checkpoint checkpoint = WriteAndRead(ImportLabml(golden_.tensors, options_), dir);
+  EXPECT_EQ(checkpoint.config.position,
+            GetParam() == "labml_lm" ? PositionKind::kSinusoidal : PositionKind::kLearned);
+  EXPECT_EQ(checkpoint.config.n_layers, GetParam() == "labml_lm" ? 2 : 1);
+  EXPECT_EQ(checkpoint.config.activation, Activation::kRelu);
+  EXPECT_EQ(checkpoint.config.mixer.window, 8);
+  EXPECT_EQ(checkpoint.config.max_seq_len, 64);
+  const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
+  const std::vector<int32_t> tokens = Ids(cases.at("tokens"));
+  EXPECT_LE(ScoreDistance(dir, tokens, cases.at("expected")), kLogProbability);
+  EXPECT_LE(ScoreDistance(dir, tokens, cases.at("package")), kLogProbability);
+  EXPECT_LE(ScoreDistance(dir, tokens, cases.at("expected"), 1), kLogProbability);
+
+  const auto tokenizer = LoadTokenizer("chars", dir, 40);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  std::string text;
+  for (const int32_t id : tokens) text += std::string((*tokenizer)->TokenBytes(id));
+  EXPECT_EQ(*(*tokenizer)->Encode(text), tokens);
+}
+
+TEST_P(LabmlModelTest, NamesWhatIsWrong) {
+  const auto refuses = [&](const std::string& message, auto damage) {
+    TensorMap damaged = golden_.tensors;
+    damage(damaged);
+    EXPECT_TRUE(Refuses(ImportLabml(damaged, options_).status(), message));
+  };
+  const std::string layer = "encoder.layers.0.";
+  refuses("tensor 'src_embed.linear.weight': is missing",
+          [](TensorMap& t) { t.erase("src_embed.linear.weight"); });
+  refuses("tensor 'src_embed.positional_encodings': is missing",
+          [](TensorMap& t) { t.erase("src_embed.positional_encodings"); });
+  refuses("tensor 'src_embed.positional_encodings': has 63 rows, but pos_bias 64",
+          [](TensorMap& t) {
+            t["src_embed.positional_encodings"] = at::zeros({63, 1, 32});
+          });
+  refuses("tensor 'encoder.layers.0.norm_self_attn.weight': is missing", [&](TensorMap& t) {
+    for (auto it = t.lower_bound(layer); it != t.end() && it->first.find("encoder.layers.") == 0;) {
+      it = t.erase(it);
+    }
+  });
+  refuses("tensor 'encoder.layers.0.self_attn.key.weight': has shape [32, 31]", [&](TensorMap& t) {
+    t[layer + "self_attn.key.weight"] = at::zeros({32, 31});
+  });
+  refuses(
+      "tensor 'encoder.layers.0.feed_forward.layer2.weight': has shape [32, 65], expected "
+      "[32, 64]",
+      [&](TensorMap& t) {
+        t[layer + "feed_forward.layer2.weight"] = at::zeros({32, 65});
+      });
+  refuses("tensor 'encoder.layers.0.norm_ff.bias': is missing",
+          [&](TensorMap& t) { t.erase(layer + "norm_ff.bias"); });
+  refuses("tensor 'generator.projection.bias': is missing",
+          [](TensorMap& t) { t.erase("generator.projection.bias"); });
+  refuses("tensor 'generator.projection.weight': has shape [41, 32], expected [40, 32]",
+          [](TensorMap& t) {
+            t["generator.projection.weight"] = at::zeros({41, 32});
+          });
+  refuses("tensor 'encoder.layers.0.src_attn.query.weight': has no place", [&](TensorMap& t) {
+    t[layer + "src_attn.query.weight"] = at::zeros({32, 32});
+  });
+}
+
+TEST_P(LabmlModelTest, NamesWhatIsWrongWithTheCharacters) {
+  LabmlOptions options = options_;
+  options.chars_path.clear();
+  EXPECT_TRUE(Refuses(ImportLabml(golden_.tensors, options).status(),
+                      "the vocabulary has 40 tokens: its characters must be given (--chars)"));
+  options.chars_path = folder_.File("none.json");
+  EXPECT_EQ(ImportLabml(golden_.tensors, options).status().code(), absl::StatusCode::kNotFound);
+  options.chars_path = folder_.File("short.json");
+  WriteBytes(options.chars_path, R"(["a", "b"])");
+  EXPECT_TRUE(Refuses(ImportLabml(golden_.tensors, options).status(),
+                      "short.json: has 2 characters, but the embedding 40 rows"));
+  WriteBytes(options.chars_path, R"(["a", "bc"])");
+  EXPECT_TRUE(Refuses(ImportLabml(golden_.tensors, options).status(),
+                      "short.json: token 1: must be one character"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, LabmlModelTest, testing::Values("labml_lm", "labml_lm_learned"),
+                         [](const auto& param_info) { return param_info.param; });
+
+TEST(LabmlLayersTest, AllLayersMustAgree) {
+  const SafetensorsFile golden = ReadGoldens("labml_lm");
+  const TempFolder folder;
+  LabmlOptions options;
+  options.chars_path = WriteCharacters(folder, golden.metadata.at("characters"));
+  const std::string second = "encoder.layers.1.self_attn.";
+  const auto refuses = [&](const std::string& message, auto damage) {
+    TensorMap damaged = golden.tensors;
+    damage(damaged);
+    EXPECT_TRUE(Refuses(ImportLabml(damaged, options).status(), message));
+  };
+  refuses(
+      "tensor 'encoder.layers.1.self_attn.local_mask': has a window of 3, but layer 0's is 8",
+      [&](TensorMap& t) {
+        t[second + "local_mask"] = at::ones({64, 64}, at::kFloat).tril(2).triu(-2).to(at::kBool);
+      });
+  refuses("tensor 'encoder.layers.1.self_attn.pos_bias': has shape [63, 63], expected [64, 64]",
+          [&](TensorMap& t) {
+            t[second + "pos_bias"] = at::zeros({63, 63});
+          });
+  refuses("tensor 'encoder.layers.1.self_attn.query.bias': must be there in all layers",
+          [&](TensorMap& t) {
+            for (const char* name : {"query.bias", "key.bias", "value.bias"})
+              t.erase(second + name);
+          });
+  refuses("tensor 'encoder.layers.1.norm_self_attn.weight': is missing",
+          [&](TensorMap& t) { t.erase("encoder.layers.1.norm_self_attn.weight"); });
+}
+
+class Gpt2Test : public testing::Test {
+ protected:
+  Gpt2Test()
+      : cases_(ReadGoldens("gpt2.cases")),
+        config_(Json::parse(ReadBytes(kGolden + "/config.json"))),
+        weights_(ReadGoldens("gpt2/model").tensors) {
+    std::filesystem::copy(kGolden, in_);
+    block_local_.block_local = true;
+    block_local_.block_size = 8;
+  }
+
+  const at::Tensor& Expected(const std::string& name) const { return cases_.tensors.at(name); }
+  absl::StatusOr<Import> WithConfig(const std::string& key, const Json& value) {
+    Json config = config_;
+    config[key] = value;
+    WriteBytes(in_ + "/config.json", config.dump());
+    return ImportGpt2(in_, {});
+  }
+  absl::StatusOr<Import> WithWeights(const TensorMap& weights) {
+    AFT_CHECK(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+    return ImportGpt2(in_, {});
+  }
+
+  const std::string kGolden = "tests/parity/goldens/gpt2";
+  const SafetensorsFile cases_;
+  const Json config_;
+  const TensorMap weights_;
+  const TempFolder folder_;
+  const std::string in_ = folder_.File("in");
+  const std::string out_ = folder_.File("out");
+  Gpt2Options block_local_;
+};
+
+TEST_F(Gpt2Test, GivesThePackagesLogProbabilities) {
+  const Checkpoint checkpoint = WriteAndRead(ImportGpt2(in_, {}), out_);
+  EXPECT_EQ(checkpoint.config.mixer.kind, MixerKind::kDotProduct);
+  EXPECT_EQ(checkpoint.config.mixer.heads, 4);
+  EXPECT_EQ(checkpoint.config.max_seq_len, 128);
+  EXPECT_TRUE(checkpoint.config.tie_embeddings);
+  const std::vector<int32_t> tokens = Ids(Expected("tokens"));
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("dot_product.expected")), kLogProbability);
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("dot_product.package")), kLogProbability);
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("dot_product.expected"), 1), kLogProbability);
+}
+
+TEST_F(Gpt2Test, GivesThePackagesLogProbabilitiesWithBlockLocalAttention) {
+  const Checkpoint checkpoint = WriteAndRead(ImportGpt2(in_, block_local_), out_);
+  EXPECT_EQ(checkpoint.config.mixer.kind, MixerKind::kBlockLocal);
+  EXPECT_EQ(checkpoint.config.mixer.block_size, 8);
+  EXPECT_TRUE(checkpoint.config.mixer.global_token);
+  EXPECT_FALSE(checkpoint.config.mixer.full_decode);
+  const std::vector<int32_t> tokens = Ids(Expected("tokens"));
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("block_local.expected")), kLogProbability);
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("block_local.package")), kLogProbability);
+  // Decode equals prefill, which in the package it does not.
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("block_local.expected"), 17), kLogProbability);
+}
+
+TEST_F(Gpt2Test, GeneratesAsThePackageDoesWithFullDecode) {
+  block_local_.full_decode = true;
+  WriteAndRead(ImportGpt2(in_, block_local_), out_);
+  const std::vector<int32_t> tokens = Ids(Expected("tokens"));
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("generated.expected"), 17), kLogProbability);
+  EXPECT_LE(ScoreDistance(out_, tokens, Expected("generated.package"), 17), kLogProbability);
+}
+
+TEST_F(Gpt2Test, CopiesTheTokenizer) {
+  WriteAndRead(ImportGpt2(in_, {}), out_);
+  const auto tokenizer = LoadTokenizer("bpe", out_, 260);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->eos_id(), 259);
+  EXPECT_EQ(*(*tokenizer)->Encode(cases_.metadata.at("text")), Ids(Expected("tokens")));
+}
+
+TEST_F(Gpt2Test, TakesNamesWithoutPrefixAndBuffersAndTheTiedHead) {
+  TensorMap other;
+  for (const auto& [name, tensor] : weights_) {
+    other[name.substr(std::string("transformer.").size())] = tensor;
+  }
+  const auto prefixed = ImportGpt2(in_, {});
+  ASSERT_TRUE(prefixed.ok()) << prefixed.status();
+  other["h.0.attn.bias"] = at::ones({1, 1, 128, 128}, at::kBool);
+  other["h.1.attn.masked_bias"] = at::ones({}, at::kFloat);
+  other["lm_head.weight"] = other.at("wte.weight").clone();
+  const auto plain = WithWeights(other);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  ASSERT_EQ(plain->tensors.size(), prefixed->tensors.size());
+  for (const auto& [name, tensor] : prefixed->tensors) {
+    EXPECT_TRUE(tensor.equal(plain->tensors.at(name))) << name;
+  }
+}
+
+TEST_F(Gpt2Test, KeepsAHeadOfItsOwn) {
+  TensorMap other = weights_;
+  other["lm_head.weight"] = at::ones({260, 32});
+  EXPECT_TRUE(Refuses(WithWeights(other).status(), "tensor 'lm_head.weight': differs"));
+  const auto untied = WithConfig("tie_word_embeddings", false);
+  ASSERT_TRUE(untied.ok()) << untied.status();
+  EXPECT_FALSE(untied->config.tie_embeddings);
+  EXPECT_TRUE(untied->tensors.at("head.weight").equal(other.at("lm_head.weight")));
+  EXPECT_TRUE(Refuses(WithWeights(weights_).status(), "tensor 'lm_head.weight': is missing"));
+}
+
+TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
+  const auto refuses = [this](const std::string& key, const Json& value,
+                              const std::string& message) {
+    EXPECT_TRUE(Refuses(WithConfig(key, value).status(), "config.json: " + message));
+  };
+  refuses("model_type", "gptj", "model_type: must be gpt2, got 'gptj'");
+  refuses("activation_function", "silu", "activation_function: must be gelu_new");
+  refuses("scale_attn_weights", false, "scale_attn_weights: only true is supported");
+  refuses("scale_attn_by_inverse_layer_idx", true,
+          "scale_attn_by_inverse_layer_idx: only false is supported");
+  refuses("add_cross_attention", true, "add_cross_attention: only false is supported");
+  refuses("n_head", 0, "n_head: must be a positive size");
+  refuses("n_embd", "32", "n_embd: must be a positive size, got string");
+  refuses("n_layer", nullptr, "n_layer: must be a positive size, got null");
+  refuses("layer_norm_epsilon", "x", "layer_norm_epsilon: must be a number");
+  Json config = config_;
+  config.erase("n_positions");
+  WriteBytes(in_ + "/config.json", config.dump());
+  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "config.json: n_positions: missing"));
+  WriteBytes(in_ + "/config.json", "[]");
+  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "config.json: must be an object"));
+  WriteBytes(in_ + "/config.json", "{");
+  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "config.json: config is not valid JSON"));
+  const auto heads = WithConfig("n_head", 5);
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  EXPECT_TRUE(Refuses(WriteImport(out_, *heads), "mixer.heads: must divide"));
+}
+
+TEST_F(Gpt2Test, NamesTheTensorThatItCannotTake) {
+  TensorMap damaged = weights_;
+  damaged.erase("transformer.h.1.ln_2.bias");
+  EXPECT_TRUE(Refuses(WithWeights(damaged).status(),
+                      "model.safetensors: tensor 'transformer.h.1.ln_2.bias': is missing"));
+  damaged = weights_;
+  damaged["transformer.h.0.mlp.c_fc.weight"] = at::zeros({128, 32});
+  EXPECT_TRUE(Refuses(WithWeights(damaged).status(),
+                      "tensor 'transformer.h.0.mlp.c_fc.weight': has shape [128, 32], expected "
+                      "[32, 128]"));
+  damaged = weights_;
+  damaged["transformer.h.2.ln_1.bias"] = at::zeros({32});
+  EXPECT_TRUE(
+      Refuses(WithWeights(damaged).status(), "tensor 'transformer.h.2.ln_1.bias': has no place"));
+}
+
+TEST_F(Gpt2Test, SaysWhichFilesItMisses) {
+  std::filesystem::remove(in_ + "/merges.txt");
+  EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
+  std::filesystem::remove(in_ + "/vocab.json");
+  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "the vocabulary has 260 tokens: needs "));
+  std::filesystem::remove(in_ + "/model.safetensors");
+  EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
+  std::filesystem::remove(in_ + "/config.json");
+  EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(Gpt2Test, WritesAllOrNothing) {
+  const auto import = ImportGpt2(in_, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  std::filesystem::create_directory(out_);
+  ASSERT_TRUE(WriteImport(out_ + "/", *import).ok());  // an empty folder is as good as none
+  EXPECT_EQ(WriteImport(out_, *import).code(), absl::StatusCode::kAlreadyExists);
+  Import incomplete = *import;
+  incomplete.tensors.erase("norm.bias");
+  EXPECT_FALSE(WriteImport(folder_.File("other"), incomplete).ok());
+  EXPECT_FALSE(WriteImport(folder_.File("no/such/place"), *import).ok());
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    EXPECT_TRUE(entry.path() == in_ || entry.path() == out_) << entry.path();
+  }
+}
+
+// Two layers, keys and values of 32 floats: 512 bytes per token, more only for alignment.
+TEST_F(Gpt2Test, InspectTellsHowTheStateGrows) {
+  WriteAndRead(ImportGpt2(in_, {}), out_);
+  const auto inspection = Inspect(out_);
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  EXPECT_EQ(inspection->state_bytes_per_token, 2 * 2 * 32 * 4);
+  EXPECT_GE(inspection->state_bytes, 128 * inspection->state_bytes_per_token);
+  EXPECT_LT(inspection->state_bytes, 2 * 128 * inspection->state_bytes_per_token);
+  EXPECT_EQ(inspection->parameters,
+            260 * 32 + 128 * 32 +
+                2 * (4 * 32 + 32 * 96 + 96 + 32 * 32 + 32 + 32 * 128 + 128 + 128 * 32 + 32) + 64);
+  EXPECT_EQ(inspection->weight_bytes, 4 * inspection->parameters);
+  EXPECT_EQ(inspection->tokenizer_size, 260);
+  EXPECT_EQ(inspection->eos_id, 259);
+  const Json json = Json::parse(InspectionJson(*inspection));
+  EXPECT_EQ(json["state_bytes_per_sequence"], inspection->state_bytes);
+  EXPECT_EQ(json["mixer"]["kind"], "dot_product");
+  EXPECT_EQ(json["tokenizer"]["eos_id"], 259);
+}
+
+TEST_F(Gpt2Test, InspectNamesWhatIsWrong) {
+  WriteAndRead(ImportGpt2(in_, {}), out_);
+  std::filesystem::remove(out_ + "/merges.txt");
+  EXPECT_EQ(Inspect(out_).status().code(), absl::StatusCode::kNotFound);
+  TensorMap tensors = ReadSafetensors(out_ + "/model.safetensors")->tensors;
+  tensors.erase("norm.bias");
+  ASSERT_TRUE(WriteSafetensors(out_ + "/model.safetensors", tensors).ok());
+  const absl::Status status = Inspect(out_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status.message(), out_ + "/model.safetensors: norm.bias is missing");
+  EXPECT_EQ(Inspect(in_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Inspect(folder_.File("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace aft

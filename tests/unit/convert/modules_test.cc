@@ -1,0 +1,276 @@
+// AFT modules of labml_nn and aft_pytorch: from the packages' own state_dicts to a checkpoint that
+// gives the packages' outputs, and every refusal.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ATen/ops/full.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/zeros.h"
+#include "gtest/gtest.h"
+#include "model/convert/aft_pytorch.h"
+#include "model/convert/labml.h"
+#include "tests/parity/goldens.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+constexpr int64_t kLengths[] = {1, 7, 8, 9, 64};  // 1, s - 1, s, s + 1, the most there may be
+
+struct AftPytorchCase {
+  std::string name;
+  MixerKind kind;
+  std::optional<int64_t> window;
+};
+
+class AftPytorchImportTest : public testing::TestWithParam<AftPytorchCase> {};
+
+TEST_P(AftPytorchImportTest, GivesThePackagesOutputs) {
+  const TempFolder folder;
+  const Checkpoint checkpoint =
+      WriteAndRead(ImportAftPytorch(ReadGoldens(GetParam().name).tensors, GetParam().window),
+                   folder.File("out"));
+  EXPECT_EQ(checkpoint.config.architecture, Architecture::kMixer);
+  EXPECT_EQ(checkpoint.config.mixer.kind, GetParam().kind);
+  EXPECT_FALSE(checkpoint.config.mixer.causal);
+  // AFTSimple has no table by position, and so no limit.
+  const bool limited = GetParam().kind != MixerKind::kAftSimple;
+  EXPECT_EQ(checkpoint.config.max_seq_len, limited ? 64 : 0);
+  const TensorMap cases = ReadGoldens(GetParam().name + ".cases").tensors;
+  for (const int64_t t : kLengths) {
+    const at::Tensor y = EncodeModule(checkpoint, cases.at("x").narrow(0, 0, t));
+    EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), kLayer)) << t;
+    EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), kLayer)) << t;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Goldens, AftPytorchImportTest,
+    testing::Values(AftPytorchCase{"aft_pytorch_full_16", MixerKind::kAftFull, std::nullopt},
+                    AftPytorchCase{"aft_pytorch_full_32", MixerKind::kAftFull, std::nullopt},
+                    AftPytorchCase{"aft_pytorch_simple_16", MixerKind::kAftSimple, std::nullopt},
+                    AftPytorchCase{"aft_pytorch_simple_32", MixerKind::kAftSimple, std::nullopt},
+                    AftPytorchCase{"aft_pytorch_local_16", MixerKind::kAftLocal, 8},
+                    AftPytorchCase{"aft_pytorch_local_32", MixerKind::kAftLocal, 8}),
+    [](const auto& param_info) { return param_info.param.name; });
+
+class LabmlImportTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(LabmlImportTest, GivesThePackagesOutputs) {
+  const TempFolder folder;
+  const Checkpoint checkpoint =
+      WriteAndRead(ImportLabml(ReadGoldens(GetParam()).tensors, {}), folder.File("out"));
+  EXPECT_EQ(checkpoint.config.architecture, Architecture::kMixer);
+  EXPECT_EQ(checkpoint.config.mixer.kind, MixerKind::kAftLocal);
+  EXPECT_TRUE(checkpoint.config.mixer.causal);
+  EXPECT_EQ(checkpoint.config.mixer.window, 8);
+  EXPECT_EQ(checkpoint.config.max_seq_len, 64);
+  EXPECT_EQ(checkpoint.config.qkv_bias, GetParam() != "labml_aft_local_nobias");
+  const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
+  for (const int64_t t : kLengths) {
+    const at::Tensor x = cases.at("x").narrow(0, 0, t);
+    for (const at::Tensor& y :
+         {RunModule(checkpoint, x, t), RunModule(checkpoint, x, 1), EncodeModule(checkpoint, x)}) {
+      EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), kLayer)) << t;
+      EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), kLayer)) << t;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, LabmlImportTest,
+                         testing::Values("labml_aft_local", "labml_aft_local_nobias"),
+                         [](const auto& param_info) { return param_info.param; });
+
+// The same band, by another way than the importer's: one element at a time.
+TEST(BandTest, OnlyTheBandOfThePositionBiasIsKept) {
+  TensorMap state = ReadGoldens("labml_aft_local").tensors;
+  const at::Tensor bias = state.at("pos_bias");
+  const auto causal = ImportLabml(state, {});
+  ASSERT_TRUE(causal.ok()) << causal.status();
+  const at::Tensor& band = causal->tensors.at("layers.0.mixer.w.band");
+  ASSERT_EQ(band.sizes(), (at::IntArrayRef{64, 8}));
+  TensorMap pytorch = ReadGoldens("aft_pytorch_local_16").tensors;
+  const at::Tensor w = pytorch.at("wbias");
+  const auto both_ways = ImportAftPytorch(pytorch, 8);
+  ASSERT_TRUE(both_ways.ok()) << both_ways.status();
+  const at::Tensor& wide = both_ways->tensors.at("layers.0.mixer.w.band");
+  ASSERT_EQ(wide.sizes(), (at::IntArrayRef{64, 15}));
+  for (int64_t t = 0; t < 64; ++t) {
+    for (int64_t key = 0; key < 64; ++key) {
+      if (t - key >= 0 && t - key < 8) {
+        EXPECT_EQ(band[t][t - key].item<float>(), bias[t][key].item<float>());
+      }
+      if (t - key > -8 && t - key < 8) {
+        EXPECT_EQ(wide[t][t - key + 7].item<float>(), w[t][key].item<float>());
+      }
+    }
+  }
+  EXPECT_EQ(band[0][1].item<float>(), 0.0F);  // there is no key -1
+}
+
+TEST(BandTest, GarbageOutsideOfTheBandChangesNothing) {
+  const TempFolder folder;
+  TensorMap state = ReadGoldens("aft_pytorch_local_16").tensors;
+  const Checkpoint before = WriteAndRead(ImportAftPytorch(state, 8), folder.File("before"));
+  // What the package's own forward pass leaves in the state_dict: zeros there.
+  state["wbias"] = ReadGoldens("aft_pytorch_local_16.cases").tensors.at("wbias_after_forward");
+  const Checkpoint after = WriteAndRead(ImportAftPytorch(state, 8), folder.File("after"));
+  for (const auto& [name, tensor] : before.tensors) {
+    EXPECT_TRUE(tensor.equal(after.tensors.at(name))) << name;
+  }
+}
+
+TEST(BandTest, WindowsOfNothingAndOfEverything) {
+  const TempFolder folder;
+  const TensorMap state = ReadGoldens("aft_pytorch_local_16").tensors;
+  const at::Tensor x = ReadGoldens("aft_pytorch_local_16.cases").tensors.at("x");
+  const Checkpoint none = WriteAndRead(ImportAftPytorch(state, 0), folder.File("none"));
+  EXPECT_EQ(none.tensors.count("layers.0.mixer.w.band"), 0U);
+  TensorMap simple = state;
+  simple.erase("wbias");
+  const Checkpoint as_simple =
+      WriteAndRead(ImportAftPytorch(simple, std::nullopt), folder.File("simple"));
+  EXPECT_TRUE(Close(EncodeModule(none, x), EncodeModule(as_simple, x), kLayer));
+  const Checkpoint full = WriteAndRead(ImportAftPytorch(state, std::nullopt), folder.File("full"));
+  for (const int64_t window : {64, 1000}) {
+    const Checkpoint all =
+        WriteAndRead(ImportAftPytorch(state, window), folder.File(std::to_string(window)));
+    EXPECT_EQ(all.config.mixer.window, 64);
+    EXPECT_TRUE(Close(EncodeModule(all, x), EncodeModule(full, x), kLayer));
+  }
+}
+
+TEST(SourceTypesTest, HalvesAndDoublesBecomeFp32) {
+  const TensorMap state = ReadGoldens("labml_aft_local").tensors;
+  for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    TensorMap converted = state;
+    for (auto& [name, tensor] : converted) {
+      if (tensor.is_floating_point()) tensor = tensor.to(type);
+    }
+    const auto import = ImportLabml(converted, {});
+    ASSERT_TRUE(import.ok()) << import.status();
+    for (const auto& [name, tensor] : import->tensors) {
+      EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+      EXPECT_TRUE(tensor.is_contiguous()) << name;
+    }
+    EXPECT_TRUE(import->tensors.at("layers.0.mixer.out.weight")
+                    .equal(state.at("output.weight").to(type).to(at::kFloat)));
+  }
+}
+
+// ---- Refusals
+// ------------------------------------------------------------------------------------
+
+struct Damage {
+  std::string name;  // the test's
+  std::function<void(TensorMap&)> apply;
+  std::string message;
+};
+
+class LabmlRefusalTest : public testing::TestWithParam<Damage> {};
+
+TEST_P(LabmlRefusalTest, NamesTheTensor) {
+  TensorMap state = ReadGoldens("labml_aft_local").tensors;
+  GetParam().apply(state);
+  EXPECT_TRUE(Refuses(ImportLabml(state, {}).status(), GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Damages, LabmlRefusalTest,
+    testing::Values(
+        Damage{"MissingWeight", [](TensorMap& s) { s.erase("value.weight"); },
+               "tensor 'value.weight': is missing"},
+        Damage{"MissingQuery", [](TensorMap& s) { s.erase("query.weight"); },
+               "tensor 'query.weight': is missing"},
+        Damage{"MissingBias", [](TensorMap& s) { s.erase("key.bias"); },
+               "tensor 'key.bias': is missing"},
+        Damage{"MissingQueryBias", [](TensorMap& s) { s.erase("query.bias"); },
+               "tensors 'key.bias', 'value.bias': have no place"},
+        Damage{"MissingOutputBias", [](TensorMap& s) { s.erase("output.bias"); },
+               "tensor 'output.bias': is missing"},
+        Damage{"MissingPositions", [](TensorMap& s) { s.erase("pos_bias"); },
+               "tensor 'pos_bias': is missing"},
+        Damage{"MissingMask", [](TensorMap& s) { s.erase("local_mask"); },
+               "tensor 'local_mask': is missing: the window must be given"},
+        Damage{"WrongShape",
+               [](TensorMap& s) {
+                 s["key.weight"] = at::zeros({31, 32});
+               },
+               "tensor 'key.weight': has shape [31, 32], expected [32, 32]"},
+        Damage{"WrongRank", [](TensorMap& s) { s["query.weight"] = at::zeros({32}); },
+               "tensor 'query.weight': has shape [32], expected [any, any]"},
+        Damage{"Empty",
+               [](TensorMap& s) {
+                 s["query.weight"] = at::zeros({0, 32});
+               },
+               "tensor 'query.weight': has shape [0, 32]"},
+        Damage{"NotSquare",
+               [](TensorMap& s) {
+                 s["pos_bias"] = at::zeros({64, 63});
+               },
+               "tensor 'pos_bias': has shape [64, 63], expected as many rows as columns"},
+        Damage{"MaskShape",
+               [](TensorMap& s) {
+                 s["local_mask"] = at::ones({63, 63}, at::kBool);
+               },
+               "tensor 'local_mask': has shape [63, 63], expected [64, 64]"},
+        Damage{"MaskNoBand", [](TensorMap& s) { s["local_mask"][40][3].fill_(true); },
+               "tensor 'local_mask': is not a band as wide as its first row says, 8"},
+        Damage{"MaskOfFloats",
+               [](TensorMap& s) { s["local_mask"] = s["local_mask"].to(at::kFloat); },
+               "tensor 'local_mask': holds Float, expected Bool"},
+        Damage{"Integers", [](TensorMap& s) { s["key.bias"] = s["key.bias"].to(at::kLong); },
+               "tensor 'key.bias': holds Long, expected floats"},
+        Damage{"NotANumber", [](TensorMap& s) { s["key.bias"][3].fill_(std::nan("")); },
+               "tensor 'key.bias': holds a value that is not finite"},
+        Damage{"TooLargeForFp32",
+               [](TensorMap& s) { s["key.bias"] = at::full({32}, 1e300, at::kDouble); },
+               "tensor 'key.bias': holds a value that is not finite"},
+        Damage{"Surplus", [](TensorMap& s) { s["gate.weight"] = at::zeros({2}); },
+               "tensor 'gate.weight': has no place"},
+        Damage{"Nothing", [](TensorMap& s) { s.clear(); }, "tensor 'query.weight': is missing"}),
+    [](const auto& param_info) { return param_info.param.name; });
+
+TEST(LabmlRefusalTest, TheWindowMustBeThatOfTheMask) {
+  TensorMap state = ReadGoldens("labml_aft_local").tensors;
+  LabmlOptions options;
+  options.window = 8;
+  EXPECT_TRUE(ImportLabml(state, options).ok());
+  options.window = 9;
+  EXPECT_TRUE(Refuses(ImportLabml(state, options).status(),
+                      "tensor 'local_mask': has a window of 8, but --window is 9"));
+  state.erase("local_mask");
+  const auto import = ImportLabml(state, options);
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_EQ(import->config.mixer.window, 9);
+  options.chars_path = "chars.json";
+  EXPECT_TRUE(Refuses(ImportLabml(state, options).status(), "--chars"));
+}
+
+TEST(AftPytorchRefusalTest, NamesTheTensor) {
+  const TensorMap state = ReadGoldens("aft_pytorch_local_16").tensors;
+  TensorMap damaged = state;
+  damaged.erase("to_k.weight");
+  EXPECT_TRUE(Refuses(ImportAftPytorch(damaged, 8).status(), "tensor 'to_k.weight': is missing"));
+  damaged = state;
+  damaged["project.weight"] = at::zeros({16, 32});
+  EXPECT_TRUE(Refuses(ImportAftPytorch(damaged, 8).status(),
+                      "tensor 'project.weight': has shape [16, 32], expected [32, 16]"));
+  damaged = state;
+  damaged["wbias"] = at::zeros({64, 60});
+  EXPECT_TRUE(Refuses(ImportAftPytorch(damaged, 8).status(),
+                      "tensor 'wbias': has shape [64, 60], expected as many rows as columns"));
+  damaged = state;
+  damaged["extra"] = at::zeros({1});
+  EXPECT_TRUE(Refuses(ImportAftPytorch(damaged, 8).status(), "tensor 'extra': has no place"));
+  damaged = state;
+  damaged.erase("wbias");
+  EXPECT_TRUE(Refuses(ImportAftPytorch(damaged, 8).status(),
+                      "tensor 'wbias': is missing: an AFTSimple, which has no window"));
+}
+
+}  // namespace
+}  // namespace aft
