@@ -53,7 +53,12 @@ void CopyRow(const MixerConfig& config, const MixerTables& tables, int64_t t, in
 
 kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables) {
   const int64_t window = EffectiveWindow(config);
-  if (window == 0) return {};
+  if (window == 0) {
+    if (config.causal) return {};
+    // The bidirectional kernel needs the current token's place between those before and after it.
+    constexpr float kNone = 0;
+    return {&kNone, 1, 1, /*only_past=*/false};
+  }
   const int64_t columns = config.causal ? window : 2 * window - 1;
   const int64_t rows = std::max<int64_t>(config.band_rows, 1);
   const bool zero_beyond = config.length_policy == LengthPolicy::kZero;

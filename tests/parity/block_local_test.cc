@@ -1,6 +1,7 @@
 // Block-local attention against lsg_converter's BlockLocalSelfAttention.
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct Form {
     return config;
   }
   MixerRun Run() const { return MixerRun(config(), kHid, {}, kTokens); }
+
+  friend void PrintTo(const Form& form, std::ostream* out) { *out << form.name(); }
 };
 
 class BlockLocalTest : public testing::TestWithParam<Form> {
@@ -100,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, BlockLocalTest,
 TEST(BlockLocalDifferenceTest, PaddingOnTheLeftIsSeenByNoOneHereOnly) {
   const TensorMap goldens = ReadGoldens("block_local").tensors;
   const at::Tensor y =
-      Form{false, true}.Run().Encode(goldens.at("packed")[0], {kTokens}, goldens.at("left.mask"));
+      Form{true, true}.Run().Encode(goldens.at("packed")[0], {kTokens}, goldens.at("left.mask"));
   const at::Tensor text = y.narrow(0, 3, kTokens - 3);
   EXPECT_TRUE(Close(text, goldens.at("left.expected"), kCore));
   // The package shows the first token to all, although it is padding.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct OperatorCase {
   std::string name;
   MixerConfig config;
   int64_t grid_width = 0;
+
+  friend void PrintTo(const OperatorCase& golden, std::ostream* out) { *out << golden.name; }
 };
 
 // All of them, by name.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,8 @@ struct AftPytorchCase {
   std::string name;
   MixerKind kind;
   int64_t window;
+
+  friend void PrintTo(const AftPytorchCase& module, std::ostream* out) { *out << module.name; }
 };
 
 class AftPytorchTest : public testing::TestWithParam<AftPytorchCase> {};
