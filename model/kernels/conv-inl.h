@@ -66,7 +66,7 @@ class ConvSpreadOne {
   const int64_t head_;
 };
 
-// Rings are fp32 or bf16.
+// Rings are fp32 or bf16; what goes into a bf16 ring has been rounded.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadRing(D d, const float* p) {
   return hn::LoadU(d, p);
@@ -82,6 +82,22 @@ HWY_INLINE void StoreRing(D d, hn::Vec<D> x, float* p) {
 template <class D>
 HWY_INLINE void StoreRing(D d, hn::Vec<D> x, uint16_t* p) {
   StoreBf16(d, x, p);
+}
+
+// fn(tag, i) for vectors that cover [0, n) exactly.
+template <class Fn>
+HWY_INLINE void ConvCover(int64_t n, const Fn& fn) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) fn(d, i);
+  for (; i + 4 <= n; i += 4) fn(hn::CappedTag<float, 4>(), i);
+  for (; i < n; ++i) fn(hn::CappedTag<float, 1>(), i);
+}
+
+template <class From, class To>
+HWY_INLINE void ConvCopy(const From* from, To* to, int64_t n) {
+  ConvCover(n, [&](auto d, int64_t i) HWY_ATTR { StoreRing(d, LoadRing(d, from + i), to + i); });
 }
 
 }  // namespace HWY_NAMESPACE

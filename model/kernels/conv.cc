@@ -50,7 +50,7 @@ class ConvUnit {
     const int64_t end = row_.position + row_.length;
     if (pack) {
       EachPacked(std::max<int64_t>(row_.position - layout_.rows, 0), row_.position,
-                 [](Ring* ring, float* packed, int64_t n) { CopyRow(ring, packed, n); });
+                 [](Ring* ring, float* packed, int64_t n) { ConvCopy(ring, packed, n); });
     }
     for (int64_t i = 0; i < row_.length; i += layout_.block) {
       RunBlock(i, std::min(i + layout_.block, row_.length), pack);
@@ -58,7 +58,7 @@ class ConvUnit {
     heads_.Finish();
     if (pack) {
       EachPacked(std::max(end - layout_.rows, row_.position), end,
-                 [](Ring* ring, const float* packed, int64_t n) { CopyRow(packed, ring, n); });
+                 [](Ring* ring, const float* packed, int64_t n) { ConvCopy(packed, ring, n); });
     }
   }
 

@@ -52,11 +52,11 @@ struct ConvStateLayout {
   int64_t RingFloats(int64_t numbers) const { return bf16 ? (numbers + 1) / 2 : numbers; }
 };
 
-// Work is cut into units of one row and as many whole heads as fit into kConvTile channels, at
-// least one.
+// Work is cut into units of one row and as many whole heads as fit into kConvTile channels, or as
+// fill a vector where those are more: up to kConvTile.
 inline constexpr int64_t kConvTile = 64;
 inline int64_t ConvHeadsPerUnit(int64_t hid, int64_t heads) {
-  return std::clamp<int64_t>(kConvTile * heads / hid, 1, heads);
+  return std::clamp<int64_t>(kConvTile * heads / hid, std::min(kConvPad, heads), heads);
 }
 inline int64_t ConvUnits(int64_t hid, int64_t heads, int64_t rows) {
   const int64_t per_unit = ConvHeadsPerUnit(hid, heads);

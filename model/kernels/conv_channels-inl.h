@@ -65,10 +65,10 @@ class ConvChannels {
       v[i] = row_.Masked(token) ? hn::Zero(d_) : Load(in, i);
       if (params_.bf16_ring) v[i] = RoundToBf16(d_, v[i]);
       num[i] = hn::Mul(spread_(table, i), n[i]);
-      num[i] = hn::MulAdd(spread_(table + row_.heads, i), v[i], num[i]);
+      num[i] = hn::MulAdd(spread_(table + layout_.stride, i), v[i], num[i]);
     }
-    const float* weights = table + 2 * row_.heads;
-    for (int64_t r = 0; r < std::min(t, layout_.rows); ++r, weights += row_.heads) {
+    const float* weights = table + 2 * layout_.stride;
+    for (int64_t r = 0; r < std::min(t, layout_.rows); ++r, weights += layout_.stride) {
       PrefetchNext(r);
       for (int i = 0; i < kVectors; ++i) {
         num[i] = hn::MulAdd(spread_(weights, i), RingRow(r, i), num[i]);

@@ -230,18 +230,9 @@ class ConvEncodeUnit {
     return any;
   }
 
-  // fn(tag, c) for vectors that cover the columns [0, n) exactly.
-  template <class Fn>
-  static HWY_INLINE void Cover(int64_t n, const Fn& fn) {
-    int64_t c = 0;
-    for (; c + Lanes() <= n; c += Lanes()) fn(D(), c);
-    for (; c + 4 <= n && Lanes() > 4; c += 4) fn(hn::CappedTag<float, 4>(), c);
-    for (; c < n; ++c) fn(hn::CappedTag<float, 1>(), c);
-  }
-
   // `n` channels of the unit from `channel` on.
   void RunTile(int64_t channel, int64_t n) const {
-    Cover(n, [&](auto d, int64_t c) HWY_ATTR {
+    ConvCover(n, [&](auto d, int64_t c) HWY_ATTR {
       const ConvSpread<1, decltype(d)> spread(d, channel + c, head_width_);
       for (int64_t j = 0; j < filter_; ++j) {
         const float* tap = params_.weight + j * params_.heads + sequence_.head;
@@ -254,7 +245,7 @@ class ConvEncodeUnit {
       });
     });
     Convolve(value_, weight_, kConvTile, outside_, n, num_);
-    Cover(n, [&](auto d, int64_t c) HWY_ATTR {
+    ConvCover(n, [&](auto d, int64_t c) HWY_ATTR {
       const ConvSpread<1, decltype(d)> spread(d, channel + c, head_width_);
       for (int64_t t = 0; t < sequence_.tokens; ++t) {
         const float* q = sequence_.q + t * sequence_.packed_stride + channel + c;

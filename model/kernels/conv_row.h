@@ -1,9 +1,7 @@
 #ifndef AFT_MODEL_KERNELS_CONV_ROW_H_
 #define AFT_MODEL_KERNELS_CONV_ROW_H_
 
-#include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "model/kernels/conv.h"
 
@@ -14,30 +12,32 @@ namespace aft::kernels {
 inline constexpr int64_t kConvBlock = 8;     // tokens of a prompt between heads and channels
 inline constexpr int64_t kConvPackFrom = 8;  // tokens from which the rings are worth a packed copy
 
-// A thread's scratch, in floats. Rows of numbers per head are read as whole vectors, hence the
-// pads.
+// A thread's scratch, in floats.
 struct ConvScratch {
   explicit ConvScratch(const ConvParams& params)
       : heads(ConvHeadsPerUnit(params.hid, params.heads)),
+        stride((heads + kConvPad - 1) / kConvPad * kConvPad),
         tiles((heads * params.head_width() + kConvTile - 1) / kConvTile),
         block(tiles > 1 ? kConvBlock : 1),
         rows(params.taps - 1) {}
 
   int64_t KRing() const { return 0; }
-  int64_t VRing() const { return rows * heads + kConvPad; }
+  int64_t VRing() const { return rows * stride; }
   int64_t Tables() const { return VRing() + tiles * rows * kConvTile; }
-  int64_t PerHead(int i) const { return Tables() + block * TableFloats() + i * (heads + kConvPad); }
-  int64_t Floats() const { return PerHead(5); }
+  int64_t PerHead(int i) const { return Tables() + block * TableFloats() + i * stride; }
+  // ConvSpread reads a whole vector from a row's last head on.
+  int64_t Floats() const { return PerHead(4) + kConvPad; }
 
-  int64_t Den() const { return (rows + 2) * heads; }
-  int64_t Keep() const { return Den() + heads + kConvPad; }
-  int64_t Add() const { return Keep() + heads + kConvPad; }
-  int64_t TableFloats() const { return Add() + heads + kConvPad; }
+  int64_t Den() const { return (rows + 2) * stride; }
+  int64_t Keep() const { return Den() + stride; }
+  int64_t Add() const { return Keep() + stride; }
+  int64_t TableFloats() const { return Add() + stride; }
 
-  int64_t heads;  // per unit
-  int64_t tiles;  // of a unit's channels
-  int64_t block;  // tokens whose tables are held at once
-  int64_t rows;   // of the rings
+  int64_t heads;   // per unit
+  int64_t stride;  // of rows of numbers per head
+  int64_t tiles;   // of a unit's channels
+  int64_t block;   // tokens whose tables are held at once
+  int64_t rows;    // of the rings
 };
 
 // One row of the batch and the channels of one unit; pointers are to the unit's first.
@@ -68,19 +68,6 @@ struct ConvRings {
   int64_t next_k;  // numbers from here to the rings of the unit that comes after; 0: no fetching
   int64_t next_v;
 };
-
-// Copies between a ring and fp32; what goes into a bf16 ring has been rounded.
-inline void CopyRow(const float* from, float* to, int64_t n) {
-  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
-}
-inline void CopyRow(const uint16_t* from, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = std::bit_cast<float>(uint32_t{from[i]} << 16U);
-}
-inline void CopyRow(const float* from, uint16_t* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16U);
-  }
-}
 
 }  // namespace aft::kernels
 
