@@ -16,9 +16,11 @@ namespace aft::kernels {
 // (github.com/ccdv-ai/convert_checkpoint_to_lsg).
 enum class Score {
   kDot,       // scale * (q . k)
-  kCosine,    // softplus(b_t) * cos(q, k); 0 when q or k is zero
+  kCosine,    // softplus(b_t) * cos(q, k); lengths count as at least kShortestLength
   kAdditive,  // sum_i w_i tanh(q_i + k_i)
 };
+
+inline constexpr double kShortestLength = 1e-6;
 
 struct AttentionParams {
   Score score = Score::kDot;

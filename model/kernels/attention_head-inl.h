@@ -31,7 +31,7 @@ struct HeadKeys {
   float* first_v;
 };
 
-// 1 / |x|, or 0 for a zero vector. In float64 nothing overflows; eight sums make vectors.
+// 1 / |x|. In float64 nothing overflows; eight sums make vectors.
 inline float InverseLength(const float* x, int64_t width) {
   double sums[8] = {};
   int64_t i = 0;
@@ -44,7 +44,7 @@ inline float InverseLength(const float* x, int64_t width) {
   double sum = 0;
   for (; i < width; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   for (const double part : sums) sum += part;
-  return sum == 0.0 ? 0.0F : static_cast<float>(1.0 / std::sqrt(sum));
+  return static_cast<float>(1.0 / std::max(std::sqrt(sum), kShortestLength));
 }
 
 inline float Softplus(float x) { return std::max(x, 0.0F) + std::log1p(std::exp(-std::abs(x))); }

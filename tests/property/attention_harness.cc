@@ -22,7 +22,7 @@ const float* At(const std::vector<float>& matrix, int64_t i) {
 double Length(const float* x, int64_t width) {
   double sum = 0;
   for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return std::sqrt(sum);
+  return std::max(std::sqrt(sum), 1e-6);
 }
 
 // Adds |terms| of the score's sum to *size.
@@ -31,8 +31,7 @@ double ScoreOf(const AttentionLayer& layer, const float* q, const float* k, int6
   const int64_t width = layer.params.score_width;
   double factor = layer.params.scale;
   if (layer.kind == AttentionKind::kCosine) {
-    const double lengths = Length(q, width) * Length(k, width);
-    factor = lengths == 0 ? 0 : std::log1p(std::exp(strength)) / lengths;
+    factor = std::log1p(std::exp(strength)) / (Length(q, width) * Length(k, width));
   }
   double score = 0;
   *size = 0;
