@@ -1,3 +1,5 @@
+#include "model/mixers/aft_conv_train.h"
+
 #include <algorithm>
 #include <limits>
 #include <tuple>
@@ -9,7 +11,6 @@
 #include "ATen/ops/softmax.h"
 #include "ATen/ops/std.h"
 #include "model/kernels/ragged_batch.h"
-#include "model/mixers/aft_dense.h"
 #include "model/mixers/aft_parallel.h"
 #include "model/mixers/aft_sums.h"
 #include "model/mixers/band_bias.h"

@@ -11,11 +11,6 @@ namespace aft {
 at::Tensor AftDense(const MixerConfig& config, const at::Tensor& packed, const MixerTables& tables,
                     const TrainFormOptions& options);
 
-// AFT-conv, eq. 6 and 8: causal in tiles like AftParallel, bidirectional and on a grid with weights
-// for every pair of tokens.
-at::Tensor AftConvTrain(const MixerConfig& config, const at::Tensor& packed,
-                        const MixerTables& tables, const TrainFormOptions& options);
-
 }  // namespace aft
 
 #endif  // AFT_MODEL_MIXERS_AFT_DENSE_H_

@@ -1,6 +1,7 @@
 #include "model/mixers/train_form.h"
 
 #include "base/check.h"
+#include "model/mixers/aft_conv_train.h"
 #include "model/mixers/aft_dense.h"
 #include "model/mixers/attention_train.h"
 #include "model/mixers/band_bias.h"
