@@ -1,7 +1,7 @@
 // aft-convert: describes checkpoints, and makes them from other packages' weights.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -26,8 +26,10 @@ struct Flags {
   std::string out;
   bool json = false;
   LabmlOptions labml;
+  std::string activation = "relu";
   std::optional<int64_t> window;
   Gpt2Options gpt2;
+  std::string attention = "dot_product";
 };
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -89,12 +91,9 @@ int Run(int argc, char** argv) {
   labml.add_option(
       "--chars", flags.labml.chars_path,
       "A language model's vocabulary: a JSON array of characters, in the order of ids");
-  const std::map<std::string, Activation> activations = {{"relu", Activation::kRelu},
-                                                         {"gelu", Activation::kGelu},
-                                                         {"gelu_tanh", Activation::kGeluTanh}};
-  labml
-      .add_option("--activation", flags.labml.activation, "The feed-forward layers': default relu")
-      ->transform(CLI::CheckedTransformer(activations));
+  labml.add_option("--activation", flags.activation, "The feed-forward layers'")
+      ->check(CLI::IsMember({"relu", "gelu", "gelu_tanh"}))
+      ->capture_default_str();
   labml.add_option("--window", flags.labml.window, "For a state_dict without local_mask")
       ->check(CLI::NonNegativeNumber);
 
@@ -108,10 +107,9 @@ int Run(int argc, char** argv) {
 
   CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
   AddFiles(gpt2, flags, "IN_DIR", "config.json, model.safetensors, vocab.json, merges.txt");
-  const std::map<std::string, bool> attentions = {{"dot_product", false}, {"block_local", true}};
-  gpt2.add_option("--attention", flags.gpt2.block_local,
-                  "dot_product (its own, the default), or LSG's block_local in its place")
-      ->transform(CLI::CheckedTransformer(attentions));
+  gpt2.add_option("--attention", flags.attention, "Its own, or LSG's block-local in its place")
+      ->check(CLI::IsMember({"dot_product", "block_local"}))
+      ->capture_default_str();
   gpt2.add_option("--block-size", flags.gpt2.block_size, "block_local: tokens of a block")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -122,6 +120,15 @@ int Run(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
+    flags.labml.activation = flags.activation == "relu"   ? Activation::kRelu
+                             : flags.activation == "gelu" ? Activation::kGelu
+                                                          : Activation::kGeluTanh;
+    flags.gpt2.block_local = flags.attention == "block_local";
+    for (const char* name : {"--block-size", "--no-global-token", "--full-decode"}) {
+      if (gpt2.count(name) > 0 && !flags.gpt2.block_local) {
+        throw CLI::ValidationError(name, "needs --attention block_local");
+      }
+    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }

@@ -2,14 +2,16 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {
@@ -113,19 +115,24 @@ absl::Status ReadJson(const std::string& path, VocabularyReader* reader) {
 
 std::string ShownToken(absl::string_view token) {
   constexpr size_t kMaxShown = 40;
-  return absl::StrCat("'", absl::Utf8SafeCHexEscape(token.substr(0, kMaxShown)),
+  return absl::StrCat("'", absl::Utf8SafeCHexEscape(ToValidUtf8(token.substr(0, kMaxShown))),
                       token.size() > kMaxShown ? "..." : "", "'");
 }
 
 absl::StatusOr<std::string> ReadVocabularyText(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return FileError(path, "not a regular file");
+  }
+  errno = EIO;  // in case the library fails without saying why
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file.is_open()) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
   }
   const std::streamoff size = file.tellg();
-  if (size < 0 || size > kMaxFileBytes) {
-    return FileError(
-        path, size < 0 ? "not a file" : absl::StrCat(size, " bytes; at most ", kMaxFileBytes));
+  if (size < 0) return FileError(path, "cannot be read");
+  if (size > kMaxFileBytes) {
+    return FileError(path, absl::StrCat(size, " bytes; at most ", kMaxFileBytes));
   }
   std::string text(static_cast<size_t>(size), '\0');
   file.seekg(0);

@@ -97,7 +97,9 @@ class AftConvertTest(unittest.TestCase):
 
   def test_wrong_usage(self):
     for args in ([], ["labml"], ["inspect"], ["gpt2", "a", "b", "--attention", "x"], ["fly", "a"],
-                 ["aft-pytorch", "a", "b", "--window", "-1"], ["gpt2", "a", "b", "--block-size", "0"]):
+                 ["aft-pytorch", "a", "b", "--window", "-1"], ["gpt2", "a", "b", "--full-decode"],
+                 ["gpt2", "a", "b", "--attention", "block_local", "--block-size", "0"],
+                 ["labml", "a", "b", "--activation", "swish"]):
       self.assertIn("aft-convert --help", self.call(*args, code=2))
     self.assertIn("pt_to_safetensors.py", self.call("--help"))
 

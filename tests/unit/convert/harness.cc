@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
 #include "absl/strings/match.h"
 #include "base/check.h"
 #include "model/network/activations.h"

@@ -122,8 +122,9 @@ class BpeFilesTest : public testing::Test {
   void ExpectRefused(const absl::Status& status, const std::string& file,
                      const std::string& reason) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(StartsWith(folder_.File(file)), HasSubstr(reason)));
+    EXPECT_THAT(
+        std::string(status.message()),
+        AllOf(StartsWith(folder_.path() + (file.empty() ? "" : "/" + file)), HasSubstr(reason)));
   }
 
   TempFolder folder_;
@@ -206,6 +207,34 @@ TEST_F(BpeFilesTest, RefusesVocabulariesByToken) {
   refused("7", "must be an object of ids, not a number");
 }
 
+TEST_F(BpeFilesTest, DamagedFilesAreRefusedOrHarmless) {
+  const uint32_t seed = 11;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const std::string vocab = ReadBytes(kVocab);
+  const std::string merges = ReadBytes(kMerges);
+  int refused = 0;
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    std::string damaged[] = {vocab, merges};
+    std::string& file = damaged[repeat % 2];
+    const size_t at = random() % file.size();
+    if (random() % 4 == 0) {
+      file.resize(at);
+    } else {
+      file[at] = static_cast<char>(random() & 0xFF);
+    }
+    const auto tokenizer = LoadRaw(damaged[0], damaged[1]);
+    if (!tokenizer.ok()) {
+      EXPECT_THAT(std::string(tokenizer.status().message()), StartsWith(folder_.path()));
+      ++refused;
+      continue;
+    }
+    const std::string text = "It was the best of times, naïve \xFF\n  ";
+    EXPECT_EQ((*tokenizer)->Encode(text)->empty(), false);
+  }
+  EXPECT_GT(refused, 100);
+}
+
 TEST_F(BpeFilesTest, SaysWhichFileIsMissing) {
   const absl::Status status =
       LoadBpeTokenizer(folder_.File("vocab.json"), folder_.File("merges.txt")).status();
@@ -214,6 +243,7 @@ TEST_F(BpeFilesTest, SaysWhichFileIsMissing) {
   const absl::Status merges = LoadBpeTokenizer(kVocab, folder_.File("merges.txt")).status();
   EXPECT_EQ(merges.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(merges.message()), StartsWith(folder_.File("merges.txt")));
+  ExpectRefused(LoadBpeTokenizer(kVocab, folder_.path()).status(), "", "not a regular file");
 }
 
 }  // namespace
