@@ -89,6 +89,8 @@ void AttentionMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView st
   int64_t keys = 0;  // seen by the batch's tokens together
   for (int64_t i = 0; i < batch.rows; ++i) {
     const int64_t length = batch.offset[i + 1] - batch.offset[i];
+    AFT_CHECK(params_.ring() || batch.slot[i] < 0 ||
+              batch.position[i] + length <= params_.capacity);
     const int64_t seen = batch.position[i] + length / 2 + 1;
     keys += length * (params_.ring() ? std::min(seen, 2 * params_.block_size) : seen);
   }
@@ -106,6 +108,10 @@ void AttentionMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView st
 void AttentionMixer::Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
                             const Workspace& workspace) const {
   if (batch.sequences == 0) return;
+  for (int64_t i = 0; i < batch.sequences; ++i) {
+    AFT_CHECK(params_.stores_keys() ||
+              batch.offset[i + 1] - batch.offset[i] <= params_.position_rows);
+  }
   const int64_t tokens = std::max<int64_t>(batch.offset[batch.sequences], 1);
   const int64_t keys = tokens / batch.sequences;
   const int64_t units = batch.sequences * params_.heads;
