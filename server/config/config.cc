@@ -69,7 +69,7 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".batch.max_delay_us", batch.max_delay.count(), 0, 1'000'000));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", batch.max_rows, 1, 65'536));
-  return CheckRange(path + ".batch.max_tokens", batch.max_tokens, 1, 1 << 20);
+  return CheckRange(path + ".batch.max_tokens", batch.max_tokens, batch.max_rows, 1 << 20);
 }
 
 absl::Status CheckLimits(const LimitsConfig& limits) {

@@ -1,12 +1,37 @@
 #include "server/observability/exporter.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 
 namespace aft::server {
+namespace {
+
+// Opens a connection and drops it.
+void Knock(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  const int type = found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  const int fd = socket(found->ai_family, type, found->ai_protocol);
+  if (fd < 0) return;
+  connect(fd, found->ai_addr, found->ai_addrlen);
+  close(fd);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Create(
     const std::string& address, std::shared_ptr<prometheus::Registry> registry) {
@@ -19,7 +44,25 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Create(
         absl::StrCat("metrics_address: cannot listen on ", address, ": ", error.what()));
   }
   exposer->RegisterCollectable(registry);
-  return absl::WrapUnique(new MetricsExporter(std::move(exposer), std::move(registry)));
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return absl::WrapUnique(
+      new MetricsExporter(std::move(host), std::move(exposer), std::move(registry)));
+}
+
+// civetweb looks whether it is to end only every two seconds, or when somebody connects.
+MetricsExporter::~MetricsExporter() {
+  const int listening = port();
+  std::atomic<bool> closed = false;
+  std::thread closing([&] {
+    exposer_.reset();
+    closed = true;
+  });
+  while (!closed) {
+    Knock(host_, listening);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  closing.join();
 }
 
 }  // namespace aft::server

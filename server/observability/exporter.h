@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "prometheus/exposer.h"
@@ -17,15 +18,17 @@ class MetricsExporter {
   // cannot be bound.
   static absl::StatusOr<std::unique_ptr<MetricsExporter>> Create(
       const std::string& address, std::shared_ptr<prometheus::Registry> registry);
+  ~MetricsExporter();
 
   // The bound port.
   int port() const { return exposer_->GetListeningPorts().front(); }
 
  private:
-  MetricsExporter(std::unique_ptr<prometheus::Exposer> exposer,
+  MetricsExporter(std::string host, std::unique_ptr<prometheus::Exposer> exposer,
                   std::shared_ptr<prometheus::Registry> registry)
-      : registry_(std::move(registry)), exposer_(std::move(exposer)) {}
+      : host_(std::move(host)), registry_(std::move(registry)), exposer_(std::move(exposer)) {}
 
+  const std::string host_;
   std::shared_ptr<prometheus::Registry> registry_;  // the exposer itself holds it weakly
   std::unique_ptr<prometheus::Exposer> exposer_;
 };

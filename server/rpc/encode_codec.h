@@ -22,7 +22,7 @@ absl::StatusOr<EncodingRequest> DecodeEncodeRequest(const v1::EncodeRequest& mes
                                                     const ModelInfo& model,
                                                     int64_t max_batch_tokens);
 
-// The vectors from `first` on that go into one message: as many whole ones as fit 256 KiB, at least
+// The vectors from `first` on that go into one message: as many whole ones as fit 32 KiB, at least
 // one. Returns how many. REQUIRES: there is a vector of that number.
 size_t FillVectors(const std::vector<float>& values, int64_t width, size_t first,
                    v1::Vectors& message);

@@ -101,7 +101,7 @@ TEST(BadInputTest, EveryBadFieldIsNamedAndTheServerGoesOn) {
   for (const BadField& bad : bad_fields) {
     v1::GenerateRequest request = Request("prompt", 5);
     bad.spoil(request);
-    Stream stream(server.inference(), request);
+    GenerateStream stream(server.inference(), request);
     const grpc::Status status = stream.Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << bad.message;
     EXPECT_EQ(status.error_message(), bad.message);
@@ -118,8 +118,9 @@ TEST(BadInputTest, EveryBadFieldIsNamedAndTheServerGoesOn) {
 TEST(BadInputTest, ABadRequestIdIsRefused) {
   TestServer server;
   for (const std::string& id : {std::string(), std::string(129, 'x')}) {
-    Stream stream(server.inference(), Request("x", 1),
-                  [&](grpc::ClientContext& context) { context.AddMetadata("x-request-id", id); });
+    GenerateStream stream(server.inference(), Request("x", 1), [&](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", id);
+    });
     const grpc::Status status = stream.Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), StartsWith("x-request-id: "));
@@ -129,7 +130,7 @@ TEST(BadInputTest, ABadRequestIdIsRefused) {
 
 TEST(BadInputTest, ATextThatIsNotUtf8IsRefusedAndNotMisread) {
   TestServer server;
-  Stream stream(server.inference(), Request("broken \xff", 1));
+  GenerateStream stream(server.inference(), Request("broken \xff", 1));
   const grpc::Status status = stream.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("valid UTF-8"));
@@ -177,7 +178,7 @@ TEST(BadInputTest, AnUnknownMethodIsUnimplemented) {
 
 TEST(BadInputTest, ARequestAboveTheMessageLimitIsRefused) {
   TestServer server(SmallLimits());
-  Stream stream(server.inference(), Request(std::string(8 << 20, 'x'), 1));
+  GenerateStream stream(server.inference(), Request(std::string(8 << 20, 'x'), 1));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   ExpectServes(server);
 }
@@ -186,7 +187,7 @@ TEST(BadInputTest, APromptBeyondTheModelsLimitIsRefused) {
   FakeModelRunner::Options options;
   options.max_seq_len = 16;
   TestServer server(TestConfig(), options);
-  Stream stream(server.inference(), Request(std::string(17, 'x'), 1));
+  GenerateStream stream(server.inference(), Request(std::string(17, 'x'), 1));
   const grpc::Status status = stream.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("max_seq_len=16"));

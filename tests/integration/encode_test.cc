@@ -1,6 +1,7 @@
 // Encode over real gRPC, with a fake encoder.
 #include <chrono>
 #include <deque>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,13 +22,6 @@ v1::EncodeRequest EncodeOf(const std::string& text) {
   request.set_model("encoder");
   request.set_text(text);
   return request;
-}
-
-// With batches that run at once, so that a test of one request need not wait.
-ServerConfig Eager() {
-  ServerConfig config = TestConfigWithEncoder();
-  config.models[1].batch.max_delay = std::chrono::microseconds(0);
-  return config;
 }
 
 // One Started, vectors without a gap, one Finished; all the values.
@@ -53,7 +47,7 @@ std::vector<float> Expected(const std::string& text, FakeEncoderRunner::Options 
 }
 
 TEST(EncodeTest, StreamsAVectorForEachToken) {
-  ServerConfig config = Eager();
+  ServerConfig config = TestConfigWithEncoder();
   config.metrics_address = "127.0.0.1:0";
   TestServer server(config);
   EncodeStream stream = StartEncode(server.inference(), EncodeOf("hello"));
@@ -69,32 +63,49 @@ TEST(EncodeTest, StreamsAVectorForEachToken) {
 }
 
 TEST(EncodeTest, OneStepServesManyRequests) {
-  ServerConfig config = TestConfigWithEncoder();  // a batch runs only when it is full
+  ServerConfig config = TestConfigWithEncoder();
   config.metrics_address = "127.0.0.1:0";
   TestServer server(config);
   server.encoder_control().Hold();
+  EncodeStream first = StartEncode(server.inference(), EncodeOf("first"));
+  server.encoder_control().WaitUntilBlocked();
+  // What comes while the model is busy is the next batch, and the one after that.
   std::deque<EncodeStream> streams;
   std::vector<std::string> texts;
-  for (int i = 0; i < 8; ++i) {
-    texts.push_back(std::string(static_cast<size_t>(1 + i), static_cast<char>('a' + i)));
+  for (size_t i = 0; i < 8; ++i) {
+    texts.push_back(std::string(1 + i, static_cast<char>('a' + i)));
     streams.push_back(StartEncode(server.inference(), EncodeOf(texts.back())));
     ASSERT_TRUE(streams.back().Next());  // accepted
   }
-  server.encoder_control().WaitUntilBlocked();
   server.encoder_control().Resume();
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_EQ(first.events.back().finished().batch_rows(), 1U);
   for (size_t i = 0; i < streams.size(); ++i) {
     EXPECT_TRUE(streams[i].Finish().ok());
     EXPECT_EQ(Values(streams[i], texts[i].size()), Expected(texts[i]));
     EXPECT_EQ(streams[i].events.back().finished().batch_rows(), 4U);
   }
-  ASSERT_EQ(server.encoder_control().batches().size(), 2U);
-  EXPECT_EQ(server.encoder_control().batches()[0].size(), 4U);
-  EXPECT_EQ(server.Metric("aft_step_rows_sum{model=\"encoder\"}"), 8);
-  EXPECT_EQ(server.Metric("aft_step_tokens_sum{model=\"encoder\"}"), 36);
+  EXPECT_EQ(server.encoder_control().batches().size(), 3U);
+  EXPECT_EQ(server.Metric("aft_step_rows_sum{model=\"encoder\"}"), 9);
+  EXPECT_EQ(server.Metric("aft_step_tokens_sum{model=\"encoder\"}"), 5 + 36);
+}
+
+TEST(EncodeTest, RequestsThatGatherGetTheirOwnVectors) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.models[1].batch.max_delay = std::chrono::seconds(1);
+  TestServer server(config);
+  std::deque<EncodeStream> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(StartEncode(server.inference(), EncodeOf("together")));
+  }
+  for (EncodeStream& stream : streams) {
+    EXPECT_TRUE(stream.Finish().ok());
+    EXPECT_EQ(Values(stream, 8), Expected("together"));
+  }
 }
 
 TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
-  ServerConfig config = Eager();
+  ServerConfig config = TestConfigWithEncoder();
   config.models[1].batch.max_tokens = 2000;
   FakeEncoderRunner::Options options;
   options.width = 700;
@@ -102,15 +113,15 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
   const std::string text(2000, 'x');
   EncodeStream stream = StartEncode(server.inference(), EncodeOf(text));
   ASSERT_TRUE(stream.Finish().ok());  // gRPC's default limit of a message is 4 MiB; this is 5.6 MB
-  EXPECT_GT(stream.events.size(), 20U);
+  EXPECT_GT(stream.events.size(), 150U);
   for (const v1::EncodeResponse& event : stream.events) {
-    EXPECT_LT(event.ByteSizeLong(), size_t{300} << 10);
+    EXPECT_LT(event.ByteSizeLong(), size_t{34} << 10);
   }
   EXPECT_EQ(Values(stream, text.size(), 700), Expected(text, options));
 }
 
 TEST(EncodeTest, PooledAnswersAreOneVector) {
-  TestServer server(Eager());
+  TestServer server(TestConfigWithEncoder());
   const auto pooled = [&](v1::Pooling pooling, bool normalize) {
     v1::EncodeRequest request = EncodeOf("\x0a\x14");
     request.set_pooling(pooling);
@@ -128,7 +139,7 @@ TEST(EncodeTest, PooledAnswersAreOneVector) {
 }
 
 TEST(EncodeTest, BadFieldsAreNamed) {
-  ServerConfig config = Eager();
+  ServerConfig config = TestConfigWithEncoder();
   config.limits.max_prompt_bytes = 100;
   TestServer server(config);
   const auto refusal = [&](const v1::EncodeRequest& request) {
@@ -165,34 +176,44 @@ TEST(EncodeTest, ALanguageModelDoesNotEncode) {
             "model \"fake\" is a language model: it serves Generate and Score, not Encode");
 }
 
-TEST(EncodeTest, ACancelledRequestLeavesTheBatchBeforeItRuns) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  TestServer server(config);
-  EncodeStream leaver = StartEncode(server.inference(), EncodeOf("leaver"));
-  ASSERT_TRUE(leaver.Next());
-  leaver.context().TryCancel();
-  EXPECT_EQ(leaver.Finish().error_code(), grpc::StatusCode::CANCELLED);
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Encode\",model=\"encoder\"}",
-                       1);
-  std::deque<EncodeStream> streams;
-  for (int i = 0; i < 4; ++i) {
-    streams.push_back(StartEncode(server.inference(), EncodeOf("stayer")));
-  }
-  for (EncodeStream& stream : streams) {
-    EXPECT_TRUE(stream.Finish().ok());
-    EXPECT_EQ(stream.events.back().finished().batch_rows(), 4U);
-  }
-  EXPECT_EQ(server.encoder_control().batches().size(), 1U);
-}
-
 TEST(EncodeTest, TheClientsDeadlineEndsARequestThatWaits) {
   TestServer server(TestConfigWithEncoder());
+  server.encoder_control().Hold();
+  EncodeStream running = StartEncode(server.inference(), EncodeOf("running"));
+  server.encoder_control().WaitUntilBlocked();
   EncodeStream stream =
-      StartEncode(server.inference(), EncodeOf("alone"), [](grpc::ClientContext& context) {
+      StartEncode(server.inference(), EncodeOf("waits"), [](grpc::ClientContext& context) {
         context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
       });
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  server.encoder_control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+}
+
+TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  config.limits.max_queued_requests = 1000;
+  TestServer server(config);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 6; ++t) {
+    threads.emplace_back([&server, t] {
+      std::mt19937 random(t + 1);
+      for (int i = 0; i < 20; ++i) {
+        const std::string text(1 + random() % 64, static_cast<char>('a' + t));
+        EncodeStream stream = StartEncode(server.inference(), EncodeOf(text));
+        const bool leave = random() % 2 == 0;
+        if (leave) stream.context().TryCancel();
+        const grpc::Status status = stream.Finish();
+        if (leave) continue;
+        EXPECT_TRUE(status.ok()) << status.error_message();
+        EXPECT_EQ(Values(stream, text.size()), Expected(text));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", 0);
+  server.WaitForMetric("aft_requests_running{model=\"encoder\"}", 0);
 }
 
 TEST(EncodeTest, AFullQueueRefusesWithARetryHint) {
@@ -215,17 +236,26 @@ TEST(EncodeTest, AFullQueueRefusesWithARetryHint) {
 TEST(EncodeTest, DrainRunsWhatWaits) {
   ServerConfig config = TestConfigWithEncoder();
   config.drain.grace = std::chrono::hours(1);
+  config.metrics_address = "127.0.0.1:0";
   TestServer server(config);
-  EncodeStream stream = StartEncode(server.inference(), EncodeOf("alone"));
-  ASSERT_TRUE(stream.Next());
+  server.encoder_control().Hold();
+  EncodeStream running = StartEncode(server.inference(), EncodeOf("running"));
+  server.encoder_control().WaitUntilBlocked();
+  EncodeStream waiting = StartEncode(server.inference(), EncodeOf("waits"));
+  ASSERT_TRUE(waiting.Next());
   std::thread drain([&server] { server.server().Drain(); });
-  EXPECT_TRUE(stream.Finish().ok());  // though the batch's delay is not over
-  EXPECT_EQ(Values(stream, 5), Expected("alone"));
+  server.WaitForMetric("aft_model_state{model=\"encoder\",state=\"draining\"}", 1);
+  EncodeStream late = StartEncode(server.inference(), EncodeOf("late"));
+  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  server.encoder_control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+  EXPECT_EQ(Values(waiting, 5), Expected("waits"));
   drain.join();
 }
 
 TEST(EncodeTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
-  TestServer server(Eager());
+  TestServer server(TestConfigWithEncoder());
   server.encoder_control().FailNext(absl::InternalError("secret pointer 0xdead"));
   EncodeStream stream = StartEncode(server.inference(), EncodeOf("doomed"));
   const grpc::Status status = stream.Finish();

@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 TEST(GenerateTest, StreamsStartedThenTokensThenFinished) {
   TestServer server;
   const v1::GenerateRequest request = Request("hello", 30);
-  Stream stream(server.inference(), request);
+  GenerateStream stream(server.inference(), request);
   ASSERT_TRUE(stream.Next());
   EXPECT_TRUE(stream.event().has_started());
   const grpc::Status status = stream.Finish();
@@ -42,7 +42,7 @@ TEST(GenerateTest, EightStreamsAtOnceEqualSingleResults) {
       const v1::GenerateRequest request =
           Request(std::string(static_cast<size_t>(1 + 20 * i), static_cast<char>('a' + i)), 50,
                   static_cast<uint64_t>(i));
-      Stream stream(server.inference(), request);
+      GenerateStream stream(server.inference(), request);
       const grpc::Status status = stream.Finish();
       EXPECT_TRUE(status.ok()) << status.error_message();
       EXPECT_EQ(stream.tokens, Expected(request));
@@ -56,9 +56,9 @@ TEST(GenerateTest, ReturnsTheSeedThatItDrew) {
   TestServer server;
   v1::GenerateRequest request = Request("seedless", 20);
   request.mutable_sampling()->clear_seed();
-  Stream first(server.inference(), request);
+  GenerateStream first(server.inference(), request);
   ASSERT_TRUE(first.Finish().ok());
-  Stream second(server.inference(), request);
+  GenerateStream second(server.inference(), request);
   ASSERT_TRUE(second.Finish().ok());
   EXPECT_NE(first.started.seed(), second.started.seed());
   request.mutable_sampling()->set_seed(first.started.seed());
@@ -75,7 +75,7 @@ TEST(GenerateTest, AcceptsTextRawAndTokensAlike) {
     tokens.mutable_tokens()->add_ids(static_cast<uint32_t>(c));
   }
   for (const v1::GenerateRequest& request : {text, raw, tokens}) {
-    Stream stream(server.inference(), request);
+    GenerateStream stream(server.inference(), request);
     ASSERT_TRUE(stream.Finish().ok());
     EXPECT_EQ(stream.tokens, Expected(text));
   }
@@ -85,7 +85,7 @@ TEST(GenerateTest, AnEmptyModelNameMeansTheOnlyModel) {
   TestServer server;
   v1::GenerateRequest request = Request("x", 3);
   request.clear_model();
-  Stream stream(server.inference(), request);
+  GenerateStream stream(server.inference(), request);
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.started.model(), "fake");
 }
@@ -94,7 +94,7 @@ TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
   TestServer server(TestConfigWithMetrics());
   v1::GenerateRequest request = Request("x", 3);
   request.set_model("nobody");
-  Stream stream(server.inference(), request);
+  GenerateStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("\"nobody\""));
@@ -106,12 +106,12 @@ TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
 
 TEST(GenerateTest, EchoesTheRequestIdOrMakesOne) {
   TestServer server;
-  Stream own(server.inference(), Request("x", 1), [](grpc::ClientContext& context) {
+  GenerateStream own(server.inference(), Request("x", 1), [](grpc::ClientContext& context) {
     context.AddMetadata("x-request-id", "my request 1");
   });
   ASSERT_TRUE(own.Finish().ok());
   EXPECT_EQ(own.InitialMetadata("x-request-id"), "my request 1");
-  Stream made(server.inference(), Request("x", 1));
+  GenerateStream made(server.inference(), Request("x", 1));
   ASSERT_TRUE(made.Finish().ok());
   EXPECT_THAT(made.InitialMetadata("x-request-id"), SizeIs(32));
 }
@@ -119,13 +119,13 @@ TEST(GenerateTest, EchoesTheRequestIdOrMakesOne) {
 TEST(GenerateTest, SendsLogprobsOnlyWhenAskedFor) {
   TestServer server;
   v1::GenerateRequest request = Request("x", 4);
-  Stream without(server.inference(), request);
+  GenerateStream without(server.inference(), request);
   ASSERT_TRUE(without.ReadUntil(v1::GenerateResponse::kDelta));
   EXPECT_EQ(without.event().delta().logprobs_size(), 0);
   EXPECT_TRUE(without.Finish().ok());
 
   request.mutable_output()->set_top_logprobs(3);
-  Stream with(server.inference(), request);
+  GenerateStream with(server.inference(), request);
   ASSERT_TRUE(with.ReadUntil(v1::GenerateResponse::kDelta));
   const v1::Delta& delta = with.event().delta();
   ASSERT_EQ(delta.logprobs_size(), delta.token_ids_size());
@@ -141,7 +141,7 @@ TEST(GenerateTest, NamesTheStopThatEndedIt) {
   TestServer server(TestConfig(), options);
   v1::GenerateRequest request = Request("0123456789A", 100);  // 11 tokens: output from 'h' on
   request.mutable_stop()->add_strings("o w");
-  Stream by_string(server.inference(), request);
+  GenerateStream by_string(server.inference(), request);
   ASSERT_TRUE(by_string.Finish().ok());
   EXPECT_EQ(by_string.text, "hell");
   EXPECT_EQ(by_string.finished.reason(), v1::FINISH_REASON_STOP);
@@ -149,7 +149,7 @@ TEST(GenerateTest, NamesTheStopThatEndedIt) {
 
   request.mutable_stop()->clear_strings();
   request.mutable_stop()->add_token_ids('o');
-  Stream by_token(server.inference(), request);
+  GenerateStream by_token(server.inference(), request);
   ASSERT_TRUE(by_token.Finish().ok());
   EXPECT_EQ(by_token.finished.reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(by_token.finished.stop_token_id(), 'o');
@@ -188,7 +188,7 @@ TEST(ModelServiceTest, DescribesTheModels) {
 
 TEST(MetricsTest, ThePageShowsWhatMoved) {
   TestServer server(TestConfigWithMetrics());
-  Stream stream(server.inference(), Request("twelve bytes", 30));
+  GenerateStream stream(server.inference(), Request("twelve bytes", 30));
   ASSERT_TRUE(stream.Finish().ok());
   EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",method=\"Generate\",model=\"fake\"}"), 1);
   EXPECT_EQ(server.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 12);

@@ -64,7 +64,7 @@ TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
   }
   Watch watch(server, "");
   EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
-  Stream stream(server.inference(), Request("too early", 1));
+  GenerateStream stream(server.inference(), Request("too early", 1));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 
   loader.Release();
@@ -83,7 +83,7 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   Watch watch(server, "");
   ASSERT_EQ(watch.Next(), HealthCheckResponse::SERVING);
   server.control().Hold();
-  Stream stream(server.inference(), Request("held", 10));
+  GenerateStream stream(server.inference(), Request("held", 10));
   ASSERT_TRUE(stream.Next());
 
   std::thread drain([&server] { server.server().Drain(); });

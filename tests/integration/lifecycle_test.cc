@@ -20,14 +20,14 @@ TEST(LifecycleTest, DrainRefusesNewRequestsAndLetsRunningOnesFinish) {
   TestServer server(config);
   server.control().Hold();
   const v1::GenerateRequest request = Request("running", 40);
-  Stream running(server.inference(), request);
+  GenerateStream running(server.inference(), request);
   ASSERT_TRUE(running.Next());
 
   std::thread drain([&server] { server.server().Drain(); });
   server.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
   EXPECT_EQ(server.Metric("aft_draining"), 1);
   EXPECT_EQ(server.server().lifecycle(), Lifecycle::kDraining);
-  Stream refused(server.inference(), Request("late", 1));
+  GenerateStream refused(server.inference(), Request("late", 1));
   EXPECT_EQ(refused.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"draining\"}"), 1);
 
@@ -42,7 +42,7 @@ TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
   ServerConfig config = TestConfig();
   config.drain.grace = std::chrono::milliseconds(0);
   TestServer server(config);
-  Stream stream(server.inference(), Request("endless", 1'000'000));
+  GenerateStream stream(server.inference(), Request("endless", 1'000'000));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   std::thread drain([&server] { server.server().Drain(); });
   const grpc::Status status = stream.Finish();
@@ -62,7 +62,7 @@ TEST(LifecycleTest, RequestsAreAcceptedDuringTheLameDuckPeriod) {
   const auto start = steady_clock::now();
   std::thread drain([&server] { server.server().Drain(); });
   while (server.server().lifecycle() != Lifecycle::kDraining) std::this_thread::yield();
-  Stream stream(server.inference(), Request("just in time", 3));
+  GenerateStream stream(server.inference(), Request("just in time", 3));
   const grpc::Status status = stream.Finish();
   const bool in_time = steady_clock::now() - start < config.drain.lame_duck;
   drain.join();
@@ -100,7 +100,7 @@ TEST(LifecycleTest, AModelThatFailsToLoadIsReportedAndTheOthersServe) {
 
   v1::GenerateRequest request = Request("x", 1);
   request.set_model("broken");
-  Stream stream(server.inference(), request);
+  GenerateStream stream(server.inference(), request);
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   v1::GetRequest get;
   v1::GetResponse model;

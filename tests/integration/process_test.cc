@@ -92,7 +92,7 @@ TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
   auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
   std::vector<TokenId> first;
   for (int i = 0; i < 2; ++i) {
-    Stream stream(*stub, TinyRequest(50));
+    GenerateStream stream(*stub, TinyRequest(50));
     const grpc::Status status = stream.Finish();
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(stream.tokens.size(), 50);
@@ -111,7 +111,7 @@ TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
 TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
   Process process(Command());
   auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
-  Stream stream(*stub, TinyRequest(5000));
+  GenerateStream stream(*stub, TinyRequest(5000));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   process.Signal(SIGTERM);
   const grpc::Status status = stream.Finish();
@@ -124,7 +124,7 @@ TEST_F(ServerProcessTest, ASecondSignalEndsItAtOnce) {
   Process process(Command());
   const auto channel = TestServer::Connect(WaitReady(process));
   auto stub = v1::InferenceService::NewStub(channel);
-  Stream stream(*stub, TinyRequest(kEndless));
+  GenerateStream stream(*stub, TinyRequest(kEndless));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   auto health = grpc::health::v1::Health::NewStub(channel);
   grpc::ClientContext context;
@@ -198,7 +198,7 @@ TEST_F(ServerProcessTest, GrpcProtobufAndLibTorchCoexist) {
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&] {
       do {
-        Stream stream(server.inference(), TinyRequest(100));
+        GenerateStream stream(server.inference(), TinyRequest(100));
         EXPECT_TRUE(stream.Finish().ok());
         EXPECT_EQ(stream.tokens.size(), 100);
         ++streams;

@@ -125,7 +125,7 @@ TEST(ScoreTest, ManyScoresAndGenerationsAtOnceEqualSingleResults) {
           ExpectScores(stream, text);
         } else {
           const v1::GenerateRequest request = Request(text, 40);
-          Stream stream(server.inference(), request);
+          GenerateStream stream(server.inference(), request);
           EXPECT_TRUE(stream.Finish().ok());
           EXPECT_EQ(stream.tokens, Expected(request));
         }
@@ -180,14 +180,17 @@ TEST(ScoreTest, CancelFreesTheSlot) {
   config.models[0].slots = 1;
   TestServer server(config);
   server.control().Hold();
-  ScoreStream stream = StartScore(server.inference(), ScoreOf(Text(5000)));
+  ScoreStream stream = StartScore(server.inference(), ScoreOf(Text(1'000'000)));
   ASSERT_TRUE(stream.Next());
   server.control().WaitUntilBlocked();
   stream.context().TryCancel();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  // Step by step, so that the text does not end before the server has heard of it.
+  const std::string cancelled =
+      "aft_requests_total{code=\"CANCELLED\",method=\"Score\",model=\"fake\"}";
+  while (server.Metric(cancelled) == 0) server.control().AllowSteps(1);
   server.control().Resume();
   ExpectServes(server);
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Score\",model=\"fake\"}", 1);
 }
 
 TEST(ScoreTest, TheClientsDeadlineEndsIt) {
@@ -230,7 +233,7 @@ TEST(ScoreTest, AnEncoderDoesNotScoreOrGenerate) {
   EXPECT_EQ(status.error_message(), "model \"encoder\" is an encoder: it serves Encode, not Score");
   v1::GenerateRequest generation = Request("x", 1);
   generation.set_model("encoder");
-  Stream generate(server.inference(), generation);
+  GenerateStream generate(server.inference(), generation);
   status = generate.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), HasSubstr("not Generate"));

@@ -74,7 +74,7 @@ ServerConfig TestConfigWithEncoder() {
   ModelConfig model;
   model.name = "encoder";
   model.path = "encoder";
-  model.batch = {.max_delay = std::chrono::hours(1), .max_rows = 4, .max_tokens = 64};
+  model.batch = {.max_delay = std::chrono::microseconds(0), .max_rows = 4, .max_tokens = 64};
   config.models.push_back(model);
   return config;
 }
@@ -162,13 +162,13 @@ void TestServer::WaitForMetric(const std::string& name, double value) {
   while (Metric(name) != value) std::this_thread::yield();
 }
 
-Stream::Stream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
-               const std::function<void(grpc::ClientContext&)>& prepare) {
+GenerateStream::GenerateStream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
+                               const std::function<void(grpc::ClientContext&)>& prepare) {
   if (prepare) prepare(context_);
   reader_ = stub.Generate(&context_, request);
 }
 
-bool Stream::Next() {
+bool GenerateStream::Next() {
   if (!reader_->Read(&event_)) return false;
   switch (event_.event_case()) {
     case v1::GenerateResponse::kStarted:
@@ -192,24 +192,24 @@ bool Stream::Next() {
   return true;
 }
 
-bool Stream::ReadUntil(v1::GenerateResponse::EventCase kind) {
+bool GenerateStream::ReadUntil(v1::GenerateResponse::EventCase kind) {
   while (Next()) {
     if (event_.event_case() == kind) return true;
   }
   return false;
 }
 
-grpc::Status Stream::Finish() {
+grpc::Status GenerateStream::Finish() {
   while (Next()) {
   }
   return reader_->Finish();
 }
 
-std::string Stream::InitialMetadata(const std::string& key) const {
+std::string GenerateStream::InitialMetadata(const std::string& key) const {
   return Value(context_.GetServerInitialMetadata(), key);
 }
 
-std::string Stream::TrailingMetadata(const std::string& key) const {
+std::string GenerateStream::TrailingMetadata(const std::string& key) const {
   return Value(context_.GetServerTrailingMetadata(), key);
 }
 
@@ -245,7 +245,7 @@ std::vector<TokenId> Expected(const v1::GenerateRequest& request,
 
 void ExpectServes(TestServer& server) {
   const v1::GenerateRequest request = Request("and then it serves again", 20);
-  Stream stream(server.inference(), request);
+  GenerateStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_TRUE(status.ok()) << status.error_code() << " " << status.error_message();
   EXPECT_EQ(stream.tokens, Expected(request));

@@ -25,8 +25,8 @@ ServerConfig TestConfig();
 // The same with a metrics page.
 ServerConfig TestConfigWithMetrics();
 
-// The same and an encoder "encoder", whose batches have at most 4 texts and 64 tokens and wait for
-// an hour.
+// TestConfig and an encoder "encoder", whose batches have at most 4 texts and 64 tokens. They run
+// as soon as it is idle: a test that wants a full one holds the batch before it.
 ServerConfig TestConfigWithEncoder();
 
 // A loader of fakes under these controls: encoders for the path "encoder", else language models.
@@ -76,10 +76,10 @@ class TestServer {
 };
 
 // One Generate stream.
-class Stream {
+class GenerateStream {
  public:
-  Stream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
-         const std::function<void(grpc::ClientContext&)>& prepare = {});
+  GenerateStream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
+                 const std::function<void(grpc::ClientContext&)>& prepare = {});
 
   // The next event; false at the end of the stream.
   bool Next();

@@ -29,7 +29,7 @@ constexpr uint32_t kEndless = 1'000'000;
 
 TEST(TroubleTest, CancelFreesTheSlot) {
   TestServer server(TinyConfig());
-  Stream stream(server.inference(), Request("endless", kEndless));
+  GenerateStream stream(server.inference(), Request("endless", kEndless));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   stream.context().TryCancel();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -42,10 +42,10 @@ TEST(TroubleTest, CancelFreesTheSlot) {
 TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
   TestServer server(TinyConfig());
   server.control().Hold();
-  Stream running(server.inference(), Request("running", kEndless));
+  GenerateStream running(server.inference(), Request("running", kEndless));
   ASSERT_TRUE(running.Next());
   server.control().WaitUntilBlocked();
-  Stream waiting(server.inference(), Request("waiting", 5));
+  GenerateStream waiting(server.inference(), Request("waiting", 5));
   ASSERT_TRUE(waiting.Next());
   waiting.context().TryCancel();
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -53,7 +53,7 @@ TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
   // The slot is never free meanwhile.
   server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
                        1);
-  Stream next(server.inference(), Request("next", 5));
+  GenerateStream next(server.inference(), Request("next", 5));
   EXPECT_TRUE(next.Next());  // accepted: the place in the queue is free
   running.context().TryCancel();
   EXPECT_TRUE(next.Finish().ok());
@@ -62,9 +62,10 @@ TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
 
 TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
   TestServer server(TinyConfig());
-  Stream stream(server.inference(), Request("endless", kEndless), [](grpc::ClientContext& context) {
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-  });
+  GenerateStream stream(
+      server.inference(), Request("endless", kEndless), [](grpc::ClientContext& context) {
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+      });
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   server.WaitForMetric(
       "aft_requests_total{code=\"DEADLINE_EXCEEDED\",method=\"Generate\",model=\"fake\"}", 1);
@@ -74,13 +75,13 @@ TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
 TEST(TroubleTest, AFullQueueRefusesWithARetryHint) {
   TestServer server(TinyConfig());
   server.control().Hold();
-  Stream running(server.inference(), Request("running", 5));
+  GenerateStream running(server.inference(), Request("running", 5));
   ASSERT_TRUE(running.Next());
   server.control().WaitUntilBlocked();
-  Stream waiting(server.inference(), Request("waiting", 5));
+  GenerateStream waiting(server.inference(), Request("waiting", 5));
   ASSERT_TRUE(waiting.Next());  // accepted
 
-  Stream refused(server.inference(), Request("refused", 5));
+  GenerateStream refused(server.inference(), Request("refused", 5));
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
@@ -105,7 +106,7 @@ TEST(TroubleTest, AClientThatVanishesFreesItsSlot) {
   ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
   client::TcpGate gate(port);
   auto stub = v1::InferenceService::NewStub(TestServer::Connect(gate.address()));
-  Stream stream(*stub, Request("endless", kEndless));
+  GenerateStream stream(*stub, Request("endless", kEndless));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   gate.Cut();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -125,7 +126,7 @@ TEST(TroubleTest, AClientThatDoesNotReadIsEndedAndOthersAreNotHeldUp) {
       v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
   v1::GenerateRequest request = Request("endless", kEndless);
   request.mutable_output()->set_top_logprobs(20);
-  Stream stalled(*stub, request);
+  GenerateStream stalled(*stub, request);
   ASSERT_TRUE(stalled.Next());
   // Ended by the engine while the client still does not read.
   server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
@@ -139,7 +140,7 @@ TEST(TroubleTest, AClientThatDoesNotReadIsEndedAndOthersAreNotHeldUp) {
 TEST(TroubleTest, AFailedStepEndsItsRequestsWithTheirIdAndNoInternals) {
   TestServer server(TinyConfig());
   server.control().Hold();
-  Stream stream(server.inference(), Request("doomed", 5));
+  GenerateStream stream(server.inference(), Request("doomed", 5));
   ASSERT_TRUE(stream.Next());
   server.control().WaitUntilBlocked();
   server.control().FailNextCollect(absl::InternalError("secret pointer 0xdead"));
@@ -163,7 +164,7 @@ TEST(TroubleTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
       for (int i = 0; i < 20; ++i) {
         const v1::GenerateRequest request =
             Request(std::string(1 + random() % 100, 'p'), 1 + random() % 60, random());
-        Stream stream(server.inference(), request);
+        GenerateStream stream(server.inference(), request);
         const bool leave = random() % 2 == 0;
         for (unsigned reads = random() % 8; leave && reads > 0 && stream.Next(); --reads) {
         }

@@ -180,7 +180,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].batch.max_delay_us: ",
        [](C& c) { c.models[0].batch.max_delay = std::chrono::seconds(2); }},
       {"models[0].batch.max_rows: ", [](C& c) { c.models[0].batch.max_rows = 0; }},
-      {"models[0].batch.max_tokens: ", [](C& c) { c.models[0].batch.max_tokens = 0; }},
+      {"models[0].batch.max_tokens: ", [](C& c) { c.models[0].batch.max_tokens = 31; }},
       {"limits.max_queued_requests: ", [](C& c) { c.limits.max_queued_requests = 0; }},
       {"limits.max_queued_tokens: ", [](C& c) { c.limits.max_queued_tokens = 1000; }},
       {"limits.max_prompt_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 0; }},

@@ -111,7 +111,7 @@ TEST(EncodeCodecTest, VectorsAreNeverCut) {
     const size_t count = FillVectors(values, kWidth, first, message);
     EXPECT_EQ(message.first_index(), first);
     EXPECT_EQ(message.values_size(), static_cast<int>(count) * kWidth);
-    EXPECT_LE(message.ByteSizeLong(), size_t{260} << 10);
+    EXPECT_LE(message.ByteSizeLong(), size_t{34} << 10);
     sent.insert(sent.end(), message.values().begin(), message.values().end());
     first += count;
   }

@@ -1,0 +1,171 @@
+// Real models behind the server, over real gRPC: what Score and Encode answer.
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/randn.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/network/tensors.h"
+#include "model/runtime/load.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+constexpr char kShippedModel[] = "model/zoo/austen-aft-local";
+constexpr char kPrompt[] = "It is a truth universally acknowledged, that";
+
+ServerConfig ConfigOf(const std::string& path) {
+  ServerConfig config = TestConfig();
+  config.models[0].path = path;
+  config.models[0].slots = 8;
+  config.models[0].max_step_tokens = 48;  // texts come in several chunks
+  config.models[0].intra_op_threads = 2;
+  return config;
+}
+
+class ServedModel final : public TestServer {
+ public:
+  explicit ServedModel(const ServerConfig& config) : TestServer(config, LoadModel) {
+    const absl::Status ready = server().WaitReady();
+    EXPECT_TRUE(ready.ok()) << ready;
+  }
+};
+
+// The log-probability of each token of the text from the second on.
+std::vector<float> Score(TestServer& server, const std::vector<TokenId>& text) {
+  v1::ScoreRequest request;
+  for (const TokenId id : text) request.mutable_tokens()->add_ids(static_cast<uint32_t>(id));
+  ScoreStream stream = StartScore(server.inference(), request);
+  const grpc::Status status = stream.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  std::vector<float> scores;
+  for (const v1::ScoreResponse& event : stream.events) {
+    for (const v1::TokenLogprobs& token : event.chunk().logprobs()) {
+      scores.push_back(token.logprob());
+    }
+  }
+  return scores;
+}
+
+struct Generated {
+  std::vector<TokenId> text;  // prompt and output
+  std::vector<float> logprobs;
+};
+
+Generated Generate(TestServer& server, uint64_t seed) {
+  v1::GenerateRequest request = Request(kPrompt, 150, seed);
+  request.mutable_output()->set_top_logprobs(0);
+  GenerateStream stream(server.inference(), request);
+  Generated generated;
+  for (const char c : std::string(kPrompt)) {
+    generated.text.push_back(static_cast<unsigned char>(c));  // its tokens are bytes
+  }
+  while (stream.Next()) {
+    for (const v1::TokenLogprobs& token : stream.event().delta().logprobs()) {
+      generated.logprobs.push_back(token.logprob());
+    }
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+  generated.text.insert(generated.text.end(), stream.tokens.begin(), stream.tokens.end());
+  return generated;
+}
+
+TEST(ServedModelTest, ScoresEqualTheLogprobsOfGenerationBitForBit) {
+  ServedModel server(ConfigOf(kShippedModel));
+  for (const uint64_t seed : {1U, 2U}) {
+    const Generated generated = Generate(server, seed);
+    ASSERT_EQ(generated.logprobs.size(), 150U);
+    const std::vector<float> scores = Score(server, generated.text);
+    ASSERT_EQ(scores.size(), generated.text.size() - 1);
+    const size_t first = scores.size() - generated.logprobs.size();
+    for (size_t i = 0; i < generated.logprobs.size(); ++i) {
+      EXPECT_EQ(scores[first + i], generated.logprobs[i]) << "token " << i;
+    }
+  }
+}
+
+TEST(ServedModelTest, ScoresAreTheSameBitsUnderAnyLoad) {
+  ServedModel server(ConfigOf(kShippedModel));
+  const Generated generated = Generate(server, 3);
+  const std::vector<float> alone = Score(server, generated.text);
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 4; ++i) {
+        if (t % 2 == 0) {
+          EXPECT_EQ(Score(server, generated.text), alone);
+        } else {
+          const Generated again = Generate(server, 3);
+          EXPECT_EQ(again.text, generated.text);
+          EXPECT_EQ(again.logprobs, generated.logprobs);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ServedModelTest, AnEncodersVectorsDoNotDependOnTheirBatch) {
+  NetworkConfig network;
+  network.architecture = Architecture::kEncoder;
+  network.vocab_size = 256;
+  network.d_model = 16;
+  network.n_layers = 2;
+  network.d_ff = 32;
+  network.mixer.kind = MixerKind::kAftLocal;
+  network.mixer.window = 4;
+  network.mixer.causal = false;
+  TensorMap tensors;
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    tensors[spec.name] = at::randn(spec.shape);
+  }
+  const TempFolder folder;
+  const absl::Status written = WriteCheckpoint(folder.File("encoder"), network, tensors);
+  ASSERT_TRUE(written.ok()) << written;
+  ServerConfig config = ConfigOf(folder.File("encoder"));
+  ServedModel server(config);
+
+  const auto encode = [&](const std::string& text, v1::Pooling pooling) {
+    v1::EncodeRequest request;
+    request.set_text(text);
+    request.set_pooling(pooling);
+    EncodeStream stream = StartEncode(server.inference(), request);
+    const grpc::Status status = stream.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::vector<float> values;
+    for (const v1::EncodeResponse& event : stream.events) {
+      values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
+    }
+    return values;
+  };
+  const std::string text = "It is a truth";
+  const std::vector<float> alone = encode(text, v1::POOLING_UNSPECIFIED);
+  ASSERT_EQ(alone.size(), text.size() * 16);
+  const std::vector<float> last = encode(text, v1::POOLING_LAST);
+  EXPECT_EQ(last, std::vector<float>(alone.end() - 16, alone.end()));
+
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 10; ++i) {
+        if (t % 2 == 0) {
+          EXPECT_EQ(encode(text, v1::POOLING_UNSPECIFIED), alone);
+        } else {
+          EXPECT_EQ(encode(std::string(1 + 17 * t, 'x'), v1::POOLING_MEAN).size(), 16U);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace aft::server
