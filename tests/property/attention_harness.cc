@@ -165,12 +165,15 @@ std::vector<std::vector<float>> AttentionRunner::Run(const std::vector<Attention
   const RaggedBatch batch = {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(),
                              offsets.data(), generated.data()};
   std::vector<float> y(static_cast<size_t>(offsets.back() * hid), kNan);
-  for (int64_t unit = batch.rows * layer_.params.heads; unit-- > 0;) {
-    // Scratch of its own per unit, as if each ran on another thread.
+  for (int64_t end = batch.rows * layer_.params.heads; end > 0;) {
+    // Ranges of 1 to 16 units, with scratch of their own, as if each ran on another thread.
+    shuffle_ = shuffle_ * 6364136223846793005ULL + 1442695040888963407ULL;
+    const int64_t begin = std::max<int64_t>(end - 1 - static_cast<int64_t>(shuffle_ >> 60U), 0);
     std::vector<float> scratch(static_cast<size_t>(kernels::AttentionScratchFloats(layer_.params)),
                                kNan);
     kernels::AttentionForward(layer_.params, batch, packed.data(), width, states_.data(),
-                              layer_.slot_floats(), y.data(), hid, scratch.data(), unit, unit + 1);
+                              layer_.slot_floats(), y.data(), hid, scratch.data(), begin, end);
+    end = begin;
   }
   std::vector<std::vector<float>> outputs;
   for (size_t i = 0; i < chunks.size(); ++i) {

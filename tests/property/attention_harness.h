@@ -62,7 +62,7 @@ class AttentionRunner {
  public:
   AttentionRunner(const AttentionLayer& layer, int64_t slots);
 
-  // Runs one batch, unit by unit from the last to the first; returns y per chunk.
+  // Runs one batch, its units in random ranges; returns y per chunk.
   std::vector<std::vector<float>> Run(const std::vector<AttentionChunk>& chunks);
 
   // One sequence in slot 0, cut into chunks of these lengths (the last length repeats), which are
@@ -75,6 +75,7 @@ class AttentionRunner {
  private:
   const AttentionLayer& layer_;
   std::vector<float> states_;
+  uint64_t shuffle_ = 1;
 };
 
 // AttentionEncode of these sequences in one batch; masks are empty or one per sequence.
