@@ -97,6 +97,7 @@ std::vector<MixerBench> ConvBenches() {
       if (bf16) continue;
       bench.name += "_bidirectional";
       bench.config.causal = false;
+      bench.lengths = {1, 32, 128, 256};  // the plain form is T * T * h
       benches.push_back(bench);
     }
   }
