@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
 #include "model/mixers/train_form.h"
@@ -44,6 +45,8 @@ struct Form {
 
 class BlockLocalTest : public testing::TestWithParam<Form> {
  protected:
+  BlockLocalTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
+
   at::Tensor Golden(const std::string& name) const { return goldens_.at(name); }
   at::Tensor OfForm(const std::string& name) const { return Golden(GetParam().name() + name); }
 

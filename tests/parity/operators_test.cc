@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/Parallel.h"
 #include "ATen/ops/from_blob.h"
 #include "gtest/gtest.h"
 #include "model/mixers/train_form.h"
@@ -49,6 +50,8 @@ std::vector<double> Doubles(const at::Tensor& tensor) {
 
 class OperatorTest : public testing::TestWithParam<OperatorCase> {
  protected:
+  OperatorTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
+
   const MixerConfig& config() const { return GetParam().config; }
   int64_t hid() const { return inputs_.expected.size(1); }
   int64_t tokens() const { return inputs_.packed.size(0); }
