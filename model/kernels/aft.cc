@@ -47,7 +47,7 @@ namespace HWY_NAMESPACE {
 // afterwards.
 template <int kVectors, class Ring, class D>
 HWY_NOINLINE void RunTile(D d, const AftParams& params, const Row& row, const TileState& state,
-                        float* scratch, bool kept) {
+                          float* scratch, bool kept) {
   if (params.window() == 0 && params.prefix_block == 0) {
     SimpleTile<kVectors>(d, params, row, state);
   } else if (params.window() > 0 && row.length > 1 && !params.bias->wide) {
@@ -76,12 +76,12 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
       continue;
     }
     float* slot = state + batch.slot[r] * slot_stride;
-    int64_t next_slot = 0;
-    int64_t next_channel = 0;
-    if (length == 1 && unit + 1 < end) {
-      next_slot = (std::max(batch.slot[(unit + 1) / tiles], 0) - batch.slot[r]) * slot_stride;
-      next_channel = (unit + 1) % tiles * kAftTile - first;
+    // Decoding: all of the next row's state that is in use.
+    const char* next = nullptr;
+    if (length == 1 && (r + 1) * tiles < end && batch.slot[r + 1] >= 0) {
+      next = reinterpret_cast<const char*>(state + batch.slot[r + 1] * slot_stride);
     }
+    const int64_t state_bytes = layout.Floats() * static_cast<int64_t>(sizeof(float));
     ForTiles(first, channel_end, [&](auto d, auto vectors, int64_t channel) HWY_ATTR {
       const Row row = {qkv + token * qkv_stride + channel,
                        qkv_stride,
@@ -90,9 +90,15 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
                        nullptr,
                        batch.position[r],
                        length};
-      const TileState tile = {slot + channel,        params.hid, slot + layout.KRing(),
-                              slot + layout.VRing(), channel,    next_slot,
-                              next_channel};
+      const auto width = static_cast<int64_t>(hn::Lanes(d)) * vectors;
+      const int64_t share = state_bytes * channel / params.hid;
+      const TileState tile = {slot + channel,
+                              params.hid,
+                              slot + layout.KRing(),
+                              slot + layout.VRing(),
+                              channel,
+                              next == nullptr ? nullptr : next + share,
+                              state_bytes * width / params.hid};
       RunTile<decltype(vectors)::value, Ring>(d, params, row, tile, scratch, true);
     });
   }
@@ -127,7 +133,8 @@ void EncodeCausal(const AftParams& params, const SequenceBatch& batch, const flo
                                 0,
                                 batch.offset[sequence + 1] - token};
                const TileState tile = {
-                   scratch, kAftTile, scratch + layout.KRing(), scratch + layout.VRing(), 0, 0, 0};
+                   scratch, kAftTile, scratch + layout.KRing(), scratch + layout.VRing(), 0,
+                   nullptr, 0};
                if (params.ring == AftRing::kBf16) {
                  RunTile<decltype(vectors)::value, Bf16Ring>(d, params, row, tile, rest, false);
                } else {

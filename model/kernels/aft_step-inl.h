@@ -64,6 +64,7 @@ class StepTile {
         past_(d, params, state) {}
 
   HWY_INLINE void Run() {
+    PrefetchToken();
     past_.Start(row_.position,
                 [&](int64_t j, V* k) HWY_ATTR { LoadRing(state_.k_ring, RingRow(j), k); });
     Visible visible(params_, row_);
@@ -142,8 +143,11 @@ class StepTile {
         }
       }
     };
+    const int64_t lines = state_.next == nullptr
+                              ? 0
+                              : state_.next_bytes / (kLine * std::max<int64_t>(ring_rows_, 1)) + 1;
     ForRing(t, [&](int64_t age, int64_t element) HWY_ATTR {
-      PrefetchNext(element);
+      PrefetchState(lines);
       V ring_k[kVectors];
       V ring_v[kVectors];
       LoadRing(state_.k_ring, element, ring_k);
@@ -189,14 +193,24 @@ class StepTile {
     }
   }
 
-  // Decode steps read each ring once, from memory when many sequences are live: the next unit's
-  // rows are fetched while this one's are computed.
-  HWY_INLINE void PrefetchNext(int64_t element) const {
-    if (state_.next_slot == 0 && state_.next_channel == 0) return;
+  // Decode steps read each state once, from memory when many sequences are live. The tiles of one
+  // row together fetch the state of the next row, in the order of its addresses, `lines` with each
+  // token of the ring.
+  HWY_INLINE void PrefetchState(int64_t lines) {
+    for (; lines > 0 && prefetched_ < state_.next_bytes; --lines, prefetched_ += kLine) {
+      hwy::Prefetch(state_.next + prefetched_);
+    }
+  }
+
+  // The next row's token.
+  HWY_INLINE void PrefetchToken() const {
+    if (state_.next == nullptr) return;
     for (int i = 0; i < kVectors; ++i) {
-      const int64_t at = element + state_.next_channel + i * lanes_;
-      hwy::Prefetch(Ring::Address(state_.k_ring + state_.next_slot, at));
-      hwy::Prefetch(Ring::Address(state_.v_ring + state_.next_slot, at));
+      const float* q = row_.q + row_.qkv_stride + i * lanes_;
+      hwy::Prefetch(q);
+      hwy::Prefetch(q + params_.hid);
+      hwy::Prefetch(q + 2 * params_.hid);
+      hwy::Prefetch(row_.y + row_.y_stride + i * lanes_);
     }
   }
 
@@ -221,6 +235,8 @@ class StepTile {
     }
   }
 
+  static constexpr int64_t kLine = 64;
+
   const D d_;
   const int64_t lanes_;
   const AftParams& params_;
@@ -229,6 +245,7 @@ class StepTile {
   const Row& row_;
   const TileState& state_;
   Past<kVectors, D> past_;
+  int64_t prefetched_ = 0;  // bytes of the next state
 };
 
 }  // namespace HWY_NAMESPACE

@@ -11,6 +11,7 @@
 
 #include "hwy/highway.h"
 #include "model/kernels/aft.h"
+#include "model/kernels/bf16-inl.h"
 #include "model/kernels/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,26 +38,13 @@ struct TileState {
   int64_t stride;  // channels of a ring's row
   float* k_ring;   // first row, first channel
   float* v_ring;
-  int64_t channel;  // the tile's first one, in the rings' rows
-  // How much further the unit that comes after has its state: its slot in floats, its channel. Both
-  // 0: there is none.
-  int64_t next_slot;
-  int64_t next_channel;
+  int64_t channel;   // the tile's first one, in the rings' rows
+  const char* next;  // bytes of the next row's state that this tile fetches ahead; null: none
+  int64_t next_bytes;
 };
 
 inline bool Masked(const Row& row, int64_t i) {
   return row.mask != nullptr && row.mask[i] < kMaskedBelow;
-}
-
-// The nearest bf16, ties to even. A NaN stays one: a carry could make it infinite.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V RoundToBf16(D d, V x) {
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const auto sum = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
-  const V rounded = hn::BitCast(d, hn::And(sum, hn::Set(du, 0xFFFF0000U)));
-  return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(d, hn::Set(du, 0x7FC00000U)), rounded);
 }
 
 // Elements of a ring.
@@ -71,7 +59,6 @@ struct Fp32Ring {
   static HWY_INLINE void Store([[maybe_unused]] D d, hn::Vec<D> v, float* ring, int64_t i) {
     hn::StoreU(v, d, ring + i);
   }
-  static const void* Address(const float* ring, int64_t i) { return ring + i; }
 };
 
 struct Bf16Ring {
@@ -79,22 +66,12 @@ struct Bf16Ring {
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const float* ring, int64_t i) {
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::RebindToUnsigned<D> du;
-    const auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(ring) + i);
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, half)));
+    return LoadBf16(d, reinterpret_cast<const uint16_t*>(ring) + i);
   }
   // v has been through RoundToBf16.
   template <class D>
-  static HWY_INLINE void Store([[maybe_unused]] D d, hn::Vec<D> v, float* ring, int64_t i) {
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::RebindToUnsigned<D> du;
-    const hn::RebindToSigned<D> di;
-    const auto half = hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(du, v)));
-    hn::StoreU(hn::DemoteTo(d16, half), d16, reinterpret_cast<uint16_t*>(ring) + i);
-  }
-  static const void* Address(const float* ring, int64_t i) {
-    return reinterpret_cast<const uint16_t*>(ring) + i;
+  static HWY_INLINE void Store(D d, hn::Vec<D> v, float* ring, int64_t i) {
+    StoreBf16(d, v, reinterpret_cast<uint16_t*>(ring) + i);
   }
 };
 
