@@ -110,9 +110,9 @@ std::string MixerText(const NetworkConfig& config) {
 }
 
 std::string LengthText(const NetworkConfig& config) {
-  const std::string limit = config.max_seq_len == 0
-                                ? std::string("unlimited")
-                                : absl::StrCat("at most ", Grouped(config.max_seq_len), " tokens");
+  std::string limit = config.max_seq_len == 0
+                          ? std::string("unlimited")
+                          : absl::StrCat("at most ", Grouped(config.max_seq_len), " tokens");
   if (config.mixer.band_rows == 0) return limit;
   switch (config.mixer.length_policy) {
     case LengthPolicy::kError:

@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "model/network/activations.h"
 #include "model/network/mixer_module.h"
-#include "model/runtime/load.h"
 #include "model/state/state_pool.h"
 
 namespace aft {
@@ -96,31 +95,38 @@ at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t 
   return y;
 }
 
-double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
-                     const at::Tensor& expected, int64_t first_generated) {
+LoadedModel Load(const std::string& dir, int64_t max_step_tokens) {
   LoadOptions options;
   options.checkpoint_dir = dir;
   options.slots = 1;
-  options.max_step_tokens = static_cast<int64_t>(tokens.size());
+  options.max_step_tokens = max_step_tokens;
   options.intra_op_threads = 1;
   auto model = LoadModel(options);
   if (!model.ok()) ADD_FAILURE() << model.status();
   AFT_CHECK(model.ok());
+  return *std::move(model);
+}
+
+double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
+                     const at::Tensor& expected, int64_t first_generated) {
+  const LoadedModel model = Load(dir, static_cast<int64_t>(tokens.size()));
   SamplingParams params;
   params.top_logprobs = 20;
-  model->runner->BindSlot(0, params);
+  model.runner->BindSlot(0, params);
 
   const auto first_row = static_cast<int64_t>(tokens.size()) - expected.size(0);
   double distance = 0;
+  int64_t compared = 0;
   const auto compare = [&](int64_t position, TokenId id, float logprob) {
+    ++compared;
     const auto want = expected[position - first_row][id].item<float>();
     // Written so that NaN counts.
     if (!(std::abs(logprob - want) <= distance)) distance = std::abs(logprob - want);
   };
   for (const StepRow& row : Rows(tokens, first_generated)) {
-    const auto ticket = model->runner->Submit({{row}});
+    const auto ticket = model.runner->Submit({{row}});
     AFT_CHECK(ticket.ok());
-    const auto output = model->runner->Collect(*ticket);
+    const auto output = model.runner->Collect(*ticket);
     AFT_CHECK(output.ok());
     for (size_t i = 0; i < row.targets.size(); ++i) {
       const int64_t position = row.first_position + static_cast<int64_t>(i);
@@ -131,6 +137,8 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
       for (const TokenLogprob& other : scored.top) compare(position, other.id, other.logprob);
     }
   }
+  // The last token has no target, and with it its row none.
+  AFT_CHECK(compared == 21 * (expected.size(0) - 1));
   return distance;
 }
 

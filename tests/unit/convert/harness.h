@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/convert/import.h"
+#include "model/runtime/load.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -21,6 +22,9 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
 // state, and through the state in chunks.
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x);
 at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk);
+
+// A language model as the server loads it, with one slot. Ends the test when it cannot be loaded.
+LoadedModel Load(const std::string& dir, int64_t max_step_tokens);
 
 // What a language model, loaded from `dir` as the server does, says of a text: the largest distance
 // of its log-probabilities, those of the text's tokens and of 20 alternatives each, from

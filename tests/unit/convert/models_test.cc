@@ -69,6 +69,22 @@ TEST_P(LabmlModelTest, GivesThePackagesLogProbabilities) {
   EXPECT_EQ(*(*tokenizer)->Encode(text), tokens);
 }
 
+TEST_P(LabmlModelTest, RefusesTheFirstPositionWithoutABias) {
+  const std::string dir = folder_.File("out");
+  WriteAndRead(ImportLabml(golden_.tensors, options_), dir);
+  const LoadedModel model = Load(dir, 65);
+  EXPECT_EQ(model.runner->info().max_seq_len, 64);
+  model.runner->BindSlot(0, {});
+  StepRow row;
+  row.slot = 0;
+  row.tokens.assign(64, 1);
+  const auto longest = model.runner->Submit({{row}});
+  ASSERT_TRUE(longest.ok()) << longest.status();
+  ASSERT_TRUE(model.runner->Collect(*longest).ok());
+  row.tokens.push_back(1);
+  EXPECT_TRUE(Refuses(model.runner->Submit({{row}}).status(), "beyond max_seq_len 64"));
+}
+
 TEST_P(LabmlModelTest, NamesWhatIsWrong) {
   const auto refuses = [&](const std::string& message, auto damage) {
     TensorMap damaged = golden_.tensors;
