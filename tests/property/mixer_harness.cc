@@ -1,0 +1,303 @@
+#include "tests/property/mixer_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "base/check.h"
+#include "gtest/gtest.h"
+#include "model/mixers/train_form.h"
+#include "model/network/tensors.h"
+#include "tests/support/mixer_reference.h"
+
+namespace aft {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr int kThreads = 2;
+
+// Two halves, the later one first, each with scratch of its own.
+class TwoHalves final : public Executor {
+ public:
+  int threads() const override { return kThreads; }
+  void For(int64_t n, int64_t /*grain*/,
+           absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override {
+    if (n / 2 < n) fn(n / 2, n, 1);
+    if (n / 2 > 0) fn(0, n / 2, 0);
+  }
+};
+
+at::Tensor ToTensor(const std::vector<float>& values, const std::vector<int64_t>& shape) {
+  at::Tensor tensor = at::empty(shape, at::kFloat);
+  AFT_CHECK(tensor.numel() == static_cast<int64_t>(values.size()));
+  std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
+  return tensor;
+}
+
+std::vector<float> ToVector(const at::Tensor& tensor) {
+  const at::Tensor x = tensor.contiguous();
+  return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()};
+}
+
+MixerConfig Kind(MixerKind kind) {
+  MixerConfig config;
+  config.kind = kind;
+  return config;
+}
+
+MixerConfig Local(int64_t window, int64_t band_rows = 0, BiasForm bias = BiasForm::kBand) {
+  MixerConfig config = Kind(MixerKind::kAftLocal);
+  config.window = window;
+  config.band_rows = band_rows;
+  config.bias = bias;
+  config.bias_rank = bias == BiasForm::kFactors ? 3 : 0;
+  return config;
+}
+
+MixerConfig Full(int64_t rows, BiasForm bias) {
+  MixerConfig config = Local(0, rows, bias);
+  config.kind = MixerKind::kAftFull;
+  return config;
+}
+
+MixerConfig Conv(int64_t heads, int64_t taps) {
+  MixerConfig config = Kind(MixerKind::kAftConv);
+  config.heads = heads;
+  config.window = taps;
+  return config;
+}
+
+MixerConfig Attention(MixerKind kind, int64_t heads) {
+  MixerConfig config = Kind(kind);
+  config.heads = heads;
+  if (kind == MixerKind::kAdditive) config.score_width = 5;
+  if (kind == MixerKind::kLocation) config.band_rows = kCaseTokens;
+  if (kind == MixerKind::kBlockLocal) config.block_size = 8;
+  return config;
+}
+
+MixerConfig With(MixerConfig config, LengthPolicy policy) {
+  config.length_policy = policy;
+  return config;
+}
+MixerConfig Bf16(MixerConfig config) {
+  config.ring = RingType::kBf16;
+  return config;
+}
+MixerConfig Blocks(MixerConfig config, int64_t prefix_block) {
+  config.prefix_block = prefix_block;
+  return config;
+}
+
+// Forms that exist both ways.
+std::vector<MixerCase> SharedCases() {
+  constexpr int64_t kT = kCaseTokens;
+  MixerConfig reparameterized = Conv(4, 5);
+  reparameterized.reparameterized = true;
+  MixerConfig without_global = Attention(MixerKind::kBlockLocal, 2);
+  without_global.global_token = false;
+  return {
+      {"simple", Kind(MixerKind::kAftSimple)},
+      {"local_0", Local(0)},
+      {"local_1", Local(1)},
+      {"local_8", Local(8)},
+      {"local_33", Local(33)},
+      {"local_rows", Local(8, kT)},
+      {"local_clamp", With(Local(8, 30), LengthPolicy::kClamp)},
+      {"local_zero", With(Local(8, 30), LengthPolicy::kZero)},
+      {"local_wider_than_rows", With(Local(40, 30), LengthPolicy::kClamp)},
+      {"local_of_full", Local(8, kT, BiasForm::kFull)},
+      {"local_of_full_clamp", With(Local(40, 30, BiasForm::kFull), LengthPolicy::kClamp)},
+      {"local_of_factors", Local(8, kT, BiasForm::kFactors)},
+      {"full", Full(kT, BiasForm::kFull)},
+      {"full_clamp", With(Full(30, BiasForm::kFull), LengthPolicy::kClamp)},
+      {"full_zero", With(Full(30, BiasForm::kFull), LengthPolicy::kZero)},
+      {"full_of_factors", Full(kT, BiasForm::kFactors)},
+      {"conv", Conv(4, 5)},
+      {"conv_one_head", Conv(1, 7)},
+      {"conv_head_per_channel", Conv(24, 5)},
+      {"conv_reparameterized", reparameterized},
+      {"block_local", Attention(MixerKind::kBlockLocal, 2)},
+      {"block_local_without_global", without_global},
+      {"dot_product", Attention(MixerKind::kDotProduct, 3)},
+      {"cosine", Attention(MixerKind::kCosine, 2)},
+      {"additive", Attention(MixerKind::kAdditive, 2)},
+      {"location", Attention(MixerKind::kLocation, 1)},
+  };
+}
+
+}  // namespace
+
+std::vector<MixerCase> CausalCases() {
+  std::vector<MixerCase> cases = SharedCases();
+  cases.push_back({"simple_blocks", Blocks(Kind(MixerKind::kAftSimple), 16)});
+  cases.push_back({"local_blocks", Blocks(Local(8), 16)});
+  cases.push_back({"local_bf16", Bf16(Local(8)), 23});
+  cases.push_back({"full_bf16", Bf16(Full(kCaseTokens, BiasForm::kFull)), 23});
+  cases.push_back({"conv_bf16", Bf16(Conv(4, 5))});
+  MixerConfig full_decode = Attention(MixerKind::kBlockLocal, 2);
+  full_decode.full_decode = true;
+  cases.push_back({"block_local_full_decode", full_decode});
+  return cases;
+}
+
+std::vector<MixerCase> BidirectionalCases() {
+  std::vector<MixerCase> cases = SharedCases();
+  MixerConfig grid = Conv(3, 3);
+  grid.grid = true;
+  cases.push_back({"conv_grid", grid});
+  for (MixerCase& mixer_case : cases) mixer_case.config.causal = false;
+  return cases;
+}
+
+TestMixer::TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots)
+    : case_(mixer_case) {
+  for (const TensorSpec& spec : ExpectedMixerTables(case_.config, case_.hid)) {
+    int64_t count = 1;
+    for (const int64_t size : spec.shape) count *= size;
+    tables_[spec.name] = ToTensor(random.Normals(count), spec.shape);
+  }
+  Make(slots);
+}
+
+TestMixer::TestMixer(const MixerCase& mixer_case,
+                     const std::map<std::string, std::vector<float>>& tables)
+    : case_(mixer_case) {
+  for (const TensorSpec& spec : ExpectedMixerTables(case_.config, case_.hid)) {
+    tables_[spec.name] = ToTensor(tables.at(spec.name), spec.shape);
+  }
+  Make(1);
+}
+
+void TestMixer::Make(int32_t slots) {
+  MixerOptions options;
+  options.max_seq_len = 2 * kCaseTokens;
+  absl::StatusOr<std::unique_ptr<Mixer>> mixer =
+      MakeMixer(case_.config, case_.hid, tables_, options);
+  AFT_CHECK(mixer.ok());
+  mixer_ = *std::move(mixer);
+  if (!case_.config.causal) return;
+  slot_floats_ = (mixer_->state_spec().floats + 15) / 16 * 16;
+  states_.assign(static_cast<size_t>(slots * slot_floats_), kNan);
+}
+
+int64_t TestMixer::width() const { return PackedWidth(case_.config, case_.hid); }
+
+std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens) const {
+  std::vector<float> packed = random.Normals(tokens * width());
+  if (case_.config.ring == RingType::kBf16) {
+    for (float& x : packed) x = std::round(x * 32) / 32;  // at most 8 bits
+  }
+  return packed;
+}
+
+std::vector<std::vector<float>> TestMixer::Run(const std::vector<MixerChunk>& chunks) {
+  std::vector<int32_t> slots;
+  std::vector<int64_t> positions;
+  std::vector<int64_t> offsets = {0};
+  std::vector<float> packed;
+  for (const MixerChunk& chunk : chunks) {
+    slots.push_back(chunk.slot);
+    positions.push_back(chunk.position);
+    packed.insert(packed.end(), chunk.packed.begin(), chunk.packed.end());
+    offsets.push_back(static_cast<int64_t>(packed.size()) / width());
+  }
+  std::vector<float> y(static_cast<size_t>(offsets.back() * hid()), kNan);
+  const int64_t stride = (mixer_->scratch_floats() + 15) / 16 * 16;
+  std::vector<float> scratch(static_cast<size_t>(kThreads * stride), kNan);
+  const TwoHalves executor;
+  mixer_->Forward(
+      {packed.data(), width()},
+      {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(), offsets.data()},
+      {states_.data(), slot_floats_}, {y.data(), hid()}, {&executor, scratch.data(), stride});
+  std::vector<std::vector<float>> outputs;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    outputs.push_back(Tokens(y, hid(), offsets[i], offsets[i + 1]));
+  }
+  return outputs;
+}
+
+std::vector<float> TestMixer::RunCut(const std::vector<float>& packed,
+                                     const std::vector<int64_t>& lengths, int32_t slot) {
+  const int64_t tokens = static_cast<int64_t>(packed.size()) / width();
+  std::vector<float> y;
+  size_t i = 0;
+  for (int64_t t = 0; t < tokens;) {
+    const int64_t end = std::min(t + lengths[std::min(i++, lengths.size() - 1)], tokens);
+    AFT_CHECK(end > t);
+    const std::vector<float> part = Run({{slot, t, Tokens(packed, width(), t, end)}})[0];
+    y.insert(y.end(), part.begin(), part.end());
+    t = end;
+  }
+  return y;
+}
+
+std::vector<std::vector<float>> TestMixer::Encode(
+    const std::vector<std::vector<float>>& sequences,
+    const std::vector<std::vector<float>>& masks) const {
+  std::vector<int64_t> offsets = {0};
+  std::vector<float> packed;
+  std::vector<float> mask;
+  int64_t longest = 0;
+  for (const std::vector<float>& sequence : sequences) {
+    packed.insert(packed.end(), sequence.begin(), sequence.end());
+    offsets.push_back(static_cast<int64_t>(packed.size()) / width());
+    longest = std::max(longest, offsets.back() - offsets[offsets.size() - 2]);
+  }
+  for (const std::vector<float>& part : masks) mask.insert(mask.end(), part.begin(), part.end());
+  std::vector<float> y(static_cast<size_t>(offsets.back() * hid()), kNan);
+  const int64_t stride = (mixer_->encode_scratch_floats(longest) + 15) / 16 * 16;
+  std::vector<float> scratch(static_cast<size_t>(kThreads * stride), kNan);
+  const TwoHalves executor;
+  mixer_->Encode({packed.data(), width()},
+                 {static_cast<int64_t>(sequences.size()), offsets.data(),
+                  masks.empty() ? nullptr : mask.data(), case_.config.grid ? kGridWidth : 0},
+                 {y.data(), hid()}, {&executor, scratch.data(), stride});
+  std::vector<std::vector<float>> outputs;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    outputs.push_back(Tokens(y, hid(), offsets[i], offsets[i + 1]));
+  }
+  return outputs;
+}
+
+std::vector<double> TestMixer::Reference(const std::vector<float>& packed,
+                                         const std::vector<float>& mask) const {
+  ReferenceTables tables;
+  for (const auto& [name, tensor] : tables_) {
+    const std::vector<float> values = ToVector(tensor);
+    tables[name] = {values.begin(), values.end()};
+  }
+  return ReferenceMixer(case_.config, case_.hid, {packed.begin(), packed.end()}, tables,
+                        {mask.begin(), mask.end()}, case_.config.grid ? kGridWidth : 0);
+}
+
+std::vector<float> TestMixer::Trained(const std::vector<float>& packed,
+                                      const std::vector<float>& mask) const {
+  const int64_t tokens = static_cast<int64_t>(packed.size()) / width();
+  TrainFormOptions options;
+  if (!mask.empty()) options.mask = ToTensor(mask, {1, tokens});
+  options.grid_width = case_.config.grid ? kGridWidth : 0;
+  return ToVector(
+      TrainForm(case_.config, ToTensor(packed, {1, tokens, width()}), tables_, options));
+}
+
+std::vector<float> TestMixer::SlotBytes(int32_t slot) const {
+  return Tokens(states_, slot_floats_, slot, slot + 1);
+}
+void TestMixer::SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
+  std::copy(bytes.begin(), bytes.end(), states_.begin() + slot * slot_floats_);
+}
+
+void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference,
+                 double allowed) {
+  ASSERT_EQ(y.size(), reference.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double error = std::abs(y[i] - reference[i]) / std::max(1.0, std::abs(reference[i]));
+    ASSERT_TRUE(error <= allowed) << "error " << error << " at " << i;
+  }
+}
+
+}  // namespace aft

@@ -1,0 +1,89 @@
+#ifndef AFT_TESTS_PROPERTY_MIXER_HARNESS_H_
+#define AFT_TESTS_PROPERTY_MIXER_HARNESS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/mixers/mixer.h"
+#include "tests/property/aft_harness.h"  // SameBits, Tokens
+#include "tests/property/random_inputs.h"
+
+namespace aft {
+
+// One member of the property suite's list.
+struct MixerCase {
+  std::string name;
+  MixerConfig config;
+  int64_t hid = 24;
+};
+
+// Every kind and form that MakeMixer takes: those with a causal recurrence, and those that see the
+// whole text.
+std::vector<MixerCase> CausalCases();
+std::vector<MixerCase> BidirectionalCases();
+
+// Longest text of the cases with a limit; and the width of the images of those with a grid.
+inline constexpr int64_t kCaseTokens = 64;
+inline constexpr int64_t kGridWidth = 4;
+
+// A part of one sequence as it enters a batch.
+struct MixerChunk {
+  int32_t slot = 0;
+  int64_t position = 0;
+  std::vector<float> packed;  // [length, width]
+};
+
+// A mixer with random tables, and a pool of slots whose memory starts as NaN.
+class TestMixer {
+ public:
+  TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots = 1);
+  // With given tables, by name, row-major.
+  TestMixer(const MixerCase& mixer_case, const std::map<std::string, std::vector<float>>& tables);
+
+  int64_t width() const;
+  int64_t hid() const { return case_.hid; }
+  const Mixer& mixer() const { return *mixer_; }
+
+  // Random packed input [tokens, width]. In bf16's numbers where the case has a bf16 ring, so that
+  // rounding as they enter changes nothing.
+  std::vector<float> Packed(TestRandom& random, int64_t tokens) const;
+
+  // Runs one batch on two threads' scratch; returns y per chunk.
+  std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks);
+
+  // One sequence in `slot`, cut into chunks of these lengths (the last length repeats).
+  std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
+                            int32_t slot = 0);
+
+  // y per sequence; masks empty, or one per sequence.
+  std::vector<std::vector<float>> Encode(const std::vector<std::vector<float>>& sequences,
+                                         const std::vector<std::vector<float>>& masks = {}) const;
+
+  // The same from the formula in float64, and from LibTorch operators.
+  std::vector<double> Reference(const std::vector<float>& packed,
+                                const std::vector<float>& mask = {}) const;
+  std::vector<float> Trained(const std::vector<float>& packed,
+                             const std::vector<float>& mask = {}) const;
+
+  std::vector<float> SlotBytes(int32_t slot) const;
+  void SetSlotBytes(int32_t slot, const std::vector<float>& bytes);
+
+ private:
+  void Make(int32_t slots);
+
+  const MixerCase case_;
+  MixerTables tables_;
+  std::unique_ptr<Mixer> mixer_;
+  int64_t slot_floats_ = 0;
+  std::vector<float> states_;
+};
+
+// Fails unless |y - reference| <= allowed * max(1, |reference|) everywhere; NaN fails.
+void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference, double allowed);
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_PROPERTY_MIXER_HARNESS_H_

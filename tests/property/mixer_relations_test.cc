@@ -1,0 +1,200 @@
+// Mixers that equal each other, refusals, and long runs.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/zeros.h"
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/property/mixer_harness.h"
+
+namespace aft {
+namespace {
+
+using Tables = std::map<std::string, std::vector<float>>;
+
+constexpr int64_t kHid = 24;
+
+MixerCase Case(MixerKind kind, int64_t window = 0, int64_t band_rows = 0,
+               BiasForm bias = BiasForm::kBand) {
+  MixerConfig config;
+  config.kind = kind;
+  config.window = window;
+  config.band_rows = band_rows;
+  config.bias = bias;
+  return {"", config, kHid};
+}
+
+std::vector<double> Doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+class MixerRelationsTest : public testing::Test {
+ protected:
+  TestRandom random_;
+};
+
+TEST_F(MixerRelationsTest, LocalWithoutWindowIsSimple) {
+  TestMixer local(Case(MixerKind::kAftLocal), Tables());
+  TestMixer simple(Case(MixerKind::kAftSimple), Tables());
+  const std::vector<float> packed = simple.Packed(random_, 50);
+  EXPECT_TRUE(SameBits(local.RunCut(packed, {50}), simple.RunCut(packed, {50})));
+}
+
+TEST_F(MixerRelationsTest, LocalWithoutBiasIsSimple) {
+  TestMixer local(Case(MixerKind::kAftLocal, 8), Tables{{"w.band", std::vector<float>(8)}});
+  TestMixer simple(Case(MixerKind::kAftSimple), Tables());
+  const std::vector<float> packed = simple.Packed(random_, 50);
+  ExpectClose(local.RunCut(packed, {50}), Doubles(simple.RunCut(packed, {50})), 2e-6);
+}
+
+TEST_F(MixerRelationsTest, LocalWithAWindowOfAllIsFull) {
+  for (const bool causal : {true, false}) {
+    const std::vector<float> w = random_.Normals(kCaseTokens * kCaseTokens);
+    MixerCase full = Case(MixerKind::kAftFull, 0, kCaseTokens, BiasForm::kFull);
+    full.config.causal = causal;
+    for (const int64_t window : {kCaseTokens, 2 * kCaseTokens}) {
+      MixerCase local = Case(MixerKind::kAftLocal, window, kCaseTokens, BiasForm::kFull);
+      local.config.causal = causal;
+      const TestMixer a(local, Tables{{"w.full", w}});
+      const TestMixer b(full, Tables{{"w.full", w}});
+      const std::vector<float> packed = a.Packed(random_, kCaseTokens);
+      EXPECT_TRUE(SameBits(a.Encode({packed})[0], b.Encode({packed})[0]));
+    }
+  }
+}
+
+TEST_F(MixerRelationsTest, LocalIgnoresWhatLiesOutsideTheBand) {
+  const MixerCase local = Case(MixerKind::kAftLocal, 8, kCaseTokens, BiasForm::kFull);
+  std::vector<float> w = random_.Normals(kCaseTokens * kCaseTokens);
+  TestMixer a(local, Tables{{"w.full", w}});
+  for (int64_t t = 0; t < kCaseTokens; ++t) {
+    for (int64_t key = 0; key < kCaseTokens; ++key) {
+      if (key > t || t - key >= 8) w[static_cast<size_t>(t * kCaseTokens + key)] = 1e30F;
+    }
+  }
+  TestMixer b(local, Tables{{"w.full", w}});
+  const std::vector<float> packed = a.Packed(random_, kCaseTokens);
+  EXPECT_TRUE(SameBits(a.RunCut(packed, {30, 1}), b.RunCut(packed, {30, 1})));
+}
+
+TEST_F(MixerRelationsTest, ConvWithOneFilterAndAHeadPerChannelIsLocal) {
+  constexpr int64_t kTaps = 5;
+  const std::vector<float> band = random_.Normals(kTaps);
+  MixerCase conv = Case(MixerKind::kAftConv, kTaps);
+  conv.config.heads = kHid;
+  Tables filter;
+  for (int64_t head = 0; head < kHid; ++head) {
+    filter["conv.w"].insert(filter["conv.w"].end(), band.begin(), band.end());
+  }
+  TestMixer a(conv, filter);
+  TestMixer b(Case(MixerKind::kAftLocal, kTaps), Tables{{"w.band", band}});
+  const std::vector<float> packed = b.Packed(random_, kCaseTokens);
+  ExpectClose(a.RunCut(packed, {40, 1}), Doubles(b.RunCut(packed, {40, 1})), 5e-6);
+}
+
+TEST_F(MixerRelationsTest, ABf16RingHoldsRoundedKeysAndValues) {
+  MixerCase bf16 = Case(MixerKind::kAftLocal, 8);
+  bf16.config.ring = RingType::kBf16;
+  const Tables tables = {{"w.band", random_.Normals(8)}};
+  TestMixer a(bf16, tables);
+  TestMixer b(Case(MixerKind::kAftLocal, 8), tables);
+  std::vector<float> packed = random_.Normals(kCaseTokens * 3 * kHid);
+  const std::vector<float> y = a.RunCut(packed, {40, 1});
+  for (size_t i = 0; i < packed.size(); ++i) {
+    if (i % (3 * kHid) < kHid) continue;
+    // To 8 significant bits, ties to even.
+    int exponent = 0;
+    const float mantissa = std::frexp(packed[i], &exponent);
+    packed[i] = std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+  }
+  EXPECT_TRUE(SameBits(y, b.RunCut(packed, {40, 1})));
+  EXPECT_EQ(a.mixer().state_spec().floats, 3 * kHid + 7 * kHid);
+  EXPECT_EQ(b.mixer().state_spec().floats, 3 * kHid + 2 * 7 * kHid);
+}
+
+TEST_F(MixerRelationsTest, ABf16StateOfOddSizeEndsOnAWholeFloat) {
+  MixerCase odd = Case(MixerKind::kAftLocal, 4);
+  odd.config.ring = RingType::kBf16;
+  odd.hid = 23;
+  const StateSpec spec = TestMixer(odd, random_).mixer().state_spec();
+  EXPECT_EQ(spec.floats, 3 * 23 + 2 * 35);  // 35 floats hold 69 numbers
+}
+
+// One channel's exact sums over a window of `window` and all before it, token by token.
+class Float64Local {
+ public:
+  explicit Float64Local(std::vector<float> band) : band_(std::move(band)) {}
+
+  double Step(double k, double v) {
+    keys_.insert(keys_.begin(), k);
+    values_.insert(values_.begin(), v);
+    double num = num_;
+    double den = den_;
+    for (size_t age = 0; age < keys_.size(); ++age) {
+      const double e = std::exp(keys_[age] + (band_.empty() ? 0.0 : double{band_[age]}));
+      num += e * values_[age];
+      den += e;
+    }
+    if (keys_.size() + 1 > band_.size()) {
+      num_ += std::exp(keys_.back()) * values_.back();
+      den_ += std::exp(keys_.back());
+      keys_.pop_back();
+      values_.pop_back();
+    }
+    return num / den;
+  }
+
+ private:
+  const std::vector<float> band_;
+  std::vector<double> keys_;  // latest first; at most window - 1 between steps
+  std::vector<double> values_;
+  double num_ = 0;
+  double den_ = 0;
+};
+
+TEST_F(MixerRelationsTest, AHundredThousandDecodeStepsDoNotDrift) {
+  constexpr int64_t kSteps = 100'000;
+  constexpr int64_t kWidth = 4;
+  for (const int64_t window : {0, 8}) {
+    MixerCase mixer_case = Case(MixerKind::kAftLocal, window);
+    mixer_case.hid = kWidth;
+    const std::vector<float> band = random_.Normals(window);
+    TestMixer mixer(mixer_case, Tables{{"w.band", band}});
+    EXPECT_EQ(mixer.mixer().state_spec().floats_per_token, 0);
+    std::vector<Float64Local> channels(kWidth, Float64Local(band));
+    double worst = 0;
+    for (int64_t t = 0; t < kSteps; ++t) {
+      std::vector<float> packed = random_.Normals(3 * kWidth);
+      for (size_t c = 0; c < kWidth; ++c) {
+        packed[c] = 100;  // opens the gate
+        packed[2 * kWidth + c] += 3;
+      }
+      const std::vector<float> y = mixer.Run({{0, t, packed}})[0];
+      for (size_t c = 0; c < kWidth; ++c) {
+        const double reference = channels[c].Step(packed[kWidth + c], packed[2 * kWidth + c]);
+        const double error = std::abs(y[c] - reference) / std::max(1.0, std::abs(reference));
+        ASSERT_TRUE(error <= 5e-5) << error << " at " << t;
+        worst = std::max(worst, error);
+      }
+    }
+    std::printf("window %d: largest error %.1e\n", static_cast<int>(window), worst);
+  }
+}
+
+TEST_F(MixerRelationsTest, RefusesTablesThatDoNotFit) {
+  const MixerConfig config = Case(MixerKind::kAftLocal, 8).config;
+  EXPECT_EQ(MakeMixer(config, kHid, {}).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(MakeMixer(config, kHid, {{"w.band", at::zeros({1, 7})}}).status().code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(MakeMixer(config, kHid, {{"w.band", at::zeros({1, 8}, at::kDouble)}}).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace aft
