@@ -1,0 +1,131 @@
+"""Trains a labml_nn AFT language model in PyTorch for a few steps, imports it, serves it, and compares
+the log-probabilities that come back over gRPC with PyTorch's; the same for a random GPT-2 with LSG's
+block-local attention. At the sizes of the papers' code, so its files are too large for goldens/:
+imported_model_test does the same on every run with small ones.
+
+  PYTHON tests/parity/end_to_end.py [--bin build/default/bin] [--steps 20]     (PYTHON: see README.md)
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from labml_nn.transformers import models
+from references import language_models as lm
+from transformers import GPT2Config
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "model/zoo/austen-aft-local/held_out_sample.txt"
+TOLERANCE = 1e-4
+
+
+def run(*command):
+  done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+  if done.returncode != 0:
+    sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+  return done.stdout
+
+
+def score(binaries, checkpoint, text):
+  """Log-probabilities of the text's tokens from the second on, over gRPC."""
+  ready = checkpoint / "ready"
+  server = subprocess.Popen([str(binaries / "aft-server"), "--model", str(checkpoint),
+                             "--listen_address", "127.0.0.1:0", "--metrics_address", "none",
+                             "--ready_file", str(ready)], stderr=subprocess.DEVNULL)
+  try:
+    while not ready.exists():
+      if server.poll() is not None:
+        sys.exit(f"aft-server ended with {server.returncode}")
+      time.sleep(0.05)
+    address = ready.read_text().split()[0]
+    lines = run(binaries / "aftctl", "--address", address, "score", "--json", "--prompt", text)
+  finally:
+    server.terminate()
+    server.wait()
+  events = [json.loads(line) for line in lines.splitlines()]
+  return torch.tensor([token["logprob"] for event in events if event["event"] == "chunk"
+                       for token in event["logprobs"]], dtype=torch.float64)
+
+
+def compare(name, served, logits, tokens):
+  """logits [T, V] of `tokens` in PyTorch, fp32."""
+  rows = torch.log_softmax(logits.double(), -1)[:-1]
+  want = rows.gather(1, tokens[1:, None])[:, 0]
+  assert len(served) == len(want), (len(served), len(want))
+  error = (served - want).abs().max().item()
+  print(f"{name}: {len(want)} log-probabilities over gRPC, largest difference to PyTorch "
+        f"{error:.1e}, perplexity {(-want.mean()).exp():.2f}")
+  return error <= TOLERANCE
+
+
+def labml(binaries, work, steps):
+  text = SAMPLE.read_text(encoding="utf-8")
+  characters = sorted(set(text))
+  ids = torch.tensor([characters.index(c) for c in text])
+  seq_len = 256
+  torch.manual_seed(1)
+  module = lm.AutoregressiveTransformer(128, len(characters), 6, seq_len, 32, 256,
+                                        models.EmbeddingsWithPositionalEncoding, 5000)
+  optimizer = torch.optim.Adam(module.parameters(), 1e-3)
+  for step in range(steps):
+    starts = torch.randint(0, len(ids) - seq_len, (8,))
+    batch = torch.stack([ids[s:s + seq_len + 1] for s in starts], 1)
+    loss = torch.nn.functional.cross_entropy(module(batch[:-1]).flatten(0, 1),
+                                             batch[1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step in (0, steps - 1):
+      print(f"labml: step {step + 1}, loss {loss.item():.3f}")
+  module.eval()
+  torch.save(module.state_dict(), work / "labml.pt")
+  (work / "chars.json").write_text(json.dumps(characters), encoding="utf-8")
+  run(sys.executable, ROOT / "tools/pt_to_safetensors.py", work / "labml.pt",
+      work / "labml.safetensors")
+  run(binaries / "aft-convert", "labml", work / "labml.safetensors", work / "labml",
+      "--chars", work / "chars.json")
+  tokens = ids[:seq_len]
+  with torch.no_grad():
+    logits = module(tokens[:, None])[:, 0]
+  return compare("labml", score(binaries, work / "labml", text[:seq_len]), logits, tokens)
+
+
+def gpt2(binaries, work):
+  directory = work / "gpt2_hf"
+  directory.mkdir()
+  words = lm.tokenizer(directory)
+  torch.manual_seed(2)
+  config = GPT2Config(vocab_size=len(words), n_embd=128, n_layer=4, n_head=4, n_positions=512,
+                      initializer_range=0.2)
+  module = lm.gpt2_model(config, block_local=True)
+  module.save_pretrained(directory, safe_serialization=True)
+  run(binaries / "aft-convert", "gpt2", directory, work / "gpt2", "--attention", "block_local",
+      "--block-size", lm.BLOCK)
+  text = SAMPLE.read_text(encoding="utf-8")[:500]
+  tokens = torch.tensor(words(text).input_ids)
+  with torch.no_grad():
+    logits = module(tokens[None]).logits[0]
+  return compare("gpt2, block-local", score(binaries, work / "gpt2", text), logits, tokens)
+
+
+def main():
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--bin", type=Path, default=ROOT / "build/default/bin")
+  parser.add_argument("--steps", type=int, default=20)
+  arguments = parser.parse_args()
+  torch.set_num_threads(1)
+  with tempfile.TemporaryDirectory() as temporary:
+    work = Path(temporary)
+    results = [labml(arguments.bin, work, arguments.steps), gpt2(arguments.bin, work)]
+  sys.exit(0 if all(results) else f"a difference is above {TOLERANCE}")
+
+
+if __name__ == "__main__":
+  main()
