@@ -1,14 +1,12 @@
-#ifndef AFT_MODEL_LAYERS_DECODER_BLOCK_H_
-#define AFT_MODEL_LAYERS_DECODER_BLOCK_H_
+#ifndef AFT_MODEL_LAYERS_BLOCK_H_
+#define AFT_MODEL_LAYERS_BLOCK_H_
 
 #include <cstdint>
-#include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "model/layers/layer_norm.h"
 #include "model/layers/linear.h"
-#include "model/mixers/mixer.h"
+#include "model/layers/mixer_layer.h"
 #include "model/network/config.h"
 
 namespace aft {
@@ -16,43 +14,43 @@ namespace aft {
 // One pre-norm layer:
 //
 //   x += out(mixer(qkv(norm1(x))))
-//   x += down(gelu(up(norm2(x))))
+//   x += down(activation(up(norm2(x))))
 //
 // Immutable and thread-safe.
-class DecoderBlock {
+class Block {
  public:
   // Packs the tensors "layers.<index>.*" into `arena`. REQUIRES: they passed CheckTensors.
-  static absl::StatusOr<DecoderBlock> Create(const NetworkConfig& config, int64_t index,
-                                             const WeightMap& tensors, WeightArena& arena);
+  static absl::StatusOr<Block> Create(const NetworkConfig& config, int64_t index,
+                                      const WeightMap& tensors, const MixerOptions& options,
+                                      WeightArena& arena);
 
   static int64_t ArenaFloats(const NetworkConfig& config);
 
-  // Columns of `wide` below.
-  static int64_t WideWidth(const NetworkConfig& config);
-
-  const Mixer& mixer() const { return *mixer_; }
+  const Mixer& mixer() const { return mixer_.mixer(); }
 
   // The first half up to the mixer's output; advances the state.
-  //   x [N, d] in; mixed [N, d] out; wide [N, WideWidth()] workspace
+  //   x [N, d] in; mixed [N, hid] out, with room for [N, d]; wide [N, PackedWidth()] workspace
   void Mix(const float* x, const RaggedBatch& batch, StateView state, float* mixed, float* wide,
            const Workspace& workspace) const;
 
+  // The same for whole sequences, without state.
+  void Encode(const float* x, const SequenceBatch& batch, float* mixed, float* wide,
+              const Workspace& workspace) const;
+
   // The rest: x += out(mixed), then the feed-forward. Works on each token by itself, so a caller
   // may leave out tokens whose result nobody reads.
-  //   x, mixed [tokens, d] in and out (mixed is overwritten); wide [tokens, WideWidth()] workspace
+  //   x [tokens, d] in and out; mixed [tokens, hid] in, then workspace [tokens, d];
+  //   wide [tokens, d_ff] workspace
   void Finish(float* x, float* mixed, int64_t tokens, float* wide,
               const Workspace& workspace) const;
 
  private:
-  DecoderBlock(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
-               std::unique_ptr<Mixer> mixer, WeightArena& arena);
+  Block(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
+        LayerNormLayer norm1, MixerLayer mixer, WeightArena& arena);
 
-  int64_t d_model_;
-  int64_t packed_width_;
+  kernels::Epilogue activation_;
   LayerNormLayer norm1_;
-  LinearLayer qkv_;
-  std::unique_ptr<Mixer> mixer_;
-  LinearLayer out_;
+  MixerLayer mixer_;
   LayerNormLayer norm2_;
   LinearLayer up_;
   LinearLayer down_;
@@ -60,4 +58,4 @@ class DecoderBlock {
 
 }  // namespace aft
 
-#endif  // AFT_MODEL_LAYERS_DECODER_BLOCK_H_
+#endif  // AFT_MODEL_LAYERS_BLOCK_H_

@@ -14,7 +14,7 @@ namespace aft {
 // whatever the other rows are.
 class LinearLayer {
  public:
-  // Packs the weight [out, in] and bias [out] into `arena`.
+  // Packs the weight [out, in] and bias [out] into `arena`; no bias when its name is empty.
   LinearLayer(const WeightMap& tensors, const std::string& weight, const std::string& bias,
               int64_t in, int64_t out, WeightArena& arena);
 

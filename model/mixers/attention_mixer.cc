@@ -79,6 +79,15 @@ StateSpec AttentionMixer::state_spec() const {
   if (!params_.ring()) {
     spec.floats_per_token =
         params_.heads * ((params_.stores_keys() ? params_.score_width : 0) + params_.value_width);
+    // Each head fills from its front: keys by spans of blocks, values token by token.
+    for (StateSection& section : spec.sections) {
+      const bool keys = section.name == "keys";
+      const int64_t span = params_.block_size > 0 ? params_.block_size : kernels::kKeyBlock;
+      section.parts = params_.heads;
+      section.granule_tokens = keys ? span : 1;
+      section.granule_floats =
+          keys ? kernels::RoundUpToKeyBlock(span) * params_.score_width : params_.value_width;
+    }
   }
   return spec;
 }

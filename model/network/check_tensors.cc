@@ -1,3 +1,5 @@
+#include "model/network/check_tensors.h"
+
 #include <set>
 #include <string>
 #include <vector>
@@ -6,8 +8,8 @@
 #include "ATen/ops/isfinite.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/network/decoder.h"
 #include "model/network/tensors.h"
+#include "model/state/xxhash64.h"
 
 namespace aft {
 namespace {
@@ -49,6 +51,15 @@ absl::Status CheckTensors(const NetworkConfig& config, const TensorMap& tensors)
   }
   if (complaints.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrJoin(complaints, "; "));
+}
+
+uint64_t NetworkFingerprint(const NetworkConfig& config, const TensorMap& tensors) {
+  uint64_t hash = XxHash64(FormatNetworkConfig(config), 0);
+  for (const auto& [name, tensor] : tensors) {
+    hash = XxHash64(name, hash);
+    hash = XxHash64({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}, hash);
+  }
+  return hash;
 }
 
 }  // namespace aft

@@ -8,6 +8,17 @@
 #include "base/status_macros.h"
 
 namespace aft {
+namespace {
+
+// Logits are computed for this many positions at a time: enough for the head's weights to be read
+// few times, few enough that a long text to score needs little memory.
+constexpr int64_t kLogitRows = 64;
+
+int64_t LogitRows(const CpuModelRunner::Options& options) {
+  return std::min(options.max_step_tokens, kLogitRows);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
     std::unique_ptr<Decoder> decoder, const Options& options) {
@@ -16,13 +27,13 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   const NetworkConfig& config = runner->decoder_->config();
   AFT_ASSIGN_OR_RETURN(runner->states_,
                        StatePool::Create(runner->decoder_->state_specs(), options.slots));
-  AFT_ASSIGN_OR_RETURN(
-      runner->workspace_,
-      DecoderWorkspace::Create(config, options.max_step_tokens, runner->decoder_->scratch_floats(),
-                               runner->executor_));
+  AFT_ASSIGN_OR_RETURN(runner->workspace_,
+                       Activations::Create(config, options.max_step_tokens,
+                                           runner->decoder_->scratch_floats(), runner->executor_));
   AFT_ASSIGN_OR_RETURN(runner->logits_,
-                       AlignedBuffer::Create(options.slots * config.vocab_size, "logits"));
+                       AlignedBuffer::Create(LogitRows(options) * config.vocab_size, "logits"));
   runner->info_.state_bytes = runner->states_.slot_bytes();
+  runner->layout_ = runner->states_.layout_fingerprint();
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   return runner;
 }
@@ -37,35 +48,71 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& 
   info_.weight_bytes = decoder_->weight_bytes();
   info_.weight_format = "fp32";
   info_.device = "cpu";
+  for (const StateSpec& layer : decoder_->state_specs()) {
+    info_.state_bytes_per_token += layer.floats_per_token * static_cast<int64_t>(sizeof(float));
+  }
+  samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
   slots_.resize(slots);
   row_slots_.reserve(slots);
   row_positions_.reserve(slots);
   row_offsets_.reserve(slots + 1);
-  outputs_.reserve(slots);
-  tokens_.reserve(static_cast<size_t>(options.max_step_tokens));
+  row_generated_.reserve(slots);
+  const auto tokens = static_cast<size_t>(options.max_step_tokens);
+  tokens_.reserve(tokens);
+  outputs_.reserve(tokens);
+  wanted_.reserve(tokens);
 }
 
 int64_t CpuModelRunner::WorkspaceBytes(const NetworkConfig& config, int64_t scratch_floats,
                                        const Options& options) {
   return static_cast<int64_t>(sizeof(float)) *
-         (DecoderWorkspace::Floats(config, options.max_step_tokens, scratch_floats,
-                                   options.threads) +
-          options.slots * config.vocab_size);
+         (Activations::Floats(config, options.max_step_tokens, scratch_floats, options.threads) +
+          LogitRows(options) * config.vocab_size);
+}
+
+SequenceRecord& CpuModelRunner::sequence(int32_t slot) {
+  AFT_CHECK(slot >= 0 && slot < slots());
+  return slots_[static_cast<size_t>(slot)].sequence;
+}
+const SequenceRecord& CpuModelRunner::sequence(int32_t slot) const {
+  AFT_CHECK(slot >= 0 && slot < slots());
+  return slots_[static_cast<size_t>(slot)].sequence;
 }
 
 void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
-  AFT_CHECK(slot >= 0 && slot < slots());
-  Slot& bound = slots_[static_cast<size_t>(slot)];
-  bound.params = params;
-  bound.next_position = 0;
-  bound.sampled = 0;
+  sequence(slot) = {params, 0, 0};
 }
 
-void CpuModelRunner::ForkSlot(int32_t /*from*/, int32_t /*to*/) { AFT_CHECK(false); }
-std::string CpuModelRunner::SnapshotSlot(int32_t /*slot*/) const { return ""; }
-absl::Status CpuModelRunner::RestoreSlot(int32_t /*slot*/, absl::string_view /*snapshot*/) {
-  return absl::UnimplementedError("");
+void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
+  AFT_CHECK(from != to);
+  sequence(to) = sequence(from);
+  states_.CopySlot(from, to, sequence(from).next_position);
+}
+
+std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
+  const SequenceRecord& record = sequence(slot);
+  const int64_t bytes = states_.UsedBytes(record.next_position);
+  std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout_, record, bytes);
+  states_.WriteSlot(slot, record.next_position, snapshot.data() + SnapshotHeaderBytes());
+  SealSnapshot(&snapshot);
+  return snapshot;
+}
+
+absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
+  AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
+                       OpenSnapshot(snapshot, decoder_->fingerprint(), layout_));
+  const int64_t position = opened.record.next_position;
+  if (info_.max_seq_len > 0 && position > info_.max_seq_len) {
+    return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", position,
+                                                   " is beyond max_seq_len ", info_.max_seq_len));
+  }
+  if (states_.UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
+    return absl::InvalidArgumentError("snapshot: the state has another size");
+  }
+  states_.ReadSlot(slot, position, opened.state.data());
+  sequence(slot) = opened.record;
+  return absl::OkStatus();
 }
 
 absl::Status CpuModelRunner::ValidateRow(const StepRow& row, int64_t index) {
@@ -77,17 +124,35 @@ absl::Status CpuModelRunner::ValidateRow(const StepRow& row, int64_t index) {
   if (slot.named_by == submissions_) return error("slot ", row.slot, " occurs twice");
   slot.named_by = submissions_;
   if (row.tokens.empty()) return error("no tokens");
-  if (row.first_position != 0 && row.first_position != slot.next_position) {
+  if (row.first_position != 0 && row.first_position != slot.sequence.next_position) {
     return error("position ", row.first_position, ", but slot ", row.slot, " is at ",
-                 slot.next_position);
+                 slot.sequence.next_position);
   }
   const auto length = static_cast<int64_t>(row.tokens.size());
   if (info_.max_seq_len > 0 && row.first_position + length > info_.max_seq_len) {
     return error("position ", row.first_position + length - 1, " is beyond max_seq_len ",
                  info_.max_seq_len);
   }
+  return ValidateTokens(row, index);
+}
+
+absl::Status CpuModelRunner::ValidateTokens(const StepRow& row, int64_t index) const {
+  const auto error = [index](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, ": ", what...));
+  };
   for (const TokenId token : row.tokens) {
     if (token < 0 || token >= info_.vocab_size) return error("token ", token, " is out of range");
+  }
+  if (row.output != RowOutput::kScore) {
+    return row.targets.empty() ? absl::OkStatus() : error("targets, but nothing to score");
+  }
+  if (row.targets.size() > row.tokens.size() || row.targets.size() + 1 < row.tokens.size()) {
+    return error(row.targets.size(), " targets for ", row.tokens.size(), " tokens");
+  }
+  for (const TokenId target : row.targets) {
+    if (target < 0 || target >= info_.vocab_size) {
+      return error("target ", target, " is out of range");
+    }
   }
   return absl::OkStatus();
 }
@@ -109,54 +174,90 @@ absl::Status CpuModelRunner::Validate(const StepInput& input) {
   return absl::OkStatus();
 }
 
-void CpuModelRunner::Flatten(const StepInput& input) {
+void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
   row_slots_.clear();
   row_positions_.clear();
   row_offsets_.assign(1, 0);
+  row_generated_.clear();
   tokens_.clear();
   outputs_.clear();
+  wanted_.clear();
+  size_t sampled = 0;
+  size_t scored = 0;
   for (const StepRow& row : input.rows) {
+    if (row.output == RowOutput::kLast) ++sampled;
+    if (row.output == RowOutput::kScore) ++scored;
+  }
+  output->sampled.resize(sampled);
+  output->scored.resize(scored);
+  sampled = scored = 0;
+  for (const StepRow& row : input.rows) {
+    const int64_t first = row_offsets_.back();
     row_slots_.push_back(row.slot);
     row_positions_.push_back(row.first_position);
+    row_generated_.push_back(row.generated ? 1 : 0);
     tokens_.insert(tokens_.end(), row.tokens.begin(), row.tokens.end());
-    const auto end = static_cast<int64_t>(tokens_.size());
-    row_offsets_.push_back(end);
-    if (row.output == RowOutput::kLast) outputs_.push_back(end - 1);
+    row_offsets_.push_back(static_cast<int64_t>(tokens_.size()));
+    SequenceRecord* const sequence = &slots_[static_cast<size_t>(row.slot)].sequence;
+    if (row.output == RowOutput::kLast) {
+      outputs_.push_back(row_offsets_.back() - 1);
+      wanted_.push_back({sequence, kNoToken, &output->sampled[sampled++]});
+    } else if (row.output == RowOutput::kScore) {
+      std::vector<SampledToken>& tokens = output->scored[scored++];
+      tokens.resize(row.targets.size());
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        outputs_.push_back(first + static_cast<int64_t>(i));
+        wanted_.push_back({sequence, row.targets[i], &tokens[i]});
+      }
+    }
   }
 }
 
-StepOutput CpuModelRunner::Sample(const StepInput& input) {
-  StepOutput output;
-  output.sampled.resize(outputs_.size());
-  size_t next = 0;
-  for (const StepRow& row : input.rows) {
-    if (row.output != RowOutput::kLast) continue;
-    Slot& slot = slots_[static_cast<size_t>(row.slot)];
-    const float* logits = logits_.data() + static_cast<int64_t>(next) * info_.vocab_size;
-    SampledToken& token = output.sampled[next++];
-    const absl::Status status =
-        sampler_.Sample(logits, info_.vocab_size, slot.params, slot.sampled++, &token);
-    if (!status.ok()) token.id = kNoToken;
+void CpuModelRunner::Report() {
+  // Logits below which a second thread costs more than it brings: about 10 us.
+  constexpr int64_t kWorkPerThread = 8192;
+  const int64_t grain = std::max<int64_t>(kWorkPerThread / info_.vocab_size, 1);
+  const auto wanted = static_cast<int64_t>(wanted_.size());
+  for (int64_t first = 0; first < wanted; first += LogitRows(options_)) {
+    const int64_t count = std::min(LogitRows(options_), wanted - first);
+    decoder_->Logits(*workspace_, first, count, logits_.data());
+    executor_.For(count, grain, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t i = begin; i < end; ++i) {
+        ReportOne(logits_.data() + i * info_.vocab_size, wanted_[static_cast<size_t>(first + i)],
+                  &samplers_[static_cast<size_t>(thread)]);
+      }
+    });
   }
-  return output;
+}
+
+void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const {
+  SequenceRecord& sequence = *wanted.sequence;
+  const absl::Status status =
+      wanted.target == kNoToken
+          ? sampler->Sample(logits, info_.vocab_size, sequence.params, sequence.sampled++,
+                            wanted.token)
+          : sampler->Score(logits, info_.vocab_size, wanted.target,
+                           std::max(sequence.params.top_logprobs, 0), wanted.token);
+  if (!status.ok()) wanted.token->id = kNoToken;
 }
 
 absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& input) {
   AFT_RETURN_IF_ERROR(Validate(input));
   ++step_;
-  Flatten(input);
+  StepOutput output;
+  Flatten(input, &output);
   DecoderBatch batch;
   batch.rows = {static_cast<int64_t>(input.rows.size()), row_slots_.data(), row_positions_.data(),
-                row_offsets_.data()};
+                row_offsets_.data(), row_generated_.data()};
   batch.tokens = tokens_.data();
   batch.outputs = outputs_.data();
   batch.output_count = static_cast<int64_t>(outputs_.size());
-  decoder_->Forward(batch, states_, *workspace_, logits_.data());
+  decoder_->Forward(batch, states_, *workspace_);
   for (const StepRow& row : input.rows) {
-    slots_[static_cast<size_t>(row.slot)].next_position =
-        row.first_position + static_cast<int64_t>(row.tokens.size());
+    sequence(row.slot).next_position = row.first_position + static_cast<int64_t>(row.tokens.size());
   }
-  uncollected_ = Sample(input);
+  Report();
+  uncollected_ = std::move(output);
   return step_;
 }
 

@@ -4,21 +4,25 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "model/network/decoder.h"
 #include "model/runtime/model_runner.h"
 #include "model/runtime/parallel.h"
+#include "model/runtime/snapshot.h"
 #include "model/sampling/sampler.h"
 #include "model/state/state_pool.h"
 
 namespace aft {
 
-// Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens, are the same
-// bits however its prompt is cut into chunks, whatever else is in the batch and however many
-// threads work. Steady state allocates nothing but what StepOutput holds.
+// Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens and scores, do
+// not depend on what else is in the batch or on how many threads work, bit for bit; nor on how its
+// prompt is cut into chunks, with the exception that MixerOptions::batch_invariant names. Steady
+// state allocates nothing but what StepOutput holds.
 class CpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -31,7 +35,7 @@ class CpuModelRunner final : public ModelRunner {
   static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(std::unique_ptr<Decoder> decoder,
                                                                 const Options& options);
 
-  // Bytes that Create will allocate beside the decoder's.
+  // Bytes that Create will allocate beside the decoder's and the states'.
   static int64_t WorkspaceBytes(const NetworkConfig& config, int64_t scratch_floats,
                                 const Options& options);
 
@@ -46,21 +50,31 @@ class CpuModelRunner final : public ModelRunner {
   absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
 
  private:
-  // What belongs to a sequence beside its state.
+  // What belongs to a slot beside its state.
   struct Slot {
-    SamplingParams params;
-    int64_t next_position = 0;
-    uint64_t sampled = 0;   // index of the next output token
+    SequenceRecord sequence;
     uint64_t named_by = 0;  // submission that named the slot last
+  };
+
+  // One position whose logits are wanted.
+  struct Wanted {
+    SequenceRecord* sequence;
+    TokenId target;  // kNoToken: sample
+    SampledToken* token;
   };
 
   CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options);
 
+  SequenceRecord& sequence(int32_t slot);
+  const SequenceRecord& sequence(int32_t slot) const;
   absl::Status Validate(const StepInput& input);
   absl::Status ValidateRow(const StepRow& row, int64_t index);
-  // Fills the arrays below from the step's rows.
-  void Flatten(const StepInput& input);
-  StepOutput Sample(const StepInput& input);
+  absl::Status ValidateTokens(const StepRow& row, int64_t index) const;
+  // Fills the arrays below from the step's rows, and makes room in `output`.
+  void Flatten(const StepInput& input, StepOutput* output);
+  // Samples and scores all of wanted_.
+  void Report();
+  void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();
 
   const Options options_;
@@ -68,17 +82,20 @@ class CpuModelRunner final : public ModelRunner {
   const std::unique_ptr<Decoder> decoder_;
   ModelInfo info_;
   StatePool states_;
-  std::optional<DecoderWorkspace> workspace_;
-  AlignedBuffer logits_;  // [slots, vocab_size]
-  Sampler sampler_;
+  uint64_t layout_ = 0;  // StatePool::layout_fingerprint
+  std::optional<Activations> workspace_;
+  AlignedBuffer logits_;           // [LogitRows(), vocab_size]
+  std::vector<Sampler> samplers_;  // one per thread
   std::vector<Slot> slots_;
 
   // One step, as arrays; see DecoderBatch.
   std::vector<int32_t> row_slots_;
   std::vector<int64_t> row_positions_;
   std::vector<int64_t> row_offsets_;
+  std::vector<uint8_t> row_generated_;
   std::vector<int32_t> tokens_;
   std::vector<int64_t> outputs_;
+  std::vector<Wanted> wanted_;  // of each output
 
   uint64_t submissions_ = 0;  // refused ones included
   Ticket step_ = 0;           // last one submitted

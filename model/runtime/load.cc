@@ -1,6 +1,8 @@
 #include "model/runtime/load.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "c10/core/InferenceMode.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/decoder.h"
+#include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
 #include "model/runtime/memory.h"
 #include "model/runtime/torch_guard.h"
@@ -29,6 +32,14 @@ absl::Status CheckOptions(const LoadOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("max_step_tokens: ", options.max_step_tokens,
                                                    " is less than slots, ", options.slots));
   }
+  if (options.max_batch_rows < 1) {
+    return absl::InvalidArgumentError("max_batch_rows: must be at least 1");
+  }
+  if (options.max_batch_tokens < options.max_batch_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("max_batch_tokens: ", options.max_batch_tokens,
+                                                   " is less than max_batch_rows, ",
+                                                   options.max_batch_rows));
+  }
   if (options.intra_op_threads < 0) {
     return absl::InvalidArgumentError("intra_op_threads: must not be negative");
   }
@@ -44,52 +55,95 @@ std::string Mebibytes(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-// Before the large allocations: past the limit the kernel would kill the process instead.
+// What LoadOptions::checkpoint_dir says of an error of its weights.
+template <typename Network>
+absl::StatusOr<Network> NamingTheFile(const LoadOptions& options, absl::StatusOr<Network> network) {
+  if (network.ok()) return network;
+  return absl::Status(network.status().code(),
+                      absl::StrCat(options.checkpoint_dir, "/", kWeightsFileName, ": ",
+                                   network.status().message()));
+}
+
+// Both checks come before the large allocations: past the limit the kernel would kill the process
+// instead. States that grow count whole, so that no admitted sequence ever lacks memory.
 absl::Status CheckMemory(const Decoder& decoder, const CpuModelRunner::Options& options) {
   const int64_t slot = StatePool::SlotBytes(decoder.state_specs());
   const int64_t workspace =
       CpuModelRunner::WorkspaceBytes(decoder.config(), decoder.scratch_floats(), options);
   const int64_t available = AvailableMemory();
-  if (slot * options.slots + workspace <= available) return absl::OkStatus();
+  if (workspace <= available && slot <= (available - workspace) / options.slots) {
+    return absl::OkStatus();
+  }
+  const std::string tokens =
+      StateGrows(decoder.config().mixer)
+          ? absl::StrCat(" (", decoder.config().max_seq_len, " tokens, max_seq_len)")
+          : "";
   return absl::ResourceExhaustedError(
-      absl::StrCat("not enough memory: ", options.slots, " slots of ", Mebibytes(slot), " and ",
-                   Mebibytes(workspace), " of workspace for ", options.max_step_tokens,
+      absl::StrCat("not enough memory: ", options.slots, " slots of ", Mebibytes(slot), tokens,
+                   " and ", Mebibytes(workspace), " of workspace for ", options.max_step_tokens,
                    " tokens a step; ", Mebibytes(available), " are available beside ",
                    Mebibytes(decoder.weight_bytes()), " of weights"));
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> LoadDecoder(const LoadOptions& options,
-                                                     std::string* tokenizer) {
-  AFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, ReadCheckpoint(options.checkpoint_dir));
-  *tokenizer = checkpoint.config.tokenizer;
-  absl::StatusOr<std::unique_ptr<Decoder>> decoder =
-      Decoder::Create(checkpoint.config, checkpoint.tensors);
-  if (!decoder.ok()) {
-    return absl::Status(decoder.status().code(),
-                        absl::StrCat(options.checkpoint_dir, "/", kWeightsFileName, ": ",
-                                     decoder.status().message()));
-  }
-  return decoder;
+absl::Status CheckMemory(const Encoder& encoder, const CpuEncoderRunner::Options& options) {
+  const int64_t workspace = CpuEncoderRunner::WorkspaceBytes(encoder, options);
+  const int64_t available = AvailableMemory();
+  if (workspace <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("not enough memory: ", Mebibytes(workspace), " of workspace for ",
+                   options.max_batch_tokens, " tokens a batch; ", Mebibytes(available),
+                   " are available beside ", Mebibytes(encoder.weight_bytes()), " of weights"));
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const LoadOptions& options,
+                                                        const Checkpoint& checkpoint) {
+  CpuModelRunner::Options runner;
+  runner.slots = options.slots;
+  runner.max_step_tokens = options.max_step_tokens;
+  runner.threads = Threads(options);
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
+                       NamingTheFile(options, Decoder::Create(checkpoint.config, checkpoint.tensors,
+                                                              options.batch_invariant)));
+  AFT_RETURN_IF_ERROR(CheckMemory(*decoder, runner));
+  return CpuModelRunner::Create(std::move(decoder), runner);
+}
+
+absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadEncoder(const LoadOptions& options,
+                                                           const Checkpoint& checkpoint) {
+  CpuEncoderRunner::Options runner;
+  runner.max_batch_rows = options.max_batch_rows;
+  runner.max_batch_tokens = options.max_batch_tokens;
+  runner.threads = Threads(options);
+  AFT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Encoder> encoder,
+      NamingTheFile(options, Encoder::Create(checkpoint.config, checkpoint.tensors)));
+  AFT_RETURN_IF_ERROR(CheckMemory(*encoder, runner));
+  return CpuEncoderRunner::Create(std::move(encoder), runner);
 }
 
 absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   AFT_RETURN_IF_ERROR(CheckOptions(options));
-  CpuModelRunner::Options runner_options;
-  runner_options.slots = options.slots;
-  runner_options.max_step_tokens = options.max_step_tokens;
-  runner_options.threads = Threads(options);
   // LibTorch only loads here; steps run on our own threads. Without this it would start a team of
   // OpenMP threads, one per core.
   at::set_num_threads(1);
   const c10::InferenceMode inference;
 
-  std::string tokenizer;
-  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, LoadDecoder(options, &tokenizer));
-  AFT_RETURN_IF_ERROR(CheckMemory(*decoder, runner_options));
+  AFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, ReadCheckpoint(options.checkpoint_dir));
+  const NetworkConfig& config = checkpoint.config;
+  if (config.architecture == Architecture::kMixer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.checkpoint_dir, "/", kConfigFileName,
+                     ": architecture: \"mixer\" is a single imported layer, vectors to vectors; "
+                     "only \"decoder_lm\" and \"encoder\" can be served"));
+  }
   LoadedModel model;
-  AFT_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(tokenizer, options.checkpoint_dir,
-                                                      decoder->config().vocab_size));
-  AFT_ASSIGN_OR_RETURN(model.runner, CpuModelRunner::Create(std::move(decoder), runner_options));
+  AFT_ASSIGN_OR_RETURN(model.tokenizer,
+                       LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
+  if (config.architecture == Architecture::kEncoder) {
+    AFT_ASSIGN_OR_RETURN(model.encoder, LoadEncoder(options, checkpoint));
+  } else {
+    AFT_ASSIGN_OR_RETURN(model.runner, LoadRunner(options, checkpoint));
+  }
   return model;
 }
 

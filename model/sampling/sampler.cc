@@ -6,15 +6,12 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <limits>
 
-#include "base/check.h"
+#include "base/status_macros.h"
 #include "model/sampling/philox.h"
 
 namespace aft {
 namespace {
-
-constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 double Gumbel(uint32_t word) {
   const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-32;
@@ -30,62 +27,39 @@ double GumbelBound(uint32_t word) {
 
 }  // namespace
 
-Sampler::Rank Sampler::RankOf(float logit, TokenId id) {
-  // The bits of floats compare as integers do once negative ones are inverted, others offset.
-  const uint32_t bits = std::bit_cast<uint32_t>(logit);
-  const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
-  return Rank{ordered} << 32 | ~static_cast<uint32_t>(id);
-}
-
-float Sampler::LogitOf(Rank rank) {
-  const uint32_t ordered = static_cast<uint32_t>(rank >> 32);
-  return std::bit_cast<float>((ordered >> 31) != 0 ? ordered & 0x7FFFFFFFU : ~ordered);
-}
-
-TokenId Sampler::IdOf(Rank rank) { return static_cast<TokenId>(~static_cast<uint32_t>(rank)); }
-
 absl::Status Sampler::Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
                              uint64_t output_index, SampledToken* token) {
-  AFT_CHECK(vocab_size >= 1 && vocab_size <= std::numeric_limits<TokenId>::max());
+  token->id = 0;
   token->logprob = 0.0F;
   token->top.clear();
-  const Rank best = Clean(logits, vocab_size);
-  if (LogitOf(best) == kNegativeInfinity) {
-    token->id = 0;
-    return absl::InternalError("the model's logits are all NaN or -inf");
-  }
+  AFT_RETURN_IF_ERROR(logits_.Assign(logits, vocab_size));
   if (params.temperature > 0.0F) {
-    token->id = Draw(params, output_index, best, LowestKept(params, best));
+    token->id = Draw(params, output_index, LowestKept(params));
   } else {
-    token->id = IdOf(best);
+    token->id = RankedLogits::IdOf(logits_.best());
   }
-  if (params.top_logprobs >= 0) ReportLogprobs(params.top_logprobs, best, token);
+  if (params.top_logprobs >= 0) logits_.Report(params.top_logprobs, token);
   return absl::OkStatus();
 }
 
-// Fills logits_ and returns the rank of the best token.
-Sampler::Rank Sampler::Clean(const float* logits, int64_t vocab_size) {
-  logits_.resize(static_cast<size_t>(vocab_size));
-  float highest = kNegativeInfinity;
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    const float logit = std::isnan(logits[i]) ? kNegativeInfinity : logits[i];
-    // + 0 turns -0 into 0: they are equal, and must have equal ranks.
-    logits_[i] = std::min(logit, std::numeric_limits<float>::max()) + 0.0F;
-    highest = std::max(highest, logits_[i]);
-  }
-  const auto first = std::find(logits_.begin(), logits_.end(), highest);
-  return RankOf(highest, static_cast<TokenId>(first - logits_.begin()));
+absl::Status Sampler::Score(const float* logits, int64_t vocab_size, TokenId id, int32_t top,
+                            SampledToken* token) {
+  AFT_RETURN_IF_ERROR(logits_.Assign(logits, vocab_size));
+  token->id = id;
+  logits_.Report(top, token);
+  return absl::OkStatus();
 }
 
 // The tokens that top-k and top-p keep are those of at least the returned rank.
-Sampler::Rank Sampler::LowestKept(const SamplingParams& params, Rank best) {
-  const bool limit_k = params.top_k > 0 && static_cast<size_t>(params.top_k) < logits_.size();
+Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
+  const std::vector<float>& logits = logits_.values();
+  const bool limit_k = params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size();
   const bool limit_p = params.top_p < 1.0F;
   if (!limit_k && !limit_p) return 0;
 
-  ranks_.resize(logits_.size());
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    ranks_[i] = RankOf(logits_[i], static_cast<TokenId>(i));
+  ranks_.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    ranks_[i] = RankedLogits::RankOf(logits[i], static_cast<TokenId>(i));
   }
   if (limit_k) {
     const auto last_kept = ranks_.begin() + (params.top_k - 1);
@@ -94,11 +68,11 @@ Sampler::Rank Sampler::LowestKept(const SamplingParams& params, Rank best) {
     ranks_.resize(static_cast<size_t>(params.top_k));
   }
 
-  const double highest = LogitOf(best);
+  const double highest = RankedLogits::LogitOf(logits_.best());
   candidates_.resize(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    candidates_[i] = {ranks_[i],
-                      std::exp((LogitOf(ranks_[i]) - highest) / double{params.temperature})};
+    const double logit = RankedLogits::LogitOf(ranks_[i]);
+    candidates_[i] = {ranks_[i], std::exp((logit - highest) / double{params.temperature})};
   }
   return LowestOfTopP(params.top_p);
 }
@@ -128,8 +102,8 @@ Sampler::Rank Sampler::LowestOfTopP(float top_p) {
   return begin->rank;
 }
 
-TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank best,
-                      Rank lowest_kept) const {
+TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept) const {
+  const std::vector<float>& logits = logits_.values();
   const std::array<uint32_t, 2> key = {static_cast<uint32_t>(params.seed),
                                        static_cast<uint32_t>(params.seed >> 32)};
   const auto words_of = [&](size_t id) {
@@ -139,18 +113,18 @@ TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank 
   };
   const double temperature = params.temperature;
   // The best token goes first: the score that it sets rules most others out without logarithms.
-  TokenId winner = IdOf(best);
+  TokenId winner = RankedLogits::IdOf(logits_.best());
   const size_t best_id = static_cast<size_t>(winner);
-  double winning_score = LogitOf(best) / temperature + Gumbel(words_of(best_id)[best_id % 4]);
-  for (size_t first = 0; first < logits_.size(); first += 4) {
+  double winning_score = logits[best_id] / temperature + Gumbel(words_of(best_id)[best_id % 4]);
+  for (size_t first = 0; first < logits.size(); first += 4) {
     const std::array<uint32_t, 4> words = words_of(first);
-    const size_t count = std::min<size_t>(4, logits_.size() - first);
+    const size_t count = std::min<size_t>(4, logits.size() - first);
     for (size_t i = 0; i < count; ++i) {
-      const float logit = logits_[first + i];
+      const float logit = logits[first + i];
       const TokenId id = static_cast<TokenId>(first + i);
       const double scaled = logit / temperature;
       if (scaled + GumbelBound(words[i]) < winning_score) continue;
-      if (RankOf(logit, id) < lowest_kept) continue;
+      if (RankedLogits::RankOf(logit, id) < lowest_kept) continue;
       const double score = scaled + Gumbel(words[i]);
       if (score > winning_score || (score == winning_score && id < winner)) {
         winning_score = score;
@@ -159,29 +133,6 @@ TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank 
     }
   }
   return winner;
-}
-
-void Sampler::ReportLogprobs(int32_t top_logprobs, Rank best, SampledToken* token) {
-  const double highest = LogitOf(best);
-  double total = 0.0;
-  for (const float logit : logits_) total += std::exp(logit - highest);
-  const double log_total = highest + std::log(total);
-  const auto logprob_of = [&](float logit) { return static_cast<float>(logit - log_total); };
-  token->logprob = logprob_of(logits_[static_cast<size_t>(token->id)]);
-  if (top_logprobs == 0) return;
-
-  ranks_.clear();
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    if (logits_[i] == kNegativeInfinity) continue;
-    ranks_.push_back(RankOf(logits_[i], static_cast<TokenId>(i)));
-  }
-  const size_t count = std::min(ranks_.size(), static_cast<size_t>(top_logprobs));
-  std::partial_sort(ranks_.begin(), ranks_.begin() + static_cast<std::ptrdiff_t>(count),
-                    ranks_.end(), std::greater<>());
-  token->top.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    token->top.push_back({IdOf(ranks_[i]), logprob_of(LogitOf(ranks_[i]))});
-  }
 }
 
 }  // namespace aft

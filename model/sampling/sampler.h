@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "model/sampling/params.h"
+#include "model/sampling/ranked_logits.h"
 
 namespace aft {
 
@@ -21,7 +22,7 @@ namespace aft {
 // Among equal logits top-k and top-p keep the lower ids. top-p measures probabilities after
 // temperature and top-k, and keeps at least one token.
 //
-// A NaN logit counts as -inf (never drawn), +inf as the largest float.
+// A NaN logit counts as -inf (never drawn), +inf as the largest float (RankedLogits).
 //
 // Thread-compatible: holds the workspace, which grows to the largest vocabulary and is then reused.
 class Sampler {
@@ -33,26 +34,24 @@ class Sampler {
   absl::Status Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
                       uint64_t output_index, SampledToken* token);
 
+  // The log-probability of the token `id`, which somebody else chose, and the best `top` tokens
+  // beside it: the same bits that Sample would report. Errors and requirements: as Sample;
+  // 0 <= id < vocab_size, top >= 0.
+  absl::Status Score(const float* logits, int64_t vocab_size, TokenId id, int32_t top,
+                     SampledToken* token);
+
  private:
-  // A token's place in the order of preference, as one number: higher logits first, then lower ids.
-  using Rank = uint64_t;
+  using Rank = RankedLogits::Rank;
   struct Candidate {
     Rank rank;
     double weight;  // exp((logit - highest) / temperature)
   };
 
-  static Rank RankOf(float logit, TokenId id);
-  static float LogitOf(Rank rank);
-  static TokenId IdOf(Rank rank);
-
-  Rank Clean(const float* logits, int64_t vocab_size);
-  Rank LowestKept(const SamplingParams& params, Rank best);
+  Rank LowestKept(const SamplingParams& params);
   Rank LowestOfTopP(float top_p);
-  TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank best,
-               Rank lowest_kept) const;
-  void ReportLogprobs(int32_t top_logprobs, Rank best, SampledToken* token);
+  TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept) const;
 
-  std::vector<float> logits_;  // as given, but without NaN, +inf and -0
+  RankedLogits logits_;
   std::vector<Candidate> candidates_;
   std::vector<Rank> ranks_;
 };

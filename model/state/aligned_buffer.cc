@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace aft {
 namespace {
@@ -18,6 +19,12 @@ constexpr size_t kHugePage = size_t{2} << 20;
 }  // namespace
 
 absl::StatusOr<AlignedBuffer> AlignedBuffer::Create(int64_t floats, absl::string_view what) {
+  AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer, Reserve(floats, what));
+  std::memset(buffer.data(), 0, static_cast<size_t>(buffer.bytes()));
+  return buffer;
+}
+
+absl::StatusOr<AlignedBuffer> AlignedBuffer::Reserve(int64_t floats, absl::string_view what) {
   constexpr int64_t kMaxFloats = std::numeric_limits<int64_t>::max() / 8;
   if (floats < 0 || floats > kMaxFloats) {
     return absl::ResourceExhaustedError(absl::StrCat(what, ": size overflows"));
@@ -33,7 +40,6 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Create(int64_t floats, absl::string
   }
   // Before the first touch. Without huge pages streaming weights stalls at every 4 kB border.
   if (alignment == kHugePage) madvise(buffer.data_.get(), bytes, MADV_HUGEPAGE);
-  std::memset(buffer.data_.get(), 0, bytes);
   buffer.floats_ = floats;
   return buffer;
 }

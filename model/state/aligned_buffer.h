@@ -9,15 +9,18 @@
 
 namespace aft {
 
-// A block of floats, zeroed and backed by memory from construction on: nothing faults in later, in
-// the middle of a request. 64-byte aligned; large blocks sit on huge pages where the kernel gives
-// them.
+// A block of floats, 64-byte aligned; large blocks sit on huge pages where the kernel gives them.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
 
+  // Zeroed, and backed by memory from here on: nothing faults in later, in the middle of a request.
   // RESOURCE_EXHAUSTED names `what` and its size.
   static absl::StatusOr<AlignedBuffer> Create(int64_t floats, absl::string_view what);
+
+  // Holds anything, and is backed page by page at the first touch: for blocks of which most may
+  // never be used. The caller checks that all of it could be there (runtime/memory.h).
+  static absl::StatusOr<AlignedBuffer> Reserve(int64_t floats, absl::string_view what);
 
   float* data() { return data_.get(); }
   const float* data() const { return data_.get(); }

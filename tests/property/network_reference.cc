@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "ATen/ops/empty.h"
+#include "base/check.h"
 #include "model/network/tensors.h"
+#include "tests/support/mixer_reference.h"
 
 namespace aft {
 namespace {
-
-using Matrix = std::vector<std::vector<double>>;  // one row per token
 
 class Reference {
  public:
@@ -18,31 +17,58 @@ class Reference {
       : config_(config), tensors_(tensors) {}
 
   Matrix Run(const std::vector<int32_t>& tokens) const {
-    const auto d = static_cast<size_t>(config_.d_model);
-    const float* embed = Data("embed.weight");
     Matrix x;
-    for (const int32_t token : tokens) {
-      const float* row = embed + static_cast<size_t>(token) * d;
-      x.emplace_back(row, row + d);
-    }
+    for (size_t t = 0; t < tokens.size(); ++t) x.push_back(Embed(tokens[t], t));
     for (int64_t i = 0; i < config_.n_layers; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
-      Add(x, Linear(Mix(Linear(Norm(x, layer + "norm1"), layer + "mixer.qkv"), layer),
-                    layer + "mixer.out"));
+      Add(x, MixerLayer(Norm(x, layer + "norm1"), i));
       Matrix wide = Linear(Norm(x, layer + "norm2"), layer + "ffn.up");
       for (std::vector<double>& row : wide) {
-        for (double& v : row) {
-          v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-        }
+        for (double& v : row) v = Activate(v);
       }
       Add(x, Linear(wide, layer + "ffn.down"));
     }
-    return Linear(Norm(x, "norm"), "head", config_.tie_embeddings ? "embed" : "head");
+    x = Norm(x, "norm");
+    if (config_.architecture == Architecture::kEncoder) return x;
+    return Linear(x, "head", config_.tie_embeddings ? "embed" : "head");
+  }
+
+  Matrix MixerLayer(const Matrix& x, int64_t index) const {
+    const std::string name = "layers." + std::to_string(index) + ".mixer.";
+    return Linear(Mix(Linear(x, name + "qkv"), name), name + "out");
   }
 
  private:
   const float* Data(const std::string& name) const {
     return tensors_.at(name).const_data_ptr<float>();
+  }
+
+  std::vector<double> Embed(int32_t token, size_t t) const {
+    const auto d = static_cast<size_t>(config_.d_model);
+    const float* row = Data("embed.weight") + static_cast<size_t>(token) * d;
+    std::vector<double> x(row, row + d);
+    for (size_t c = 0; c < d; ++c) {
+      x[c] *= double{config_.embedding_scale};
+      if (config_.position == PositionKind::kLearned) x[c] += Data("position.weight")[t * d + c];
+      if (config_.position == PositionKind::kSinusoidal) {
+        const double power = static_cast<double>(c / 2 * 2) / static_cast<double>(d);
+        const double angle = static_cast<double>(t) / std::pow(10000.0, power);
+        x[c] += c % 2 == 0 ? std::sin(angle) : std::cos(angle);
+      }
+    }
+    return x;
+  }
+
+  double Activate(double v) const {
+    switch (config_.activation) {
+      case Activation::kRelu:
+        return std::max(v, 0.0);
+      case Activation::kGelu:
+        return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
+      case Activation::kGeluTanh:
+        return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    }
+    AFT_CHECK(false);
   }
 
   static void Add(Matrix& x, const Matrix& y) {
@@ -53,14 +79,18 @@ class Reference {
 
   Matrix Linear(const Matrix& x, const std::string& name,
                 const std::string& weight_name = "") const {
-    const float* bias = Data(name + ".bias");
-    const float* weight = Data((weight_name.empty() ? name : weight_name) + ".weight");
-    const auto out = static_cast<size_t>(tensors_.at(name + ".bias").size(0));
+    const at::Tensor& weight = tensors_.at((weight_name.empty() ? name : weight_name) + ".weight");
+    const float* data = weight.const_data_ptr<float>();
+    const auto out = static_cast<size_t>(weight.size(0));
+    std::vector<double> bias(out, 0.0);
+    if (tensors_.count(name + ".bias") > 0) {
+      bias.assign(Data(name + ".bias"), Data(name + ".bias") + out);
+    }
     Matrix y;
     for (const std::vector<double>& row : x) {
-      std::vector<double>& sums = y.emplace_back(bias, bias + out);
+      std::vector<double>& sums = y.emplace_back(bias);
       for (size_t n = 0; n < out; ++n) {
-        for (size_t k = 0; k < row.size(); ++k) sums[n] += row[k] * weight[n * row.size() + k];
+        for (size_t k = 0; k < row.size(); ++k) sums[n] += row[k] * data[n * row.size() + k];
       }
     }
     return y;
@@ -84,33 +114,85 @@ class Reference {
     return y;
   }
 
-  Matrix Mix(const Matrix& qkv, const std::string& layer) const {
-    const int64_t window = config_.mixer.window;
-    const int64_t h = config_.mixer.prefix_block;
-    const float* band = window > 0 ? Data(layer + "mixer.w.band") : nullptr;
-    const auto d = static_cast<size_t>(config_.d_model);
-    Matrix y(qkv.size(), std::vector<double>(d));
-    for (int64_t t = 0; t < static_cast<int64_t>(qkv.size()); ++t) {
-      const float* w = band + (config_.mixer.band_rows > 1 ? t * window : 0);
-      for (size_t c = 0; c < d; ++c) {
-        double num = 0;
-        double den = 0;
-        for (int64_t t2 = 0; t2 <= t; ++t2) {
-          if (h > 0 && t2 / h < t / h - 1) continue;
-          const std::vector<double>& token = qkv[static_cast<size_t>(t2)];
-          const double e = std::exp(token[d + c] + (t - t2 < window ? w[t - t2] : 0.0F));
-          num += e * token[2 * d + c];
-          den += e;
-        }
-        y[static_cast<size_t>(t)][c] = num / den / (1 + std::exp(-qkv[static_cast<size_t>(t)][c]));
-      }
+  Matrix Mix(const Matrix& packed, const std::string& name) const {
+    const int64_t hid = MixerWidth(config_);
+    ReferenceTables tables;
+    for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, hid)) {
+      const at::Tensor& table = tensors_.at(name + spec.name);
+      tables[spec.name] = {table.const_data_ptr<float>(),
+                           table.const_data_ptr<float>() + table.numel()};
     }
-    return y;
+    std::vector<double> flat;
+    for (const std::vector<double>& row : packed) flat.insert(flat.end(), row.begin(), row.end());
+    const std::vector<double> y = ReferenceMixer(config_.mixer, hid, flat, tables);
+    Matrix rows;
+    for (auto at = y.begin(); at != y.end(); at += hid) rows.emplace_back(at, at + hid);
+    return rows;
   }
 
   const NetworkConfig& config_;
   const TensorMap& tensors_;
 };
+
+NetworkConfig Small(const MixerConfig& mixer) {
+  NetworkConfig config;
+  config.vocab_size = 256;
+  config.d_model = 40;
+  config.n_layers = 2;
+  config.d_ff = 72;
+  config.mixer = mixer;
+  const bool growing = mixer.causal && StateGrows(mixer);
+  const bool limited = mixer.band_rows > 0 && mixer.length_policy == LengthPolicy::kError;
+  if (growing || limited) config.max_seq_len = kCaseTokens;
+  return config;
+}
+
+MixerConfig Mixer(MixerKind kind, bool causal) {
+  MixerConfig mixer;
+  mixer.kind = kind;
+  mixer.causal = causal;
+  switch (kind) {
+    case MixerKind::kAftSimple:
+      break;
+    case MixerKind::kAftLocal:
+      mixer.window = 5;
+      break;
+    case MixerKind::kAftFull:
+      mixer.band_rows = kCaseTokens;
+      mixer.bias = BiasForm::kFull;
+      break;
+    case MixerKind::kAftConv:
+      mixer.window = 7;
+      mixer.heads = 4;
+      break;
+    case MixerKind::kBlockLocal:
+      mixer.block_size = 8;
+      mixer.heads = 4;
+      break;
+    case MixerKind::kDotProduct:
+    case MixerKind::kCosine:
+      mixer.heads = 4;
+      break;
+    case MixerKind::kAdditive:
+      mixer.heads = 2;
+      mixer.score_width = 6;
+      break;
+    case MixerKind::kLocation:
+      mixer.band_rows = kCaseTokens;
+      break;
+  }
+  return mixer;
+}
+
+// Every kind once.
+std::vector<NetworkCase> Kinds(bool causal) {
+  std::vector<NetworkCase> cases;
+  for (int kind = 0; kind < kMixerKinds; ++kind) {
+    const MixerConfig mixer = Mixer(static_cast<MixerKind>(kind), causal);
+    cases.push_back({MixerKindName(mixer.kind), Small(mixer)});
+  }
+  return cases;
+}
 
 }  // namespace
 
@@ -119,7 +201,11 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     at::Tensor tensor = at::empty(spec.shape, at::kFloat);
     const double fan_in = spec.shape.size() == 2 ? static_cast<double>(spec.shape[1]) : 25;
-    const bool table = spec.name.find("w.band") != std::string::npos || spec.name == "embed.weight";
+    const auto named = [&spec](const char* part) {
+      return spec.name.find(part) != std::string::npos;
+    };
+    const bool table =
+        named("w.band") || named("w.full") || named("conv.w") || spec.name == "embed.weight";
     const std::vector<float> values =
         random.Normals(tensor.numel(), table ? 1.0 : 1.5 / std::sqrt(fan_in));
     std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
@@ -128,10 +214,14 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
   return tensors;
 }
 
-std::vector<std::vector<double>> NetworkReference(const NetworkConfig& config,
-                                                  const TensorMap& tensors,
-                                                  const std::vector<int32_t>& tokens) {
+Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
+                        const std::vector<int32_t>& tokens) {
   return Reference(config, tensors).Run(tokens);
+}
+
+Matrix MixerLayerReference(const NetworkConfig& config, const TensorMap& tensors, const Matrix& x,
+                           int64_t layer) {
+  return Reference(config, tensors).MixerLayer(x, layer);
 }
 
 std::vector<double> LogSoftmax(const std::vector<double>& logits) {
@@ -141,6 +231,74 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits) {
   std::vector<double> logprobs;
   for (const double logit : logits) logprobs.push_back(logit - max - std::log(sum));
   return logprobs;
+}
+
+std::vector<NetworkCase> DecoderCases() {
+  std::vector<NetworkCase> cases = Kinds(/*causal=*/true);
+  const auto add = [&cases](std::string name, MixerConfig mixer) -> NetworkConfig& {
+    cases.push_back({std::move(name), Small(mixer)});
+    return cases.back().config;
+  };
+  MixerConfig mixer = Mixer(MixerKind::kAftLocal, true);
+  mixer.prefix_block = 8;
+  add("prefix_blocks_and_tied_head", mixer).tie_embeddings = true;
+
+  mixer = Mixer(MixerKind::kAftLocal, true);
+  mixer.band_rows = kCaseTokens;
+  add("band_by_position", mixer);
+
+  mixer.band_rows = 20;  // shorter than the texts
+  mixer.length_policy = LengthPolicy::kClamp;
+  add("clamp", mixer);
+  mixer.length_policy = LengthPolicy::kZero;
+  mixer.bias = BiasForm::kFactors;
+  mixer.bias_rank = 3;
+  add("factors_zero", mixer);
+
+  mixer = Mixer(MixerKind::kAftConv, true);
+  mixer.window = 4;
+  mixer.reparameterized = true;
+  mixer.std_eps = 1e-5F;
+  add("reparameterized_conv", mixer);
+
+  mixer = Mixer(MixerKind::kBlockLocal, true);
+  mixer.global_token = false;
+  add("block_local_without_global", mixer);
+  mixer.full_decode = true;  // all tokens are the prompt's in the tests that use these cases
+  add("block_local_full_decode", mixer);
+
+  mixer = Mixer(MixerKind::kAftSimple, true);
+  mixer.hidden = 23;  // narrower than the model
+  NetworkConfig& narrow = add("narrow_learned_relu", mixer);
+  narrow.position = PositionKind::kLearned;
+  narrow.position_rows = kCaseTokens + 10;
+  narrow.max_seq_len = kCaseTokens;
+  narrow.activation = Activation::kRelu;
+  narrow.qkv_bias = false;
+
+  mixer = Mixer(MixerKind::kCosine, true);
+  mixer.hidden = 64;  // wider
+  NetworkConfig& wide = add("wide_waves_gelu", mixer);
+  wide.position = PositionKind::kSinusoidal;
+  wide.embedding_scale = 1.7F;
+  wide.activation = Activation::kGelu;
+  wide.head_bias = false;
+  wide.tie_embeddings = true;
+  return cases;
+}
+
+std::vector<NetworkCase> EncoderCases() {
+  std::vector<NetworkCase> cases = Kinds(/*causal=*/false);
+  MixerConfig causal = Mixer(MixerKind::kAftLocal, true);
+  cases.push_back({"causal_aft_local", Small(causal)});
+  causal = Mixer(MixerKind::kDotProduct, true);
+  cases.push_back({"causal_dot_product", Small(causal)});
+  for (NetworkCase& one : cases) one.config.architecture = Architecture::kEncoder;
+  cases[1].config.position = PositionKind::kSinusoidal;
+  cases[1].config.activation = Activation::kGelu;
+  cases[2].config.position = PositionKind::kLearned;
+  cases[2].config.position_rows = kCaseTokens;
+  return cases;
 }
 
 }  // namespace aft

@@ -2,6 +2,7 @@
 #define AFT_TESTS_PROPERTY_NETWORK_REFERENCE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/checkpoint/safetensors.h"
@@ -13,14 +14,30 @@ namespace aft {
 // A small network with random weights, large enough for clear preferences among tokens.
 TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random);
 
-// Logits [T][vocab_size] of a whole sequence in float64, straight from the equations: no state, no
-// cleverness, sharing nothing with the implementation but the config and the tensors.
-std::vector<std::vector<double>> NetworkReference(const NetworkConfig& config,
-                                                  const TensorMap& tensors,
-                                                  const std::vector<int32_t>& tokens);
+using Matrix = std::vector<std::vector<double>>;  // one row per token
+
+// Logits [T][vocab_size] of a whole sequence, or the vectors [T][d_model] of an encoder, in
+// float64, straight from the equations: no state, no cleverness, sharing nothing with the
+// implementation but the config and the tensors.
+Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
+                        const std::vector<int32_t>& tokens);
+
+// out(mixer(qkv(x))) of one layer.
+Matrix MixerLayerReference(const NetworkConfig& config, const TensorMap& tensors, const Matrix& x,
+                           int64_t layer = 0);
 
 // Natural logarithms of softmax(logits).
 std::vector<double> LogSoftmax(const std::vector<double>& logits);
+
+// A small config of every mixer kind, and of every other choice that config.json offers, by name.
+// Sequences of up to kCaseTokens tokens are legal in each.
+struct NetworkCase {
+  std::string name;
+  NetworkConfig config;
+};
+inline constexpr int64_t kCaseTokens = 96;
+std::vector<NetworkCase> DecoderCases();
+std::vector<NetworkCase> EncoderCases();
 
 }  // namespace aft
 

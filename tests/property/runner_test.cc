@@ -1,147 +1,21 @@
-// The whole runner: a random checkpoint on disk, loaded and served, against float64.
+// The whole runner: what its steps promise, what it refuses, and how loading fails.
 
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/checkpoint/checkpoint.h"
-#include "model/runtime/load.h"
-#include "tests/property/network_reference.h"
-#include "tests/property/random_inputs.h"
-#include "tests/support/temp_files.h"
+#include "tests/property/runner_fixture.h"
 
 namespace aft {
 namespace {
 
 using testing::HasSubstr;
 
-class RunnerTest : public testing::Test {
- protected:
-  RunnerTest() {
-    options_.checkpoint_dir = folder_.path();
-    options_.slots = 8;
-    options_.max_step_tokens = 64;
-    options_.intra_op_threads = 1;
-    config_.vocab_size = 256;
-    config_.d_model = 40;
-    config_.n_layers = 3;
-    config_.d_ff = 72;
-    config_.mixer.window = 5;
-  }
-
-  void Write() {
-    tensors_ = RandomTensors(config_, random_);
-    const absl::Status status = WriteCheckpoint(options_.checkpoint_dir, config_, tensors_);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-
-  std::unique_ptr<ModelRunner> Load() {
-    absl::StatusOr<LoadedModel> model = LoadModel(options_);
-    EXPECT_TRUE(model.ok()) << model.status();
-    return model.ok() ? std::move(model->runner) : nullptr;
-  }
-
-  std::vector<TokenId> RandomPrompt(int64_t length) {
-    std::vector<TokenId> prompt(static_cast<size_t>(length));
-    for (TokenId& token : prompt) token = static_cast<TokenId>(random_.Below(config_.vocab_size));
-    return prompt;
-  }
-
-  static SamplingParams Greedy() {
-    SamplingParams params;
-    params.temperature = 0;
-    params.top_logprobs = 3;
-    return params;
-  }
-
-  static StepOutput Step(ModelRunner& runner, const StepInput& input) {
-    const absl::StatusOr<ModelRunner::Ticket> ticket = runner.Submit(input);
-    EXPECT_TRUE(ticket.ok()) << ticket.status();
-    if (!ticket.ok()) return {};
-    absl::StatusOr<StepOutput> output = runner.Collect(*ticket);
-    EXPECT_TRUE(output.ok()) << output.status();
-    return output.ok() ? *std::move(output) : StepOutput();
-  }
-
-  // The prompt in chunks of `chunk` tokens, then single tokens: `count` of them, alone in the
-  // batch.
-  static std::vector<SampledToken> Generate(ModelRunner& runner, int32_t slot,
-                                            const std::vector<TokenId>& prompt, int64_t count,
-                                            const SamplingParams& params, size_t chunk) {
-    runner.BindSlot(slot, params);
-    std::vector<SampledToken> sampled;
-    int64_t position = 0;
-    for (size_t at = 0; at < prompt.size(); at += chunk) {
-      const size_t end = std::min(at + chunk, prompt.size());
-      const RowOutput output = end == prompt.size() ? RowOutput::kLast : RowOutput::kNone;
-      StepOutput step = Step(runner, {{{slot,
-                                        position,
-                                        {prompt.begin() + static_cast<int64_t>(at),
-                                         prompt.begin() + static_cast<int64_t>(end)},
-                                        output}}});
-      position += static_cast<int64_t>(end - at);
-      for (SampledToken& token : step.sampled) sampled.push_back(std::move(token));
-    }
-    while (static_cast<int64_t>(sampled.size()) < count) {
-      StepOutput step = Step(runner, {{{slot, position++, {sampled.back().id}, RowOutput::kLast}}});
-      if (step.sampled.empty()) break;
-      sampled.push_back(std::move(step.sampled[0]));
-    }
-    return sampled;
-  }
-
-  static bool Same(const SampledToken& a, const SampledToken& b) {
-    if (a.id != b.id || a.logprob != b.logprob || a.top.size() != b.top.size()) return false;
-    for (size_t i = 0; i < a.top.size(); ++i) {
-      if (a.top[i].id != b.top[i].id || a.top[i].logprob != b.top[i].logprob) return false;
-    }
-    return true;
-  }
-
-  static bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
-    return a.size() == b.size() &&
-           std::equal(a.begin(), a.end(), b.begin(),
-                      [](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
-  }
-
-  // Greedy generation against float64: every token where the margin is clear, every logprob.
-  void ExpectEqualsReference() {
-    Write();
-    const std::unique_ptr<ModelRunner> runner = Load();
-    ASSERT_NE(runner, nullptr);
-    std::vector<TokenId> text = RandomPrompt(23);
-    const std::vector<SampledToken> sampled = Generate(*runner, 3, text, 40, Greedy(), 9);
-    ASSERT_EQ(sampled.size(), 40U);
-    const size_t prompt = text.size();
-    for (const SampledToken& token : sampled) text.push_back(token.id);
-    const std::vector<std::vector<double>> logits = NetworkReference(config_, tensors_, text);
-    for (size_t i = 0; i < sampled.size(); ++i) {
-      const std::vector<double> logprobs = LogSoftmax(logits[prompt + i - 1]);
-      const double best = *std::max_element(logprobs.begin(), logprobs.end());
-      // The sampled token is the best one, or ties with it within the tolerance.
-      EXPECT_NEAR(logprobs[static_cast<size_t>(sampled[i].id)], best, 1e-4);
-      EXPECT_NEAR(sampled[i].logprob, best, 1e-4);
-      ASSERT_EQ(sampled[i].top.size(), 3U);
-      for (const TokenLogprob& top : sampled[i].top) {
-        EXPECT_NEAR(top.logprob, logprobs[static_cast<size_t>(top.id)], 1e-4);
-      }
-    }
-  }
-
-  TestRandom random_;
-  NetworkConfig config_;
-  const TempFolder folder_;
-  LoadOptions options_;
-  TensorMap tensors_;
-};
+class RunnerTest : public RunnerFixture {};
 
 TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   Write();
@@ -158,25 +32,6 @@ TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   ASSERT_EQ(both.sampled.size(), 2U);
   EXPECT_EQ(both.sampled[0].id, kNoToken);
   EXPECT_TRUE(Same(both.sampled[1], alone.sampled[0]));
-}
-
-TEST_F(RunnerTest, AftLocalEqualsFloat64) { ExpectEqualsReference(); }
-
-TEST_F(RunnerTest, AftSimpleEqualsFloat64) {
-  config_.mixer = {MixerKind::kAftSimple, 0, 0, 0};
-  ExpectEqualsReference();
-}
-
-TEST_F(RunnerTest, PrefixBlocksAndTiedHeadEqualFloat64) {
-  config_.mixer.prefix_block = 8;
-  config_.tie_embeddings = true;
-  ExpectEqualsReference();
-}
-
-TEST_F(RunnerTest, BandPerPositionEqualsFloat64) {
-  config_.mixer.band_rows = 80;
-  config_.max_seq_len = 80;
-  ExpectEqualsReference();
 }
 
 TEST_F(RunnerTest, PromptChunksChangeNoBit) {
@@ -256,6 +111,10 @@ TEST_F(RunnerTest, RefusesStepsThatBreakTheRulesAndComputesNothing) {
   StepInput large;
   for (int32_t i = 0; i < 4; ++i) large.rows.push_back({i, 0, RandomPrompt(17), RowOutput::kNone});
   refused(large, "68 tokens in a step of at most 64");
+  refused({{{0, 3, {1}, RowOutput::kLast, {2}}}}, "targets, but nothing to score");
+  refused({{{0, 3, {1, 2}, RowOutput::kScore, {}}}}, "0 targets for 2 tokens");
+  refused({{{0, 3, {1}, RowOutput::kScore, {2, 3}}}}, "2 targets for 1 tokens");
+  refused({{{0, 3, {1}, RowOutput::kScore, {256}}}}, "target 256 is out of range");
   // Nothing of this has touched the sequence.
   const StepOutput after = Step(*runner, {{{0, 3, {4}, RowOutput::kLast}}});
   runner->BindSlot(1, Greedy());
@@ -272,6 +131,7 @@ TEST_F(RunnerTest, ReportsWhatTheServerMayKnow) {
   EXPECT_EQ(info.architecture, "aft_local");
   EXPECT_EQ(info.vocab_size, 256);
   EXPECT_EQ(info.max_seq_len, 0);
+  EXPECT_EQ(info.state_bytes_per_token, 0);
   EXPECT_EQ(info.parameters, CountParameters(config_));
   // Two prefixes of three vectors and a ring of four tokens, padded to 64 bytes: 3 layers.
   EXPECT_EQ(info.state_bytes, 3 * (((6 + 8) * 40 * 4 + 63) / 64 * 64));
@@ -284,10 +144,6 @@ class LoadTest : public RunnerTest {
     const absl::Status status = LoadModel(options_).status();
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
-  }
-  void Rewrite() {
-    const absl::Status status = WriteCheckpoint(options_.checkpoint_dir, config_, tensors_);
-    ASSERT_TRUE(status.ok()) << status;
   }
 };
 
@@ -319,6 +175,11 @@ TEST_F(LoadTest, RefusesBadOptionsByName) {
   options_.slots = 65;
   ExpectRefused(absl::StatusCode::kInvalidArgument, "max_step_tokens: 64 is less than slots, 65");
   options_.slots = 8;
+  options_.max_batch_rows = 0;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, "max_batch_rows");
+  options_.max_batch_rows = 5000;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, "max_batch_tokens: 4096 is less than max_b");
+  options_.max_batch_rows = 8;
   options_.intra_op_threads = -1;
   ExpectRefused(absl::StatusCode::kInvalidArgument, "intra_op_threads");
 }
@@ -328,6 +189,23 @@ TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
   options_.slots = 2'000'000'000;
   options_.max_step_tokens = 2'000'000'000;
   ExpectRefused(absl::StatusCode::kResourceExhausted, "2000000000 slots of ");
+}
+
+TEST_F(LoadTest, GrowingStatesCountWhole) {
+  config_.mixer = {};
+  config_.mixer.kind = MixerKind::kDotProduct;
+  config_.max_seq_len = int64_t{1} << 30;
+  Write();
+  ExpectRefused(absl::StatusCode::kResourceExhausted, "(1073741824 tokens, max_seq_len)");
+}
+
+TEST_F(LoadTest, ASingleMixerIsNoModelToServe) {
+  config_.architecture = Architecture::kMixer;
+  config_.n_layers = 1;
+  config_.tokenizer.clear();
+  Write();
+  ExpectRefused(absl::StatusCode::kInvalidArgument,
+                "architecture: \"mixer\" is a single imported layer");
 }
 
 TEST_F(LoadTest, MissingFolderIsNotFound) {

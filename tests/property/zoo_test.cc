@@ -40,7 +40,7 @@ class ZooTest : public testing::Test {
     const auto decoder = *Decoder::Create(checkpoint_.config, checkpoint_.tensors);
     const ParallelExecutor executor(1);
     auto workspace =
-        *DecoderWorkspace::Create(checkpoint_.config, kChunk, decoder->scratch_floats(), executor);
+        *Activations::Create(checkpoint_.config, kChunk, decoder->scratch_floats(), executor);
     auto states = *StatePool::Create(decoder->state_specs(), 1);
     const auto count = static_cast<int64_t>(tokens.size());
     const int64_t vocab = checkpoint_.config.vocab_size;
@@ -55,7 +55,8 @@ class ZooTest : public testing::Test {
       batch.tokens = tokens.data() + begin;
       batch.outputs = outputs.data();
       batch.output_count = offsets[1];
-      decoder->Forward(batch, states, workspace, logits.data() + begin * vocab);
+      decoder->Forward(batch, states, workspace);
+      decoder->Logits(workspace, 0, batch.output_count, logits.data() + begin * vocab);
     }
     return logits;
   }

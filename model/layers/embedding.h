@@ -1,0 +1,44 @@
+#ifndef AFT_MODEL_LAYERS_EMBEDDING_H_
+#define AFT_MODEL_LAYERS_EMBEDDING_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "model/layers/weights.h"
+#include "model/network/config.h"
+
+namespace aft {
+
+// x = embed[token] * scale + position(t): nothing, a learned row, or the sines and cosines of
+// Vaswani et al. 2017, columns 2i and 2i + 1 = sin and cos of t / 10000^(2i/d). Immutable and
+// thread-safe.
+class Embedding {
+ public:
+  // Copies "embed.weight" and "position.weight" into `arena`. REQUIRES: they passed CheckTensors.
+  Embedding(const NetworkConfig& config, const WeightMap& tensors, WeightArena& arena);
+
+  static int64_t ArenaFloats(const NetworkConfig& config);
+
+  // The vectors [count, d] of tokens at positions position, position + 1, ... Sinusoidal positions
+  // are exact however far. REQUIRES: ids below vocab_size; learned positions below position_rows.
+  void Forward(const int32_t* tokens, int64_t count, int64_t position, float* x) const;
+
+  const float* table() const { return embed_; }  // [vocab_size, d]
+
+ private:
+  void AddWaves(int64_t position, float* x) const;
+
+  int64_t width_;
+  float scale_;
+  PositionKind kind_;
+  float* embed_;
+  // [position_rows_, d]: learned, or the first rows of the waves, which would cost a small model a
+  // few percent of its time.
+  float* positions_ = nullptr;
+  int64_t position_rows_ = 0;
+  std::vector<double> frequencies_;  // radians per token, of each pair of columns
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_LAYERS_EMBEDDING_H_

@@ -1,0 +1,53 @@
+#ifndef AFT_MODEL_LAYERS_MIXER_LAYER_H_
+#define AFT_MODEL_LAYERS_MIXER_LAYER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/layers/linear.h"
+#include "model/mixers/mixer.h"
+#include "model/network/config.h"
+
+namespace aft {
+
+// A mixer between its projections: out(mixer(qkv(x))). hid = MixerWidth(). Immutable and
+// thread-safe.
+class MixerLayer {
+ public:
+  // Packs the tensors "layers.<index>.mixer.*" into `arena`. REQUIRES: they passed CheckTensors.
+  static absl::StatusOr<MixerLayer> Create(const NetworkConfig& config, int64_t index,
+                                           const WeightMap& tensors, const MixerOptions& options,
+                                           WeightArena& arena);
+
+  static int64_t ArenaFloats(const NetworkConfig& config);
+
+  const Mixer& mixer() const { return *mixer_; }
+
+  // Up to the mixer's output.
+  //   x [N, d] in; wide [N, PackedWidth()] workspace; mixed [N, hid] out, may be x
+  void Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide, float* mixed,
+               const Workspace& workspace) const;
+  void Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
+              const Workspace& workspace) const;
+
+  // The rest, on each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::kAdd.
+  //   mixed [tokens, hid] in; y [tokens, d] out, may not be mixed
+  void Output(const float* mixed, int64_t tokens, float* y, kernels::Epilogue epilogue,
+              const Workspace& workspace) const;
+
+ private:
+  MixerLayer(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
+             std::unique_ptr<Mixer> mixer, WeightArena& arena);
+
+  int64_t packed_width_;
+  int64_t hid_;
+  LinearLayer qkv_;
+  std::unique_ptr<Mixer> mixer_;
+  LinearLayer out_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_LAYERS_MIXER_LAYER_H_

@@ -1,0 +1,32 @@
+#ifndef AFT_MODEL_NETWORK_ACTIVATIONS_H_
+#define AFT_MODEL_NETWORK_ACTIVATIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "model/mixers/workspace.h"
+#include "model/network/config.h"
+#include "model/state/aligned_buffer.h"
+
+namespace aft {
+
+// The matrices of one step of up to `max_tokens` tokens, and each thread's scratch. Reused by every
+// step. The caller's names for it: a workspace.
+struct Activations {
+  // RESOURCE_EXHAUSTED when the memory is not there. `executor` is borrowed.
+  static absl::StatusOr<Activations> Create(const NetworkConfig& config, int64_t max_tokens,
+                                            int64_t scratch_floats, const Executor& executor);
+  // Floats that Create allocates.
+  static int64_t Floats(const NetworkConfig& config, int64_t max_tokens, int64_t scratch_floats,
+                        int threads);
+
+  AlignedBuffer buffer;
+  Workspace shared;
+  float* x = nullptr;      // [max_tokens, d] residual stream
+  float* mixed = nullptr;  // [max_tokens, max(d, hid)] the mixer's output; norms
+  float* wide = nullptr;   // [max_tokens, max(packed width, d_ff)]
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_NETWORK_ACTIVATIONS_H_

@@ -1,0 +1,35 @@
+#include "model/network/mixer_module.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "model/network/check_tensors.h"
+
+namespace aft {
+
+absl::StatusOr<std::unique_ptr<MixerModule>> MixerModule::Create(const NetworkConfig& config,
+                                                                 const TensorMap& tensors) {
+  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
+  AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer,
+                       AlignedBuffer::Create(MixerLayer::ArenaFloats(config), "weights"));
+  WeightArena arena(std::move(buffer));
+  AFT_ASSIGN_OR_RETURN(MixerLayer layer,
+                       MixerLayer::Create(config, 0, tensors, {config.max_seq_len, false}, arena));
+  return std::unique_ptr<MixerModule>(new MixerModule(config, std::move(arena), std::move(layer)));
+}
+
+void MixerModule::Forward(const float* x, const RaggedBatch& batch, StateView state,
+                          Activations& workspace, float* y) const {
+  layer_.Forward(x, batch, state, workspace.wide, workspace.mixed, workspace.shared);
+  layer_.Output(workspace.mixed, batch.offset[batch.rows], y, kernels::Epilogue::kNone,
+                workspace.shared);
+}
+
+void MixerModule::Encode(const float* x, const SequenceBatch& batch, Activations& workspace,
+                         float* y) const {
+  layer_.Encode(x, batch, workspace.wide, workspace.mixed, workspace.shared);
+  layer_.Output(workspace.mixed, batch.offset[batch.sequences], y, kernels::Epilogue::kNone,
+                workspace.shared);
+}
+
+}  // namespace aft

@@ -1,0 +1,104 @@
+#include "model/runtime/snapshot.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/state/xxhash64.h"
+
+namespace aft {
+namespace {
+
+constexpr char kMagic[8] = {'A', 'F', 'T', 'S', 'T', 'A', 'T', 'E'};
+// Moves when the header, or what a mixer keeps under an unchanged layout, changes its meaning.
+constexpr uint32_t kVersion = 1;
+constexpr size_t kChecksumBytes = sizeof(uint64_t);
+
+struct Header {
+  char magic[8];
+  uint32_t version;
+  int32_t top_k;
+  uint64_t model;
+  uint64_t layout;
+  int64_t position;
+  int64_t state_bytes;
+  uint64_t sampled;
+  uint64_t seed;
+  uint32_t sequence;
+  int32_t top_logprobs;
+  float temperature;
+  float top_p;
+};
+static_assert(sizeof(Header) == 80 && std::is_trivially_copyable_v<Header>, "written as it is");
+
+}  // namespace
+
+int64_t SnapshotHeaderBytes() { return sizeof(Header); }
+
+std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord& record,
+                          int64_t state_bytes) {
+  const SamplingParams& params = record.params;
+  Header header = {};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.version = kVersion;
+  header.top_k = params.top_k;
+  header.model = model;
+  header.layout = layout;
+  header.position = record.next_position;
+  header.state_bytes = state_bytes;
+  header.sampled = record.sampled;
+  header.seed = params.seed;
+  header.sequence = params.sequence;
+  header.top_logprobs = params.top_logprobs;
+  header.temperature = params.temperature;
+  header.top_p = params.top_p;
+  std::string snapshot(sizeof(header) + static_cast<size_t>(state_bytes) + kChecksumBytes, '\0');
+  std::memcpy(snapshot.data(), &header, sizeof(header));
+  return snapshot;
+}
+
+void SealSnapshot(std::string* snapshot) {
+  const size_t covered = snapshot->size() - kChecksumBytes;
+  const uint64_t checksum = XxHash64({snapshot->data(), covered}, 0);
+  std::memcpy(snapshot->data() + covered, &checksum, kChecksumBytes);
+}
+
+absl::StatusOr<OpenedSnapshot> OpenSnapshot(absl::string_view snapshot, uint64_t model,
+                                            uint64_t layout) {
+  const auto error = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("snapshot: ", what...));
+  };
+  Header header = {};
+  if (snapshot.size() < sizeof(header) + kChecksumBytes ||
+      snapshot.substr(0, sizeof(kMagic)) != absl::string_view(kMagic, sizeof(kMagic))) {
+    return error("these bytes are not one");
+  }
+  std::memcpy(&header, snapshot.data(), sizeof(header));
+  if (header.version != kVersion) {
+    return error("version ", header.version, ", this program reads ", kVersion);
+  }
+  const size_t covered = snapshot.size() - kChecksumBytes;
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, snapshot.data() + covered, kChecksumBytes);
+  if (checksum != XxHash64(snapshot.substr(0, covered), 0)) return error("damaged");
+  if (header.model != model) return error("of another model");
+  if (header.layout != layout) return error("of another state layout");
+  OpenedSnapshot opened;
+  opened.state = snapshot.substr(sizeof(header), covered - sizeof(header));
+  if (header.state_bytes != static_cast<int64_t>(opened.state.size()) || header.position < 0) {
+    return error("damaged");
+  }
+  SamplingParams& params = opened.record.params;
+  params.temperature = header.temperature;
+  params.top_k = header.top_k;
+  params.top_p = header.top_p;
+  params.seed = header.seed;
+  params.sequence = header.sequence;
+  params.top_logprobs = header.top_logprobs;
+  opened.record.next_position = header.position;
+  opened.record.sampled = header.sampled;
+  return opened;
+}
+
+}  // namespace aft

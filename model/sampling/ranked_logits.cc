@@ -1,0 +1,75 @@
+#include "model/sampling/ranked_logits.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+
+namespace aft {
+namespace {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+RankedLogits::Rank RankedLogits::RankOf(float logit, TokenId id) {
+  // The bits of floats compare as integers do once negative ones are inverted, others offset.
+  const uint32_t bits = std::bit_cast<uint32_t>(logit);
+  const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
+  return Rank{ordered} << 32 | ~static_cast<uint32_t>(id);
+}
+
+float RankedLogits::LogitOf(Rank rank) {
+  const uint32_t ordered = static_cast<uint32_t>(rank >> 32);
+  return std::bit_cast<float>((ordered >> 31) != 0 ? ordered & 0x7FFFFFFFU : ~ordered);
+}
+
+TokenId RankedLogits::IdOf(Rank rank) { return static_cast<TokenId>(~static_cast<uint32_t>(rank)); }
+
+absl::Status RankedLogits::Assign(const float* logits, int64_t vocab_size) {
+  AFT_CHECK(vocab_size >= 1 && vocab_size <= std::numeric_limits<TokenId>::max());
+  values_.resize(static_cast<size_t>(vocab_size));
+  float highest = kNegativeInfinity;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const float logit = std::isnan(logits[i]) ? kNegativeInfinity : logits[i];
+    // + 0 turns -0 into 0: they are equal, and must have equal ranks.
+    values_[i] = std::min(logit, std::numeric_limits<float>::max()) + 0.0F;
+    highest = std::max(highest, values_[i]);
+  }
+  if (highest == kNegativeInfinity) {
+    return absl::InternalError("the model's logits are all NaN or -inf");
+  }
+  const auto first = std::find(values_.begin(), values_.end(), highest);
+  best_ = RankOf(highest, static_cast<TokenId>(first - values_.begin()));
+  return absl::OkStatus();
+}
+
+void RankedLogits::Report(int32_t top, SampledToken* token) {
+  const double highest = LogitOf(best_);
+  double total = 0.0;
+  for (const float logit : values_) total += std::exp(logit - highest);
+  const double log_total = highest + std::log(total);
+  const auto logprob_of = [&](float logit) { return static_cast<float>(logit - log_total); };
+  token->logprob = logprob_of(values_[static_cast<size_t>(token->id)]);
+  token->top.clear();
+  if (top == 0) return;
+
+  ranks_.clear();
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (values_[i] == kNegativeInfinity) continue;
+    ranks_.push_back(RankOf(values_[i], static_cast<TokenId>(i)));
+  }
+  const size_t count = std::min(ranks_.size(), static_cast<size_t>(top));
+  std::partial_sort(ranks_.begin(), ranks_.begin() + static_cast<std::ptrdiff_t>(count),
+                    ranks_.end(), std::greater<>());
+  token->top.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    token->top.push_back({IdOf(ranks_[i]), logprob_of(LogitOf(ranks_[i]))});
+  }
+}
+
+}  // namespace aft

@@ -1,0 +1,216 @@
+// Language models of every mixer kind, position, activation and width: against float64, and the
+// same however a text is cut.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/property/runner_fixture.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+class EveryKindTest : public RunnerFixture, public testing::WithParamInterface<NetworkCase> {
+ protected:
+  EveryKindTest() { config_ = GetParam().config; }
+};
+
+// Greedy generation: every token where the margin is clear, every log-probability.
+TEST_P(EveryKindTest, GenerationEqualsFloat64) {
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  std::vector<TokenId> text = RandomPrompt(33);
+  const size_t prompt = text.size();
+  const std::vector<SampledToken> sampled = Generate(*runner, 3, text, 40, Greedy(), 9);
+  ASSERT_EQ(sampled.size(), 40U);
+  for (const SampledToken& token : sampled) text.push_back(token.id);
+  const Matrix logits = NetworkReference(config_, tensors_, text);
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    const std::vector<double> logprobs = LogSoftmax(logits[prompt + i - 1]);
+    const double best = *std::max_element(logprobs.begin(), logprobs.end());
+    // The sampled token is the best one, or ties with it within the tolerance.
+    EXPECT_NEAR(logprobs[static_cast<size_t>(sampled[i].id)], best, 1e-4);
+    EXPECT_NEAR(sampled[i].logprob, best, 1e-4);
+    ASSERT_EQ(sampled[i].top.size(), 3U);
+    for (const TokenLogprob& top : sampled[i].top) {
+      EXPECT_NEAR(top.logprob, logprobs[static_cast<size_t>(top.id)], 1e-4);
+    }
+  }
+}
+
+TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  const std::vector<TokenId> text = RandomPrompt(kCaseTokens);
+  const Matrix logits = NetworkReference(config_, tensors_, text);
+  for (const size_t chunk : {1U, 7U, 64U}) {
+    const std::vector<SampledToken> scored = Score(*runner, 2, text, 0, chunk);
+    ASSERT_EQ(scored.size(), text.size() - 1);
+    for (size_t i = 0; i < scored.size(); ++i) {
+      EXPECT_EQ(scored[i].id, text[i + 1]);
+      EXPECT_TRUE(scored[i].top.empty());
+      EXPECT_NEAR(scored[i].logprob, LogSoftmax(logits[i])[static_cast<size_t>(text[i + 1])], 1e-4)
+          << i << " in chunks of " << chunk;
+    }
+  }
+}
+
+TEST_P(EveryKindTest, InTheBatchInvariantModeCuttingChangesNoBit) {
+  options_.batch_invariant = true;
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  const std::vector<TokenId> prompt = RandomPrompt(50);
+  const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Warm(7), 64);
+  ASSERT_EQ(whole.size(), 20U);
+  for (const size_t chunk : {1U, 2U, 7U, 16U, 31U, 49U}) {
+    EXPECT_TRUE(Same(Generate(*runner, 1, prompt, 20, Warm(7), chunk), whole)) << chunk;
+  }
+}
+
+// A score of what the model said is what it said when it generated it.
+TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
+  options_.batch_invariant = true;
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  std::vector<TokenId> text = RandomPrompt(20);
+  SamplingParams params = Warm(3);
+  params.top_logprobs = 4;
+  const std::vector<SampledToken> sampled = Generate(*runner, 0, text, 60, params, 64);
+  ASSERT_EQ(sampled.size(), 60U);
+  for (const SampledToken& token : sampled) text.push_back(token.id);
+  for (const size_t chunk : {5U, 64U}) {
+    std::vector<SampledToken> scored = Score(*runner, 1, text, 4, chunk);
+    ASSERT_EQ(scored.size(), 79U);
+    scored.erase(scored.begin(), scored.begin() + 19);
+    EXPECT_TRUE(Same(scored, sampled)) << chunk;
+  }
+}
+
+TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
+  Write();
+  const std::unique_ptr<ModelRunner> alone = Load();
+  options_.intra_op_threads = 3;
+  const std::unique_ptr<ModelRunner> threaded = Load();
+  ASSERT_NE(alone, nullptr);
+  ASSERT_NE(threaded, nullptr);
+  StepInput together;
+  std::vector<StepInput> single;
+  for (int32_t slot = 0; slot < 5; ++slot) {
+    const std::vector<TokenId> text = RandomPrompt(1 + random_.Below(12));
+    StepRow row = {slot, 0, text, slot % 2 == 0 ? RowOutput::kScore : RowOutput::kLast, {}, false};
+    if (row.output == RowOutput::kScore) row.targets = text;
+    together.rows.push_back(row);
+    single.push_back({{row}});
+  }
+  for (int32_t slot = 0; slot < 5; ++slot) {
+    alone->BindSlot(slot, Warm(1));
+    threaded->BindSlot(slot, Warm(1));
+  }
+  const StepOutput all = Step(*threaded, together);
+  ASSERT_EQ(all.scored.size(), 3U);
+  ASSERT_EQ(all.sampled.size(), 2U);
+  for (size_t i = 0; i < single.size(); ++i) {
+    const StepOutput one = Step(*alone, single[i]);
+    if (i % 2 == 0) {
+      EXPECT_TRUE(Same(one.scored.at(0), all.scored[i / 2])) << i;
+    } else {
+      EXPECT_TRUE(Same(one.sampled.at(0), all.sampled[i / 2])) << i;
+    }
+  }
+}
+
+TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  const std::unique_ptr<ModelRunner> other = Load();
+  ASSERT_NE(runner, nullptr);
+  ASSERT_NE(other, nullptr);
+  Generate(*other, 4, RandomPrompt(60), 5, Greedy(), 64);  // something to be replaced
+  const std::vector<TokenId> prompt = RandomPrompt(21);
+  const std::vector<SampledToken> sampled = Generate(*runner, 0, prompt, 8, Warm(9), 64);
+  ASSERT_EQ(sampled.size(), 8U);
+  const int64_t position = 28;
+  const std::string snapshot = runner->SnapshotSlot(0);
+  runner->ForkSlot(0, 6);
+
+  // The fork goes another way first: they are two sequences.
+  const TokenId last = sampled.back().id;
+  Continue(*runner, 6, position, (last + 1) % 256, 10);
+  const std::vector<SampledToken> original = Continue(*runner, 0, position, last, 30);
+  ASSERT_EQ(original.size(), 30U);
+  runner->ForkSlot(0, 6);
+  EXPECT_TRUE(Same(Continue(*runner, 6, position + 30, last, 20),
+                   Continue(*runner, 0, position + 30, last, 20)));
+
+  ASSERT_TRUE(other->RestoreSlot(4, snapshot).ok());
+  EXPECT_TRUE(Same(Continue(*other, 4, position, last, 30), original));
+  ASSERT_TRUE(runner->RestoreSlot(3, snapshot).ok());
+  EXPECT_EQ(runner->SnapshotSlot(3), snapshot);
+}
+
+INSTANTIATE_TEST_SUITE_P(Property, EveryKindTest, testing::ValuesIn(DecoderCases()), CaseName);
+
+class PositionTest : public RunnerFixture {};
+
+TEST_F(PositionTest, LearnedPositionsEndTheText) {
+  config_.position = PositionKind::kLearned;
+  config_.position_rows = 30;
+  config_.max_seq_len = 30;
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  EXPECT_EQ(runner->info().max_seq_len, 30);
+  EXPECT_EQ(Generate(*runner, 0, RandomPrompt(29), 2, Greedy(), 64).size(), 2U);
+  const absl::Status beyond = runner->Submit({{{0, 30, {1}, RowOutput::kLast}}}).status();
+  EXPECT_THAT(std::string(beyond.message()), HasSubstr("position 30 is beyond max_seq_len 30"));
+}
+
+// Waves have no limit: rows beyond the cached ones are computed, to the same bits as if they had
+// been cached.
+TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
+  config_.position = PositionKind::kSinusoidal;
+  config_.embedding_scale = 0.01F;  // the positions decide
+  config_.mixer = {};
+  config_.mixer.kind = MixerKind::kBlockLocal;
+  config_.mixer.block_size = 16;
+  config_.mixer.global_token = false;
+  config_.n_layers = 1;
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  // Only the last two blocks count, so that the reference may start at position 4080.
+  constexpr size_t kStart = 4080;
+  const std::vector<TokenId> text = RandomPrompt(kStart + 60);
+  const std::vector<SampledToken> scored = Score(*runner, 0, text, 0, 64);
+  ASSERT_EQ(scored.size(), text.size() - 1);
+  NetworkConfig tail = config_;
+  tail.position = PositionKind::kLearned;
+  tail.position_rows = 60;
+  tail.max_seq_len = 60;
+  tensors_["position.weight"] = tensors_["embed.weight"].narrow(0, 0, 60).clone();
+  float* rows = tensors_["position.weight"].data_ptr<float>();
+  for (int t = 0; t < 60; ++t) {
+    for (int c = 0; c < 40; ++c) {
+      const double angle = (kStart + static_cast<double>(t)) / std::pow(10000.0, c / 2 * 2 / 40.0);
+      rows[t * 40 + c] = static_cast<float>(c % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+  }
+  const Matrix logits = NetworkReference(tail, tensors_, Slice(text, kStart, text.size()));
+  for (size_t t = 16; t + 1 < 60; ++t) {  // from its second block on, the tail sees all it should
+    EXPECT_NEAR(scored[kStart + t].logprob,
+                LogSoftmax(logits[t])[static_cast<size_t>(text[kStart + t + 1])], 1e-4)
+        << t;
+  }
+}
+
+}  // namespace
+}  // namespace aft

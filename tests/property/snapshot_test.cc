@@ -1,0 +1,114 @@
+// Sequences as bytes: what a runner takes back and what it refuses, without harm.
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/property/runner_fixture.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+class SnapshotTest : public RunnerFixture {
+ protected:
+  void SetUp() override {
+    Write();
+    runner_ = Load();
+    ASSERT_NE(runner_, nullptr);
+    Generate(*runner_, 0, RandomPrompt(12), 3, Warm(5), 64);
+    snapshot_ = runner_->SnapshotSlot(0);
+  }
+
+  void ExpectRefused(ModelRunner& runner, const std::string& bytes, const std::string& why) {
+    const absl::Status status = runner.RestoreSlot(1, bytes);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+
+  std::unique_ptr<ModelRunner> runner_;
+  std::string snapshot_;
+};
+
+TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
+  Generate(*runner_, 1, RandomPrompt(7), 2, Warm(1), 64);
+  const std::string before = runner_->SnapshotSlot(1);
+  for (size_t at = 0; at < snapshot_.size(); at += 1 + static_cast<size_t>(random_.Below(20))) {
+    std::string damaged = snapshot_;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << random_.Below(8)));
+    ExpectRefused(*runner_, damaged, "snapshot: ");
+  }
+  for (const size_t length : {size_t{0}, size_t{7}, size_t{87}, snapshot_.size() - 1}) {
+    ExpectRefused(*runner_, snapshot_.substr(0, length), "snapshot: ");
+  }
+  ExpectRefused(*runner_, snapshot_ + '\0', "snapshot: damaged");
+  EXPECT_EQ(runner_->SnapshotSlot(1), before);
+  EXPECT_TRUE(runner_->RestoreSlot(1, snapshot_).ok());
+}
+
+TEST_F(SnapshotTest, SaysWhatIsWrong) {
+  std::string other = snapshot_;
+  other[0] = 'X';
+  ExpectRefused(*runner_, other, "snapshot: these bytes are not one");
+  other = snapshot_;
+  other[8] = 2;
+  ExpectRefused(*runner_, other, "snapshot: version 2, this program reads 1");
+  other = snapshot_;
+  other[100] = static_cast<char>(other[100] ^ 1);
+  ExpectRefused(*runner_, other, "snapshot: damaged");
+}
+
+TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
+  tensors_["norm.bias"][3] += 1e-3F;
+  Rewrite();
+  const std::unique_ptr<ModelRunner> weights = Load();
+  ASSERT_NE(weights, nullptr);
+  ExpectRefused(*weights, snapshot_, "snapshot: of another model");
+  config_.norm_eps = 2e-5F;
+  Rewrite();
+  const std::unique_ptr<ModelRunner> config = Load();
+  ASSERT_NE(config, nullptr);
+  ExpectRefused(*config, snapshot_, "snapshot: of another model");
+}
+
+TEST_F(SnapshotTest, RestoresTheSamplingParametersAndTheirCounts) {
+  runner_->BindSlot(1, Greedy());
+  ASSERT_TRUE(runner_->RestoreSlot(1, snapshot_).ok());
+  EXPECT_TRUE(Same(Continue(*runner_, 1, 14, 50, 12), Continue(*runner_, 0, 14, 50, 12)));
+}
+
+TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
+  runner_->BindSlot(2, Warm(8));
+  const std::string fresh = runner_->SnapshotSlot(2);
+  EXPECT_LT(fresh.size(), 200U);
+  ASSERT_TRUE(runner_->RestoreSlot(1, fresh).ok());
+  StepRow first = {1, 0, {1, 2}, RowOutput::kLast, {}, false};
+  StepRow second = {2, 0, {1, 2}, RowOutput::kLast, {}, false};
+  const StepOutput output = Step(*runner_, {{first, second}});
+  ASSERT_EQ(output.sampled.size(), 2U);
+  EXPECT_TRUE(Same(output.sampled[0], output.sampled[1]));
+}
+
+class GrowingSnapshotTest : public RunnerFixture {};
+
+TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
+  config_.mixer = {};
+  config_.mixer.kind = MixerKind::kDotProduct;
+  config_.mixer.heads = 4;
+  config_.max_seq_len = 4096;
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  EXPECT_GE(runner->info().state_bytes, 3 * 2 * 40 * 4 * 4096);
+  EXPECT_EQ(runner->info().state_bytes_per_token, 3 * 2 * 40 * 4);
+  Generate(*runner, 0, RandomPrompt(40), 1, Greedy(), 64);
+  const auto used = static_cast<size_t>(runner->info().state_bytes_per_token);
+  EXPECT_GE(runner->SnapshotSlot(0).size(), 40 * used);
+  EXPECT_LT(runner->SnapshotSlot(0).size(), 80 * used);
+}
+
+}  // namespace
+}  // namespace aft

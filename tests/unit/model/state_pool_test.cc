@@ -1,0 +1,119 @@
+// The memory of sequences, and the hash that vouches for copies of it.
+
+#include "model/state/state_pool.h"
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/state/xxhash64.h"
+
+namespace aft {
+namespace {
+
+// Two layers; the second grows: two parts (heads) of up to 100 tokens, in granules of 8 tokens.
+std::vector<StateSpec> Layers() {
+  StateSpec constant;
+  constant.floats = 7;
+  constant.sections = {{"a", 0, 3}, {"b", 3, 4}};
+  StateSpec growing;
+  growing.floats = 5 + 2 * 13 * 24;
+  growing.sections = {{"first", 0, 5}, {"keys", 5, 2 * 13 * 24, 2, 8, 24}};
+  growing.floats_per_token = 6;
+  return {constant, growing};
+}
+
+TEST(StatePoolTest, LaysLayersAndSlotsAtCacheLines) {
+  auto pool = StatePool::Create(Layers(), 3);
+  ASSERT_TRUE(pool.ok());
+  EXPECT_EQ(pool->slots(), 3);
+  EXPECT_EQ(pool->slot_bytes(), StatePool::SlotBytes(Layers()));
+  EXPECT_EQ(pool->slot_bytes() % 64, 0);
+  EXPECT_EQ(pool->layer(1).base - pool->layer(0).base, 16);
+  EXPECT_EQ(pool->layer(0).slot_stride * 4, pool->slot_bytes());
+}
+
+TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
+  auto pool = StatePool::Create(Layers(), 2);
+  ASSERT_TRUE(pool.ok());
+  const int64_t stride = pool->layer(0).slot_stride;
+  float* const from = pool->layer(0).base;
+  float* const to = from + stride;
+  for (int64_t i = 0; i < stride; ++i) {
+    from[i] = static_cast<float>(i);
+    to[i] = -1;
+  }
+  EXPECT_EQ(pool->UsedBytes(0), 0);
+  // 9 tokens are two granules of each part.
+  EXPECT_EQ(pool->UsedBytes(9), 4 * (7 + 5 + 2 * 2 * 24));
+  EXPECT_EQ(pool->UsedBytes(100), 4 * (7 + 5 + 2 * 13 * 24));
+  pool->CopySlot(0, 1, 9);
+  for (int64_t i = 0; i < stride; ++i) {
+    const int64_t grown = i - 16 - 5;  // within the section that grows
+    const bool used = i < 7 || (i >= 16 && grown < 0) ||
+                      (grown >= 0 && grown < 2 * 13 * 24 && grown % (13 * 24) < 2 * 24);
+    EXPECT_EQ(to[i], used ? static_cast<float>(i) : -1.0F) << i;
+  }
+
+  std::string bytes(static_cast<size_t>(pool->UsedBytes(9)), '\0');
+  pool->WriteSlot(1, 9, bytes.data());
+  std::memset(from, 0, static_cast<size_t>(pool->slot_bytes()));
+  pool->ReadSlot(0, 9, bytes.data());
+  std::string again(bytes.size(), '\0');
+  pool->WriteSlot(0, 9, again.data());
+  EXPECT_EQ(again, bytes);
+  EXPECT_EQ(from[stride - 1], 0.0F);
+}
+
+TEST(StatePoolTest, TheFingerprintTellsLayoutsApart) {
+  const uint64_t layout = StatePool::Create(Layers(), 1)->layout_fingerprint();
+  EXPECT_EQ(StatePool::Create(Layers(), 5)->layout_fingerprint(), layout);
+  std::vector<StateSpec> other = Layers();
+  other[1].sections[1].granule_tokens = 4;
+  EXPECT_NE(StatePool::Create(other, 1)->layout_fingerprint(), layout);
+  std::swap(other[0], other[1]);
+  EXPECT_NE(StatePool::Create(other, 1)->layout_fingerprint(), layout);
+}
+
+int64_t ResidentBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * 4096;
+}
+
+TEST(StatePoolTest, AGrowingStateTakesMemoryAtItsFirstTouch) {
+  constexpr int64_t kFloats = int64_t{1} << 26;  // 256 MiB a slot
+  StateSpec growing;
+  growing.floats = kFloats;
+  growing.sections = {{"keys", 0, kFloats, 1, 1, 64}};
+  growing.floats_per_token = 64;
+  const int64_t before = ResidentBytes();
+  auto pool = StatePool::Create({growing}, 4);
+  ASSERT_TRUE(pool.ok());
+  for (int64_t slot = 0; slot < 4; ++slot) pool->layer(0).base[slot * kFloats] = 1;
+  pool->CopySlot(0, 3, 10);
+  EXPECT_LT(ResidentBytes() - before, int64_t{512} << 20);
+}
+
+TEST(XxHash64Test, EqualsThePublishedAlgorithm) {
+  EXPECT_EQ(XxHash64("", 0), 0xEF46DB3751D8E999U);
+  EXPECT_EQ(XxHash64("a", 0), 0xD24EC4F1A98C6E5BU);
+  EXPECT_EQ(XxHash64("abc", 0), 0x44BC2CF5AD770999U);
+  EXPECT_EQ(XxHash64("Nobody inspects the spammish repetition", 0), 0xFBCEA83C8A378BF1U);
+  EXPECT_NE(XxHash64("abc", 1), XxHash64("abc", 0));
+}
+
+TEST(XxHash64Test, EveryBitCounts) {
+  std::string bytes(75, 'x');
+  const uint64_t hash = XxHash64(bytes, 0);
+  for (size_t i = 0; i < bytes.size() * 8; ++i) {
+    bytes[i / 8] = static_cast<char>(bytes[i / 8] ^ (1 << i % 8));
+    EXPECT_NE(XxHash64(bytes, 0), hash) << i;
+    bytes[i / 8] = static_cast<char>(bytes[i / 8] ^ (1 << i % 8));
+  }
+}
+
+}  // namespace
+}  // namespace aft
