@@ -158,12 +158,15 @@ grpc::Status CallWithBytes(const std::string& address, const std::string& method
 
 TEST(BadInputTest, BytesThatAreNoRequestAreRefused) {
   TestServer server;
-  for (const std::string& bytes : {std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11),
-                                   std::string(100, '\xff'), std::string("\x0a\x05hi", 4)}) {
-    const grpc::Status status =
-        CallWithBytes(server.server().address(), "/aft.v1.InferenceService/Generate", bytes);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
-    EXPECT_THAT(status.error_message(), StartsWith("request: "));
+  for (const std::string method : {"Generate", "Score", "Encode"}) {
+    for (const std::string& bytes :
+         {std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11), std::string(100, '\xff'),
+          std::string("\x0a\x05hi", 4)}) {
+      const grpc::Status status =
+          CallWithBytes(server.server().address(), "/aft.v1.InferenceService/" + method, bytes);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+      EXPECT_THAT(status.error_message(), StartsWith("request: is no aft.v1." + method));
+    }
   }
   ExpectServes(server);
 }

@@ -30,8 +30,9 @@ class PythonClientTest : public testing::Test {
     if (python_.empty()) GTEST_SKIP() << "no Python with gRPC: install python3-grpcio";
   }
 
-  std::vector<std::string> Command(const std::string& prompt) const {
-    return {python_, "client/python/generate.py", server_.address(), prompt};
+  std::vector<std::string> Command(const std::string& text,
+                                   const std::string& script = "generate") const {
+    return {python_, "client/python/" + script + ".py", server_.address(), text};
   }
 
   const std::string python_ = FindPython();
@@ -57,6 +58,20 @@ TEST_F(PythonClientTest, PrintsTextAsItComes) {
   server_.SetScript(script);
   Process python(Command("It is a truth"), environment_);
   EXPECT_TRUE(python.WaitForOutput("universally")) << python.err();
+}
+
+TEST_F(PythonClientTest, ScoresAndEncodes) {
+  server_.SetScript(ScoreScript());
+  Process score(Command("abc", "score"), environment_);
+  EXPECT_EQ(score.Wait(), 0) << score.err();
+  EXPECT_THAT(score.out(), testing::StartsWith("98 -1.0\n99 -2.0\nperplexity 4.48"));
+  EXPECT_EQ(server_.last_score().text(), "abc");
+
+  server_.SetScript(EncodeScript());
+  Process encode(Command("ab", "encode"), environment_);
+  EXPECT_EQ(encode.Wait(), 0) << encode.err();
+  EXPECT_EQ(server_.last_encode().pooling(), v1::POOLING_MEAN);
+  EXPECT_THAT(encode.out(), testing::StartsWith("1.0 0.1"));
 }
 
 TEST_F(PythonClientTest, ShowsTheServersError) {
