@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "model/kernels/attention.h"
 #include "model/kernels/attention_tile.h"
@@ -50,9 +51,11 @@ class AttentionTile {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
   static constexpr int kTall = 12;
   static constexpr int kShort = 4;
+  static constexpr bool kPrefetches = false;
 #else
   static constexpr int kTall = 6;
   static constexpr int kShort = 2;
+  static constexpr bool kPrefetches = true;
 #endif
 
   // 64 keys of the range at hand.
@@ -75,6 +78,14 @@ class AttentionTile {
   HWY_INLINE void StartGroup(int64_t row, const float* q, int64_t stride, const float* factor);
   template <int kRows>
   HWY_INLINE void AddGroup(int64_t row, const Step& step);
+  // A single query reads its keys and values once, from memory when many sequences are live:
+  // what the next 64 keys need is fetched while these are computed. With 512-bit vectors the CPU's
+  // own prefetcher suffices.
+  template <int64_t kFloats>
+  static HWY_INLINE void PrefetchNext(const float* p, int64_t width) {
+    constexpr int64_t kLine = 16;
+    for (int64_t i = 0; i < kFloats; i += kLine) hwy::Prefetch(p + kKeyGroup * width + i);
+  }
   template <int kRows>
   HWY_INLINE void ScoreDot(int64_t row, const float* k, int64_t blocks);
   template <int kRows, int kVectors>
@@ -184,7 +195,9 @@ HWY_INLINE void AttentionTile::AddGroup(int64_t row, const Step& step) {
 
 template <int kRows>
 HWY_INLINE void AttentionTile::ScoreDot(int64_t row, const float* k, int64_t blocks) {
-  constexpr int kVectors = static_cast<int>(std::min<int64_t>(2, kKeyBlock / kLanes));
+  // A single query takes whole rows of a block if registers allow: memory is read in its order.
+  constexpr int64_t kMost = kRows == 1 ? 8 : kRows == kShort ? 4 : 2;
+  constexpr int kVectors = static_cast<int>(std::min(kMost, kKeyBlock / kLanes));
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t i = 0; i < kKeyBlock; i += kVectors * kLanes) {
       ScoreDotVectors<kRows, kVectors>(row, k + block * kKeyBlock * score_width_ + i,
@@ -203,6 +216,9 @@ HWY_INLINE void AttentionTile::ScoreDotVectors(int64_t row, const float* k, floa
   for (int64_t c = 0; c < score_width_; ++c) {
     V key[kVectors];
     for (int i = 0; i < kVectors; ++i) key[i] = hn::LoadU(d_, k + c * kKeyBlock + i * kLanes);
+    if constexpr (kPrefetches && kRows == 1) {
+      PrefetchNext<kVectors * kLanes>(k + c * kKeyBlock, score_width_);
+    }
     for (int r = 0; r < kRows; ++r) {
       const V query = hn::Set(d_, q[c * kRows + r]);
       for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(query, key[i], sum[r][i]);
@@ -317,6 +333,9 @@ HWY_INLINE void AttentionTile::AddColumns(D d, int64_t row, int64_t from, int64_
     for (int64_t j = from; j < to; ++j, values += width) {
       hn::Vec<D> value[kVectors];
       for (int i = 0; i < kVectors; ++i) value[i] = hn::LoadU(d, values + i * lanes);
+      if constexpr (kPrefetches && kRows == 1 && kVectors == 4) {
+        PrefetchNext<kVectors * kLanes>(values, width);
+      }
       for (int r = 0; r < kRows; ++r) {
         const hn::Vec<D> p = hn::Set(d, weights[r * kKeyGroup + j]);
         for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(p, value[i], sum[r][i]);
