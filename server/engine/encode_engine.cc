@@ -120,6 +120,7 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
 
 absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vector<Text*>& batch) {
   std::vector<std::vector<TokenId>> sequences;
+  sequences.reserve(batch.size());
   for (Text* text : batch) sequences.push_back(std::move(text->ids));
   AFT_ASSIGN_OR_RETURN(std::vector<TokenVectors> vectors, runner_->Encode(sequences));
   if (vectors.size() != batch.size()) {

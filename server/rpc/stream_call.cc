@@ -64,6 +64,7 @@ absl::Status StreamCall::FindModel(const std::string& name) {
   model_name_ = name;
   metrics_ = environment_.registry.FindMetrics(name);
   AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(name));
+  model_name_ = model_->name;
   return absl::OkStatus();
 }
 
@@ -211,7 +212,7 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
   log("request.done", {{"id", id_},
                        {"peer", context_.peer()},
                        {"method", MethodName(method_)},
-                       {"model", model_ != nullptr ? model_->name : model_name_},
+                       {"model", model_name_},
                        {"code", absl::StatusCodeToString(code)},
                        {"reason", outcome.status.ok() ? FinishReasonName(outcome.reason)
                                                       : outcome.status.message()},

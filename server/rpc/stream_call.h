@@ -114,7 +114,7 @@ class StreamCall : public CallReactor, public std::enable_shared_from_this<Strea
   const TimePoint deadline_;
   // Set by Submit, then constant.
   std::string id_;
-  std::string model_name_;           // as requested
+  std::string model_name_;           // as requested; once it is found, its own
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
 
