@@ -32,11 +32,10 @@ at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor&
     const at::Tensor live = options.mask.gt(kMaskedBelow).to(at::kFloat).unsqueeze(2);
     seen = bias.isneginf().logical_not().to(at::kFloat).matmul(live).gt(0);
   }
-  return Redo(Divide(sums, k.size(2), seen), [&](const at::Tensor& channels) {
-    return ExactMean(k.index_select(2, channels).unsqueeze(1),
-                     v.index_select(2, channels).unsqueeze(1), bias.unsqueeze(0))
-        .squeeze(1);
-  });
+  const auto one_tile = [](const at::Tensor& x) { return x.defined() ? x.unsqueeze(1) : x; };
+  return Redo(Divide(one_tile(sums), k.size(2), one_tile(seen)), one_tile(k), one_tile(v),
+              [&bias]() { return bias.unsqueeze(0); })
+      .squeeze(1);
 }
 
 }  // namespace

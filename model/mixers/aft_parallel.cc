@@ -88,9 +88,7 @@ at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t window, i
     seen =
         bias.isneginf().logical_not().to(at::kFloat).matmul(tile(x.live, 0).to(at::kFloat)).gt(0);
   }
-  const at::Tensor mean = Redo(Divide(sums, k.size(3), seen), [&](const at::Tensor& channels) {
-    return ExactMean(k.index_select(3, channels), v.index_select(3, channels), bias);
-  });
+  const at::Tensor mean = Redo(Divide(sums, k.size(3), seen), k, v, [&bias]() { return bias; });
   return mean.flatten(1, 2).slice(1, 0, tokens);
 }
 
@@ -110,16 +108,17 @@ at::Tensor PrefixMean(const Context& x, const at::Tensor& band, int64_t window, 
   at::Tensor seen;
   if (x.live.defined()) {
     const int64_t columns = x.live.size(1);
-    seen = std::get<0>(x.live.to(at::kFloat).cummax(1)).slice(1, columns - tokens, columns).gt(0);
+    seen = std::get<0>(x.live.to(at::kFloat).cummax(1))
+               .slice(1, columns - tokens, columns)
+               .gt(0)
+               .unsqueeze(1);
   }
-  const Quotient quotient = Divide(sums.squeeze(2), x.k.size(2), seen);
-  return Redo(quotient, [&](const at::Tensor& channels) {
-    const at::Tensor older = at::zeros({1, tokens, 1}, x.k.options());
-    return ExactMean(x.k.index_select(2, channels).unsqueeze(1),
-                     x.v.index_select(2, channels).unsqueeze(1),
-                     at::cat({older, bias(tokens, 1)}, 2))
-        .squeeze(1);
-  });
+  const Quotient quotient = Divide(sums.squeeze(2).unsqueeze(1), x.k.size(2), seen);
+  return Redo(quotient, x.k.unsqueeze(1), x.v.unsqueeze(1),
+              [&]() {
+                return at::cat({at::zeros({1, tokens, 1}, x.k.options()), bias(tokens, 1)}, 2);
+              })
+      .squeeze(1);
 }
 
 // The state after a segment: see AftCarry.

@@ -21,6 +21,16 @@ constexpr double kLowestExponent = -60;
 const double kSmallestSum = std::exp(-30.0);
 constexpr int64_t kExactElements = int64_t{1} << 25;  // of one temporary
 
+// k and v [P, N], bias [P or 1, L, N] -> [P, L].
+at::Tensor ExactMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias) {
+  const at::Tensor keys = k.unsqueeze(1);
+  const at::Tensor max = keys.detach()
+                             .masked_fill(bias.isneginf(), -std::numeric_limits<double>::infinity())
+                             .amax(2, /*keepdim=*/true);
+  // The difference of keys comes first: adding the bias to a large key would lose its digits.
+  return at::softmax((keys - max) + bias, 2).matmul(v.unsqueeze(2)).squeeze(2);
+}
+
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> Masked(const at::Tensor& k, const at::Tensor& v,
@@ -85,31 +95,26 @@ Quotient Divide(const at::Tensor& sums, int64_t keys, const at::Tensor& seen) {
   return result;
 }
 
-at::Tensor Redo(const Quotient& quotient,
-                absl::FunctionRef<at::Tensor(const at::Tensor& channels)> redo) {
-  const at::Tensor channels =
-      quotient.bad.flatten(0, -2).any(/*dim=*/0, /*keepdim=*/false).nonzero().squeeze(1);
-  if (channels.size(0) == 0) return quotient.mean;
-  return quotient.mean.index_copy(quotient.mean.dim() - 1, channels, redo(channels));
-}
-
-at::Tensor ExactMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias) {
-  const at::Tensor spread_bias = bias.unsqueeze(3);
-  const at::Tensor unseen = spread_bias.isneginf();
-  const int64_t per_channel = k.size(0) * k.size(1) * bias.size(1) * bias.size(2);
-  const int64_t step = std::max<int64_t>(1, kExactElements / std::max<int64_t>(1, per_channel));
+at::Tensor Redo(const Quotient& quotient, const at::Tensor& k, const at::Tensor& v,
+                absl::FunctionRef<at::Tensor()> bias) {
+  // Columns [B, R, n] by flat index.
+  const at::Tensor columns = quotient.bad.any(/*dim=*/2).flatten().nonzero().squeeze(1);
+  if (columns.size(0) == 0) return quotient.mean;
+  const at::Tensor biases = bias();
+  const at::Tensor key_rows = k.transpose(2, 3).flatten(0, 2);
+  const at::Tensor value_rows = v.transpose(2, 3).flatten(0, 2);
+  const int64_t step = std::max<int64_t>(1, kExactElements / (biases.size(1) * biases.size(2)));
   std::vector<at::Tensor> parts;
-  for (int64_t begin = 0; begin < k.size(3); begin += step) {
-    const int64_t end = std::min(begin + step, k.size(3));
-    const at::Tensor seen_k = k.slice(3, begin, end)
-                                  .unsqueeze(2)
-                                  .masked_fill(unseen, -std::numeric_limits<double>::infinity());
-    // The difference of keys comes first: adding the bias to a large key would lose its digits.
-    const at::Tensor max = seen_k.detach().amax(3, /*keepdim=*/true);
-    const at::Tensor weights = at::softmax((seen_k - max) + spread_bias, 3);
-    parts.push_back((weights * v.slice(3, begin, end).unsqueeze(2)).sum(3));
+  for (const at::Tensor& some : columns.split(step)) {
+    const at::Tensor tile = some.floor_divide(k.size(3)).remainder(biases.size(0));
+    parts.push_back(ExactMean(key_rows.index_select(0, some), value_rows.index_select(0, some),
+                              biases.size(0) == 1 ? biases : biases.index_select(0, tile)));
   }
-  return parts.size() == 1 ? parts[0] : at::cat(parts, 3);
+  const at::Tensor mean = quotient.mean.transpose(2, 3);
+  return mean.flatten(0, 2)
+      .index_copy(0, columns, at::cat(parts))
+      .view(mean.sizes())
+      .transpose(2, 3);
 }
 
 }  // namespace aft

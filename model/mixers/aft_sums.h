@@ -15,8 +15,8 @@ namespace aft {
 // Numerics: the products take keys relative to an anchor, the largest key of the channel, raised to
 // at least exp(-60), and biases relative to the largest of their row. That is finite in fp32 and
 // bf16 and accurate as long as a row's sum of weights is above exp(-30). Where it is not (a later
-// key outweighs all that a row sees, or a bias does), the row's channel is done again with
-// ExactMean, which is accurate for everything.
+// key outweighs all that a row sees, or a bias does), Redo takes differences to the row's own
+// maximum, which is accurate for everything.
 
 // Keys and values under a mask [B, T] (SequenceBatch::mask): masked tokens get a key of kEmptyKey
 // and a value of 0. Unchanged when the mask is undefined. k [B, T, n], v [B, T, m].
@@ -52,13 +52,11 @@ struct Quotient {
 };
 Quotient Divide(const at::Tensor& sums, int64_t keys, const at::Tensor& seen);
 
-// Replaces the channels (last dimension of mean) in which anything is bad by redo(channels).
-at::Tensor Redo(const Quotient& quotient,
-                absl::FunctionRef<at::Tensor(const at::Tensor& channels)> redo);
-
-// The same mean row by row, at L times the memory: k and v [B, R, N, n], bias [R or 1, L, N], -inf
-// where unseen -> [B, R, L, n]. A few channels at a time.
-at::Tensor ExactMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias);
+// The mean of a quotient [B, R, L, n], in which every column of L rows with anything bad is done
+// again exactly, at N times the memory. k and v [B, R, N, n]; bias() [R or 1, L, N], -inf where
+// unseen.
+at::Tensor Redo(const Quotient& quotient, const at::Tensor& k, const at::Tensor& v,
+                absl::FunctionRef<at::Tensor()> bias);
 
 }  // namespace aft
 
