@@ -1,6 +1,7 @@
 // aft-convert: describes checkpoints, and makes them from other packages' weights.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <optional>
 #include <string>
 
@@ -12,7 +13,6 @@
 #include "model/convert/import.h"
 #include "model/convert/inspect.h"
 #include "model/convert/labml.h"
-#include "model/runtime/torch_guard.h"
 
 namespace aft {
 namespace {
@@ -59,6 +59,11 @@ absl::Status RunLabml(const Flags& flags) {
 absl::Status RunAftPytorch(const Flags& flags) {
   AFT_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(flags.in));
   return Finish(ImportAftPytorch(file.tensors, flags.window), flags, /*name_source=*/true);
+}
+
+absl::Status RunGpt2(const Flags& flags) {
+  // Its errors name the file of the folder themselves.
+  return Finish(ImportGpt2(flags.in, flags.gpt2), flags, /*name_source=*/false);
 }
 
 void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about) {
@@ -120,24 +125,23 @@ int Run(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-    flags.labml.activation = flags.activation == "relu"   ? Activation::kRelu
-                             : flags.activation == "gelu" ? Activation::kGelu
-                                                          : Activation::kGeluTanh;
-    flags.gpt2.block_local = flags.attention == "block_local";
-    for (const char* name : {"--block-size", "--no-global-token", "--full-decode"}) {
-      if (gpt2.count(name) > 0 && !flags.gpt2.block_local) {
-        throw CLI::ValidationError(name, "needs --attention block_local");
-      }
-    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  const absl::Status status = GuardTorch([&]() -> absl::Status {
-    if (inspect.parsed()) return RunInspect(flags.in, flags.json);
-    if (labml.parsed()) return RunLabml(flags);
-    if (aft_pytorch.parsed()) return RunAftPytorch(flags);
-    return Finish(ImportGpt2(flags.in, flags.gpt2), flags, /*name_source=*/false);
-  });
+  flags.labml.activation = flags.activation == "relu"   ? Activation::kRelu
+                           : flags.activation == "gelu" ? Activation::kGelu
+                                                        : Activation::kGeluTanh;
+  flags.gpt2.block_local = flags.attention == "block_local";
+  for (const char* name : {"--block-size", "--no-global-token", "--full-decode"}) {
+    if (gpt2.count(name) > 0 && !flags.gpt2.block_local) {
+      app.exit(CLI::ValidationError(name, "needs --attention block_local"));
+      return kExitUsage;
+    }
+  }
+  const absl::Status status = inspect.parsed()       ? RunInspect(flags.in, flags.json)
+                              : labml.parsed()       ? RunLabml(flags)
+                              : aft_pytorch.parsed() ? RunAftPytorch(flags)
+                                                     : RunGpt2(flags);
   if (status.ok()) return kExitOk;
   std::fprintf(stderr, "aft-convert: %s\n", std::string(status.message()).c_str());
   return kExitFailed;
@@ -146,4 +150,11 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace aft
 
-int main(int argc, char** argv) { return aft::Run(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return aft::Run(argc, argv);
+  } catch (const std::exception& error) {  // LibTorch reports by exception
+    std::fprintf(stderr, "aft-convert: %s\n", error.what());
+    return aft::kExitFailed;
+  }
+}
