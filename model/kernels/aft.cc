@@ -50,7 +50,7 @@ HWY_NOINLINE void RunTile(D d, const AftParams& params, const Row& row, const Ti
                           float* scratch, bool kept) {
   if (params.window() == 0 && params.prefix_block == 0) {
     SimpleTile<kVectors>(d, params, row, state);
-  } else if (params.window() > 0 && row.length > 1 && !params.bias->wide) {
+  } else if (params.window() > 0 && !params.bias->wide && (row.length > 1 || !kept)) {
     ChunkTile<kVectors, D, Ring>(d, params, row, state, scratch, kept).Run();
   } else {
     StepTile<kVectors, D, Ring>(d, params, row, state).Run();

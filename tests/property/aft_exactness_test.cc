@@ -17,7 +17,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class AftExactnessTest : public EveryInstructionSet {
  protected:
-  // Layers of every kind of window and block.
+  // Layers of every kind of window, block and ring.
   std::vector<AftLayer> Layers(int64_t hid) {
     std::vector<AftLayer> layers;
     for (const int64_t window : {0, 1, 2, 31, 32, 33, 120}) {
@@ -26,6 +26,7 @@ class AftExactnessTest : public EveryInstructionSet {
         for (const double w : {1.0, 20.0}) {
           layers.push_back({hid, window, block, 1, random_.Normals(window, w)});
         }
+        layers.push_back({hid, window, block, 1, random_.Normals(window), kernels::AftRing::kBf16});
       }
     }
     return layers;
@@ -40,8 +41,10 @@ class AftExactnessTest : public EveryInstructionSet {
 
 TEST_P(AftExactnessTest, CuttingASequenceAnywhereChangesNoBit) {
   constexpr int64_t kTokens = 100;
+  size_t keys = 0;
   for (const AftLayer& layer : Layers(37)) {
-    const std::vector<float> qkv = RandomQkv(random_, "n10", kTokens, layer.hid);
+    const std::vector<float> qkv =
+        RandomQkv(random_, kKeySets[keys++ % kKeySets.size()], kTokens, layer.hid);
     const std::vector<float> whole = AftRunner(layer, 1).RunCut(qkv, {kTokens});
     EXPECT_TRUE(SameBits(AftRunner(layer, 1).RunCut(qkv, {1}), whole)) << Name(layer);
     for (int64_t cut = 1; cut < kTokens; ++cut) {

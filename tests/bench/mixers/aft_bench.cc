@@ -17,7 +17,7 @@
 namespace aft {
 namespace {
 
-// The step of kernels/aft-inl.h in LibTorch operators: sums of what left the window, and the last
+// The step of kernels/aft.cc in LibTorch operators: sums of what left the window, and the last
 // s - 1 tokens in a ring.
 PlainStep PlainAft(const MixerBench& bench, const MixerTables& tables, int64_t batch) {
   struct State {

@@ -116,12 +116,15 @@ void Forward(benchmark::State& state, Setup& setup, int64_t hid, int64_t rows, i
   std::vector<int64_t> offsets;
   for (int64_t r = 0; r <= rows; ++r) offsets.push_back(r * length);
   const RaggedBatch batch = {rows, slots.data(), positions.data(), offsets.data()};
-  const at::Tensor packed = setup.Packed(rows * length);
-  at::Tensor y = at::empty({rows * length, hid});
+  const at::Tensor random = setup.Packed(rows * length);
+  // Backed by memory from the start, as the runner's activations are.
+  AlignedBuffer packed = *AlignedBuffer::Create(random.numel(), "packed");
+  std::copy_n(random.const_data_ptr<float>(), random.numel(), packed.data());
+  AlignedBuffer y = *AlignedBuffer::Create(rows * length * hid, "y");
   const Workspace workspace = setup.MakeWorkspace(setup.mixer().scratch_floats());
   for (auto _ : state) {
-    setup.mixer().Forward({packed.const_data_ptr<float>(), packed.size(1)}, batch, pool.layer(0),
-                          {y.data_ptr<float>(), hid}, workspace);
+    setup.mixer().Forward({packed.data(), random.size(1)}, batch, pool.layer(0), {y.data(), hid},
+                          workspace);
     benchmark::ClobberMemory();
   }
 }
