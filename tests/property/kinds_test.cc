@@ -2,6 +2,7 @@
 // same however a text is cut.
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -158,6 +159,49 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Property, EveryKindTest, testing::ValuesIn(DecoderCases()), CaseName);
+
+class GeneratedTest : public RunnerFixture {};
+
+// With full_decode a generated token sees every token before it, a prompt's only its blocks. In a
+// model of one layer, keys and values do not depend on what earlier tokens saw, so that plain
+// dot-product attention with the same weights is the reference.
+TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
+  config_.n_layers = 1;
+  config_.max_seq_len = kCaseTokens;
+  config_.mixer = {};
+  config_.mixer.kind = MixerKind::kBlockLocal;
+  config_.mixer.block_size = 8;
+  config_.mixer.heads = 4;
+  config_.mixer.global_token = false;
+  config_.mixer.full_decode = true;
+  Write();
+  const std::unique_ptr<ModelRunner> runner = Load();
+  ASSERT_NE(runner, nullptr);
+  NetworkConfig dense = config_;
+  dense.mixer = {};
+  dense.mixer.kind = MixerKind::kDotProduct;
+  dense.mixer.heads = 4;
+  const std::vector<TokenId> text = RandomPrompt(60);
+  const Matrix seen = NetworkReference(dense, tensors_, text);
+  const Matrix blocks = NetworkReference(config_, tensors_, text);
+  runner->BindSlot(0, Greedy());
+  const auto score = [&](size_t begin, size_t end, bool generated) {
+    StepRow row = {0,
+                   static_cast<int64_t>(begin),
+                   Slice(text, begin, end),
+                   RowOutput::kScore,
+                   Slice(text, begin + 1, end + 1),
+                   generated};
+    return Step(*runner, {{row}}).scored.at(0);
+  };
+  std::vector<SampledToken> scored = score(0, 30, false);
+  for (size_t t = 30; t + 1 < 60; ++t) scored.push_back(score(t, t + 1, true)[0]);
+  for (size_t t = 0; t + 1 < 60; ++t) {
+    const Matrix& want = t < 30 ? blocks : seen;
+    EXPECT_NEAR(scored[t].logprob, LogSoftmax(want[t])[static_cast<size_t>(text[t + 1])], 1e-4)
+        << t;
+  }
+}
 
 class PositionTest : public RunnerFixture {};
 

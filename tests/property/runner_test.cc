@@ -32,6 +32,10 @@ TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   ASSERT_EQ(both.sampled.size(), 2U);
   EXPECT_EQ(both.sampled[0].id, kNoToken);
   EXPECT_TRUE(Same(both.sampled[1], alone.sampled[0]));
+  const StepOutput scored = Step(*runner, {{{1, 0, {1, 7}, RowOutput::kScore, {7, 1}}}});
+  ASSERT_EQ(scored.scored.at(0).size(), 2U);
+  EXPECT_EQ(scored.scored[0][0].id, 7);
+  EXPECT_EQ(scored.scored[0][1].id, kNoToken);
 }
 
 TEST_F(RunnerTest, PromptChunksChangeNoBit) {

@@ -82,6 +82,48 @@ BENCHMARK(BM_RunnerPrefill)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
+// The same tokens with the log-probability of each, and `top` alternatives.
+void BM_RunnerScore(benchmark::State& state) {
+  constexpr int64_t kText = 256;
+  const LoadedModel model = Load(kText);
+  ModelRunner& runner = *model.runner;
+  SamplingParams sampling;
+  sampling.top_logprobs = static_cast<int32_t>(state.range(0));
+  StepRow row = {.slot = 0, .tokens = {}, .output = RowOutput::kScore};
+  for (int64_t i = 0; i < kText; ++i) row.tokens.push_back(kPrompt[i % 40]);
+  row.targets = row.tokens;
+  const StepInput step = {{row}};
+  for (auto _ : state) {
+    runner.BindSlot(0, sampling);
+    benchmark::DoNotOptimize(*runner.Collect(*runner.Submit(step)));
+  }
+  state.SetItemsProcessed(state.iterations() * kText);
+}
+BENCHMARK(BM_RunnerScore)->Arg(0)->Arg(5)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+// One sequence's state to another slot, and out to bytes and back.
+void BM_RunnerFork(benchmark::State& state) {
+  const LoadedModel model = Load(256);
+  ModelRunner& runner = *model.runner;
+  const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
+  benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
+  for (auto _ : state) runner.ForkSlot(0, 1);
+  state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
+}
+BENCHMARK(BM_RunnerFork)->Unit(benchmark::kMicrosecond);
+
+void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
+  const LoadedModel model = Load(256);
+  ModelRunner& runner = *model.runner;
+  const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
+  benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
+  for (auto _ : state) {
+    if (!runner.RestoreSlot(1, runner.SnapshotSlot(0)).ok()) state.SkipWithError("refused");
+  }
+  state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
+}
+BENCHMARK(BM_RunnerSnapshotAndRestore)->Unit(benchmark::kMicrosecond);
+
 // Counts down at the end of every request.
 class Waiter {
  public:
