@@ -1,6 +1,6 @@
 # `cmake --install build/default --prefix DIR`: a folder that runs wherever Debian's gRPC is installed,
 # as the container image does. bin/ the programs, lib/ what a CPU program needs of LibTorch.
-foreach(program aft-server aftctl aftload)
+foreach(program aft-server aftctl aftload aft-convert)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
     install(TARGETS ${program} RUNTIME DESTINATION bin)

@@ -34,9 +34,9 @@ absl::Status MeasureState(const Checkpoint& checkpoint, Inspection* inspection) 
   if (!config.mixer.causal || config.architecture == Architecture::kEncoder) {
     return absl::OkStatus();
   }
-  AFT_ASSIGN_OR_RETURN(const std::unique_ptr<Mixer> mixer,
-                       MakeMixer(config.mixer, MixerWidth(config), Tables(checkpoint),
-                                 {config.max_seq_len, /*batch_invariant=*/false}));
+  AFT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Mixer> mixer,
+      MakeMixer(config.mixer, MixerWidth(config), Tables(checkpoint), {config.max_seq_len}));
   const StateSpec spec = mixer->state_spec();
   inspection->state_bytes =
       StatePool::SlotBytes(std::vector<StateSpec>(static_cast<size_t>(config.n_layers), spec));

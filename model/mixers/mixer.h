@@ -40,9 +40,9 @@ class Mixer {
   virtual int64_t encode_scratch_floats(int64_t tokens) const = 0;
 
   // Advances every row's sequence by its tokens and writes the outputs; see RaggedBatch. Prompt
-  // chunks and single tokens may be mixed. `out` must not overlap `in`. Whatever else is in the
-  // batch, a row's results are the same bits; how far they depend on how a sequence is cut into
-  // rows is in model/README.md. REQUIRES: the config is causal.
+  // chunks and single tokens may be mixed. `out` must not overlap `in`. A token's result is the
+  // same bits however its sequence is cut into rows and whatever else is in the batch. REQUIRES:
+  // the config is causal.
   virtual void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                        const Workspace& workspace) const = 0;
 
@@ -56,8 +56,6 @@ class Mixer {
 struct MixerOptions {
   // Longest sequence in tokens; > 0 for mixers whose state grows: their slots hold that many.
   int64_t max_seq_len = 0;
-  // A token's bits must not depend on how its sequence is cut into rows, at any price in speed.
-  bool batch_invariant = false;
 };
 
 // Makes the mixer that `config` names, of width `hid`. `tables` are under their names below

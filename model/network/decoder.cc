@@ -18,11 +18,10 @@ void MoveRow(float* matrix, int64_t from, int64_t to, int64_t width) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const NetworkConfig& config,
-                                                         const TensorMap& tensors,
-                                                         bool batch_invariant) {
-  AFT_ASSIGN_OR_RETURN(Trunk trunk,
-                       Trunk::Create(config, tensors, batch_invariant,
-                                     LinearLayer::ArenaFloats(config.d_model, config.vocab_size)));
+                                                         const TensorMap& tensors) {
+  AFT_ASSIGN_OR_RETURN(
+      Trunk trunk,
+      Trunk::Create(config, tensors, LinearLayer::ArenaFloats(config.d_model, config.vocab_size)));
   // A tied head is packed a second time: a gather and a product want different layouts.
   LinearLayer head(tensors, config.tie_embeddings ? "embed.weight" : "head.weight",
                    config.head_bias ? "head.bias" : "", config.d_model, config.vocab_size,

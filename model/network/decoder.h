@@ -28,8 +28,7 @@ class Decoder {
  public:
   // Errors: DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED. `tensors` may be dropped afterwards.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(const NetworkConfig& config,
-                                                         const TensorMap& tensors,
-                                                         bool batch_invariant = false);
+                                                         const TensorMap& tensors);
 
   const NetworkConfig& config() const { return config_; }
   int64_t weight_bytes() const { return trunk_.arena.bytes(); }

@@ -10,7 +10,7 @@ namespace aft {
 absl::StatusOr<std::unique_ptr<Encoder>> Encoder::Create(const NetworkConfig& config,
                                                          const TensorMap& tensors) {
   // Whole texts are never cut, so there is nothing to be invariant to.
-  AFT_ASSIGN_OR_RETURN(Trunk trunk, Trunk::Create(config, tensors, /*batch_invariant=*/false, 0));
+  AFT_ASSIGN_OR_RETURN(Trunk trunk, Trunk::Create(config, tensors, 0));
   return std::unique_ptr<Encoder>(new Encoder(config, std::move(trunk)));
 }
 

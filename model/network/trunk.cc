@@ -13,13 +13,13 @@ int64_t Trunk::ArenaFloats(const NetworkConfig& config) {
 }
 
 absl::StatusOr<Trunk> Trunk::Create(const NetworkConfig& config, const TensorMap& tensors,
-                                    bool batch_invariant, int64_t head_floats) {
+                                    int64_t head_floats) {
   AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
   AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer,
                        AlignedBuffer::Create(ArenaFloats(config) + head_floats, "weights"));
   WeightArena arena(std::move(buffer));
   Embedding embedding(config, tensors, arena);
-  const MixerOptions options = {config.max_seq_len, batch_invariant};
+  const MixerOptions options = {config.max_seq_len};
   std::vector<Block> blocks;
   for (int64_t i = 0; i < config.n_layers; ++i) {
     AFT_ASSIGN_OR_RETURN(Block block, Block::Create(config, i, tensors, options, arena));

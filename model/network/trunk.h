@@ -17,7 +17,7 @@ struct Trunk {
   // Leaves `head_floats` of the arena for a head. Errors: DATA_LOSS (CheckTensors),
   // RESOURCE_EXHAUSTED.
   static absl::StatusOr<Trunk> Create(const NetworkConfig& config, const TensorMap& tensors,
-                                      bool batch_invariant, int64_t head_floats);
+                                      int64_t head_floats);
 
   // Floats of the arena without the head.
   static int64_t ArenaFloats(const NetworkConfig& config);

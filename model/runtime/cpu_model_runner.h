@@ -19,10 +19,9 @@
 
 namespace aft {
 
-// Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens and scores, do
-// not depend on what else is in the batch or on how many threads work, bit for bit; nor on how its
-// prompt is cut into chunks, with the exception that MixerOptions::batch_invariant names. Steady
-// state allocates nothing but what StepOutput holds.
+// Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens and scores, are
+// the same bits however its prompt is cut into chunks, whatever else is in the batch and however
+// many threads work. Steady state allocates nothing but what StepOutput holds.
 class CpuModelRunner final : public ModelRunner {
  public:
   struct Options {

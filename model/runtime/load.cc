@@ -101,9 +101,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const LoadOptions& optio
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
   runner.threads = Threads(options);
-  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                       NamingTheFile(options, Decoder::Create(checkpoint.config, checkpoint.tensors,
-                                                              options.batch_invariant)));
+  AFT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Decoder> decoder,
+      NamingTheFile(options, Decoder::Create(checkpoint.config, checkpoint.tensors)));
   AFT_RETURN_IF_ERROR(CheckMemory(*decoder, runner));
   return CpuModelRunner::Create(std::move(decoder), runner);
 }

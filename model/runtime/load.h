@@ -27,9 +27,6 @@ struct LoadOptions {
   int64_t max_batch_tokens = 4096;
   // Compute threads; 0: number of cores - 1, at least 1.
   int32_t intra_op_threads = 0;
-  // Bits of a token do not depend on how its prompt was cut into chunks, in every mixer; costs
-  // prefill speed where a window is wide (model/README.md).
-  bool batch_invariant = false;
 };
 
 // Exactly one of the runners is there.

@@ -26,7 +26,6 @@ struct ModelConfig {
   int32_t max_step_tokens = 256;
   int32_t intra_op_threads = 0;  // 0: number of cores - 1, at least 1
   std::string version = "1";
-  bool batch_invariant = false;
   BatchConfig batch;  // encoders only
 };
 

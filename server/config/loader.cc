@@ -63,7 +63,6 @@ ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_di
   AFT_TAKE(model.max_step_tokens, message, max_step_tokens);
   AFT_TAKE(model.intra_op_threads, message, intra_op_threads);
   AFT_TAKE(model.version, message, version);
-  AFT_TAKE(model.batch_invariant, message, batch_invariant);
   model.batch = FromProto(message.batch());
   return model;
 }
@@ -110,7 +109,6 @@ void ToProto(const ModelConfig& model, pb::ModelConfig& message) {
   message.set_max_step_tokens(model.max_step_tokens);
   message.set_intra_op_threads(model.intra_op_threads);
   message.set_version(model.version);
-  message.set_batch_invariant(model.batch_invariant);
   message.mutable_batch()->set_max_delay_us(static_cast<int32_t>(model.batch.max_delay.count()));
   message.mutable_batch()->set_max_rows(model.batch.max_rows);
   message.mutable_batch()->set_max_tokens(model.batch.max_tokens);

@@ -88,7 +88,6 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry&
   load.max_batch_rows = entry.config.batch.max_rows;
   load.max_batch_tokens = entry.config.batch.max_tokens;
   load.intra_op_threads = entry.config.intra_op_threads;
-  load.batch_invariant = entry.config.batch_invariant;
   AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(load));
 
   auto model = std::make_shared<ServedModel>();

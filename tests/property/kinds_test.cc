@@ -63,8 +63,7 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
   }
 }
 
-TEST_P(EveryKindTest, InTheBatchInvariantModeCuttingChangesNoBit) {
-  options_.batch_invariant = true;
+TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
@@ -78,7 +77,6 @@ TEST_P(EveryKindTest, InTheBatchInvariantModeCuttingChangesNoBit) {
 
 // A score of what the model said is what it said when it generated it.
 TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
-  options_.batch_invariant = true;
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);

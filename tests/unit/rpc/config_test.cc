@@ -40,7 +40,7 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
   const ServerConfig config = Parse(R"(
     listen_address: "0.0.0.0:1" metrics_address: ""
     models { name: "a" path: "x/y" weight_format: "fp32" slots: 3 max_step_tokens: 5
-             intra_op_threads: 2 version: "v9" batch_invariant: true
+             intra_op_threads: 2 version: "v9"
              batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } }
     limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13
              max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16
@@ -57,7 +57,6 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
   EXPECT_EQ(config.models[0].max_step_tokens, 5);
   EXPECT_EQ(config.models[0].intra_op_threads, 2);
   EXPECT_EQ(config.models[0].version, "v9");
-  EXPECT_TRUE(config.models[0].batch_invariant);
   EXPECT_EQ(config.models[0].batch.max_delay.count(), 21);
   EXPECT_EQ(config.models[0].batch.max_rows, 22);
   EXPECT_EQ(config.models[0].batch.max_tokens, 23);
@@ -128,7 +127,6 @@ TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
                             "max_step_tokens",
                             "intra_op_threads",
                             "version",
-                            "batch_invariant",
                             "max_delay_us",
                             "max_rows",
                             "max_tokens",

@@ -184,7 +184,6 @@ TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   ServerConfig config = Config({"a"});
   config.models[0].batch = {
       .max_delay = std::chrono::microseconds(1), .max_rows = 3, .max_tokens = 50};
-  config.models[0].batch_invariant = true;
   LoadOptions seen;
   registry_ = std::make_unique<ModelRegistry>(
       config,
@@ -215,7 +214,6 @@ TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   registry_->Shutdown(TimePoint::max());
   EXPECT_EQ(seen.max_batch_rows, 3);
   EXPECT_EQ(seen.max_batch_tokens, 50);
-  EXPECT_TRUE(seen.batch_invariant);
 }
 
 }  // namespace
