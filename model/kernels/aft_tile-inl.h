@@ -44,7 +44,7 @@ struct TileState {
 };
 
 inline bool Masked(const Row& row, int64_t i) {
-  return row.mask != nullptr && row.mask[i] < kMaskedBelow;
+  return row.mask != nullptr && row.mask[i] <= kMaskedBelow;
 }
 
 // Elements of a ring.

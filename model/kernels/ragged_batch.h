@@ -24,7 +24,7 @@ struct RaggedBatch {
 struct SequenceBatch {
   int64_t sequences = 0;
   const int64_t* offset = nullptr;  // [sequences + 1]; offset[0] = 0, offset[sequences] = N
-  // [N] or null: added to every score of that token as a key; 0 or -inf (or very negative: below
+  // [N] or null: added to every score of that token as a key; 0 or -inf (or very negative: up to
   // kMaskedBelow counts as -inf). A row that sees no key at all gives zeros.
   const float* mask = nullptr;
   // > 0: a sequence is an image, row by row, of this width; its length is a multiple of it. Only
