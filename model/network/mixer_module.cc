@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<MixerModule>> MixerModule::Create(const NetworkCo
                        AlignedBuffer::Create(MixerLayer::ArenaFloats(config), "weights"));
   WeightArena arena(std::move(buffer));
   AFT_ASSIGN_OR_RETURN(MixerLayer layer,
-                       MixerLayer::Create(config, 0, tensors, {config.max_seq_len, false}, arena));
+                       MixerLayer::Create(config, 0, tensors, {config.max_seq_len}, arena));
   return std::unique_ptr<MixerModule>(new MixerModule(config, std::move(arena), std::move(layer)));
 }
 
