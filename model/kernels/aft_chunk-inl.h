@@ -173,7 +173,7 @@ class ChunkTile {
   // Adds the windows of tokens t .. t + rows - 1.
   HWY_INLINE void AddWindows(int64_t t, int rows) {
     const float* weights[kProductRows];
-    if (rows == kProductRows) {
+    if (rows == kProductRows && finite_) {
       const int64_t first = std::max(t - ring_rows_, base_);
       for (int r = 0; r < rows; ++r) weights[r] = Weights(t + r, first);
       AddProducts<kProductRows, 2 * kVectors>(d_, weights, X(first), t + rows - first, sums_);
