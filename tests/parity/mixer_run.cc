@@ -7,21 +7,9 @@
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "model/network/tensors.h"
+#include "tests/support/serial_executor.h"
 
 namespace aft {
-namespace {
-
-// Runs on the caller.
-class SerialExecutor final : public Executor {
- public:
-  int threads() const override { return 1; }
-  void For(int64_t n, int64_t /*grain*/,
-           absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override {
-    if (n > 0) fn(0, n, 0);
-  }
-};
-
-}  // namespace
 
 MixerRun::MixerRun(const MixerConfig& config, int64_t hid, const MixerTables& tables,
                    int64_t max_tokens)

@@ -20,20 +20,12 @@
 #include "model/network/tensors.h"
 #include "model/state/aligned_buffer.h"
 #include "model/state/state_pool.h"
+#include "tests/support/serial_executor.h"
 
 namespace aft {
 namespace {
 
 constexpr int64_t kPoolBytes = 256 << 20;
-
-class SerialExecutor final : public Executor {
- public:
-  int threads() const override { return 1; }
-  void For(int64_t n, int64_t /*grain*/,
-           absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override {
-    if (n > 0) fn(0, n, 0);
-  }
-};
 
 // Numbers in [1, 2) that are valid states in fp32 and in bf16: both halves are the same bf16.
 void FillState(float* data, int64_t floats) {

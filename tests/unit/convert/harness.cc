@@ -11,19 +11,10 @@
 #include "model/network/activations.h"
 #include "model/network/mixer_module.h"
 #include "model/state/state_pool.h"
+#include "tests/support/serial_executor.h"
 
 namespace aft {
 namespace {
-
-// Runs on the caller.
-class SerialExecutor final : public Executor {
- public:
-  int threads() const override { return 1; }
-  void For(int64_t n, int64_t /*grain*/,
-           absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override {
-    if (n > 0) fn(0, n, 0);
-  }
-};
 
 std::unique_ptr<MixerModule> MakeModule(const Checkpoint& checkpoint) {
   auto module = MixerModule::Create(checkpoint.config, checkpoint.tensors);
