@@ -122,16 +122,9 @@ void EncodeCausal(const AftParams& params, const SequenceBatch& batch, const flo
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t sequence = unit / tiles;
     const int64_t first = unit % tiles * kAftTile;
-    const int64_t token = batch.offset[sequence];
     ForTiles(first, std::min(first + kAftTile, params.hid),
              [&](auto d, auto vectors, int64_t channel) HWY_ATTR {
-               const Row row = {qkv + token * qkv_stride + channel,
-                                qkv_stride,
-                                y + token * y_stride + channel,
-                                y_stride,
-                                batch.mask == nullptr ? nullptr : batch.mask + token,
-                                0,
-                                batch.offset[sequence + 1] - token};
+               const Row row = SequenceRow(batch, sequence, channel, qkv, qkv_stride, y, y_stride);
                const TileState tile = {
                    scratch, kAftTile, scratch + layout.KRing(), scratch + layout.VRing(), 0,
                    nullptr, 0};

@@ -139,20 +139,8 @@ class ChunkTile {
   }
 
   HWY_INLINE void MakeX(int64_t j) {
-    V e[kVectors];
-    V v[kVectors];
-    Load(Key(j), e);
-    Load(Key(j) + width_, v);
-    for (int i = 0; i < kVectors; ++i) e[i] = hn::Sub(e[i], anchor_[i]);
-    ExpEach<kVectors>(d_, e);
-    for (int i = 0; i < kVectors; ++i) v[i] = hn::Mul(e[i], v[i]);
-    Store(v, X(j));
-    Store(e, X(j) + width_);
     // A product multiplies what a token does not see by 0, which takes finite numbers.
-    for (int i = 0; i < kVectors; ++i) {
-      finite_ =
-          finite_ && hn::AllTrue(d_, hn::IsFinite(v[i])) && hn::AllTrue(d_, hn::IsFinite(e[i]));
-    }
+    finite_ = MakeProductRow<kVectors>(d_, Key(j), anchor_, X(j)) && finite_;
   }
 
   // The sums of token t over what has left its window; afterwards the window's oldest leaves.

@@ -124,20 +124,8 @@ class WholeTile {
   }
 
   HWY_INLINE void MakeX(int64_t j) {
-    V e[kVectors];
-    V v[kVectors];
-    Load(X(j), e);
-    Load(X(j) + width_, v);
-    for (int i = 0; i < kVectors; ++i) e[i] = hn::Sub(e[i], max_[i]);
-    ExpEach<kVectors>(d_, e);
-    for (int i = 0; i < kVectors; ++i) v[i] = hn::Mul(e[i], v[i]);
-    Store(v, X(j));
-    Store(e, X(j) + width_);
     // A product multiplies what lies outside a row's window by 0, which takes finite numbers.
-    for (int i = 0; i < kVectors; ++i) {
-      finite_ =
-          finite_ && hn::AllTrue(d_, hn::IsFinite(v[i])) && hn::AllTrue(d_, hn::IsFinite(e[i]));
-    }
+    finite_ = MakeProductRow<kVectors>(d_, X(j), max_, X(j)) && finite_;
   }
 
   HWY_INLINE void SumFromTheRight() const {
@@ -284,16 +272,9 @@ void EncodeWhole(const AftParams& params, const SequenceBatch& batch, const floa
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t sequence = unit / tiles;
     const int64_t first = unit % tiles * kAftTile;
-    const int64_t token = batch.offset[sequence];
     ForTiles(first, std::min(first + kAftTile, params.hid),
              [&](auto d, auto vectors, int64_t channel) HWY_ATTR {
-               const Row row = {qkv + token * qkv_stride + channel,
-                                qkv_stride,
-                                y + token * y_stride + channel,
-                                y_stride,
-                                batch.mask == nullptr ? nullptr : batch.mask + token,
-                                0,
-                                batch.offset[sequence + 1] - token};
+               const Row row = SequenceRow(batch, sequence, channel, qkv, qkv_stride, y, y_stride);
                WholeTile<decltype(vectors)::value, decltype(d)>(d, params, row, scratch).Run();
              });
   }

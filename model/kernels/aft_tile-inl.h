@@ -32,6 +32,19 @@ struct Row {
   int64_t length;
 };
 
+// A whole sequence, at the first channel of a tile.
+inline Row SequenceRow(const SequenceBatch& batch, int64_t sequence, int64_t channel,
+                       const float* qkv, int64_t qkv_stride, float* y, int64_t y_stride) {
+  const int64_t token = batch.offset[sequence];
+  return {qkv + token * qkv_stride + channel,
+          qkv_stride,
+          y + token * y_stride + channel,
+          y_stride,
+          batch.mask == nullptr ? nullptr : batch.mask + token,
+          0,
+          batch.offset[sequence + 1] - token};
+}
+
 // One channel tile's part of a state.
 struct TileState {
   float* prefix;   // n at the tile's first channel; D and m lie `stride` and 2 * stride further
@@ -97,6 +110,29 @@ HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* 
       v[j] = RoundToBf16(d, v[j]);
     }
   }
+}
+
+// [k | v] of a token, the halves kVectors vectors wide -> [e v | e] with e = exp(k - anchor); may
+// be in place. Whether all of it is finite.
+template <int kVectors, class D, class V = hn::Vec<D>>
+HWY_INLINE bool MakeProductRow(D d, const float* token, const V* anchor, float* row) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kVectors * lanes;
+  V e[kVectors];
+  V v[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    e[i] = hn::Sub(hn::LoadU(d, token + i * lanes), anchor[i]);
+    v[i] = hn::LoadU(d, token + width + i * lanes);
+  }
+  ExpEach<kVectors>(d, e);
+  bool finite = true;
+  for (int i = 0; i < kVectors; ++i) {
+    v[i] = hn::Mul(e[i], v[i]);
+    hn::StoreU(v[i], d, row + i * lanes);
+    hn::StoreU(e[i], d, row + width + i * lanes);
+    finite = finite && hn::AllTrue(d, hn::IsFinite(v[i])) && hn::AllTrue(d, hn::IsFinite(e[i]));
+  }
+  return finite;
 }
 
 // (n, D, m) <- the same with one more token; e = exp(-|k - m|). One of the two factors exp(m - m')
