@@ -13,8 +13,7 @@ AftMixer::AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& ta
               config.ring == RingType::kBf16 ? kernels::AftRing::kBf16 : kernels::AftRing::kFp32} {}
 
 std::unique_ptr<Mixer> AftMixer::Create(const MixerConfig& config, int64_t hid,
-                                        const MixerTables& tables,
-                                        const MixerOptions& /*options*/) {
+                                        const MixerTables& tables) {
   return std::unique_ptr<Mixer>(new AftMixer(config, hid, tables));
 }
 

@@ -16,7 +16,7 @@ class AftMixer : public Mixer {
   // `tables` are those that ExpectedMixerTables lists, checked. Results never depend on how a
   // sequence is cut, so that no option matters.
   static std::unique_ptr<Mixer> Create(const MixerConfig& config, int64_t hid,
-                                       const MixerTables& tables, const MixerOptions& options);
+                                       const MixerTables& tables);
 
   StateSpec state_spec() const override;
   int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_); }

@@ -55,8 +55,7 @@ float ExpOrZero(double x) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Mixer>> ConvMixer::Create(const MixerConfig& config, int64_t hid,
-                                                         const MixerTables& tables,
-                                                         const MixerOptions& /*options*/) {
+                                                         const MixerTables& tables) {
   const int64_t heads = config.heads;
   const int64_t taps = config.window * (config.grid ? config.window : 1);
   AFT_ASSIGN_OR_RETURN(const std::vector<double> filter, FoldFilter(config, taps, tables));

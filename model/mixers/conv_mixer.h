@@ -18,8 +18,7 @@ class ConvMixer : public Mixer {
   // Takes conv.w, and conv.gamma and conv.beta when reparameterized, from `tables`. DATA_LOSS when
   // the filter is not finite, or to be normalised but all taps of a head are equal.
   static absl::StatusOr<std::unique_ptr<Mixer>> Create(const MixerConfig& config, int64_t hid,
-                                                       const MixerTables& tables,
-                                                       const MixerOptions& options);
+                                                       const MixerTables& tables);
 
   StateSpec state_spec() const override;
   int64_t scratch_floats() const override { return kernels::ConvScratchFloats(causal_); }

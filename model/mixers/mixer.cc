@@ -36,9 +36,9 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int6
     case MixerKind::kAftSimple:
     case MixerKind::kAftLocal:
     case MixerKind::kAftFull:
-      return AftMixer::Create(config, hid, tables, options);
+      return AftMixer::Create(config, hid, tables);
     case MixerKind::kAftConv:
-      return ConvMixer::Create(config, hid, tables, options);
+      return ConvMixer::Create(config, hid, tables);
     case MixerKind::kBlockLocal:
     case MixerKind::kDotProduct:
     case MixerKind::kCosine:

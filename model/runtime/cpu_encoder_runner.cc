@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/runtime/model_info.h"
 
 namespace aft {
 namespace {
@@ -39,14 +40,7 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
 
 CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<Encoder> encoder, const Options& options)
     : options_(options), executor_(options.threads), encoder_(std::move(encoder)) {
-  const NetworkConfig& config = encoder_->config();
-  info_.architecture = MixerKindName(config.mixer.kind);
-  info_.vocab_size = config.vocab_size;
-  info_.parameters = CountParameters(config);
-  info_.max_seq_len = config.max_seq_len;
-  info_.weight_bytes = encoder_->weight_bytes();
-  info_.weight_format = "fp32";
-  info_.device = "cpu";
+  info_ = CpuModelInfo(encoder_->config(), encoder_->weight_bytes());
   offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
   tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/runtime/model_info.h"
 
 namespace aft {
 namespace {
@@ -40,14 +41,7 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
 
 CpuModelRunner::CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options)
     : options_(options), executor_(options.threads), decoder_(std::move(decoder)) {
-  const NetworkConfig& config = decoder_->config();
-  info_.architecture = MixerKindName(config.mixer.kind);
-  info_.vocab_size = config.vocab_size;
-  info_.parameters = CountParameters(config);
-  info_.max_seq_len = config.max_seq_len;
-  info_.weight_bytes = decoder_->weight_bytes();
-  info_.weight_format = "fp32";
-  info_.device = "cpu";
+  info_ = CpuModelInfo(decoder_->config(), decoder_->weight_bytes());
   for (const StateSpec& layer : decoder_->state_specs()) {
     info_.state_bytes_per_token += layer.floats_per_token * static_cast<int64_t>(sizeof(float));
   }

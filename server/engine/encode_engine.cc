@@ -10,11 +10,6 @@
 #include "server/observability/log.h"
 
 namespace aft::server {
-namespace {
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-}  // namespace
 
 // One accepted request.
 struct EncodeEngine::Text final : BatchItem, Job {

@@ -46,7 +46,7 @@ class EncodeEngine final : public EngineControl, private RequestLoop::Work {
                                                               std::unique_ptr<EncoderRunner> runner,
                                                               ModelMetrics& metrics);
 
-  // INVALID_ARGUMENT also: the text is longer than max_text_tokens().
+  // INVALID_ARGUMENT also: the text is longer than max_batch_tokens().
   absl::StatusOr<Handle> Submit(EncodingRequest request, std::shared_ptr<VectorSink> sink);
 
   void Cancel(Handle handle) override { loop_.Cancel(handle); }

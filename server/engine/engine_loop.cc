@@ -13,8 +13,6 @@
 namespace aft::server {
 namespace {
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 // That the model answered every row as asked.
 absl::Status CheckOutput(const Step& step, const StepOutput& output) {
   size_t sampled = 0;

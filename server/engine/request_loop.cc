@@ -11,8 +11,6 @@
 namespace aft::server {
 namespace {
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 Ending EndingOf(const Outcome& outcome) {
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:

@@ -17,6 +17,7 @@ namespace aft::server {
 // and server/rpc read it.
 using TimePoint = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::steady_clock::duration;
+inline double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 struct StopConditions {
   int32_t max_tokens = 0;  // at least 1
