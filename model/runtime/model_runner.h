@@ -29,6 +29,10 @@ struct ModelInfo {
   std::string device;         // "cpu"
 };
 
+// In a decode row, instead of a token id: the token that the row's slot sampled last, which a GPU
+// knows before its host does.
+inline constexpr TokenId kLastSampled = -1;
+
 enum class RowOutput {
   kNone,   // advance the state only (every prompt chunk but the last)
   kLast,   // sample one token from the row's last position
@@ -96,13 +100,18 @@ class ModelRunner {
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
   virtual absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) = 0;
 
+  // Steps that may be submitted and not yet collected: 1, or 2 where the device works on one while
+  // the host prepares the next.
+  virtual int max_steps_in_flight() const { return 1; }
+
   // Starts a step. A CPU runner may compute inside this call; a GPU runner returns while the device
-  // works. At most one step may be uncollected. Errors: INVALID_ARGUMENT when a row breaks the
-  // rules above (slot or token id out of range, slot twice, too many tokens); nothing is computed
-  // then.
+  // works. Errors: INVALID_ARGUMENT when a row breaks the rules above (slot or token id out of
+  // range, slot twice, too many tokens, kLastSampled where nothing was sampled); nothing is
+  // computed then. REQUIRES: fewer than max_steps_in_flight() steps are uncollected.
   virtual absl::StatusOr<Ticket> Submit(const StepInput& input) = 0;
 
-  // Waits for the step and returns what it sampled. After an INTERNAL error the states of the
+  // Waits for the step and returns what it sampled; steps are collected in the order in which they
+  // were submitted. After an INTERNAL error the states of the
   // step's slots are undefined: their sequences must end; the runner itself stays usable.
   virtual absl::StatusOr<StepOutput> Collect(Ticket ticket) = 0;
 };

@@ -52,6 +52,8 @@ FLOORS = {
                       "model/network/tensors.h"],
     "model/layers/": ["base/", "model/kernels/", "model/state/", "model/mixers/",
                       "model/network/config.h", "model/network/tensors.h"],
+    "model/gpu/": ["base/", "model/kernels/", "model/state/", "model/mixers/", "model/network/",
+                   "model/sampling/", "model/runtime/"],
     "model/runtime/": ["base/", "model/"],
     "model/convert/": ["base/", "model/"],
     "model/train/": ["base/", "model/layers/", "model/network/", "model/mixers/", "model/checkpoint/",

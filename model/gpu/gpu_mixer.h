@@ -1,0 +1,64 @@
+#ifndef AFT_MODEL_GPU_GPU_MIXER_H_
+#define AFT_MODEL_GPU_GPU_MIXER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/kernels/cuda/types.h"
+#include "model/mixers/mixer.h"
+
+namespace aft {
+
+// The largest batch that a network is made for.
+struct GpuLimits {
+  int64_t rows = 0;    // sequences of a step, or texts of an Encode
+  int64_t tokens = 0;  // in all
+};
+
+// The core of one layer on a GPU: Mixer's counterpart (model/mixers/mixer.h), with the same state,
+// byte for byte. Calls queue work and return. Immutable and thread-safe; calls at the same time
+// need different slots and workspaces. Errors: INTERNAL, with CUDA's text.
+class GpuMixer {
+ public:
+  virtual ~GpuMixer() = default;
+
+  virtual StateSpec state_spec() const = 0;
+
+  virtual int64_t weight_bytes() const = 0;  // of the tables on the device
+
+  // Floats that any one call within the limits may use.
+  virtual int64_t workspace_floats(const GpuLimits& limits) const = 0;
+
+  // Tokens for which one look-ahead serves (kernels::cuda::AftLookahead) and floats per slot that
+  // it takes; 0 where the mixer does without.
+  virtual int64_t lookahead_rows() const { return 0; }
+  virtual int64_t lookahead_floats() const { return 0; }
+
+  // One token of each row. `lookahead` [slots, lookahead_floats()] or null: do without.
+  virtual absl::Status Step(const kernels::cuda::StepRows& rows, kernels::cuda::In packed,
+                            kernels::cuda::State state, float* lookahead, kernels::cuda::Out out,
+                            float* workspace, kernels::cuda::Stream stream) const = 0;
+
+  // Prompt chunks.
+  virtual absl::Status Prefill(const kernels::cuda::ChunkRows& chunks, kernels::cuda::In packed,
+                               kernels::cuda::State state, kernels::cuda::Out out, float* workspace,
+                               kernels::cuda::Stream stream) const = 0;
+
+  // Whole texts, without state.
+  virtual absl::Status Encode(const kernels::cuda::Texts& texts, kernels::cuda::In packed,
+                              kernels::cuda::Out out, float* workspace,
+                              kernels::cuda::Stream stream) const = 0;
+};
+
+// As MakeMixer; the tables are copied to `device`. `tables` are on the CPU.
+absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config, int64_t hid,
+                                                       const MixerTables& tables,
+                                                       const MixerOptions& options,
+                                                       at::Device device);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_MIXER_H_

@@ -1,0 +1,70 @@
+#ifndef AFT_MODEL_GPU_GPU_QUEUE_H_
+#define AFT_MODEL_GPU_GPU_QUEUE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/kernels/cuda/types.h"
+
+namespace aft {
+
+// A point in the work of a queue.
+class GpuEvent {
+ public:
+  virtual ~GpuEvent() = default;
+  virtual absl::Status Record() = 0;
+  virtual absl::Status Wait() = 0;  // until the device has passed the last Record
+  // Seconds on the device between two recorded and passed events. REQUIRES: both of one queue.
+  virtual double SecondsSince(const GpuEvent& earlier) const = 0;
+};
+
+// Work that was queued once and can be queued again in one call, with the same addresses.
+class GpuGraph {
+ public:
+  virtual ~GpuGraph() = default;
+  virtual absl::Status Launch() = 0;
+};
+
+// One stream of one GPU: everything that a runner asks of a device beside kernels and LibTorch's
+// operators. Implementations: cuda_queue.h, and for tests without a GPU
+// tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
+class GpuQueue {
+ public:
+  virtual ~GpuQueue() = default;
+
+  virtual at::Device device() const = 0;  // of the tensors that kernels and operators work on
+  virtual kernels::cuda::Stream stream() const = 0;
+  virtual std::string name() const = 0;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
+
+  // Bytes of the device's memory that are free, and that it has.
+  virtual int64_t free_bytes() const = 0;
+  virtual int64_t total_bytes() const = 0;
+
+  // Runs `work` with the stream current for LibTorch on this thread, in inference mode, and turns
+  // exceptions into a status (out of memory: RESOURCE_EXHAUSTED).
+  virtual absl::Status Run(absl::FunctionRef<absl::Status()> work) = 0;
+
+  // Uninitialised bytes on the host that the device can copy to and from without waiting.
+  virtual absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) = 0;
+
+  // Queues a copy between the host and the device, either way.
+  virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() = 0;
+
+  // Records what `work` queues, without running it. `work` must have been run before (so that
+  // LibTorch has its workspaces), must allocate nothing that it does not keep, and must not wait.
+  virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(
+      absl::FunctionRef<absl::Status()> work) = 0;
+
+  virtual absl::Status Synchronize() = 0;  // waits for all work
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_QUEUE_H_

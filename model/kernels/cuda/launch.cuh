@@ -1,0 +1,89 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_LAUNCH_CUH_
+#define AFT_MODEL_KERNELS_CUDA_LAUNCH_CUH_
+
+// CUDA's header, or, where the tests compile a kernel for the CPU (AFT_CUDA_ON_CPU), theirs:
+// tests/support/cuda_on_cpu.
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace aft::kernels::cuda {
+
+// Carves dynamic shared memory into arrays. The same function runs on the host with no memory, to
+// count the bytes of a launch, and in the kernel:
+//
+//   struct Tile {
+//     __host__ __device__ Tile(SharedLayout& shared, int rows) : k(shared.Take<float>(rows)), ...
+//     {} float* k;
+//   };
+//
+// On the CPU there are inaccessible gaps between the arrays.
+class SharedLayout {
+ public:
+  // Host: counts only.
+  __host__ __device__ explicit SharedLayout(unsigned char* memory = nullptr) : memory_(memory) {}
+
+  // `count` elements at 16-byte alignment.
+  template <typename T>
+  __host__ __device__ T* Take(int64_t count) {
+    T* const taken = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += (static_cast<size_t>(count) * sizeof(T) + 15) / 16 * 16;
+#ifdef AFT_CUDA_ON_CPU
+    if (memory_ != nullptr) cuda_on_cpu::PoisonShared(memory_ + bytes_, kGap);
+    bytes_ += kGap;
+#endif
+    return taken;
+  }
+
+  __host__ __device__ size_t bytes() const { return bytes_; }
+
+ private:
+#ifdef AFT_CUDA_ON_CPU
+  static constexpr size_t kGap = 64;
+#endif
+  unsigned char* memory_;
+  size_t bytes_ = 0;
+};
+
+// A block's dynamic shared memory; its size is given at launch.
+__device__ inline unsigned char* DynamicShared() {
+#ifdef AFT_CUDA_ON_CPU
+  return cuda_on_cpu::DynamicShared();
+#else
+  extern __shared__ __align__(128) unsigned char aft_dynamic_shared[];
+  return aft_dynamic_shared;
+#endif
+}
+
+template <typename T>
+struct AsGiven {
+  using Type = T;
+};
+
+// Starts `kernel` on `stream`: every launch goes through here. Does nothing for an empty grid.
+// Shared memory above 48 KiB is asked for first; that call is allowed while a graph is captured.
+// Returns cudaSuccess or the error.
+template <typename... Params>
+cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                   [[maybe_unused]] cudaStream_t stream, typename AsGiven<Params>::Type... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;
+#ifdef AFT_CUDA_ON_CPU
+  const bool ran = cuda_on_cpu::Run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z},
+                                    shared_bytes, [&] { kernel(args...); });
+  return ran ? cudaSuccess : cudaErrorLaunchFailure;
+#else
+  constexpr size_t kWithoutAsking = size_t{48} << 10;
+  if (shared_bytes > kWithoutAsking) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  kernel<<<grid, block, shared_bytes, stream>>>(args...);
+  return cudaGetLastError();
+#endif
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_LAUNCH_CUH_

@@ -1,0 +1,218 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_PTX_CUH_
+#define AFT_MODEL_KERNELS_CUDA_PTX_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/cuda/launch.cuh"
+
+// All inline PTX, each with its twin for the CPU (AFT_CUDA_ON_CPU), which rounds as the hardware
+// does. Source: PTX ISA 8.8.
+namespace aft::kernels::cuda {
+
+// ---- 16-bit storage
+// ------------------------------------------------------------------------------
+struct Bf16 {
+  uint16_t bits;
+};
+struct Fp16 {
+  uint16_t bits;
+};
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(Bf16 x) {
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+__device__ inline float ToFloat(Fp16 x) {
+#ifdef AFT_CUDA_ON_CPU
+  return static_cast<float>(std::bit_cast<_Float16>(x.bits));
+#else
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#endif
+}
+
+// Rounds to nearest even.
+template <typename T>
+__device__ inline T FromFloat(float x);
+template <>
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline Bf16 FromFloat<Bf16>(float x) {
+#ifdef AFT_CUDA_ON_CPU
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (x != x) return {0x7FFF};
+  return {static_cast<uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16)};
+#else
+  Bf16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+#endif
+}
+template <>
+__device__ inline Fp16 FromFloat<Fp16>(float x) {
+#ifdef AFT_CUDA_ON_CPU
+  return {std::bit_cast<uint16_t>(static_cast<_Float16>(x))};
+#else
+  Fp16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+#endif
+}
+
+// ---- Special functions
+// --------------------------------------------------------------------------- 2^x, to 2 ulp;
+// subnormal results are 0.
+__device__ inline float Exp2(float x) {
+#ifdef AFT_CUDA_ON_CPU
+  const float y = std::exp2(x);
+  return y < 0x1p-126F ? 0.0F : y;
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// e^x for x <= 88. Take differences of exponents before calling: see aft-operators.md 4.4.
+__device__ inline float Exp(float x) { return Exp2(x * 1.44269504F); }
+
+// 1 / x, to 1 ulp.
+__device__ inline float Reciprocal(float x) {
+#ifdef AFT_CUDA_ON_CPU
+  return 1.0F / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// ---- Asynchronous copies to shared memory (sm_80)
+// ------------------------------------------------ Copies 16 bytes, both sides aligned to 16; with
+// valid = false writes zeros and reads nothing.
+__device__ inline void CopyAsync16(void* to_shared, const void* from, bool valid = true) {
+#ifdef AFT_CUDA_ON_CPU
+  cuda_on_cpu::CopyAsync(to_shared, from, valid ? 16 : 0, valid ? 0 : 16);
+#else
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(to_shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+#endif
+}
+__device__ inline void CommitCopies() {
+#ifdef AFT_CUDA_ON_CPU
+  cuda_on_cpu::CommitCopies();
+#else
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits for this thread's own copies but the last kPending groups; a barrier must follow before
+// other threads read them.
+template <int kPending>
+__device__ inline void WaitForCopies() {
+#ifdef AFT_CUDA_ON_CPU
+  cuda_on_cpu::WaitForCopies(kPending);
+#else
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// ---- Matrix products of a warp (sm_80)
+// ----------------------------------------------------------- Of lane l, with g = l / 4 and t = l %
+// 4, the fragments hold
+//
+//   TF32  A [16, 8]: a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4)
+//         B [8, 8]:  b[0] (t, g), b[1] (t + 4, g)                          row k, column n
+//   bf16  A [16, 16], two neighbours in k in a register, the lower k in the lower half:
+//                    a[0] (g, 2t), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8)
+//         B [16, 8]: b[0] (2t, g), b[1] (2t + 8, g)
+//   C [16, 8]:       c[0] (g, 2t), c[1] (g, 2t + 1), c[2] (g + 8, 2t), c[3] (g + 8, 2t + 1)
+
+// Rounds to TF32's 10 bits of mantissa, to nearest, ties away from zero.
+__device__ inline uint32_t ToTf32(float x) {
+#ifdef AFT_CUDA_ON_CPU
+  return (std::bit_cast<uint32_t>(x) + 0x1000U) & ~0x1FFFU;
+#else
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// Two floats as bf16, rounded to nearest even; `low` in the lower half.
+__device__ inline uint32_t PackBf16(float low, float high) {
+#ifdef AFT_CUDA_ON_CPU
+  return FromFloat<Bf16>(low).bits | static_cast<uint32_t>(FromFloat<Bf16>(high).bits) << 16;
+#else
+  uint32_t y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+#endif
+}
+
+#ifdef AFT_CUDA_ON_CPU
+struct MmaOperands {
+  uint32_t a[4];
+  uint32_t b[2];
+};
+#endif
+
+// c += A B with operands made by ToTf32; all 32 lanes.
+__device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#ifdef AFT_CUDA_ON_CPU
+  const cuda_on_cpu::FromWarp<MmaOperands> all(
+      0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
+  const unsigned g = cuda_on_cpu::Lane() / 4;
+  const unsigned t = cuda_on_cpu::Lane() % 4;
+  const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFU); };
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned high_row = i / 2;
+    const unsigned column = 2 * t + i % 2;
+    for (unsigned k = 0; k < 8; ++k) {
+      const MmaOperands row = all[g * 4 + k % 4];
+      const MmaOperands col = all[column * 4 + k % 4];
+      c[i] += number(row.a[high_row + k / 4 * 2]) * number(col.b[k / 4]);
+    }
+  }
+#else
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// c += A B with operands made by PackBf16; all 32 lanes.
+__device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#ifdef AFT_CUDA_ON_CPU
+  const cuda_on_cpu::FromWarp<MmaOperands> all(
+      0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
+  const unsigned g = cuda_on_cpu::Lane() / 4;
+  const unsigned t = cuda_on_cpu::Lane() % 4;
+  const auto number = [](uint32_t pair, unsigned k) {
+    return std::bit_cast<float>(k % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
+  };
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned high_row = i / 2;
+    const unsigned column = 2 * t + i % 2;
+    for (unsigned k = 0; k < 16; ++k) {
+      const MmaOperands row = all[g * 4 + k % 8 / 2];
+      const MmaOperands col = all[column * 4 + k % 8 / 2];
+      c[i] += number(row.a[high_row + k / 8 * 2], k) * number(col.b[k / 8], k);
+    }
+  }
+#else
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_PTX_CUH_

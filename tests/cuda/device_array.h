@@ -1,0 +1,54 @@
+#ifndef AFT_TESTS_CUDA_DEVICE_ARRAY_H_
+#define AFT_TESTS_CUDA_DEVICE_ARRAY_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "base/check.h"
+
+namespace aft {
+
+// An array in the device's memory: a GPU's, or that of tests/support/cuda_on_cpu, where it is
+// exactly as large as asked for and an access beyond it is caught.
+template <typename T>
+class DeviceArray {
+ public:
+  // Uninitialised: NaN, where the test runs without a GPU.
+  explicit DeviceArray(size_t size) : size_(size) {
+    void* memory = nullptr;
+    AFT_CHECK(cudaMalloc(&memory, size * sizeof(T)) == cudaSuccess);
+    data_ = static_cast<T*>(memory);
+    AFT_CHECK(cudaMemset(data_, 0xFF, size * sizeof(T)) == cudaSuccess);
+  }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) { Set(values); }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* get() const { return data_; }
+  size_t size() const { return size_; }
+
+  void Set(const std::vector<T>& values) {
+    AFT_CHECK(values.size() == size_);
+    AFT_CHECK(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) ==
+              cudaSuccess);
+  }
+  // Waits for all work of the device.
+  std::vector<T> Get() const {
+    AFT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
+    std::vector<T> values(size_);
+    AFT_CHECK(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost) ==
+              cudaSuccess);
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_CUDA_DEVICE_ARRAY_H_

@@ -1,0 +1,79 @@
+#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_THREADS_H_
+#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_THREADS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <string>
+
+// Runs a CUDA kernel's source, compiled by the host's compiler, on one CPU thread: a fiber for each
+// CUDA thread, block after block. A fiber runs until it waits for others (__syncthreads, a warp
+// operation) or ends; which one runs next is drawn from a seed. So what depends on an order that no
+// barrier ensures comes out wrong, or differently from seed to seed. Not thread-safe.
+namespace cuda_on_cpu {
+
+using Site = std::source_location;
+
+struct Dim {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+// Why the last launch failed, or empty.
+const std::string& LastError();
+
+// Seed of the orders in which threads and blocks run. At first: AFT_TEST_SEED, or a fresh one that
+// is printed.
+void SetOrderSeed(uint64_t seed);
+
+// Runs `thread` for every CUDA thread. False, with LastError, when threads wait at different
+// barriers, wait for threads that have ended, or a warp operation names a thread that is elsewhere.
+// Memory errors end the process, as AddressSanitizer does.
+bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread);
+
+// ---- For the intrinsics: what the running CUDA thread may call
+// -----------------------------------
+
+// The block's dynamic shared memory: filled with 0xFF (NaN) when the block starts.
+unsigned char* DynamicShared();
+// Makes bytes of it inaccessible until the block ends.
+void PoisonShared(unsigned char* from, size_t bytes);
+
+void SyncBlock(Site site);
+
+// All lanes of `mask` give `bytes` (at most kExchangeBytes) and get those of the whole warp: lane
+// i's are at i * kExchangeBytes. The result is valid until the thread's next warp operation.
+inline constexpr size_t kExchangeBytes = 64;
+const unsigned char* ExchangeInWarp(unsigned mask, const void* value, size_t bytes, Site site);
+
+template <typename T>
+class FromWarp {
+ public:
+  FromWarp(unsigned mask, const T& value, Site site)
+      : bytes_(ExchangeInWarp(mask, &value, sizeof(T), site)) {
+    static_assert(sizeof(T) <= kExchangeBytes);
+  }
+  T operator[](unsigned lane) const {
+    T value;
+    std::memcpy(&value, bytes_ + lane * kExchangeBytes, sizeof(T));
+    return value;
+  }
+
+ private:
+  const unsigned char* bytes_;
+};
+
+unsigned Lane();
+
+// cp.async: the bytes arrive when the thread waits for their group, not before; until then the
+// destination holds 0xFF. Wait leaves the `pending` groups that were committed last.
+void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros);
+void CommitCopies();
+void WaitForCopies(size_t pending);
+
+}  // namespace cuda_on_cpu
+
+#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_THREADS_H_
