@@ -2,6 +2,7 @@
 #define AFT_MODEL_GPU_GPU_QUEUE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -59,8 +60,9 @@ class GpuQueue {
 
   // Records what `work` queues, without running it. `work` must have been run before (so that
   // LibTorch has its workspaces), must allocate nothing that it does not keep, and must not wait.
-  virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(
-      absl::FunctionRef<absl::Status()> work) = 0;
+  // It is owned, because an implementation without graphs calls it again at each Launch: it must
+  // queue the same every time, and refer only to what outlives the graph.
+  virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) = 0;
 
   virtual absl::Status Synchronize() = 0;  // waits for all work
 };
