@@ -41,7 +41,7 @@ EngineLoop::EngineLoop(EngineOptions options, std::unique_ptr<ModelRunner> runne
       info_(runner_->info()),
       tokenizer_(std::move(tokenizer)),
       metrics_(metrics),
-      scheduler_(runner_->slots(), options_.max_step_tokens),
+      scheduler_(runner_->slots(), options_.max_step_tokens, runner_->max_steps_in_flight()),
       inter_token_(metrics.inter_token_seconds, LatencyBuckets()),
       loop_({.thread_name = "aft-engine",
              .slots = runner_->slots(),
@@ -97,45 +97,83 @@ void EngineLoop::Remove(Job& job, Outcome& outcome) {
 }
 
 TimePoint EngineLoop::Advance(bool /*closed*/) {
-  const Step& step = scheduler_.Schedule();
-  if (step.empty()) return TimePoint::max();
-  RunStep(step);
-  return scheduler_.live() + scheduler_.waiting() > 0 ? TimePoint::min() : TimePoint::max();
+  const Step* const step = scheduler_.Schedule();
+  if (step != nullptr) Submit(*step);
+  if (!flights_.empty() && !flights_.back().ticket.ok()) {
+    // Refused: its sequences must be out before the next step is planned.
+    while (!flights_.empty()) Collect();
+  } else if (!flights_.empty() &&
+             (step == nullptr || scheduler_.in_flight() == runner_->max_steps_in_flight())) {
+    Collect();
+  }
+  const bool busy = !flights_.empty() || scheduler_.live() + scheduler_.waiting() > 0;
+  return busy ? TimePoint::min() : TimePoint::max();
 }
 
-void EngineLoop::RunStep(const Step& step) {
-  const TimePoint begin = options_.clock();
-  Start(step, begin);
-  absl::StatusOr<StepOutput> output = RunModel(step);
-  const TimePoint end = options_.clock();
-  metrics_.step_seconds.Observe(Seconds(end - begin));
+void EngineLoop::Submit(const Step& step) {
+  const TimePoint now = options_.clock();
+  Start(step, now);
   metrics_.step_rows.Observe(static_cast<double>(step.sequences.size()));
   metrics_.step_tokens.Observe(static_cast<double>(step.tokens));
-  if (!output.ok()) {
-    log::Error("engine.step_failed", {{"model", options_.model_name},
-                                      {"rows", step.sequences.size()},
-                                      {"error", output.status().ToString()}});
-    for (Sequence* sequence : step.sequences) {
-      auto& stream = static_cast<Stream&>(*sequence);
-      loop_.Fail(stream,
-                 absl::InternalError(absl::StrCat("request ", stream.id, ": a model step failed")),
-                 end);
-    }
-    return;
+  flights_.push_back({now, runner_->Submit(step.input)});
+}
+
+// Waits for the oldest step in flight.
+void EngineLoop::Collect() {
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  const Step& step = scheduler_.Retire();
+  absl::StatusOr<StepOutput> output = Output(flight, step);
+  const TimePoint now = options_.clock();
+  // The time of a step that waited behind another one begins when that was done.
+  metrics_.step_seconds.Observe(Seconds(now - std::max(flight.submitted, collected_at_)));
+  collected_at_ = now;
+  if (output.ok()) {
+    Publish(step, *std::move(output), now);
+  } else {
+    FailStep(step, output.status(), now);
   }
+}
+
+absl::StatusOr<StepOutput> EngineLoop::Output(const Flight& flight, const Step& step) {
+  AFT_RETURN_IF_ERROR(flight.ticket.status());
+  AFT_ASSIGN_OR_RETURN(StepOutput output, runner_->Collect(*flight.ticket));
+  AFT_RETURN_IF_ERROR(CheckOutput(step, output));
+  return output;
+}
+
+void EngineLoop::FailStep(const Step& step, const absl::Status& status, TimePoint now) {
+  log::Error("engine.step_failed", {{"model", options_.model_name},
+                                    {"rows", step.sequences.size()},
+                                    {"error", status.ToString()}});
+  for (Sequence* sequence : step.sequences) {
+    if (sequence == nullptr) continue;
+    auto& stream = static_cast<Stream&>(*sequence);
+    loop_.Fail(stream,
+               absl::InternalError(absl::StrCat("request ", stream.id, ": a model step failed")),
+               now);
+  }
+}
+
+void EngineLoop::Publish(const Step& step, StepOutput output, TimePoint now) {
   metrics_.prompt_tokens.Increment(static_cast<double>(step.prompt_tokens));
-  metrics_.generated_tokens.Increment(static_cast<double>(output->sampled.size()));
   size_t sampled = 0;
   size_t scored = 0;
+  int64_t generated = 0;
   for (size_t i = 0; i < step.sequences.size(); ++i) {
-    auto& stream = static_cast<Stream&>(*step.sequences[i]);
     const StepRow& row = step.input.rows[i];
+    auto* const stream = static_cast<Stream*>(step.sequences[i]);
     if (row.output == RowOutput::kLast) {
-      PublishToken(stream, std::move(output->sampled[sampled++]), end);
+      SampledToken& token = output.sampled[sampled++];
+      if (stream == nullptr) continue;  // it ended while the step was under way
+      ++generated;
+      PublishToken(*stream, std::move(token), now);
     } else if (row.output == RowOutput::kScore) {
-      PublishScores(stream, row, std::move(output->scored[scored++]), end);
+      std::vector<SampledToken>& scores = output.scored[scored++];
+      if (stream != nullptr) PublishScores(*stream, row, std::move(scores), now);
     }
   }
+  metrics_.generated_tokens.Increment(static_cast<double>(generated));
   inter_token_.Flush();
 }
 
@@ -148,13 +186,6 @@ void EngineLoop::Start(const Step& step, TimePoint now) {
     started.push_back(&stream);
   }
   loop_.Start(started, now);
-}
-
-absl::StatusOr<StepOutput> EngineLoop::RunModel(const Step& step) {
-  AFT_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Submit(step.input));
-  AFT_ASSIGN_OR_RETURN(StepOutput output, runner_->Collect(ticket));
-  AFT_RETURN_IF_ERROR(CheckOutput(step, output));
-  return output;
 }
 
 void EngineLoop::PublishToken(Stream& stream, SampledToken token, TimePoint now) {
@@ -193,8 +224,8 @@ void EngineLoop::PublishScores(Stream& stream, const StepRow& row, std::vector<S
   delta.tokens = std::move(scores);
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
-  Deliver(stream, std::move(delta), stream.phase() == Sequence::Phase::kScored, std::move(outcome),
-          now);
+  const auto position = row.first_position + static_cast<int64_t>(row.tokens.size());
+  Deliver(stream, std::move(delta), position == stream.prompt_size(), std::move(outcome), now);
 }
 
 void EngineLoop::Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome,

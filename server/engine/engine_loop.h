@@ -1,6 +1,7 @@
 #ifndef AFT_SERVER_ENGINE_ENGINE_LOOP_H_
 #define AFT_SERVER_ENGINE_ENGINE_LOOP_H_
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -15,9 +16,11 @@
 namespace aft::server {
 
 // The engine of a language model. A step is
-//   schedule -> model -> tokens and log-probabilities to the sinks
+//   schedule -> submit to the model -> collect -> tokens and log-probabilities to the sinks
 // and there is one whenever a request is in flight: a queued request means that all slots are busy,
 // so the thread sleeps only when there is none, and queued deadlines are checked before every step.
+// Where the runner allows two steps in flight, the next is scheduled and submitted while the device
+// works on this one.
 class EngineLoop final : public Engine, private RequestLoop::Work {
  public:
   // REQUIRES: what Engine::Create checks.
@@ -43,8 +46,17 @@ class EngineLoop final : public Engine, private RequestLoop::Work {
   TimePoint Advance(bool closed) override;
   void PublishGauges() override;
 
-  void RunStep(const Step& step);
-  absl::StatusOr<StepOutput> RunModel(const Step& step);
+  // What the runner said to the steps that the scheduler has in flight, in the same order.
+  struct Flight {
+    TimePoint submitted;
+    absl::StatusOr<ModelRunner::Ticket> ticket;
+  };
+
+  void Submit(const Step& step);
+  void Collect();
+  absl::StatusOr<StepOutput> Output(const Flight& flight, const Step& step);
+  void Publish(const Step& step, StepOutput output, TimePoint now);
+  void FailStep(const Step& step, const absl::Status& status, TimePoint now);
   void Start(const Step& step, TimePoint now);
   void PublishToken(Stream& stream, SampledToken token, TimePoint now);
   void PublishScores(Stream& stream, const StepRow& row, std::vector<SampledToken> scores,
@@ -61,6 +73,8 @@ class EngineLoop final : public Engine, private RequestLoop::Work {
 
   // Owned by the engine thread.
   ContinuousScheduler scheduler_;
+  std::deque<Flight> flights_;
+  TimePoint collected_at_;  // the last step
   HistogramBatch inter_token_;
 
   RequestLoop loop_;  // last: its thread uses all of the above

@@ -12,6 +12,9 @@
 
 namespace aft::server {
 
+// Tokens after which an output ends at the latest; see OutputBuilder.
+int64_t OutputLimit(const StopConditions& stop, int64_t prompt_tokens, int64_t max_seq_len);
+
 // Sampled tokens of one sequence -> output text, and whether the output ends with them:
 // token bytes -> stop strings -> valid UTF-8. Thread-compatible.
 //

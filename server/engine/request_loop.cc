@@ -94,7 +94,10 @@ void RequestLoop::Run() {
     const TimePoint now = options_.clock();
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
-    if (stop) DropAll(absl::UnavailableError("the server is shutting down"));
+    if (stop) {
+      DropAll(absl::UnavailableError("the server is shutting down"));
+      while (work_.Advance(/*closed=*/true) != TimePoint::max()) continue;  // what is under way
+    }
     DeliverFinished();
     if (stop) return;
     wake = work_.Advance(batch.closed);

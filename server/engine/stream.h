@@ -20,11 +20,8 @@ namespace aft::server {
 struct Stream final : Sequence, Job {
   Stream(GenerationRequest request, std::shared_ptr<ResponseSink> response_sink,
          const Tokenizer& tokenizer, int64_t max_seq_len)
-      : Sequence(std::move(request.prompt)),
-        Job(static_cast<RequestHeader&&>(request), prompt_size(), response_sink),
-        sampling(request.sampling),
-        sink(std::move(response_sink)),
-        output(std::in_place, tokenizer, std::move(request.stop), prompt_size(), max_seq_len) {}
+      : Stream{OutputLimit(request.stop, static_cast<int64_t>(request.prompt.size()), max_seq_len),
+               std::move(request), std::move(response_sink), tokenizer, max_seq_len} {}
 
   Stream(ScoringRequest request, std::shared_ptr<ResponseSink> response_sink)
       : Sequence(std::move(request.text), Purpose::kScore),
@@ -43,6 +40,16 @@ struct Stream final : Sequence, Job {
   uint32_t scored_tokens = 0;
   uint64_t scored_bytes = 0;
   double logprob = 0;  // sum
+
+ private:
+  Stream(int64_t output_limit, GenerationRequest request,
+         std::shared_ptr<ResponseSink> response_sink, const Tokenizer& tokenizer,
+         int64_t max_seq_len)
+      : Sequence(std::move(request.prompt), Purpose::kGenerate, output_limit),
+        Job(static_cast<RequestHeader&&>(request), prompt_size(), response_sink),
+        sampling(request.sampling),
+        sink(std::move(response_sink)),
+        output(std::in_place, tokenizer, std::move(request.stop), prompt_size(), max_seq_len) {}
 };
 
 }  // namespace aft::server

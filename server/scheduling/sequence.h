@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -27,12 +28,15 @@ class Sequence {
     kScore,     // the log-probability of each of the prompt's tokens but the first
   };
 
-  // REQUIRES: `prompt` is not empty.
-  explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate)
+  // `max_outputs`: tokens that may be generated; no step samples more, even where steps run ahead
+  // of their results. REQUIRES: `prompt` is not empty; max_outputs >= 1.
+  explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate,
+                    int64_t max_outputs = std::numeric_limits<int64_t>::max())
       : purpose_(purpose),
         prompt_(std::move(prompt)),
-        prompt_size_(static_cast<int64_t>(prompt_.size())) {
-    AFT_CHECK(!prompt_.empty());
+        prompt_size_(static_cast<int64_t>(prompt_.size())),
+        outputs_left_(max_outputs) {
+    AFT_CHECK(!prompt_.empty() && max_outputs >= 1);
   }
   Sequence(const Sequence&) = delete;  // schedulers hold pointers
   Sequence& operator=(const Sequence&) = delete;
@@ -55,7 +59,9 @@ class Sequence {
   int64_t position_ = 0;
   std::vector<TokenId> prompt_;  // emptied once the model has all of it
   int64_t prompt_size_;
-  TokenId next_token_ = -1;  // sampled, not yet consumed; -1: the step is still under way
+  int64_t outputs_left_;     // tokens that no step has been asked for yet
+  int pending_ = 0;          // tokens that steps were asked for and that are not known yet
+  TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0
 };
 
 }  // namespace aft::server

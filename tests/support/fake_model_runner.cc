@@ -1,5 +1,6 @@
 #include "tests/support/fake_model_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -124,11 +125,16 @@ void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
     control_->Violation(absl::StrCat("BindSlot of slot ", slot));
     return;
   }
-  if (uncollected_) control_->Violation("BindSlot while a step is uncollected");
+  for (const Flight& flight : flights_) {
+    if (std::find(flight.slots.begin(), flight.slots.end(), slot) != flight.slots.end()) {
+      control_->Violation(absl::StrCat("BindSlot of slot ", slot, ", which is in a step"));
+    }
+  }
   // The old hash and position stay: only a row at position 0 may make the slot forget them.
   Slot& state = slots_[static_cast<size_t>(slot)];
   state.bound = true;
   state.params = params;
+  state.sampled = false;
 }
 
 void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
@@ -143,7 +149,9 @@ absl::Status FakeModelRunner::RestoreSlot(int32_t /*slot*/, absl::string_view /*
 
 absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& input) {
   control_->EnterStep(input);
-  if (uncollected_) control_->Violation("two steps uncollected");
+  if (static_cast<int>(flights_.size()) >= options_.max_steps_in_flight) {
+    control_->Violation("too many steps uncollected");
+  }
   if (absl::Status failure = control_->TakeSubmitFailure(); !failure.ok()) {
     return failure;
   }
@@ -152,14 +160,17 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     control_->Violation(std::string(status.message()));
     return status;
   }
-  output_ = {};
+  Flight flight;
+  flight.ticket = last_ticket_;
   for (const StepRow& row : input.rows) {
+    flight.slots.push_back(row.slot);
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
     if (row.first_position == 0) slot.hash = kEmptyHash;
     slot.position = row.first_position;
     std::vector<SampledToken> scores;
     for (size_t i = 0; i < row.tokens.size(); ++i) {
-      slot.hash = Consume(slot.hash, row.tokens[i], slot.position++);
+      const TokenId token = row.tokens[i] == kLastSampled ? slot.last_sampled : row.tokens[i];
+      slot.hash = Consume(slot.hash, token, slot.position++);
       if (i >= row.targets.size()) continue;
       scores.push_back(ScoreToken(slot.hash, row.targets[i], slot.params.top_logprobs));
       if (options_.next_token && options_.next_token(slot.hash, slot.position) == kNoToken) {
@@ -167,7 +178,7 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
       }
     }
     slot.bound = false;
-    if (row.output == RowOutput::kScore) output_.scored.push_back(std::move(scores));
+    if (row.output == RowOutput::kScore) flight.output.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;
     sampled.id = NextToken(options_, slot.hash, slot.position, slot.params);
@@ -175,22 +186,28 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     for (int32_t i = 0; i < slot.params.top_logprobs; ++i) {
       sampled.top.push_back({.id = i, .logprob = -1.0F - static_cast<float>(i)});
     }
-    output_.sampled.push_back(std::move(sampled));
+    slot.sampled = true;
+    slot.last_sampled = sampled.id;
+    flight.output.sampled.push_back(std::move(sampled));
   }
-  uncollected_ = true;
+  flights_.push_back(std::move(flight));
   return last_ticket_;
 }
 
 absl::StatusOr<StepOutput> FakeModelRunner::Collect(Ticket ticket) {
-  if (!uncollected_ || ticket != last_ticket_) control_->Violation("Collect of an unknown ticket");
-  uncollected_ = false;
+  if (flights_.empty() || ticket != flights_.front().ticket) {
+    control_->Violation("Collect of a ticket that is not the oldest");
+    return absl::FailedPreconditionError("not the oldest step");
+  }
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
   if (absl::Status failure = control_->TakeCollectFailure(); !failure.ok()) {
-    for (Slot& slot : slots_) {
-      if (slot.last_step == ticket) slot.position = -1;  // undefined from now on
+    for (const int32_t slot : flight.slots) {
+      slots_[static_cast<size_t>(slot)].position = -1;  // undefined from now on
     }
     return failure;
   }
-  return std::move(output_);
+  return std::move(flight.output);
 }
 
 absl::Status FakeModelRunner::Check(const StepInput& input) {
@@ -212,11 +229,7 @@ absl::Status FakeModelRunner::Check(const StepInput& input) {
                                                      row.first_position, " from ", slot.position));
     }
     if (row.tokens.empty()) return absl::InvalidArgumentError("a row without tokens");
-    for (const TokenId token : row.tokens) {
-      if (token < 0 || token >= options_.vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is out of range"));
-      }
-    }
+    if (absl::Status status = CheckTokens(row, slot); !status.ok()) return status;
     if (absl::Status status = CheckTargets(row); !status.ok()) return status;
     tokens += static_cast<int64_t>(row.tokens.size());
     if (options_.max_seq_len != 0 &&
@@ -228,6 +241,16 @@ absl::Status FakeModelRunner::Check(const StepInput& input) {
     return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens in one step"));
   }
   if (input.rows.empty()) return absl::InvalidArgumentError("a step without rows");
+  return absl::OkStatus();
+}
+
+absl::Status FakeModelRunner::CheckTokens(const StepRow& row, const Slot& slot) const {
+  for (const TokenId token : row.tokens) {
+    if (token == kLastSampled && row.tokens.size() == 1 && slot.sampled) continue;
+    if (token < 0 || token >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is out of range"));
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 #define AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,6 +63,7 @@ class FakeModelRunner final : public ModelRunner {
     int64_t max_step_tokens = 64;
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
+    int max_steps_in_flight = 1;
     // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
     // output. Where it is kNoToken, nothing can be scored either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
@@ -83,6 +85,7 @@ class FakeModelRunner final : public ModelRunner {
   const ModelInfo& info() const override { return info_; }
   int32_t slots() const override { return options_.slots; }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
+  int max_steps_in_flight() const override { return options_.max_steps_in_flight; }
   void BindSlot(int32_t slot, const SamplingParams& params) override;
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
@@ -97,6 +100,15 @@ class FakeModelRunner final : public ModelRunner {
     int64_t position = 0;
     SamplingParams params;
     uint64_t last_step = 0;
+    bool sampled = false;
+    TokenId last_sampled = 0;
+  };
+
+  // A step that is not collected yet.
+  struct Flight {
+    Ticket ticket = 0;
+    std::vector<int32_t> slots;
+    StepOutput output;
   };
 
   static TokenId NextToken(const Options& options, uint64_t hash, int64_t count,
@@ -104,15 +116,15 @@ class FakeModelRunner final : public ModelRunner {
   // Of `target` after the tokens that `hash` stands for.
   static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
   absl::Status Check(const StepInput& input);
+  absl::Status CheckTokens(const StepRow& row, const Slot& slot) const;
   absl::Status CheckTargets(const StepRow& row) const;
 
   const Options options_;
   const std::shared_ptr<FakeModelControl> control_;
   ModelInfo info_;
   std::vector<Slot> slots_;
-  StepOutput output_;
+  std::deque<Flight> flights_;
   Ticket last_ticket_ = 0;
-  bool uncollected_ = false;
 };
 
 }  // namespace aft

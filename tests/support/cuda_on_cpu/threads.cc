@@ -1,26 +1,20 @@
 #include "tests/support/cuda_on_cpu/threads.h"
 
-#include <sys/mman.h>
+#include <sanitizer/asan_interface.h>
 
 #include <algorithm>
-#include <boost/context/detail/fcontext.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
+#include <exception>
 #include <memory>
 #include <random>
 #include <sstream>
+#include <utility>
 #include <vector>
 
+#include "tests/support/cuda_on_cpu/fiber.h"
 #include "tests/support/cuda_on_cpu/include/cuda_runtime.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(from, bytes) static_cast<void>(0)
-#define ASAN_UNPOISON_MEMORY_REGION(from, bytes) static_cast<void>(0)
-#endif
+#include "tests/support/cuda_on_cpu/launch_log.h"
 
 const cuda_on_cpu::Index& threadIdx = cuda_on_cpu::current_thread;
 const cuda_on_cpu::Index& blockIdx = cuda_on_cpu::current_block;
@@ -36,35 +30,69 @@ dim3 current_grid_size;
 
 namespace {
 
-namespace context = boost::context::detail;
-
-constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kSharedAlignment = 128;
 constexpr unsigned kWarp = 32;
-
-struct Copy {
-  void* to;
-  std::vector<unsigned char> bytes;  // read at once: the source is constant while a kernel runs
-};
+constexpr size_t kMaxCopy = 16;
 
 enum class Waiting { kNo, kForBlock, kForWarp, kEnded };
 
-struct Fiber {
-  context::fcontext_t at = nullptr;
-  unsigned char* stack = nullptr;
-  void* fake_stack = nullptr;  // AddressSanitizer's
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  size_t zeros;
+  size_t group;
+  bool read;  // and the bytes are in `data`
+  unsigned char data[kMaxCopy];
+};
+
+// Lives as long as the process: its fiber runs one CUDA thread after another.
+struct Thread {
+  Thread(void (*run)(), unsigned given_number) : number(given_number), fiber(run, given_number) {}
+
+  const unsigned number;
   Index index;
   Waiting waiting = Waiting::kNo;
   Site site;
-  unsigned mask = 0;
-  alignas(16) unsigned char given[kExchangeBytes];
   std::vector<Copy> copies;
-  std::deque<std::vector<Copy>> groups;
+  size_t groups = 0;  // of copies, committed
+  Fiber fiber;
+};
+
+// Those that wait for each other.
+struct Meeting {
+  unsigned present = 0;
+  Site site;
+  bool same = true;  // all came to the same place
+
+  // Whether all `members` are here.
+  bool Join(Site at, unsigned members);
 };
 
 struct Warp {
-  alignas(16) unsigned char result[kWarp * kExchangeBytes];
+  Meeting meeting;
+  unsigned turn = 0;  // which of the two is being filled: lanes may still read the other one
+  alignas(16) unsigned char given[2][kWarp * kExchangeBytes];
 };
+
+// Unwinds the threads of a launch that has failed.
+struct Cancelled {};
+
+bool SamePlace(Site a, Site b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
+bool Meeting::Join(Site at, unsigned members) {
+  if (present == 0) {
+    site = at;
+    same = true;
+  }
+  same = same && SamePlace(site, at);
+  if (++present < members) return false;
+  present = 0;
+  return true;
+}
 
 uint64_t FirstSeed() {
   const char* given = std::getenv("AFT_TEST_SEED");
@@ -74,229 +102,272 @@ uint64_t FirstSeed() {
   return seed;
 }
 
-std::string Describe(const Fiber& fiber, unsigned number) {
-  std::ostringstream text;
-  text << "thread " << number << " ";
-  switch (fiber.waiting) {
-    case Waiting::kNo:
-      text << "is ready";
-      break;
-    case Waiting::kEnded:
-      text << "has ended";
-      break;
-    case Waiting::kForBlock:
-      text << "waits for its block at ";
-      break;
-    case Waiting::kForWarp:
-      text << "waits for lanes " << std::hex << fiber.mask << std::dec << " of its warp at ";
-      break;
-  }
-  if (fiber.waiting == Waiting::kForBlock || fiber.waiting == Waiting::kForWarp) {
-    text << fiber.site.file_name() << ":" << fiber.site.line();
-  }
-  return text.str();
-}
-
-bool SameSite(const Fiber& a, const Fiber& b) {
-  return a.waiting == b.waiting && a.site.line() == b.site.line() &&
-         a.site.column() == b.site.column() &&
-         std::strcmp(a.site.file_name(), b.site.file_name()) == 0;
-}
-
 class Machine {
  public:
-  bool Launch(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread);
+  bool Launch(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,
+              const void* kernel);
+  [[noreturn]] void Stop(const std::string& why);
 
-  void Wait(Waiting what, Site site);
+  void SyncBlock(Site site);
   const unsigned char* Exchange(unsigned mask, const void* value, size_t bytes, Site site);
-  Fiber& running() { return fibers_[running_]; }
-  unsigned lane() const { return running_ % kWarp; }
+  void PoisonShared(unsigned char* from, size_t bytes);
+
+  Thread& running() { return *running_; }
   unsigned char* shared() { return shared_.get(); }
-  void Seed(uint64_t seed) { order_.seed(seed); }
+  void Seed(uint64_t seed) { random_ = seed; }
   const std::string& error() const { return error_; }
+  uint64_t Random(uint64_t below);
 
  private:
-  static void Start(context::transfer_t from);
+  static void RunThreads();
   bool RunBlock();
-  void Resume(unsigned fiber);
-  void SwitchOut(bool last);
-  bool ReleaseBlock();
-  bool ReleaseWarps();
-  void Fail();
+  void RunThread();
+  void Wait(Waiting what, Site site);
+  void SwitchTo(Thread& next);
+  void Yield();
+  Thread& TakeReady();
+  void Cancel(const std::string& why);
+  std::string Divergence() const;
+  std::string Where() const;
 
-  std::mt19937_64 order_{FirstSeed()};
-  std::vector<Fiber> fibers_;
+  uint64_t random_ = FirstSeed();
+  std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Warp> warps_;
-  std::vector<unsigned char*> stacks_;
+  unsigned count_ = 0;  // threads of a block
+  unsigned ended_ = 0;
+  Meeting block_;
+  std::vector<Thread*> ready_;
+  Thread* running_ = nullptr;
+  Fiber host_;
   std::unique_ptr<unsigned char, decltype(&std::free)> shared_{nullptr, &std::free};
   size_t shared_bytes_ = 0;
+  size_t gap_bytes_ = 0;  // of them, made inaccessible
   const std::function<void()>* thread_ = nullptr;
-  context::fcontext_t scheduler_ = nullptr;
-  const void* scheduler_stack_ = nullptr;
-  size_t scheduler_stack_bytes_ = 0;
-  void* scheduler_fake_stack_ = nullptr;
-  unsigned running_ = 0;
+  bool cancelled_ = false;
   std::string error_;
 };
 
 Machine& TheMachine() {
-  static Machine machine;
+  static Machine& machine = *new Machine;  // suspended fibers refer to it
   return machine;
 }
 
-void Machine::Start(context::transfer_t from) {
+// SplitMix64.
+uint64_t Machine::Random(uint64_t below) {
+  uint64_t x = random_ += 0x9E3779B97F4A7C15;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return (x ^ x >> 31) % below;
+}
+
+// ---- Which thread runs
+
+void Machine::RunThreads() {
   Machine& machine = TheMachine();
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack_,
-                                  &machine.scheduler_stack_bytes_);
-#endif
-  machine.scheduler_ = from.fctx;
-  (*machine.thread_)();
-  machine.running().waiting = Waiting::kEnded;
-  machine.SwitchOut(/*last=*/true);
+  while (true) machine.RunThread();
 }
 
-void Machine::SwitchOut([[maybe_unused]] bool last) {
-  [[maybe_unused]] Fiber& fiber = running();
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(last ? nullptr : &fiber.fake_stack, scheduler_stack_,
-                                 scheduler_stack_bytes_);
-#endif
-  const context::transfer_t from = context::jump_fcontext(scheduler_, nullptr);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
-#endif
-  scheduler_ = from.fctx;
+// One CUDA thread from its start to its end, and on to the next fiber.
+void Machine::RunThread() {
+  try {
+    if (!cancelled_) (*thread_)();
+  } catch (const Cancelled&) {
+  } catch (const std::exception& exception) {
+    Cancel(Where() + "it throws: " + exception.what());
+  }
+  Thread& self = *running_;
+  self.waiting = Waiting::kEnded;
+  ++ended_;
+  if (ready_.empty() && ended_ < count_) Cancel(Divergence());
+  if (ready_.empty()) {
+    Fiber::Switch(self.fiber, host_);
+  } else {
+    SwitchTo(TakeReady());
+  }
 }
 
-void Machine::Resume(unsigned number) {
-  running_ = number;
-  Fiber& fiber = fibers_[number];
-  current_thread = fiber.index;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&scheduler_fake_stack_, fiber.stack, kStackBytes);
-#endif
-  const context::transfer_t from = context::jump_fcontext(fiber.at, nullptr);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
-#endif
-  fibers_[number].at = from.fctx;
+Thread& Machine::TakeReady() {
+  std::swap(ready_[Random(ready_.size())], ready_.back());
+  Thread& taken = *ready_.back();
+  ready_.pop_back();
+  return taken;
 }
 
+void Machine::SwitchTo(Thread& next) {
+  if (&next == running_) return;
+  Fiber& from = running_->fiber;
+  running_ = &next;
+  current_thread = next.index;
+  Fiber::Switch(from, next.fiber);
+}
+
+// Lets any ready thread run, this one too if it is ready.
+void Machine::Yield() {
+  SwitchTo(TakeReady());
+  if (cancelled_) throw Cancelled();
+}
+
+// Until another thread makes this one ready.
 void Machine::Wait(Waiting what, Site site) {
-  Fiber& fiber = running();
-  fiber.waiting = what;
-  fiber.site = site;
-  SwitchOut(/*last=*/false);
+  Thread& self = *running_;
+  self.waiting = what;
+  self.site = site;
+  if (ready_.empty()) Stop(Divergence());
+  Yield();
+}
+
+// The launch fails; every thread goes on to unwind.
+void Machine::Cancel(const std::string& why) {
+  if (cancelled_) return;
+  error_ = why;
+  cancelled_ = true;
+  ready_.clear();
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& thread = *threads_[i];
+    if (&thread != running_ && thread.waiting != Waiting::kEnded) ready_.push_back(&thread);
+  }
+}
+
+void Machine::Stop(const std::string& why) {
+  Cancel(why);
+  throw Cancelled();
+}
+
+// ---- Where threads meet
+
+void Machine::SyncBlock(Site site) {
+  const bool all = block_.Join(site, count_);
+  if (all && block_.same) {
+    for (unsigned i = 0; i < count_; ++i) {
+      threads_[i]->waiting = Waiting::kNo;
+      ready_.push_back(threads_[i].get());
+    }
+    Yield();
+  } else {
+    Wait(Waiting::kForBlock, site);
+  }
 }
 
 const unsigned char* Machine::Exchange(unsigned mask, const void* value, size_t bytes, Site site) {
-  Fiber& fiber = running();
-  std::memcpy(fiber.given, value, bytes);
-  fiber.mask = mask;
-  Wait(Waiting::kForWarp, site);
-  return warps_[running_ / kWarp].result;
-}
-
-// When every thread waits at the same barrier they all go on.
-bool Machine::ReleaseBlock() {
-  for (const Fiber& fiber : fibers_) {
-    if (fiber.waiting != Waiting::kForBlock || !SameSite(fiber, fibers_[0])) return false;
+  Thread& self = *running_;
+  if (mask != 0xFFFFFFFF) {
+    std::ostringstream text;
+    text << Where() << "a warp operation of lanes " << std::hex << mask << ", not of all, at "
+         << site.file_name() << ":" << std::dec << site.line();
+    Stop(text.str());
   }
-  for (Fiber& fiber : fibers_) fiber.waiting = Waiting::kNo;
-  return true;
-}
-
-// The groups of lanes that are all there go on, with what they gave each other.
-bool Machine::ReleaseWarps() {
-  bool released = false;
-  for (unsigned i = 0; i < fibers_.size(); ++i) {
-    const Fiber& first = fibers_[i];
-    if (first.waiting != Waiting::kForWarp) continue;
-    const unsigned base = i / kWarp * kWarp;
-    bool complete = (first.mask >> (i - base) & 1U) != 0;
-    for (unsigned lane = 0; lane < kWarp && complete; ++lane) {
-      if ((first.mask >> lane & 1U) == 0) continue;
-      complete = base + lane < fibers_.size() && SameSite(fibers_[base + lane], first) &&
-                 fibers_[base + lane].mask == first.mask;
+  Warp& warp = warps_[self.number / kWarp];
+  std::memcpy(warp.given[warp.turn] + self.number % kWarp * kExchangeBytes, value, bytes);
+  const bool all = warp.meeting.Join(site, kWarp);
+  if (all && warp.meeting.same) {
+    warp.turn ^= 1U;
+    const unsigned first = self.number / kWarp * kWarp;
+    for (unsigned i = first; i < first + kWarp; ++i) {
+      threads_[i]->waiting = Waiting::kNo;
+      if (i != self.number) ready_.push_back(threads_[i].get());
     }
-    if (!complete) continue;
-    const unsigned mask = first.mask;
-    unsigned char* result = warps_[i / kWarp].result;
-    for (unsigned lane = 0; lane < kWarp; ++lane) {
-      unsigned char* to = result + lane * kExchangeBytes;
-      if ((mask >> lane & 1U) == 0) continue;
-      Fiber& fiber = fibers_[base + lane];
-      std::memcpy(to, fiber.given, kExchangeBytes);
-      fiber.waiting = Waiting::kNo;
+    // Mostly the last to come goes on at once: switches cost time.
+    if (Random(4) == 0) {
+      ready_.push_back(&self);
+      Yield();
     }
-    released = true;
+  } else {
+    Wait(Waiting::kForWarp, site);
   }
-  return released;
+  return warp.given[warp.turn ^ 1U];
 }
 
-void Machine::Fail() {
+std::string Machine::Where() const {
   std::ostringstream text;
   text << "block (" << current_block.x << ", " << current_block.y << ", " << current_block.z
-       << "): barrier divergence: ";
-  const Fiber* shown = nullptr;
-  for (unsigned i = 0; i < fibers_.size(); ++i) {  // one thread of each run that waits alike
-    if (shown != nullptr && SameSite(*shown, fibers_[i])) continue;
-    shown = &fibers_[i];
-    text << (i == 0 ? "" : "; ") << Describe(*shown, i);
-  }
-  error_ = text.str();
+       << "), thread (" << current_thread.x << ", " << current_thread.y << ", " << current_thread.z
+       << "): ";
+  return text.str();
 }
+
+// What every thread waits for, when none can go on.
+std::string Machine::Divergence() const {
+  struct Group {
+    const Thread* first;
+    unsigned size;
+  };
+  std::vector<Group> groups;
+  for (unsigned i = 0; i < count_; ++i) {
+    const Thread* const thread = threads_[i].get();
+    const auto alike = [&](const Group& group) {
+      return group.first->waiting == thread->waiting &&
+             (thread->waiting == Waiting::kEnded || SamePlace(group.first->site, thread->site));
+    };
+    const auto group = std::find_if(groups.begin(), groups.end(), alike);
+    if (group == groups.end()) {
+      groups.push_back({thread, 1});
+    } else {
+      ++group->size;
+    }
+  }
+  std::ostringstream text;
+  text << "block (" << current_block.x << ", " << current_block.y << ", " << current_block.z
+       << "): barrier divergence";
+  for (const auto& [first, size] : groups) {
+    text << (first == groups.front().first ? ": " : "; ") << size << " threads (first "
+         << first->number << ") ";
+    if (first->waiting == Waiting::kEnded) {
+      text << "have ended";
+    } else {
+      text << "wait for their " << (first->waiting == Waiting::kForWarp ? "warp" : "block")
+           << " at " << first->site.file_name() << ":" << first->site.line();
+    }
+  }
+  return text.str();
+}
+
+// ---- Blocks and grids
 
 bool Machine::RunBlock() {
   if (shared_bytes_ > 0) std::memset(shared_.get(), 0xFF, shared_bytes_);
-  for (unsigned i = 0; i < fibers_.size(); ++i) {
-    Fiber& fiber = fibers_[i];
-    fiber.waiting = Waiting::kNo;
-    fiber.copies.clear();
-    fiber.groups.clear();
-    fiber.stack = stacks_[i];
-    fiber.index = {i % current_block_size.x, i / current_block_size.x % current_block_size.y,
-                   i / current_block_size.x / current_block_size.y};
-    ASAN_UNPOISON_MEMORY_REGION(fiber.stack, kStackBytes);
-    fiber.at = context::make_fcontext(fiber.stack + kStackBytes, kStackBytes, &Machine::Start);
+  gap_bytes_ = 0;
+  ended_ = 0;
+  block_.present = 0;
+  for (Warp& warp : warps_) warp.meeting.present = 0;
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& thread = *threads_[i];
+    thread.waiting = Waiting::kNo;
+    thread.copies.clear();
+    thread.groups = 0;
+    thread.index = {i % current_block_size.x, i / current_block_size.x % current_block_size.y,
+                    i / current_block_size.x / current_block_size.y};
+    ready_.push_back(&thread);
   }
-  std::vector<unsigned> ready;
-  while (true) {
-    ready.clear();
-    bool ended = true;
-    for (unsigned i = 0; i < fibers_.size(); ++i) {
-      if (fibers_[i].waiting == Waiting::kNo) ready.push_back(i);
-      ended = ended && fibers_[i].waiting == Waiting::kEnded;
-    }
-    if (ended) break;
-    if (ready.empty() && !ReleaseBlock() && !ReleaseWarps()) {
-      Fail();
-      break;
-    }
-    std::shuffle(ready.begin(), ready.end(), order_);
-    for (const unsigned fiber : ready) Resume(fiber);
-  }
+  running_ = &TakeReady();
+  current_thread = running_->index;
+  Fiber::Switch(host_, running_->fiber);
+  running_ = nullptr;
   ASAN_UNPOISON_MEMORY_REGION(shared_.get(), shared_bytes_);
-  return error_.empty();
+  return !cancelled_;
 }
 
-bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes,
-                     const std::function<void()>& thread) {
+bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,
+                     const void* kernel) {
+  if (running_ != nullptr) Stop(Where() + "a kernel launches a kernel");
   error_.clear();
+  cancelled_ = false;
   const size_t threads = size_t{block.x} * block.y * block.z;
-  if (threads == 0 || threads > 1024 || shared_bytes > (size_t{227} << 10) || grid.x == 0 ||
-      grid.y == 0 || grid.z == 0 || grid.x > 0x7FFFFFFF || grid.y > 65535 || grid.z > 65535) {
+  if (threads == 0 || threads > 1024 || block.z > 64 || shared_bytes > (size_t{227} << 10) ||
+      grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7FFFFFFF || grid.y > 65535 ||
+      grid.z > 65535) {
     error_ = "launch: the grid, the block or its shared memory is larger than a GPU allows";
     return false;
   }
-  fibers_ = std::vector<Fiber>(threads);
-  warps_.resize((threads + kWarp - 1) / kWarp);
-  while (stacks_.size() < threads) {
-    stacks_.push_back(
-        static_cast<unsigned char*>(mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)));
+  if (threads % kWarp != 0) {
+    error_ = "launch: a block is not a whole number of warps";
+    return false;
   }
+  count_ = static_cast<unsigned>(threads);
+  while (threads_.size() < threads) {
+    threads_.push_back(
+        std::make_unique<Thread>(&Machine::RunThreads, static_cast<unsigned>(threads_.size())));
+  }
+  warps_.resize(threads / kWarp);
   // Exactly as large as asked for, so that AddressSanitizer sees an access beyond it.
   void* shared = nullptr;
   if (posix_memalign(&shared, kSharedAlignment, shared_bytes) != 0) std::abort();
@@ -306,55 +377,68 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes,
   current_block_size = dim3(block.x, block.y, block.z);
   current_grid_size = dim3(grid.x, grid.y, grid.z);
   std::vector<uint64_t> blocks(size_t{grid.x} * grid.y * grid.z);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
-  std::shuffle(blocks.begin(), blocks.end(), order_);
+  for (size_t i = 0; i < blocks.size(); ++i) {  // Fisher and Yates
+    const uint64_t j = Random(i + 1);
+    blocks[i] = blocks[j];
+    blocks[j] = i;
+  }
   for (const uint64_t i : blocks) {
     current_block = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
                      static_cast<unsigned>(i / grid.x / grid.y)};
     if (!RunBlock()) return false;
   }
+  shared_.reset();
+  LogLaunch(kernel, threads, shared_bytes_ - gap_bytes_);
   return true;
 }
 
-void Arrive(const std::vector<Copy>& copies) {
-  for (const Copy& copy : copies) std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
+void Machine::PoisonShared(unsigned char* from, size_t bytes) {
+  if (bytes == 0 || __asan_address_is_poisoned(from) != 0) return;  // another thread did
+  gap_bytes_ += bytes;
+  ASAN_POISON_MEMORY_REGION(from, bytes);
 }
 
 }  // namespace
 
 const std::string& LastError() { return TheMachine().error(); }
 void SetOrderSeed(uint64_t seed) { TheMachine().Seed(seed); }
-bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread) {
-  return TheMachine().Launch(grid, block, shared_bytes, thread);
+bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,
+         const void* kernel) {
+  return TheMachine().Launch(grid, block, shared_bytes, thread, kernel);
 }
 
 unsigned char* DynamicShared() { return TheMachine().shared(); }
-void PoisonShared([[maybe_unused]] unsigned char* from, [[maybe_unused]] size_t bytes) {
-  ASAN_POISON_MEMORY_REGION(from, bytes);
-}
-void SyncBlock(Site site) { TheMachine().Wait(Waiting::kForBlock, site); }
+void PoisonShared(unsigned char* from, size_t bytes) { TheMachine().PoisonShared(from, bytes); }
+void SyncBlock(Site site) { TheMachine().SyncBlock(site); }
 const unsigned char* ExchangeInWarp(unsigned mask, const void* value, size_t bytes, Site site) {
   return TheMachine().Exchange(mask, value, bytes, site);
 }
-unsigned Lane() { return TheMachine().lane(); }
+unsigned Lane() { return TheMachine().running().number % kWarp; }
 
 void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros) {
-  Copy copy{to, std::vector<unsigned char>(bytes + zeros)};
-  std::memcpy(copy.bytes.data(), from, bytes);
-  std::memset(to, 0xFF, bytes + zeros);
-  TheMachine().running().copies.push_back(std::move(copy));
-}
-void CommitCopies() {
-  Fiber& fiber = TheMachine().running();
-  fiber.groups.push_back(std::move(fiber.copies));
-  fiber.copies.clear();
-}
-void WaitForCopies(size_t pending) {
-  Fiber& fiber = TheMachine().running();
-  while (fiber.groups.size() > pending) {
-    Arrive(fiber.groups.front());
-    fiber.groups.pop_front();
+  Machine& machine = TheMachine();
+  const size_t size = bytes + zeros;
+  const uintptr_t addresses =
+      reinterpret_cast<uintptr_t>(to) | (bytes > 0 ? reinterpret_cast<uintptr_t>(from) : 0);
+  if ((size != 4 && size != 8 && size != 16) || addresses % size != 0) {
+    machine.Stop("cp.async: a size other than 4, 8 or 16, or an address not aligned to it");
   }
+  Thread& thread = machine.running();
+  Copy copy{to, from, bytes, zeros, thread.groups, machine.Random(2) == 0, {}};
+  if (bytes > 0) std::memcpy(copy.data, from, bytes);  // in any case: it must be accessible now
+  std::memset(to, 0xFF, size);
+  thread.copies.push_back(copy);
+}
+void CommitCopies() { ++TheMachine().running().groups; }
+void WaitForCopies(size_t pending) {
+  Thread& thread = TheMachine().running();
+  const auto arrives = [&](const Copy& copy) { return copy.group + pending < thread.groups; };
+  auto copy = thread.copies.begin();
+  for (; copy != thread.copies.end() && arrives(*copy); ++copy) {
+    std::memcpy(copy->to, copy->read ? copy->data : copy->from, copy->bytes);
+    std::memset(static_cast<unsigned char*>(copy->to) + copy->bytes, 0, copy->zeros);
+  }
+  thread.copies.erase(thread.copies.begin(), copy);
 }
 
 }  // namespace cuda_on_cpu

@@ -25,17 +25,25 @@ struct Dim {
 // Why the last launch failed, or empty.
 const std::string& LastError();
 
-// Seed of the orders in which threads and blocks run. At first: AFT_TEST_SEED, or a fresh one that
-// is printed.
+// Seed of the orders in which threads and blocks run. At first: AFT_TEST_SEED, or a fresh one. Both
+// are printed.
 void SetOrderSeed(uint64_t seed);
 
-// Runs `thread` for every CUDA thread. False, with LastError, when threads wait at different
-// barriers, wait for threads that have ended, or a warp operation names a thread that is elsewhere.
-// Memory errors end the process, as AddressSanitizer does.
-bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread);
+// Runs `thread` for every CUDA thread. False, with LastError, when
+// - the launch is larger than a GPU allows, or its blocks are no whole number of warps;
+// - threads wait at different barriers, or for threads that have ended;
+// - a warp operation is not one of all 32 lanes: this project needs no others;
+// - cp.async copies to or from an address that is not aligned to its size;
+// - a thread throws, or launches a kernel.
+// Memory errors end the process, as AddressSanitizer does. The rest of a failed launch does not
+// run; its threads are unwound.
+//
+// `kernel` is the kernel's address: with AFT_LAUNCH_LOG=file every new kind of launch is a line of
+// that file (launch_log.h).
+bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,
+         const void* kernel = nullptr);
 
 // ---- For the intrinsics: what the running CUDA thread may call
-// -----------------------------------
 
 // The block's dynamic shared memory: filled with 0xFF (NaN) when the block starts.
 unsigned char* DynamicShared();
@@ -44,8 +52,8 @@ void PoisonShared(unsigned char* from, size_t bytes);
 
 void SyncBlock(Site site);
 
-// All lanes of `mask` give `bytes` (at most kExchangeBytes) and get those of the whole warp: lane
-// i's are at i * kExchangeBytes. The result is valid until the thread's next warp operation.
+// All lanes of the warp give `bytes` (at most kExchangeBytes) and get those of all: lane i's are at
+// i * kExchangeBytes. Valid until the thread's next warp operation. `mask` must name all lanes.
 inline constexpr size_t kExchangeBytes = 64;
 const unsigned char* ExchangeInWarp(unsigned mask, const void* value, size_t bytes, Site site);
 
@@ -68,10 +76,12 @@ class FromWarp {
 
 unsigned Lane();
 
-// cp.async: the bytes arrive when the thread waits for their group, not before; until then the
-// destination holds 0xFF. Wait leaves the `pending` groups that were committed last.
+// cp.async of `bytes` bytes, then `zeros` zeros; 4, 8 or 16 together. They arrive when the thread
+// waits for their group, not before; until then the destination holds 0xFF. The source is read
+// at once or when they arrive, as drawn: a GPU may read it at any time in between.
 void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros);
 void CommitCopies();
+// Leaves the `pending` groups that were committed last.
 void WaitForCopies(size_t pending);
 
 }  // namespace cuda_on_cpu

@@ -134,6 +134,7 @@ TEST_F(EngineTest, CancelInThePromptFreesTheSlotAtTheNextStep) {
 }
 
 TEST_F(EngineTest, CancelWhileDecodingStopsAtTheNextStep) {
+  model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
   Start();
   control->Hold();
@@ -163,6 +164,7 @@ TEST_F(EngineTest, ADeadlineThatHasPassedAtArrivalNeverReachesTheModel) {
 }
 
 TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndOneThatDecodes) {
+  model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
   Start();
   control->Hold();
@@ -255,6 +257,7 @@ TEST_F(EngineTest, ARequestWithoutATokenEndsAloneAndItsNeighboursGoOn) {
 }
 
 TEST_F(EngineTest, AFailedStepEndsItsRequestsWithTheirIdsAndNothingElse) {
+  model.max_steps_in_flight = 1;  // it counts steps
   for (const bool in_submit : {true, false}) {
     SCOPED_TRACE(in_submit);
     model.slots = 2;

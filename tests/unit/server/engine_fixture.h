@@ -1,6 +1,7 @@
 #ifndef AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_
 #define AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,10 +22,16 @@
 namespace aft::server {
 
 // An engine over a fake model and a clock that the test moves. Every test ends by checking that the
-// engine kept the rules of model_runner.h.
+// engine kept the rules of model_runner.h. The programs run twice: with one step at a time, as a CPU
+// runs them, and with AFT_STEPS_IN_FLIGHT=2, as a GPU does.
 class EngineTest : public ::testing::Test {
  protected:
   using Sink = std::shared_ptr<RecordingSink>;
+
+  EngineTest() {
+    const char* in_flight = std::getenv("AFT_STEPS_IN_FLIGHT");
+    if (in_flight != nullptr) model.max_steps_in_flight = std::atoi(in_flight);
+  }
 
   // Starts the engine; change `model` and `options` before.
   void Start() {

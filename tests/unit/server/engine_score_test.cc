@@ -154,6 +154,7 @@ TEST_F(EngineScoreTest, ScoresAndGenerationsShareStepsAndDoNotHarmEachOther) {
 }
 
 TEST_F(EngineScoreTest, CancelBetweenTwoChunksFreesTheSlot) {
+  model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
   model.max_step_tokens = 8;
   Start();

@@ -151,6 +151,7 @@ TEST_F(EngineTest, EndsAtTheEndOfTextToken) {
 }
 
 TEST_F(EngineTest, TellsTimingsFromArrival) {
+  model.max_steps_in_flight = 1;  // it counts steps
   Start();
   control->Hold();
   GenerationRequest request = Request({1}, 2);
@@ -169,6 +170,7 @@ TEST_F(EngineTest, TellsTimingsFromArrival) {
 }
 
 TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
+  model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 2;
   Start();
   control->Hold();

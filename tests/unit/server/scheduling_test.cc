@@ -32,6 +32,12 @@ std::vector<int64_t> RowSizes(const Step& step) {
   return sizes;
 }
 
+// One step that has retired before the next is planned; without rows when there is none.
+const Step& RunStep(ContinuousScheduler& scheduler) {
+  static const Step none;
+  return scheduler.Schedule() == nullptr ? none : scheduler.Retire();
+}
+
 // Plays the model: every kLast row draws `token`.
 void SampleAll(ContinuousScheduler& scheduler, const Step& step, TokenId token = 1) {
   for (size_t i = 0; i < step.sequences.size(); ++i) {
@@ -88,7 +94,7 @@ TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {
   scheduler.Add(sequence);
   std::vector<std::vector<TokenId>> chunks;
   for (int i = 0; i < 3; ++i) {
-    const Step& step = scheduler.Schedule();
+    const Step& step = RunStep(scheduler);
     ASSERT_EQ(step.input.rows.size(), 1U);
     EXPECT_EQ(step.started.size(), i == 0 ? 1U : 0U);
     EXPECT_EQ(step.input.rows[0].first_position, 4 * i);
@@ -98,7 +104,7 @@ TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {
   EXPECT_THAT(chunks,
               ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7), ElementsAre(8, 9)));
   scheduler.Sampled(sequence, 42);
-  const Step& step = scheduler.Schedule();
+  const Step& step = RunStep(scheduler);
   EXPECT_THAT(step.input.rows[0].tokens, ElementsAre(42));
   EXPECT_EQ(step.input.rows[0].first_position, 10);
   EXPECT_EQ(step.prompt_tokens, 0);
@@ -109,14 +115,14 @@ TEST(ContinuousSchedulerTest, GivesTheOldestPromptHalfAndOneTokenToEachAtLeast) 
   std::deque<Sequence> sequences;
   for (int i = 0; i < 5; ++i) scheduler.Add(sequences.emplace_back(Prompt(100)));
   // 20: 8 of (20-4), 5 of (12-3), 3 of (7-2), 2 of (4-1), then all that is left.
-  EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(8, 5, 3, 2, 2));
+  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(8, 5, 3, 2, 2));
 }
 
 TEST(ContinuousSchedulerTest, GivesWhatShortPromptsLeaveOverToTheOldest) {
   ContinuousScheduler scheduler(3, 20);
   Sequence a(Prompt(100)), b(Prompt(2)), c(Prompt(3));
   for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
-  EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(15, 2, 3));
+  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(15, 2, 3));
 }
 
 TEST(ContinuousSchedulerTest, AVeryLongPromptDoesNotHoldBackThoseBehindIt) {
@@ -125,7 +131,7 @@ TEST(ContinuousSchedulerTest, AVeryLongPromptDoesNotHoldBackThoseBehindIt) {
   scheduler.Add(giant);
   scheduler.Add(small);
   int steps = 0;
-  for (; small.prompt_left() > 0; ++steps) scheduler.Schedule();
+  for (; small.prompt_left() > 0; ++steps) RunStep(scheduler);
   EXPECT_LE(steps, 4);
 }
 
@@ -133,9 +139,9 @@ TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
   ContinuousScheduler scheduler(4, 5);
   std::deque<Sequence> sequences;
   for (int i = 0; i < 3; ++i) scheduler.Add(sequences.emplace_back(Prompt(1)));
-  SampleAll(scheduler, scheduler.Schedule());
+  SampleAll(scheduler, RunStep(scheduler));
   scheduler.Add(sequences.emplace_back(Prompt(50)));
-  const Step& step = scheduler.Schedule();
+  const Step& step = RunStep(scheduler);
   EXPECT_THAT(RowSizes(step), ElementsAre(1, 1, 1, 2));
   EXPECT_EQ(step.tokens, 5);
 }
@@ -144,13 +150,13 @@ TEST(ContinuousSchedulerTest, AFreedSlotGoesToTheFirstInTheQueue) {
   ContinuousScheduler scheduler(1, 8);
   Sequence a(Prompt(1)), b(Prompt(1)), c(Prompt(1));
   for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
-  EXPECT_THAT(scheduler.Schedule().sequences, ElementsAre(&a));
+  EXPECT_THAT(RunStep(scheduler).sequences, ElementsAre(&a));
   scheduler.Remove(a);
   EXPECT_EQ(a.slot(), -1);
   scheduler.Remove(b);  // in the queue
-  EXPECT_THAT(scheduler.Schedule().started, ElementsAre(&c));
+  EXPECT_THAT(RunStep(scheduler).started, ElementsAre(&c));
   scheduler.Remove(c);
-  EXPECT_THAT(scheduler.Schedule().sequences, IsEmpty());
+  EXPECT_THAT(RunStep(scheduler).sequences, IsEmpty());
   EXPECT_EQ(scheduler.slots().free(), 1);
 }
 
@@ -192,7 +198,7 @@ TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
         before.push_back(s->position());
         decoding.push_back(s->phase() == Sequence::Phase::kDecode);
       }
-      const Step& step = scheduler.Schedule();
+      const Step& step = RunStep(scheduler);
 
       // The oldest own the slots, the rest waits in order.
       const auto live = std::min(inside.size(), static_cast<size_t>(slots));
@@ -241,7 +247,7 @@ TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
     }
     for (Sequence* s : inside) scheduler.Remove(*s);
     ASSERT_EQ(scheduler.slots().free(), slots);
-    ASSERT_TRUE(scheduler.Schedule().empty());
+    ASSERT_TRUE(RunStep(scheduler).empty());
   }
 }
 
@@ -249,19 +255,19 @@ TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
   ContinuousScheduler scheduler(2, 4);
   Sequence text(Prompt(6, 10), Sequence::Purpose::kScore);
   scheduler.Add(text);
-  const Step& first = scheduler.Schedule();
+  const Step& first = RunStep(scheduler);
   ASSERT_EQ(first.input.rows.size(), 1U);
   EXPECT_EQ(first.input.rows[0].output, RowOutput::kScore);
   EXPECT_THAT(first.input.rows[0].tokens, ElementsAre(10, 11, 12, 13));
   EXPECT_THAT(first.input.rows[0].targets, ElementsAre(11, 12, 13, 14));
   EXPECT_EQ(text.phase(), Sequence::Phase::kPrompt);
-  const Step& last = scheduler.Schedule();
+  const Step& last = RunStep(scheduler);
   EXPECT_EQ(last.input.rows[0].first_position, 4);
   EXPECT_THAT(last.input.rows[0].tokens, ElementsAre(14, 15));
   EXPECT_THAT(last.input.rows[0].targets, ElementsAre(15));  // nothing follows the end
   EXPECT_EQ(text.phase(), Sequence::Phase::kScored);
   scheduler.Remove(text);
-  EXPECT_TRUE(scheduler.Schedule().empty());
+  EXPECT_TRUE(RunStep(scheduler).empty());
   EXPECT_EQ(scheduler.slots().free(), 2);
 }
 
@@ -269,10 +275,65 @@ TEST(ContinuousSchedulerTest, DecodesAreMarkedAsTheModelsOwn) {
   ContinuousScheduler scheduler(1, 4);
   Sequence sequence(Prompt(2));
   scheduler.Add(sequence);
-  EXPECT_FALSE(scheduler.Schedule().input.rows[0].generated);
+  EXPECT_FALSE(RunStep(scheduler).input.rows[0].generated);
   scheduler.Sampled(sequence, 7);
-  EXPECT_TRUE(scheduler.Schedule().input.rows[0].generated);
+  EXPECT_TRUE(RunStep(scheduler).input.rows[0].generated);
   scheduler.Remove(sequence);
+}
+
+TEST(ContinuousSchedulerTest, PlansAheadOfResults) {
+  ContinuousScheduler scheduler(2, 8, /*max_in_flight=*/2);
+  Sequence a(Prompt(2));
+  scheduler.Add(a);
+  const Step* const prompt = scheduler.Schedule();
+  EXPECT_EQ(prompt->input.rows[0].output, RowOutput::kLast);
+  const Step* const decode = scheduler.Schedule();
+  EXPECT_THAT(decode->input.rows[0].tokens, ElementsAre(kLastSampled));
+  EXPECT_EQ(decode->input.rows[0].first_position, 2);
+  EXPECT_EQ(&scheduler.Retire(), prompt);
+  scheduler.Sampled(a, 5);  // the step in flight has consumed it
+  EXPECT_THAT(scheduler.Schedule()->input.rows[0].tokens, ElementsAre(kLastSampled));
+  EXPECT_EQ(&scheduler.Retire(), decode);
+  scheduler.Sampled(a, 6);
+  scheduler.Retire();
+  scheduler.Sampled(a, 7);  // nothing in flight: the token is known when the next step is planned
+  EXPECT_THAT(scheduler.Schedule()->input.rows[0].tokens, ElementsAre(7));
+  scheduler.Retire();
+}
+
+TEST(ContinuousSchedulerTest, ASlotThatAStepNamesIsFreeWhenTheStepRetires) {
+  ContinuousScheduler scheduler(1, 8, /*max_in_flight=*/2);
+  Sequence a(Prompt(2));
+  Sequence b(Prompt(2));
+  scheduler.Add(a);
+  scheduler.Add(b);
+  scheduler.Schedule();
+  scheduler.Schedule();
+  const Step& prompt = scheduler.Retire();
+  EXPECT_THAT(prompt.sequences, ElementsAre(&a));
+  scheduler.Remove(a);  // its first token was its last; it has a row in the step in flight
+  EXPECT_EQ(scheduler.live(), 0);
+  EXPECT_EQ(scheduler.slots().free(), 0);
+  EXPECT_EQ(scheduler.Schedule(), nullptr);  // b has no slot yet
+  EXPECT_THAT(scheduler.Retire().sequences, ElementsAre(nullptr));
+  EXPECT_EQ(scheduler.slots().free(), 1);
+  EXPECT_THAT(scheduler.Schedule()->started, ElementsAre(&b));
+}
+
+TEST(ContinuousSchedulerTest, PlansNoMoreOutputsThanASequenceMayHave) {
+  ContinuousScheduler scheduler(1, 8, /*max_in_flight=*/2);
+  Sequence a(Prompt(2), Sequence::Purpose::kGenerate, /*max_outputs=*/2);
+  scheduler.Add(a);
+  scheduler.Schedule();
+  scheduler.Schedule();
+  scheduler.Retire();
+  scheduler.Sampled(a, 1);
+  EXPECT_EQ(scheduler.Schedule(), nullptr);  // its second and last token is under way
+  scheduler.Retire();
+  scheduler.Sampled(a, 2);
+  EXPECT_EQ(scheduler.Schedule(), nullptr);
+  scheduler.Remove(a);
+  EXPECT_EQ(scheduler.slots().free(), 1);
 }
 
 }  // namespace
