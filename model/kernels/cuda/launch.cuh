@@ -69,8 +69,9 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
                    [[maybe_unused]] cudaStream_t stream, typename AsGiven<Params>::Type... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;
 #ifdef AFT_CUDA_ON_CPU
-  const bool ran = cuda_on_cpu::Run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z},
-                                    shared_bytes, [&] { kernel(args...); });
+  const bool ran = cuda_on_cpu::Run(
+      {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, [&] { kernel(args...); },
+      reinterpret_cast<const void*>(kernel));
   return ran ? cudaSuccess : cudaErrorLaunchFailure;
 #else
   constexpr size_t kWithoutAsking = size_t{48} << 10;

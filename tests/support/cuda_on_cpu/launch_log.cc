@@ -1,0 +1,29 @@
+#include "tests/support/cuda_on_cpu/launch_log.h"
+
+#include <sanitizer/common_interface_defs.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <tuple>
+
+namespace cuda_on_cpu {
+
+void LogLaunch(const void* kernel, size_t threads, size_t shared_bytes) {
+  const char* const path = std::getenv("AFT_LAUNCH_LOG");
+  if (path == nullptr) return;
+  static std::set<std::tuple<const void*, size_t, size_t>> logged;
+  if (!logged.emplace(kernel, threads, shared_bytes).second) return;
+  std::array<char, 4096> name{};
+  __sanitizer_symbolize_pc(const_cast<void*>(kernel), "%f", name.data(), name.size());
+  std::ofstream file(path, std::ios::app);
+  file << threads << '\t' << shared_bytes << '\t' << name.data() << '\n';
+  if (!file.flush()) {
+    std::perror(path);
+    std::abort();
+  }
+}
+
+}  // namespace cuda_on_cpu

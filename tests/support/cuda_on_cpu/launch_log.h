@@ -1,0 +1,15 @@
+#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_
+#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_
+
+#include <cstddef>
+
+namespace cuda_on_cpu {
+
+// Appends a line to the file that AFT_LAUNCH_LOG names, for tests/cuda/resources.py:
+//   threads of a block <tab> bytes of dynamic shared memory <tab> the kernel's name, demangled
+// Once for each different line; does nothing when the variable is not set.
+void LogLaunch(const void* kernel, size_t threads, size_t shared_bytes);
+
+}  // namespace cuda_on_cpu
+
+#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_
