@@ -41,6 +41,8 @@ TORCH_FREE = ["base/", "server/", "client/", "model/kernels/", "model/tokenizer/
 FLOORS = {
     "base/": [],
     "model/kernels/": [],
+    "model/kernels/cuda/": ["model/kernels/", "model/sampling/params.h", "model/sampling/penalties.h",
+                            "model/sampling/philox.h"],
     "model/tokenizer/": ["base/"],
     "model/sampling/": ["base/"],
     "model/network/": ["base/", "model/layers/", "model/mixers/", "model/checkpoint/", "model/state/",

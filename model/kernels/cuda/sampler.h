@@ -4,9 +4,15 @@
 #include <cstdint>
 
 #include "model/kernels/cuda/types.h"
+#include "model/sampling/params.h"     // kMaxTopLogprobs
+#include "model/sampling/penalties.h"  // TokenCount
 
 // Sampling and scoring on the GPU: the same order of operations, random numbers and ties as
-// model/sampling/sampler.h, so that equal logits give the same tokens. Logits stay on the device.
+// model/sampling/sampler.h, so that equal logits give the same tokens. (Except where two tokens'
+// scores, or the mass up to a token and top_p, agree to within rounding.) Logits stay on the
+// device.
+//
+// A row's result depends on its own logits, slot and arguments alone, never on the other rows.
 namespace aft::kernels::cuda {
 
 // SamplingParams (model/sampling/params.h) of one slot, as the device reads it.
@@ -24,18 +30,18 @@ struct SlotSampling {
   uint32_t unused = 0;
 };
 
-inline constexpr int64_t kMaxTopLogprobs = 20;
+using aft::kMaxTopLogprobs;
+
+// Weights are summed as integers, which bounds the number of tokens.
+inline constexpr int64_t kMaxVocabSize = int64_t{1} << 23;
 
 // What belongs to the slots.
 struct SamplerSlots {
   int64_t vocab_size = 0;
   const SlotSampling* params = nullptr;  // [slots]
-  // [slots, vocab_size]: how often the sequence sampled each token (kSeen added when the token is
-  // anywhere in it), saturating; read by slots with penalties, kept for all.
-  uint16_t* counts = nullptr;
+  TokenCount* counts = nullptr;  // [slots, vocab_size]; read by slots with penalties, kept for all
   int32_t* last_sampled = nullptr;  // [slots]
 };
-inline constexpr uint16_t kSeen = 0x8000;
 
 struct SampleRows {
   int64_t rows = 0;
@@ -46,19 +52,20 @@ struct SampleRows {
 };
 
 struct SampleOut {
-  int32_t* id = nullptr;         // [rows]; kNoToken (-1): every logit is NaN or -inf
-  float* logprob = nullptr;      // [rows]; 0 when top_logprobs is -1
+  int32_t* id = nullptr;         // [rows]; the target's; kNoToken: every logit is NaN or -inf
+  float* logprob = nullptr;      // [rows]; 0 when top_logprobs is -1 and there is no target
   int32_t* top_id = nullptr;     // [rows, kMaxTopLogprobs], best first; -1 behind the last
   float* top_logprob = nullptr;  // [rows, kMaxTopLogprobs]
 };
 
-// logits [rows, vocab_size] fp32, rows `stride` apart. Draws, counts the drawn token and sets
-// last_sampled of its slot.
-int64_t SampleWorkspaceFloats(const SamplerSlots& slots, int64_t rows);
+// logits [rows, vocab_size] fp32, rows `stride` apart. Draws, counts the drawn token (WithSample)
+// and sets last_sampled of its slot; where there is none to draw, both stay as they are. A slot
+// occurs once among the rows that draw. cudaErrorInvalidValue: vocab_size above kMaxVocabSize.
 int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logits, int64_t stride,
-           SampleOut out, float* workspace, Stream stream);
+           SampleOut out, Stream stream);
 
-// Marks tokens as seen in the sequences of their slots; negative slots and ids below 0 are skipped.
+// Marks tokens as seen in the sequences of their slots; negative slots and ids below 0 are skipped:
+// a token that Sample drew is seen already.
 int MarkSeen(const SamplerSlots& slots, const int32_t* tokens, const int32_t* token_slots,
              int64_t count, Stream stream);
 

@@ -1,0 +1,58 @@
+#ifndef AFT_MODEL_SAMPLING_PENALTIES_H_
+#define AFT_MODEL_SAMPLING_PENALTIES_H_
+
+#include <cstdint>
+
+// What a sequence has had of one token, and how the token's logit pays for it. One definition for
+// CPU and GPU: C++17, constexpr, so that nvcc compiles it for the device as well.
+namespace aft {
+
+// kSeen: the token occurs in the sequence, prompt included. The bits below it: how often the
+// sequence sampled it, up to kMaxSampled.
+using TokenCount = uint16_t;
+inline constexpr TokenCount kSeen = 0x8000;
+inline constexpr TokenCount kMaxSampled = 0x7FFF;
+
+constexpr TokenCount WithSeen(TokenCount count) { return static_cast<TokenCount>(count | kSeen); }
+
+constexpr TokenCount WithSample(TokenCount count) {
+  const bool full = (count & kMaxSampled) == kMaxSampled;
+  return WithSeen(static_cast<TokenCount>(full ? count : count + 1));
+}
+
+// See SamplingParams (params.h), whose fields these are.
+struct Penalties {
+  float repetition = 1.0F;
+  float presence = 0.0F;
+  float frequency = 0.0F;
+
+  constexpr bool any() const { return repetition != 1.0F || presence != 0.0F || frequency != 0.0F; }
+};
+
+template <typename Params>
+constexpr Penalties PenaltiesOf(const Params& params) {
+  return {params.repetition_penalty, params.presence_penalty, params.frequency_penalty};
+}
+
+// Repetition first, then presence and frequency. The products are exact in double, so that it is
+// the same number whether or not a compiler fuses them. What was above -inf stays above it.
+// REQUIRES: logit is not NaN.
+constexpr float Penalised(float logit, TokenCount count, const Penalties& penalties) {
+  constexpr double kLargest = 3.4028234663852886e38;  // a float's
+  if (count == 0 || static_cast<double>(logit) < -kLargest) return logit;
+  const double repetition = static_cast<double>(penalties.repetition);
+  double value = static_cast<double>(logit);
+  value = value > 0.0 ? value / repetition : value * repetition;
+  const int sampled = count & kMaxSampled;
+  if (sampled > 0) {
+    value -= static_cast<double>(penalties.presence);
+    value -= static_cast<double>(penalties.frequency) * sampled;
+  }
+  if (value < -kLargest) value = -kLargest;
+  if (value > kLargest) value = kLargest;
+  return static_cast<float>(value);
+}
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_SAMPLING_PENALTIES_H_
