@@ -1,7 +1,6 @@
 #include "model/mixers/aft_band.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "ATen/ops/mv.h"
 
@@ -51,22 +50,24 @@ void CopyRow(const MixerConfig& config, const MixerTables& tables, int64_t t, in
 
 }  // namespace
 
-kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables) {
-  const int64_t window = EffectiveWindow(config);
-  if (window == 0) {
-    if (config.causal) return {};
-    // The bidirectional kernel needs the current token's place between those before and after it.
-    constexpr float kNone = 0;
-    return {&kNone, 1, 1, /*only_past=*/false};
+AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
+  AftBand band;
+  band.causal = config.causal;
+  band.window = EffectiveWindow(config);
+  if (band.window == 0) {
+    if (config.causal) return band;
+    band.window = 1;
+    band.w = {0.0F};
+    return band;
   }
-  const int64_t columns = config.causal ? window : 2 * window - 1;
+  const int64_t columns = config.causal ? band.window : 2 * band.window - 1;
   const int64_t rows = std::max<int64_t>(config.band_rows, 1);
-  const bool zero_beyond = config.length_policy == LengthPolicy::kZero;
-  std::vector<float> band(static_cast<size_t>((rows + (zero_beyond ? 1 : 0)) * columns), 0.0F);
+  band.rows = rows + (config.length_policy == LengthPolicy::kZero ? 1 : 0);
+  band.w.assign(static_cast<size_t>(band.rows * columns), 0.0F);
   for (int64_t t = 0; t < rows; ++t) {
-    int64_t first = t - window + 1;
+    int64_t first = t - band.window + 1;
     int64_t end = first + columns;
-    float* row = band.data() + t * columns;
+    float* row = band.w.data() + t * columns;
     if (config.bias != BiasForm::kBand) {
       row += std::max<int64_t>(-first, 0);
       first = std::max<int64_t>(first, 0);
@@ -74,7 +75,13 @@ kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& table
     }
     CopyRow(config, tables, t, first, end, row);
   }
-  return {band.data(), rows + (zero_beyond ? 1 : 0), window, config.causal};
+  return band;
+}
+
+kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables) {
+  const AftBand band = FoldAftBand(config, tables);
+  if (band.window == 0) return {};
+  return {band.w.data(), band.rows, band.window, band.causal};
 }
 
 }  // namespace aft

@@ -1,6 +1,9 @@
 #ifndef AFT_MODEL_MIXERS_AFT_BAND_H_
 #define AFT_MODEL_MIXERS_AFT_BAND_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "model/kernels/aft.h"
 #include "model/mixers/tables.h"
 #include "model/network/config.h"
@@ -9,8 +12,19 @@ namespace aft {
 
 // The biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form in the
 // checkpoint (network/config.h): w.full is cut to the band, w.u and w.v are multiplied out for it,
-// and the length policy's row for positions beyond band_rows comes last. `tables` hold what
-// ExpectedMixerTables lists.
+// and the length policy's row for positions beyond band_rows comes last. Not causal: the window is
+// at least 1, so that the current token has a place between those before and after it.
+struct AftBand {
+  std::vector<float> w;  // [rows, columns] as kernels::AftBias takes them; empty when window = 0
+  int64_t rows = 1;
+  int64_t window = 0;
+  bool causal = true;
+};
+
+// `tables` hold what ExpectedMixerTables lists.
+AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
+
+// The same as the CPU's kernels read it.
 kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables);
 
 }  // namespace aft

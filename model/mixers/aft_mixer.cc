@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "model/mixers/aft_band.h"
+#include "model/mixers/state_specs.h"
 
 namespace aft {
 
@@ -17,15 +18,7 @@ std::unique_ptr<Mixer> AftMixer::Create(const MixerConfig& config, int64_t hid,
   return std::unique_ptr<Mixer>(new AftMixer(config, hid, tables));
 }
 
-StateSpec AftMixer::state_spec() const {
-  const kernels::AftStateLayout layout = kernels::AftLayout(params_);
-  StateSpec spec;
-  spec.floats = layout.Floats();
-  spec.sections = {{"prefix", 0, layout.KRing()},
-                   {"k_ring", layout.KRing(), layout.ring_floats()},
-                   {"v_ring", layout.VRing(), layout.ring_floats()}};
-  return spec;
-}
+StateSpec AftMixer::state_spec() const { return AftStateSpec(kernels::AftLayout(params_)); }
 
 int64_t AftMixer::Grain(int64_t rows, int64_t tokens) const {
   // Exponentials per channel that take about 8 us. A prompt's window costs multiply-adds instead.

@@ -1,12 +1,11 @@
 #include "model/mixers/attention_mixer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
+#include "model/mixers/state_specs.h"
 
 namespace aft {
 namespace {
@@ -27,70 +26,11 @@ absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Create(const MixerConfig&
                                                               int64_t hid,
                                                               const MixerTables& tables,
                                                               const MixerOptions& options) {
-  std::unique_ptr<AttentionMixer> mixer(new AttentionMixer);
-  kernels::AttentionParams& params = mixer->params_;
-  params.heads = config.heads;
-  params.score_width = hid / config.heads;
-  params.value_width = hid / config.heads;
-  params.causal = config.causal;
-  params.capacity = options.max_seq_len;
-  if (config.kind == MixerKind::kDotProduct || config.kind == MixerKind::kBlockLocal) {
-    params.scale = 1.0F / std::sqrt(static_cast<float>(params.score_width));
-  }
-  if (config.kind == MixerKind::kBlockLocal) {
-    params.block_size = config.block_size;
-    params.global_token = config.global_token;
-    params.full_decode = config.full_decode;
-  }
-  if (config.kind == MixerKind::kCosine) params.score = kernels::Score::kCosine;
-  if (config.kind == MixerKind::kAdditive) {
-    params.score = kernels::Score::kAdditive;
-    params.score_width = config.score_width;
-    mixer->score_weight_ = tables.at("score.v");
-    params.score_weight = mixer->score_weight_.const_data_ptr<float>();
-  }
-  if (config.kind == MixerKind::kLocation) {
-    mixer->position_keys_.resize(
-        static_cast<size_t>(kernels::RoundUpToKeyBlock(config.band_rows) * hid));
-    kernels::PackKeys(tables.at("location.weight").const_data_ptr<float>(), config.band_rows, hid,
-                      mixer->position_keys_.data());
-    params.position_keys = mixer->position_keys_.data();
-    params.position_rows = config.band_rows;
-    params.capacity = config.band_rows;
-  }
-  if (params.causal && !params.ring() && params.capacity <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(MixerKindName(config.kind), " needs a max_seq_len: its state grows"));
-  }
-  return mixer;
+  AFT_ASSIGN_OR_RETURN(AttentionTables folded, FoldAttentionTables(config, hid, tables, options));
+  return std::unique_ptr<Mixer>(new AttentionMixer(std::move(folded)));
 }
 
-StateSpec AttentionMixer::state_spec() const {
-  const kernels::AttentionStateLayout layout(params_);
-  StateSpec spec;
-  spec.floats = layout.Floats();
-  const auto add = [&spec](const char* name, int64_t offset, int64_t end) {
-    if (end > offset) spec.sections.push_back({name, offset, end - offset});
-  };
-  add("first_key", layout.FirstKey(), layout.FirstValue());
-  add("first_value", layout.FirstValue(), layout.Keys());
-  add("keys", layout.Keys(), layout.Values());
-  add("values", layout.Values(), layout.Floats());
-  if (!params_.ring()) {
-    spec.floats_per_token =
-        params_.heads * ((params_.stores_keys() ? params_.score_width : 0) + params_.value_width);
-    // Each head fills from its front: keys by spans of blocks, values token by token.
-    for (StateSection& section : spec.sections) {
-      const bool keys = section.name == "keys";
-      const int64_t span = params_.block_size > 0 ? params_.block_size : kernels::kKeyBlock;
-      section.parts = params_.heads;
-      section.granule_tokens = keys ? span : 1;
-      section.granule_floats =
-          keys ? kernels::RoundUpToKeyBlock(span) * params_.score_width : params_.value_width;
-    }
-  }
-  return spec;
-}
+StateSpec AttentionMixer::state_spec() const { return AttentionStateSpec(params_); }
 
 void AttentionMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                              const Workspace& workspace) const {

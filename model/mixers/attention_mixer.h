@@ -2,9 +2,10 @@
 #define AFT_MODEL_MIXERS_ATTENTION_MIXER_H_
 
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "model/kernels/attention.h"
+#include "model/mixers/attention_tables.h"
 #include "model/mixers/mixer.h"
 
 namespace aft {
@@ -30,11 +31,10 @@ class AttentionMixer : public Mixer {
               const Workspace& workspace) const override;
 
  private:
-  AttentionMixer() = default;
+  explicit AttentionMixer(AttentionTables tables) : tables_(std::move(tables)) {}
 
-  at::Tensor score_weight_;           // additive; contiguous fp32
-  std::vector<float> position_keys_;  // location
-  kernels::AttentionParams params_;   // points into the two above
+  const AttentionTables tables_;
+  const kernels::AttentionParams& params_ = tables_.params;
 };
 
 }  // namespace aft

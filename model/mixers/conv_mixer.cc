@@ -5,47 +5,13 @@
 #include <limits>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/kernels/aft.h"
+#include "model/mixers/conv_filter.h"
+#include "model/mixers/state_specs.h"
 
 namespace aft {
 namespace {
-
-// conv.w [h, taps] as it is applied: normalised per head (eq. 8) when the config says so.
-absl::StatusOr<std::vector<double>> FoldFilter(const MixerConfig& config, int64_t taps,
-                                               const MixerTables& tables) {
-  const float* stored = tables.at("conv.w").const_data_ptr<float>();
-  std::vector<double> filter(stored, stored + config.heads * taps);
-  for (int64_t head = 0; head < config.heads; ++head) {
-    double* w = filter.data() + head * taps;
-    if (config.reparameterized) {
-      if (config.std_eps == 0 && std::all_of(w, w + taps, [w](double x) { return x == w[0]; })) {
-        return absl::DataLossError(
-            absl::StrCat("conv.w, head ", head, ": all taps are equal, so it has no spread"));
-      }
-      const auto count = static_cast<double>(taps);
-      double mean = 0;
-      for (int64_t j = 0; j < taps; ++j) mean += w[j] / count;
-      double squares = 0;
-      for (int64_t j = 0; j < taps; ++j) squares += (w[j] - mean) * (w[j] - mean);
-      const double spread = std::sqrt(squares / (config.unbiased_std ? count - 1 : count));
-      const double gamma = tables.at("conv.gamma").const_data_ptr<float>()[head];
-      const double beta = tables.at("conv.beta").const_data_ptr<float>()[head];
-      const double scale = gamma / (spread + double{config.std_eps});
-      for (int64_t j = 0; j < taps; ++j) w[j] = scale * (w[j] - mean) + beta;
-    }
-    for (int64_t j = 0; j < taps; ++j) {
-      if (!std::isfinite(static_cast<float>(w[j]))) {
-        return absl::DataLossError(
-            absl::StrCat("conv.w, head ", head, ", tap ", j, ": the bias is ", w[j]));
-      }
-    }
-  }
-  return filter;
-}
 
 float ExpOrZero(double x) {
   const double e = std::exp(x);
@@ -56,29 +22,30 @@ float ExpOrZero(double x) {
 
 absl::StatusOr<std::unique_ptr<Mixer>> ConvMixer::Create(const MixerConfig& config, int64_t hid,
                                                          const MixerTables& tables) {
-  const int64_t heads = config.heads;
-  const int64_t taps = config.window * (config.grid ? config.window : 1);
-  AFT_ASSIGN_OR_RETURN(const std::vector<double> filter, FoldFilter(config, taps, tables));
+  AFT_ASSIGN_OR_RETURN(const ConvFilter filter, FoldConvFilter(config, tables));
+  const int64_t heads = filter.heads;
+  const int64_t taps = filter.taps;
 
   std::unique_ptr<ConvMixer> mixer(new ConvMixer(config.causal));
   const auto floats = static_cast<size_t>(taps * heads + kernels::kConvPad);
   mixer->filter_.resize(floats);
   mixer->weight_.resize(floats);
   mixer->outside_.resize(static_cast<size_t>(heads + kernels::kConvPad));
-  bool wide = false;
   for (int64_t head = 0; head < heads; ++head) {
-    const double* w = filter.data() + head * taps;
-    const double rise = std::max(*std::max_element(w, w + taps), 0.0);
+    double rise = 0;
+    for (int64_t j = 0; j < taps; ++j) {
+      rise = std::max(rise, filter.w[static_cast<size_t>(j * heads + head)]);
+    }
     mixer->outside_[static_cast<size_t>(head)] = ExpOrZero(-rise);
     for (int64_t j = 0; j < taps; ++j) {
       const auto at = static_cast<size_t>(j * heads + head);
-      mixer->filter_[at] = static_cast<float>(w[j]);
-      mixer->weight_[at] = ExpOrZero(w[j] - rise);
-      wide = wide || std::abs(w[j]) > double{kernels::kNarrowBias};
+      mixer->filter_[at] = static_cast<float>(filter.w[at]);
+      mixer->weight_[at] = ExpOrZero(filter.w[at] - rise);
     }
   }
-  mixer->causal_ = {
-      hid, heads, config.window, mixer->filter_.data(), wide, config.ring == RingType::kBf16};
+  mixer->causal_ = {hid,           heads,
+                    config.window, mixer->filter_.data(),
+                    filter.wide,   config.ring == RingType::kBf16};
   mixer->both_ways_ = {hid,
                        heads,
                        config.window,
@@ -89,15 +56,7 @@ absl::StatusOr<std::unique_ptr<Mixer>> ConvMixer::Create(const MixerConfig& conf
   return mixer;
 }
 
-StateSpec ConvMixer::state_spec() const {
-  const kernels::ConvStateLayout layout(causal_);
-  StateSpec spec;
-  spec.floats = layout.Floats();
-  spec.sections = {{"prefix", 0, layout.KRing()},
-                   {"k_ring", layout.KRing(), layout.VRing() - layout.KRing()},
-                   {"v_ring", layout.VRing(), layout.Floats() - layout.VRing()}};
-  return spec;
-}
+StateSpec ConvMixer::state_spec() const { return ConvStateSpec(kernels::ConvStateLayout(causal_)); }
 
 // Units that are worth a thread: 2048 taps of a tile are some 10 us.
 int64_t ConvMixer::Grain(int64_t tokens, int64_t rows) const {
