@@ -10,7 +10,6 @@
 namespace aft::kernels::cuda {
 
 // ---- 16-bit storage
-// ------------------------------------------------------------------------------
 struct Bf16 {
   uint16_t bits;
 };
@@ -54,6 +53,7 @@ __device__ inline Bf16 FromFloat<Bf16>(float x) {
 template <>
 __device__ inline Fp16 FromFloat<Fp16>(float x) {
 #ifdef AFT_CUDA_ON_CPU
+  if (x != x) return {0x7FFF};
   return {std::bit_cast<uint16_t>(static_cast<_Float16>(x))};
 #else
   Fp16 y;
@@ -63,8 +63,8 @@ __device__ inline Fp16 FromFloat<Fp16>(float x) {
 }
 
 // ---- Special functions
-// --------------------------------------------------------------------------- 2^x, to 2 ulp;
-// subnormal results are 0.
+
+// 2^x, to 2 ulp; subnormal results are 0.
 __device__ inline float Exp2(float x) {
 #ifdef AFT_CUDA_ON_CPU
   const float y = std::exp2(x);
@@ -79,10 +79,11 @@ __device__ inline float Exp2(float x) {
 // e^x for x <= 88. Take differences of exponents before calling: see aft-operators.md 4.4.
 __device__ inline float Exp(float x) { return Exp2(x * 1.44269504F); }
 
-// 1 / x, to 1 ulp.
+// 1 / x, to 1 ulp; subnormals count as 0, in and out.
 __device__ inline float Reciprocal(float x) {
 #ifdef AFT_CUDA_ON_CPU
-  return 1.0F / x;
+  const float y = 1.0F / (std::abs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x);
+  return std::abs(y) < 0x1p-126F ? std::copysign(0.0F, y) : y;
 #else
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -91,8 +92,8 @@ __device__ inline float Reciprocal(float x) {
 }
 
 // ---- Asynchronous copies to shared memory (sm_80)
-// ------------------------------------------------ Copies 16 bytes, both sides aligned to 16; with
-// valid = false writes zeros and reads nothing.
+
+// Copies 16 bytes, both sides aligned to 16; with valid = false writes zeros and reads nothing.
 __device__ inline void CopyAsync16(void* to_shared, const void* from, bool valid = true) {
 #ifdef AFT_CUDA_ON_CPU
   cuda_on_cpu::CopyAsync(to_shared, from, valid ? 16 : 0, valid ? 0 : 16);
@@ -122,8 +123,8 @@ __device__ inline void WaitForCopies() {
 }
 
 // ---- Matrix products of a warp (sm_80)
-// ----------------------------------------------------------- Of lane l, with g = l / 4 and t = l %
-// 4, the fragments hold
+//
+// Of lane l, with g = l / 4 and t = l % 4, the fragments hold
 //
 //   TF32  A [16, 8]: a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4)
 //         B [8, 8]:  b[0] (t, g), b[1] (t + 4, g)                          row k, column n
@@ -135,6 +136,7 @@ __device__ inline void WaitForCopies() {
 // Rounds to TF32's 10 bits of mantissa, to nearest, ties away from zero.
 __device__ inline uint32_t ToTf32(float x) {
 #ifdef AFT_CUDA_ON_CPU
+  if (x != x) return 0x7FFFFFFF;
   return (std::bit_cast<uint32_t>(x) + 0x1000U) & ~0x1FFFU;
 #else
   uint32_t y;
@@ -159,25 +161,32 @@ struct MmaOperands {
   uint32_t a[4];
   uint32_t b[2];
 };
+
+// `product` of a register of A and one of B: of the one or two elements in them.
+template <typename Product>
+void MmaOnCpu(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Product product) {
+  const cuda_on_cpu::FromWarp<MmaOperands> all(
+      0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
+  const unsigned g = cuda_on_cpu::Lane() / 4;
+  const unsigned t = cuda_on_cpu::Lane() % 4;
+  for (unsigned quarter = 0; quarter < 4; ++quarter) {
+    const MmaOperands row = all[g * 4 + quarter];
+    for (unsigned i = 0; i < 2; ++i) {
+      const MmaOperands column = all[(2 * t + i) * 4 + quarter];
+      for (unsigned k = 0; k < 2; ++k) {
+        c[i] += product(row.a[2 * k], column.b[k]);
+        c[2 + i] += product(row.a[2 * k + 1], column.b[k]);
+      }
+    }
+  }
+}
 #endif
 
 // c += A B with operands made by ToTf32; all 32 lanes.
 __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
-  const cuda_on_cpu::FromWarp<MmaOperands> all(
-      0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
-  const unsigned g = cuda_on_cpu::Lane() / 4;
-  const unsigned t = cuda_on_cpu::Lane() % 4;
   const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFU); };
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned high_row = i / 2;
-    const unsigned column = 2 * t + i % 2;
-    for (unsigned k = 0; k < 8; ++k) {
-      const MmaOperands row = all[g * 4 + k % 4];
-      const MmaOperands col = all[column * 4 + k % 4];
-      c[i] += number(row.a[high_row + k / 4 * 2]) * number(col.b[k / 4]);
-    }
-  }
+  MmaOnCpu(c, a, b, [&](uint32_t x, uint32_t y) { return number(x) * number(y); });
 #else
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -189,22 +198,9 @@ __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint
 // c += A B with operands made by PackBf16; all 32 lanes.
 __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
-  const cuda_on_cpu::FromWarp<MmaOperands> all(
-      0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
-  const unsigned g = cuda_on_cpu::Lane() / 4;
-  const unsigned t = cuda_on_cpu::Lane() % 4;
-  const auto number = [](uint32_t pair, unsigned k) {
-    return std::bit_cast<float>(k % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
-  };
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned high_row = i / 2;
-    const unsigned column = 2 * t + i % 2;
-    for (unsigned k = 0; k < 16; ++k) {
-      const MmaOperands row = all[g * 4 + k % 8 / 2];
-      const MmaOperands col = all[column * 4 + k % 8 / 2];
-      c[i] += number(row.a[high_row + k / 8 * 2], k) * number(col.b[k / 8], k);
-    }
-  }
+  const auto low = [](uint32_t pair) { return std::bit_cast<float>(pair << 16); };
+  const auto high = [](uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000U); };
+  MmaOnCpu(c, a, b, [&](uint32_t x, uint32_t y) { return low(x) * low(y) + high(x) * high(y); });
 #else
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"

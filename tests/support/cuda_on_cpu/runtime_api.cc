@@ -5,8 +5,10 @@
 #include "tests/support/cuda_on_cpu/threads.h"
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  *memory = std::malloc(bytes > 0 ? bytes : 1);
-  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  constexpr size_t kAlignment = 256;  // CUDA's
+  if (posix_memalign(memory, kAlignment, bytes > 0 ? bytes : 1) != 0) {
+    return cudaErrorMemoryAllocation;
+  }
   std::memset(*memory, 0xFF, bytes);
   return cudaSuccess;
 }
@@ -40,9 +42,14 @@ const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
       return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
     case cudaErrorLaunchFailure:
       return cuda_on_cpu::LastError().c_str();
-    default:
-      return "error";
   }
+  return "unrecognized error code";
 }

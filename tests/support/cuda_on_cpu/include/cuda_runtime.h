@@ -43,6 +43,7 @@ AFT_VECTORS(unsigned short, ushort, 4, 8)
 struct alignas(16) double2 {
   double x, y;
 };
+inline double2 make_double2(double x, double y) { return {x, y}; }
 
 struct dim3 {
   unsigned x, y, z;
@@ -75,10 +76,9 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFU,
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
-// ---- Warp operations
-// ----------------------------------------------------------------------------- What a lane reads
-// that `mask` does not name, or that is beyond the width, is its own value, as the hardware does
-// for lanes out of range; all our masks are full.
+// ---- Warp operations: of all 32 lanes (threads.h)
+//
+// A lane that reads beyond its width gets its own value, as on a GPU.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32,
               cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
@@ -155,11 +155,29 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> val
   return old;
 }
 
-// ---- Arithmetic
+// ---- Loads and stores with a hint to the caches
 template <typename T>
 T __ldg(const T* at) {
   return *at;
 }
+template <typename T>
+T __ldcs(const T* at) {
+  return *at;
+}
+template <typename T>
+T __ldcg(const T* at) {
+  return *at;
+}
+template <typename T>
+void __stcs(T* at, std::type_identity_t<T> value) {
+  *at = value;
+}
+template <typename T>
+void __stcg(T* at, std::type_identity_t<T> value) {
+  *at = value;
+}
+
+// ---- Arithmetic; fmaxf, expf and their like are <cmath>'s
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
@@ -167,6 +185,14 @@ inline float __frcp_rn(float x) { return 1.0F / x; }
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline float __saturatef(float x) { return std::fmin(std::fmax(x, 0.0F), 1.0F); }
+inline int __float2int_rn(float x) { return static_cast<int>(std::lrint(x)); }
+inline int __float2int_rd(float x) { return static_cast<int>(std::floor(x)); }
+inline int __float2int_rz(float x) { return static_cast<int>(x); }
+inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
@@ -174,9 +200,16 @@ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(uint64_t{a} * b >> 32);
 }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(Wide{a} * b >> 64);
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
+using std::isfinite;
+using std::isinf;
+using std::isnan;
 using std::max;
 using std::min;
 
