@@ -53,7 +53,8 @@ class GpuQueue {
   // Uninitialised bytes on the host that the device can copy to and from without waiting.
   virtual absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) = 0;
 
-  // Queues a copy between the host and the device, either way.
+  // Queues a copy between the host and the device, either way, or within the device. Host memory
+  // that is no HostBuffer may make the call wait.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() = 0;

@@ -6,11 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/network/encoder.h"
 #include "model/runtime/encoder_runner.h"
 #include "model/runtime/parallel.h"
+#include "model/runtime/text_rules.h"
 
 namespace aft {
 
@@ -33,17 +33,15 @@ class CpuEncoderRunner final : public EncoderRunner {
 
   const ModelInfo& info() const override { return info_; }
   int64_t width() const override { return encoder_->config().d_model; }
-  int64_t max_batch_rows() const override { return options_.max_batch_rows; }
-  int64_t max_batch_tokens() const override { return options_.max_batch_tokens; }
+  int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
+  int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
   absl::StatusOr<std::vector<TokenVectors>> Encode(
       const std::vector<std::vector<TokenId>>& sequences) override;
 
  private:
   CpuEncoderRunner(std::unique_ptr<Encoder> encoder, const Options& options);
 
-  absl::Status Validate(const std::vector<std::vector<TokenId>>& sequences) const;
-
-  const Options options_;
+  const TextLimits limits_;
   const ParallelExecutor executor_;
   const std::unique_ptr<Encoder> encoder_;
   ModelInfo info_;

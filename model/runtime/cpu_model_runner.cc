@@ -33,21 +33,24 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
                                            runner->decoder_->scratch_floats(), runner->executor_));
   AFT_ASSIGN_OR_RETURN(runner->logits_,
                        AlignedBuffer::Create(LogitRows(options) * config.vocab_size, "logits"));
-  runner->info_.state_bytes = runner->states_.slot_bytes();
   runner->layout_ = runner->states_.layout_fingerprint();
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   return runner;
 }
 
 CpuModelRunner::CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options)
-    : options_(options), executor_(options.threads), decoder_(std::move(decoder)) {
-  info_ = CpuModelInfo(decoder_->config(), decoder_->weight_bytes());
-  for (const StateSpec& layer : decoder_->state_specs()) {
-    info_.state_bytes_per_token += layer.floats_per_token * static_cast<int64_t>(sizeof(float));
-  }
+    : options_(options),
+      executor_(options.threads),
+      decoder_(std::move(decoder)),
+      sequences_({.slots = options.slots,
+                  .max_step_tokens = options.max_step_tokens,
+                  .vocab_size = decoder_->config().vocab_size,
+                  .max_seq_len = decoder_->config().max_seq_len}) {
+  info_ = MakeModelInfo(decoder_->config(), decoder_->weight_bytes());
+  AddStateInfo(decoder_->state_specs(), &info_);
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
-  slots_.resize(slots);
+  last_sampled_.resize(slots);
   row_slots_.reserve(slots);
   row_positions_.reserve(slots);
   row_offsets_.reserve(slots + 1);
@@ -65,27 +68,18 @@ int64_t CpuModelRunner::WorkspaceBytes(const NetworkConfig& config, int64_t scra
           LogitRows(options) * config.vocab_size);
 }
 
-SequenceRecord& CpuModelRunner::sequence(int32_t slot) {
-  AFT_CHECK(slot >= 0 && slot < slots());
-  return slots_[static_cast<size_t>(slot)].sequence;
-}
-const SequenceRecord& CpuModelRunner::sequence(int32_t slot) const {
-  AFT_CHECK(slot >= 0 && slot < slots());
-  return slots_[static_cast<size_t>(slot)].sequence;
-}
-
 void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
-  sequence(slot) = {params, 0, 0};
+  sequences_.Bind(slot, params);
 }
 
 void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
-  AFT_CHECK(from != to);
-  sequence(to) = sequence(from);
-  states_.CopySlot(from, to, sequence(from).next_position);
+  sequences_.Fork(from, to);
+  last_sampled_[static_cast<size_t>(to)] = last_sampled_[static_cast<size_t>(from)];
+  states_.CopySlot(from, to, sequences_.sequence(from).next_position);
 }
 
 std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
-  const SequenceRecord& record = sequence(slot);
+  const SequenceRecord& record = sequences_.sequence(slot);
   const int64_t bytes = states_.UsedBytes(record.next_position);
   std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout_, record, bytes);
   states_.WriteSlot(slot, record.next_position, snapshot.data() + SnapshotHeaderBytes());
@@ -97,74 +91,12 @@ absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
                        OpenSnapshot(snapshot, decoder_->fingerprint(), layout_));
   const int64_t position = opened.record.next_position;
-  if (info_.max_seq_len > 0 && position > info_.max_seq_len) {
-    return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", position,
-                                                   " is beyond max_seq_len ", info_.max_seq_len));
-  }
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened.record));
   if (states_.UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
     return absl::InvalidArgumentError("snapshot: the state has another size");
   }
   states_.ReadSlot(slot, position, opened.state.data());
-  sequence(slot) = opened.record;
-  return absl::OkStatus();
-}
-
-absl::Status CpuModelRunner::ValidateRow(const StepRow& row, int64_t index) {
-  const auto error = [index](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("row ", index, ": ", what...));
-  };
-  if (row.slot < 0 || row.slot >= slots()) return error("slot ", row.slot, " is out of range");
-  Slot& slot = slots_[static_cast<size_t>(row.slot)];
-  if (slot.named_by == submissions_) return error("slot ", row.slot, " occurs twice");
-  slot.named_by = submissions_;
-  if (row.tokens.empty()) return error("no tokens");
-  if (row.first_position != 0 && row.first_position != slot.sequence.next_position) {
-    return error("position ", row.first_position, ", but slot ", row.slot, " is at ",
-                 slot.sequence.next_position);
-  }
-  const auto length = static_cast<int64_t>(row.tokens.size());
-  if (info_.max_seq_len > 0 && row.first_position + length > info_.max_seq_len) {
-    return error("position ", row.first_position + length - 1, " is beyond max_seq_len ",
-                 info_.max_seq_len);
-  }
-  return ValidateTokens(row, index);
-}
-
-absl::Status CpuModelRunner::ValidateTokens(const StepRow& row, int64_t index) const {
-  const auto error = [index](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("row ", index, ": ", what...));
-  };
-  for (const TokenId token : row.tokens) {
-    if (token < 0 || token >= info_.vocab_size) return error("token ", token, " is out of range");
-  }
-  if (row.output != RowOutput::kScore) {
-    return row.targets.empty() ? absl::OkStatus() : error("targets, but nothing to score");
-  }
-  if (row.targets.size() > row.tokens.size() || row.targets.size() + 1 < row.tokens.size()) {
-    return error(row.targets.size(), " targets for ", row.tokens.size(), " tokens");
-  }
-  for (const TokenId target : row.targets) {
-    if (target < 0 || target >= info_.vocab_size) {
-      return error("target ", target, " is out of range");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CpuModelRunner::Validate(const StepInput& input) {
-  if (uncollected_.has_value()) {
-    return absl::FailedPreconditionError("the step before is not collected");
-  }
-  ++submissions_;
-  size_t tokens = 0;
-  for (size_t i = 0; i < input.rows.size(); ++i) {
-    AFT_RETURN_IF_ERROR(ValidateRow(input.rows[i], static_cast<int64_t>(i)));
-    tokens += input.rows[i].tokens.size();
-  }
-  if (tokens > static_cast<size_t>(options_.max_step_tokens)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tokens, " tokens in a step of at most ", options_.max_step_tokens));
-  }
+  sequences_.Restore(slot, opened.record);
   return absl::OkStatus();
 }
 
@@ -191,17 +123,20 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
     row_positions_.push_back(row.first_position);
     row_generated_.push_back(row.generated ? 1 : 0);
     tokens_.insert(tokens_.end(), row.tokens.begin(), row.tokens.end());
+    TokenId* const last = &last_sampled_[static_cast<size_t>(row.slot)];
+    // Behind kNoToken there is no sequence any more: any token will do.
+    if (tokens_.back() == kLastSampled) tokens_.back() = std::max(*last, 0);
     row_offsets_.push_back(static_cast<int64_t>(tokens_.size()));
-    SequenceRecord* const sequence = &slots_[static_cast<size_t>(row.slot)].sequence;
+    SequenceRecord* const sequence = &sequences_.sequence(row.slot);
     if (row.output == RowOutput::kLast) {
       outputs_.push_back(row_offsets_.back() - 1);
-      wanted_.push_back({sequence, kNoToken, &output->sampled[sampled++]});
+      wanted_.push_back({sequence, last, kNoToken, &output->sampled[sampled++]});
     } else if (row.output == RowOutput::kScore) {
       std::vector<SampledToken>& tokens = output->scored[scored++];
       tokens.resize(row.targets.size());
       for (size_t i = 0; i < tokens.size(); ++i) {
         outputs_.push_back(first + static_cast<int64_t>(i));
-        wanted_.push_back({sequence, row.targets[i], &tokens[i]});
+        wanted_.push_back({sequence, last, row.targets[i], &tokens[i]});
       }
     }
   }
@@ -233,10 +168,14 @@ void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sample
           : sampler->Score(logits, info_.vocab_size, wanted.target,
                            std::max(sequence.params.top_logprobs, 0), wanted.token);
   if (!status.ok()) wanted.token->id = kNoToken;
+  if (wanted.target == kNoToken) *wanted.last_sampled = wanted.token->id;
 }
 
 absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& input) {
-  AFT_RETURN_IF_ERROR(Validate(input));
+  if (uncollected_.has_value()) {
+    return absl::FailedPreconditionError("the step before is not collected");
+  }
+  AFT_RETURN_IF_ERROR(sequences_.Check(input));
   ++step_;
   StepOutput output;
   Flatten(input, &output);
@@ -247,9 +186,7 @@ absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& inpu
   batch.outputs = outputs_.data();
   batch.output_count = static_cast<int64_t>(outputs_.size());
   decoder_->Forward(batch, states_, *workspace_);
-  for (const StepRow& row : input.rows) {
-    sequence(row.slot).next_position = row.first_position + static_cast<int64_t>(row.tokens.size());
-  }
+  sequences_.Advance(input);
   Report();
   uncollected_ = std::move(output);
   return step_;

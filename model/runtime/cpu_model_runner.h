@@ -14,6 +14,7 @@
 #include "model/runtime/model_runner.h"
 #include "model/runtime/parallel.h"
 #include "model/runtime/snapshot.h"
+#include "model/runtime/step_rules.h"
 #include "model/sampling/sampler.h"
 #include "model/state/state_pool.h"
 
@@ -49,26 +50,16 @@ class CpuModelRunner final : public ModelRunner {
   absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
 
  private:
-  // What belongs to a slot beside its state.
-  struct Slot {
-    SequenceRecord sequence;
-    uint64_t named_by = 0;  // submission that named the slot last
-  };
-
   // One position whose logits are wanted.
   struct Wanted {
     SequenceRecord* sequence;
-    TokenId target;  // kNoToken: sample
+    TokenId* last_sampled;  // of its slot
+    TokenId target;         // kNoToken: sample
     SampledToken* token;
   };
 
   CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options);
 
-  SequenceRecord& sequence(int32_t slot);
-  const SequenceRecord& sequence(int32_t slot) const;
-  absl::Status Validate(const StepInput& input);
-  absl::Status ValidateRow(const StepRow& row, int64_t index);
-  absl::Status ValidateTokens(const StepRow& row, int64_t index) const;
   // Fills the arrays below from the step's rows, and makes room in `output`.
   void Flatten(const StepInput& input, StepOutput* output);
   // Samples and scores all of wanted_.
@@ -85,7 +76,8 @@ class CpuModelRunner final : public ModelRunner {
   std::optional<Activations> workspace_;
   AlignedBuffer logits_;           // [LogitRows(), vocab_size]
   std::vector<Sampler> samplers_;  // one per thread
-  std::vector<Slot> slots_;
+  StepRules sequences_;
+  std::vector<TokenId> last_sampled_;  // of each slot
 
   // One step, as arrays; see DecoderBatch.
   std::vector<int32_t> row_slots_;
@@ -96,8 +88,7 @@ class CpuModelRunner final : public ModelRunner {
   std::vector<int64_t> outputs_;
   std::vector<Wanted> wanted_;  // of each output
 
-  uint64_t submissions_ = 0;  // refused ones included
-  Ticket step_ = 0;           // last one submitted
+  Ticket step_ = 0;  // last one submitted
   std::optional<StepOutput> uncollected_;
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/runtime/model_runner.h"  // ModelInfo
+#include "model/runtime/model_runner.h"  // ModelInfo, DeviceStats
 #include "model/sampling/params.h"       // TokenId
 
 namespace aft {
@@ -20,6 +20,9 @@ class EncoderRunner {
   virtual ~EncoderRunner() = default;
 
   virtual const ModelInfo& info() const = 0;
+
+  // As ModelRunner::device_stats; every call of Encode is a step.
+  virtual const DeviceStats* device_stats() const { return nullptr; }
 
   virtual int64_t width() const = 0;  // of a token's vector
 

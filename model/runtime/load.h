@@ -15,8 +15,10 @@ namespace aft {
 struct LoadOptions {
   // Folder with config.json and model.safetensors.
   std::string checkpoint_dir;
-  // Storage format of the weights; only "fp32" now. Never chosen automatically: the same request
-  // must give the same tokens on every start and replica.
+  // Where the model runs: "cpu" or "cuda:N", the N-th GPU.
+  std::string device = "cpu";
+  // Storage format of the weights: "fp32"; on a GPU also "bf16" and "fp16". Never chosen
+  // automatically: the same request must give the same tokens on every start and replica.
   std::string weight_format = "fp32";
   // Sequences that can be live at once; each owns ModelInfo::state_bytes from load on.
   int32_t slots = 64;
@@ -25,7 +27,7 @@ struct LoadOptions {
   // Encoders instead: largest call of EncoderRunner::Encode, in texts and in their tokens.
   int64_t max_batch_rows = 32;
   int64_t max_batch_tokens = 4096;
-  // Compute threads; 0: number of cores - 1, at least 1.
+  // Compute threads of a model on the CPU; 0: number of cores - 1, at least 1.
   int32_t intra_op_threads = 0;
 };
 
@@ -39,7 +41,8 @@ struct LoadedModel {
 
 // Loads a checkpoint, allocates everything the runner will ever need and runs a few warm-up steps.
 // Errors name the file, the key or tensor, and the reason: NOT_FOUND (no such file),
-// INVALID_ARGUMENT (config refused), DATA_LOSS (corrupt or mismatched weights),
+// INVALID_ARGUMENT (options or config refused, or a device that this program was not built for),
+// NOT_FOUND or UNAVAILABLE (no such device), DATA_LOSS (corrupt or mismatched weights),
 // RESOURCE_EXHAUSTED (not enough memory: says what needs how much).
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options);
 

@@ -2,23 +2,36 @@
 #define AFT_MODEL_RUNTIME_MODEL_INFO_H_
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "model/network/config.h"
 #include "model/runtime/model_runner.h"
+#include "model/state/slot_layout.h"
 
 namespace aft {
 
-// What every CPU runner says of its network, fp32; sizes of states are left at 0.
-inline ModelInfo CpuModelInfo(const NetworkConfig& config, int64_t weight_bytes) {
+// What every runner says of its network; sizes of states are left at 0.
+inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
+                               std::string weight_format = "fp32", std::string device = "cpu") {
   ModelInfo info;
   info.architecture = MixerKindName(config.mixer.kind);
   info.vocab_size = config.vocab_size;
   info.parameters = CountParameters(config);
   info.max_seq_len = config.max_seq_len;
   info.weight_bytes = weight_bytes;
-  info.weight_format = "fp32";
-  info.device = "cpu";
+  info.weight_format = std::move(weight_format);
+  info.device = std::move(device);
   return info;
+}
+
+// Adds what a runner of a language model says of a slot with these layers.
+inline void AddStateInfo(const std::vector<StateSpec>& layers, ModelInfo* info) {
+  info->state_bytes = SlotLayout(layers).bytes();
+  for (const StateSpec& layer : layers) {
+    info->state_bytes_per_token += layer.floats_per_token * static_cast<int64_t>(sizeof(float));
+  }
 }
 
 }  // namespace aft

@@ -29,6 +29,18 @@ struct ModelInfo {
   std::string device;         // "cpu"
 };
 
+// What a device says of itself, for metrics.
+struct DeviceStats {
+  int64_t memory_total = 0;  // bytes
+  int64_t memory_used = 0;   // by all programs; read now and then
+  // On the device, of the step that was collected last, copies included.
+  double step_seconds = 0;
+  // Steps since load that were one launch of a recorded graph, and those that were queued operator
+  // by operator.
+  uint64_t graph_steps = 0;
+  uint64_t eager_steps = 0;
+};
+
 // In a decode row, instead of a token id: the token that the row's slot sampled last, which a GPU
 // knows before its host does.
 inline constexpr TokenId kLastSampled = -1;
@@ -78,6 +90,9 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
 
   virtual const ModelInfo& info() const = 0;
+
+  // Null where the device is the CPU. Changes with Collect.
+  virtual const DeviceStats* device_stats() const { return nullptr; }
 
   // Slots are numbered 0 .. slots() - 1. All memory for them exists from construction on.
   virtual int32_t slots() const = 0;

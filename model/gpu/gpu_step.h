@@ -1,0 +1,69 @@
+#ifndef AFT_MODEL_GPU_GPU_STEP_H_
+#define AFT_MODEL_GPU_GPU_STEP_H_
+
+#include <cstdint>
+
+#include "model/gpu/gpu_decoder.h"
+#include "model/kernels/cuda/sampler.h"
+
+namespace aft {
+
+// What decides where a step's arrays lie, and the shapes of its launches.
+struct GpuStepShape {
+  int64_t decode = 0;   // rows of one token
+  int64_t chunks = 0;   // rows of several
+  int64_t tokens = 0;   // of all rows
+  int64_t outputs = 0;  // positions to sample or to score
+};
+
+// A step's arrays, one behind the other in one block, so that one copy carries all of them. The
+// same for a block of pinned memory, which the host fills, and for its copy on the device.
+struct GpuStepInput {
+  GpuStepInput(const GpuStepShape& shape, void* block);
+
+  static int64_t Bytes(const GpuStepShape& shape) { return GpuStepInput(shape, nullptr).bytes; }
+
+  // As kernels see it. `longest`: tokens of the longest chunk.
+  GpuDecoderBatch Batch(const GpuStepShape& shape, int64_t longest,
+                        const int32_t* last_sampled) const;
+
+  int64_t* decode_position;   // [decode]
+  int64_t* chunk_position;    // [chunks]
+  int64_t* chunk_offset;      // [chunks + 1]
+  int64_t* token_positions;   // [tokens]
+  int64_t* outputs;           // [outputs] tokens; only with chunks: output i is token i without
+  uint64_t* output_index;     // [outputs]
+  int32_t* decode_slot;       // [decode]
+  int32_t* decode_age;        // [decode]
+  int32_t* chunk_slot;        // [chunks]
+  int32_t* tokens;            // [tokens]
+  int32_t* token_slots;       // [tokens]
+  int32_t* output_slot;       // [outputs]; -1: nothing is wanted there
+  int32_t* target;            // [outputs]; -1: sample
+  uint8_t* decode_generated;  // [decode]
+  uint8_t* chunk_generated;   // [chunks]
+
+  int64_t bytes;
+};
+
+// What a step says, likewise.
+struct GpuStepOutput {
+  GpuStepOutput(int64_t outputs, void* block);
+
+  static int64_t Bytes(int64_t outputs) { return GpuStepOutput(outputs, nullptr).bytes; }
+
+  // From output `first` on.
+  kernels::cuda::SampleOut Out(int64_t first) const;
+
+  int32_t* id;         // [outputs]
+  float* logprob;      // [outputs]
+  int32_t* top_id;     // [outputs, kMaxTopLogprobs]
+  float* top_logprob;  // [outputs, kMaxTopLogprobs]
+
+  int64_t bytes_without_top;  // of the block's start
+  int64_t bytes;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_STEP_H_

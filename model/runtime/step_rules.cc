@@ -1,0 +1,116 @@
+#include "model/runtime/step_rules.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace aft {
+namespace {
+
+template <typename... What>
+absl::Status RowError(int64_t index, const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("row ", index, ": ", what...));
+}
+
+}  // namespace
+
+StepRules::StepRules(const Limits& limits)
+    : limits_(limits), slots_(static_cast<size_t>(limits.slots)) {}
+
+SequenceRecord& StepRules::sequence(int32_t slot) {
+  AFT_CHECK(slot >= 0 && slot < slots());
+  return slots_[static_cast<size_t>(slot)].sequence;
+}
+const SequenceRecord& StepRules::sequence(int32_t slot) const {
+  AFT_CHECK(slot >= 0 && slot < slots());
+  return slots_[static_cast<size_t>(slot)].sequence;
+}
+
+void StepRules::Bind(int32_t slot, const SamplingParams& params) { Restore(slot, {params, 0, 0}); }
+
+void StepRules::Fork(int32_t from, int32_t to) {
+  AFT_CHECK(from != to);
+  sequence(to) = sequence(from);
+  slots_[static_cast<size_t>(to)].has_sampled = slots_[static_cast<size_t>(from)].has_sampled;
+}
+
+absl::Status StepRules::CheckRestored(const SequenceRecord& record) const {
+  if (limits_.max_seq_len == 0 || record.next_position <= limits_.max_seq_len) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", record.next_position,
+                                                 " is beyond max_seq_len ", limits_.max_seq_len));
+}
+
+void StepRules::Restore(int32_t slot, const SequenceRecord& record) {
+  sequence(slot) = record;
+  slots_[static_cast<size_t>(slot)].has_sampled = false;
+}
+
+absl::Status StepRules::Check(const StepInput& input) {
+  ++checks_;
+  size_t tokens = 0;
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    AFT_RETURN_IF_ERROR(CheckRow(input.rows[i], static_cast<int64_t>(i)));
+    tokens += input.rows[i].tokens.size();
+  }
+  if (tokens > static_cast<size_t>(limits_.max_step_tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokens, " tokens in a step of at most ", limits_.max_step_tokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRules::CheckRow(const StepRow& row, int64_t index) {
+  if (row.slot < 0 || row.slot >= slots()) {
+    return RowError(index, "slot ", row.slot, " is out of range");
+  }
+  Slot& slot = slots_[static_cast<size_t>(row.slot)];
+  if (slot.named_by == checks_) return RowError(index, "slot ", row.slot, " occurs twice");
+  slot.named_by = checks_;
+  if (row.tokens.empty()) return RowError(index, "no tokens");
+  if (row.first_position != 0 && row.first_position != slot.sequence.next_position) {
+    return RowError(index, "position ", row.first_position, ", but slot ", row.slot, " is at ",
+                    slot.sequence.next_position);
+  }
+  const auto length = static_cast<int64_t>(row.tokens.size());
+  if (limits_.max_seq_len > 0 && row.first_position + length > limits_.max_seq_len) {
+    return RowError(index, "position ", row.first_position + length - 1, " is beyond max_seq_len ",
+                    limits_.max_seq_len);
+  }
+  return CheckTokens(row, index);
+}
+
+absl::Status StepRules::CheckTokens(const StepRow& row, int64_t index) const {
+  const bool decode = row.tokens.size() == 1;
+  for (const TokenId token : row.tokens) {
+    if (token >= 0 && token < limits_.vocab_size) continue;
+    if (token != kLastSampled) return RowError(index, "token ", token, " is out of range");
+    if (decode && slots_[static_cast<size_t>(row.slot)].has_sampled) continue;
+    return RowError(index, "token ", token, " is out of range: it stands for the last one that ",
+                    decode ? "the slot sampled, and there is none" : "was sampled in a row of one");
+  }
+  if (row.output != RowOutput::kScore) {
+    return row.targets.empty() ? absl::OkStatus()
+                               : RowError(index, "targets, but nothing to score");
+  }
+  if (row.targets.size() > row.tokens.size() || row.targets.size() + 1 < row.tokens.size()) {
+    return RowError(index, row.targets.size(), " targets for ", row.tokens.size(), " tokens");
+  }
+  for (const TokenId target : row.targets) {
+    if (target < 0 || target >= limits_.vocab_size) {
+      return RowError(index, "target ", target, " is out of range");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void StepRules::Advance(const StepInput& input) {
+  for (const StepRow& row : input.rows) {
+    Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    slot.sequence.next_position = row.first_position + static_cast<int64_t>(row.tokens.size());
+    if (row.output == RowOutput::kLast) slot.has_sampled = true;
+  }
+}
+
+}  // namespace aft
