@@ -17,7 +17,9 @@ void LogLaunch(const void* kernel, size_t threads, size_t shared_bytes) {
   static std::set<std::tuple<const void*, size_t, size_t>> logged;
   if (!logged.emplace(kernel, threads, shared_bytes).second) return;
   std::array<char, 4096> name{};
-  __sanitizer_symbolize_pc(const_cast<void*>(kernel), "%f", name.data(), name.size());
+  // Of an address inside the function: it looks before the one it is given.
+  void* const inside = const_cast<char*>(static_cast<const char*>(kernel)) + 1;
+  __sanitizer_symbolize_pc(inside, "%f", name.data(), name.size());
   std::ofstream file(path, std::ios::app);
   file << threads << '\t' << shared_bytes << '\t' << name.data() << '\n';
   if (!file.flush()) {

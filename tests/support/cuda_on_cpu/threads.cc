@@ -342,7 +342,7 @@ bool Machine::RunBlock() {
   current_thread = running_->index;
   Fiber::Switch(host_, running_->fiber);
   running_ = nullptr;
-  ASAN_UNPOISON_MEMORY_REGION(shared_.get(), shared_bytes_);
+  __asan_unpoison_memory_region(shared_.get(), shared_bytes_);
   return !cancelled_;
 }
 
@@ -395,7 +395,7 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
 void Machine::PoisonShared(unsigned char* from, size_t bytes) {
   if (bytes == 0 || __asan_address_is_poisoned(from) != 0) return;  // another thread did
   gap_bytes_ += bytes;
-  ASAN_POISON_MEMORY_REGION(from, bytes);
+  __asan_poison_memory_region(from, bytes);
 }
 
 }  // namespace

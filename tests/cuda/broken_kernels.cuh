@@ -1,0 +1,167 @@
+#ifndef AFT_TESTS_CUDA_BROKEN_KERNELS_CUH_
+#define AFT_TESTS_CUDA_BROKEN_KERNELS_CUH_
+
+#include <stdexcept>
+
+#include "model/kernels/cuda/launch.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+
+// Small kernels, each with a switch that leaves out or breaks one thing. For the CPU only: on a GPU
+// they might not even return.
+namespace aft::kernels::cuda {
+
+template <typename T>
+__device__ inline T* Carve(int64_t count) {
+  return SharedLayout(DynamicShared()).Take<T>(count);
+}
+inline size_t SharedFloats(int64_t count) {
+  SharedLayout layout;
+  layout.Take<float>(count);
+  return layout.bytes();
+}
+
+// y = x backwards, in one block.
+template <bool kBarrier>
+__global__ void Reverse(const float* x, float* y) {
+  float* const shared = Carve<float>(blockDim.x);
+  shared[threadIdx.x] = x[threadIdx.x];
+  if (kBarrier) __syncthreads();
+  y[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
+}
+
+// y[i] = x[i] + x[i + 1] + ... around the block, in rounds that use the same memory again.
+template <bool kBarrierAfterReading>
+__global__ void Rounds(const float* x, float* y, int rounds) {
+  float* const shared = Carve<float>(blockDim.x);
+  float sum = 0.0F;
+  for (int i = 0; i < rounds; ++i) {
+    shared[threadIdx.x] = x[threadIdx.x] * static_cast<float>(i + 1);
+    __syncthreads();
+    sum += shared[(threadIdx.x + static_cast<unsigned>(i)) % blockDim.x];
+    if (kBarrierAfterReading) __syncthreads();
+  }
+  y[threadIdx.x] = sum;
+}
+
+// Reverse within a warp.
+template <bool kBarrier>
+__global__ void ReverseWarp(const float* x, float* y) {
+  float* const shared = Carve<float>(32);
+  shared[threadIdx.x] = x[threadIdx.x];
+  if (kBarrier) __syncwarp();
+  y[threadIdx.x] = shared[31 - threadIdx.x];
+}
+
+// Reverse of four floats a thread by asynchronous copies.
+template <bool kCommit, bool kWait, bool kBarrier>
+__global__ void ReverseAsync(const float* x, float* y) {
+  float* const shared = Carve<float>(4 * blockDim.x);
+  CopyAsync16(shared + 4 * threadIdx.x, x + 4 * threadIdx.x);
+  if (kCommit) CommitCopies();
+  if (kWait) WaitForCopies<0>();
+  if (kBarrier) __syncthreads();
+  for (unsigned i = 4 * threadIdx.x; i < 4 * threadIdx.x + 4; ++i) {
+    y[i] = shared[4 * blockDim.x - 1 - i];
+  }
+}
+
+// Writes to what it copies while the copy is under way.
+__global__ inline void ChangeWhileCopying(float* x, float* y) {
+  float* const shared = Carve<float>(4 * blockDim.x);
+  CopyAsync16(shared + 4 * threadIdx.x, x + 4 * threadIdx.x);
+  CommitCopies();
+  x[4 * threadIdx.x] = -1.0F;
+  WaitForCopies<0>();
+  y[threadIdx.x] = shared[4 * threadIdx.x];
+}
+
+// Reads and writes x[threadIdx.x + offset].
+__global__ inline void Read(const float* x, int offset, float* y) {
+  y[threadIdx.x] = x[static_cast<int>(threadIdx.x) + offset];
+}
+__global__ inline void Write(float* x, int offset) {
+  x[static_cast<int>(threadIdx.x) + offset] = 1.0F;
+}
+__global__ inline void ReadAsync(const float* x, int offset) {
+  CopyAsync16(Carve<float>(4 * blockDim.x) + 4 * threadIdx.x, x + 4 * threadIdx.x + offset);
+}
+__global__ inline void ReadFour(const float* x, float* y) {
+  const float4 four = *reinterpret_cast<const float4*>(x);
+  y[0] = four.x + four.w;
+}
+
+// Two arrays of 32 floats in shared memory; writes element `at` of the first or the second.
+struct TwoArrays {
+  __host__ __device__ explicit TwoArrays(SharedLayout& shared)
+      : first(shared.Take<float>(32)), second(shared.Take<float>(32)) {}
+  float* first;
+  float* second;
+};
+__global__ inline void WriteShared(bool second, int at) {
+  SharedLayout layout(DynamicShared());
+  const TwoArrays arrays(layout);
+  (second ? arrays.second : arrays.first)[at] = 1.0F;
+}
+
+// Sums x in shared memory that was never set.
+__global__ inline void Uninitialised(const float* x, float* y) {
+  float* const shared = Carve<float>(32);
+  shared[threadIdx.x] += x[threadIdx.x];
+  y[threadIdx.x] = shared[threadIdx.x];
+}
+
+// Threads below `here` wait at one barrier, the others at another one, or have ended.
+__global__ inline void TwoBarriers(unsigned here) {
+  if (threadIdx.x < here) {
+    __syncthreads();  // first
+  } else {
+    __syncthreads();  // second
+  }
+}
+__global__ inline void EndsEarly(unsigned here) {
+  if (threadIdx.x >= here) return;
+  __syncthreads();
+}
+__global__ inline void BarrierAndShuffle(unsigned here, float* y) {
+  if (threadIdx.x < here) {
+    __syncthreads();
+  } else {
+    y[threadIdx.x] = __shfl_sync(0xFFFFFFFF, 1.0F, 0);
+  }
+}
+// Lanes from `lanes` on do not take part.
+__global__ inline void Shuffle(unsigned mask, unsigned lanes, float* y) {
+  if (threadIdx.x >= lanes) return;
+  y[threadIdx.x] = __shfl_xor_sync(mask, static_cast<float>(threadIdx.x), 1);
+}
+
+// y[t] = mean of x up to t: a warp per block, its lanes take turns at the tokens.
+template <int kMaskOff>
+__global__ void CausalMean(const float* x, int tokens, float* y) {
+  const int t = static_cast<int>(blockIdx.x);
+  float sum = 0.0F;
+  for (int i = static_cast<int>(threadIdx.x); i < tokens; i += 32) {
+    if (i <= t + kMaskOff) sum += x[i];
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, lanes);
+  if (threadIdx.x == 0) y[t] = sum / static_cast<float>(t + 1);
+}
+
+__global__ inline void Throws() {
+  if (threadIdx.x == 7) throw std::runtime_error("no such thing on a GPU");
+  __syncthreads();
+}
+__global__ inline void Nothing() {}
+__global__ inline void Launches() { Launch(&Nothing, dim3(1), dim3(32), 0, nullptr); }
+inline int Deeper(volatile const int* depth) {
+  volatile int more[2] = {depth[0] + 1, 0};
+  return more[0] > (1 << 24) ? 0 : Deeper(more) + more[1];
+}
+__global__ inline void Recurses() {
+  const int start = 0;
+  Deeper(&start);
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_TESTS_CUDA_BROKEN_KERNELS_CUH_
