@@ -20,7 +20,7 @@ struct GpuLimits {
 
 // The core of one layer on a GPU: Mixer's counterpart (model/mixers/mixer.h), with the same state,
 // byte for byte. Calls queue work and return. Immutable and thread-safe; calls at the same time
-// need different slots and workspaces. Errors: INTERNAL, with CUDA's text.
+// need different slots and workspaces. Errors: INTERNAL names the operator and CUDA's error.
 class GpuMixer {
  public:
   virtual ~GpuMixer() = default;
@@ -53,7 +53,8 @@ class GpuMixer {
                               kernels::cuda::Stream stream) const = 0;
 };
 
-// As MakeMixer; the tables are copied to `device`. `tables` are on the CPU.
+// As MakeMixer; the tables are copied to `device`. `tables` are on the CPU. Throws LibTorch's
+// exceptions (GpuQueue::Run catches them) when the device has no memory.
 absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config, int64_t hid,
                                                        const MixerTables& tables,
                                                        const MixerOptions& options,

@@ -1,0 +1,65 @@
+#include "model/gpu/gpu_linear.h"
+
+#include "ATen/Context.h"
+#include "ATen/ops/isfinite.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/zeros.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/gpu/device_tensor.h"
+
+namespace aft {
+
+using kernels::cuda::Number;
+
+absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& tensor,
+                                    Number format, at::Device device) {
+  const at::Tensor converted = tensor.to(ScalarTypeOf(format));
+  if (format == Number::kFp16 && !at::isfinite(converted).all().item<bool>()) {
+    return absl::DataLossError(absl::StrCat(name, " holds a number that fp16 cannot"));
+  }
+  return converted.to(device);
+}
+
+absl::StatusOr<GpuLinear> GpuLinear::Create(const std::string& name, const at::Tensor& weight,
+                                            const at::Tensor& bias, Number format,
+                                            at::Device device) {
+  if (!bias.defined()) {
+    AFT_ASSIGN_OR_RETURN(const at::Tensor converted, ToFormat(name, weight, format, device));
+    return GpuLinear(converted);
+  }
+  const int64_t in = weight.size(1);
+  const at::Tensor wide = at::zeros({weight.size(0), in + kBiasColumns}, at::kFloat);
+  wide.narrow(1, 0, in).copy_(weight);
+  at::Tensor rest = bias;
+  constexpr int64_t kParts = 3;
+  for (int64_t part = 0; part < kParts; ++part) {
+    const at::Tensor rounded = rest.to(ScalarTypeOf(format)).to(at::kFloat);
+    wide.select(1, in + part).copy_(rounded);
+    rest = rest.sub(rounded);
+  }
+  AFT_ASSIGN_OR_RETURN(const at::Tensor converted, ToFormat(name, wide, format, device));
+  return GpuLinear(converted);
+}
+
+void GpuLinear::Forward(const at::Tensor& x, at::Tensor y) const {
+  const at::Tensor transposed = weight_.t();
+  if (x.scalar_type() == y.scalar_type()) {
+    at::mm_out(y, x, transposed);
+  } else if (x.is_cuda()) {
+    at::mm_out(y, x, transposed, y.scalar_type());
+  } else {
+    // LibTorch writes wider sums on CUDA alone. Where a test runs the network on the CPU:
+    y.copy_(at::mm(x.to(y.scalar_type()), transposed.to(y.scalar_type())));
+  }
+}
+
+void UseExactProducts() {
+  at::Context& context = at::globalContext();
+  context.setFloat32MatmulPrecision("highest");
+  context.setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+  context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+}
+
+}  // namespace aft

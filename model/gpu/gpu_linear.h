@@ -1,0 +1,55 @@
+#ifndef AFT_MODEL_GPU_GPU_LINEAR_H_
+#define AFT_MODEL_GPU_GPU_LINEAR_H_
+
+#include <cstdint>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "model/kernels/cuda/types.h"
+
+namespace aft {
+
+// A product with a bias takes it as further columns of the weight, in three parts whose sum has
+// fp32's digits whatever the weights' format, against ones in x: no pass of its own over y, and the
+// rows' alignment stays.
+inline constexpr int64_t kBiasColumns = 8;
+
+// y = x W^T + b through LibTorch (cuBLAS). Immutable and thread-safe; throws LibTorch's exceptions.
+class GpuLinear {
+ public:
+  GpuLinear() = default;
+
+  // weight [out, in] on the device, in the format of the products.
+  explicit GpuLinear(const at::Tensor& weight) : weight_(weight) {}
+
+  // weight [out, in] and bias [out] on the CPU, fp32. DATA_LOSS names `name` when the format cannot
+  // hold the weights.
+  static absl::StatusOr<GpuLinear> Create(const std::string& name, const at::Tensor& weight,
+                                          const at::Tensor& bias, kernels::cuda::Number format,
+                                          at::Device device);
+
+  // Columns of x: in, and kBiasColumns of ones when there is a bias.
+  int64_t columns() const { return weight_.size(1); }
+
+  int64_t weight_bytes() const { return static_cast<int64_t>(weight_.nbytes()); }
+
+  // x [rows, columns()] in the weights' format, rows may be apart -> y [rows, out], dense, in that
+  // format or fp32.
+  void Forward(const at::Tensor& x, at::Tensor y) const;
+
+ private:
+  at::Tensor weight_;
+};
+
+// `tensor` [..] on the CPU in `format`, on the device. DATA_LOSS names it when a number is too
+// large for the format.
+absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& tensor,
+                                    kernels::cuda::Number format, at::Device device);
+
+// Makes fp32 products of this process fp32 (never TF32), and the sums of 16-bit products too.
+void UseExactProducts();
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_LINEAR_H_
