@@ -27,3 +27,7 @@ endif()
 if(AFT_BENCH)
   find_package(benchmark 1.7 CONFIG REQUIRED)
 endif()
+
+if(AFT_STATIC)
+  include(StaticLibraries)
+endif()
