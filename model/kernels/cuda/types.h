@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+struct CUstream_st;  // CUDA's
+
 // What the CUDA kernels' interfaces share. Torch-free and free of CUDA's headers.
 //
 // Every function below model/kernels/cuda: pointers are to device memory unless said otherwise;
@@ -11,7 +13,7 @@
 // decides the shape of a launch (counts, widths) is in host arguments.
 namespace aft::kernels::cuda {
 
-using Stream = struct CUstream_st*;  // cudaStream_t
+using Stream = CUstream_st*;  // cudaStream_t
 
 // Storage of a matrix's numbers; arithmetic is fp32.
 enum class Number { kFp32, kBf16, kFp16 };
