@@ -1,0 +1,72 @@
+#include "tests/support/cuda_on_cpu/host_queue.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "c10/core/InferenceMode.h"
+#include "c10/util/Exception.h"
+#include "model/runtime/torch_guard.h"
+
+namespace aft {
+namespace {
+
+class HostEvent final : public GpuEvent {
+ public:
+  absl::Status Record() override {
+    at_ = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  }
+  absl::Status Wait() override { return absl::OkStatus(); }
+  double SecondsSince(const GpuEvent& earlier) const override {
+    const auto& other = static_cast<const HostEvent&>(earlier);
+    return std::chrono::duration<double>(at_ - other.at_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point at_;
+};
+
+class HostGraph final : public GpuGraph {
+ public:
+  HostGraph(HostQueue* queue, std::function<absl::Status()> work)
+      : queue_(queue), work_(std::move(work)) {}
+  absl::Status Launch() override { return queue_->Run(work_); }
+
+ private:
+  HostQueue* const queue_;
+  const std::function<absl::Status()> work_;
+};
+
+}  // namespace
+
+absl::Status HostQueue::Run(absl::FunctionRef<absl::Status()> work) {
+  return GuardTorch([&]() -> absl::Status {
+    const c10::InferenceMode inference;
+    try {
+      return work();
+    } catch (const c10::OutOfMemoryError& error) {
+      return absl::ResourceExhaustedError(error.what());
+    }
+  });
+}
+
+absl::StatusOr<at::Tensor> HostQueue::HostBuffer(int64_t bytes) {
+  return at::empty({bytes}, at::kByte);
+}
+
+absl::Status HostQueue::Copy(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<GpuEvent>> HostQueue::MakeEvent() {
+  return std::make_unique<HostEvent>();
+}
+
+absl::StatusOr<std::unique_ptr<GpuGraph>> HostQueue::Capture(std::function<absl::Status()> work) {
+  return std::make_unique<HostGraph>(this, std::move(work));
+}
+
+}  // namespace aft

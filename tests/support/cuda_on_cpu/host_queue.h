@@ -1,0 +1,41 @@
+#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_HOST_QUEUE_H_
+#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_HOST_QUEUE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "model/gpu/gpu_queue.h"
+
+namespace aft {
+
+// A GpuQueue without a GPU: tensors are the CPU's, kernels are those of aft::cuda_kernels_on_cpu,
+// and all work is done when it is queued. A graph keeps the work that it was made from and does it
+// again; events are clocks.
+class HostQueue final : public GpuQueue {
+ public:
+  static constexpr int64_t kTotalBytes = int64_t{1} << 30;
+
+  // A device on which `free_bytes` are free, whatever is allocated.
+  explicit HostQueue(int64_t free_bytes = kTotalBytes) : free_bytes_(free_bytes) {}
+
+  at::Device device() const override { return at::kCPU; }
+  kernels::cuda::Stream stream() const override { return nullptr; }
+  std::string name() const override { return "cuda:0 (a test's CPU)"; }
+  int64_t free_bytes() const override { return free_bytes_; }
+  int64_t total_bytes() const override { return kTotalBytes; }
+  absl::Status Run(absl::FunctionRef<absl::Status()> work) override;
+  absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override;
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override;
+  absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) override;
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+ private:
+  const int64_t free_bytes_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_HOST_QUEUE_H_
