@@ -14,6 +14,9 @@ struct GpuStepShape {
   int64_t chunks = 0;   // rows of several
   int64_t tokens = 0;   // of all rows
   int64_t outputs = 0;  // positions to sample or to score
+
+  // Rows of one token each, all with an output.
+  static GpuStepShape Decode(int64_t rows) { return {rows, 0, rows, rows}; }
 };
 
 // A step's arrays, one behind the other in one block, so that one copy carries all of them. The

@@ -1,0 +1,72 @@
+#ifndef AFT_MODEL_GPU_GPU_ENCODER_RUNNER_H_
+#define AFT_MODEL_GPU_GPU_ENCODER_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/gpu/gpu_encoder.h"
+#include "model/gpu/gpu_queue.h"
+#include "model/runtime/encoder_runner.h"
+#include "model/runtime/text_rules.h"
+
+namespace aft {
+
+// Runs an encoder on a GPU: all texts of a call together, laid one after the other without padding.
+// Everything but the vectors that it returns is allocated by Create. A failing device makes the
+// call fail with INTERNAL.
+class GpuEncoderRunner final : public EncoderRunner {
+ public:
+  struct Options {
+    int64_t max_batch_rows = 32;      // >= 1
+    int64_t max_batch_tokens = 4096;  // >= max_batch_rows
+    std::string weight_format = "fp32";
+  };
+
+  // Allocates and warms up. `encoder` was made for `queue` and for batches of this size.
+  // RESOURCE_EXHAUSTED says what needs how much.
+  static absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> Create(
+      std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder, const Options& options);
+  ~GpuEncoderRunner() override;  // waits for the device
+
+  const ModelInfo& info() const override { return info_; }
+  const DeviceStats* device_stats() const override { return &stats_; }
+  int64_t width() const override { return encoder_->config().d_model; }
+  int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
+  int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
+
+  // A text's vectors do not depend on the others beyond what LibTorch's matrix products leave to
+  // the number of tokens: rounding.
+  absl::StatusOr<std::vector<TokenVectors>> Encode(
+      const std::vector<std::vector<TokenId>>& sequences) override;
+
+ private:
+  // The arrays of a batch, one behind the other in one block.
+  struct Input;
+
+  GpuEncoderRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder,
+                   const Options& options);
+
+  absl::Status Allocate();
+  absl::Status WarmUp();
+  absl::Status Compute(const std::vector<std::vector<TokenId>>& sequences, int64_t tokens);
+
+  const TextLimits limits_;
+  const std::unique_ptr<GpuQueue> queue_;
+  const std::unique_ptr<GpuEncoder> encoder_;
+  ModelInfo info_;
+  DeviceStats stats_;
+  at::Tensor input_;         // on the device
+  at::Tensor host_input_;    // pinned
+  at::Tensor host_vectors_;  // pinned, [max_batch_tokens, width()]
+  std::unique_ptr<GpuEvent> begin_;
+  std::unique_ptr<GpuEvent> end_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_ENCODER_RUNNER_H_

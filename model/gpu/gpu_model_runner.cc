@@ -1,0 +1,373 @@
+#include "model/gpu/gpu_model_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "model/gpu/gpu_trunk.h"  // CheckFits
+#include "model/gpu/kernel_status.h"
+#include "model/runtime/model_info.h"
+
+namespace aft {
+namespace {
+
+using kernels::cuda::SlotSampling;
+
+// The device's memory is read every so many steps: nothing of ours changes it.
+constexpr uint64_t kStepsPerMemoryReading = 1024;
+
+int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Left free for what libraries take by themselves: matrix products' workspaces, graphs, modules.
+int64_t Reserve(int64_t total_bytes) {
+  return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
+}
+
+std::string Mebibytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+SlotSampling ForDevice(const SamplingParams& params) {
+  SlotSampling sampling;
+  sampling.temperature = params.temperature;
+  sampling.top_p = params.top_p;
+  sampling.min_p = params.min_p;
+  sampling.repetition_penalty = params.repetition_penalty;
+  sampling.presence_penalty = params.presence_penalty;
+  sampling.frequency_penalty = params.frequency_penalty;
+  sampling.top_k = params.top_k;
+  sampling.top_logprobs = DeviceTopLogprobs(params);
+  sampling.seed = params.seed;
+  sampling.sequence = params.sequence;
+  return sampling;
+}
+
+absl::Status StepFailed(const absl::Status& status) {
+  return absl::InternalError(absl::StrCat("step on the GPU: ", status.message()));
+}
+
+}  // namespace
+
+std::vector<int64_t> GpuModelRunner::Buckets(int32_t slots) {
+  // Doubling to 64, then about 32 more at most: padding costs little beside a graph's memory.
+  const int64_t stride = RoundUp(std::max(slots / 32, 1), 64);
+  std::vector<int64_t> buckets;
+  for (int64_t rows = 1; rows < slots; rows = rows < 64 ? 2 * rows : RoundUp(rows + 1, stride)) {
+    buckets.push_back(rows);
+  }
+  buckets.push_back(slots);
+  return buckets;
+}
+
+absl::StatusOr<std::unique_ptr<GpuModelRunner>> GpuModelRunner::Create(
+    std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder, const Options& options) {
+  AFT_CHECK(options.slots >= 1 && options.max_step_tokens >= options.slots);
+  std::unique_ptr<GpuModelRunner> runner(
+      new GpuModelRunner(std::move(queue), std::move(decoder), options));
+  AFT_RETURN_IF_ERROR(runner->CheckMemory());
+  AFT_RETURN_IF_ERROR(runner->Allocate());
+  AFT_RETURN_IF_ERROR(runner->WarmUp());
+  return runner;
+}
+
+GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder,
+                               const Options& options)
+    : options_(options),
+      queue_(std::move(queue)),
+      decoder_(std::move(decoder)),
+      info_(MakeModelInfo(decoder_->config(), decoder_->weight_bytes(), options.weight_format,
+                          queue_->name())),
+      sequences_({.slots = options.slots,
+                  .max_step_tokens = options.max_step_tokens,
+                  .vocab_size = decoder_->config().vocab_size,
+                  .max_seq_len = decoder_->config().max_seq_len}),
+      ages_(options.slots, decoder_->lookahead_rows()),
+      news_(static_cast<size_t>(options.slots), News::kNone) {
+  AddStateInfo(decoder_->state_specs(), &info_);
+}
+
+GpuModelRunner::~GpuModelRunner() { queue_->Synchronize().IgnoreError(); }
+
+GpuStepShape GpuModelRunner::LargestShape() const {
+  // More than any step has: its rows are decode rows or chunks.
+  return {options_.slots, options_.slots, options_.max_step_tokens, options_.max_step_tokens};
+}
+
+int64_t GpuModelRunner::LookaheadFloats() const {
+  return decoder_->lookahead_rows() == 0 ? 0
+                                         : static_cast<int64_t>(decoder_->state_specs().size()) *
+                                               options_.slots * decoder_->lookahead_floats();
+}
+
+// The decoder has taken what it needs; this is all the rest.
+absl::Status GpuModelRunner::CheckMemory() const {
+  const int64_t slots = options_.slots;
+  const std::string length = info_.state_bytes_per_token > 0
+                                 ? absl::StrCat(" (", info_.max_seq_len, " tokens, max_seq_len)")
+                                 : "";
+  const int64_t sampling = info_.vocab_size * int64_t{sizeof(TokenCount)} + sizeof(SlotSampling);
+  const absl::Status status = CheckFits(
+      {{absl::StrCat("states of ", slots, " slots of ", Mebibytes(info_.state_bytes), length),
+        slots * info_.state_bytes},
+       {"look-ahead", LookaheadFloats() * int64_t{sizeof(float)}},
+       {"token counts", slots * sampling},
+       {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
+        GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(options_.max_step_tokens)},
+       {"kept for libraries", Reserve(queue_->total_bytes())}},
+      *queue_);
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), "; beside ", Mebibytes(info_.weight_bytes), " of weights and ",
+                   Mebibytes(decoder_->workspace_bytes()), " of workspace, which are there"));
+}
+
+absl::Status GpuModelRunner::Allocate() {
+  AFT_ASSIGN_OR_RETURN(states_,
+                       GpuStatePool::Create(decoder_->state_specs(), options_.slots, queue_.get()));
+  const GpuStepShape largest = LargestShape();
+  const int64_t slots = options_.slots;
+  const int64_t params_bytes = slots * static_cast<int64_t>(sizeof(SlotSampling));
+  AFT_RETURN_IF_ERROR(queue_->Run([&] {
+    const auto on_device = [&](int64_t count, at::ScalarType type) {
+      return at::zeros({count}, at::TensorOptions(type).device(queue_->device()));
+    };
+    lookahead_ = on_device(LookaheadFloats(), at::kFloat);
+    params_ = on_device(params_bytes, at::kByte);
+    counts_ = on_device(slots * info_.vocab_size, at::kShort);
+    last_sampled_ = on_device(slots, at::kInt);
+    input_ = on_device(GpuStepInput::Bytes(largest), at::kByte);
+    output_ = on_device(GpuStepOutput::Bytes(largest.outputs), at::kByte);
+    return absl::OkStatus();
+  }));
+  AFT_ASSIGN_OR_RETURN(host_params_, queue_->HostBuffer(params_bytes));
+  for (Flight& flight : flights_) {
+    AFT_ASSIGN_OR_RETURN(flight.input, queue_->HostBuffer(GpuStepInput::Bytes(largest)));
+    AFT_ASSIGN_OR_RETURN(flight.output, queue_->HostBuffer(GpuStepOutput::Bytes(largest.outputs)));
+    AFT_ASSIGN_OR_RETURN(flight.begin, queue_->MakeEvent());
+    AFT_ASSIGN_OR_RETURN(flight.end, queue_->MakeEvent());
+  }
+  for (const int64_t rows : Buckets(options_.slots)) buckets_.push_back({rows, nullptr});
+  return absl::OkStatus();
+}
+
+kernels::cuda::SamplerSlots GpuModelRunner::sampler_slots() const {
+  kernels::cuda::SamplerSlots slots;
+  slots.vocab_size = info_.vocab_size;
+  if (!params_.defined()) return slots;  // only sizes are asked for
+  slots.params = static_cast<const SlotSampling*>(params_.data_ptr());
+  slots.counts = static_cast<TokenCount*>(counts_.data_ptr());
+  slots.last_sampled = static_cast<int32_t*>(last_sampled_.data_ptr());
+  return slots;
+}
+
+void GpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
+  sequences_.Bind(slot, params);
+  ages_.Forget(slot);
+  news_[static_cast<size_t>(slot)] = News::kParamsAndNoCounts;
+}
+
+void GpuModelRunner::ForkSlot(int32_t from, int32_t to) {
+  sequences_.Fork(from, to);
+  ages_.Forget(to);
+  const bool no_counts = news_[static_cast<size_t>(from)] == News::kParamsAndNoCounts;
+  news_[static_cast<size_t>(to)] = no_counts ? News::kParamsAndNoCounts : News::kParams;
+  const absl::Status status = queue_->Run([&] {
+    AFT_RETURN_IF_ERROR(states_.CopySlot(from, to, sequences_.sequence(from).next_position));
+    if (no_counts) return absl::OkStatus();
+    return KernelStatus(kernels::cuda::CopyCounts(sampler_slots(), from, to, queue_->stream()),
+                        "CopyCounts");
+  });
+  // Nothing continues a slot that is empty: its next step is refused.
+  if (!status.ok()) BindSlot(to, sequences_.sequence(from).params);
+}
+
+std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
+  const SequenceRecord& record = sequences_.sequence(slot);
+  const SlotLayout& layout = states_.layout();
+  std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout.fingerprint(), record,
+                                       layout.UsedBytes(record.next_position));
+  const absl::Status status =
+      states_.WriteSlot(slot, record.next_position, snapshot.data() + SnapshotHeaderBytes());
+  if (!status.ok()) return "";
+  SealSnapshot(&snapshot);
+  return snapshot;
+}
+
+absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
+  const SlotLayout& layout = states_.layout();
+  AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
+                       OpenSnapshot(snapshot, decoder_->fingerprint(), layout.fingerprint()));
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened.record));
+  const int64_t position = opened.record.next_position;
+  if (layout.UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
+    return absl::InvalidArgumentError("snapshot: the state has another size");
+  }
+  BindSlot(slot, opened.record.params);
+  AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
+  sequences_.Restore(slot, opened.record);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& input) {
+  if (submitted_ - collected_ == kFlights) {
+    return absl::FailedPreconditionError("two steps before are not collected");
+  }
+  AFT_RETURN_IF_ERROR(sequences_.Check(input));
+  Flight& flight = flights_[(submitted_ + 1) % kFlights];
+  GpuStepPlan& plan = flight.plan;
+  plan.Measure(input);
+  if (plan.shape().chunks == 0 && plan.shape().decode > 0) {
+    plan.Pad(BucketOf(plan.shape().decode).rows);
+  }
+  plan.Fill(input, &sequences_, &ages_, flight.input.data_ptr());
+  sequences_.Advance(input);
+  const absl::Status status = queue_->Run([&] { return Enqueue(input, &flight); });
+  if (!status.ok()) {
+    queue_->Synchronize().IgnoreError();  // what was queued reads the flight's arrays
+    return StepFailed(status);
+  }
+  return ++submitted_;
+}
+
+GpuModelRunner::Bucket& GpuModelRunner::BucketOf(int64_t rows) {
+  return *std::lower_bound(buckets_.begin(), buckets_.end(), rows,
+                           [](const Bucket& bucket, int64_t n) { return bucket.rows < n; });
+}
+
+absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
+  const GpuStepPlan& plan = flight->plan;
+  const GpuStepShape& shape = plan.shape();
+  flight->graph = false;
+  for (const StepRow& row : input.rows) AFT_RETURN_IF_ERROR(SendNews(row.slot));
+  AFT_RETURN_IF_ERROR(flight->begin->Record());
+  if (shape.tokens > 0) {
+    AFT_RETURN_IF_ERROR(
+        queue_->Copy(input_.data_ptr(), flight->input.data_ptr(), GpuStepInput::Bytes(shape)));
+    if (plan.marks_seen()) {
+      const GpuStepInput in(shape, input_.data_ptr());
+      AFT_RETURN_IF_ERROR(
+          KernelStatus(kernels::cuda::MarkSeen(sampler_slots(), in.tokens, in.token_slots,
+                                               shape.tokens, queue_->stream()),
+                       "MarkSeen"));
+    }
+    GpuGraph* const graph = shape.chunks == 0 ? BucketOf(shape.decode).graph.get() : nullptr;
+    flight->graph = graph != nullptr;
+    AFT_RETURN_IF_ERROR(graph != nullptr ? graph->Launch() : Compute(shape, plan.longest()));
+    if (shape.outputs > 0) {
+      const GpuStepOutput out(shape.outputs, output_.data_ptr());
+      AFT_RETURN_IF_ERROR(queue_->Copy(flight->output.data_ptr(), output_.data_ptr(),
+                                       plan.wants_top() ? out.bytes : out.bytes_without_top));
+    }
+  }
+  return flight->end->Record();
+}
+
+absl::Status GpuModelRunner::SendNews(int32_t slot) {
+  News& news = news_[static_cast<size_t>(slot)];
+  if (news == News::kNone) return absl::OkStatus();
+  // Nobody else reads or writes this place: steps that name a slot are collected before it changes.
+  SlotSampling* const from = static_cast<SlotSampling*>(host_params_.data_ptr()) + slot;
+  *from = ForDevice(sequences_.sequence(slot).params);
+  AFT_RETURN_IF_ERROR(queue_->Copy(static_cast<SlotSampling*>(params_.data_ptr()) + slot, from,
+                                   sizeof(SlotSampling)));
+  if (news == News::kParamsAndNoCounts) {
+    AFT_RETURN_IF_ERROR(KernelStatus(
+        kernels::cuda::ClearCounts(sampler_slots(), slot, queue_->stream()), "ClearCounts"));
+  }
+  news = News::kNone;
+  return absl::OkStatus();
+}
+
+absl::Status GpuModelRunner::Compute(const GpuStepShape& shape, int64_t longest) {
+  const GpuStepInput in(shape, input_.data_ptr());
+  const GpuStepOutput out(shape.outputs, output_.data_ptr());
+  const kernels::cuda::SamplerSlots sampler = sampler_slots();
+  AFT_RETURN_IF_ERROR(decoder_->Forward(
+      in.Batch(shape, longest, sampler.last_sampled), states_.layers(),
+      decoder_->lookahead_rows() > 0 ? lookahead_.data_ptr<float>() : nullptr, options_.slots));
+  for (int64_t first = 0; first < shape.outputs; first += decoder_->max_logit_rows()) {
+    const int64_t count = std::min(decoder_->max_logit_rows(), shape.outputs - first);
+    AFT_ASSIGN_OR_RETURN(const float* logits, decoder_->Logits(first, count));
+    const kernels::cuda::SampleRows rows = {count, in.output_slot + first, in.output_index + first,
+                                            in.target + first};
+    AFT_RETURN_IF_ERROR(KernelStatus(kernels::cuda::Sample(sampler, rows, logits, info_.vocab_size,
+                                                           out.Out(first), queue_->stream()),
+                                     "Sample"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
+  if (collected_ == submitted_ || ticket != collected_ + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", ticket, " is not the next to collect"));
+  }
+  Flight& flight = flights_[ticket % kFlights];
+  ++collected_;
+  if (const absl::Status status = flight.end->Wait(); !status.ok()) return StepFailed(status);
+  stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
+  ++(flight.graph ? stats_.graph_steps : stats_.eager_steps);
+  if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
+  return flight.plan.Read(flight.output.data_ptr());
+}
+
+void GpuModelRunner::ReadMemory() {
+  stats_.memory_total = queue_->total_bytes();
+  stats_.memory_used = stats_.memory_total - queue_->free_bytes();
+}
+
+absl::Status GpuModelRunner::RunOnce(const StepInput& input) {
+  AFT_ASSIGN_OR_RETURN(const Ticket ticket, Submit(input));
+  return Collect(ticket).status();
+}
+
+// Everything that a step can ask of LibTorch is asked once, at the largest sizes, so that no
+// request pays for it, and the memory that it takes is taken now.
+absl::Status GpuModelRunner::WarmUp() {
+  const int64_t tokens = options_.max_step_tokens;
+  const int64_t longest = info_.max_seq_len > 0 ? std::min(tokens, info_.max_seq_len) : tokens;
+  for (const int64_t length : {longest, std::max<int64_t>(tokens / options_.slots, 1)}) {
+    StepInput step;
+    const int64_t rows = std::min<int64_t>(tokens / length, options_.slots);
+    for (int32_t slot = 0; slot < rows; ++slot) {
+      const std::vector<TokenId> text(static_cast<size_t>(length), 0);
+      step.rows.push_back({slot, 0, text, RowOutput::kScore, text});
+    }
+    AFT_RETURN_IF_ERROR(RunOnce(step));
+  }
+  for (Bucket& bucket : buckets_) AFT_RETURN_IF_ERROR(Record(&bucket));
+  StepInput step;
+  for (int32_t slot = 0; slot < slots(); ++slot) {
+    step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
+  }
+  AFT_RETURN_IF_ERROR(RunOnce(step));
+  for (int32_t slot = 0; slot < slots(); ++slot) BindSlot(slot, SamplingParams());
+  stats_ = {};
+  ReadMemory();
+  return absl::OkStatus();
+}
+
+// With padding rows only: no state is touched.
+absl::Status GpuModelRunner::Record(Bucket* bucket) {
+  Flight& flight = flights_[0];
+  flight.plan.Measure({});
+  flight.plan.Pad(bucket->rows);
+  flight.plan.Fill({}, &sequences_, &ages_, flight.input.data_ptr());
+  const GpuStepShape shape = flight.plan.shape();
+  AFT_RETURN_IF_ERROR(
+      queue_->Copy(input_.data_ptr(), flight.input.data_ptr(), GpuStepInput::Bytes(shape)));
+  const auto work = [this, shape] { return Compute(shape, 1); };
+  AFT_RETURN_IF_ERROR(queue_->Run(work));
+  AFT_RETURN_IF_ERROR(queue_->Synchronize());
+  if (!options_.graphs) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(bucket->graph, queue_->Capture(work));
+  return absl::OkStatus();
+}
+
+}  // namespace aft

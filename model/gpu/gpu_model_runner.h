@@ -1,0 +1,138 @@
+#ifndef AFT_MODEL_GPU_GPU_MODEL_RUNNER_H_
+#define AFT_MODEL_GPU_GPU_MODEL_RUNNER_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/gpu/gpu_decoder.h"
+#include "model/gpu/gpu_queue.h"
+#include "model/gpu/gpu_state_pool.h"
+#include "model/gpu/gpu_step.h"
+#include "model/gpu/gpu_step_plan.h"
+#include "model/kernels/cuda/sampler.h"
+#include "model/runtime/model_runner.h"
+#include "model/runtime/step_rules.h"
+
+namespace aft {
+
+// Runs a decoder on a GPU. Submit queues a step and returns: one copy of its arrays to the device,
+// one launch (a recorded graph when all rows have one token; prompt chunks go operator by
+// operator), one copy of what it sampled back. Two steps may be in flight: the device begins the
+// second while the host reads the first. Logits stay on the device.
+//
+// Steps of single tokens are padded to the next of buckets(), so that few graphs serve all. A
+// sequence's tokens do not depend on its neighbours beyond what LibTorch's matrix products leave to
+// the number of rows: rounding.
+//
+// Everything is allocated by Create. Where the device fails later, the step says so (INTERNAL);
+// SnapshotSlot gives an empty string, which no RestoreSlot accepts.
+class GpuModelRunner final : public ModelRunner {
+ public:
+  struct Options {
+    int32_t slots = 64;             // >= 1
+    int64_t max_step_tokens = 256;  // >= slots
+    std::string weight_format = "fp32";
+    bool graphs = true;  // false: tests compare with steps that are queued operator by operator
+  };
+
+  // Allocates, warms up and records the graphs. `decoder` was made for `queue` and for steps of
+  // this size. RESOURCE_EXHAUSTED says what needs how much.
+  static absl::StatusOr<std::unique_ptr<GpuModelRunner>> Create(std::unique_ptr<GpuQueue> queue,
+                                                                std::unique_ptr<GpuDecoder> decoder,
+                                                                const Options& options);
+  ~GpuModelRunner() override;  // waits for the device
+
+  const ModelInfo& info() const override { return info_; }
+  const DeviceStats* device_stats() const override { return &stats_; }
+  int32_t slots() const override { return options_.slots; }
+  int64_t max_step_tokens() const override { return options_.max_step_tokens; }
+  void BindSlot(int32_t slot, const SamplingParams& params) override;
+  void ForkSlot(int32_t from, int32_t to) override;
+  std::string SnapshotSlot(int32_t slot) const override;
+  absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  int max_steps_in_flight() const override { return kFlights; }
+  absl::StatusOr<Ticket> Submit(const StepInput& input) override;
+  absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
+
+  // Rows of the graphs, ascending; the last is slots().
+  static std::vector<int64_t> Buckets(int32_t slots);
+
+ private:
+  static constexpr int kFlights = 2;
+
+  // What the device does not know yet of a slot.
+  enum class News : uint8_t { kNone, kParams, kParamsAndNoCounts };
+
+  // A step between Submit and Collect.
+  struct Flight {
+    GpuStepPlan plan;
+    at::Tensor input;   // pinned, GpuStepInput
+    at::Tensor output;  // pinned, GpuStepOutput
+    std::unique_ptr<GpuEvent> begin;
+    std::unique_ptr<GpuEvent> end;
+    bool graph = false;
+  };
+
+  // Steps of this many single tokens.
+  struct Bucket {
+    int64_t rows = 0;
+    std::unique_ptr<GpuGraph> graph;  // null: Options::graphs is off
+  };
+
+  GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder,
+                 const Options& options);
+
+  // Sizes of what Allocate makes.
+  GpuStepShape LargestShape() const;
+  int64_t LookaheadFloats() const;
+
+  absl::Status CheckMemory() const;
+  absl::Status Allocate();
+  absl::Status WarmUp();
+  absl::Status RunOnce(const StepInput& input);
+  absl::Status Record(Bucket* bucket);
+
+  // Queue work; inside GpuQueue::Run.
+  absl::Status Enqueue(const StepInput& input, Flight* flight);
+  absl::Status SendNews(int32_t slot);
+  absl::Status Compute(const GpuStepShape& shape, int64_t longest);
+
+  Bucket& BucketOf(int64_t rows);
+  void ReadMemory();
+  kernels::cuda::SamplerSlots sampler_slots() const;
+
+  const Options options_;
+  const std::unique_ptr<GpuQueue> queue_;
+  const std::unique_ptr<GpuDecoder> decoder_;
+  ModelInfo info_;
+  DeviceStats stats_;
+  StepRules sequences_;
+  LookaheadAges ages_;
+  std::vector<News> news_;  // of each slot
+
+  // On the device.
+  GpuStatePool states_;
+  at::Tensor lookahead_;     // [layers, slots, lookahead_floats]
+  at::Tensor params_;        // [slots] SlotSampling
+  at::Tensor counts_;        // [slots, vocab_size]
+  at::Tensor last_sampled_;  // [slots]
+  at::Tensor input_;         // GpuStepInput
+  at::Tensor output_;        // GpuStepOutput
+
+  at::Tensor host_params_;  // pinned copy of params_
+  std::vector<Bucket> buckets_;
+  std::array<Flight, kFlights> flights_;
+  Ticket submitted_ = 0;
+  Ticket collected_ = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_MODEL_RUNNER_H_

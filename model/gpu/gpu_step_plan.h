@@ -1,0 +1,76 @@
+#ifndef AFT_MODEL_GPU_GPU_STEP_PLAN_H_
+#define AFT_MODEL_GPU_GPU_STEP_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "model/gpu/gpu_step.h"
+#include "model/runtime/model_runner.h"
+#include "model/runtime/step_rules.h"
+
+namespace aft {
+
+// Which slots' look-ahead sums (kernels::cuda::AftLookahead) are good for how long. The host knows
+// all of it: sums are made at one position and serve the `rows` positions from there on.
+class LookaheadAges {
+ public:
+  LookaheadAges(int32_t slots, int64_t rows)
+      : rows_(rows), made_at_(static_cast<size_t>(slots), -1) {}
+
+  // The age (StepRows::age) of a single token at `position`, which the caller is about to queue.
+  int32_t Step(int32_t slot, int64_t position);
+  // The slot's state changes by other means.
+  void Forget(int32_t slot) { made_at_[static_cast<size_t>(slot)] = -1; }
+
+ private:
+  const int64_t rows_;            // 0: there is no look-ahead
+  std::vector<int64_t> made_at_;  // of each slot; -1: no sums
+};
+
+// One step on the host's side: its rows as a device takes them, single tokens first, and what
+// becomes of the device's answer. Reused from step to step without allocating, but for the result.
+class GpuStepPlan {
+ public:
+  // Where the arrays lie. REQUIRES: StepRules::Check.
+  void Measure(const StepInput& input);
+  // Adds padding rows: the step becomes one of `rows` single tokens, each with an output. REQUIRES:
+  // Measure; no chunks; rows >= shape().decode.
+  void Pad(int64_t rows) { shape_ = GpuStepShape::Decode(rows); }
+
+  const GpuStepShape& shape() const { return shape_; }
+  int64_t longest() const { return longest_; }     // tokens of the longest row
+  bool marks_seen() const { return marks_seen_; }  // some tokens are not the model's own
+  bool wants_top() const { return wants_top_; }    // alternatives too; after Fill
+
+  // Writes the arrays to `block`, and counts what the sequences will have sampled.
+  void Fill(const StepInput& input, StepRules* sequences, LookaheadAges* ages, void* block);
+
+  // What the device wrote to `block`, in the order of the rows of the input that was given to Fill.
+  StepOutput Read(void* block);
+
+ private:
+  // One output that somebody waits for.
+  struct Wanted {
+    int64_t output;
+    TokenId target;       // kNoToken: sampled
+    int32_t top;          // alternatives; -1: not even the log-probability
+    SampledToken* token;  // in result_
+  };
+
+  void FillPadding(int64_t first, GpuStepInput* in) const;
+  void MakeRoom(const StepInput& input);
+
+  GpuStepShape shape_;
+  int64_t longest_ = 0;
+  bool marks_seen_ = false;
+  bool wants_top_ = false;
+  std::vector<Wanted> wanted_;
+  StepOutput result_;
+};
+
+// Alternatives that a device reports for these parameters: at most kMaxTopLogprobs.
+int32_t DeviceTopLogprobs(const SamplingParams& params);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_STEP_PLAN_H_
