@@ -189,6 +189,11 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __saturatef(float x) { return std::fmin(std::fmax(x, 0.0F), 1.0F); }
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double angle = std::remainder(x, 2.0) * 3.14159265358979324;
+  *sine = std::sin(angle);
+  *cosine = std::cos(angle);
+}
 inline int __float2int_rn(float x) { return static_cast<int>(std::lrint(x)); }
 inline int __float2int_rd(float x) { return static_cast<int>(std::floor(x)); }
 inline int __float2int_rz(float x) { return static_cast<int>(x); }

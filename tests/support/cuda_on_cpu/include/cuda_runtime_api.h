@@ -14,6 +14,7 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorNoDevice = 100,
   cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
@@ -33,7 +34,27 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaGetLastError();
-cudaError_t cudaGetDeviceCount(int* count);         // 1
+cudaError_t cudaGetDeviceCount(int* count);  // 1
+
+// Events are readings of a clock, work is done when it is queued, and nothing can be captured.
+using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* replay, cudaGraph_t graph, unsigned flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t replay, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t replay);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
 const char* cudaGetErrorString(cudaError_t error);  // a failed launch: cuda_on_cpu::LastError()
 
 #endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_API_H_

@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/kernels/cuda/aft.h"
+#include "tests/bench/cuda/cases.h"
+
+namespace aft::kernels::cuda {
+namespace {
+
+struct AftCase {
+  AftCase(const Scale& scale, int64_t window, AftRing ring)
+      : bias(Filled(Floats(scale, window), -1, 1)) {
+    model.hid = scale.hid();
+    model.window = window;
+    model.ring = ring;
+    model.bias = window > 0 ? bias.get() : nullptr;
+  }
+  static int64_t Floats(const Scale&, int64_t window) { return std::max<int64_t>(window, 1); }
+  double ring_bytes() const { return model.ring == AftRing::kBf16 ? 2 : 4; }
+  std::string name() const {
+    if (model.window == 0) return "simple";
+    return Format("s=%d %s ring", static_cast<int>(model.window),
+                  model.ring == AftRing::kBf16 ? "bf16" : "fp32");
+  }
+
+  DeviceArray<float> bias;
+  AftModel model;
+};
+
+}  // namespace
+
+void AddAftStep(Bench& bench, int64_t rows, int64_t window, AftRing ring, bool lookahead,
+                int64_t position) {
+  const AftCase aft(bench.scale(), window, ring);
+  const int64_t hid = aft.model.hid;
+  const Decode decode(bench.scale().rows(rows), aft.model.layout().Floats(), position);
+  const Matrices matrices(decode.rows, 3 * hid, hid, /*bf16=*/false);
+  const double held = static_cast<double>(std::min(position, aft.model.layout().ring_rows()));
+  // Prefix read and written, the ring read, one token of it written.
+  double bytes = 24 + (window > 1 ? 2 * aft.ring_bytes() * (held + 1) : 0);
+
+  AftLookahead ahead;
+  if (lookahead) ahead.rows = AftLookaheadRows(aft.model);
+  const auto cycle = std::max<int64_t>(ahead.rows, 1);
+  const DeviceArray<float> sums =
+      Filled(lookahead ? decode.rows * AftLookaheadFloats(aft.model, ahead.rows) : 1, 0.5F, 1.5F);
+  // In every step another part of the rows makes its sums, as in service.
+  std::vector<int32_t> ages;
+  for (int64_t turn = 0; turn < cycle; ++turn) {
+    for (int64_t i = 0; i < decode.rows; ++i) {
+      ages.push_back(static_cast<int32_t>((turn + i) % cycle));
+    }
+  }
+  const DeviceArray<int32_t> age(ages);
+  if (ahead.rows > 0) {
+    ahead.sums = sums.get();
+    ahead.slot_stride = AftLookaheadFloats(aft.model, ahead.rows);
+    const auto r = static_cast<double>(ahead.rows);
+    // The ring once in R steps, three sums written and read, the tokens since, one token written.
+    bytes = 24 + 2 * aft.ring_bytes() * (held / r + (r - 1) / 2 + 1) + 24;
+  } else if (lookahead) {
+    return;  // it does not pay for this window
+  }
+
+  BenchCase step;
+  step.name = "aft_step";
+  step.shape = Format("%s%s, B=%d d=%d %s", aft.name().c_str(),
+                      lookahead ? Format(" R=%d", static_cast<int>(ahead.rows)).c_str() : "",
+                      static_cast<int>(decode.rows), static_cast<int>(hid), matrices.name());
+  step.bytes = bytes * static_cast<double>(decode.rows * hid) + matrices.bytes(decode.rows);
+  step.turns = static_cast<int>(cycle);
+  step.run = [&](Stream stream, int turn) {
+    StepRows rows_now = decode.step();
+    rows_now.age = lookahead ? age.get() + turn * decode.rows : nullptr;
+    return AftStep(aft.model, rows_now, matrices.in(), decode.states(), ahead, matrices.y(),
+                   stream);
+  };
+  bench.Add(step);
+}
+
+void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16) {
+  const AftCase aft(bench.scale(), window, AftRing::kBf16);
+  const int64_t hid = aft.model.hid;
+  const Prompts prompts(bench.scale().rows(rows), bench.scale().tokens(tokens));
+  const Decode pool(prompts.rows, aft.model.layout().Floats(), 0);
+  const Matrices matrices(prompts.tokens, 3 * hid, hid, bf16);
+  const DeviceArray<float> workspace(
+      static_cast<size_t>(AftPrefillWorkspaceFloats(aft.model, prompts.rows, prompts.tokens)));
+  BenchCase prefill;
+  prefill.name = "aft_prefill";
+  prefill.shape =
+      Format("%s, %d x %d tokens, d=%d %s", aft.name().c_str(), static_cast<int>(prompts.rows),
+             static_cast<int>(prompts.longest), static_cast<int>(hid), matrices.name());
+  prefill.bytes = matrices.bytes(prompts.tokens);
+  const double seen =
+      std::min<double>(static_cast<double>(window), static_cast<double>(prompts.longest) / 2);
+  prefill.flops = 4 * seen * static_cast<double>(prompts.tokens * hid);
+  prefill.run = [&](Stream stream, int) {
+    return AftPrefill(aft.model, prompts.chunks(), matrices.in(), pool.states(), matrices.y(),
+                      workspace.get(), stream);
+  };
+  bench.Add(prefill);
+}
+
+}  // namespace aft::kernels::cuda

@@ -1,0 +1,83 @@
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "model/kernels/cuda/attention.h"
+#include "tests/bench/cuda/cases.h"
+
+namespace aft::kernels::cuda {
+namespace {
+
+AttentionParams Attention(const Scale& scale, Score score, int64_t block_size, int64_t capacity) {
+  AttentionParams params;
+  params.score = score;
+  params.heads = scale.smoke ? 2 : 16;
+  params.score_width = scale.hid() / params.heads;
+  params.value_width = params.score_width;
+  params.scale = 1 / std::sqrt(static_cast<float>(params.score_width));
+  params.block_size = block_size;
+  params.global_token = block_size > 0;
+  params.capacity = capacity;
+  return params;
+}
+
+std::string NameOf(const AttentionParams& params) {
+  if (params.block_size > 0) return Format("block-local b=%d", static_cast<int>(params.block_size));
+  return params.score == Score::kDot ? "dot product" : "cosine";
+}
+
+}  // namespace
+
+void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_size,
+                      int64_t context) {
+  const AttentionParams params = Attention(bench.scale(), score, block_size, context + 1);
+  const AttentionStateLayout layout(params);
+  // Block-local: in the middle of a block, so that one and a half are seen.
+  const int64_t position = block_size > 0 ? 10 * block_size + block_size / 2 : context;
+  const int64_t seen = block_size > 0 ? block_size + block_size / 2 + 1 : context + 1;
+  const Decode decode(bench.scale().rows(rows), layout.Floats(), position);
+  const int64_t packed = params.StrengthColumn() + (score == Score::kCosine ? params.heads : 0);
+  const Matrices matrices(decode.rows, packed, params.hid(), /*bf16=*/false);
+  const DeviceArray<float> workspace(
+      static_cast<size_t>(AttentionStepWorkspaceFloats(params, decode.rows)));
+  BenchCase step;
+  step.name = "attention_step";
+  step.shape =
+      Format("%s, %d keys, B=%d d=%d %s", NameOf(params).c_str(), static_cast<int>(seen),
+             static_cast<int>(decode.rows), static_cast<int>(params.hid()), matrices.name());
+  step.bytes = 8.0 * static_cast<double>(decode.rows * params.hid() * (seen + 1)) +
+               matrices.bytes(decode.rows);
+  step.run = [&](Stream stream, int) {
+    return AttentionStep(params, decode.step(), matrices.in(), decode.states(), matrices.y(),
+                         workspace.get(), stream);
+  };
+  bench.Add(step);
+}
+
+void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size,
+                         bool bf16) {
+  const AttentionParams params =
+      Attention(bench.scale(), Score::kDot, block_size, bench.scale().tokens(tokens));
+  const AttentionStateLayout layout(params);
+  const Prompts prompts(bench.scale().rows(rows), bench.scale().tokens(tokens));
+  const Decode pool(prompts.rows, layout.Floats(), 0);
+  const Matrices matrices(prompts.tokens, params.StrengthColumn(), params.hid(), bf16);
+  const DeviceArray<float> workspace(
+      static_cast<size_t>(AttentionPrefillWorkspaceFloats(params, prompts.rows, prompts.tokens)));
+  BenchCase prefill;
+  prefill.name = "attention_prefill";
+  prefill.shape =
+      Format("%s, %d x %d tokens, d=%d %s", NameOf(params).c_str(), static_cast<int>(prompts.rows),
+             static_cast<int>(prompts.longest), static_cast<int>(params.hid()), matrices.name());
+  prefill.bytes = matrices.bytes(prompts.tokens);
+  const double seen = block_size > 0 ? 1.5 * static_cast<double>(block_size)
+                                     : static_cast<double>(prompts.longest) / 2;
+  prefill.flops = 4 * seen * static_cast<double>(prompts.tokens * params.hid());
+  prefill.run = [&](Stream stream, int) {
+    return AttentionPrefill(params, prompts.chunks(), matrices.in(), pool.states(), matrices.y(),
+                            workspace.get(), stream);
+  };
+  bench.Add(prefill);
+}
+
+}  // namespace aft::kernels::cuda

@@ -1,0 +1,161 @@
+#ifndef AFT_TESTS_BENCH_CUDA_CASES_H_
+#define AFT_TESTS_BENCH_CUDA_CASES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/kernels/aft.h"        // AftRing
+#include "model/kernels/attention.h"  // Score
+#include "model/kernels/cuda/types.h"
+#include "tests/bench/cuda/timing.h"
+
+// What the cases of cuda_kernels_bench are made of.
+namespace aft::kernels::cuda {
+
+// Sizes; a smoke run divides them.
+struct Scale {
+  bool smoke = false;
+  int64_t hid() const { return smoke ? 64 : 1024; }
+  int64_t rows(int64_t full) const { return smoke ? 2 : full; }
+  int64_t tokens(int64_t full) const { return smoke ? 70 : full; }
+};
+
+// Cases are made one after the other, each with its own memory, and freed when timed.
+class Bench {
+ public:
+  Bench(Scale scale, std::string only) : scale_(scale), only_(std::move(only)) {}
+
+  const Scale& scale() const { return scale_; }
+
+  void Add(BenchCase bench) {
+    if ((bench.name + " " + bench.shape).find(only_) == std::string::npos) return;
+    results_.push_back(Time(bench, scale_.smoke));
+    std::fprintf(stderr, "%s %s: %.2f us\n", bench.name.c_str(), bench.shape.c_str(),
+                 results_.back().microseconds);
+  }
+  const std::vector<BenchResult>& results() const { return results_; }
+
+ private:
+  const Scale scale_;
+  const std::string only_;
+  std::vector<BenchResult> results_;
+};
+
+inline std::string Format(const char* format, auto... values) {
+  char text[160];
+  std::snprintf(text, sizeof(text), format, values...);
+  return text;
+}
+
+// Input and output matrices of one call: fp32 -> bf16, as a 16-bit model calls the mixers, or all
+// bf16.
+struct Matrices {
+  Matrices(int64_t rows, int64_t packed, int64_t hid, bool bf16)
+      : in32(Filled(bf16 ? 1 : rows * packed, -2, 2)),
+        in16(FilledBf16(bf16 ? rows * packed : 1, -2, 2)),
+        out(static_cast<size_t>(rows * hid)),
+        packed_width(packed),
+        width(hid),
+        is_bf16(bf16) {}
+  In in() const {
+    return is_bf16 ? In{in16.get(), Number::kBf16, packed_width}
+                   : In{in32.get(), Number::kFp32, packed_width};
+  }
+  Out y() const { return {out.get(), Number::kBf16, width}; }
+  double bytes(int64_t rows) const {
+    return static_cast<double>(rows * (packed_width * (is_bf16 ? 2 : 4) + width * 2));
+  }
+  const char* name() const { return is_bf16 ? "bf16 -> bf16" : "fp32 -> bf16"; }
+
+  DeviceArray<float> in32;
+  DeviceArray<uint16_t> in16;
+  DeviceArray<uint16_t> out;
+  int64_t packed_width;
+  int64_t width;
+  bool is_bf16;
+};
+
+// A pool of slots and the rows of a decode step, one for each slot, at `position`.
+struct Decode {
+  Decode(int64_t count, int64_t slot_floats, int64_t position)
+      : rows(count),
+        stride((slot_floats + 15) / 16 * 16),
+        state(Filled(count * stride, 0.5F, 1.5F)),
+        slot(Slots(count)),
+        positions(std::vector<int64_t>(static_cast<size_t>(count), position)) {}
+
+  // Not in order: no sequence sits in the slot of its row.
+  static std::vector<int32_t> Slots(int64_t count) {
+    std::vector<int32_t> slots(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      slots[static_cast<size_t>(i)] = static_cast<int32_t>(count - 1 - i);
+    }
+    return slots;
+  }
+  StepRows step() const {
+    StepRows step;
+    step.rows = rows;
+    step.slot = slot.get();
+    step.position = positions.get();
+    return step;
+  }
+  State states() const { return {state.get(), stride}; }
+
+  int64_t rows;
+  int64_t stride;
+  DeviceArray<float> state;
+  DeviceArray<int32_t> slot;
+  DeviceArray<int64_t> positions;
+};
+
+// Prompts of equal length from position 0.
+struct Prompts {
+  Prompts(int64_t count, int64_t length)
+      : rows(count),
+        tokens(count * length),
+        longest(length),
+        slot(Decode::Slots(count)),
+        position(std::vector<int64_t>(static_cast<size_t>(count), 0)),
+        offset(Offsets(count, length)) {}
+
+  static std::vector<int64_t> Offsets(int64_t count, int64_t length) {
+    std::vector<int64_t> offsets;
+    for (int64_t i = 0; i <= count; ++i) offsets.push_back(i * length);
+    return offsets;
+  }
+  ChunkRows chunks() const {
+    ChunkRows chunks;
+    chunks.rows = rows;
+    chunks.slot = slot.get();
+    chunks.position = position.get();
+    chunks.offset = offset.get();
+    chunks.tokens = tokens;
+    chunks.longest = longest;
+    return chunks;
+  }
+
+  int64_t rows;
+  int64_t tokens;
+  int64_t longest;
+  DeviceArray<int32_t> slot;
+  DeviceArray<int64_t> position;
+  DeviceArray<int64_t> offset;
+};
+
+// The cases. AFT-full is a window as long as the text.
+void AddAftStep(Bench& bench, int64_t rows, int64_t window, AftRing ring, bool lookahead,
+                int64_t position);
+void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16);
+void AddConv(Bench& bench, int64_t heads, int64_t taps);  // step and prefill
+void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_size, int64_t context);
+void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size, bool bf16);
+void AddRows(Bench& bench);  // norm, activation
+void AddSamplers(Bench& bench);
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_TESTS_BENCH_CUDA_CASES_H_

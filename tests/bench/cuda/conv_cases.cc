@@ -1,0 +1,56 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "model/kernels/cuda/conv.h"
+#include "tests/bench/cuda/cases.h"
+
+namespace aft::kernels::cuda {
+
+void AddConv(Bench& bench, int64_t heads, int64_t taps) {
+  ConvModel model;
+  model.hid = bench.scale().hid();
+  model.heads = std::min(heads, model.hid);
+  model.taps = taps;
+  const DeviceArray<float> filter = Filled(taps * model.heads, -1, 1);
+  model.filter = filter.get();
+  const ConvStateLayout layout = model.layout();
+  const int64_t packed = 2 * model.hid + model.heads;
+  const auto width = static_cast<double>(model.hid);
+  const auto keys = static_cast<double>(model.heads);
+  {
+    const Decode decode(bench.scale().rows(512), layout.Floats(), 1000);
+    const Matrices matrices(decode.rows, packed, model.hid, /*bf16=*/false);
+    BenchCase step;
+    step.name = "conv_step";
+    step.shape = Format("h=%d s=%d fp32 ring, B=%d d=%d %s", static_cast<int>(model.heads),
+                        static_cast<int>(taps), static_cast<int>(decode.rows),
+                        static_cast<int>(model.hid), matrices.name());
+    const double per_row = 8 * width + 16 * keys + 4 * static_cast<double>(taps) * (width + keys);
+    step.bytes = per_row * static_cast<double>(decode.rows) + matrices.bytes(decode.rows);
+    step.run = [&](Stream stream, int) {
+      return ConvStep(model, decode.step(), matrices.in(), decode.states(), matrices.y(), stream);
+    };
+    bench.Add(step);
+  }
+  for (const bool bf16 : {false, true}) {
+    const Prompts prompts(bench.scale().rows(16), bench.scale().tokens(1024));
+    const Decode pool(prompts.rows, layout.Floats(), 0);
+    const Matrices matrices(prompts.tokens, packed, model.hid, bf16);
+    const DeviceArray<float> workspace(
+        static_cast<size_t>(ConvPrefillWorkspaceFloats(model, prompts.rows, prompts.tokens)));
+    BenchCase prefill;
+    prefill.name = "conv_prefill";
+    prefill.shape =
+        Format("h=%d s=%d, %d x %d tokens, d=%d %s", static_cast<int>(model.heads),
+               static_cast<int>(taps), static_cast<int>(prompts.rows),
+               static_cast<int>(prompts.longest), static_cast<int>(model.hid), matrices.name());
+    prefill.bytes = matrices.bytes(prompts.tokens);
+    prefill.run = [&](Stream stream, int) {
+      return ConvPrefill(model, prompts.chunks(), matrices.in(), pool.states(), matrices.y(),
+                         workspace.get(), stream);
+    };
+    bench.Add(prefill);
+  }
+}
+
+}  // namespace aft::kernels::cuda

@@ -1,0 +1,90 @@
+#include <cstdint>
+#include <vector>
+
+#include "model/kernels/cuda/rows.h"
+#include "model/kernels/cuda/sampler.h"
+#include "tests/bench/cuda/cases.h"
+
+namespace aft::kernels::cuda {
+namespace {
+
+void AddSample(Bench& bench, const char* name, SlotSampling sampling) {
+  SamplerSlots slots;
+  slots.vocab_size = bench.scale().smoke ? 300 : 50257;
+  const int64_t rows = bench.scale().rows(256);
+  const auto count = static_cast<size_t>(rows);
+  const DeviceArray<float> logits = Filled(rows * slots.vocab_size, -10, 10);
+  const DeviceArray<SlotSampling> params(std::vector<SlotSampling>(count, sampling));
+  const DeviceArray<TokenCount> counts(std::vector<TokenCount>(
+      count * static_cast<size_t>(slots.vocab_size), static_cast<TokenCount>(0)));
+  const DeviceArray<int32_t> last(std::vector<int32_t>(count, 0));
+  slots.params = params.get();
+  slots.counts = counts.get();
+  slots.last_sampled = last.get();
+  const DeviceArray<int32_t> slot(Decode::Slots(rows));
+  const DeviceArray<uint64_t> index(std::vector<uint64_t>(count, 7));
+  const DeviceArray<int32_t> id(count);
+  const DeviceArray<float> logprob(count);
+  const DeviceArray<int32_t> top_id(count * static_cast<size_t>(kMaxTopLogprobs));
+  const DeviceArray<float> top_logprob(count * static_cast<size_t>(kMaxTopLogprobs));
+  BenchCase sample;
+  sample.name = "sample";
+  sample.shape =
+      Format("%s, B=%d V=%d", name, static_cast<int>(rows), static_cast<int>(slots.vocab_size));
+  sample.bytes = 4.0 * static_cast<double>(rows * slots.vocab_size);
+  sample.run = [&](Stream stream, int) {
+    return Sample(slots, {rows, slot.get(), index.get(), nullptr}, logits.get(), slots.vocab_size,
+                  {id.get(), logprob.get(), top_id.get(), top_logprob.get()}, stream);
+  };
+  bench.Add(sample);
+}
+
+}  // namespace
+
+void AddRows(Bench& bench) {
+  const int64_t count = bench.scale().rows(16384);
+  const int64_t width = bench.scale().hid();
+  const DeviceArray<float> x = Filled(count * width, -1, 1);
+  const DeviceArray<float> branch = Filled(count * width, -1, 1);
+  const DeviceArray<float> vector = Filled(4 * width, -1, 1);
+  const DeviceArray<uint16_t> y(static_cast<size_t>(4 * count * width));
+  NormModel norm;
+  norm.width = width;
+  norm.weight = vector.get();
+  norm.bias = vector.get();
+  BenchCase add;
+  add.name = "add_norm";
+  add.shape = Format("%d x %d, fp32 -> bf16", static_cast<int>(count), static_cast<int>(width));
+  add.bytes = static_cast<double>(count * width) * (4 + 4 + 4 + 2);
+  add.run = [&](Stream stream, int) {
+    return AddNorm(norm, x.get(), {branch.get(), Number::kFp32, width}, vector.get(), count,
+                   {y.get(), Number::kBf16, width}, stream);
+  };
+  bench.Add(add);
+
+  const DeviceArray<float> wide = Filled(4 * count * width, -1, 1);
+  BenchCase activation;
+  activation.name = "bias_activation";
+  activation.shape =
+      Format("gelu, %d x %d, fp32 -> bf16", static_cast<int>(count), static_cast<int>(4 * width));
+  activation.bytes = static_cast<double>(4 * count * width) * (4 + 2);
+  activation.run = [&](Stream stream, int) {
+    return BiasActivation({wide.get(), Number::kFp32, 4 * width}, vector.get(),
+                          Activation::kGeluTanh, count, 4 * width,
+                          {y.get(), Number::kBf16, 4 * width}, stream);
+  };
+  bench.Add(activation);
+}
+
+void AddSamplers(Bench& bench) {
+  SlotSampling greedy;
+  greedy.temperature = 0;
+  AddSample(bench, "greedy", greedy);
+  AddSample(bench, "temperature 1", {});
+  SlotSampling cut;
+  cut.top_k = 50;
+  cut.top_p = 0.9F;
+  AddSample(bench, "top-k 50, top-p 0.9", cut);
+}
+
+}  // namespace aft::kernels::cuda
