@@ -1,4 +1,8 @@
 # Decides whether CUDA kernels are compiled, and says so in one line that CI prints.
+#
+#   OFF   nothing of CUDA
+#   AUTO  with nvcc: the kernels and the queue are compiled, as a check; the programs stay CPU programs
+#   ON    the programs run on GPUs too, and need LibTorch's CUDA libraries to start
 set(AFT_CUDA_ENABLED OFF)
 if(NOT AFT_CUDA STREQUAL "OFF")
   include(CheckLanguage)
@@ -15,7 +19,9 @@ if(AFT_CUDA_ENABLED)
   endif()
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
   enable_language(CUDA)
-  message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION} found (sm ${CMAKE_CUDA_ARCHITECTURES}); there are no CUDA kernels yet")
+  find_package(CUDAToolkit REQUIRED)
+  list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" architectures)
+  message(STATUS "CUDA: compiled (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, sm_${architectures})")
 elseif(AFT_CUDA STREQUAL "OFF")
   message(STATUS "CUDA: off")
 else()

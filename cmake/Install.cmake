@@ -14,4 +14,8 @@ if(AFT_TORCH)
     "${LibTorch_torch_cpu_LIBRARY}" "${LibTorch_c10_LIBRARY}" "${_torch_lib}/libgomp.so.1"
     "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcudart.so.13" "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcupti.so.13"
     DESTINATION lib)
+  # Of the rest of CUDA (cuBLAS and others) the host has its own, where the loader finds it.
+  if(AFT_CUDA STREQUAL "ON")
+    install(FILES "${LibTorch_torch_cuda_LIBRARY}" "${LibTorch_c10_cuda_LIBRARY}" DESTINATION lib)
+  endif()
 endif()

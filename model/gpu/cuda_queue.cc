@@ -1,0 +1,216 @@
+#include "model/gpu/cuda_queue.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "ATen/Context.h"
+#include "ATen/cuda/CUDAGraph.h"
+#include "ATen/ops/from_blob.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "c10/core/InferenceMode.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "c10/cuda/CUDAStream.h"
+#include "c10/util/Exception.h"
+#include "model/runtime/torch_guard.h"
+
+namespace aft {
+namespace {
+
+// The oldest that cmake/Cuda.cmake compiles for.
+constexpr int kOldestMajor = 8;
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  static_cast<void>(cudaGetLastError());  // or LibTorch would find it at its next check
+  const std::string text = absl::StrCat(call, ": ", cudaGetErrorString(error));
+  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
+                                            : absl::InternalError(text);
+}
+
+class CudaEvent final : public GpuEvent {
+ public:
+  CudaEvent(cudaEvent_t event, c10::cuda::CUDAStream stream) : event_(event), stream_(stream) {}
+  ~CudaEvent() override { static_cast<void>(cudaEventDestroy(event_)); }
+
+  absl::Status Record() override {
+    return CudaStatus(cudaEventRecord(event_, stream_.stream()), "cudaEventRecord");
+  }
+  absl::Status Wait() override {
+    return CudaStatus(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+  double SecondsSince(const GpuEvent& earlier) const override {
+    float milliseconds = 0;
+    const cudaEvent_t from = static_cast<const CudaEvent&>(earlier).event_;
+    const absl::Status status =
+        CudaStatus(cudaEventElapsedTime(&milliseconds, from, event_), "cudaEventElapsedTime");
+    return status.ok() ? milliseconds * 1e-3 : 0.0;
+  }
+
+ private:
+  const cudaEvent_t event_;
+  const c10::cuda::CUDAStream stream_;
+};
+
+class CudaGraph final : public GpuGraph {
+ public:
+  CudaGraph(std::unique_ptr<at::cuda::CUDAGraph> graph, c10::cuda::CUDAStream stream)
+      : graph_(std::move(graph)), executable_(graph_->raw_cuda_graph_exec()), stream_(stream) {}
+
+  // Not at::cuda::CUDAGraph::replay, which also advances LibTorch's random numbers: we use none.
+  absl::Status Launch() override {
+    return CudaStatus(cudaGraphLaunch(executable_, stream_.stream()), "cudaGraphLaunch");
+  }
+
+ private:
+  const std::unique_ptr<at::cuda::CUDAGraph> graph_;
+  const cudaGraphExec_t executable_;
+  const c10::cuda::CUDAStream stream_;
+};
+
+class CudaQueue final : public GpuQueue {
+ public:
+  CudaQueue(c10::cuda::CUDAStream stream, std::string name)
+      : stream_(stream), name_(std::move(name)), graph_pool_(at::cuda::graph_pool_handle()) {}
+
+  at::Device device() const override { return stream_.device(); }
+  kernels::cuda::Stream stream() const override { return stream_.stream(); }
+  std::string name() const override { return name_; }
+
+  int64_t free_bytes() const override { return Memory().free; }
+  int64_t total_bytes() const override { return Memory().total; }
+
+  absl::Status Run(absl::FunctionRef<absl::Status()> work) override { return OnStream(work); }
+
+  absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override {
+    void* memory = nullptr;
+    AFT_RETURN_IF_ERROR(OnStream([&] {
+      return CudaStatus(
+          cudaHostAlloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1), cudaHostAllocDefault),
+          absl::StrCat("cudaHostAlloc of ", bytes, " bytes"));
+    }));
+    return at::from_blob(
+        memory, {bytes}, [](void* p) { static_cast<void>(cudaFreeHost(p)); },
+        at::TensorOptions(at::kByte));
+  }
+
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    return CudaStatus(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_.stream()),
+        "cudaMemcpyAsync");
+  }
+
+  absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override {
+    cudaEvent_t event = nullptr;
+    AFT_RETURN_IF_ERROR(
+        OnStream([&] { return CudaStatus(cudaEventCreate(&event), "cudaEventCreate"); }));
+    return std::make_unique<CudaEvent>(event, stream_);
+  }
+
+  // With LibTorch's capture, so that what its allocator hands out meanwhile stays the graph's.
+  // thread_local: other threads may go on using CUDA.
+  absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) override {
+    std::unique_ptr<CudaGraph> captured;
+    AFT_RETURN_IF_ERROR(OnStream([&] {
+      auto graph = std::make_unique<at::cuda::CUDAGraph>();
+      graph->capture_begin(graph_pool_, cudaStreamCaptureModeThreadLocal);
+      const absl::Status status = GuardTorch(work);
+      // Whatever happened: the stream must leave the capture.
+      const absl::Status ended = GuardTorch([&] {
+        graph->capture_end();
+        return absl::OkStatus();
+      });
+      if (!status.ok()) return status;
+      if (ended.ok()) captured = std::make_unique<CudaGraph>(std::move(graph), stream_);
+      return ended;
+    }));
+    return captured;
+  }
+
+  absl::Status Synchronize() override {
+    return CudaStatus(cudaStreamSynchronize(stream_.stream()), "cudaStreamSynchronize");
+  }
+
+ private:
+  struct Bytes {
+    int64_t free = 0;
+    int64_t total = 0;
+  };
+  Bytes Memory() const {  // nothing is free on a device that does not answer
+    size_t free = 0;
+    size_t total = 0;
+    OnStream([&] {
+      return CudaStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    }).IgnoreError();
+    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  }
+
+  absl::Status OnStream(absl::FunctionRef<absl::Status()> work) const {
+    return GuardTorch([&]() -> absl::Status {
+      const c10::cuda::CUDAStreamGuard on_our_stream(stream_.unwrap());
+      const c10::InferenceMode inference;
+      try {
+        return work();
+      } catch (const c10::OutOfMemoryError& error) {
+        return absl::ResourceExhaustedError(error.what_without_backtrace());
+      }
+    });
+  }
+
+  const c10::cuda::CUDAStream stream_;
+  const std::string name_;
+  const at::cuda::MempoolId_t graph_pool_;
+};
+
+// LibTorch's switches are the process's: every queue sets them to the same.
+void SetUpLibTorch() {
+  // Read when the first product is computed. Somebody who has set it knows why.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::Context& context = at::globalContext();
+  context.lazyInitDevice(at::kCUDA);
+  context.setAllowTF32CuBLAS(false);
+  context.setAllowFP16ReductionCuBLAS(false);
+  context.setAllowBF16ReductionCuBLAS(false);
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicFillUninitializedMemory(false);  // else at::empty costs a kernel
+}
+
+absl::StatusOr<std::string> CheckDevice(int device) {
+  int count = 0;
+  const absl::Status status = CudaStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  if (!status.ok()) return absl::UnavailableError(absl::StrCat("no GPU: ", status.message()));
+  if (device >= count) {
+    return absl::NotFoundError(absl::StrCat("cuda:", device, ": this machine has ", count,
+                                            count == 1 ? " GPU" : " GPUs", ", counted from 0"));
+  }
+  cudaDeviceProp properties;
+  AFT_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+  const std::string name = absl::StrCat("cuda:", device, " (", properties.name, ")");
+  if (properties.major < kOldestMajor) {
+    return absl::FailedPreconditionError(absl::StrCat(name, ": compute capability ",
+                                                      properties.major, ".", properties.minor,
+                                                      ", and ", kOldestMajor, ".0 is needed"));
+  }
+  return name;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuQueue>> OpenCudaQueue(int device) {
+  return GuardTorch([&]() -> absl::StatusOr<std::unique_ptr<GpuQueue>> {
+    AFT_ASSIGN_OR_RETURN(std::string name, CheckDevice(device));
+    SetUpLibTorch();
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const c10::cuda::CUDAGuard on_device(index);
+    return std::make_unique<CudaQueue>(
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index), std::move(name));
+  });
+}
+
+}  // namespace aft

@@ -1,0 +1,23 @@
+#ifndef AFT_MODEL_GPU_CUDA_QUEUE_H_
+#define AFT_MODEL_GPU_CUDA_QUEUE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "model/gpu/gpu_queue.h"
+
+namespace aft {
+
+// One stream of the GPU `device` (0 is the first that CUDA_VISIBLE_DEVICES leaves), for as long as
+// the queue lives, and LibTorch set up for it: fp32 products in fp32 (no TF32), 16-bit products
+// summed in fp32, the same bits from run to run. A queue's graphs share their memory, because they
+// run one after the other. Errors carry CUDA's text; after those that CUDA does not recover from
+// (an illegal address) every later call fails too.
+//
+// Errors of this call: UNAVAILABLE (no driver or no device), NOT_FOUND (no such device, says how
+// many there are), FAILED_PRECONDITION (older than compute capability 8.0).
+absl::StatusOr<std::unique_ptr<GpuQueue>> OpenCudaQueue(int device);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_CUDA_QUEUE_H_
