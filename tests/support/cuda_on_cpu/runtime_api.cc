@@ -90,6 +90,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorNotSupported:
+      return "operation not supported";
     case cudaErrorLaunchFailure:
       return cuda_on_cpu::LastError().c_str();
   }
