@@ -1,6 +1,7 @@
 #include "model/runtime/cpu_model_runner.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,7 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& 
   AddStateInfo(decoder_->state_specs(), &info_);
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
-  last_sampled_.resize(slots);
+  counts_.resize(slots);
   row_slots_.reserve(slots);
   row_positions_.reserve(slots);
   row_offsets_.reserve(slots + 1);
@@ -70,19 +71,27 @@ int64_t CpuModelRunner::WorkspaceBytes(const NetworkConfig& config, int64_t scra
 
 void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
   sequences_.Bind(slot, params);
+  const bool counts = PenaltiesOf(params).any();
+  counts_[static_cast<size_t>(slot)].assign(static_cast<size_t>(counts ? info_.vocab_size : 0), 0);
 }
 
 void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
   sequences_.Fork(from, to);
-  last_sampled_[static_cast<size_t>(to)] = last_sampled_[static_cast<size_t>(from)];
+  counts_[static_cast<size_t>(to)] = counts_[static_cast<size_t>(from)];
   states_.CopySlot(from, to, sequences_.sequence(from).next_position);
 }
 
 std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
   const SequenceRecord& record = sequences_.sequence(slot);
   const int64_t bytes = states_.UsedBytes(record.next_position);
-  std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout_, record, bytes);
-  states_.WriteSlot(slot, record.next_position, snapshot.data() + SnapshotHeaderBytes());
+  const std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
+  std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout_, record, bytes,
+                                       static_cast<int64_t>(counts.size()));
+  char* const state = snapshot.data() + SnapshotHeaderBytes();
+  states_.WriteSlot(slot, record.next_position, state);
+  if (!counts.empty()) {
+    std::memcpy(state + bytes, counts.data(), counts.size() * sizeof(TokenCount));
+  }
   SealSnapshot(&snapshot);
   return snapshot;
 }
@@ -95,8 +104,16 @@ absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   if (states_.UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
     return absl::InvalidArgumentError("snapshot: the state has another size");
   }
+  const bool penalties = PenaltiesOf(opened.record.params).any();
+  const auto counts = static_cast<size_t>(penalties ? info_.vocab_size : 0);
+  if (opened.counts.size() != counts * sizeof(TokenCount)) {
+    return absl::InvalidArgumentError("snapshot: the token counts have another size");
+  }
   states_.ReadSlot(slot, position, opened.state.data());
   sequences_.Restore(slot, opened.record);
+  std::vector<TokenCount>& slot_counts = counts_[static_cast<size_t>(slot)];
+  slot_counts.resize(counts);
+  if (counts > 0) std::memcpy(slot_counts.data(), opened.counts.data(), opened.counts.size());
   return absl::OkStatus();
 }
 
@@ -123,20 +140,25 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
     row_positions_.push_back(row.first_position);
     row_generated_.push_back(row.generated ? 1 : 0);
     tokens_.insert(tokens_.end(), row.tokens.begin(), row.tokens.end());
-    TokenId* const last = &last_sampled_[static_cast<size_t>(row.slot)];
-    // Behind kNoToken there is no sequence any more: any token will do.
-    if (tokens_.back() == kLastSampled) tokens_.back() = std::max(*last, 0);
-    row_offsets_.push_back(static_cast<int64_t>(tokens_.size()));
     SequenceRecord* const sequence = &sequences_.sequence(row.slot);
+    // Behind kNoToken there is no sequence any more: any token will do.
+    if (tokens_.back() == kLastSampled) tokens_.back() = std::max(sequence->last_sampled, 0);
+    row_offsets_.push_back(static_cast<int64_t>(tokens_.size()));
+    std::vector<TokenCount>& slot_counts = counts_[static_cast<size_t>(row.slot)];
+    TokenCount* const counts = slot_counts.empty() ? nullptr : slot_counts.data();
+    for (auto i = static_cast<size_t>(first); counts != nullptr && i < tokens_.size(); ++i) {
+      TokenCount& count = counts[tokens_[i]];
+      count = WithSeen(count);
+    }
     if (row.output == RowOutput::kLast) {
       outputs_.push_back(row_offsets_.back() - 1);
-      wanted_.push_back({sequence, last, kNoToken, &output->sampled[sampled++]});
+      wanted_.push_back({sequence, counts, kNoToken, &output->sampled[sampled++]});
     } else if (row.output == RowOutput::kScore) {
       std::vector<SampledToken>& tokens = output->scored[scored++];
       tokens.resize(row.targets.size());
       for (size_t i = 0; i < tokens.size(); ++i) {
         outputs_.push_back(first + static_cast<int64_t>(i));
-        wanted_.push_back({sequence, last, row.targets[i], &tokens[i]});
+        wanted_.push_back({sequence, counts, row.targets[i], &tokens[i]});
       }
     }
   }
@@ -161,14 +183,24 @@ void CpuModelRunner::Report() {
 
 void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const {
   SequenceRecord& sequence = *wanted.sequence;
-  const absl::Status status =
-      wanted.target == kNoToken
-          ? sampler->Sample(logits, info_.vocab_size, sequence.params, sequence.sampled++,
-                            wanted.token)
-          : sampler->Score(logits, info_.vocab_size, wanted.target,
-                           std::max(sequence.params.top_logprobs, 0), wanted.token);
-  if (!status.ok()) wanted.token->id = kNoToken;
-  if (wanted.target == kNoToken) *wanted.last_sampled = wanted.token->id;
+  TokenId& id = wanted.token->id;
+  if (wanted.target != kNoToken) {
+    const int32_t top = std::max(sequence.params.top_logprobs, 0);
+    if (!sampler->Score(logits, info_.vocab_size, wanted.target, top, wanted.token).ok()) {
+      id = kNoToken;
+    }
+    return;
+  }
+  if (!sampler
+           ->Sample(logits, info_.vocab_size, sequence.params, wanted.counts, sequence.sampled++,
+                    wanted.token)
+           .ok()) {
+    id = kNoToken;
+  }
+  sequence.last_sampled = id;
+  if (wanted.counts != nullptr && id != kNoToken) {
+    wanted.counts[id] = WithSample(wanted.counts[id]);
+  }
 }
 
 absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& input) {

@@ -22,7 +22,8 @@ namespace aft {
 
 // Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens and scores, are
 // the same bits however its prompt is cut into chunks, whatever else is in the batch and however
-// many threads work. Steady state allocates nothing but what StepOutput holds.
+// many threads work. Steady state allocates nothing but what StepOutput holds, and a slot's token
+// counts when the first sequence with penalties comes to it.
 class CpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -53,8 +54,8 @@ class CpuModelRunner final : public ModelRunner {
   // One position whose logits are wanted.
   struct Wanted {
     SequenceRecord* sequence;
-    TokenId* last_sampled;  // of its slot
-    TokenId target;         // kNoToken: sample
+    TokenCount* counts;  // [vocab_size]; null: the sequence has no penalties
+    TokenId target;      // kNoToken: sample
     SampledToken* token;
   };
 
@@ -77,7 +78,8 @@ class CpuModelRunner final : public ModelRunner {
   AlignedBuffer logits_;           // [LogitRows(), vocab_size]
   std::vector<Sampler> samplers_;  // one per thread
   StepRules sequences_;
-  std::vector<TokenId> last_sampled_;  // of each slot
+  // [slots, vocab_size] where the sequence has penalties, else [slots, 0].
+  std::vector<std::vector<TokenCount>> counts_;
 
   // One step, as arrays; see DecoderBatch.
   std::vector<int32_t> row_slots_;

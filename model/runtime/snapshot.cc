@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "model/sampling/penalties.h"
 #include "model/state/xxhash64.h"
 
 namespace aft {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr char kMagic[8] = {'A', 'F', 'T', 'S', 'T', 'A', 'T', 'E'};
 // Moves when the header, or what a mixer keeps under an unchanged layout, changes its meaning.
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 struct Header {
@@ -29,15 +30,22 @@ struct Header {
   int32_t top_logprobs;
   float temperature;
   float top_p;
+  float min_p;
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+  int32_t last_sampled;
+  uint32_t unused;
+  int64_t counts_bytes;
 };
-static_assert(sizeof(Header) == 80 && std::is_trivially_copyable_v<Header>, "written as it is");
+static_assert(sizeof(Header) == 112 && std::is_trivially_copyable_v<Header>, "written as it is");
 
 }  // namespace
 
 int64_t SnapshotHeaderBytes() { return sizeof(Header); }
 
 std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord& record,
-                          int64_t state_bytes) {
+                          int64_t state_bytes, int64_t counts) {
   const SamplingParams& params = record.params;
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
@@ -53,7 +61,14 @@ std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord&
   header.top_logprobs = params.top_logprobs;
   header.temperature = params.temperature;
   header.top_p = params.top_p;
-  std::string snapshot(sizeof(header) + static_cast<size_t>(state_bytes) + kChecksumBytes, '\0');
+  header.min_p = params.min_p;
+  header.repetition_penalty = params.repetition_penalty;
+  header.presence_penalty = params.presence_penalty;
+  header.frequency_penalty = params.frequency_penalty;
+  header.last_sampled = record.last_sampled;
+  header.counts_bytes = counts * static_cast<int64_t>(sizeof(TokenCount));
+  const auto body = static_cast<size_t>(state_bytes + header.counts_bytes);
+  std::string snapshot(sizeof(header) + body + kChecksumBytes, '\0');
   std::memcpy(snapshot.data(), &header, sizeof(header));
   return snapshot;
 }
@@ -85,19 +100,28 @@ absl::StatusOr<OpenedSnapshot> OpenSnapshot(absl::string_view snapshot, uint64_t
   if (header.model != model) return error("of another model");
   if (header.layout != layout) return error("of another state layout");
   OpenedSnapshot opened;
-  opened.state = snapshot.substr(sizeof(header), covered - sizeof(header));
-  if (header.state_bytes != static_cast<int64_t>(opened.state.size()) || header.position < 0) {
+  const absl::string_view body = snapshot.substr(sizeof(header), covered - sizeof(header));
+  const auto body_bytes = static_cast<int64_t>(body.size());
+  if (header.state_bytes < 0 || header.state_bytes > body_bytes ||
+      header.counts_bytes != body_bytes - header.state_bytes || header.position < 0) {
     return error("damaged");
   }
+  opened.state = body.substr(0, static_cast<size_t>(header.state_bytes));
+  opened.counts = body.substr(opened.state.size());
   SamplingParams& params = opened.record.params;
   params.temperature = header.temperature;
   params.top_k = header.top_k;
   params.top_p = header.top_p;
+  params.min_p = header.min_p;
+  params.repetition_penalty = header.repetition_penalty;
+  params.presence_penalty = header.presence_penalty;
+  params.frequency_penalty = header.frequency_penalty;
   params.seed = header.seed;
   params.sequence = header.sequence;
   params.top_logprobs = header.top_logprobs;
   opened.record.next_position = header.position;
   opened.record.sampled = header.sampled;
+  opened.record.last_sampled = header.last_sampled;
   return opened;
 }
 

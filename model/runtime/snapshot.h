@@ -15,22 +15,27 @@ struct SequenceRecord {
   SamplingParams params;
   int64_t next_position = 0;  // tokens consumed
   uint64_t sampled = 0;       // index of the next output token
+  // What kLastSampled stands for; kNoToken: nothing yet.
+  TokenId last_sampled = kNoToken;
 };
 
-// A sequence as bytes: a header (magic, layout version, fingerprints, the record), the state, and a
-// checksum over both. Little-endian.
+// A sequence as bytes: a header (magic, layout version, fingerprints, the record), the state, what
+// the sequence has had of each token (TokenCount; of sequences with penalties), and a checksum over
+// all of it. Little-endian.
 
 // Bytes of the header; the state follows it.
 int64_t SnapshotHeaderBytes();
 
-// The header and room for `state_bytes`, to be filled in place and then sealed.
+// The header, room for `state_bytes` and behind it for `counts` TokenCounts, to be filled in place
+// and then sealed.
 std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord& record,
-                          int64_t state_bytes);
+                          int64_t state_bytes, int64_t counts = 0);
 void SealSnapshot(std::string* snapshot);
 
 struct OpenedSnapshot {
   SequenceRecord record;
-  absl::string_view state;  // into the snapshot
+  absl::string_view state;   // into the snapshot
+  absl::string_view counts;  // likewise; TokenCounts, not aligned
 };
 
 // INVALID_ARGUMENT says what is wrong: not a snapshot, of another version, damaged, of another

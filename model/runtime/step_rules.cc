@@ -26,7 +26,11 @@ const SequenceRecord& StepRules::sequence(int32_t slot) const {
   return slots_[static_cast<size_t>(slot)].sequence;
 }
 
-void StepRules::Bind(int32_t slot, const SamplingParams& params) { Restore(slot, {params, 0, 0}); }
+void StepRules::Bind(int32_t slot, const SamplingParams& params) {
+  SequenceRecord record;
+  record.params = params;
+  Restore(slot, record);
+}
 
 void StepRules::Fork(int32_t from, int32_t to) {
   AFT_CHECK(from != to);
@@ -35,16 +39,20 @@ void StepRules::Fork(int32_t from, int32_t to) {
 }
 
 absl::Status StepRules::CheckRestored(const SequenceRecord& record) const {
-  if (limits_.max_seq_len == 0 || record.next_position <= limits_.max_seq_len) {
-    return absl::OkStatus();
+  if (limits_.max_seq_len > 0 && record.next_position > limits_.max_seq_len) {
+    return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", record.next_position,
+                                                   " is beyond max_seq_len ", limits_.max_seq_len));
   }
-  return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", record.next_position,
-                                                 " is beyond max_seq_len ", limits_.max_seq_len));
+  if (record.last_sampled < kNoToken || record.last_sampled >= limits_.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("snapshot: token ", record.last_sampled, " is out of range"));
+  }
+  return absl::OkStatus();
 }
 
 void StepRules::Restore(int32_t slot, const SequenceRecord& record) {
   sequence(slot) = record;
-  slots_[static_cast<size_t>(slot)].has_sampled = false;
+  slots_[static_cast<size_t>(slot)].has_sampled = record.last_sampled != kNoToken;
 }
 
 absl::Status StepRules::Check(const StepInput& input) {

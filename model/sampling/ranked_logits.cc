@@ -30,14 +30,17 @@ float RankedLogits::LogitOf(Rank rank) {
 
 TokenId RankedLogits::IdOf(Rank rank) { return static_cast<TokenId>(~static_cast<uint32_t>(rank)); }
 
+float RankedLogits::Finite(float logit) {
+  if (std::isnan(logit)) return kNegativeInfinity;
+  return std::min(logit, std::numeric_limits<float>::max()) + 0.0F;  // + 0 turns -0 into 0
+}
+
 absl::Status RankedLogits::Assign(const float* logits, int64_t vocab_size) {
   AFT_CHECK(vocab_size >= 1 && vocab_size <= std::numeric_limits<TokenId>::max());
   values_.resize(static_cast<size_t>(vocab_size));
   float highest = kNegativeInfinity;
   for (size_t i = 0; i < values_.size(); ++i) {
-    const float logit = std::isnan(logits[i]) ? kNegativeInfinity : logits[i];
-    // + 0 turns -0 into 0: they are equal, and must have equal ranks.
-    values_[i] = std::min(logit, std::numeric_limits<float>::max()) + 0.0F;
+    values_[i] = Finite(logits[i]);
     highest = std::max(highest, values_[i]);
   }
   if (highest == kNegativeInfinity) {

@@ -22,6 +22,10 @@ class RankedLogits {
   static float LogitOf(Rank rank);
   static TokenId IdOf(Rank rank);
 
+  // NaN counts as -inf, +inf as the largest float, and -0 as 0: they are equal, and must have equal
+  // ranks.
+  static float Finite(float logit);
+
   // Takes logits[0 .. vocab_size - 1]. Errors: INTERNAL when none is above -inf: the model produced
   // no distribution. REQUIRES: 1 <= vocab_size < 2^31.
   absl::Status Assign(const float* logits, int64_t vocab_size);

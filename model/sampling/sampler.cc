@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <limits>
 
 #include "base/status_macros.h"
 #include "model/sampling/philox.h"
@@ -28,17 +29,27 @@ double GumbelBound(uint32_t word) {
 }  // namespace
 
 absl::Status Sampler::Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
-                             uint64_t output_index, SampledToken* token) {
+                             const TokenCount* counts, uint64_t output_index, SampledToken* token) {
   token->id = 0;
   token->logprob = 0.0F;
   token->top.clear();
-  AFT_RETURN_IF_ERROR(logits_.Assign(logits, vocab_size));
+  const Penalties penalties = PenaltiesOf(params);
+  const bool penalise = counts != nullptr && penalties.any();
+  if (penalise) {
+    penalised_.resize(static_cast<size_t>(vocab_size));
+    for (size_t i = 0; i < penalised_.size(); ++i) {
+      penalised_[i] = Penalised(RankedLogits::Finite(logits[i]), counts[i], penalties);
+    }
+  }
+  AFT_RETURN_IF_ERROR(logits_.Assign(penalise ? penalised_.data() : logits, vocab_size));
   if (params.temperature > 0.0F) {
     token->id = Draw(params, output_index, LowestKept(params));
   } else {
     token->id = RankedLogits::IdOf(logits_.best());
   }
-  if (params.top_logprobs >= 0) logits_.Report(params.top_logprobs, token);
+  if (params.top_logprobs < 0) return absl::OkStatus();
+  if (penalise) AFT_RETURN_IF_ERROR(logits_.Assign(logits, vocab_size));
+  logits_.Report(params.top_logprobs, token);
   return absl::OkStatus();
 }
 
@@ -50,25 +61,29 @@ absl::Status Sampler::Score(const float* logits, int64_t vocab_size, TokenId id,
   return absl::OkStatus();
 }
 
-// The tokens that top-k and top-p keep are those of at least the returned rank.
+// The tokens that min-p, top-k and top-p keep are those of at least the returned rank.
 Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   const std::vector<float>& logits = logits_.values();
   const bool limit_k = params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size();
   const bool limit_p = params.top_p < 1.0F;
-  if (!limit_k && !limit_p) return 0;
-
-  ranks_.resize(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    ranks_[i] = RankedLogits::RankOf(logits[i], static_cast<TokenId>(i));
-  }
-  if (limit_k) {
-    const auto last_kept = ranks_.begin() + (params.top_k - 1);
-    std::nth_element(ranks_.begin(), last_kept, ranks_.end(), std::greater<>());
-    if (!limit_p) return *last_kept;
-    ranks_.resize(static_cast<size_t>(params.top_k));
-  }
+  const bool limit_min_p = params.min_p > 0.0F;
+  if (!limit_k && !limit_p && !limit_min_p) return 0;
 
   const double highest = RankedLogits::LogitOf(logits_.best());
+  const double lowest = limit_min_p ? highest + params.temperature * std::log(double{params.min_p})
+                                    : -std::numeric_limits<double>::infinity();
+  ranks_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] < lowest) continue;
+    ranks_.push_back(RankedLogits::RankOf(logits[i], static_cast<TokenId>(i)));
+  }
+  if (limit_k && ranks_.size() > static_cast<size_t>(params.top_k)) {
+    const auto end = ranks_.begin() + params.top_k;
+    std::nth_element(ranks_.begin(), end, ranks_.end(), std::greater<>());
+    ranks_.erase(end, ranks_.end());
+  }
+  if (!limit_p) return *std::min_element(ranks_.begin(), ranks_.end());
+
   candidates_.resize(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const double logit = RankedLogits::LogitOf(ranks_[i]);

@@ -6,21 +6,24 @@
 
 #include "absl/status/status.h"
 #include "model/sampling/params.h"
+#include "model/sampling/penalties.h"
 #include "model/sampling/ranked_logits.h"
 
 namespace aft {
 
 // Draws tokens from logits, on the CPU.
 //
-// The draw is Gumbel-max: the token with the highest logit / temperature + g wins, ties to the
-// lower id, among the tokens that top-k and top-p keep. g = -log(-log(u)) is a pure function of
+// The logits are those that Penalised gives. The draw is Gumbel-max: the token with the highest
+// logit / temperature + g wins, ties to the lower id, among the tokens that min-p, top-k and top-p
+// keep. g = -log(-log(u)) is a pure function of
 // seed, sequence, output index and token id: word (id mod 4) of Philox4x32-10 with key = seed and
 // counter = (low half of the output index, sequence, id / 4, high half of the output index), as u =
 // (word + 0.5) / 2^32, in double. So a draw depends on nothing else: not on the batch, the order of
 // calls, or what top-k and top-p remove.
 //
-// Among equal logits top-k and top-p keep the lower ids. top-p measures probabilities after
-// temperature and top-k, and keeps at least one token.
+// min-p keeps the logits from highest + temperature * log(min_p) on, computed in double. Among
+// equal logits top-k and top-p keep the lower ids. top-p measures probabilities after temperature,
+// min-p and top-k, and keeps at least one token.
 //
 // A NaN logit counts as -inf (never drawn), +inf as the largest float (RankedLogits).
 //
@@ -28,11 +31,12 @@ namespace aft {
 class Sampler {
  public:
   // Draws the token at `output_index` (0 for the first generated token of a sequence) from
-  // logits[0 .. vocab_size - 1] into `*token`, every field of it.
+  // logits[0 .. vocab_size - 1] into `*token`, every field of it. `counts` [vocab_size] says what
+  // the sequence has had; null: nothing, which is all the same to a sequence without penalties.
   // Errors: INTERNAL when no logit is above -inf: the model produced no distribution.
   // REQUIRES: 1 <= vocab_size < 2^31.
   absl::Status Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
-                      uint64_t output_index, SampledToken* token);
+                      const TokenCount* counts, uint64_t output_index, SampledToken* token);
 
   // The log-probability of the token `id`, which somebody else chose, and the best `top` tokens
   // beside it: the same bits that Sample would report. Errors and requirements: as Sample;
@@ -52,6 +56,7 @@ class Sampler {
   TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept) const;
 
   RankedLogits logits_;
+  std::vector<float> penalised_;
   std::vector<Candidate> candidates_;
   std::vector<Rank> ranks_;
 };

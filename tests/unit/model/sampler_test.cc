@@ -12,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/sampling/penalties.h"
 #include "model/sampling/philox.h"
 
 namespace aft {
@@ -32,11 +33,12 @@ SamplingParams Params(float temperature, int32_t top_k = 0, float top_p = 1.0F, 
 }
 
 SampledToken SampleToken(const std::vector<float>& logits, const SamplingParams& params,
-                         uint64_t output_index = 0) {
+                         uint64_t output_index = 0, const std::vector<TokenCount>& counts = {}) {
   Sampler sampler;
   SampledToken token;
-  const absl::Status status = sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()),
-                                             params, output_index, &token);
+  const absl::Status status =
+      sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()), params,
+                     counts.empty() ? nullptr : counts.data(), output_index, &token);
   EXPECT_TRUE(status.ok()) << status;
   return token;
 }
@@ -48,14 +50,48 @@ std::vector<float> RandomLogits(std::mt19937& random, size_t count, double sprea
   return logits;
 }
 
-// The definition in plain steps: sort, cut, then the Gumbel maximum over what is left.
+// What the sequence had of each token: not at all, in its prompt, or sampled some times.
+std::vector<TokenCount> RandomCounts(std::mt19937& random, size_t count) {
+  std::vector<TokenCount> counts(count);
+  for (TokenCount& token : counts) {
+    if (random() % 3 != 0) token = kSeen;
+    for (auto times = random() % 5; token == kSeen && times > 1; --times) token = WithSample(token);
+  }
+  return counts;
+}
+
+std::vector<double> NaivePenalised(const std::vector<float>& logits, const SamplingParams& params,
+                                   const std::vector<TokenCount>& counts) {
+  std::vector<double> values(logits.begin(), logits.end());
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const double sampled = counts[i] % 0x8000;
+    const double repetition = double{params.repetition_penalty};
+    if (counts[i] >= 0x8000 && values[i] > 0)
+      values[i] /= repetition;
+    else if (counts[i] >= 0x8000)
+      values[i] *= repetition;
+    if (sampled > 0) values[i] -= double{params.presence_penalty};
+    values[i] -= double{params.frequency_penalty} * sampled;
+    values[i] = static_cast<float>(values[i]);  // logits are fp32
+  }
+  return values;
+}
+
+// The definition in plain steps: penalties, sort, cut, then the Gumbel maximum over what is left.
 TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& params,
-                    uint64_t output_index) {
+                    uint64_t output_index, const std::vector<TokenCount>& counts = {}) {
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto logit_of = [&](TokenId id) { return double{logits[static_cast<size_t>(id)]}; };
+  const std::vector<double> values = NaivePenalised(logits, params, counts);
+  const auto logit_of = [&](TokenId id) { return values[static_cast<size_t>(id)]; };
   std::stable_sort(order.begin(), order.end(),
                    [&](TokenId a, TokenId b) { return logit_of(a) > logit_of(b); });
+  if (params.temperature == 0.0F) return order[0];
+  const double best = logit_of(order[0]);
+  const auto is_improbable = [&](TokenId id) {
+    return std::exp((logit_of(id) - best) / params.temperature) < double{params.min_p};
+  };
+  order.erase(std::find_if(order.begin(), order.end(), is_improbable), order.end());
   if (params.top_k > 0) {
     order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
   }
@@ -71,7 +107,7 @@ TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& para
     order.resize(std::max<size_t>(kept, 1));
   }
   std::sort(order.begin(), order.end());
-  double best = -std::numeric_limits<double>::infinity();
+  double highest = -std::numeric_limits<double>::infinity();
   TokenId winner = -1;
   for (const TokenId id : order) {
     const std::array<uint32_t, 4> words =
@@ -80,8 +116,8 @@ TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& para
                    {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
     const double uniform = (words[static_cast<size_t>(id) % 4] + 0.5) / 4294967296.0;
     const double score = logit_of(id) / params.temperature - std::log(-std::log(uniform));
-    if (score > best) {
-      best = score;
+    if (score > highest) {
+      highest = score;
       winner = id;
     }
   }
@@ -141,13 +177,22 @@ TEST(SamplerTest, AgreesWithThePlainDefinition) {
       SamplingParams params = Params(0.1F + 0.05F * static_cast<float>(random() % 60));
       if (random() % 2 == 0) params.top_k = static_cast<int32_t>(random() % (vocab_size + 3));
       if (random() % 2 == 0) params.top_p = 0.01F * static_cast<float>(1 + random() % 100);
+      if (random() % 2 == 0) params.min_p = 0.0101F * static_cast<float>(random() % 99);
+      if (random() % 2 == 0)
+        params.repetition_penalty = 0.1F * static_cast<float>(1 + random() % 30);
+      if (random() % 2 == 0) params.presence_penalty = 0.1F * static_cast<float>(random() % 41) - 2;
+      if (random() % 2 == 0)
+        params.frequency_penalty = 0.1F * static_cast<float>(random() % 41) - 2;
+      if (random() % 8 == 0) params.temperature = 0.0F;
+      const std::vector<TokenCount> counts = RandomCounts(random, vocab_size);
       params.seed = uint64_t{random()} << 32 | random();
       params.sequence = static_cast<uint32_t>(random() % 3);
       const uint64_t output_index = uint64_t{random()} << (random() % 8);
-      EXPECT_EQ(SampleToken(logits, params, output_index).id,
-                NaiveSample(logits, params, output_index))
+      EXPECT_EQ(SampleToken(logits, params, output_index, counts).id,
+                NaiveSample(logits, params, output_index, counts))
           << vocab_size << " tokens, round " << round << ", top_k " << params.top_k << ", top_p "
-          << params.top_p;
+          << params.top_p << ", min_p " << params.min_p << ", repetition "
+          << params.repetition_penalty;
     }
   }
 }
@@ -172,7 +217,7 @@ TEST(SamplerTest, DrawsWithTheProbabilitiesOfTheSoftmax) {
       std::vector<int> counts(logits.size());
       for (int i = 0; i < kDraws; ++i) {
         ASSERT_TRUE(sampler
-                        .Sample(logits.data(), 8, Params(temperature, top_k, 1.0F, 99),
+                        .Sample(logits.data(), 8, Params(temperature, top_k, 1.0F, 99), nullptr,
                                 static_cast<uint64_t>(i), &token)
                         .ok());
         ++counts[static_cast<size_t>(token.id)];
@@ -223,10 +268,11 @@ TEST(SamplerTest, DrawsDoNotDependOnWhatTheSamplerDidBefore) {
     const std::vector<float> other = RandomLogits(random, 1 + random() % 700, 3.0);
     SamplingParams other_params = Params(1.3F, static_cast<int32_t>(random() % 50), 0.5F);
     other_params.top_logprobs = static_cast<int32_t>(random() % 5);
+    ASSERT_TRUE(used.Sample(other.data(), static_cast<int64_t>(other.size()), other_params, nullptr,
+                            3, &token)
+                    .ok());
     ASSERT_TRUE(
-        used.Sample(other.data(), static_cast<int64_t>(other.size()), other_params, 3, &token)
-            .ok());
-    ASSERT_TRUE(used.Sample(logits.data(), 300, params, static_cast<uint64_t>(i), &token).ok());
+        used.Sample(logits.data(), 300, params, nullptr, static_cast<uint64_t>(i), &token).ok());
     EXPECT_EQ(token.id, SampleToken(logits, params, static_cast<uint64_t>(i)).id);
     EXPECT_TRUE(token.top.empty());
     EXPECT_EQ(token.logprob, 0.0F);
@@ -274,6 +320,97 @@ TEST(SamplerTest, ReportsAsManyLogprobsAsAskedFor) {
   EXPECT_EQ(SampleToken(logits, params).top.size(), 3U);
 }
 
+TEST(SamplerTest, MinPKeepsWhatIsProbableEnough) {
+  // Probabilities relative to the best: 1, 0.5, 0.25, 0.125.
+  const float ln2 = 0.69314718F;
+  const std::vector<float> logits = {-ln2, 0.0F, -2 * ln2, -3 * ln2};
+  const auto kept = [&](float temperature, float min_p) {
+    SamplingParams params = Params(temperature);
+    params.min_p = min_p;
+    std::vector<bool> drawn(4);
+    for (uint64_t i = 0; i < 2000; ++i) {
+      drawn[static_cast<size_t>(SampleToken(logits, params, i).id)] = true;
+    }
+    return drawn;
+  };
+  EXPECT_THAT(kept(1.0F, 0.0F), ElementsAre(true, true, true, true));
+  EXPECT_THAT(kept(1.0F, 0.12F), ElementsAre(true, true, true, true));
+  EXPECT_THAT(kept(1.0F, 0.2F), ElementsAre(true, true, true, false));
+  EXPECT_THAT(kept(1.0F, 0.3F), ElementsAre(true, true, false, false));
+  EXPECT_THAT(kept(1.0F, 1.0F), ElementsAre(false, true, false, false));
+  EXPECT_THAT(kept(2.0F, 0.4F), ElementsAre(true, true, true, false));
+  EXPECT_THAT(kept(0.5F, 0.2F), ElementsAre(true, true, false, false));
+}
+
+TEST(SamplerTest, EqualToTheBestSurvivesMinPOne) {
+  SamplingParams params = Params(1.0F);
+  params.min_p = 1.0F;
+  const std::vector<float> logits = {3.5F, 1.0F, 3.5F};
+  std::vector<int> counts(3);
+  for (uint64_t i = 0; i < 200; ++i)
+    ++counts[static_cast<size_t>(SampleToken(logits, params, i).id)];
+  EXPECT_GT(counts[0], 50);
+  EXPECT_EQ(counts[1], 0);
+  EXPECT_GT(counts[2], 50);
+}
+
+TEST(PenaltiesTest, RepetitionTakesFromPromptAndOutputPresenceAndFrequencyFromOutputAlone) {
+  const TokenCount once = WithSample(0);
+  const TokenCount thrice = WithSample(WithSample(once));
+  const Penalties repetition = {2.0F, 0.0F, 0.0F};
+  EXPECT_EQ(Penalised(3.0F, 0, repetition), 3.0F);
+  EXPECT_EQ(Penalised(3.0F, kSeen, repetition), 1.5F);
+  EXPECT_EQ(Penalised(-3.0F, kSeen, repetition), -6.0F);
+  EXPECT_EQ(Penalised(3.0F, thrice, repetition), 1.5F);
+  const Penalties presence = {1.0F, 0.5F, 0.0F};
+  EXPECT_EQ(Penalised(3.0F, kSeen, presence), 3.0F);
+  EXPECT_EQ(Penalised(3.0F, once, presence), 2.5F);
+  EXPECT_EQ(Penalised(3.0F, thrice, presence), 2.5F);
+  const Penalties frequency = {1.0F, 0.0F, -0.25F};
+  EXPECT_EQ(Penalised(3.0F, kSeen, frequency), 3.0F);
+  EXPECT_EQ(Penalised(3.0F, once, frequency), 3.25F);
+  EXPECT_EQ(Penalised(3.0F, thrice, frequency), 3.75F);
+  EXPECT_EQ(Penalised(3.0F, thrice, {2.0F, 0.5F, 0.25F}), 3.0F / 2 - 0.5F - 3 * 0.25F);
+}
+
+TEST(PenaltiesTest, CountsStopAtTheirLargest) {
+  TokenCount count = 0;
+  for (int i = 0; i < 40'000; ++i) count = WithSample(count);
+  EXPECT_EQ(count, kSeen | kMaxSampled);
+  EXPECT_EQ(WithSeen(5), kSeen | 5);
+  EXPECT_EQ(WithSample(0), kSeen | 1);
+}
+
+TEST(PenaltiesTest, ATokenThatCanBeDrawnStaysSo) {
+  const float largest = std::numeric_limits<float>::max();
+  for (const Penalties& penalties :
+       {Penalties{10.0F, 2.0F, 2.0F}, Penalties{1e-30F, -2.0F, -2.0F}}) {
+    for (const float logit : {-largest, -1.0F, 0.0F, 1.0F, largest}) {
+      const float penalised = Penalised(logit, kSeen | kMaxSampled, penalties);
+      EXPECT_GE(penalised, -largest) << logit;
+      EXPECT_LE(penalised, largest) << logit;
+    }
+    EXPECT_EQ(Penalised(-kInfinity, kSeen | 3, penalties), -kInfinity);
+  }
+}
+
+TEST(SamplerTest, LogprobsIgnorePenaltiesButTheGreedyChoiceDoesNot) {
+  const std::vector<float> logits = {1.0F, 2.0F, 0.5F};
+  SamplingParams params = Params(0.0F);
+  params.top_logprobs = 3;
+  const SampledToken plain = SampleToken(logits, params);
+  params.presence_penalty = 1.5F;
+  const SampledToken token = SampleToken(logits, params, 0, {0, WithSample(0), 0});
+  EXPECT_EQ(plain.id, 1);
+  EXPECT_EQ(token.id, 0);
+  ASSERT_EQ(token.top.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(token.top[i].id, plain.top[i].id);
+    EXPECT_EQ(token.top[i].logprob, plain.top[i].logprob);
+  }
+  EXPECT_EQ(token.logprob, plain.top[1].logprob);
+}
+
 TEST(SamplerTest, NanAndInfinityNeverCrashNorLeaveTheVocabulary) {
   std::mt19937 random(6);
   for (int round = 0; round < 3000; ++round) {
@@ -294,8 +431,8 @@ TEST(SamplerTest, NanAndInfinityNeverCrashNorLeaveTheVocabulary) {
     params.top_logprobs = static_cast<int32_t>(random() % 4);
     Sampler sampler;
     SampledToken token;
-    const absl::Status status =
-        sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()), params, 0, &token);
+    const absl::Status status = sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()),
+                                               params, nullptr, 0, &token);
     ASSERT_GE(token.id, 0);
     ASSERT_LT(token.id, static_cast<TokenId>(logits.size()));
     EXPECT_EQ(status.ok(), any);
@@ -314,7 +451,7 @@ TEST(SamplerTest, LogitsWithoutANumberAreAnInternalError) {
       SampledToken token;
       EXPECT_EQ(sampler
                     .Sample(logits.data(), static_cast<int64_t>(logits.size()), Params(temperature),
-                            0, &token)
+                            nullptr, 0, &token)
                     .code(),
                 absl::StatusCode::kInternal);
     }
