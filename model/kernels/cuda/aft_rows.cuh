@@ -1,0 +1,245 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
+#define AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/cuda/aft.h"
+#include "model/kernels/cuda/aft_math.cuh"
+#include "model/kernels/cuda/launch.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+#include "model/kernels/ragged_batch.h"  // kMaskedBelow
+
+// What the AFT kernels for many tokens share: rows of a batch, cut into tiles of kAftTokens
+// positions, so that a token's tile does not depend on the batch.
+namespace aft::kernels::cuda {
+
+inline constexpr int kAftTokens = 64;
+
+// Prompt chunks, or whole texts.
+struct AftRows {
+  int64_t rows = 0;
+  const int32_t* slot = nullptr;      // null: no state
+  const int64_t* position = nullptr;  // null: 0
+  const int64_t* offset = nullptr;
+  const float* mask = nullptr;
+};
+
+// Arguments of a kernel. The workspace holds `triples` prefix sums of every channel for each tile:
+// [tiles, triples, 3 (num, den, max), hid].
+struct AftArgs {
+  AftModel model;
+  AftRows rows;
+  const void* qkv = nullptr;
+  int64_t qkv_stride = 0;
+  State state;
+  int64_t k_ring = 0;  // floats from the start of a slot
+  int64_t v_ring = 0;
+  Out y;
+  float* sums = nullptr;
+  int triples = 1;
+};
+
+// Tiles of all rows lie in one list with gaps: row r's from FirstTile(r) on. A row of n tokens has
+// at most n div kAftTokens + 2 tiles, wherever it starts.
+__host__ __device__ inline int64_t AftTiles(int64_t rows, int64_t tokens) {
+  return tokens / kAftTokens + 2 * rows;
+}
+
+struct AftRow {
+  __device__ AftRow(const AftArgs& args, int64_t r)
+      : row(r),
+        token(args.rows.offset[r]),
+        slot(args.rows.slot == nullptr ? 0 : args.rows.slot[r]),
+        begin(args.rows.position == nullptr ? 0 : static_cast<int>(args.rows.position[r])),
+        end(begin + static_cast<int>(args.rows.offset[r + 1] - token)),
+        first_tile(AftTiles(r, token)) {}
+
+  // Of the tile of positions [i * kAftTokens, (i + 1) * kAftTokens) in the list.
+  __device__ int64_t Tile(int i) const { return first_tile + i - begin / kAftTokens; }
+  __device__ int FirstIndex() const { return begin / kAftTokens; }
+  __device__ int EndIndex() const { return (end + kAftTokens - 1) / kAftTokens; }
+  __device__ bool empty() const { return begin == end; }
+
+  int64_t row;
+  int64_t token;  // row of the matrices of the first token
+  int slot;       // negative: padding
+  int begin;      // positions
+  int end;
+  int64_t first_tile;
+};
+
+// The row whose part of the list holds `tile`. All lanes of a warp.
+__device__ inline int64_t AftRowOfTile(const AftArgs& args, int64_t tile) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int64_t low = 0;
+  int64_t count = args.rows.rows;  // it is among rows [low, low + count)
+  while (count > 1) {
+    const int64_t step = (count + 31) / 32;
+    const int64_t probe = lane * step;
+    const bool reached =
+        probe < count && AftTiles(low + probe, args.rows.offset[low + probe]) <= tile;
+    const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xFFFFFFFFU, reached ? 1 : 0)));
+    low += last * step;
+    count = min(step, count - last * step);
+  }
+  return low;
+}
+
+// ---- Numbers of neighbouring channels, of which the first `count` exist; the others read as 0.
+
+// kVector: either all exist or none, and they are aligned for vector accesses.
+template <int N, bool kVector, typename T>
+__device__ inline Channels<N> LoadExisting(const T* from, int64_t count) {
+  Channels<N> c = Fill<N>(0.0F);
+  if constexpr (kVector) {
+    if (count > 0) c = Load<N>(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < count) c[i] = ToFloat(from[i]);
+    }
+  }
+  return c;
+}
+
+template <int N, bool kVector, typename T>
+__device__ inline void StoreExisting(const Channels<N>& c, T* to, int64_t count) {
+  if constexpr (kVector) {
+    if (count > 0) Store<N>(c, to);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < count) to[i] = FromFloat<T>(c[i]);
+    }
+  }
+}
+
+// To the matrix y; its type is the same for all threads.
+template <int N, bool kVector>
+__device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, const Channels<N>& c,
+                                int64_t count) {
+  const int64_t at = row * y.stride + channel;
+  if (y.type == Number::kFp32) {
+    StoreExisting<N, kVector>(c, static_cast<float*>(y.data) + at, count);
+  } else if (y.type == Number::kBf16) {
+    StoreExisting<N, kVector>(c, static_cast<Bf16*>(y.data) + at, count);
+  } else {
+    StoreExisting<N, kVector>(c, static_cast<Fp16*>(y.data) + at, count);
+  }
+}
+
+// ---- Keys and values of one row's tokens, as they enter: masked, rounded
+template <typename In>
+class AftTokens {
+ public:
+  __device__ AftTokens(const AftArgs& args, const AftRow& row)
+      : first_(static_cast<const In*>(args.qkv) + row.token * args.qkv_stride),
+        stride_(args.qkv_stride),
+        hid_(args.model.hid),
+        begin_(row.begin),
+        mask_(args.rows.mask == nullptr ? nullptr : args.rows.mask + row.token),
+        ring_rows_(static_cast<int>(args.model.window) - 1),
+        ring_bf16_(args.model.ring == AftRing::kBf16),
+        rounds_(sizeof(In) == 4 && ring_bf16_ && ring_rows_ > 0) {
+    if (args.state.base == nullptr) return;
+    const float* slot = args.state.base + row.slot * args.state.slot_stride;
+    k_ring_ = slot + args.k_ring;
+    v_ring_ = slot + args.v_ring;
+  }
+
+  // A token of the chunk. One that is not `valid` has the key -inf and the value 0: it weighs
+  // nothing. `count` channels exist from `channel` on.
+  template <int N, bool kVector>
+  __device__ void Get(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
+                      Channels<N>& v) const {
+    float add = 0.0F;
+    if (mask_ != nullptr && valid) {
+      add = mask_[j - begin_];
+      valid = add > kMaskedBelow;
+    }
+    k = Fill<N>(-INFINITY);
+    v = Fill<N>(0.0F);
+    if (!valid) return;
+    const In* key = first_ + (j - begin_) * stride_ + hid_ + channel;
+    k = LoadExisting<N, kVector>(key, count);
+    v = LoadExisting<N, kVector>(key + hid_, count);
+    if (mask_ != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) k[i] += add;
+    }
+    if (rounds_) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        k[i] = RoundTo<Bf16>(k[i]);
+        v[i] = RoundTo<Bf16>(v[i]);
+      }
+    }
+  }
+
+  // The same, for a token that may be in the ring.
+  template <int N, bool kVector>
+  __device__ void GetAny(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
+                         Channels<N>& v) const {
+    if (!valid || j >= begin_) {
+      Get<N, kVector>(j, valid, channel, count, k, v);
+      return;
+    }
+    const int64_t at = j % ring_rows_ * hid_ + channel;
+    if (ring_bf16_) {
+      k = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(k_ring_) + at, count);
+      v = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(v_ring_) + at, count);
+    } else {
+      k = LoadExisting<N, kVector>(k_ring_ + at, count);
+      v = LoadExisting<N, kVector>(v_ring_ + at, count);
+    }
+  }
+
+  template <int N, bool kVector>
+  __device__ Channels<N> Query(int t, int64_t channel, int64_t count) const {
+    return LoadExisting<N, kVector>(first_ + (t - begin_) * stride_ + channel, count);
+  }
+
+  __device__ int begin() const { return begin_; }
+
+ private:
+  const In* first_;  // query of the row's first token
+  int64_t stride_;
+  int64_t hid_;
+  int begin_;
+  const float* mask_;
+  const float* k_ring_ = nullptr;
+  const float* v_ring_ = nullptr;
+  int ring_rows_;
+  bool ring_bf16_;
+  bool rounds_;
+};
+
+// ---- Prefix sums in memory: a slot's state or a triple of the workspace
+__device__ inline Prefix LoadPrefix(const float* from, int64_t hid) {
+  return {from[0], from[hid], from[2 * hid]};
+}
+__device__ inline void StorePrefix(const Prefix& sums, float* to, int64_t hid) {
+  to[0] = sums.num;
+  to[hid] = sums.den;
+  to[2 * hid] = sums.max;
+}
+
+__device__ inline float* AftSums(const AftArgs& args, int64_t tile, int triple, int64_t channel) {
+  return args.sums + (tile * args.triples + triple) * 3 * args.model.hid + channel;
+}
+__device__ inline float* AftState(const AftArgs& args, const AftRow& row, int triple,
+                                  int64_t channel) {
+  return args.state.base + row.slot * args.state.slot_stride + triple * 3 * args.model.hid +
+         channel;
+}
+
+// A row's prefix before its first token.
+__device__ inline Prefix AftStart(const AftArgs& args, const AftRow& row, int triple,
+                                  int64_t channel) {
+  if (args.state.base == nullptr || row.begin == 0) return {};
+  return LoadPrefix(AftState(args, row, triple, channel), args.model.hid);
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_

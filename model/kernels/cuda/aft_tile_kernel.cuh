@@ -1,0 +1,409 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
+#define AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/cuda/aft_sums_kernel.cuh"
+#include "model/kernels/cuda/aft_window.cuh"
+
+// AFT-local and AFT-full over many tokens, as products on tensor cores (aft-operators.md 3.3): for
+// the tokens t of a tile and the tokens j that some of them have in their window,
+//
+//   [num | den] = E [e v | e] + exp(m - a) [prefix],   e_j = exp(k_j - a)
+//
+// E[t, j] = exp(w(t, j)) is the same for all channels: a block makes it once, kAftColumns columns
+// at a time. A warp owns 16 channels; its lanes hold the keys and values of just those elements of
+// [e v | e] that the products want from them, so each exponential is taken once and keys and values
+// do not pass through shared memory. The anchor a rises with the keys, and the sums with it. Where
+// it was too high for some token, or something was not finite, the channel is done again, row by
+// row and exactly (Exact).
+namespace aft::kernels::cuda {
+
+// [e v | e] of 8 tokens as operands of products: [channel of the pair][register].
+struct AftOperands {
+  uint32_t num[2][2];
+  uint32_t den[2][2];
+};
+
+// The tokens of one tile for the 16 channels of a warp.
+template <typename In, bool kVector, int kPrefixes, bool kCausal>
+class AftTile {
+ public:
+  // fp32 inputs: each product as three of TF32, so that the result has fp32's accuracy.
+  static constexpr bool kSplit = sizeof(In) == 4;
+  static constexpr int kRowTiles = kAftTokens / 16;
+  static constexpr int kEach = kAftColumns / 4;  // columns of a lane
+
+  __device__ AftTile(const AftArgs& args, const AftRow& row, const AftWindow<kPrefixes, kCausal>& w,
+                     const AftLane& lane)
+      : args_(args), row_(row), w_(w), lane_(lane), tokens_(args, row) {}
+
+  // The sums begin as the prefix; `lifts` as AftWindow::Lifts, or null.
+  __device__ void Start(const Prefix (&before)[kPrefixes][2], const float* lifts) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      anchor_[c] = kEmptyMax;
+#pragma unroll
+      for (int p = 0; p < kPrefixes; ++p) anchor_[c] = fmaxf(anchor_[c], before[p][c].max);
+    }
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float e = Exp(before[p][c].max - anchor_[c]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int from = (2 * lane_.t + i) * 4;
+          const float num = __shfl_sync(0xFFFFFFFFU, e * before[p][c].num, from);
+          const float den = __shfl_sync(0xFFFFFFFFU, e * before[p][c].den, from);
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int r = 16 * m + 8 * half + lane_.g;
+              const bool sees = w_.SeesPrefix(w_.first + r, p);
+              const float weight = lifts == nullptr ? 1.0F : Exp(-lifts[r]);
+              const float n = sees ? weight * num : 0.0F;
+              const float d = sees ? weight * den : 0.0F;
+              float& num_sum = num_[m][c][2 * half + i];
+              float& den_sum = den_[m][c][2 * half + i];
+              num_sum = p == 0 ? n : num_sum + n;
+              den_sum = p == 0 ? d : den_sum + d;
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // The lane's keys and values of columns [column, column + kAftColumns).
+  __device__ void Fetch(int column) {
+    if (column < tokens_.begin()) {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = column + 4 * u + lane_.t;
+        tokens_.template GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
+                                            v_[u]);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = column + 4 * u + lane_.t;
+        tokens_.template Get<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
+                                         v_[u]);
+      }
+    }
+  }
+
+  // Adds the columns that were fetched. `weights`: AftWindow::Weights of them.
+  __device__ void Add(int column, const float* weights) {
+    RaiseAnchor();
+#pragma unroll
+    for (int step = 0; step < kAftColumns / 8; ++step) {
+      if (!w_.HasColumns(column + 8 * step, 8)) continue;
+      AftOperands high;
+      AftOperands low;
+      MakeOperands(step, high, low);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        if (!w_.Meets(m, column + 8 * step)) continue;
+        const float4 four = reinterpret_cast<const float4*>(
+            weights)[(m * (kAftColumns / 8) + step) * 32 + static_cast<int>(threadIdx.x) % 32];
+        const float e[4] = {four.x, four.y, four.z, four.w};
+        uint32_t a[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = ToTf32(e[i]);
+        if constexpr (kSplit) {
+          uint32_t a_low[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a_low[i] = ToTf32(e[i] - __uint_as_float(a[i]));
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            MmaTf32(num_[m][c], a_low, high.num[c]);
+            MmaTf32(den_[m][c], a_low, high.den[c]);
+            MmaTf32(num_[m][c], a, low.num[c]);
+            MmaTf32(den_[m][c], a, low.den[c]);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          MmaTf32(num_[m][c], a, high.num[c]);
+          MmaTf32(den_[m][c], a, high.den[c]);
+        }
+      }
+    }
+  }
+
+  // Divides, gates and stores; the channels for which that is not good enough, again by Exact.
+  __device__ void Finish(const Prefix (&before)[kPrefixes][2]) const {
+    const int64_t first = lane_.channel - 2 * lane_.g;
+    const int64_t channel = first + 4 * lane_.t;
+    const int64_t count = args_.model.hid - channel;
+    unsigned again = 0;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (!w_.HasRows(m)) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int t = w_.first + 16 * m + 8 * half + lane_.g;
+        if (!w_.HasRow(t)) continue;
+        const Channels<4> q = tokens_.template Query<4, kVector>(t, channel, count);
+        Channels<4> y;
+#pragma unroll
+        for (int o = 0; o < 4; ++o) {
+          const float num = num_[m][o % 2][2 * half + o / 2];
+          const float den = den_[m][o % 2][2 * half + o / 2];
+          if (!(den >= kLeastSum && den <= kLargest && fabsf(num) <= kLargest)) again |= 1U << o;
+          y[o] = Gated(num, den, q[o]);
+        }
+        StoreOut<4, kVector>(args_.y, row_.token + t - row_.begin, channel, y, count);
+      }
+    }
+    if (count < 4) again &= count <= 0 ? 0U : (1U << count) - 1;
+    if (__any_sync(0xFFFFFFFFU, again != 0 ? 1 : 0) == 0) return;
+    unsigned channels = again << (4 * lane_.t);
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2) {
+      channels |= __shfl_xor_sync(0xFFFFFFFFU, channels, bit);
+    }
+    Exact(before, first, channels);
+  }
+
+ private:
+  // Sums relative to exp(anchor) are good from here on: what underflowed is below 1e-12 of them.
+  static constexpr float kLeastSum = 1e-26F;
+  static constexpr float kLargest = 3e38F;
+  // e is at most exp(kSlack); keys that rise by less leave the sums alone.
+  static constexpr float kSlack = 16.0F;
+
+  __device__ void RaiseAnchor() {
+    float largest[2];
+    bool rises = false;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float x = k_[0][c];
+#pragma unroll
+      for (int u = 1; u < kEach; ++u) x = fmaxf(x, k_[u][c]);
+      x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 1));
+      x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 2));
+      largest[c] = x > anchor_[c] + kSlack ? x : anchor_[c];
+      rises = rises || largest[c] != anchor_[c];
+    }
+    if (__any_sync(0xFFFFFFFFU, rises ? 1 : 0) == 0) return;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float e = Exp(anchor_[c] - largest[c]);
+      anchor_[c] = largest[c];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float scale = __shfl_sync(0xFFFFFFFFU, e, (2 * lane_.t + i) * 4);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            num_[m][c][2 * half + i] *= scale;
+            den_[m][c][2 * half + i] *= scale;
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void MakeOperands(int step, AftOperands& high, AftOperands& low) const {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float e = Exp(k_[2 * step + i][c] - anchor_[c]);
+        const float v = v_[2 * step + i][c];
+        high.den[c][i] = ToTf32(e);
+        if constexpr (kSplit) {
+          high.num[c][i] = ToTf32(e * v);
+          low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
+          low.num[c][i] = ToTf32(e * v - __uint_as_float(high.num[c][i]));
+        } else {
+          // Of the rounded e, so that numerator and denominator have the same weights.
+          high.num[c][i] = ToTf32(__uint_as_float(high.den[c][i]) * v);
+        }
+      }
+    }
+  }
+
+  // The bits of `channels`, from channel `first` on; a lane for each token.
+  __device__ void Exact(const Prefix (&before)[kPrefixes][2], int64_t first,
+                        unsigned channels) const {
+    __syncwarp();
+    while (channels != 0) {
+      const int c = __ffs(static_cast<int>(channels)) - 1;
+      channels &= channels - 1;
+      Prefix prefix[kPrefixes];
+#pragma unroll
+      for (int p = 0; p < kPrefixes; ++p) {
+        const Prefix& mine = c % 2 == 0 ? before[p][0] : before[p][1];
+        prefix[p].num = __shfl_sync(0xFFFFFFFFU, mine.num, c / 2 * 4);
+        prefix[p].den = __shfl_sync(0xFFFFFFFFU, mine.den, c / 2 * 4);
+        prefix[p].max = __shfl_sync(0xFFFFFFFFU, mine.max, c / 2 * 4);
+      }
+      for (int r = static_cast<int>(threadIdx.x) % 32; r < kAftTokens; r += 32) {
+        if (w_.HasRow(w_.first + r)) ExactRow(prefix, w_.first + r, first + c);
+      }
+    }
+  }
+
+  // Exponents (K - M) + w, the difference first, relative to their largest.
+  __device__ void ExactRow(const Prefix (&prefix)[kPrefixes], int t, int64_t channel) const {
+    const int from = max(w_.column_from, w_.Oldest(t));
+    const int to = kCausal ? t + 1 : w_.column_to;
+    Channels<1> k;
+    Channels<1> v;
+    float max_key = kEmptyMax;
+    bool sees = false;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (!w_.SeesPrefix(t, p) || prefix[p].den == 0.0F) continue;
+      max_key = fmaxf(max_key, prefix[p].max);
+      sees = true;
+    }
+    for (int j = from; j < to; ++j) {
+      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      max_key = fmaxf(max_key, k[0]);
+      sees = sees || k[0] != -INFINITY;
+    }
+    float largest = -INFINITY;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (w_.SeesPrefix(t, p)) largest = fmaxf(largest, prefix[p].max - max_key);
+    }
+    for (int j = from; j < to; ++j) {
+      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      largest = fmaxf(largest, k[0] - max_key + w_.Bias(t, j));
+    }
+    float num = 0.0F;
+    float den = 0.0F;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (!w_.SeesPrefix(t, p)) continue;
+      const float e = Exp(prefix[p].max - max_key - largest);
+      num += e * prefix[p].num;
+      den += e * prefix[p].den;
+    }
+    for (int j = from; j < to; ++j) {
+      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      const float e = Exp(k[0] - max_key + w_.Bias(t, j) - largest);
+      num += e * v[0];
+      den += e;
+    }
+    const float q = tokens_.template Query<1, false>(t, channel, 1)[0];
+    Channels<1> y;
+    y[0] = sees ? Gated(num, den, q) : 0.0F;
+    StoreOut<1, false>(args_.y, row_.token + t - row_.begin, channel, y, 1);
+  }
+
+  const AftArgs& args_;
+  const AftRow& row_;
+  const AftWindow<kPrefixes, kCausal>& w_;
+  const AftLane& lane_;
+  const AftTokens<In> tokens_;
+  Channels<2> k_[kEach];
+  Channels<2> v_[kEach];
+  float anchor_[2];
+  // [16 tokens][channel of the pair], as MmaTf32 has them: column n of channel c is channel 2n + c.
+  float num_[kRowTiles][2][4];
+  float den_[kRowTiles][2][4];
+};
+
+// Zeros for the rows of a tile.
+template <bool kVector>
+__device__ inline void AftZeros(const AftArgs& args, const AftRow& row, int from, int to,
+                                const AftLane& lane) {
+  const int64_t channel = lane.channel - 2 * lane.g + 4 * lane.t;
+  for (int t = from + lane.g; t < to; t += 8) {
+    StoreOut<4, kVector>(args.y, row.token + t - row.begin, channel, Fill<4>(0.0F),
+                         args.model.hid - channel);
+  }
+}
+
+// blockIdx.x: tile, or row when it `walks` from the row's first tile to the last and makes the
+// prefixes on the way; blockIdx.y: kAftWarpChannels channels a warp. Dynamic shared memory:
+// AftTileShared.
+template <typename In, bool kVector, int kPrefixes, bool kCausal, bool kWalks>
+__global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
+  static_assert(!kWalks || (kCausal && kPrefixes == 1));
+  SharedLayout layout(DynamicShared());
+  const AftTileShared shared(layout);
+  // The last tiles first: the pass that summed up tiles has left their keys and values in L2.
+  const int64_t tile = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  const AftRow row(args, kWalks ? blockIdx.x : AftRowOfTile(args, tile));
+  const int64_t warp = static_cast<int64_t>(blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32;
+  const AftLane lane(args.model.hid, warp * kAftWarpChannels);
+  const bool active = warp * kAftWarpChannels < args.model.hid;
+  int index = row.FirstIndex();
+  int end = row.EndIndex();
+  if constexpr (!kWalks) {
+    index += static_cast<int>(tile - row.first_tile);
+    end = min(end, index + 1);
+  }
+  if (row.empty() || index >= end) return;
+  if (row.slot < 0) {
+    const int from = max(row.begin, index * kAftTokens);
+    AftZeros<kVector>(args, row, from, min(row.end, end * kAftTokens), lane);
+    return;
+  }
+
+  Prefix before[kPrefixes][2];
+#pragma unroll
+  for (int p = 0; p < kPrefixes; ++p) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      before[p][c] = {};
+      if (c >= lane.count) continue;
+      before[p][c] = kWalks ? AftStart(args, row, p, lane.channel + c)
+                            : LoadPrefix(AftSums(args, tile, p, lane.channel + c), args.model.hid);
+    }
+  }
+  float* weights = shared.weights;
+  for (; index < end; ++index) {
+    const AftWindow<kPrefixes, kCausal> window(args, row, index);
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (!window.HoldsPrefix(p)) before[p][0] = before[p][1] = {};
+    }
+    const float* lifts = nullptr;
+    if (args.model.wide) {
+      window.Lifts(shared.lifts);
+      lifts = shared.lifts;
+    }
+    AftTile<In, kVector, kPrefixes, kCausal> sums(args, row, window, lane);
+    sums.Start(before, lifts);
+    for (int column = window.column_from / kAftColumns * kAftColumns; column < window.column_to;
+         column += kAftColumns) {
+      sums.Fetch(column);
+      window.Weights(column, lifts, weights);
+      __syncthreads();
+      if (active) sums.Add(column, weights);
+      // The other buffer: no warp reads it any more once all have come to the next barrier.
+      weights = weights == shared.weights ? shared.weights + kAftWeights : shared.weights;
+    }
+    if (active) sums.Finish(before);
+    if constexpr (kWalks) {
+      const AftPart leaving = AftLeaving(args, row, index, 0);
+      Prefix own[2];
+      AftRangeSums<In, kVector>(AftTokens<In>(args, row), leaving.from, leaving.to, lane, own);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) before[0][c] = Combine(before[0][c], own[c]);
+    }
+  }
+  if constexpr (kWalks) {
+    if (args.state.base == nullptr || lane.t != 0) return;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      if (c < lane.count) {
+        StorePrefix(before[0][c], AftState(args, row, 0, lane.channel + c), args.model.hid);
+      }
+    }
+  }
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
