@@ -3,11 +3,14 @@
 //
 //   engine_bench                       the shipped model; run from the repository's root
 //   AFT_MODEL=DIR engine_bench         another checkpoint
+//   AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=bf16 AFT_SLOTS=1024 engine_bench
+//                                      on a GPU, with up to 1024 streams
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,12 +28,27 @@ namespace {
 constexpr int kTokens = 256;  // generated per stream
 constexpr char kPrompt[] = "It is a truth universally acknowledged, that";
 
+std::string FromEnvironment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+int32_t Slots() { return std::atoi(FromEnvironment("AFT_SLOTS", "64").c_str()); }
+
+// Streams: 1, 8, 64 and on, up to the slots.
+void UpToSlots(benchmark::internal::Benchmark* bench) {
+  for (const int64_t streams : {1, 8, 64, 256, 1024}) {
+    if (streams <= Slots()) bench->Arg(streams);
+  }
+}
+
 LoadedModel Load(int64_t step_tokens) {
-  const char* dir = std::getenv("AFT_MODEL");
   LoadOptions options;
-  options.checkpoint_dir = dir != nullptr ? dir : "model/zoo/austen-aft-local";
-  options.slots = 64;
-  options.max_step_tokens = step_tokens;
+  options.checkpoint_dir = FromEnvironment("AFT_MODEL", "model/zoo/austen-aft-local");
+  options.device = FromEnvironment("AFT_DEVICE", "cpu");
+  options.weight_format = FromEnvironment("AFT_WEIGHT_FORMAT", "fp32");
+  options.slots = Slots();
+  options.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
   auto model = LoadModel(options);
   if (!model.ok()) {
     std::fprintf(stderr, "engine_bench: %s\n", std::string(model.status().message()).c_str());
@@ -39,6 +57,8 @@ LoadedModel Load(int64_t step_tokens) {
   return *std::move(model);
 }
 
+// Steps of one token a stream, as many in flight as the runner allows: then a row's token is the
+// one that its slot sampled last, which the host has not seen.
 void BM_RunnerDecode(benchmark::State& state) {
   const LoadedModel model = Load(256);
   ModelRunner& runner = *model.runner;
@@ -51,16 +71,27 @@ void BM_RunnerDecode(benchmark::State& state) {
     step.rows.push_back(
         {.slot = slot, .first_position = 0, .tokens = {'a'}, .output = RowOutput::kLast});
   }
-  for (auto _ : state) {
-    const StepOutput output = *runner.Collect(*runner.Submit(step));
-    for (size_t i = 0; i < step.rows.size(); ++i) {
-      ++step.rows[i].first_position;
-      step.rows[i].tokens[0] = output.sampled[i].id;
+  std::deque<ModelRunner::Ticket> tickets;
+  const auto submit = [&] {
+    tickets.push_back(*runner.Submit(step));
+    for (StepRow& row : step.rows) {
+      ++row.first_position;
+      row.tokens[0] = kLastSampled;
     }
+  };
+  const auto collect = [&] {
+    benchmark::DoNotOptimize(*runner.Collect(tickets.front()));
+    tickets.pop_front();
+  };
+  while (static_cast<int>(tickets.size()) + 1 < runner.max_steps_in_flight()) submit();
+  for (auto _ : state) {
+    submit();
+    collect();
   }
+  while (!tickets.empty()) collect();
   state.SetItemsProcessed(state.iterations() * rows);
 }
-BENCHMARK(BM_RunnerDecode)->Arg(1)->Arg(8)->Arg(64)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_RunnerDecode)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 void BM_RunnerPrefill(benchmark::State& state) {
   const int64_t tokens = state.range(0);
@@ -79,6 +110,7 @@ BENCHMARK(BM_RunnerPrefill)
     ->Arg(64)
     ->Arg(256)
     ->Arg(1024)
+    ->Arg(8192)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
@@ -163,8 +195,10 @@ void BM_Engine(benchmark::State& state) {
   prometheus::Registry registry;
   ModelMetrics metrics(registry, "bench");
   const std::vector<TokenId> prompt = *model.tokenizer->Encode(kPrompt);
-  auto engine =
-      *Engine::Create({.model_name = "bench"}, std::move(model.runner), model.tokenizer, metrics);
+  EngineOptions options;
+  options.model_name = "bench";
+  options.max_step_tokens = model.runner->max_step_tokens();
+  auto engine = *Engine::Create(options, std::move(model.runner), model.tokenizer, metrics);
   const int64_t streams = state.range(0);
   std::vector<double> ttft_ms;
   for (auto _ : state) {
@@ -188,7 +222,7 @@ void BM_Engine(benchmark::State& state) {
   state.counters["ttft_p50_ms"] = ttft_ms[ttft_ms.size() / 2];
   state.SetItemsProcessed(state.iterations() * streams * kTokens);
 }
-BENCHMARK(BM_Engine)->Arg(1)->Arg(8)->Arg(64)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_Engine)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace aft::server

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""The figures of a GPU run as Markdown, with the ratios that issue 5 asks for: report.py FOLDER
+
+Reads what the stages of run.sh left there: kernels.json, pytorch.json, model.json, server.jsonl.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+# The model of run.sh: weights of 2 bytes, states of fp32 with a bf16 ring.
+LAYERS, D, FF, VOCAB, WINDOW = 24, 1024, 4096, 50304, 32
+
+
+def read(folder, name):
+  path = folder / name
+  return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(head, rows):
+  print("| " + " | ".join(head) + " |")
+  print("|" + "---|" * len(head))
+  for row in rows:
+    print("| " + " | ".join(str(x) for x in row) + " |")
+  print()
+
+
+def kernels_part(kernels):
+  print(f"Copy: {kernels['copy_gbs']:.0f} GB/s, read plus written.\n")
+  table(("kernel", "shape", "us", "% of copy", "TFLOP/s"),
+        [(c["name"], c["shape"], f"{c['us']:.2f}", f"{100 * c['of_copy']:.0f}",
+          f"{c['flops'] / c['us'] / 1e6:.1f}" if c["flops"] else "") for c in kernels["cases"]])
+
+
+def pytorch_part(kernels, pytorch):
+  ours = {}
+  for case in kernels["cases"]:
+    found = re.search(r"s=32 .*1 x (\d+) tokens.*bf16 -> bf16", case["shape"])
+    if case["name"] == "aft_prefill" and found:
+      ours[int(found.group(1))] = case["us"]
+  rows = []
+  for case in pytorch["cases"]:
+    if case["name"] == "gpt2":
+      continue
+    if "skipped" in case:
+      rows.append((case["name"], case["tokens"], case["skipped"], "", ""))
+    elif case["tokens"] in ours:
+      mine = ours[case["tokens"]]
+      rows.append((case["name"], case["tokens"], f"{case['us']:.0f}", f"{mine:.0f}",
+                   f"{case['us'] / mine:.1f}"))
+  print("PyTorch on the same GPU against aft_prefill (s=32, bf16), one text:\n")
+  table(("PyTorch", "tokens", "us", "ours, us", "ratio"), rows)
+
+
+def minimal_bytes(streams):
+  """Of one decode step: weights once, each state read and written."""
+  weights = 2 * (LAYERS * (4 * D * D + 2 * D * FF) + VOCAB * D)
+  state = LAYERS * D * (24 + 2 * 2 * (WINDOW - 1) + 2 * 2)
+  return weights + streams * state
+
+
+def model_part(model, kernels, pytorch):
+  gpt2 = {c["streams"]: c["us"] for c in (pytorch or {"cases": []})["cases"]
+          if c["name"] == "gpt2" and "us" in c}
+  copy = kernels["copy_gbs"] * 1e9 if kernels else None
+  rows = []
+  for run in model["benchmarks"]:
+    kind, size = run["name"].split("/")[:2]
+    if kind != "BM_RunnerDecode":
+      rows.append((kind[3:], size, "", f"{run['items_per_second']:.0f}", "", ""))
+      continue
+    us = run["real_time"]
+    share = f"{100 * minimal_bytes(int(size)) / copy / (us * 1e-6):.0f}" if copy else ""
+    ratio = f"{gpt2[int(size)] / us:.1f}" if int(size) in gpt2 else ""
+    rows.append((kind[3:], size, f"{us:.0f}", f"{run['items_per_second']:.0f}", share, ratio))
+  print("The model without gRPC (24 layers, d = 1024, AFT-local-32, bf16):\n")
+  table(("benchmark", "streams or tokens", "step, us", "tokens/s", "% of minimal bytes at copy rate",
+         "times GPT-2"), rows)
+
+
+def server_part(lines, model):
+  engine = {run["name"].split("/")[1]: run["items_per_second"] for run in (model or {"benchmarks": []})["benchmarks"]
+            if run["name"].startswith("BM_Engine")}
+  rows = []
+  for run in map(json.loads, lines):
+    alone = engine.get(str(run["streams"]))
+    rows.append((run["streams"], f"{run['tokens_per_second']:.0f}", f"{alone:.0f}" if alone else "",
+                 f"{100 * run['tokens_per_second'] / alone:.0f}" if alone else ""))
+  print("Over gRPC:\n")
+  table(("streams", "tokens/s", "engine alone", "%"), rows)
+
+
+def main():
+  folder = Path(sys.argv[1])
+  kernels, pytorch, model = (read(folder, n) for n in ("kernels.json", "pytorch.json", "model.json"))
+  if kernels:
+    kernels_part(kernels)
+  if kernels and pytorch:
+    pytorch_part(kernels, pytorch)
+  if model:
+    model_part(model, kernels, pytorch)
+  server = folder / "server.jsonl"
+  if server.exists():
+    server_part(server.read_text().splitlines(), model)
+
+
+if __name__ == "__main__":
+  main()
