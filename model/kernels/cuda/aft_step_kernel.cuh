@@ -1,0 +1,399 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_
+#define AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_
+
+#include <type_traits>
+
+#include "model/kernels/cuda/aft_math.cuh"
+#include "model/kernels/cuda/types.h"
+
+// One AFT token of one sequence (contracts.md 4; aft-operators.md 3.3): y from the prefix, the ring
+// and the token itself, then token t - s + 1 moves from the ring into the prefix and t takes its
+// place. Bound by memory: a ring's number is used for some ten instructions, of which one is an
+// exponential, and a GPU has time for seventy.
+//
+// A block is one row and blockDim.x * N channels. With a ring, warp 0 fetches what belongs to the
+// token while the other warps each sum their groups of the ring's tokens, kGroup in flight; warp 0
+// then adds up the parts in order. How a sum is cut depends on the position alone, never on the
+// batch.
+namespace aft::kernels::cuda {
+
+// Instead of the ring's numbers when s <= 1.
+struct NoRing {};
+
+inline constexpr int kLanes = 32;      // blockDim.x of kernels with a ring
+inline constexpr int kGroup = 8;       // tokens of the ring that a thread has in flight
+inline constexpr int kMaxSummers = 7;  // warps that sum the ring
+
+struct StepTask {
+  StepRows rows;
+  In qkv;
+  State state;
+  Out y;
+  int64_t hid = 0;
+  int64_t prefix_block = 0;     // H
+  const float* bias = nullptr;  // null: AFT-simple
+  int64_t bias_rows = 1;
+  int ring_rows = 0;   // s - 1, or 0
+  int64_t k_ring = 0;  // floats from the slot's start
+  int64_t v_ring = 0;
+};
+
+// Sums over tokens of exp(k + w) v and exp(k + w), relative to exp(key + bias). The two parts of
+// the reference stay apart: differences of keys are exact where they matter, and at |k| ~ 1e4 a sum
+// k + w would lose four digits.
+template <int N>
+struct Sums {
+  Channels<N> num = Fill<N>(0.0F);
+  Channels<N> den = Fill<N>(0.0F);
+  Channels<N> key = Fill<N>(kEmptyMax);
+  Channels<N> bias = Fill<N>(0.0F);
+};
+
+template <int N>
+__device__ inline void Merge(Sums<N>& sums, const Sums<N>& more) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float key = fmaxf(sums.key[i], more.key[i]);
+    const float x = (sums.key[i] - key) + sums.bias[i];
+    const float y = (more.key[i] - key) + more.bias[i];
+    const float bias = fmaxf(x, y);
+    const float x_weight = Exp(x - bias);
+    const float y_weight = Exp(y - bias);
+    sums.num[i] = sums.num[i] * x_weight + more.num[i] * y_weight;
+    sums.den[i] = sums.den[i] * x_weight + more.den[i] * y_weight;
+    sums.key[i] = key;
+    sums.bias[i] = bias;
+  }
+}
+
+// [4][kLanes * N] in shared memory: each thread's sums, one kind after the other.
+template <int N>
+__device__ inline void StorePart(const Sums<N>& sums, float* part) {
+  float* const mine = part + threadIdx.x * N;
+  Store(sums.num, mine);
+  Store(sums.den, mine + kLanes * N);
+  Store(sums.key, mine + 2 * kLanes * N);
+  Store(sums.bias, mine + 3 * kLanes * N);
+}
+template <int N>
+__device__ inline Sums<N> LoadPart(const float* part) {
+  const float* const mine = part + threadIdx.x * N;
+  return {Load<N>(mine), Load<N>(mine + kLanes * N), Load<N>(mine + 2 * kLanes * N),
+          Load<N>(mine + 3 * kLanes * N)};
+}
+
+// A sequence's ring at a thread's first channel.
+template <typename RingT>
+struct Ring {
+  RingT* k;
+  RingT* v;
+  int rows;
+  int64_t stride;
+};
+
+// Adds `tokens` <= kGroup tokens of the ring from place `first` on; bias[i] is that of the i-th.
+template <typename RingT, int N>
+__device__ inline void AddGroup(const Ring<RingT>& ring, int first, const float* bias, int tokens,
+                                Sums<N>& sums) {
+  // Absent tokens are kEmptyMax: beside any other key they weigh nothing, and alone nothing comes
+  // of them when parts are merged.
+  Channels<N> k[kGroup];
+  Channels<N> v[kGroup];
+  float w[kGroup];
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) {
+    k[j] = Fill<N>(kEmptyMax);
+    v[j] = Fill<N>(0.0F);
+    w[j] = 0.0F;
+    if (j < tokens) {
+      const int place = first + j - (first + j < ring.rows ? 0 : ring.rows);
+      const int64_t at = place * ring.stride;
+      k[j] = Load<N>(ring.k + at);
+      v[j] = Load<N>(ring.v + at);
+      w[j] = bias[j];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    float key = sums.key[i];
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) key = fmaxf(key, k[j][i]);
+    const float before = (sums.key[i] - key) + sums.bias[i];
+    float largest = before;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      k[j][i] = (k[j][i] - key) + w[j];
+      largest = fmaxf(largest, k[j][i]);
+    }
+    const float keep = Exp(before - largest);
+    float num = sums.num[i] * keep;
+    float den = sums.den[i] * keep;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      const float e = Exp(k[j][i] - largest);
+      num += e * v[j][i];
+      den += e;
+    }
+    sums.num[i] = num;
+    sums.den[i] = den;
+    sums.key[i] = key;
+    sums.bias[i] = largest;
+  }
+}
+
+// One row, as one thread sees it.
+template <typename RingT, int N>
+class StepThread {
+ public:
+  static constexpr bool kHasRing = !std::is_same_v<RingT, NoRing>;
+
+  __device__ StepThread(const StepTask& task, int64_t row, int32_t slot, int64_t channel)
+      : task_(task),
+        row_(row),
+        t_(task.rows.position[row]),
+        channel_(channel),
+        slot_(task.state.base + slot * task.state.slot_stride) {
+    if constexpr (kHasRing) head_ = static_cast<int>(t_ % task.ring_rows);
+  }
+
+  // Tokens that the ring holds.
+  __device__ int InRing() const {
+    return t_ < task_.ring_rows ? static_cast<int>(t_) : task_.ring_rows;
+  }
+
+  // w(t, t') of the token `age` before this one.
+  __device__ const float* Bias(int age) const {
+    const int64_t bias_row = t_ < task_.bias_rows ? t_ : task_.bias_rows - 1;
+    return task_.bias + bias_row * (task_.ring_rows + 1) + task_.ring_rows - age;
+  }
+
+  // Sums `group`, `group` + stride, ... of the last `tokens` tokens, oldest first.
+  __device__ Sums<N> RingSums(int tokens, int group, int stride) const {
+    Sums<N> sums;
+    const Ring<RingT> ring = ring_view();
+    const float* const bias = Bias(tokens);
+    const int oldest = head_ - tokens + (head_ < tokens ? task_.ring_rows : 0);
+    for (int i = group * kGroup; i < tokens; i += stride * kGroup) {
+      const int first = oldest + i - (oldest + i < task_.ring_rows ? 0 : task_.ring_rows);
+      AddGroup<RingT, N>(ring, first, bias + i, tokens - i, sums);
+    }
+    return sums;
+  }
+
+  // Fetches the token, the prefix sums and the token that leaves the window. State first: one may
+  // have to wait for the token's numbers to convert them.
+  __device__ void Fetch() {
+    leaving_ = t_ - task_.ring_rows;
+    block_start_ = 0;
+    int64_t block = 0;
+    if (task_.prefix_block > 0) {
+      block = t_ / task_.prefix_block;
+      block_start_ = block * task_.prefix_block;
+    }
+    own_at_ = slot_ + channel_ + (block & 1) * 3 * task_.hid;
+    other_at_ = slot_ + channel_ + ((block & 1) ^ 1) * 3 * task_.hid;
+    // The place of the own block's sums still holds the block two before until its first token
+    // comes in; at position 0, what the slot's last owner left.
+    own_ = LoadPrefix(own_at_, leaving_ > block_start_);
+    other_ = LoadPrefix(other_at_, block > 0);
+    if constexpr (kHasRing) {
+      const Ring<RingT> ring = ring_view();
+      if (leaving_ >= 0) {
+        old_k_ = Load<N>(ring.k + head_ * ring.stride);
+        old_v_ = Load<N>(ring.v + head_ * ring.stride);
+      }
+    }
+    switch (task_.qkv.type) {
+      case Number::kFp32:
+        FetchToken<float>();
+        break;
+      case Number::kBf16:
+        FetchToken<Bf16>();
+        break;
+      case Number::kFp16:
+        FetchToken<Fp16>();
+        break;
+    }
+    if constexpr (kHasRing) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        k_[i] = RoundTo<RingT>(k_[i]);
+        v_[i] = RoundTo<RingT>(v_[i]);
+      }
+    }
+  }
+
+  // The prefix sums that t sees.
+  __device__ Sums<N> PrefixSums() const {
+    Sums<N> sums = AsSums(own_);
+    if (task_.prefix_block > 0) Merge(sums, AsSums(other_));
+    return sums;
+  }
+
+  // Adds the token to `sums`, those of all tokens before it that it sees, and stores y.
+  __device__ void Output(Sums<N> sums) const {
+    const float w = task_.bias == nullptr ? 0.0F : *Bias(0);
+    Merge(sums, {v_, Fill<N>(1.0F), k_, Fill<N>(w)});
+    Channels<N> y;
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = Gated(sums.num[i], sums.den[i], q_[i]);
+    StoreOutput(task_, row_, channel_, y);
+  }
+
+  // After the output: moves the window on by one token.
+  __device__ void Advance() {
+    if (leaving_ >= block_start_) {
+      InsertOld(own_);
+      StorePrefix(own_, own_at_);
+    } else if (leaving_ >= 0) {
+      InsertOld(other_);
+      StorePrefix(other_, other_at_);
+    } else if (t_ == 0) {
+      StorePrefix(own_, own_at_);
+    }
+    if (t_ == 0 && task_.prefix_block > 0) StorePrefix(other_, other_at_);
+    if constexpr (kHasRing) {
+      const Ring<RingT> ring = ring_view();
+      Store(k_, ring.k + head_ * ring.stride);
+      Store(v_, ring.v + head_ * ring.stride);
+    }
+  }
+
+  __device__ static void StoreOutput(const StepTask& task, int64_t row, int64_t channel,
+                                     const Channels<N>& y) {
+    const int64_t at = row * task.y.stride + channel;
+    switch (task.y.type) {
+      case Number::kFp32:
+        Store(y, static_cast<float*>(task.y.data) + at);
+        break;
+      case Number::kBf16:
+        Store(y, static_cast<Bf16*>(task.y.data) + at);
+        break;
+      case Number::kFp16:
+        Store(y, static_cast<Fp16*>(task.y.data) + at);
+        break;
+    }
+  }
+
+ private:
+  // Not initialised: whether a warp fetches is known too late for the compiler, and the summers
+  // have no registers to spare.
+  struct Prefixes {
+    Channels<N> num;
+    Channels<N> den;
+    Channels<N> max;
+  };
+
+  __device__ Ring<RingT> ring_view() const {
+    return {reinterpret_cast<RingT*>(slot_ + task_.k_ring) + channel_,
+            reinterpret_cast<RingT*>(slot_ + task_.v_ring) + channel_, task_.ring_rows, task_.hid};
+  }
+
+  template <typename T>
+  __device__ void FetchToken() {
+    const T* const at = static_cast<const T*>(task_.qkv.data) + row_ * task_.qkv.stride + channel_;
+    q_ = Load<N>(at);
+    k_ = Load<N>(at + task_.hid);
+    v_ = Load<N>(at + 2 * task_.hid);
+  }
+
+  __device__ Prefixes LoadPrefix(const float* at, bool visible) const {
+    if (!visible) return {Fill<N>(0.0F), Fill<N>(0.0F), Fill<N>(kEmptyMax)};
+    return {Load<N>(at), Load<N>(at + task_.hid), Load<N>(at + 2 * task_.hid)};
+  }
+  __device__ void StorePrefix(const Prefixes& prefix, float* at) const {
+    Store(prefix.num, at);
+    Store(prefix.den, at + task_.hid);
+    Store(prefix.max, at + 2 * task_.hid);
+  }
+  __device__ static Sums<N> AsSums(const Prefixes& prefix) {
+    return {prefix.num, prefix.den, prefix.max, Fill<N>(0.0F)};
+  }
+
+  // Without a ring the token itself is the one that leaves.
+  __device__ void InsertOld(Prefixes& prefix) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      Prefix sums{prefix.num[i], prefix.den[i], prefix.max[i]};
+      if constexpr (kHasRing) {
+        Insert(sums, old_k_[i], old_v_[i]);
+      } else {
+        Insert(sums, k_[i], v_[i]);
+      }
+      prefix.num[i] = sums.num;
+      prefix.den[i] = sums.den;
+      prefix.max[i] = sums.max;
+    }
+  }
+
+  const StepTask& task_;
+  const int64_t row_;
+  const int64_t t_;
+  const int64_t channel_;
+  float* const slot_;
+  int head_ = 0;         // place of token t - s + 1 in the ring, and then of t
+  int64_t leaving_;      // the token that leaves the window: t - s + 1; t when s <= 1
+  int64_t block_start_;  // first token of t's block of H
+  float* own_at_;
+  float* other_at_;
+  Prefixes own_;    // of t's block
+  Prefixes other_;  // of the block before
+  Channels<N> old_k_;
+  Channels<N> old_v_;
+  Channels<N> q_;
+  Channels<N> k_;
+  Channels<N> v_;
+};
+
+// Grid: channel tiles, rows. Block: any number of warps wide; with a ring kLanes wide, and warp 0
+// and the summers high. Shared memory: StepParts.
+struct StepParts {
+  __host__ __device__ StepParts(SharedLayout& shared, int summers, int n)
+      : sums(shared.Take<float>(summers * 4 * kLanes * n)) {}
+  float* sums;  // [summers][4][kLanes * N]
+};
+
+template <typename RingT, int N>
+__global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 1) AftStepKernel(const StepTask task) {
+  using Thread = StepThread<RingT, N>;
+  const int64_t row = blockIdx.y;
+  const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+  const bool inside = channel < task.hid;
+  const int32_t slot = task.rows.slot[row];
+  if (slot < 0) {  // the whole block
+    if (inside && threadIdx.y == 0) Thread::StoreOutput(task, row, channel, Fill<N>(0.0F));
+    return;
+  }
+  Thread thread(task, row, slot, channel);
+  if constexpr (!Thread::kHasRing) {
+    if (inside) {
+      thread.Fetch();
+      thread.Output(thread.PrefixSums());
+      thread.Advance();
+    }
+  } else {
+    const int summers = static_cast<int>(blockDim.y) - 1;
+    const int summer = static_cast<int>(threadIdx.y) - 1;
+    SharedLayout shared(DynamicShared());
+    const StepParts parts(shared, summers, N);
+    constexpr int kPart = 4 * kLanes * N;
+    const int tokens = thread.InRing();
+    if (inside && summer >= 0 && summer * kGroup < tokens) {
+      StorePart(thread.RingSums(tokens, summer, summers), parts.sums + summer * kPart);
+    }
+    if (inside && summer < 0) thread.Fetch();
+    __syncthreads();
+    if (inside && summer < 0) {
+      Sums<N> sums = thread.PrefixSums();
+      for (int i = 0; i < summers && i * kGroup < tokens; ++i) {
+        Merge(sums, LoadPart<N>(parts.sums + i * kPart));
+      }
+      thread.Output(sums);
+      thread.Advance();
+    }
+  }
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_
