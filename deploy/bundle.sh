@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# ./dev bundle: sourced by ./dev, whose settings and helpers it uses.
+
+readonly BUNDLE_PROGRAMS=(
+  aft-server aftload aftctl cuda_kernels_gpu_test gpu_model_gpu_test cuda_kernels_bench engine_bench
+)
+
+# What a GPU host has of its own: the C and C++ runtime, and PyTorch with its CUDA libraries.
+readonly OF_THE_HOST='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|gomp|torch|c10|cu|nvidia|nccl|nv)[-_.0-9a-z]*\.so)'
+
+# copy_needed FILE: the shared libraries that FILE needs and a GPU host lacks, into the bundle's lib/.
+copy_needed() {
+  local name path
+  while read -r name; do
+    [[ ! $name =~ $OF_THE_HOST && ! -e $BUNDLE/lib/$name ]] || continue
+    path=$(ldconfig -p | awk -v name="$name" '$1 == name { print $NF; exit }')
+    [[ -n $path ]] || die "bundle: ${1##*/} needs $name, which is not installed here"
+    install -m 644 "$path" "$BUNDLE/lib/$name"
+    copy_needed "$BUNDLE/lib/$name"
+  done < <(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+}
+
+bundle() {
+  local program
+  BUNDLE=build/gpu-bundle
+  build bundle "${BUNDLE_PROGRAMS[@]}"
+  rm -rf "$BUNDLE" "$BUNDLE.tar.xz"
+  mkdir -p "$BUNDLE/bin" "$BUNDLE/lib"
+  for program in "${BUNDLE_PROGRAMS[@]}"; do
+    strip -o "$BUNDLE/bin/$program" "build/bundle/bin/$program"
+    copy_needed "$BUNDLE/bin/$program"
+  done
+  tar -C "$BUNDLE" -cf - . | xz -T0 -6 >"$BUNDLE.tar.xz"
+  say "$BUNDLE ($(du -sh "$BUNDLE" | cut -f1)) and $BUNDLE.tar.xz ($(du -h "$BUNDLE.tar.xz" | cut -f1))"
+  say "Beside them a GPU host needs python3 with torch 2.11.0; then: tests/gpu/run.sh parity"
+}
