@@ -5,7 +5,8 @@
 
 #include "model/kernels/cuda/types.h"
 
-// The small operators between the matrix products, each on every row by itself.
+// The small operators between the matrix products, each on every row by itself. Numbers In -> Out:
+// fp32 to any, or both bf16 or fp16; others are cudaErrorInvalidValue.
 namespace aft::kernels::cuda {
 
 // Instead of a token id: the token that the slot sampled last (Sample, sampler.h). The value of
@@ -17,8 +18,9 @@ struct EmbedModel {
   const void* table = nullptr;  // [vocab_size, d]
   Number type = Number::kFp32;
   float scale = 1.0F;
-  const float* positions = nullptr;     // learned [position_rows, d], or null
-  const double* frequencies = nullptr;  // [d / 2] radians per token: sinusoidal positions, or null
+  const float* positions = nullptr;  // learned [position_rows, d], or null
+  // [(d + 1) / 2] radians per token: sinusoidal positions, sines in even columns; or null.
+  const double* frequencies = nullptr;
 };
 
 // x[i] = table[tokens[i]] * scale + position (model/layers/embedding.h). Rows whose slot is
@@ -32,7 +34,8 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
 // The residual and the norm after it in one pass:
 //   x += branch + branch_bias            nothing is added when branch.data is null
 //   y = (x - mean) / sqrt(var + eps) * weight + bias
-// x [count, width] fp32, dense; branch_bias [width] or null; y may be null: only the residual.
+// x [count, width] fp32, dense; width <= 16384; branch_bias [width] or null; y may be null: only
+// the residual.
 struct NormModel {
   int64_t width = 0;
   const float* weight = nullptr;  // [width]

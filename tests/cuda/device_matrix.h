@@ -1,0 +1,103 @@
+#ifndef AFT_TESTS_CUDA_DEVICE_MATRIX_H_
+#define AFT_TESTS_CUDA_DEVICE_MATRIX_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "model/kernels/cuda/types.h"
+#include "tests/cuda/device_array.h"
+
+namespace aft {
+
+// Numbers as a kernel stores them, one after the other; rounded to nearest even.
+inline std::vector<unsigned char> EncodeNumbers(const std::vector<float>& values,
+                                                kernels::cuda::Number type) {
+  const size_t each = static_cast<size_t>(kernels::cuda::NumberBytes(type));
+  std::vector<unsigned char> bytes(values.size() * each);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits = std::bit_cast<uint32_t>(values[i]);
+    if (type == kernels::cuda::Number::kBf16) {
+      bits = std::isnan(values[i]) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    } else if (type == kernels::cuda::Number::kFp16) {
+      bits = std::bit_cast<uint16_t>(static_cast<_Float16>(values[i]));
+    }
+    std::memcpy(bytes.data() + i * each, &bits, each);  // little-endian
+  }
+  return bytes;
+}
+
+inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes,
+                                        kernels::cuda::Number type) {
+  const size_t each = static_cast<size_t>(kernels::cuda::NumberBytes(type));
+  std::vector<float> values(bytes.size() / each);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i * each, each);
+    if (type == kernels::cuda::Number::kBf16) bits <<= 16;
+    values[i] = type == kernels::cuda::Number::kFp16
+                    ? static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)))
+                    : std::bit_cast<float>(bits);
+  }
+  return values;
+}
+
+// A matrix on the device. There is nothing behind the last number of the last row; what is between
+// the rows of a wider stride is NaN, and Get checks that nobody has written there.
+class DeviceMatrix {
+ public:
+  DeviceMatrix(int64_t rows, int64_t width, kernels::cuda::Number type, int64_t stride = 0)
+      : rows_(rows),
+        width_(width),
+        stride_(stride > 0 ? stride : width),
+        type_(type),
+        bytes_(static_cast<size_t>((rows > 0 ? (rows - 1) * stride_ + width : 0) *
+                                   kernels::cuda::NumberBytes(type))) {}
+  // As above, with `values` [rows, width].
+  DeviceMatrix(const std::vector<float>& values, int64_t width, kernels::cuda::Number type,
+               int64_t stride = 0)
+      : DeviceMatrix(static_cast<int64_t>(values.size()) / width, width, type, stride) {
+    std::vector<unsigned char> all(bytes_.size(), 0xFF);
+    for (int64_t row = 0; row < rows_; ++row) {
+      const auto from = values.begin() + row * width;
+      const std::vector<unsigned char> bytes = EncodeNumbers({from, from + width}, type);
+      std::memcpy(all.data() + RowAt(row), bytes.data(), bytes.size());
+    }
+    bytes_.Set(all);
+  }
+
+  kernels::cuda::In in() const { return {bytes_.get(), type_, stride_}; }
+  kernels::cuda::Out out() const { return {bytes_.get(), type_, stride_}; }
+
+  // [rows, width]; after construction from values: those, rounded.
+  std::vector<float> Get() const {
+    const std::vector<unsigned char> all = bytes_.Get();
+    const size_t row_bytes = static_cast<size_t>(width_ * kernels::cuda::NumberBytes(type_));
+    std::vector<unsigned char> dense;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const auto begin = all.begin() + static_cast<int64_t>(RowAt(row));
+      dense.insert(dense.end(), begin, begin + static_cast<int64_t>(row_bytes));
+      if (row + 1 == rows_) break;
+      for (size_t i = RowAt(row) + row_bytes; i < RowAt(row + 1); ++i) AFT_CHECK(all[i] == 0xFF);
+    }
+    return DecodeNumbers(dense, type_);
+  }
+
+ private:
+  size_t RowAt(int64_t row) const {
+    return static_cast<size_t>(row * stride_ * kernels::cuda::NumberBytes(type_));
+  }
+
+  int64_t rows_;
+  int64_t width_;
+  int64_t stride_;
+  kernels::cuda::Number type_;
+  DeviceArray<unsigned char> bytes_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_CUDA_DEVICE_MATRIX_H_
