@@ -1,0 +1,191 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_SAMPLER_ROW_CUH_
+#define AFT_MODEL_KERNELS_CUDA_SAMPLER_ROW_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/cuda/launch.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+#include "model/sampling/penalties.h"
+
+// One row of logits as a block reads it, and what its threads find together. RankedLogits
+// (model/sampling/ranked_logits.h) is the CPU's counterpart.
+namespace aft::kernels::cuda::sampler {
+
+inline constexpr float kLargest = 3.402823466e38F;
+inline constexpr int kMaxWarps = 32;
+
+__device__ inline float MinusInfinity() { return __uint_as_float(0xFF800000U); }
+
+// The bits of floats compare as integers do once negative ones are inverted, others offset.
+__device__ inline uint32_t Ordered(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ inline float FromOrdered(uint32_t ordered) {
+  return __uint_as_float(ordered >> 31 != 0 ? ordered & 0x7FFFFFFFU : ~ordered);
+}
+
+// The row's best token.
+struct Best {
+  uint32_t ordered;  // its logit
+  int32_t id;
+
+  __device__ float logit() const { return FromOrdered(ordered); }
+  __device__ bool exists() const { return logit() > MinusInfinity(); }
+};
+
+// A token's place in the order of preference, less is better: how far its logit is below the best
+// one's, in steps of Ordered, then the id. (The type is one that shuffles and atomics take.)
+using Key = unsigned long long;
+__device__ inline Key KeyOf(const Best& best, float logit, int32_t id) {
+  return Key{best.ordered - Ordered(logit)} << 32 | static_cast<uint32_t>(id);
+}
+__device__ inline float LogitOf(const Best& best, Key key) {
+  return FromOrdered(best.ordered - static_cast<uint32_t>(key >> 32));
+}
+__device__ inline int32_t IdOf(Key key) { return static_cast<int32_t>(key & 0xFFFFFFFFU); }
+
+struct Four {
+  float logit[4];
+};
+
+// kAligned: logits lie at 16 bytes, counts at 8, and vocab_size is a multiple of 4.
+template <bool kAligned>
+struct Row {
+  const float* logits;
+  int32_t vocab_size;
+  const TokenCount* counts;  // null: the raw logits
+  Penalties penalties;
+
+  // Calls use(id, four) for every fourth token id and the logits from there on; -inf behind the
+  // vocabulary's end.
+  template <typename Use>
+  __device__ void ForEachFour(Use use) const {
+    const int32_t step = static_cast<int32_t>(4 * blockDim.x);
+    int32_t id = static_cast<int32_t>(4 * threadIdx.x);
+    if (id >= vocab_size) return;
+    Four next = Read(id);  // one read ahead
+#pragma unroll 1
+    while (id < vocab_size) {
+      const Four four = next;
+      if (id + step < vocab_size) next = Read(id + step);
+      use(id, Clean(id, four));
+      id += step;
+    }
+  }
+
+  __device__ float RawLogit(int32_t id) const { return Finite(logits[id]); }
+
+ private:
+  __device__ Four Read(int32_t id) const {
+    if constexpr (kAligned) {
+      const float4 read = __ldg(reinterpret_cast<const float4*>(logits + id));
+      return {{read.x, read.y, read.z, read.w}};
+    } else {
+      Four four;
+      for (int i = 0; i < 4; ++i) {
+        four.logit[i] = id + i < vocab_size ? __ldg(logits + id + i) : MinusInfinity();
+      }
+      return four;
+    }
+  }
+
+  // Without NaN, +inf and -0, and with the penalties.
+  __device__ Four Clean(int32_t id, Four four) const {
+    for (int i = 0; i < 4; ++i) four.logit[i] = Finite(four.logit[i]);
+    if (counts == nullptr) return four;
+    if constexpr (kAligned) {
+      const ushort4 read = *reinterpret_cast<const ushort4*>(counts + id);
+      const TokenCount count[4] = {read.x, read.y, read.z, read.w};
+      for (int i = 0; i < 4; ++i) four.logit[i] = Pay(four.logit[i], count[i]);
+    } else {
+      for (int i = 0; i < 4 && id + i < vocab_size; ++i) {
+        four.logit[i] = Pay(four.logit[i], counts[id + i]);
+      }
+    }
+    return four;
+  }
+
+  // + 0 turns -0 into 0: they are equal, and must have equal keys.
+  __device__ static float Finite(float logit) {
+    return logit == logit ? min(logit, kLargest) + 0.0F : MinusInfinity();
+  }
+
+  __device__ float Pay(float logit, TokenCount count) const {
+    return count == 0 ? logit : Penalised(logit, count, penalties) + 0.0F;
+  }
+};
+
+__device__ inline int LaneOf() { return static_cast<int>(threadIdx.x % 32); }
+__device__ inline int WarpOf() { return static_cast<int>(threadIdx.x / 32); }
+__device__ inline int Warps() { return static_cast<int>(blockDim.x / 32); }
+
+// A token that was drawn, by its score: the higher one wins, ties go to the lower id.
+struct Drawn {
+  double score;
+  int32_t id;
+};
+__device__ inline Drawn Winner(const Drawn& a, const Drawn& b) {
+  return b.score > a.score || (b.score == a.score && b.id < a.id) ? b : a;
+}
+
+template <typename T>
+__device__ T FromLane(T value, int bits) {
+  return __shfl_xor_sync(0xFFFFFFFFU, value, bits);
+}
+template <>
+__device__ inline Drawn FromLane<Drawn>(Drawn value, int bits) {
+  return {__shfl_xor_sync(0xFFFFFFFFU, value.score, bits),
+          __shfl_xor_sync(0xFFFFFFFFU, value.id, bits)};
+}
+
+// `join` over the block's values, always in the same order; every thread gets the result. `shared`
+// holds kMaxWarps values.
+template <typename T, typename Join>
+__device__ T Reduce(T value, T* shared, Join join) {
+  for (int bits = 16; bits > 0; bits /= 2) value = join(value, FromLane(value, bits));
+  if (LaneOf() == 0) shared[WarpOf()] = value;
+  __syncthreads();
+  value = shared[0];
+  for (int warp = 1; warp < Warps(); ++warp) value = join(value, shared[warp]);
+  __syncthreads();
+  return value;
+}
+
+// The sum of the values of the threads before this one; *total gets that of all.
+template <typename T>
+__device__ T SumBefore(T value, T* shared, T* total) {
+  T sum = value;
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const T other = __shfl_up_sync(0xFFFFFFFFU, sum, static_cast<unsigned>(lanes));
+    if (LaneOf() >= lanes) sum += other;
+  }
+  if (LaneOf() == 31) shared[WarpOf()] = sum;
+  __syncthreads();
+  T before = sum - value;
+  *total = 0;
+  for (int warp = 0; warp < Warps(); ++warp) {
+    if (warp < WarpOf()) before += shared[warp];
+    *total += shared[warp];
+  }
+  __syncthreads();
+  return before;
+}
+
+template <bool kAligned>
+__device__ Best FindBest(const Row<kAligned>& row, Key* shared) {
+  Key best = 0;
+  row.ForEachFour([&](int32_t id, const Four& four) {
+    for (int i = 0; i < 4; ++i) {
+      const Key key =
+          Key{Ordered(four.logit[i])} << 32 | static_cast<uint32_t>(0x7FFFFFFF - (id + i));
+      best = max(best, key);
+    }
+  });
+  best = Reduce(best, shared, [](Key a, Key b) { return max(a, b); });
+  return {static_cast<uint32_t>(best >> 32), 0x7FFFFFFF - IdOf(best)};
+}
+
+}  // namespace aft::kernels::cuda::sampler
+
+#endif  // AFT_MODEL_KERNELS_CUDA_SAMPLER_ROW_CUH_

@@ -1,0 +1,436 @@
+// The device's sampler against the CPU's: equal logits give equal tokens.
+
+#include "model/kernels/cuda/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "model/sampling/sampler.h"
+#include "tests/cuda/device_array.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr int32_t kUnwritten = -1094795586;
+
+// One sequence: its row of logits and what its slot holds.
+struct Sequence {
+  std::vector<float> logits;
+  SamplingParams params;
+  std::vector<TokenCount> counts;
+  uint64_t output_index = 0;
+  TokenId target = kNoToken;
+
+  std::string Name() const {
+    return absl::StrCat(logits.size(), " tokens, temperature ", params.temperature, ", top_k ",
+                        params.top_k, ", top_p ", params.top_p, ", min_p ", params.min_p,
+                        ", repetition ", params.repetition_penalty, ", presence ",
+                        params.presence_penalty, ", frequency ", params.frequency_penalty,
+                        ", top_logprobs ", params.top_logprobs, ", target ", target);
+  }
+};
+
+cuda::SlotSampling ForDevice(const SamplingParams& params) {
+  cuda::SlotSampling sampling;
+  sampling.temperature = params.temperature;
+  sampling.top_p = params.top_p;
+  sampling.min_p = params.min_p;
+  sampling.repetition_penalty = params.repetition_penalty;
+  sampling.presence_penalty = params.presence_penalty;
+  sampling.frequency_penalty = params.frequency_penalty;
+  sampling.top_k = params.top_k;
+  sampling.top_logprobs = params.top_logprobs;
+  sampling.seed = params.seed;
+  sampling.sequence = params.sequence;
+  return sampling;
+}
+
+// What the device has after a batch.
+struct Result {
+  std::vector<SampledToken> tokens;             // of the sequences
+  std::vector<std::vector<TokenCount>> counts;  // likewise
+  std::vector<TokenId> last_sampled;
+};
+
+// Runs the sequences as one batch: in slots of their own, in another order, with padding between
+// them. Rows of logits are `gap` numbers apart; what is between them must not matter.
+Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int64_t gap) {
+  const size_t count = sequences.size();
+  const size_t vocab = sequences.at(0).logits.size();
+  const size_t stride = vocab + static_cast<size_t>(gap);
+  const size_t rows = 2 * count;
+  std::vector<int32_t> slot_of(count);
+  std::iota(slot_of.begin(), slot_of.end(), 0);
+  for (size_t i = count; i > 1; --i) {
+    std::swap(slot_of[i - 1], slot_of[static_cast<size_t>(random.Below(static_cast<int64_t>(i)))]);
+  }
+  std::vector<cuda::SlotSampling> params(count);
+  std::vector<TokenCount> counts(count * vocab);
+  std::vector<int32_t> slots(rows, -1);
+  std::vector<uint64_t> indexes(rows, 77);
+  std::vector<int32_t> targets(rows, kNoToken);
+  std::vector<float> logits(rows * stride, kLargest);
+  std::vector<size_t> row_of(count);
+  for (size_t i = 0; i < count; ++i) {
+    const Sequence& sequence = sequences[i];
+    const auto slot = static_cast<size_t>(slot_of[i]);
+    params[slot] = ForDevice(sequence.params);
+    std::copy(sequence.counts.begin(), sequence.counts.end(),
+              counts.begin() + static_cast<int64_t>(slot * vocab));
+    const size_t row = 2 * i + static_cast<size_t>(random.Below(2));
+    row_of[i] = row;
+    slots[row] = slot_of[i];
+    indexes[row] = sequence.output_index;
+    targets[row] = sequence.target;
+    std::copy(sequence.logits.begin(), sequence.logits.end(),
+              logits.begin() + static_cast<int64_t>(row * stride));
+  }
+  const DeviceArray<cuda::SlotSampling> device_params(params);
+  const DeviceArray<TokenCount> device_counts(counts);
+  const DeviceArray<int32_t> last_sampled(std::vector<int32_t>(count, kUnwritten));
+  const DeviceArray<int32_t> device_slots(slots);
+  const DeviceArray<uint64_t> device_indexes(indexes);
+  const DeviceArray<int32_t> device_targets(targets);
+  const DeviceArray<float> device_logits(logits);
+  const DeviceArray<int32_t> ids(std::vector<int32_t>(rows, kUnwritten));
+  const DeviceArray<float> logprobs(std::vector<float>(rows, kNan));
+  const DeviceArray<int32_t> top_ids(std::vector<int32_t>(rows * kMaxTopLogprobs, kUnwritten));
+  const DeviceArray<float> top_logprobs(std::vector<float>(rows * kMaxTopLogprobs, kNan));
+  const bool scores = std::any_of(targets.begin(), targets.end(), [](TokenId t) { return t >= 0; });
+  EXPECT_EQ(cuda::Sample({static_cast<int64_t>(vocab), device_params.get(), device_counts.get(),
+                          last_sampled.get()},
+                         {static_cast<int64_t>(rows), device_slots.get(), device_indexes.get(),
+                          scores ? device_targets.get() : nullptr},
+                         device_logits.get(), static_cast<int64_t>(stride),
+                         {ids.get(), logprobs.get(), top_ids.get(), top_logprobs.get()}, nullptr),
+            0);
+  Result result;
+  const std::vector<int32_t> id = ids.Get();
+  const std::vector<float> logprob = logprobs.Get();
+  const std::vector<int32_t> top_id = top_ids.Get();
+  const std::vector<float> top_logprob = top_logprobs.Get();
+  const std::vector<TokenCount> counts_after = device_counts.Get();
+  const std::vector<int32_t> last_after = last_sampled.Get();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t row = row_of[i];
+    SampledToken token;
+    token.id = id[row];
+    token.logprob = logprob[row];
+    bool ended = false;
+    for (size_t j = row * kMaxTopLogprobs; j < (row + 1) * kMaxTopLogprobs; ++j) {
+      EXPECT_FALSE(ended && top_id[j] != kNoToken) << sequences[i].Name();
+      ended = top_id[j] == kNoToken;
+      if (!ended) token.top.push_back({top_id[j], top_logprob[j]});
+    }
+    result.tokens.push_back(token);
+    const auto slot = static_cast<size_t>(slot_of[i]);
+    result.counts.emplace_back(counts_after.begin() + static_cast<int64_t>(slot * vocab),
+                               counts_after.begin() + static_cast<int64_t>((slot + 1) * vocab));
+    result.last_sampled.push_back(last_after[slot]);
+    // The padding row beside it was not written.
+    const size_t padding = row ^ 1;
+    EXPECT_EQ(id[padding], kUnwritten);
+    EXPECT_TRUE(std::isnan(logprob[padding]));
+    for (size_t j = padding * kMaxTopLogprobs; j < (padding + 1) * kMaxTopLogprobs; ++j) {
+      EXPECT_EQ(top_id[j], kUnwritten);
+      EXPECT_TRUE(std::isnan(top_logprob[j]));
+    }
+  }
+  return result;
+}
+
+SampledToken OnCpu(const Sequence& sequence, const SamplingParams& params) {
+  Sampler sampler;
+  SampledToken token;
+  const auto vocab = static_cast<int64_t>(sequence.logits.size());
+  const absl::Status status =
+      sequence.target < 0 ? sampler.Sample(sequence.logits.data(), vocab, params,
+                                           sequence.counts.data(), sequence.output_index, &token)
+                          : sampler.Score(sequence.logits.data(), vocab, sequence.target,
+                                          std::max(params.top_logprobs, 0), &token);
+  if (!status.ok()) return {kNoToken, 0.0F, {}};
+  return token;
+}
+
+// Whether `id` follows from `sequence` where the mass up to a token and top_p are equal to within
+// 1e-6: rounding decides which side it is on.
+bool FollowsFromNearby(const Sequence& sequence, TokenId id) {
+  for (const float factor : {1.0F - 1e-6F, 1.0F + 1e-6F}) {
+    SamplingParams params = sequence.params;
+    if (params.top_p >= 1.0F) continue;
+    params.top_p *= factor;
+    if (OnCpu(sequence, params).id == id) return true;
+  }
+  return false;
+}
+
+bool Near(float a, float b) { return a == b || std::abs(a - b) <= 2e-5F + 1e-6F * std::abs(b); }
+
+void ExpectEqualToCpu(const std::vector<Sequence>& sequences, const Result& result) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence& sequence = sequences[i];
+    const SampledToken expected = OnCpu(sequence, sequence.params);
+    const SampledToken& token = result.tokens[i];
+    if (token.id != expected.id) {
+      EXPECT_TRUE(FollowsFromNearby(sequence, token.id))
+          << sequence.Name() << ": " << token.id << " instead of " << expected.id;
+    } else {
+      EXPECT_TRUE(Near(token.logprob, expected.logprob))
+          << sequence.Name() << ": " << token.logprob << " instead of " << expected.logprob;
+    }
+    ASSERT_EQ(token.top.size(), expected.top.size()) << sequence.Name();
+    for (size_t j = 0; j < token.top.size(); ++j) {
+      EXPECT_EQ(token.top[j].id, expected.top[j].id) << sequence.Name() << ", alternative " << j;
+      EXPECT_TRUE(Near(token.top[j].logprob, expected.top[j].logprob))
+          << sequence.Name() << ": " << token.top[j].logprob << " instead of "
+          << expected.top[j].logprob;
+    }
+    std::vector<TokenCount> counts = sequence.counts;
+    const bool draws = sequence.target < 0 && token.id >= 0;
+    if (draws) {
+      TokenCount& count = counts[static_cast<size_t>(token.id)];
+      count = WithSample(count);
+    }
+    EXPECT_EQ(result.counts[i], counts) << sequence.Name();
+    EXPECT_EQ(result.last_sampled[i], draws ? token.id : kUnwritten) << sequence.Name();
+  }
+}
+
+class CudaSamplerTest : public testing::Test {
+ protected:
+  // As many times more in the full matrix.
+  static int Rounds(int rounds) {
+    return std::getenv("AFT_CUDA_FULL") == nullptr ? rounds : 20 * rounds;
+  }
+
+  std::vector<float> RandomLogits(int64_t vocab) {
+    const double spread = std::vector<double>{0.1, 2.0, 5.0, 40.0}[Pick(4)];
+    const double mean = std::vector<double>{0.0, -60.0, 15.0}[Pick(3)];
+    std::vector<float> logits = random_.Normals(vocab, spread);
+    for (float& logit : logits) logit += static_cast<float>(mean);
+    switch (Pick(6)) {
+      case 0:  // many ties
+        for (float& logit : logits) logit = std::round(logit);
+        break;
+      case 1:  // one that outweighs all others
+        logits[Pick(vocab)] += 30.0F;
+        break;
+      case 2:  // all equal, but one
+        std::fill(logits.begin(), logits.end(), 1.5F);
+        logits[Pick(vocab)] = 2.0F;
+        break;
+      default:
+        break;
+    }
+    return logits;
+  }
+
+  // Numbers that are none, in some places or in most.
+  void Spoil(std::vector<float>* logits) {
+    const std::vector<float> extremes = {kNan,      -kInfinity, kInfinity, -kLargest,
+                                         -kLargest, 0.0F,       -0.0F,     1e-45F};
+    const int64_t one_in = std::vector<int64_t>{1, 2, 10}[Pick(3)];
+    const size_t kinds = Pick(static_cast<int64_t>(extremes.size())) + 1;
+    for (float& logit : *logits) {
+      if (random_.Below(one_in) == 0) logit = extremes[Pick(static_cast<int64_t>(kinds))];
+    }
+  }
+
+  SamplingParams RandomParams(int64_t vocab) {
+    SamplingParams params;
+    params.temperature = static_cast<float>(random_.Uniform(0.1, 3.0));
+    if (Pick(8) == 0) params.temperature = std::vector<float>{0.0F, 1e-30F, 1e-4F, 100.0F}[Pick(4)];
+    if (Pick(2) == 0) params.top_k = static_cast<int32_t>(random_.Below(vocab + 3));
+    if (Pick(4) == 0) params.top_k = static_cast<int32_t>(random_.Below(51));
+    if (Pick(2) == 0) params.top_p = static_cast<float>(random_.Uniform(0.01, 1.0));
+    if (Pick(8) == 0) params.top_p = 1e-9F;
+    if (Pick(3) == 0) params.min_p = static_cast<float>(random_.Uniform(0.0, 0.3));
+    if (Pick(8) == 0) params.min_p = 1.0F;
+    if (Pick(3) == 0) params.repetition_penalty = static_cast<float>(random_.Uniform(0.2, 3.0));
+    if (Pick(3) == 0) params.presence_penalty = static_cast<float>(random_.Uniform(-2.0, 2.0));
+    if (Pick(3) == 0) params.frequency_penalty = static_cast<float>(random_.Uniform(-2.0, 2.0));
+    params.top_logprobs = static_cast<int32_t>(random_.Below(kMaxTopLogprobs + 2)) - 1;
+    params.seed = static_cast<uint64_t>(random_.Below(std::numeric_limits<int64_t>::max()));
+    params.sequence = static_cast<uint32_t>(Pick(3));
+    return params;
+  }
+
+  Sequence RandomSequence(int64_t vocab) {
+    Sequence sequence;
+    sequence.logits = RandomLogits(vocab);
+    if (Pick(5) == 0) Spoil(&sequence.logits);
+    sequence.params = RandomParams(vocab);
+    sequence.counts.resize(static_cast<size_t>(vocab));
+    for (TokenCount& count : sequence.counts) {
+      if (Pick(3) == 0) count = kSeen;
+      if (Pick(3) == 0) count = WithSample(static_cast<TokenCount>(Pick(4)));
+    }
+    sequence.counts[Pick(vocab)] = kSeen | kMaxSampled;
+    sequence.output_index = static_cast<uint64_t>(random_.Below(int64_t{1} << 40));
+    if (Pick(5) == 0) sequence.target = static_cast<TokenId>(random_.Below(vocab));
+    return sequence;
+  }
+
+  // Batches of `rows` random sequences.
+  void ExpectRandomBatchesEqualToCpu(int64_t vocab, int batches, int rows) {
+    for (int batch = 0; batch < Rounds(batches); ++batch) {
+      std::vector<Sequence> sequences;
+      for (int i = 0; i < rows; ++i) sequences.push_back(RandomSequence(vocab));
+      if (Pick(2) == 0) {
+        for (Sequence& sequence : sequences) sequence.target = kNoToken;  // no targets at all
+      }
+      ExpectEqualToCpu(sequences,
+                       OnDevice(random_, sequences, std::vector<int64_t>{0, 1, 4, 7}[Pick(4)]));
+    }
+  }
+
+  size_t Pick(int64_t n) { return static_cast<size_t>(random_.Below(n)); }
+
+  TestRandom random_;
+};
+
+TEST_F(CudaSamplerTest, TinyVocabulariesEqualTheCpu) {
+  ExpectRandomBatchesEqualToCpu(1, 3, 10);
+  ExpectRandomBatchesEqualToCpu(3, 5, 10);
+}
+
+TEST_F(CudaSamplerTest, SmallVocabulariesEqualTheCpu) {
+  ExpectRandomBatchesEqualToCpu(100, 8, 10);
+  ExpectRandomBatchesEqualToCpu(256, 8, 10);
+}
+
+TEST_F(CudaSamplerTest, LargeVocabulariesEqualTheCpu) {
+  ExpectRandomBatchesEqualToCpu(1000, 8, 10);
+  ExpectRandomBatchesEqualToCpu(5003, 6, 10);
+  ExpectRandomBatchesEqualToCpu(20000, 1, 10);
+}
+
+// More tokens kept than fit into shared memory, and cuts among thousands of equal logits.
+TEST_F(CudaSamplerTest, ManyKeptTokensEqualTheCpu) {
+  constexpr int64_t kVocab = 9001;
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < Rounds(16); ++i) {
+    Sequence sequence = RandomSequence(kVocab);
+    sequence.logits = random_.Normals(kVocab, 0.01);
+    if (i % 2 == 0) sequence.logits.assign(kVocab, 3.0F);
+    sequence.params.temperature = 1.0F;
+    sequence.params.top_k = i % 3 == 0 ? 0 : static_cast<int32_t>(4000 + random_.Below(5000));
+    sequence.params.top_p = i % 3 == 1 ? 1.0F : static_cast<float>(random_.Uniform(0.4, 0.99));
+    sequence.params.min_p = i % 5 == 0 ? 0.5F : 0.0F;
+    sequence.params.repetition_penalty = 1.0F;
+    sequence.params.presence_penalty = 0.0F;
+    sequence.params.frequency_penalty = 0.0F;
+    sequence.target = kNoToken;
+    sequences.push_back(sequence);
+  }
+  ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
+}
+
+// Every draw of a sequence, so that seeds, indexes and the tokens' places all take part.
+TEST_F(CudaSamplerTest, AStreamOfDrawsEqualsTheCpu) {
+  for (const int64_t vocab : {37, 256}) {
+    Sequence sequence = RandomSequence(vocab);
+    sequence.logits = random_.Normals(vocab, 1.0);
+    sequence.params = {};
+    sequence.params.seed = random_.Below(2) == 0 ? 5 : uint64_t{0xFFFFFFFFFFFFFFFF};
+    sequence.target = kNoToken;
+    std::vector<Sequence> sequences(60, sequence);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      sequences[i].output_index = (uint64_t{1} << 32) - 30 + i;
+    }
+    ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
+  }
+}
+
+TEST_F(CudaSamplerTest, NeighboursAndRunsChangeNoBit) {
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < 12; ++i) sequences.push_back(RandomSequence(1000));
+  const Result together = OnDevice(random_, sequences, 0);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for (const int64_t gap : {0, 4, 5}) {  // the last one reads number by number
+      const Result alone = OnDevice(random_, {sequences[i]}, gap);
+      const SampledToken& token = together.tokens[i];
+      EXPECT_EQ(alone.tokens[0].id, token.id) << sequences[i].Name();
+      EXPECT_EQ(std::bit_cast<uint32_t>(alone.tokens[0].logprob),
+                std::bit_cast<uint32_t>(token.logprob))
+          << sequences[i].Name();
+      ASSERT_EQ(alone.tokens[0].top.size(), token.top.size());
+      for (size_t j = 0; j < token.top.size(); ++j) {
+        EXPECT_EQ(alone.tokens[0].top[j].id, token.top[j].id);
+        EXPECT_EQ(alone.tokens[0].top[j].logprob, token.top[j].logprob);
+      }
+    }
+  }
+}
+
+TEST_F(CudaSamplerTest, LogitsWithoutANumberGiveNoToken) {
+  std::vector<Sequence> sequences;
+  for (const float nothing : {kNan, -kInfinity}) {
+    for (const TokenId target : {kNoToken, 7}) {
+      Sequence sequence = RandomSequence(300);
+      sequence.logits.assign(300, nothing);
+      sequence.target = target;
+      sequences.push_back(sequence);
+    }
+  }
+  const Result result = OnDevice(random_, sequences, 0);
+  for (const SampledToken& token : result.tokens) EXPECT_EQ(token.id, kNoToken);
+  ExpectEqualToCpu(sequences, result);
+}
+
+TEST_F(CudaSamplerTest, CountsAreMarkedClearedAndCopied) {
+  constexpr int64_t kVocab = 301;
+  constexpr int32_t kSlots = 4;
+  std::vector<TokenCount> counts(kSlots * kVocab);
+  for (TokenCount& count : counts) count = static_cast<TokenCount>(Pick(3));
+  const DeviceArray<TokenCount> device_counts(counts);
+  const DeviceArray<int32_t> last_sampled(std::vector<int32_t>{10, 11, 12, 13});
+  const cuda::SamplerSlots slots = {kVocab, nullptr, device_counts.get(), last_sampled.get()};
+
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> token_slots;
+  for (int i = 0; i < 1000; ++i) {
+    tokens.push_back(static_cast<int32_t>(random_.Below(kVocab + 1)) - 1);
+    token_slots.push_back(static_cast<int32_t>(random_.Below(kSlots)) - 1);  // never the last
+    if (tokens.back() < 0 || token_slots.back() < 0) continue;
+    TokenCount& count = counts[static_cast<size_t>(token_slots.back() * kVocab + tokens.back())];
+    count = WithSeen(count);
+  }
+  const DeviceArray<int32_t> device_tokens(tokens);
+  const DeviceArray<int32_t> device_token_slots(token_slots);
+  EXPECT_EQ(cuda::MarkSeen(slots, device_tokens.get(), device_token_slots.get(), 1000, nullptr), 0);
+  EXPECT_EQ(cuda::MarkSeen(slots, nullptr, nullptr, 0, nullptr), 0);
+  EXPECT_EQ(device_counts.Get(), counts);
+
+  EXPECT_EQ(cuda::CopyCounts(slots, 1, 3, nullptr), 0);
+  EXPECT_EQ(cuda::ClearCounts(slots, 1, nullptr), 0);
+  const auto at = [&](int64_t slot) { return counts.begin() + slot * kVocab; };
+  std::copy(at(1), at(2), at(3));
+  std::fill(at(1), at(2), TokenCount{0});
+  EXPECT_EQ(device_counts.Get(), counts);
+  EXPECT_EQ(last_sampled.Get(), (std::vector<int32_t>{10, 0, 12, 11}));
+}
+
+TEST_F(CudaSamplerTest, AVocabularyBeyondTheLimitIsRefused) {
+  for (const int64_t vocab : {int64_t{0}, cuda::kMaxVocabSize + 1}) {
+    EXPECT_NE(cuda::Sample({vocab, nullptr, nullptr, nullptr}, {}, nullptr, vocab, {}, nullptr), 0);
+  }
+}
+
+}  // namespace
+}  // namespace aft
