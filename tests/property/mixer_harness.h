@@ -46,6 +46,7 @@ class TestMixer {
   int64_t width() const;
   int64_t hid() const { return case_.hid; }
   const Mixer& mixer() const { return *mixer_; }
+  const MixerTables& tables() const { return tables_; }
 
   // Random packed input [tokens, width]. In bf16's numbers where the case has a bf16 ring, so that
   // rounding as they enter changes nothing.

@@ -1,0 +1,102 @@
+#ifndef AFT_TESTS_GPU_MODEL_DECODER_HARNESS_H_
+#define AFT_TESTS_GPU_MODEL_DECODER_HARNESS_H_
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "model/gpu/gpu_decoder.h"
+#include "model/network/decoder.h"
+#include "tests/cuda/device_array.h"
+#include "tests/property/network_reference.h"
+#include "tests/support/cuda_on_cpu/host_queue.h"
+#include "tests/support/serial_executor.h"
+
+namespace aft {
+
+// For GoogleTest's messages.
+inline void PrintTo(const NetworkCase& network, std::ostream* out) { *out << network.name; }
+
+// Tokens of one sequence that enter a step.
+struct DecoderRow {
+  int32_t slot = 0;
+  int64_t position = 0;
+  std::vector<int32_t> tokens;
+};
+
+// One step: first single tokens, then prompt chunks; and the tokens whose logits are wanted,
+// counted through all rows, ascending.
+struct DecoderStep {
+  std::vector<DecoderRow> decode;
+  std::vector<DecoderRow> chunks;
+  std::vector<int64_t> outputs;
+};
+
+// Logits of a step's outputs, one row each.
+using Logits = std::vector<std::vector<float>>;
+
+// The step's arrays on the device.
+class DeviceStep {
+ public:
+  // `last_sampled` [slots], for tokens that are kLastSampledToken.
+  DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last_sampled);
+
+  GpuDecoderBatch batch() const { return batch_; }
+  // Other tokens, slots and positions in the same places. REQUIRES: the same shape.
+  void Set(const DecoderStep& step);
+
+ private:
+  std::unique_ptr<DeviceArray<int32_t>> tokens_;
+  std::unique_ptr<DeviceArray<int32_t>> token_slots_;
+  std::unique_ptr<DeviceArray<int64_t>> token_positions_;
+  std::unique_ptr<DeviceArray<int32_t>> last_sampled_;
+  std::unique_ptr<DeviceArray<int32_t>> chunk_slots_;
+  std::unique_ptr<DeviceArray<int64_t>> chunk_positions_;
+  std::unique_ptr<DeviceArray<int64_t>> chunk_offsets_;
+  std::unique_ptr<DeviceArray<int64_t>> outputs_;
+  GpuDecoderBatch batch_;
+};
+
+// A decoder on the CPU and one on the GPU with the same weights, and slots of their own.
+class CpuDecoder {
+ public:
+  CpuDecoder(const NetworkConfig& config, const TensorMap& tensors, int32_t slots);
+  Logits Run(const DecoderStep& step);
+  const Decoder& decoder() const { return *decoder_; }
+
+ private:
+  const SerialExecutor executor_;
+  std::unique_ptr<Decoder> decoder_;
+  StatePool states_;
+  Activations workspace_;
+};
+
+class GpuTestDecoder {
+ public:
+  GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors, WeightFormat format,
+                 int32_t slots);
+
+  // `last_sampled` stands in for what a sampler would have left in the slots.
+  Logits Run(const DecoderStep& step, const std::vector<int32_t>& last_sampled = {});
+  // The parts of Run.
+  absl::Status Forward(const GpuDecoderBatch& batch);
+  Logits Read(int64_t outputs);
+
+  GpuDecoder& decoder() { return *decoder_; }
+  HostQueue& queue() { return queue_; }
+
+ private:
+  const int32_t slots_;
+  HostQueue queue_;
+  std::unique_ptr<GpuDecoder> decoder_;
+  std::unique_ptr<DeviceArray<float>> states_;  // NaN at first
+  std::vector<kernels::cuda::State> layers_;
+};
+
+inline constexpr GpuLimits kTestLimits = {4, kCaseTokens};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_GPU_MODEL_DECODER_HARNESS_H_

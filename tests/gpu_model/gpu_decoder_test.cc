@@ -1,0 +1,281 @@
+// GpuDecoder against the CPU's Decoder, which tests/property/runner_test.cc holds against float64.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/empty.h"
+#include "c10/core/CPUAllocator.h"
+#include "gtest/gtest.h"
+#include "model/kernels/cuda/rows.h"  // kLastSampledToken
+#include "tests/gpu_model/decoder_harness.h"
+
+namespace aft {
+namespace {
+
+constexpr double kTolerance = 1e-3;  // aft-operators.md section 7
+constexpr int32_t kSlots = 3;
+
+void ExpectClose(const Logits& gpu, const Logits& cpu, double allowed) {
+  ASSERT_EQ(gpu.size(), cpu.size());
+  for (size_t i = 0; i < gpu.size(); ++i) {
+    ASSERT_EQ(gpu[i].size(), cpu[i].size());
+    for (size_t v = 0; v < gpu[i].size(); ++v) {
+      // NaN fails.
+      ASSERT_TRUE(std::abs(gpu[i][v] - cpu[i][v]) <= allowed)
+          << "output " << i << ", token " << v << ": " << gpu[i][v] << ", the CPU's " << cpu[i][v];
+    }
+  }
+}
+
+class GpuDecoderTest : public testing::Test {
+ protected:
+  std::vector<int32_t> Text(const NetworkConfig& config, int64_t tokens) {
+    std::vector<int32_t> text;
+    for (int64_t i = 0; i < tokens; ++i) {
+      text.push_back(static_cast<int32_t>(random_.Below(config.vocab_size)));
+    }
+    return text;
+  }
+  static std::vector<int32_t> Part(const std::vector<int32_t>& text, int64_t begin, int64_t end) {
+    return {text.begin() + begin, text.begin() + end};
+  }
+
+  // Three texts that begin, are cut and go on at different times: chunks alone, chunks beside
+  // single tokens, single tokens alone, some with logits of many tokens and some of none.
+  std::vector<DecoderStep> MixedSteps(const NetworkConfig& config) {
+    const std::vector<int32_t> a = Text(config, 40);
+    const std::vector<int32_t> b = Text(config, 40);
+    const std::vector<int32_t> c = Text(config, 40);
+    std::vector<DecoderStep> steps = {
+        {{}, {{0, 0, Part(a, 0, 13)}, {2, 0, Part(b, 0, 21)}}, {5, 6, 33}},
+        {{{2, 21, Part(b, 21, 22)}}, {{0, 13, Part(a, 13, 30)}}, {0, 17}},
+        {{{2, 22, Part(b, 22, 23)}, {0, 30, Part(a, 30, 31)}}, {{1, 0, Part(c, 0, 9)}}, {}},
+    };
+    for (int64_t t = 0; t < 5; ++t) {
+      steps.push_back({{{0, 31 + t, Part(a, 31 + t, 32 + t)},
+                        {1, 9 + t, Part(c, 9 + t, 10 + t)},
+                        {2, 23 + t, Part(b, 23 + t, 24 + t)}},
+                       {},
+                       {0, 1, 2}});
+    }
+    return steps;
+  }
+
+  TestRandom random_;
+};
+
+class EveryNetwork : public GpuDecoderTest, public testing::WithParamInterface<NetworkCase> {};
+
+TEST_P(EveryNetwork, LogitsEqualTheCpus) {
+  const NetworkConfig& config = GetParam().config;
+  const TensorMap tensors = RandomTensors(config, random_);
+  CpuDecoder cpu(config, tensors, kSlots);
+  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  EXPECT_EQ(gpu.decoder().fingerprint(), cpu.decoder().fingerprint());
+  for (const DecoderStep& step : MixedSteps(config)) {
+    ExpectClose(gpu.Run(step), cpu.Run(step), kTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Decoders, EveryNetwork, testing::ValuesIn(DecoderCases()),
+                         [](const auto& test) { return test.param.name; });
+
+// How much the distribution of `other` differs from that of `exact`, in nats.
+double Divergence(const std::vector<float>& exact, const std::vector<float>& other) {
+  const std::vector<double> p = LogSoftmax({exact.begin(), exact.end()});
+  const std::vector<double> q = LogSoftmax({other.begin(), other.end()});
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum += std::exp(p[i]) * (p[i] - q[i]);
+  return sum;
+}
+
+class SixteenBits : public GpuDecoderTest, public testing::WithParamInterface<NetworkCase> {};
+
+TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
+  const NetworkConfig& config = GetParam().config;
+  const TensorMap tensors = RandomTensors(config, random_);
+  CpuDecoder cpu(config, tensors, kSlots);
+  GpuTestDecoder bf16(config, tensors, WeightFormat::kBf16, kSlots);
+  GpuTestDecoder fp16(config, tensors, WeightFormat::kFp16, kSlots);
+  EXPECT_EQ(bf16.decoder().fingerprint(), cpu.decoder().fingerprint());
+  double bf16_sum = 0;
+  double fp16_sum = 0;
+  int count = 0;
+  for (const DecoderStep& step : MixedSteps(config)) {
+    const Logits exact = cpu.Run(step);
+    const Logits in_bf16 = bf16.Run(step);
+    const Logits in_fp16 = fp16.Run(step);
+    ASSERT_EQ(in_bf16.size(), exact.size());
+    ASSERT_EQ(in_fp16.size(), exact.size());
+    for (size_t i = 0; i < exact.size(); ++i, ++count) {
+      bf16_sum += Divergence(exact[i], in_bf16[i]);
+      fp16_sum += Divergence(exact[i], in_fp16[i]);
+    }
+  }
+  EXPECT_LE(bf16_sum / count, 1e-3);
+  EXPECT_LE(fp16_sum / count, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBits, testing::ValuesIn(DecoderCases()),
+                         [](const auto& test) { return test.param.name; });
+
+NetworkConfig LocalConfig() { return DecoderCases()[1].config; }
+
+TEST_F(GpuDecoderTest, PaddingRowsChangeNothingAndTheLastSampledTokenIsRead) {
+  const NetworkConfig config = LocalConfig();
+  const TensorMap tensors = RandomTensors(config, random_);
+  CpuDecoder cpu(config, tensors, kSlots);
+  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  const std::vector<int32_t> text = Text(config, 12);
+  for (int64_t t = 0; t < 12; ++t) {
+    const std::vector<int32_t> token = Part(text, t, t + 1);
+    const Logits logits = cpu.Run({{{1, t, token}}, {}, {0}});
+    // Padding before and behind; its output is asked for too, as a captured step does.
+    const Logits padded = gpu.Run(
+        {{{-1, 0, {0}}, {1, t, {kernels::cuda::kLastSampledToken}}, {-1, 7, {3}}}, {}, {0, 1, -1}},
+        {-7, token[0], -7});
+    ASSERT_EQ(padded.size(), 3U);
+    ExpectClose({padded[1]}, logits, kTolerance);
+    for (const float logit : padded[2]) ASSERT_TRUE(std::isfinite(logit));
+  }
+}
+
+TEST_F(GpuDecoderTest, WithoutAListTheFirstRowsAreTheOutputs) {
+  const NetworkConfig config = LocalConfig();
+  const TensorMap tensors = RandomTensors(config, random_);
+  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder listed(config, tensors, WeightFormat::kFp32, kSlots);
+  const DecoderStep step = {{{0, 0, {1}}, {1, 0, {2}}, {2, 0, {3}}}, {}, {0, 1}};
+  const Logits expected = listed.Run(step);
+  const DeviceStep arrays(step, {});
+  GpuDecoderBatch batch = arrays.batch();
+  batch.outputs = nullptr;
+  ASSERT_TRUE(gpu.Forward(batch).ok());
+  ExpectClose(gpu.Read(2), expected, 1e-5);
+}
+
+TEST_F(GpuDecoderTest, LogitsComeInParts) {
+  const NetworkConfig config = LocalConfig();
+  const TensorMap tensors = RandomTensors(config, random_);
+  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  EXPECT_EQ(gpu.decoder().max_logit_rows(), kTestLimits.tokens);
+  DecoderStep step = {{}, {{0, 0, Text(config, 30)}}, {}};
+  for (int64_t t = 0; t < 30; ++t) step.outputs.push_back(t);
+  const Logits one_by_one = gpu.Run(step);
+  const absl::StatusOr<const float*> part = gpu.decoder().Logits(10, 20);
+  ASSERT_TRUE(part.ok()) << part.status();
+  Logits together;
+  for (int64_t i = 0; i < 20; ++i) {
+    together.emplace_back(*part + i * config.vocab_size, *part + (i + 1) * config.vocab_size);
+  }
+  ExpectClose(together, {one_by_one.begin() + 10, one_by_one.end()}, 1e-5);
+}
+
+TEST_F(GpuDecoderTest, ACapturedStepFollowsItsArrays) {
+  const NetworkConfig config = LocalConfig();
+  const TensorMap tensors = RandomTensors(config, random_);
+  CpuDecoder cpu(config, tensors, kSlots);
+  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  const std::vector<int32_t> text = Text(config, 12);
+  const auto step = [&](int64_t t) -> DecoderStep {
+    return {{{2, t, Part(text, t, t + 1)}, {-1, 0, {0}}}, {}, {0, -1}};
+  };
+  DeviceStep arrays(step(0), {});
+  const absl::StatusOr<std::unique_ptr<GpuGraph>> graph =
+      gpu.queue().Capture([&] { return gpu.Forward(arrays.batch()); });
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (int64_t t = 0; t < 12; ++t) {
+    // Steps of other shapes between do not disturb it.
+    if (t % 4 == 3) gpu.Run({{}, {{0, 0, Text(config, 5)}}, {4}});
+    arrays.Set(step(t));
+    ASSERT_TRUE((*graph)->Launch().ok());
+    ExpectClose({gpu.Read(2)[0]}, cpu.Run({{{2, t, Part(text, t, t + 1)}}, {}, {0}}), kTolerance);
+  }
+}
+
+// Counts what LibTorch allocates on the CPU, which is the device here.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  CountingAllocator() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(before_); }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    ++count_;
+    return before_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return before_->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    before_->copy_data(to, from, bytes);
+  }
+  int count() const { return count_; }
+
+ private:
+  c10::Allocator* const before_;
+  int count_ = 0;
+};
+
+TEST_F(GpuDecoderTest, DecodeStepsAllocateNothing) {
+  for (const NetworkCase& network : DecoderCases()) {
+    SCOPED_TRACE(network.name);
+    const TensorMap tensors = RandomTensors(network.config, random_);
+    GpuTestDecoder gpu(network.config, tensors, WeightFormat::kFp32, kSlots);
+    const DeviceStep arrays({{{0, 0, {1}}, {-1, 0, {2}}, {2, 0, {3}}}, {}, {0, 1, 2}}, {});
+    ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
+    const CountingAllocator allocator;
+    ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
+    ASSERT_TRUE(gpu.decoder().Logits(0, 3).ok());
+    EXPECT_EQ(allocator.count(), 0);
+    const at::Tensor seen = at::empty({1}, at::kFloat);  // it does count
+    EXPECT_EQ(allocator.count(), 1);
+  }
+}
+
+TEST_F(GpuDecoderTest, TooLittleMemoryIsToldInNumbersBeforeAnythingIsTaken) {
+  const NetworkConfig config = LocalConfig();
+  const TensorMap tensors = RandomTensors(config, random_);
+  HostQueue queue(/*free_bytes=*/100 << 10);
+  const absl::Status status =
+      GpuDecoder::Create(config, tensors, WeightFormat::kFp32, kTestLimits, &queue).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"cuda:0", "0.1 MiB of 1024.0 MiB free", "weights ",
+                           "activations of 96 tokens ", "logits of 96 tokens "}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
+  }
+}
+
+TEST_F(GpuDecoderTest, SixteenBitWeightsTakeHalfTheMemoryAndATiedHeadNone) {
+  NetworkConfig config = LocalConfig();
+  config.head_bias = false;
+  const TensorMap tensors = RandomTensors(config, random_);
+  GpuTestDecoder fp32(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder bf16(config, tensors, WeightFormat::kBf16, kSlots);
+  const double ratio = static_cast<double>(bf16.decoder().weight_bytes()) /
+                       static_cast<double>(fp32.decoder().weight_bytes());
+  EXPECT_GT(ratio, 0.5);
+  EXPECT_LT(ratio, 0.55);
+  NetworkConfig tied = config;
+  tied.tie_embeddings = true;
+  GpuTestDecoder shared(tied, RandomTensors(tied, random_), WeightFormat::kFp32, kSlots);
+  EXPECT_EQ(fp32.decoder().weight_bytes() - shared.decoder().weight_bytes(),
+            config.vocab_size * config.d_model * int64_t{sizeof(float)});
+}
+
+TEST_F(GpuDecoderTest, WhatTheFormatCannotHoldIsDataLoss) {
+  const NetworkConfig config = LocalConfig();
+  TensorMap tensors = RandomTensors(config, random_);
+  tensors["layers.1.ffn.up.weight"].data_ptr<float>()[7] = 1e6F;
+  HostQueue queue;
+  const absl::Status status =
+      GpuDecoder::Create(config, tensors, WeightFormat::kFp16, kTestLimits, &queue).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("layers.1.ffn.up"), std::string::npos) << status;
+  tensors.erase("norm.bias");
+  EXPECT_EQ(
+      GpuDecoder::Create(config, tensors, WeightFormat::kFp32, kTestLimits, &queue).status().code(),
+      absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace aft

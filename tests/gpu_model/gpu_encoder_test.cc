@@ -1,0 +1,98 @@
+// GpuEncoder against the CPU's Encoder.
+
+#include "model/gpu/gpu_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/network/encoder.h"
+#include "tests/cuda/device_array.h"
+#include "tests/gpu_model/decoder_harness.h"  // PrintTo
+#include "tests/property/network_reference.h"
+#include "tests/support/cuda_on_cpu/host_queue.h"
+#include "tests/support/serial_executor.h"
+
+namespace aft {
+namespace {
+
+class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
+ protected:
+  GpuEncoderTest() {
+    const NetworkConfig& config = GetParam().config;
+    for (const int64_t length : {int64_t{17}, int64_t{1}, int64_t{40}}) {
+      for (int64_t t = 0; t < length; ++t) {
+        tokens_.push_back(static_cast<int32_t>(random_.Below(config.vocab_size)));
+        positions_.push_back(t);
+      }
+      offsets_.push_back(offsets_.back() + length);
+    }
+    tensors_ = RandomTensors(config, random_);
+  }
+
+  int64_t tokens() const { return offsets_.back(); }
+
+  std::vector<float> OnCpu() const {
+    const NetworkConfig& config = GetParam().config;
+    const SerialExecutor executor;
+    const std::unique_ptr<Encoder> encoder = *Encoder::Create(config, tensors_);
+    Activations workspace =
+        *Activations::Create(config, tokens(), encoder->scratch_floats(tokens()), executor);
+    encoder->Forward({3, offsets_.data()}, tokens_.data(), workspace);
+    return {workspace.x, workspace.x + tokens() * config.d_model};
+  }
+
+  std::vector<float> OnGpu(WeightFormat format) const {
+    const NetworkConfig& config = GetParam().config;
+    HostQueue queue;
+    const absl::StatusOr<std::unique_ptr<GpuEncoder>> encoder =
+        GpuEncoder::Create(config, tensors_, format, {4, kCaseTokens}, &queue);
+    EXPECT_TRUE(encoder.ok()) << encoder.status();
+    if (!encoder.ok()) return {};
+    const DeviceArray<int64_t> offsets(offsets_);
+    const DeviceArray<int32_t> ids(tokens_);
+    const DeviceArray<int64_t> positions(positions_);
+    const absl::StatusOr<const float*> vectors = (*encoder)->Forward(
+        {{3, offsets.get(), nullptr, 0, tokens(), 40}, ids.get(), positions.get()});
+    EXPECT_TRUE(vectors.ok()) << vectors.status();
+    if (!vectors.ok()) return {};
+    return {*vectors, *vectors + tokens() * config.d_model};
+  }
+
+  void ExpectClose(const std::vector<float>& gpu, const std::vector<float>& cpu, double rms,
+                   double most) const {
+    ASSERT_EQ(gpu.size(), cpu.size());
+    double errors = 0;
+    double squares = 0;
+    for (size_t i = 0; i < gpu.size(); ++i) {
+      const double error = gpu[i] - cpu[i];
+      ASSERT_TRUE(std::abs(error) <= most) << i << ": " << gpu[i] << ", the CPU's " << cpu[i];
+      errors += error * error;
+      squares += double{cpu[i]} * double{cpu[i]};
+    }
+    EXPECT_LE(std::sqrt(errors / squares), rms);
+  }
+
+  TestRandom random_;
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> positions_;
+  std::vector<int64_t> offsets_ = {0};
+  TensorMap tensors_;
+};
+
+TEST_P(GpuEncoderTest, VectorsEqualTheCpus) {
+  ExpectClose(OnGpu(WeightFormat::kFp32), OnCpu(), 5e-4, 4e-3);
+}
+
+TEST_P(GpuEncoderTest, SixteenBitWeightsStayClose) {
+  const std::vector<float> exact = OnCpu();
+  ExpectClose(OnGpu(WeightFormat::kBf16), exact, 2e-2, 0.2);
+  ExpectClose(OnGpu(WeightFormat::kFp16), exact, 3e-3, 0.03);
+}
+
+INSTANTIATE_TEST_SUITE_P(Encoders, GpuEncoderTest, testing::ValuesIn(EncoderCases()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace aft
