@@ -1,0 +1,433 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_KERNEL_CUH_
+#define AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_KERNEL_CUH_
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "model/kernels/cuda/conv_tiles.cuh"
+
+// Outputs of a tile on tensor cores: A [tile's tokens, tokens in reach] V. A is never stored: a
+// thread makes the fragments that it needs, once for all channels. With a = the largest key,
+//
+//   A[t][t'] = exp(k_t' - a + kConvLift) * exp(w(t, t'))      one product of two table entries
+//
+// which is exact in all terms that count as long as the running maximum rises by at most kConvRise
+// within the tile and w is not wide. Otherwise, with M_t the largest key that t sees and X_t the
+// largest exponent,
+//
+//   A[t][t'] = exp((k_t' - M_t) + w(t, t') - X_t)
+namespace aft::kernels::cuda {
+
+inline constexpr int kConvOutputThreads = 128;  // 4 warps of 16 tokens each
+inline constexpr int kConvColumns = 64;         // tokens in reach that are held at once
+// Terms exp(-87) are lost. They are below exp(kConvRise - kConvLift - 87 + 2 * kNarrowBias) of the
+// sum, and the largest above exp(kConvLift + kNarrowBias) is far from float's.
+inline constexpr float kConvRise = 60.0F;
+inline constexpr float kConvLift = 30.0F;
+
+// Tokens in reach of a 1-D tile, at most.
+__host__ __device__ inline int64_t ConvReach1D(const ConvTileArgs& args) {
+  return kConvTokens + args.dims.rows();
+}
+
+template <int kChannels, bool kGrid>
+struct ConvOutputShared {
+  // Rows of values are so far apart that the lanes of a fragment fall into 32 banks.
+  static constexpr int kStride = kChannels + 8;
+
+  __host__ __device__ ConvOutputShared(SharedLayout& shared, const ConvTileArgs& args)
+      : bias(shared.Take<float>(Entries(args))),
+        value(shared.Take<float>(kConvColumns * kStride)),
+        key(shared.Take<float>(kConvColumns)),
+        row(shared.Take<int>(kGrid ? kConvColumns : 0)),
+        column(shared.Take<int>(kGrid ? kConvColumns : 0)),
+        max(shared.Take<float>(kConvTokens)),
+        shift(shared.Take<float>(kConvTokens)),
+        warp(shared.Take<float>(3 * kConvOutputThreads / 32)),
+        spoilt(shared.Take<int>(kChannels)) {}
+
+  // 1-D: by distance, from that of the last token's earliest to that of the first one's latest
+  // column; 2-D: by tap, and one for the rest.
+  __host__ __device__ static int64_t Entries(const ConvTileArgs& args) {
+    if (kGrid) return static_cast<int64_t>(args.dims.taps) * args.dims.taps + 1;
+    return ConvReach1D(args) + kConvColumns + kConvTokens;
+  }
+
+  float* bias;   // exp(w), exact: w; what a token does not see: 0, -inf
+  float* value;  // [columns, kStride]
+  float* key;    // exp(k - a + lift), exact: k
+  int* row;      // of the columns' tokens in the image
+  int* column;
+  float* max;  // exact: M, X of the tile's tokens
+  float* shift;
+  float* warp;
+  int* spoilt;  // per channel: distance from the end of the earliest value that is not finite
+};
+
+// One block's tile and head.
+template <typename T, int kChannels, bool kGrid>
+class ConvOutputTile {
+ public:
+  using Shared = ConvOutputShared<kChannels, kGrid>;
+
+  __device__ ConvOutputTile(const ConvTileArgs& args, const ConvSequence& sequence, int64_t i,
+                            int head, const Shared& shared)
+      : args_(args),
+        tokens_(args, sequence),
+        shared_(shared),
+        head_(head),
+        first_(sequence.First(i)),
+        left_(sequence.Left(i)),
+        rows_(static_cast<int>(sequence.Last(i) - first_)),
+        before_(static_cast<int>(first_ - left_)),
+        columns_(static_cast<int>(sequence.Right(i) - left_)) {}
+
+  __device__ int rows() const { return rows_; }
+  __device__ int columns() const { return columns_; }
+  __device__ const ConvTokens<T>& tokens() const { return tokens_; }
+  __device__ int64_t first() const { return first_; }
+  __device__ bool exact() const { return exact_; }
+  // Whether token `row` of the tile sees the column.
+  __device__ bool Sees(int row, int column) const {
+    return !args_.causal || column <= row + before_;
+  }
+
+  // Chooses the form and fills shared.bias, and shared.max and shift when exact. `outside`: the
+  // largest key beyond reach. Ends with a barrier.
+  __device__ void Prepare(float outside) {
+    FindAnchor(outside);
+    FillBias();
+    if (!exact_) {
+      __syncthreads();
+      return;
+    }
+    __syncthreads();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int r = warp * 16; r < warp * 16 + 16; ++r) {
+      float max = outside;
+      for (int u = lane; u < columns_; u += 32) {
+        if (Sees(r, u)) max = fmaxf(max, Key(u));
+      }
+      max = WarpMax(max);
+      float shift = outside - max;
+      for (int u = lane; u < columns_; u += 32) {
+        if (Sees(r, u)) shift = fmaxf(shift, Key(u) - max + shared_.bias[BiasAt(r, u)]);
+      }
+      shift = WarpMax(shift);
+      if (lane == 0) {
+        shared_.max[r] = max;
+        shared_.shift[r] = shift;
+      }
+    }
+    __syncthreads();
+  }
+
+  // The weight of what lies beyond reach with this maximum.
+  __device__ float OutsideWeight(int row, float max) const {
+    return exact_ ? Exp(max - shared_.max[row] - shared_.shift[row])
+                  : Exp(max - anchor_ + kConvLift);
+  }
+
+  // Columns [u0, u0 + kConvColumns) into shared memory, with `channels` of the layer's channels
+  // from `channel` on; zeros beyond.
+  __device__ void Stage(int u0, int channel, int channels) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < kConvColumns) {
+      const int u = u0 + thread;
+      const bool inside = u < columns_;
+      const float k = inside ? Key(u) : -INFINITY;
+      shared_.key[thread] = exact_ ? k : inside ? Exp(k - anchor_ + kConvLift) : 0.0F;
+      if constexpr (kGrid) {
+        shared_.row[thread] = static_cast<int>((left_ + u) / args_.grid_width);
+        shared_.column[thread] = static_cast<int>((left_ + u) % args_.grid_width);
+      }
+    }
+    constexpr auto kVec = static_cast<int>(16 / sizeof(T));
+    if (channels % kVec == 0 && args_.packed_aligned) {
+      StageValues<kVec>(u0, channel, channels);
+    } else {
+      StageValues<1>(u0, channel, channels);
+    }
+  }
+
+  // Column u (of those staged, from u0 on) as one row of A sees it.
+  struct Row {
+    int index;  // in the tile
+    int y;      // in the image
+    int x;
+    float max;
+    float shift;
+  };
+  __device__ Row GetRow(int row) const {
+    Row r = {row, 0, 0, 0.0F, 0.0F};
+    if constexpr (kGrid) {
+      r.y = static_cast<int>((first_ + row) / args_.grid_width);
+      r.x = static_cast<int>((first_ + row) % args_.grid_width);
+    }
+    if (exact_) {
+      r.max = shared_.max[row];
+      r.shift = shared_.shift[row];
+    }
+    return r;
+  }
+  __device__ float Weight(const Row& row, int u0, int u) const {
+    float bias = 0.0F;
+    if constexpr (kGrid) {
+      bias = shared_.bias[Tap(shared_.row[u] - row.y, shared_.column[u] - row.x)];
+    } else {
+      bias = shared_.bias[u0 + u - row.index + kConvTokens - 1];
+    }
+    if (!exact_) return bias * shared_.key[u];
+    return bias == -INFINITY ? 0.0F : Exp(shared_.key[u] - row.max + bias - row.shift);
+  }
+
+ private:
+  __device__ float Key(int u) const { return tokens_.Key(left_ + u, head_); }
+
+  __device__ static float WarpMax(float x) {
+    for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, by));
+    return x;
+  }
+
+  __device__ int Tap(int dy, int dx) const {
+    const int y = dy + args_.reach();
+    const int x = dx + args_.reach();
+    const int taps = args_.dims.taps;
+    const bool within = y >= 0 && y < taps && x >= 0 && x < taps;
+    return within ? y * taps + x : taps * taps;
+  }
+  // The slow way, from positions.
+  __device__ int BiasAt(int row, int u) const {
+    if constexpr (!kGrid) return u - row + kConvTokens - 1;
+    const int64_t width = args_.grid_width;
+    return Tap(static_cast<int>((left_ + u) / width - (first_ + row) / width),
+               static_cast<int>((left_ + u) % width - (first_ + row) % width));
+  }
+
+  // The largest key of all in reach, and how much later ones are above what the first token sees.
+  __device__ void FindAnchor(float outside) {
+    float all = outside;
+    float early = outside;
+    float strange = 0.0F;
+    for (int u = static_cast<int>(threadIdx.x); u < columns_; u += kConvOutputThreads) {
+      const float k = Key(u);
+      all = fmaxf(all, k);
+      if (Sees(0, u)) early = fmaxf(early, k);
+      if (k != k) strange = 1.0F;
+    }
+    constexpr int kWarps = kConvOutputThreads / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    all = WarpMax(all);
+    early = WarpMax(early);
+    strange = WarpMax(strange);
+    if (threadIdx.x % 32 == 0) {
+      shared_.warp[warp] = all;
+      shared_.warp[kWarps + warp] = early;
+      shared_.warp[2 * kWarps + warp] = strange;
+    }
+    __syncthreads();
+    for (int w = 0; w < kWarps; ++w) {
+      all = fmaxf(all, shared_.warp[w]);
+      early = fmaxf(early, shared_.warp[kWarps + w]);
+      strange = fmaxf(strange, shared_.warp[2 * kWarps + w]);
+    }
+    anchor_ = all;
+    exact_ = args_.dims.wide || strange > 0.0F || !(all - early <= kConvRise);
+  }
+
+  __device__ void FillBias() const {
+    const ConvDims& dims = args_.dims;
+    const auto entry = [&](bool tap, int j) {
+      const float w = tap ? dims.filter[static_cast<int64_t>(j) * dims.heads + head_] : 0.0F;
+      return exact_ ? w : Exp(w);
+    };
+    const auto entries = static_cast<int>(Shared::Entries(args_));
+    for (int at = static_cast<int>(threadIdx.x); at < entries; at += kConvOutputThreads) {
+      if constexpr (kGrid) {
+        shared_.bias[at] = entry(at + 1 < entries, at);
+      } else {
+        const int distance = at - (kConvTokens - 1) - before_;  // key's position minus query's
+        if (args_.causal) {
+          const bool unseen = distance > 0;
+          shared_.bias[at] =
+              unseen ? (exact_ ? -INFINITY : 0.0F) : entry(-distance < dims.taps, -distance);
+        } else {
+          const int j = distance + args_.reach();
+          shared_.bias[at] = entry(j >= 0 && j < dims.taps, j);
+        }
+      }
+    }
+  }
+
+  template <int kVec>
+  __device__ void StageValues(int u0, int channel, int channels) const {
+    constexpr int kVectors = kChannels / kVec;
+#pragma unroll 4
+    for (int at = static_cast<int>(threadIdx.x); at < kConvColumns * kVectors;
+         at += kConvOutputThreads) {
+      const int u = at / kVectors;
+      const int c = at % kVectors * kVec;
+      Channels<kVec> v = Fill<kVec>(0.0F);
+      if (u0 + u < columns_ && c < channels) {
+        v = tokens_.template Value<kVec>(left_ + u0 + u, channel + c);
+      }
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        // Zero times NaN is NaN: what a token does not see must be finite.
+        if (fabsf(v[i]) <= FLT_MAX) continue;
+        v[i] = 0.0F;
+        atomicMax(&shared_.spoilt[c + i], columns_ - u0 - u);
+      }
+      Store<kVec>(v, shared_.value + u * Shared::kStride + c);
+    }
+  }
+
+  const ConvTileArgs& args_;
+  const ConvTokens<T> tokens_;
+  const Shared& shared_;
+  const int head_;
+  const int64_t first_;
+  const int64_t left_;
+  const int rows_;     // tokens of the tile
+  const int before_;   // columns before its first token
+  const int columns_;  // tokens in reach
+  float anchor_ = 0.0F;
+  bool exact_ = false;
+};
+
+// Grid: places, heads * chunks of kChannels of a head's channels. fp32 outputs take three products
+// of TF32 halves, 16-bit ones a single product.
+template <typename T, typename Y, int kChannels, bool kGrid>
+__global__ void __launch_bounds__(kConvOutputThreads) ConvOutputKernel(ConvTileArgs args) {
+  constexpr bool kPrecise = std::is_same_v<Y, float>;
+  constexpr int kBlocks = kChannels / 8;
+  using Shared = ConvOutputShared<kChannels, kGrid>;
+  const ConvDims& dims = args.dims;
+  const int64_t place = blockIdx.x;
+  const ConvSequence sequence(args, ConvRowOf(args, place));
+  const int64_t i = place - sequence.place;
+  if (i >= sequence.tiles) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int chunks = (dims.width + kChannels - 1) / kChannels;
+  const int head = static_cast<int>(blockIdx.y) / chunks;
+  const int from = static_cast<int>(blockIdx.y) % chunks * kChannels;
+  const int channels = min(kChannels, dims.width - from);
+  const int channel = head * dims.width + from;
+  const int64_t token = sequence.token + sequence.First(i) - sequence.begin;
+  Y* const y = static_cast<Y*>(args.y) + token * args.y_stride + channel;
+  if (sequence.slot < 0) {
+    const int64_t rows = sequence.Last(i) - sequence.First(i);
+    for (int64_t at = thread; at < rows * channels; at += kConvOutputThreads) {
+      y[at / channels * args.y_stride + at % channels] = FromFloat<Y>(0.0F);
+    }
+    return;
+  }
+
+  SharedLayout layout(DynamicShared());
+  const Shared shared(layout, args);
+  ConvOutputTile<T, kChannels, kGrid> tile(args, sequence, i, head, shared);
+  float outside_max[2] = {kEmptyMax, kEmptyMax};
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    if (side < args.sides()) outside_max[side] = args.Carry(place, side)[dims.max() + head];
+  }
+  for (int c = thread; c < kChannels; c += kConvOutputThreads) shared.spoilt[c] = 0;
+  tile.Prepare(fmaxf(outside_max[0], outside_max[1]));
+
+  // Fragments: ptx.cuh. This thread's rows of the tile: high[0], high[1].
+  const int lane = thread % 32;
+  const int g = lane / 4;
+  const int k = lane % 4;
+  const int warp_row = thread / 32 * 16;
+  const auto row0 = tile.GetRow(warp_row + g);
+  const auto row1 = tile.GetRow(warp_row + g + 8);
+  float num[kBlocks][4] = {};
+  float den[2] = {0.0F, 0.0F};
+  const bool has_rows = warp_row < tile.rows();
+  for (int u0 = 0; u0 < tile.columns(); u0 += kConvColumns) {
+    tile.Stage(u0, channel, channels);
+    __syncthreads();
+    for (int u = 0; u < kConvColumns; u += 8) {
+      if (!has_rows || u0 + u >= tile.columns() || !tile.Sees(warp_row + 15, u0 + u)) break;
+      const float weight[4] = {tile.Weight(row0, u0, u + k), tile.Weight(row1, u0, u + k),
+                               tile.Weight(row0, u0, u + k + 4), tile.Weight(row1, u0, u + k + 4)};
+      uint32_t a[4];
+      uint32_t a_rest[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        a[j] = ToTf32(weight[j]);
+        const float high = __uint_as_float(a[j]);
+        a_rest[j] = ToTf32(weight[j] - high);
+        den[j % 2] += kPrecise ? weight[j] : high;
+      }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if (b * 8 >= channels) break;
+        const float* const value = shared.value + (u + k) * Shared::kStride + b * 8 + g;
+        const float v[2] = {value[0], value[4 * Shared::kStride]};
+        const uint32_t high[2] = {ToTf32(v[0]), ToTf32(v[1])};
+        if constexpr (kPrecise) {
+          const uint32_t rest[2] = {ToTf32(v[0] - __uint_as_float(high[0])),
+                                    ToTf32(v[1] - __uint_as_float(high[1]))};
+          MmaTf32(num[b], a_rest, high);
+          MmaTf32(num[b], a, rest);
+        }
+        MmaTf32(num[b], a, high);
+      }
+    }
+    __syncthreads();
+  }
+
+  const T* const q = tile.tokens().Packed(tile.first()) + channel;
+  const bool pairs = dims.width % 2 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = den[half];
+    total += __shfl_xor_sync(0xFFFFFFFFU, total, 1);
+    total += __shfl_xor_sync(0xFFFFFFFFU, total, 2);
+    const int row = warp_row + g + 8 * half;
+    if (row >= tile.rows()) continue;
+    float weight[2] = {0.0F, 0.0F};
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      if (side >= args.sides()) continue;
+      weight[side] = tile.OutsideWeight(row, outside_max[side]);
+      total = fmaf(weight[side], args.Carry(place, side)[dims.den() + head], total);
+    }
+    const auto finish = [&](int c, float sum, float gate) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        if (side < args.sides()) {
+          sum = fmaf(weight[side], args.Carry(place, side)[channel + c], sum);
+        }
+      }
+      const int spoilt = shared.spoilt[c];
+      if (spoilt > 0 && tile.Sees(row, tile.columns() - spoilt)) sum = NAN;
+      return Gated(sum, total, gate);
+    };
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int c = b * 8 + 2 * k;
+      const float sums[2] = {num[b][2 * half], num[b][2 * half + 1]};
+      const T* const gates = q + row * args.packed_stride + c;
+      Y* const to = y + row * args.y_stride + c;
+      if (pairs && c < channels) {
+        Channels<2> two = Load<2>(gates, args.packed_aligned);
+        two[0] = finish(c, sums[0], two[0]);
+        two[1] = finish(c + 1, sums[1], two[1]);
+        Store<2>(two, to, args.y_aligned);
+      } else {
+        for (int j = 0; j < 2; ++j) {
+          if (c + j < channels) to[j] = FromFloat<Y>(finish(c + j, sums[j], ToFloat(gates[j])));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_KERNEL_CUH_
