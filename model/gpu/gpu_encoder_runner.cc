@@ -92,7 +92,6 @@ absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
     queue_->Synchronize().IgnoreError();  // what was queued reads our arrays
     return absl::InternalError(absl::StrCat("batch on the GPU: ", status.message()));
   }
-  ++stats_.eager_steps;
   stats_.step_seconds = end_->SecondsSince(*begin_);
   std::vector<TokenVectors> vectors;
   vectors.reserve(sequences.size());

@@ -312,7 +312,7 @@ absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
   ++collected_;
   if (const absl::Status status = flight.end->Wait(); !status.ok()) return StepFailed(status);
   stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
-  ++(flight.graph ? stats_.graph_steps : stats_.eager_steps);
+  stats_.step_was_graph = flight.graph;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
   return flight.plan.Read(flight.output.data_ptr());
 }

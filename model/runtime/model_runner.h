@@ -33,12 +33,10 @@ struct ModelInfo {
 struct DeviceStats {
   int64_t memory_total = 0;  // bytes
   int64_t memory_used = 0;   // by all programs; read now and then
-  // On the device, of the step that was collected last, copies included.
+  // Of the step that was collected last: its time on the device, copies included, and whether it
+  // was one launch of a recorded graph or queued operator by operator.
   double step_seconds = 0;
-  // Steps since load that were one launch of a recorded graph, and those that were queued operator
-  // by operator.
-  uint64_t graph_steps = 0;
-  uint64_t eager_steps = 0;
+  bool step_was_graph = false;
 };
 
 // In a decode row, instead of a token id: the token that the row's slot sampled last, which a GPU

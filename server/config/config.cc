@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace aft::server {
@@ -56,10 +57,29 @@ absl::Status CheckName(absl::string_view path, absl::string_view name) {
              absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', got \"", name, "\""));
 }
 
+absl::Status CheckDevice(absl::string_view path, absl::string_view device) {
+  absl::string_view number = device;
+  int32_t index = 0;
+  const bool gpu = absl::ConsumePrefix(&number, "cuda:") &&
+                   number.find_first_not_of("0123456789") == absl::string_view::npos &&
+                   absl::SimpleAtoi(number, &index);
+  if (gpu || device == "cpu") return absl::OkStatus();
+  return Bad(path, absl::StrCat("must be \"cpu\" or \"cuda:N\", got \"", device, "\""));
+}
+
+absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model) {
+  const std::string& format = model.weight_format;
+  AFT_RETURN_IF_ERROR(CheckOneOf(path, format, {"fp32", "bf16", "fp16"}));
+  if (format == "fp32" || model.device != "cpu") return absl::OkStatus();
+  return Bad(path, absl::StrCat("device \"cpu\" computes in \"fp32\" only, got \"", format,
+                                "\"; device \"cuda:N\" takes it"));
+}
+
 absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   if (model.path.empty()) return Bad(path + ".path", "must be set");
   AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
-  AFT_RETURN_IF_ERROR(CheckOneOf(path + ".weight_format", model.weight_format, {"fp32"}));
+  AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
+  AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".slots", model.slots, 1, 65'536));
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".max_step_tokens", model.max_step_tokens, model.slots + 1, 1 << 20));

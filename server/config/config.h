@@ -21,6 +21,7 @@ struct BatchConfig {
 struct ModelConfig {
   std::string name;
   std::string path;
+  std::string device = "cpu";
   std::string weight_format = "fp32";
   int32_t slots = 64;
   int32_t max_step_tokens = 256;

@@ -58,6 +58,7 @@ ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_di
     model = DefaultModelConfig((std::filesystem::path(base_dir) / message.path()).string());
   }
   AFT_TAKE(model.name, message, name);
+  AFT_TAKE(model.device, message, device);
   AFT_TAKE(model.weight_format, message, weight_format);
   AFT_TAKE(model.slots, message, slots);
   AFT_TAKE(model.max_step_tokens, message, max_step_tokens);
@@ -104,6 +105,7 @@ ServerConfig FromProto(const pb::ServerConfig& message, const std::string& base_
 void ToProto(const ModelConfig& model, pb::ModelConfig& message) {
   message.set_name(model.name);
   message.set_path(model.path);
+  message.set_device(model.device);
   message.set_weight_format(model.weight_format);
   message.set_slots(model.slots);
   message.set_max_step_tokens(model.max_step_tokens);

@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/device_metrics.h"
 #include "server/engine/pooling.h"
 #include "server/observability/log.h"
 
@@ -107,6 +108,7 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
     }
     return;
   }
+  PublishDeviceStats(runner_->device_stats(), metrics_);
   metrics_.encoded_tokens.Increment(static_cast<double>(tokens));
   for (size_t i = 0; i < batch.size(); ++i) {
     Publish(*batch[i], std::move((*vectors)[i]), batch.size(), end);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/device_metrics.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -129,6 +130,7 @@ void EngineLoop::Collect() {
   metrics_.step_seconds.Observe(Seconds(now - std::max(flight.submitted, collected_at_)));
   collected_at_ = now;
   if (output.ok()) {
+    PublishDeviceStats(runner_->device_stats(), metrics_);
     Publish(step, *std::move(output), now);
   } else {
     FailStep(step, output.status(), now);

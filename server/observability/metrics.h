@@ -91,6 +91,13 @@ struct ModelMetrics {
   prometheus::Counter& scored_tokens;
   prometheus::Counter& encoded_tokens;
 
+  // By server/engine, of models on a GPU; 0 and empty on the CPU.
+  prometheus::Gauge& device_memory_used;   // bytes, by all programs
+  prometheus::Gauge& device_memory_total;  // bytes
+  prometheus::Histogram& device_step_seconds;
+  prometheus::Counter& device_graph_steps;  // one launch of a recorded graph
+  prometheus::Counter& device_eager_steps;  // queued operator by operator
+
   // By server/registry. Exactly one state's gauge is 1.
   void SetState(State state);
   prometheus::Gauge& load_seconds;

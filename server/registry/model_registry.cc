@@ -72,6 +72,7 @@ void ModelRegistry::Load(Entry& entry) {
                             {"state_bytes", info.state_bytes},
                             {"slots", (*model)->control().load().slots},
                             {"device", info.device},
+                            {"weight_format", info.weight_format},
                             {"seconds", seconds.count()}});
   MutexLock lock(mutex_);
   if (draining_) return;  // the model goes with `model`
@@ -82,6 +83,7 @@ void ModelRegistry::Load(Entry& entry) {
 absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry& entry) {
   LoadOptions load;
   load.checkpoint_dir = entry.config.path;
+  load.device = entry.config.device;
   load.weight_format = entry.config.weight_format;
   load.slots = entry.config.slots;
   load.max_step_tokens = entry.config.max_step_tokens;

@@ -67,6 +67,7 @@ class FakeModelRunner final : public ModelRunner {
     // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
     // output. Where it is kNoToken, nothing can be scored either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
+    const DeviceStats* device_stats = nullptr;  // must outlive the runner
   };
 
   FakeModelRunner(Options options, std::shared_ptr<FakeModelControl> control);
@@ -83,6 +84,7 @@ class FakeModelRunner final : public ModelRunner {
   static std::vector<SampledToken> Score(const std::vector<TokenId>& text, int32_t top_logprobs);
 
   const ModelInfo& info() const override { return info_; }
+  const DeviceStats* device_stats() const override { return options_.device_stats; }
   int32_t slots() const override { return options_.slots; }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
   int max_steps_in_flight() const override { return options_.max_steps_in_flight; }

@@ -39,7 +39,7 @@ TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
 TEST(ConfigLoaderTest, ReadsEveryField) {
   const ServerConfig config = Parse(R"(
     listen_address: "0.0.0.0:1" metrics_address: ""
-    models { name: "a" path: "x/y" weight_format: "fp32" slots: 3 max_step_tokens: 5
+    models { name: "a" path: "x/y" device: "cuda:1" weight_format: "bf16" slots: 3 max_step_tokens: 5
              intra_op_threads: 2 version: "v9"
              batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } }
     limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13
@@ -52,7 +52,8 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
   ASSERT_EQ(config.models.size(), 1);
   EXPECT_EQ(config.models[0].name, "a");
   EXPECT_EQ(config.models[0].path, "/base/x/y");
-  EXPECT_EQ(config.models[0].weight_format, "fp32");
+  EXPECT_EQ(config.models[0].device, "cuda:1");
+  EXPECT_EQ(config.models[0].weight_format, "bf16");
   EXPECT_EQ(config.models[0].slots, 3);
   EXPECT_EQ(config.models[0].max_step_tokens, 5);
   EXPECT_EQ(config.models[0].intra_op_threads, 2);
@@ -122,6 +123,7 @@ TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
                             "metrics_address",
                             "name",
                             "path",
+                            "device",
                             "weight_format",
                             "slots",
                             "max_step_tokens",
@@ -150,6 +152,15 @@ TEST(ConfigValidationTest, TheDefaultsAreValid) {
   EXPECT_TRUE(ValidateServerConfig(Valid()).ok()) << ValidateServerConfig(Valid());
 }
 
+TEST(ConfigValidationTest, SixteenBitWeightsAreForGpus) {
+  ServerConfig config = Valid();
+  config.models[0].device = "cuda:12";
+  for (const char* format : {"fp32", "bf16", "fp16"}) {
+    config.models[0].weight_format = format;
+    EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
+  }
+}
+
 TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
   using C = ServerConfig;
   const struct {
@@ -169,7 +180,13 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].name: ", [](C& c) { c.models[0].name = "a/b"; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = std::string(129, 'a'); }},
       {"models[1].name: ", [](C& c) { c.models.push_back(c.models[0]); }},
+      {"models[0].device: ", [](C& c) { c.models[0].device = "gpu"; }},
+      {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:"; }},
+      {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:-1"; }},
+      {"models[0].device: ", [](C& c) { c.models[0].device = "cuda: 1"; }},
+      {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:99999999999"; }},
       {"models[0].weight_format: ", [](C& c) { c.models[0].weight_format = "fp64"; }},
+      {"models[0].weight_format: device \"cpu\"", [](C& c) { c.models[0].weight_format = "bf16"; }},
       {"models[0].slots: ", [](C& c) { c.models[0].slots = 0; }},
       {"models[0].slots: ", [](C& c) { c.models[0].slots = 65'537; }},
       {"models[0].max_step_tokens: ", [](C& c) { c.models[0].max_step_tokens = 64; }},

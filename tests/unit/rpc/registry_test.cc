@@ -40,11 +40,13 @@ class ModelRegistryTest : public testing::Test {
     return config;
   }
 
-  void Make(const std::vector<std::string>& names) {
+  void Make(const std::vector<std::string>& names) { MakeFrom(Config(names)); }
+  void MakeFrom(const ServerConfig& config) {
     registry_ = std::make_unique<ModelRegistry>(
-        Config(names),
+        config,
         [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
           WaitUntilAllowed();
+          loaded_ = options;
           if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
           return FakeModel(options);
         },
@@ -64,6 +66,7 @@ class ModelRegistryTest : public testing::Test {
   }
 
   std::string broken_;
+  LoadOptions loaded_;  // the last; to be read after WaitLoaded
 
  private:
   void WaitUntilAllowed() {
@@ -99,6 +102,25 @@ TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {
   EXPECT_EQ((*model)->version, "1");
   EXPECT_EQ(registry_->Get("a")->state, ModelState::kReady);
   EXPECT_EQ(registry_->Get("a")->info->architecture, "fake");
+}
+
+TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
+  ServerConfig config = Config({"a"});
+  config.models[0].device = "cuda:3";
+  config.models[0].weight_format = "fp16";
+  config.models[0].slots = 5;
+  config.models[0].max_step_tokens = 6;
+  config.models[0].intra_op_threads = 7;
+  MakeFrom(config);
+  AllowLoads();
+  registry_->StartLoading();
+  EXPECT_TRUE(WaitLoaded().ok());
+  EXPECT_EQ(loaded_.checkpoint_dir, "a");
+  EXPECT_EQ(loaded_.device, "cuda:3");
+  EXPECT_EQ(loaded_.weight_format, "fp16");
+  EXPECT_EQ(loaded_.slots, 5);
+  EXPECT_EQ(loaded_.max_step_tokens, 6);
+  EXPECT_EQ(loaded_.intra_op_threads, 7);
 }
 
 TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {

@@ -289,6 +289,27 @@ TEST_F(EngineTest, AFailedStepEndsItsRequestsWithTheirIdsAndNothingElse) {
   }
 }
 
+TEST_F(EngineTest, EveryStepReportsWhatTheDeviceSays) {
+  DeviceStats device;
+  device.memory_total = 1000;
+  device.memory_used = 600;
+  device.step_seconds = 0.25;
+  device.step_was_graph = true;
+  model.device_stats = &device;
+  Start();
+  ExpectServes();
+  engine.reset();
+  const auto steps = static_cast<double>(control->step_count());
+  EXPECT_GT(steps, 0);
+  EXPECT_EQ(metrics.device_memory_total.Value(), 1000);
+  EXPECT_EQ(metrics.device_memory_used.Value(), 600);
+  EXPECT_EQ(metrics.device_graph_steps.Value(), steps);
+  EXPECT_EQ(metrics.device_eager_steps.Value(), 0);
+  const auto times = metrics.device_step_seconds.Collect().histogram;
+  EXPECT_EQ(static_cast<double>(times.sample_count), steps);
+  EXPECT_EQ(times.sample_sum, 0.25 * steps);
+}
+
 TEST_F(EngineTest, AReaderThatIsTooSlowLosesItsRequest) {
   Start();
   const auto slow = std::make_shared<RecordingSink>(/*accept=*/3);
