@@ -54,13 +54,13 @@ __device__ inline void Merge(Sums<N>& sums, const Sums<N>& more) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const float key = fmaxf(sums.key[i], more.key[i]);
-    const float x = (sums.key[i] - key) + sums.bias[i];
-    const float y = (more.key[i] - key) + more.bias[i];
-    const float bias = fmaxf(x, y);
-    const float x_weight = Exp(x - bias);
-    const float y_weight = Exp(y - bias);
-    sums.num[i] = sums.num[i] * x_weight + more.num[i] * y_weight;
-    sums.den[i] = sums.den[i] * x_weight + more.den[i] * y_weight;
+    const float old_key = sums.key[i] - key;
+    const float more_key = more.key[i] - key;
+    const float bias = fmaxf(old_key + sums.bias[i], more_key + more.bias[i]);
+    const float old_weight = Exp(old_key + (sums.bias[i] - bias));
+    const float more_weight = Exp(more_key + (more.bias[i] - bias));
+    sums.num[i] = sums.num[i] * old_weight + more.num[i] * more_weight;
+    sums.den[i] = sums.den[i] * old_weight + more.den[i] * more_weight;
     sums.key[i] = key;
     sums.bias[i] = bias;
   }
@@ -91,9 +91,9 @@ struct Ring {
   int64_t stride;
 };
 
-// Adds `tokens` <= kGroup tokens of the ring from place `first` on; bias[i] is that of the i-th.
+// Adds `tokens` <= kGroup tokens of the ring from place `first` on; biases[j] is that of the j-th.
 template <typename RingT, int N>
-__device__ inline void AddGroup(const Ring<RingT>& ring, int first, const float* bias, int tokens,
+__device__ inline void AddGroup(const Ring<RingT>& ring, int first, const float* biases, int tokens,
                                 Sums<N>& sums) {
   // Absent tokens are kEmptyMax: beside any other key they weigh nothing, and alone nothing comes
   // of them when parts are merged.
@@ -110,7 +110,7 @@ __device__ inline void AddGroup(const Ring<RingT>& ring, int first, const float*
       const int64_t at = place * ring.stride;
       k[j] = Load<N>(ring.k + at);
       v[j] = Load<N>(ring.v + at);
-      w[j] = bias[j];
+      w[j] = biases[j];
     }
   }
 #pragma unroll
@@ -118,26 +118,26 @@ __device__ inline void AddGroup(const Ring<RingT>& ring, int first, const float*
     float key = sums.key[i];
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) key = fmaxf(key, k[j][i]);
-    const float before = (sums.key[i] - key) + sums.bias[i];
-    float largest = before;
+    const float old_key = sums.key[i] - key;
+    float bias = old_key + sums.bias[i];
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
-      k[j][i] = (k[j][i] - key) + w[j];
-      largest = fmaxf(largest, k[j][i]);
+      k[j][i] -= key;
+      bias = fmaxf(bias, k[j][i] + w[j]);
     }
-    const float keep = Exp(before - largest);
+    const float keep = Exp(old_key + (sums.bias[i] - bias));
     float num = sums.num[i] * keep;
     float den = sums.den[i] * keep;
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
-      const float e = Exp(k[j][i] - largest);
+      const float e = Exp(k[j][i] + (w[j] - bias));
       num += e * v[j][i];
       den += e;
     }
     sums.num[i] = num;
     sums.den[i] = den;
     sums.key[i] = key;
-    sums.bias[i] = largest;
+    sums.bias[i] = bias;
   }
 }
 
