@@ -209,24 +209,26 @@ __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint
 #endif
 }
 
-// Four 8 x 8 matrices of 16-bit numbers from shared memory, as operands of MmaBf16; lane l gives the
-// 16-byte row l % 8 of matrix l / 8. r[i] is of matrix i, with g and t as above:
+// Four 8 x 8 matrices of 16-bit numbers from shared memory, as operands of MmaBf16; lane l gives
+// the 16-byte row l % 8 of matrix l / 8. r[i] is of matrix i, with g and t as above:
 //   LoadMatrices             (g, 2t) and (g, 2t + 1), the lower column in the lower half
 //   LoadMatricesTransposed   (2t, g) and (2t + 1, g), the lower row in the lower half
 #ifdef AFT_CUDA_ON_CPU
-inline uint16_t MatrixElement(const cuda_on_cpu::FromWarp<const void*>& rows, unsigned matrix,
-                              unsigned row, unsigned column) {
-  return static_cast<const uint16_t*>(rows[matrix * 8 + row])[column];
+struct alignas(16) MatrixRow {
+  uint16_t at[8];
+};
+inline cuda_on_cpu::FromWarp<MatrixRow> MatrixRows(const void* row) {
+  return {0xFFFFFFFFU, *static_cast<const MatrixRow*>(row), cuda_on_cpu::Site::current()};
 }
 #endif
 __device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
 #ifdef AFT_CUDA_ON_CPU
-  const cuda_on_cpu::FromWarp<const void*> rows(0xFFFFFFFFU, row, cuda_on_cpu::Site::current());
+  const cuda_on_cpu::FromWarp<MatrixRow> rows = MatrixRows(row);
   const unsigned g = cuda_on_cpu::Lane() / 4;
   const unsigned t = cuda_on_cpu::Lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {
-    r[i] = MatrixElement(rows, i, g, 2 * t) |
-           static_cast<uint32_t>(MatrixElement(rows, i, g, 2 * t + 1)) << 16;
+    const MatrixRow found = rows[i * 8 + g];
+    r[i] = found.at[2 * t] | static_cast<uint32_t>(found.at[2 * t + 1]) << 16;
   }
 #else
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -237,12 +239,11 @@ __device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
 }
 __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
 #ifdef AFT_CUDA_ON_CPU
-  const cuda_on_cpu::FromWarp<const void*> rows(0xFFFFFFFFU, row, cuda_on_cpu::Site::current());
+  const cuda_on_cpu::FromWarp<MatrixRow> rows = MatrixRows(row);
   const unsigned g = cuda_on_cpu::Lane() / 4;
   const unsigned t = cuda_on_cpu::Lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {
-    r[i] = MatrixElement(rows, i, 2 * t, g) |
-           static_cast<uint32_t>(MatrixElement(rows, i, 2 * t + 1, g)) << 16;
+    r[i] = rows[i * 8 + 2 * t].at[g] | static_cast<uint32_t>(rows[i * 8 + 2 * t + 1].at[g]) << 16;
   }
 #else
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -95,10 +95,12 @@ bool Meeting::Join(Site at, unsigned members) {
 }
 
 uint64_t FirstSeed() {
-  const char* given = std::getenv("AFT_TEST_SEED");
+  const char* given = std::getenv("AFT_ORDER_SEED");
+  if (given == nullptr) given = std::getenv("AFT_TEST_SEED");
   const uint64_t seed =
       given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::printf("order of CUDA threads: AFT_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::printf("order of CUDA threads: replay with AFT_ORDER_SEED=%llu\n",
+              static_cast<unsigned long long>(seed));
   return seed;
 }
 
