@@ -190,10 +190,19 @@ void GpuModelRunner::ForkSlot(int32_t from, int32_t to) {
 std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
   const SequenceRecord& record = sequences_.sequence(slot);
   const SlotLayout& layout = states_.layout();
-  std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout.fingerprint(), record,
-                                       layout.UsedBytes(record.next_position));
-  const absl::Status status =
-      states_.WriteSlot(slot, record.next_position, snapshot.data() + SnapshotHeaderBytes());
+  const int64_t counts = PenaltiesOf(record.params).any() ? info_.vocab_size : 0;
+  const int64_t state_bytes = layout.UsedBytes(record.next_position);
+  std::string snapshot =
+      BeginSnapshot(decoder_->fingerprint(), layout.fingerprint(), record, state_bytes, counts);
+  char* const state = snapshot.data() + SnapshotHeaderBytes();
+  // Counts that the device has yet to clear are zeros, as is the snapshot.
+  const bool no_counts = news_[static_cast<size_t>(slot)] == News::kParamsAndNoCounts;
+  absl::Status status;
+  if (!no_counts) {
+    status = queue_->Copy(state + state_bytes, sampler_slots().counts + slot * info_.vocab_size,
+                          counts * int64_t{sizeof(TokenCount)});
+  }
+  if (status.ok()) status = states_.WriteSlot(slot, record.next_position, state);
   if (!status.ok()) return "";
   SealSnapshot(&snapshot);
   return snapshot;
@@ -203,14 +212,33 @@ absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   const SlotLayout& layout = states_.layout();
   AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
                        OpenSnapshot(snapshot, decoder_->fingerprint(), layout.fingerprint()));
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened.record));
-  const int64_t position = opened.record.next_position;
-  if (layout.UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
+  const SequenceRecord& record = opened.record;
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(record));
+  if (layout.UsedBytes(record.next_position) != static_cast<int64_t>(opened.state.size())) {
     return absl::InvalidArgumentError("snapshot: the state has another size");
   }
-  BindSlot(slot, opened.record.params);
-  AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
-  sequences_.Restore(slot, opened.record);
+  const int64_t counts = PenaltiesOf(record.params).any() ? info_.vocab_size : 0;
+  const int64_t counts_bytes = counts * int64_t{sizeof(TokenCount)};
+  if (static_cast<int64_t>(opened.counts.size()) != counts_bytes) {
+    return absl::InvalidArgumentError("snapshot: the token counts have another size");
+  }
+  BindSlot(slot, record.params);
+  AFT_RETURN_IF_ERROR(queue_->Run([&] {
+    const kernels::cuda::SamplerSlots sampler = sampler_slots();
+    absl::Status status = SendNews(slot);
+    if (status.ok()) {
+      status = queue_->Copy(sampler.counts + slot * info_.vocab_size, opened.counts.data(),
+                            counts_bytes);
+    }
+    if (status.ok()) {
+      status = queue_->Copy(sampler.last_sampled + slot, &record.last_sampled,
+                            sizeof(record.last_sampled));
+    }
+    // Waits for all of it.
+    if (status.ok()) status = states_.ReadSlot(slot, record.next_position, opened.state.data());
+    return status;
+  }));
+  sequences_.Restore(slot, record);
   return absl::OkStatus();
 }
 
@@ -314,7 +342,7 @@ absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
   stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
   stats_.step_was_graph = flight.graph;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
-  return flight.plan.Read(flight.output.data_ptr());
+  return flight.plan.Read(flight.output.data_ptr(), &sequences_);
 }
 
 void GpuModelRunner::ReadMemory() {

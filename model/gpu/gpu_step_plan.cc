@@ -19,14 +19,12 @@ int32_t LookaheadAges::Step(int32_t slot, int64_t position) {
 void GpuStepPlan::Measure(const StepInput& input) {
   shape_ = {};
   longest_ = 0;
-  marks_seen_ = false;
   for (const StepRow& row : input.rows) {
     const auto tokens = static_cast<int64_t>(row.tokens.size());
     shape_.tokens += tokens;
     ++(tokens == 1 ? shape_.decode : shape_.chunks);
     longest_ = std::max(longest_, tokens);
     shape_.outputs += row.output == RowOutput::kLast ? 1 : static_cast<int64_t>(row.targets.size());
-    marks_seen_ = marks_seen_ || !row.generated;
   }
 }
 
@@ -57,6 +55,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   std::fill_n(in.output_index, shape_.outputs, 0);
   std::fill_n(in.target, shape_.outputs, kNoToken);
   wanted_.clear();
+  marks_seen_ = false;
   wants_top_ = false;
   MakeRoom(input);
 
@@ -76,7 +75,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
     in.output_slot[at] = slot;
     in.target[at] = target;
     wants_top_ = wants_top_ || top > 0;
-    wanted_.push_back({at, target, top, result});
+    wanted_.push_back({at, slot, target, top, result});
   };
 
   int64_t decode = 0;
@@ -89,6 +88,9 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
     const uint8_t generated = row.generated ? 1 : 0;
     int64_t first = decode;
     if (tokens == 1) {
+      const TokenId token = row.tokens[0];
+      marks_seen_ = marks_seen_ ||
+                    (token != kLastSampled && token != sequences->sequence(row.slot).last_sampled);
       in.decode_slot[decode] = row.slot;
       in.decode_position[decode] = row.first_position;
       in.decode_generated[decode] = generated;
@@ -100,6 +102,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
       in.chunk_position[chunk] = row.first_position;
       in.chunk_generated[chunk] = generated;
       in.chunk_offset[chunk] = chunk_tokens;
+      marks_seen_ = true;
       ages->Forget(row.slot);
       chunk_tokens += tokens;
       ++chunk;
@@ -122,13 +125,15 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   FillPadding(decode, &in);
 }
 
-StepOutput GpuStepPlan::Read(void* block) {
+StepOutput GpuStepPlan::Read(void* block, StepRules* sequences) {
   const GpuStepOutput out(shape_.outputs, block);
   for (const Wanted& wanted : wanted_) {
     SampledToken& token = *wanted.token;
     const TokenId id = out.id[wanted.output];
     token.id = id == kNoToken || wanted.target == kNoToken ? id : wanted.target;
-    if (id == kNoToken || wanted.top < 0) continue;
+    if (id == kNoToken) continue;
+    if (wanted.target == kNoToken) sequences->sequence(wanted.slot).last_sampled = id;
+    if (wanted.top < 0) continue;
     token.logprob = out.logprob[wanted.output];
     const int64_t first = wanted.output * int64_t{kMaxTopLogprobs};
     for (int64_t i = first; i < first + wanted.top && out.top_id[i] != kNoToken; ++i) {

@@ -38,20 +38,24 @@ class GpuStepPlan {
   void Pad(int64_t rows) { shape_ = GpuStepShape::Decode(rows); }
 
   const GpuStepShape& shape() const { return shape_; }
-  int64_t longest() const { return longest_; }     // tokens of the longest row
-  bool marks_seen() const { return marks_seen_; }  // some tokens are not the model's own
-  bool wants_top() const { return wants_top_; }    // alternatives too; after Fill
+  int64_t longest() const { return longest_; }  // tokens of the longest row
+
+  // After Fill. Some tokens are not what their slot has sampled last, which Sample has counted.
+  bool marks_seen() const { return marks_seen_; }
+  bool wants_top() const { return wants_top_; }  // some alternatives are to be reported
 
   // Writes the arrays to `block`, and counts what the sequences will have sampled.
   void Fill(const StepInput& input, StepRules* sequences, LookaheadAges* ages, void* block);
 
   // What the device wrote to `block`, in the order of the rows of the input that was given to Fill.
-  StepOutput Read(void* block);
+  // `sequences` learn what they sampled.
+  StepOutput Read(void* block, StepRules* sequences);
 
  private:
   // One output that somebody waits for.
   struct Wanted {
     int64_t output;
+    int32_t slot;
     TokenId target;       // kNoToken: sampled
     int32_t top;          // alternatives; -1: not even the log-probability
     SampledToken* token;  // in result_
