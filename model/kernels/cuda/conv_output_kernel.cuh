@@ -397,6 +397,7 @@ __global__ void __launch_bounds__(kConvOutputThreads) ConvOutputKernel(ConvTileA
       weight[side] = tile.OutsideWeight(row, outside_max[side]);
       total = fmaf(weight[side], args.Carry(place, side)[dims.den() + head], total);
     }
+    if (total == 0.0F) total = 1.0F;  // it sees no key: zeros
     const auto finish = [&](int c, float sum, float gate) {
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
