@@ -41,7 +41,7 @@ TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << random_.Below(8)));
     ExpectRefused(*runner_, damaged, "snapshot: ");
   }
-  for (const size_t length : {size_t{0}, size_t{7}, size_t{87}, snapshot_.size() - 1}) {
+  for (const size_t length : {size_t{0}, size_t{7}, size_t{119}, snapshot_.size() - 1}) {
     ExpectRefused(*runner_, snapshot_.substr(0, length), "snapshot: ");
   }
   ExpectRefused(*runner_, snapshot_ + '\0', "snapshot: damaged");
@@ -54,8 +54,8 @@ TEST_F(SnapshotTest, SaysWhatIsWrong) {
   other[0] = 'X';
   ExpectRefused(*runner_, other, "snapshot: these bytes are not one");
   other = snapshot_;
-  other[8] = 2;
-  ExpectRefused(*runner_, other, "snapshot: version 2, this program reads 1");
+  other[8] = 1;
+  ExpectRefused(*runner_, other, "snapshot: version 1, this program reads 2");
   other = snapshot_;
   other[100] = static_cast<char>(other[100] ^ 1);
   ExpectRefused(*runner_, other, "snapshot: damaged");

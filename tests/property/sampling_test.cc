@@ -1,0 +1,191 @@
+// What a runner keeps of its sequences for sampling: token counts and the last token.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/property/runner_fixture.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+// A model whose logits are the same at every position: the head's bias.
+class SamplingTest : public RunnerFixture {
+ protected:
+  void SetUp() override {
+    Write();
+    tensors_.at("head.weight").zero_();
+    bias_ = random_.Normals(config_.vocab_size, 2.0);
+    for (size_t i = 0; i < bias_.size(); ++i) {
+      tensors_.at("head.bias")[static_cast<int64_t>(i)] = bias_[i];
+    }
+    Rewrite();
+    runner_ = Load();
+    ASSERT_NE(runner_, nullptr);
+  }
+
+  SamplingParams RandomPenalties() {
+    SamplingParams params;
+    params.temperature = 0;
+    params.repetition_penalty = static_cast<float>(random_.Uniform(1.1, 3));
+    params.presence_penalty = static_cast<float>(random_.Uniform(0, 2));
+    params.frequency_penalty = static_cast<float>(random_.Uniform(0.1, 2));
+    return params;
+  }
+
+  // The greedy continuation of `prompt`, by the penalties' definition.
+  std::vector<TokenId> Naive(const std::vector<TokenId>& prompt, const SamplingParams& params,
+                             int64_t count) const {
+    std::vector<TokenId> sampled;
+    while (static_cast<int64_t>(sampled.size()) < count) {
+      std::vector<double> logits(bias_.begin(), bias_.end());
+      for (size_t i = 0; i < logits.size(); ++i) {
+        const auto id = static_cast<TokenId>(i);
+        const auto times = std::count(sampled.begin(), sampled.end(), id);
+        if (times > 0 || std::count(prompt.begin(), prompt.end(), id) > 0) {
+          const double penalty = double{params.repetition_penalty};
+          logits[i] = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
+        }
+        logits[i] -= double{params.frequency_penalty} * static_cast<double>(times);
+        if (times > 0) logits[i] -= double{params.presence_penalty};
+      }
+      const auto best = std::max_element(logits.begin(), logits.end());
+      sampled.push_back(static_cast<TokenId>(best - logits.begin()));
+    }
+    return sampled;
+  }
+
+  static std::vector<TokenId> Ids(const std::vector<SampledToken>& tokens) {
+    std::vector<TokenId> ids;
+    for (const SampledToken& token : tokens) ids.push_back(token.id);
+    return ids;
+  }
+
+  // `count` more tokens, each fed as the one that was sampled last.
+  static std::vector<TokenId> ContinueBlindly(ModelRunner& runner, int32_t slot, int64_t position,
+                                              int64_t count) {
+    std::vector<TokenId> ids;
+    while (static_cast<int64_t>(ids.size()) < count) {
+      const StepRow row = {slot, position++, {kLastSampled}, RowOutput::kLast, {}, true};
+      const StepOutput output = Step(runner, {{row}});
+      if (output.sampled.empty()) break;
+      ids.push_back(output.sampled[0].id);
+    }
+    return ids;
+  }
+
+  void ExpectRefused(const StepRow& row, const std::string& why) {
+    const absl::Status status = runner_->Submit({{row}}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+
+  std::vector<float> bias_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+TEST_F(SamplingTest, PenaltiesCountPromptAndOutputHoweverThePromptWasCut) {
+  for (int round = 0; round < 5; ++round) {
+    // Half of the prompt is of likely tokens.
+    std::vector<TokenId> prompt = Naive({}, RandomPenalties(), 12);
+    for (const TokenId token : RandomPrompt(12)) prompt.push_back(token);
+    const SamplingParams params = RandomPenalties();
+    const std::vector<TokenId> expected = Naive(prompt, params, 60);
+    for (const size_t chunk : {1U, 5U, 24U}) {
+      EXPECT_EQ(Ids(Generate(*runner_, round, prompt, 60, params, chunk)), expected) << chunk;
+    }
+  }
+}
+
+TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
+  constexpr int32_t kSequences = 6;
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<SamplingParams> params;
+  std::vector<std::vector<TokenId>> together(kSequences);
+  StepInput step;
+  for (int32_t i = 0; i < kSequences; ++i) {
+    prompts.push_back(RandomPrompt(1 + random_.Below(9)));
+    params.push_back(RandomPenalties());
+    if (i % 3 == 0) params.back() = Greedy();  // no penalties, no counts
+    runner_->BindSlot(i, params.back());
+    step.rows.push_back({i, 0, prompts.back(), RowOutput::kLast});
+  }
+  for (int n = 0; n < 30; ++n) {
+    const StepOutput output = Step(*runner_, step);
+    ASSERT_EQ(output.sampled.size(), static_cast<size_t>(kSequences));
+    for (size_t i = 0; i < kSequences; ++i) {
+      step.rows[i].first_position += static_cast<int64_t>(step.rows[i].tokens.size());
+      step.rows[i].tokens = {kLastSampled};
+      together[i].push_back(output.sampled[i].id);
+    }
+  }
+  for (size_t i = 0; i < kSequences; ++i) {
+    EXPECT_EQ(together[i], Naive(prompts[i], params[i], 30)) << i;
+  }
+}
+
+TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
+  const SamplingParams params = RandomPenalties();
+  const std::vector<TokenId> prompt = RandomPrompt(7);
+  const std::vector<TokenId> expected = Naive(prompt, params, 40);
+  Generate(*runner_, 0, prompt, 10, params, 64);
+  // What the slots held before leaves no trace.
+  Generate(*runner_, 1, RandomPrompt(3), 5, RandomPenalties(), 64);
+  Generate(*runner_, 2, RandomPrompt(3), 5, Greedy(), 64);
+  runner_->ForkSlot(0, 1);
+  const std::string snapshot = runner_->SnapshotSlot(0);
+  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
+  EXPECT_EQ(runner_->SnapshotSlot(2), snapshot);
+  const std::vector<TokenId> rest(expected.begin() + 10, expected.end());
+  for (const int32_t slot : {2, 0, 1}) {
+    EXPECT_EQ(ContinueBlindly(*runner_, slot, 16, 30), rest) << slot;
+  }
+  runner_->BindSlot(2, params);
+  EXPECT_EQ(Ids(Generate(*runner_, 2, prompt, 10, params, 64)),
+            std::vector<TokenId>(expected.begin(), expected.begin() + 10));
+}
+
+TEST_F(SamplingTest, ASnapshotHoldsCountsOnlyWhereThereArePenalties) {
+  SamplingParams params = RandomPenalties();
+  Generate(*runner_, 0, RandomPrompt(7), 3, params, 64);
+  const std::string with = runner_->SnapshotSlot(0);
+  Generate(*runner_, 0, RandomPrompt(7), 3, Greedy(), 64);
+  const std::string without = runner_->SnapshotSlot(0);
+  EXPECT_EQ(with.size(), without.size() + 2 * static_cast<size_t>(config_.vocab_size));
+}
+
+TEST_F(SamplingTest, TheLastSampledTokenNeedsNoId) {
+  SamplingParams params = Warm(11);
+  params.temperature = 3;
+  const std::vector<TokenId> prompt = RandomPrompt(5);
+  const std::vector<TokenId> expected = Ids(Generate(*runner_, 0, prompt, 21, params, 64));
+  Generate(*runner_, 1, prompt, 1, params, 64);
+  EXPECT_EQ(ContinueBlindly(*runner_, 1, 5, 20),
+            std::vector<TokenId>(expected.begin() + 1, expected.end()));
+}
+
+TEST_F(SamplingTest, TheLastSampledTokenMustExistAndComeAlone) {
+  const StepRow row = {0, 3, {kLastSampled}, RowOutput::kLast, {}, true};
+  runner_->BindSlot(0, Greedy());
+  Step(*runner_, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
+  ExpectRefused(row, "the slot sampled, and there is none");
+  Generate(*runner_, 0, {1, 2, 3}, 1, Greedy(), 64);
+  StepRow two = row;
+  two.tokens = {kLastSampled, 4};
+  ExpectRefused(two, "in a row of one");
+  two.tokens = {4, kLastSampled};
+  ExpectRefused(two, "in a row of one");
+  Step(*runner_, {{row}});
+  runner_->BindSlot(0, Greedy());
+  Step(*runner_, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
+  ExpectRefused(row, "the slot sampled, and there is none");
+}
+
+}  // namespace
+}  // namespace aft
