@@ -1,0 +1,141 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_COMMON_CUH_
+#define AFT_MODEL_KERNELS_CUDA_ATTENTION_COMMON_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/attention.h"
+#include "model/kernels/cuda/launch.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+#include "model/kernels/cuda/types.h"
+
+// What the attention kernels share. Positions and widths are 32-bit here, offsets into memory
+// 64-bit.
+namespace aft::kernels::cuda {
+
+inline constexpr unsigned kWarp = 0xFFFFFFFFU;
+// Where running maxima start: the score from which on a key counts as hidden. A hidden key's score
+// is -inf, so its weight exp(-inf - maximum) is 0 without a test, also before any visible key.
+inline constexpr float kNoMaximum = -1e30F;
+#define AFT_HIDDEN (-INFINITY)
+
+// AttentionParams and AttentionStateLayout as kernels read them.
+struct AttentionShape {
+  Score score;
+  float scale;
+  int heads;
+  int score_width;
+  int value_width;
+  bool causal;
+  int block;  // 0: not block-local
+  bool global_token;
+  bool full_decode;
+  bool ring;
+  const float* score_weight;
+  const float* position_keys;
+  int key_column;
+  int value_column;
+  int strength_column;
+  // The state; first_key < 0: none kept apart. head_keys: floats of a head's keys.
+  int span;
+  int span_keys;
+  int spans;
+  int64_t first_key;
+  int64_t first_value;
+  int64_t keys;
+  int64_t values;
+  int64_t head_keys;
+  int64_t head_values;
+
+  __device__ bool stores_keys() const { return position_keys == nullptr; }
+};
+
+inline AttentionShape MakeShape(const AttentionParams& p) {
+  const AttentionStateLayout layout(p);
+  AttentionShape shape = {};
+  shape.score = p.score;
+  shape.scale = p.scale;
+  shape.heads = static_cast<int>(p.heads);
+  shape.score_width = static_cast<int>(p.score_width);
+  shape.value_width = static_cast<int>(p.value_width);
+  shape.causal = p.causal;
+  shape.block = static_cast<int>(p.block_size);
+  shape.global_token = p.global_token && p.block_size > 0;
+  shape.full_decode = p.full_decode;
+  shape.ring = p.ring();
+  shape.score_weight = p.score_weight;
+  shape.position_keys = p.position_keys;
+  shape.key_column = static_cast<int>(p.KeyColumn());
+  shape.value_column = static_cast<int>(p.ValueColumn());
+  shape.strength_column = static_cast<int>(p.StrengthColumn());
+  shape.span = static_cast<int>(layout.span());
+  shape.span_keys = static_cast<int>(RoundUpToKeyBlock(layout.span()));
+  shape.spans = static_cast<int>(layout.spans());
+  shape.first_key = layout.keeps_first() ? layout.FirstKey() : -1;
+  shape.first_value = layout.FirstValue();
+  shape.keys = layout.Keys();
+  shape.values = layout.Values();
+  shape.head_keys = layout.KeyFloatsPerHead();
+  shape.head_values = layout.ValueFloatsPerHead();
+  return shape;
+}
+
+// Numbers of a matrix whose type only the launch knows; not for inner loops.
+__device__ inline float LoadNumber(const In& from, int64_t i) {
+  if (from.type == Number::kFp32) return static_cast<const float*>(from.data)[i];
+  if (from.type == Number::kBf16) return ToFloat(static_cast<const Bf16*>(from.data)[i]);
+  return ToFloat(static_cast<const Fp16*>(from.data)[i]);
+}
+__device__ inline void StoreNumber(const Out& to, int64_t i, float x) {
+  if (to.type == Number::kFp32) {
+    static_cast<float*>(to.data)[i] = x;
+  } else if (to.type == Number::kBf16) {
+    static_cast<Bf16*>(to.data)[i] = FromFloat<Bf16>(x);
+  } else {
+    static_cast<Fp16*>(to.data)[i] = FromFloat<Fp16>(x);
+  }
+}
+
+template <typename T>
+__device__ inline T WarpSum(T x) {
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) x += __shfl_xor_sync(kWarp, x, bit);
+  return x;
+}
+
+// 1 / |x| of `width` numbers from `first` on; all lanes. In float64 nothing overflows.
+__device__ inline float InverseLength(const In& x, int64_t first, int width) {
+  double sum = 0;
+  for (int c = static_cast<int>(threadIdx.x % 32); c < width; c += 32) {
+    const double value = LoadNumber(x, first + c);
+    sum += value * value;
+  }
+  sum = WarpSum(sum);
+  return static_cast<float>(1.0 / fmax(sqrt(sum), kShortestLength));
+}
+
+__device__ inline float Softplus(float x) { return fmaxf(x, 0.0F) + log1pf(expf(-fabsf(x))); }
+
+// A vector that is 0 or infinite in length is stored as 0, whatever is in it.
+__device__ inline float Scaled(float x, float factor) { return factor == 0.0F ? 0.0F : x * factor; }
+
+// tanh, to 2e-7. An overflow of the exponential is the limit 1.
+__device__ inline float Tanh(float x) {
+  const float e = Exp2((x + x) * 1.44269504F);
+  return 1.0F - 2.0F * Reciprocal(e + 1.0F);
+}
+
+// Of the state, or of position keys: column 0 of key `at` from the start of a span (columns are
+// kKeyBlock floats apart), and where a span's keys and values start in those of a head.
+__device__ inline int64_t KeyOffset(int at, int width) {
+  return at / kKeyBlock * width * kKeyBlock + at % kKeyBlock;
+}
+__device__ inline int64_t SpanKeys(const AttentionShape& shape, int span) {
+  return int64_t{span % shape.spans} * shape.span_keys * shape.score_width;
+}
+__device__ inline int64_t SpanValues(const AttentionShape& shape, int span) {
+  return int64_t{span % shape.spans} * shape.span * shape.value_width;
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_COMMON_CUH_
