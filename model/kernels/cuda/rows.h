@@ -34,7 +34,7 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
 // The residual and the norm after it in one pass:
 //   x += branch + branch_bias            nothing is added when branch.data is null
 //   y = (x - mean) / sqrt(var + eps) * weight + bias
-// x [count, width] fp32, dense; width <= 16384; branch_bias [width] or null; y may be null: only
+// x [count, width] fp32, dense; width <= 8192; branch_bias [width] or null; y may be null: only
 // the residual.
 struct NormModel {
   int64_t width = 0;

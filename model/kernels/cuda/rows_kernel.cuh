@@ -124,9 +124,9 @@ __device__ inline float RowSum(float x, float* shared) {
 }
 
 constexpr int kAddNormColumns = 4;  // neighbours that a thread takes at a time
-constexpr int kMaxWarps = 32;
+constexpr int kMaxWarps = 16;
 constexpr int kAddNormWarpBlock = 128;  // threads at most, where a warp has a row
-constexpr int kAddNormMaxBlock = 1024;
+constexpr int kAddNormMaxBlock = 512;
 
 // A row is read once and kept in registers: kGroups groups of columns a thread. The variance is
 // that of the centred row, E[x^2] - mean^2 would cancel.
@@ -142,35 +142,46 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
   float* const x_row = rows.x + row * width;
   const auto column = [&](int group) { return (group * threads + thread) * kAddNormColumns; };
 
+  // Group g of the row at `from`; zeros beyond its end.
+  const auto load = [&](const auto* from, int g, float(&to)[kAddNormColumns]) {
+    if (column(g) < width) {
+      LoadColumns<kWhole>(from, column(g), width, to);
+    } else {
+      for (float& zero : to) zero = 0.0F;
+    }
+  };
+
+  // All loads of an array come before the first store that they might depend on.
   float x[kGroups][kAddNormColumns];
 #pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    if (column(g) < width) {
-      LoadColumns<kWhole>(x_row, column(g), width, x[g]);
-    } else {
-      for (float& zero : x[g]) zero = 0.0F;
-    }
-  }
+  for (int g = 0; g < kGroups; ++g) load(x_row, g, x[g]);
   if (rows.branch != nullptr) {
-    const InT* const branch_row = rows.branch + row * rows.branch_stride;
     float branch[kGroups][kAddNormColumns];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (column(g) < width) LoadColumns<kWhole>(branch_row, column(g), width, branch[g]);
+    for (int g = 0; g < kGroups; ++g) load(rows.branch + row * rows.branch_stride, g, branch[g]);
+    if (rows.branch_bias != nullptr) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        float bias[kAddNormColumns];
+        load(rows.branch_bias, g, bias);
+        for (int i = 0; i < kAddNormColumns; ++i) branch[g][i] += bias[i];
+      }
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (column(g) >= width) continue;
-      float bias[kAddNormColumns] = {};
-      if (rows.branch_bias != nullptr) {
-        LoadColumns<kWhole>(rows.branch_bias, column(g), width, bias);
-      }
-      for (int i = 0; i < kAddNormColumns; ++i) x[g][i] += branch[g][i] + bias[i];
-      StoreColumns<kWhole>(x_row, column(g), width, x[g]);
+      for (int i = 0; i < kAddNormColumns; ++i) x[g][i] += branch[g][i];
+      if (column(g) < width) StoreColumns<kWhole>(x_row, column(g), width, x[g]);
     }
   }
   if (rows.y == nullptr) return;
 
+  float weight[kGroups][kAddNormColumns];
+  float bias[kGroups][kAddNormColumns];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    load(rows.weight, g, weight[g]);
+    load(rows.bias, g, bias[g]);
+  }
   SharedLayout layout(DynamicShared());
   float* const sums = kBlock ? layout.Take<float>(2 * kMaxWarps) : nullptr;
   float sum = 0.0F;
@@ -184,8 +195,8 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
   for (int g = 0; g < kGroups; ++g) {
     for (int i = 0; i < kAddNormColumns; ++i) {
       const bool inside = kWhole ? column(g) < width : column(g) + i < width;
-      const float centred = x[g][i] - mean;
-      if (inside) square += centred * centred;
+      x[g][i] = inside ? x[g][i] - mean : 0.0F;
+      square += x[g][i] * x[g][i];
     }
   }
   square = RowSum<kBlock>(square, sums + (kBlock ? kMaxWarps : 0));
@@ -194,15 +205,10 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
   OutT* const y_row = rows.y + row * rows.y_stride;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if (column(g) >= width) continue;
-    float weight[kAddNormColumns];
-    float bias[kAddNormColumns];
-    LoadColumns<kWhole>(rows.weight, column(g), width, weight);
-    LoadColumns<kWhole>(rows.bias, column(g), width, bias);
     for (int i = 0; i < kAddNormColumns; ++i) {
-      weight[i] = (x[g][i] - mean) * scale * weight[i] + bias[i];
+      x[g][i] = x[g][i] * scale * weight[g][i] + bias[g][i];
     }
-    StoreColumns<kWhole>(y_row, column(g), width, weight);
+    if (column(g) < width) StoreColumns<kWhole>(y_row, column(g), width, x[g]);
   }
 }
 

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""What the CUDA kernels take of a GPU, as a Markdown table.
+
+    AFT_LAUNCH_LOG=launches.txt ctest -L cuda_on_cpu      # which blocks the host code launches
+    tests/cuda/resources.py build/cuda/model/kernels/cuda/libaft_cuda_kernels.a --launches launches.txt
+
+Registers, stack and static shared memory come from the binary (cuobjdump of the CUDA toolkit,
+which needs nvdisasm for --sass);
+threads of a block and dynamic shared memory from the log that tests/support/cuda_on_cpu writes. Of a
+kernel's launches the table has the one that leaves the fewest warps on a multiprocessor. The
+exit status is 1 when a kernel uses local memory (a stack frame, a spill) that ALLOWED does not
+name.
+"""
+
+import argparse
+import collections
+import math
+import re
+import subprocess
+import sys
+
+# Regular expression of a kernel's name -> why it may use local memory.
+ALLOWED = {}
+
+# Of a multiprocessor: shared memory in bytes. Every block takes RESERVED of it, which cuobjdump
+# counts as the kernel's.
+SHARED_OF = {'sm_80': 164 << 10, 'sm_90': 228 << 10}
+RESERVED = 1024
+REGISTERS = 65536
+WARPS = 64
+BLOCKS = 32
+
+# Instructions counted by --sass. LDL and STL are local memory.
+SASS = ['LDG.E.128', 'LDG', 'STG.E.128', 'STG', 'LDGSTS', 'LDSM', 'HMMA', 'MUFU', 'BAR', 'LDL', 'STL']
+
+Usage = collections.namedtuple('Usage', 'registers stack shared local')
+
+
+def short_name(demangled):
+    """A kernel's name without return type, parameters and our namespace."""
+    depth = 0
+    end = len(demangled)
+    text = demangled.replace('(anonymous namespace)::', '')
+    for i, c in enumerate(text):
+        depth += {'<': 1, '>': -1}.get(c, 0)
+        if c == '(' and depth == 0:
+            end = i
+            break
+    text = text[:end]
+    text = text[5:] if text.startswith('void ') else text
+    return re.sub(r'aft::kernels::cuda::|aft::kernels::', '', text)
+
+
+def demangle(names):
+    text = subprocess.run(['c++filt'], input='\n'.join(names), capture_output=True, text=True,
+                          check=True).stdout
+    return dict(zip(names, map(short_name, text.splitlines())))
+
+
+def sections(cuobjdump, option, binaries, function):
+    """Yields (architecture, mangled name, line) of the lines that follow each function's heading."""
+    heading = re.compile(function)
+    for binary in binaries:
+        lines = subprocess.run([cuobjdump, option, binary], capture_output=True, text=True,
+                               check=True).stdout.splitlines()
+        arch = name = None
+        for line in lines:
+            if match := re.match(r'\s*arch = (\w+)', line):
+                arch, name = match[1], None
+            elif match := heading.match(line):
+                name = match[1]
+            elif name:
+                yield arch, name, line
+
+
+def resource_usage(cuobjdump, binaries):
+    """{architecture: {mangled name: Usage}}"""
+    usage = collections.defaultdict(dict)
+    for arch, name, line in sections(cuobjdump, '--dump-resource-usage', binaries,
+                                     r'\s*Function ([\w$.]+):'):
+        values = dict(re.findall(r'(\w+)(?:\[\d+\])?:(\d+)', line))
+        if 'REG' in values:
+            usage[arch][name] = Usage(int(values['REG']), int(values['STACK']),
+                                      max(0, int(values['SHARED']) - RESERVED), int(values['LOCAL']))
+    return usage
+
+
+def sass_counts(cuobjdump, binaries):
+    """{architecture: {mangled name: Counter of SASS}}"""
+    counts = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))
+    for arch, name, line in sections(cuobjdump, '--dump-sass', binaries, r'\s*Function : ([\w$.]+)'):
+        if match := re.match(r'\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)', line):
+            for opcode in SASS:
+                if match[1] == opcode or match[1].startswith(opcode + '.'):
+                    counts[arch][name][opcode] += 1
+    return counts
+
+
+def launches(path):
+    """{short name: set of (threads, dynamic shared bytes)}"""
+    found = collections.defaultdict(set)
+    with open(path, encoding='utf-8') as log:
+        for line in log:
+            threads, shared, name = line.rstrip('\n').split('\t')
+            found[short_name(name)].add((int(threads), int(shared)))
+    return found
+
+
+def resident_blocks(arch, registers, threads, shared):
+    """Blocks of a kernel on one multiprocessor: NVIDIA's occupancy calculator."""
+    warps = math.ceil(threads / 32)
+    of_warp = math.ceil(registers * 32 / 256) * 256
+    by_registers = REGISTERS // of_warp // 4 * 4 // warps
+    by_shared = SHARED_OF[arch] // (math.ceil(shared / 128) * 128 + RESERVED)
+    return min(BLOCKS, WARPS // warps, by_registers, by_shared)
+
+
+def print_table(head, rows):
+    print('| ' + ' | '.join(head) + ' |')
+    print('|' + '---|' * len(head))
+    for row in rows:
+        print('| ' + ' | '.join(map(str, row)) + ' |')
+
+
+def resource_row(name, mangled, usage, found):
+    archs = sorted(usage)
+    used = {arch: usage[arch][mangled] for arch in archs}
+    row = [f'`{name}`', '/'.join(str(used[arch].registers) for arch in archs),
+           '/'.join(str(used[arch].stack + used[arch].local) for arch in archs)]
+    if name not in found:
+        return row + ['not launched'] + [''] * (1 + len(archs))
+
+    def warps(launch):
+        threads, shared = launch
+        return [resident_blocks(arch, used[arch].registers, threads, shared + used[arch].shared) *
+                math.ceil(threads / 32) for arch in archs]
+
+    worst = min(found[name], key=warps)
+    row += [worst[0], worst[1] + used[archs[-1]].shared]
+    for arch, count in zip(archs, warps(worst)):
+        row.append(f'{count // math.ceil(worst[0] / 32)} blocks, {count} warps, {100 * count // WARPS} %')
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('binaries', nargs='+', help='objects or libraries made by nvcc')
+    parser.add_argument('--launches', help='what AFT_LAUNCH_LOG named when the tests ran')
+    parser.add_argument('--cuobjdump', default='cuobjdump')
+    parser.add_argument('--sass', action='store_true', help='also count instructions')
+    parser.add_argument('--arch', default='sm_90', help='whose instructions (%(default)s)')
+    parser.add_argument('--only', default='', help='regular expression of the kernels to show')
+    args = parser.parse_args()
+
+    usage = resource_usage(args.cuobjdump, args.binaries)
+    if not usage:
+        sys.exit('no kernels in ' + ' '.join(args.binaries))
+    names = demangle(sorted(set().union(*(usage[arch] for arch in usage))))
+    shown = sorted((name, mangled) for mangled, name in names.items()
+                   if re.search(args.only, name) and all(mangled in usage[arch] for arch in usage))
+    found = launches(args.launches) if args.launches else {}
+    archs = sorted(usage)
+    print_table(['kernel', 'registers ' + '/'.join(archs), 'local bytes', 'threads', 'shared bytes', *archs],
+                [resource_row(name, mangled, usage, found) for name, mangled in shown])
+
+    local = {name for name, mangled in shown for arch in usage
+             if usage[arch][mangled].stack + usage[arch][mangled].local > 0}
+    if args.sass:
+        counts = sass_counts(args.cuobjdump, args.binaries)[args.arch]
+        print(f'\nInstructions of {args.arch}:\n')
+        print_table(['kernel', *SASS], [[f'`{name}`', *(counts[mangled][opcode] for opcode in SASS)]
+                                        for name, mangled in shown])
+        local |= {name for name, mangled in shown if counts[mangled]['LDL'] + counts[mangled]['STL'] > 0}
+
+    bad = [name for name in sorted(local) if not any(re.search(pattern, name) for pattern in ALLOWED)]
+    for name in sorted(local):
+        reason = next((why for pattern, why in ALLOWED.items() if re.search(pattern, name)), 'NOT ALLOWED')
+        print(f'local memory: {name}: {reason}', file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
