@@ -1,0 +1,246 @@
+// The GPU runner where something is wrong or moves between devices.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gpu_model/runner_pair.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+class GpuRunnerEdgeTest : public RunnerPairFixture {
+ protected:
+  // A sequence begun on one runner goes on on another, which has only its snapshot.
+  void ExpectMoves(ModelRunner& from, ModelRunner& to, const SamplingParams& params) {
+    const std::vector<TokenId> prompt = RandomText(9);
+    const std::vector<SampledToken> begun = Generate(from, 1, prompt, 3, params);
+    const std::string snapshot = from.SnapshotSlot(1);
+    const absl::Status restored = to.RestoreSlot(4, snapshot);
+    ASSERT_TRUE(restored.ok()) << restored;
+    EXPECT_EQ(to.SnapshotSlot(4), snapshot);
+    ExpectNear(Continue(to, 4, 11, begun, 10), Continue(from, 1, 11, begun, 10));
+    // The last token comes along too.
+    from.ForkSlot(1, 2);
+    ASSERT_TRUE(to.RestoreSlot(0, from.SnapshotSlot(1)).ok());
+    ExpectNear(Step(to, {{{0, 18, {kLastSampled}, RowOutput::kLast}}}),
+               Step(from, {{{2, 18, {kLastSampled}, RowOutput::kLast}}}));
+  }
+};
+
+TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
+  SamplingParams penalties = Warm(8);
+  penalties.repetition_penalty = 1.5F;
+  penalties.frequency_penalty = 0.3F;
+  for (const MixerKind kind : {MixerKind::kAftLocal, MixerKind::kAftConv, MixerKind::kDotProduct}) {
+    config_.mixer = {};
+    config_.mixer.kind = kind;
+    config_.mixer.window = kind == MixerKind::kDotProduct ? 0 : 5;
+    config_.mixer.heads = kind == MixerKind::kAftLocal ? 1 : 2;
+    config_.max_seq_len = kind == MixerKind::kDotProduct ? 80 : 0;
+    DrawWeights();
+    const auto cpu = Cpu();
+    const auto gpu = Gpu();
+    const auto other = Gpu();
+    EXPECT_EQ(gpu->info().state_bytes, cpu->info().state_bytes);
+    for (const SamplingParams& params : {Greedy(), penalties}) {
+      ExpectMoves(*cpu, *gpu, params);
+      ExpectMoves(*gpu, *cpu, params);
+      ExpectMoves(*gpu, *other, params);
+    }
+  }
+  ExpectTheSameTokens();
+}
+
+TEST_F(GpuRunnerEdgeTest, RefusesSnapshotsThatDoNotFitAndChangesNothing) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  SamplingParams params = Warm(2);
+  params.presence_penalty = 1.0F;
+  Generate(*gpu, 0, RandomText(5), 3, params);
+  const std::string snapshot = gpu->SnapshotSlot(0);
+  Generate(*gpu, 1, RandomText(5), 3, params);
+  const std::string before = gpu->SnapshotSlot(1);
+  std::string damaged = snapshot;
+  damaged[damaged.size() / 2] ^= 1;
+  DrawWeights();
+  const auto stranger = Gpu();
+  for (const std::string& bad :
+       {damaged, std::string(), snapshot.substr(0, 100), stranger->SnapshotSlot(0)}) {
+    EXPECT_EQ(gpu->RestoreSlot(1, bad).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(gpu->SnapshotSlot(1), before);
+}
+
+TEST_F(GpuRunnerEdgeTest, RefusesWhatTheCpuRefusesInTheSameWords) {
+  config_.max_seq_len = 20;
+  DrawWeights();
+  const auto cpu = Cpu();
+  const auto gpu = Gpu();
+  for (ModelRunner* runner : std::vector<ModelRunner*>{cpu.get(), gpu.get()}) {
+    runner->BindSlot(0, Greedy());
+    Step(*runner, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
+  }
+  StepInput large;
+  for (int32_t i = 0; i < 5; ++i) large.rows.push_back({i, 0, RandomText(9), RowOutput::kNone});
+  const std::vector<StepInput> bad = {
+      {{{5, 0, {1}, RowOutput::kLast}}},
+      {{{-1, 0, {1}, RowOutput::kLast}}},
+      {{{0, 3, {1}, RowOutput::kLast}, {0, 4, {1}, RowOutput::kLast}}},
+      {{{0, 3, {}, RowOutput::kLast}}},
+      {{{0, 3, {40}, RowOutput::kLast}}},
+      {{{0, 3, {-2}, RowOutput::kLast}}},
+      {{{0, 3, {kLastSampled}, RowOutput::kLast}}},
+      {{{0, 3, {kLastSampled, 1}, RowOutput::kLast}}},
+      {{{0, 4, {1}, RowOutput::kLast}}},
+      {{{0, 3, RandomText(18), RowOutput::kLast}}},
+      large,
+      {{{0, 3, {1}, RowOutput::kLast, {2}}}},
+      {{{0, 3, {1, 2}, RowOutput::kScore, {}}}},
+      {{{0, 3, {1}, RowOutput::kScore, {40}}}},
+  };
+  for (const StepInput& input : bad) {
+    const absl::Status refused = gpu->Submit(input).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_EQ(refused, cpu->Submit(input).status());
+  }
+  // Nothing of this has touched the sequence.
+  const StepOutput after = Step(*gpu, {{{0, 3, {4}, RowOutput::kLast}}});
+  gpu->BindSlot(1, Greedy());
+  ExpectNear(after, Step(*gpu, {{{1, 0, {1, 2, 3, 4}, RowOutput::kLast}}}));
+  ExpectTheSameTokens();
+}
+
+TEST_F(GpuRunnerEdgeTest, AnOverflowStaysInItsOwnSequence) {
+  DrawWeights();
+  tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is
+  const auto gpu = Gpu();
+  const auto alone = [&](int32_t slot) {
+    gpu->BindSlot(slot, Greedy());
+    return Step(*gpu, {{{slot, 0, {1, 2, 3}, RowOutput::kLast}}});
+  };
+  const StepOutput expected = alone(0);
+  gpu->BindSlot(0, Greedy());
+  gpu->BindSlot(1, Greedy());
+  const auto first =
+      gpu->Submit({{{1, 0, {1, 7}, RowOutput::kLast}, {0, 0, {1, 2, 3}, RowOutput::kLast}}});
+  // The next step is on its way before anybody knows.
+  const auto second = gpu->Submit(
+      {{{1, 2, {kLastSampled}, RowOutput::kLast}, {0, 3, {kLastSampled}, RowOutput::kLast}}});
+  ASSERT_TRUE(first.ok() && second.ok());
+  const auto both = gpu->Collect(*first);
+  ASSERT_TRUE(both.ok());
+  EXPECT_EQ(both->sampled.at(0).id, kNoToken);
+  ExpectNear(both->sampled.at(1), expected.sampled.at(0));
+  const auto next = gpu->Collect(*second);
+  ASSERT_TRUE(next.ok());
+  EXPECT_NE(next->sampled.at(1).id, kNoToken);
+  const StepOutput scored = Step(*gpu, {{{1, 0, {1, 7}, RowOutput::kScore, {7, 1}}}});
+  EXPECT_EQ(scored.scored.at(0).at(0).id, 7);
+  EXPECT_EQ(scored.scored[0].at(1).id, kNoToken);
+  EXPECT_TRUE(Same(alone(1).sampled, expected.sampled));  // the slot is as good as new
+  ExpectTheSameTokens();
+}
+
+TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  const std::vector<TokenId> prompt = RandomText(5);
+  const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 4, Warm(1));
+  const auto fails = [&](const StepInput& step) {
+    const absl::Status status = gpu->Submit(step).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("today"));
+  };
+  device_->fail_copies = 1;
+  fails({{{0, 8, {1}, RowOutput::kLast}}});
+  gpu->BindSlot(0, Warm(1));
+  device_->fail_copies = 1;  // of the parameters
+  fails({{{0, 0, prompt, RowOutput::kLast}}});
+  EXPECT_TRUE(Same(Generate(*gpu, 0, prompt, 4, Warm(1)), expected));
+  device_->fail_graphs = 1;
+  fails({{{0, 8, {1}, RowOutput::kLast}}});
+  EXPECT_TRUE(Same(Generate(*gpu, 0, prompt, 4, Warm(1)), expected));
+
+  device_->fail_copies = 1;
+  EXPECT_EQ(gpu->SnapshotSlot(0), "");
+  const std::string snapshot = gpu->SnapshotSlot(0);
+  device_->fail_copies = 1;
+  EXPECT_FALSE(gpu->RestoreSlot(1, snapshot).ok());
+  device_->fail_copies = 1;
+  gpu->ForkSlot(0, 2);
+  for (const int32_t slot : {1, 2}) {  // neither has anything to continue
+    EXPECT_EQ(gpu->Submit({{{slot, 8, {1}, RowOutput::kLast}}}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(gpu->SnapshotSlot(0), snapshot);
+}
+
+TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  const std::vector<TokenId> prompt = RandomText(5);
+  const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 1, Warm(1));
+  gpu->BindSlot(0, Warm(1));
+  const auto first = gpu->Submit({{{0, 0, prompt, RowOutput::kLast}}});
+  ASSERT_TRUE(first.ok());
+  device_->fail_copies = 1;
+  EXPECT_FALSE(gpu->Submit({{{1, 0, {2}, RowOutput::kLast}}}).ok());
+  const auto output = gpu->Collect(*first);
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_TRUE(Same(output->sampled, expected));
+}
+
+TEST_F(GpuRunnerEdgeTest, AnEmptyStepIsAStep) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  const StepOutput output = Step(*gpu, {});
+  EXPECT_TRUE(output.sampled.empty() && output.scored.empty());
+}
+
+TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
+  DrawWeights();
+  const int64_t mib = int64_t{1} << 20;
+  // The decoder fits, but not what is kept for libraries.
+  const absl::Status small = TryGpu(std::make_unique<HostQueue>(100 * mib)).status();
+  EXPECT_EQ(small.code(), absl::StatusCode::kResourceExhausted) << small;
+  EXPECT_THAT(std::string(small.message()), HasSubstr("5 slots of "));
+  EXPECT_THAT(std::string(small.message()), HasSubstr("kept for libraries 256.0 MiB"));
+  EXPECT_THAT(std::string(small.message()), HasSubstr("of weights"));
+  EXPECT_TRUE(TryGpu(std::make_unique<HostQueue>(300 * mib)).ok());
+
+  config_.mixer = {};
+  config_.mixer.kind = MixerKind::kDotProduct;
+  config_.max_seq_len = int64_t{1} << 30;
+  DrawWeights();
+  const absl::Status grows = TryGpu(std::make_unique<HostQueue>()).status();
+  EXPECT_EQ(grows.code(), absl::StatusCode::kResourceExhausted) << grows;
+  EXPECT_THAT(std::string(grows.message()), HasSubstr("(1073741824 tokens, max_seq_len)"));
+}
+
+TEST_F(GpuRunnerEdgeTest, ReportsWhatTheServerMayKnow) {
+  options_.weight_format = "bf16";
+  DrawWeights();
+  const auto gpu = Gpu();
+  const ModelInfo& info = gpu->info();
+  EXPECT_EQ(info.architecture, "aft_local");
+  EXPECT_EQ(info.vocab_size, 40);
+  EXPECT_EQ(info.parameters, CountParameters(config_));
+  EXPECT_EQ(info.weight_format, "bf16");
+  EXPECT_EQ(info.device, "cuda:0 (a test's CPU)");
+  EXPECT_EQ(info.state_bytes, Cpu()->info().state_bytes);
+  EXPECT_GE(info.weight_bytes, info.parameters * 4);
+  const DeviceStats* stats = gpu->device_stats();
+  ASSERT_NE(stats, nullptr);
+  EXPECT_EQ(stats->memory_total, HostQueue::kTotalBytes);
+  EXPECT_EQ(stats->memory_used, 0);
+  Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
+  EXPECT_EQ(stats->step_seconds, 0.5);
+}
+
+}  // namespace
+}  // namespace aft

@@ -1,0 +1,334 @@
+// The whole GPU runner over emulated kernels: the same tokens as on the CPU, whatever is in a step.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gpu_model/runner_pair.h"
+
+namespace aft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Random sequences in all slots, step by step: prompts and texts to score in chunks of any length,
+// decodes, slots that change hands, in any order.
+class Traffic {
+ public:
+  Traffic(TestRandom* random, int64_t vocab_size, int32_t slots)
+      : random_(random), vocab_size_(vocab_size), sequences_(static_cast<size_t>(slots)) {}
+
+  // Where the next step needs a slot to be bound, `bind` is told.
+  template <typename Bind>
+  StepInput Next(int64_t budget, const Bind& bind) {
+    StepInput step;
+    for (int32_t slot : Shuffled()) {
+      Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+      if (sequence.text.empty() || sequence.position >= sequence.ends) {
+        sequence = {};
+        sequence.text.resize(static_cast<size_t>(1 + random_->Below(18)));
+        for (TokenId& token : sequence.text) token = Token();
+        sequence.ends = static_cast<int64_t>(sequence.text.size()) + random_->Below(12);
+        sequence.scores = random_->Below(4) == 0;
+        if (sequence.scores) sequence.ends = static_cast<int64_t>(sequence.text.size());
+        bind(slot);
+      }
+      if (budget == 0 || random_->Below(4) == 0) continue;
+      step.rows.push_back(Row(slot, &sequence, budget));
+      budget -= static_cast<int64_t>(step.rows.back().tokens.size());
+    }
+    return step;
+  }
+
+  void Learn(const StepInput& step, const StepOutput& output) {
+    size_t sampled = 0;
+    for (const StepRow& row : step.rows) {
+      if (row.output != RowOutput::kLast) continue;
+      sequences_[static_cast<size_t>(row.slot)].text.push_back(output.sampled.at(sampled++).id);
+    }
+  }
+
+ private:
+  struct Sequence {
+    std::vector<TokenId> text;  // the prompt, and what was sampled
+    int64_t position = 0;
+    int64_t ends = 0;
+    bool scores = false;
+    bool decodes = false;
+  };
+
+  TokenId Token() { return static_cast<TokenId>(random_->Below(vocab_size_)); }
+
+  std::vector<int32_t> Shuffled() {
+    std::vector<int32_t> slots(sequences_.size());
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i);
+    for (size_t i = slots.size(); i > 1; --i) {
+      std::swap(slots[i - 1], slots[static_cast<size_t>(random_->Below(static_cast<int64_t>(i)))]);
+    }
+    return slots;
+  }
+
+  StepRow Row(int32_t slot, Sequence* sequence, int64_t budget) {
+    const int64_t left = static_cast<int64_t>(sequence->text.size()) - sequence->position;
+    const int64_t tokens = std::min({left, budget, 1 + random_->Below(8)});
+    const auto begin = sequence->text.begin() + sequence->position;
+    StepRow row;
+    row.slot = slot;
+    row.first_position = sequence->position;
+    row.tokens.assign(begin, begin + tokens);
+    row.generated = sequence->decodes;
+    sequence->position += tokens;
+    if (sequence->scores) {
+      row.output = RowOutput::kScore;
+      row.targets.assign(begin + 1, begin + std::min(tokens + 1, left));
+    } else if (tokens == left) {
+      row.output = RowOutput::kLast;
+      sequence->decodes = true;
+    }
+    return row;
+  }
+
+  TestRandom* const random_;
+  const int64_t vocab_size_;
+  std::vector<Sequence> sequences_;
+};
+
+class GpuRunnerTest : public RunnerPairFixture {};
+
+class EveryKindOnGpuTest : public RunnerPairFixture,
+                           public testing::WithParamInterface<NetworkCase> {};
+
+TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
+  config_ = GetParam().config;
+  DrawWeights();
+  const auto cpu = Cpu();
+  const auto gpu = Gpu();
+  Traffic traffic(&random_, config_.vocab_size, kSlots);
+  bool graph = false;
+  bool eager = false;
+  for (int i = 0; i < 24; ++i) {
+    const StepInput step = traffic.Next(kStepTokens, [&](int32_t slot) {
+      const SamplingParams params = AnyParams();
+      cpu->BindSlot(slot, params);
+      gpu->BindSlot(slot, params);
+    });
+    const StepOutput expected = Step(*cpu, step);
+    ExpectNear(Step(*gpu, step), expected);
+    if (HasFailure()) break;
+    traffic.Learn(step, expected);
+    (gpu->device_stats()->step_was_graph ? graph : eager) = true;
+  }
+  ExpectTheSameTokens();
+  EXPECT_TRUE(graph);
+  EXPECT_TRUE(eager);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runner, EveryKindOnGpuTest, testing::ValuesIn(DecoderCases()),
+                         [](const testing::TestParamInfo<NetworkCase>& test) {
+                           return test.param.name;
+                         });
+
+TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
+  DrawWeights();
+  const auto one = Gpu();
+  const auto two = Gpu();
+  ASSERT_EQ(two->max_steps_in_flight(), 2);
+  constexpr int64_t kCount = 12;
+  const std::vector<std::vector<TokenId>> prompts = {RandomText(4), RandomText(1), RandomText(7)};
+  std::vector<std::vector<SampledToken>> expected(prompts.size());
+  std::vector<std::vector<SampledToken>> ahead(prompts.size());
+  StepInput step;
+  for (int32_t i = 0; i < 3; ++i) {
+    const auto index = static_cast<size_t>(i);
+    one->BindSlot(i, Warm(7 + index));
+    two->BindSlot(i, Warm(7 + index));
+    step.rows.push_back({i, 0, prompts[index], RowOutput::kLast});
+  }
+  const auto keep = [](StepOutput output, std::vector<std::vector<SampledToken>>* all) {
+    for (size_t i = 0; i < all->size(); ++i) (*all)[i].push_back(std::move(output.sampled.at(i)));
+  };
+  const auto next = [](StepInput* input) {
+    for (StepRow& row : input->rows) {
+      row.first_position += static_cast<int64_t>(row.tokens.size());
+      row.tokens = {kLastSampled};
+      row.generated = true;
+    }
+  };
+  std::vector<ModelRunner::Ticket> tickets;
+  StepInput early = step;
+  for (int64_t n = 0; n < kCount; ++n) {
+    keep(Step(*one, step), &expected);
+    next(&step);
+    for (size_t i = 0; i < 3; ++i) step.rows[i].tokens = {expected[i].back().id};
+
+    const auto ticket = two->Submit(early);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    tickets.push_back(*ticket);
+    next(&early);
+    if (n == 0) continue;
+    auto output = two->Collect(tickets[static_cast<size_t>(n) - 1]);
+    ASSERT_TRUE(output.ok()) << output.status();
+    keep(*std::move(output), &ahead);
+  }
+  auto output = two->Collect(tickets.back());
+  ASSERT_TRUE(output.ok()) << output.status();
+  keep(*std::move(output), &ahead);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(Same(ahead[i], expected[i])) << i;
+  EXPECT_GE(device_->late, 8);  // two steps, both waiting
+}
+
+TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  gpu->BindSlot(0, Greedy());
+  const auto first = gpu->Submit({{{0, 0, {1, 2}, RowOutput::kLast}}});
+  const auto second = gpu->Submit({{{0, 2, {kLastSampled}, RowOutput::kLast}}});
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(gpu->Submit({{{0, 3, {kLastSampled}, RowOutput::kLast}}}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(gpu->Collect(*second).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(gpu->Collect(*first).ok());
+  EXPECT_TRUE(gpu->Collect(*second).ok());
+  EXPECT_EQ(gpu->Collect(*second).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
+  DrawWeights();
+  const auto graphs = Gpu();
+  EXPECT_EQ(device_->captures, 4);  // 1, 2, 4, 5 rows
+  options_.graphs = false;
+  const auto eager = Gpu();
+  EXPECT_EQ(device_->captures, 4);
+  Traffic traffic(&random_, config_.vocab_size, kSlots);
+  int64_t graph_steps = 0;
+  for (int i = 0; i < 40; ++i) {
+    const StepInput step = traffic.Next(kStepTokens, [&](int32_t slot) {
+      const SamplingParams params = AnyParams();
+      graphs->BindSlot(slot, params);
+      eager->BindSlot(slot, params);
+    });
+    const StepOutput a = Step(*graphs, step);
+    const StepOutput b = Step(*eager, step);
+    ASSERT_TRUE(Same(a.sampled, b.sampled));
+    ASSERT_EQ(a.scored.size(), b.scored.size());
+    for (size_t n = 0; n < a.scored.size(); ++n) ASSERT_TRUE(Same(a.scored[n], b.scored[n]));
+    traffic.Learn(step, a);
+    graph_steps += graphs->device_stats()->step_was_graph ? 1 : 0;
+    EXPECT_FALSE(eager->device_stats()->step_was_graph);
+  }
+  EXPECT_GT(graph_steps, 0);
+  for (int32_t slot = 0; slot < kSlots; ++slot) {
+    EXPECT_EQ(graphs->SnapshotSlot(slot), eager->SnapshotSlot(slot));
+  }
+}
+
+TEST(GpuRunnerBucketsTest, AreFewAndReachAllSlots) {
+  EXPECT_THAT(GpuModelRunner::Buckets(1), ElementsAre(1));
+  EXPECT_THAT(GpuModelRunner::Buckets(5), ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(GpuModelRunner::Buckets(64), ElementsAre(1, 2, 4, 8, 16, 32, 64));
+  EXPECT_THAT(GpuModelRunner::Buckets(200), ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 192, 200));
+  for (const int32_t slots : {1, 63, 65, 1000, 1024, 65'536}) {
+    const std::vector<int64_t> buckets = GpuModelRunner::Buckets(slots);
+    EXPECT_EQ(buckets.back(), slots);
+    EXPECT_LE(buckets.size(), 48U);
+    EXPECT_TRUE(std::is_sorted(buckets.begin(), buckets.end(), std::less_equal<>()));
+  }
+}
+
+TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  for (int32_t slot = 0; slot < kSlots; ++slot) Generate(*gpu, slot, RandomText(6), 3, Warm(5));
+  std::vector<std::string> before;
+  for (int32_t slot = 0; slot < kSlots; ++slot) before.push_back(gpu->SnapshotSlot(slot));
+  // Three rows in a bucket of four.
+  Step(*gpu, {{{4, 8, {1}, RowOutput::kLast},
+               {0, 8, {2}, RowOutput::kNone},
+               {2, 8, {3}, RowOutput::kScore, {1}}}});
+  EXPECT_TRUE(gpu->device_stats()->step_was_graph);
+  EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
+  EXPECT_EQ(gpu->SnapshotSlot(3), before[3]);
+  EXPECT_NE(gpu->SnapshotSlot(0), before[0]);
+}
+
+TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
+  config_.mixer = {};
+  config_.mixer.kind = MixerKind::kAftSimple;
+  config_.n_layers = 1;
+  options_.max_step_tokens = 300;  // logits come 256 at a time
+  DrawWeights();
+  const auto cpu = Cpu();
+  const auto gpu = Gpu();
+  const std::vector<TokenId> text = RandomText(297);
+  const std::vector<TokenId> targets(text.begin() + 1, text.end());
+  SamplingParams params;
+  params.top_logprobs = 4;
+  for (ModelRunner* runner :
+       {static_cast<ModelRunner*>(cpu.get()), static_cast<ModelRunner*>(gpu.get())}) {
+    runner->BindSlot(0, params);
+    runner->BindSlot(1, Greedy());
+  }
+  const StepInput step = {
+      {{0, 0, text, RowOutput::kScore, targets}, {1, 0, {1, 2, 3}, RowOutput::kLast}}};
+  ExpectNear(Step(*gpu, step), Step(*cpu, step));
+  EXPECT_EQ(tokens_, 297);
+  EXPECT_EQ(other_tokens_, 0);  // a score's token is its target
+}
+
+TEST_F(GpuRunnerTest, AForkIsASequenceOfItsOwn) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  SamplingParams params = Warm(3);
+  params.repetition_penalty = 1.5F;
+  params.frequency_penalty = 0.5F;
+  const std::vector<SampledToken> start = Generate(*gpu, 0, RandomText(6), 4, params);
+  gpu->ForkSlot(0, 3);
+  // The copy's last token is known on the device.
+  const StepOutput forked = Step(*gpu, {{{3, 9, {kLastSampled}, RowOutput::kLast}}});
+  const StepOutput original = Step(*gpu, {{{0, 9, {start.back().id}, RowOutput::kLast}}});
+  EXPECT_TRUE(Same(forked.sampled, original.sampled));
+  EXPECT_EQ(gpu->SnapshotSlot(0), gpu->SnapshotSlot(3));
+  // From here on they are two.
+  const std::string before = gpu->SnapshotSlot(3);
+  Continue(*gpu, 0, 10, {original.sampled}, 5);
+  EXPECT_EQ(gpu->SnapshotSlot(3), before);
+}
+
+TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  SamplingParams params = Warm(3);
+  params.presence_penalty = 2.0F;
+  Generate(*gpu, 0, RandomText(6), 4, params);  // counts of another sequence
+  gpu->BindSlot(0, params);
+  gpu->ForkSlot(0, 1);
+  const std::vector<TokenId> prompt = RandomText(5);
+  const StepOutput forked = Step(*gpu, {{{1, 0, prompt, RowOutput::kLast}}});
+  EXPECT_TRUE(Same(forked.sampled, Generate(*gpu, 2, prompt, 1, params)));
+}
+
+TEST_F(GpuRunnerTest, AReusedSlotShowsNoTrace) {
+  for (const MixerKind kind : {MixerKind::kAftLocal, MixerKind::kDotProduct}) {
+    config_.mixer = {};
+    config_.mixer.kind = kind;
+    config_.mixer.window = kind == MixerKind::kAftLocal ? 5 : 0;
+    config_.max_seq_len = kind == MixerKind::kDotProduct ? 64 : 0;
+    DrawWeights();
+    const auto gpu = Gpu();
+    SamplingParams params = Warm(11);
+    params.repetition_penalty = 1.4F;
+    const std::vector<TokenId> prompt = RandomText(5);
+    const std::vector<SampledToken> fresh = Generate(*gpu, 1, prompt, 6, params);
+    Generate(*gpu, 2, RandomText(20), 10, params);
+    EXPECT_TRUE(Same(Generate(*gpu, 2, prompt, 6, params), fresh));
+    EXPECT_TRUE(Same(Generate(*gpu, 1, prompt, 6, params), fresh));
+  }
+}
+
+}  // namespace
+}  // namespace aft

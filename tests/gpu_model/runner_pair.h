@@ -1,0 +1,181 @@
+#ifndef AFT_TESTS_GPU_MODEL_RUNNER_PAIR_H_
+#define AFT_TESTS_GPU_MODEL_RUNNER_PAIR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/gpu/gpu_model_runner.h"
+#include "model/runtime/cpu_model_runner.h"
+#include "tests/gpu_model/lazy_queue.h"
+#include "tests/property/network_reference.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft {
+
+// A random model of which tests make runners, on the CPU and on the CPU that plays the GPU.
+class RunnerPairFixture : public testing::Test {
+ protected:
+  static constexpr int32_t kSlots = 5;
+  static constexpr int64_t kStepTokens = 24;
+
+  RunnerPairFixture() {
+    config_.vocab_size = 40;
+    config_.d_model = 16;
+    config_.n_layers = 2;
+    config_.d_ff = 32;
+    config_.mixer.window = 5;
+    options_.slots = kSlots;
+    options_.max_step_tokens = kStepTokens;
+  }
+
+  void DrawWeights() { tensors_ = RandomTensors(config_, random_); }
+
+  std::unique_ptr<CpuModelRunner> Cpu() {
+    auto decoder = Decoder::Create(config_, tensors_);
+    EXPECT_TRUE(decoder.ok()) << decoder.status();
+    auto runner = CpuModelRunner::Create(
+        *std::move(decoder),
+        {.slots = options_.slots, .max_step_tokens = options_.max_step_tokens, .threads = 1});
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return *std::move(runner);
+  }
+
+  absl::StatusOr<std::unique_ptr<GpuModelRunner>> TryGpu(std::unique_ptr<GpuQueue> queue) {
+    auto decoder = GpuDecoder::Create(config_, tensors_, WeightFormat::kFp32,
+                                      {.rows = options_.slots, .tokens = options_.max_step_tokens},
+                                      queue.get());
+    if (!decoder.ok()) return decoder.status();
+    return GpuModelRunner::Create(std::move(queue), *std::move(decoder), options_);
+  }
+
+  std::unique_ptr<GpuModelRunner> Gpu() {
+    auto runner = TryGpu(std::make_unique<LazyQueue>(device_));
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return *std::move(runner);
+  }
+
+  std::vector<TokenId> RandomText(int64_t length) {
+    std::vector<TokenId> text(static_cast<size_t>(length));
+    for (TokenId& token : text) token = static_cast<TokenId>(random_.Below(config_.vocab_size));
+    return text;
+  }
+
+  static SamplingParams Greedy() {
+    SamplingParams params;
+    params.temperature = 0;
+    params.top_logprobs = 3;
+    return params;
+  }
+
+  static SamplingParams Warm(uint64_t seed) {
+    SamplingParams params;
+    params.temperature = 1.5F;
+    params.seed = seed;
+    params.top_logprobs = 2;
+    return params;
+  }
+
+  // Any of what a request may ask for.
+  SamplingParams AnyParams() {
+    if (random_.Below(3) == 0) return Greedy();
+    SamplingParams params = Warm(static_cast<uint64_t>(random_.Below(1000)));
+    params.sequence = static_cast<uint32_t>(random_.Below(3));
+    params.top_logprobs = static_cast<int32_t>(random_.Below(6)) - 1;
+    if (random_.Below(2) == 0) params.top_k = static_cast<int32_t>(1 + random_.Below(10));
+    if (random_.Below(2) == 0) params.top_p = 0.8F;
+    if (random_.Below(2) == 0) params.min_p = 0.05F;
+    if (random_.Below(2) == 0) params.repetition_penalty = 1.3F;
+    if (random_.Below(2) == 0) params.presence_penalty = 0.4F;
+    if (random_.Below(2) == 0) params.frequency_penalty = 0.3F;
+    return params;
+  }
+
+  static StepOutput Step(ModelRunner& runner, const StepInput& input) {
+    const absl::StatusOr<ModelRunner::Ticket> ticket = runner.Submit(input);
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    if (!ticket.ok()) return {};
+    absl::StatusOr<StepOutput> output = runner.Collect(*ticket);
+    EXPECT_TRUE(output.ok()) << output.status();
+    return output.ok() ? *std::move(output) : StepOutput();
+  }
+
+  // Sampled tokens: the prompt in one step, then `count` - 1 single tokens, alone in their steps.
+  static std::vector<SampledToken> Generate(ModelRunner& runner, int32_t slot,
+                                            const std::vector<TokenId>& prompt, int64_t count,
+                                            const SamplingParams& params) {
+    runner.BindSlot(slot, params);
+    std::vector<SampledToken> sampled =
+        Step(runner, {{{slot, 0, prompt, RowOutput::kLast}}}).sampled;
+    return Continue(runner, slot, static_cast<int64_t>(prompt.size()), std::move(sampled), count);
+  }
+
+  // `sampled`, and what follows its last token, which goes to `position`, up to `count` in all.
+  static std::vector<SampledToken> Continue(ModelRunner& runner, int32_t slot, int64_t position,
+                                            std::vector<SampledToken> sampled, int64_t count) {
+    while (!sampled.empty() && static_cast<int64_t>(sampled.size()) < count) {
+      StepRow row = {slot, position++, {sampled.back().id}, RowOutput::kLast, {}, true};
+      StepOutput output = Step(runner, {{std::move(row)}});
+      if (output.sampled.empty()) break;
+      sampled.push_back(std::move(output.sampled[0]));
+    }
+    return sampled;
+  }
+
+  static bool Same(const SampledToken& a, const SampledToken& b) {
+    const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
+      return x.id == y.id && x.logprob == y.logprob;
+    };
+    return a.id == b.id && a.logprob == b.logprob &&
+           std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(), same);
+  }
+  static bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
+  }
+
+  // The same numbers but for rounding, which may also change the order of what nearly ties.
+  static constexpr float kTolerance = 1e-3F;
+  void ExpectNear(const SampledToken& gpu, const SampledToken& cpu) {
+    ++tokens_;
+    if (gpu.id != cpu.id) {
+      ++other_tokens_;
+      return;
+    }
+    EXPECT_NEAR(gpu.logprob, cpu.logprob, kTolerance);
+    ASSERT_EQ(gpu.top.size(), cpu.top.size());
+    for (size_t i = 0; i < gpu.top.size(); ++i) {
+      EXPECT_NEAR(gpu.top[i].logprob, cpu.top[i].logprob, kTolerance);
+    }
+  }
+  void ExpectNear(const std::vector<SampledToken>& gpu, const std::vector<SampledToken>& cpu) {
+    ASSERT_EQ(gpu.size(), cpu.size());
+    for (size_t i = 0; i < gpu.size(); ++i) ExpectNear(gpu[i], cpu[i]);
+  }
+  void ExpectNear(const StepOutput& gpu, const StepOutput& cpu) {
+    ExpectNear(gpu.sampled, cpu.sampled);
+    ASSERT_EQ(gpu.scored.size(), cpu.scored.size());
+    for (size_t i = 0; i < gpu.scored.size(); ++i) ExpectNear(gpu.scored[i], cpu.scored[i]);
+  }
+  // Two candidates tie to within rounding about once in 10^5 draws; two such draws in one test do
+  // not happen.
+  void ExpectTheSameTokens() const {
+    EXPECT_GT(tokens_, 0);
+    EXPECT_LE(other_tokens_, 1) << "of " << tokens_;
+  }
+
+  TestRandom random_;
+  NetworkConfig config_;
+  TensorMap tensors_;
+  GpuModelRunner::Options options_;
+  std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();
+  int64_t tokens_ = 0;        // compared
+  int64_t other_tokens_ = 0;  // of these, other ones
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_GPU_MODEL_RUNNER_PAIR_H_
