@@ -15,7 +15,8 @@
 namespace aft {
 
 // How weights are stored, and with them what the matrix products take. The residual stream, keys,
-// values, states and logits are fp32 always (products of 16-bit numbers are written as fp32).
+// values, states and logits are fp32 always: products of 16-bit numbers are written as fp32, but
+// for the first one of a bf16 feed-forward.
 enum class WeightFormat { kFp32, kBf16, kFp16 };
 
 // One step as arrays on the device: first `decode` rows of one token each, then prompt chunks.

@@ -91,6 +91,10 @@ double Divergence(const std::vector<float>& exact, const std::vector<float>& oth
   return sum;
 }
 
+void ExpectEachAtMost(const std::vector<double>& divergences, double allowed) {
+  EXPECT_LE(*std::max_element(divergences.begin(), divergences.end()), allowed);
+}
+
 class SixteenBits : public GpuDecoderTest, public testing::WithParamInterface<NetworkCase> {};
 
 TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
@@ -100,22 +104,22 @@ TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
   GpuTestDecoder bf16(config, tensors, WeightFormat::kBf16, kSlots);
   GpuTestDecoder fp16(config, tensors, WeightFormat::kFp16, kSlots);
   EXPECT_EQ(bf16.decoder().fingerprint(), cpu.decoder().fingerprint());
-  double bf16_sum = 0;
-  double fp16_sum = 0;
-  int count = 0;
+  std::vector<double> of_bf16;
+  std::vector<double> of_fp16;
   for (const DecoderStep& step : MixedSteps(config)) {
     const Logits exact = cpu.Run(step);
     const Logits in_bf16 = bf16.Run(step);
     const Logits in_fp16 = fp16.Run(step);
     ASSERT_EQ(in_bf16.size(), exact.size());
     ASSERT_EQ(in_fp16.size(), exact.size());
-    for (size_t i = 0; i < exact.size(); ++i, ++count) {
-      bf16_sum += Divergence(exact[i], in_bf16[i]);
-      fp16_sum += Divergence(exact[i], in_fp16[i]);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      of_bf16.push_back(Divergence(exact[i], in_bf16[i]));
+      of_fp16.push_back(Divergence(exact[i], in_fp16[i]));
     }
   }
-  EXPECT_LE(bf16_sum / count, 1e-3);
-  EXPECT_LE(fp16_sum / count, 1e-4);
+  // aft-operators.md section 7 allows 1e-3; these networks are small, and a wrong bit shows.
+  ExpectEachAtMost(of_bf16, 2e-4);
+  ExpectEachAtMost(of_fp16, 4e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBits, testing::ValuesIn(DecoderCases()),
