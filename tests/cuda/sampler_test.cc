@@ -254,7 +254,8 @@ class CudaSamplerTest : public testing::Test {
   SamplingParams RandomParams(int64_t vocab) {
     SamplingParams params;
     params.temperature = static_cast<float>(random_.Uniform(0.1, 3.0));
-    if (Pick(8) == 0) params.temperature = std::vector<float>{0.0F, 1e-30F, 1e-4F, 100.0F}[Pick(4)];
+    if (Pick(5) == 0) params.temperature = 0.0F;
+    if (Pick(8) == 0) params.temperature = std::vector<float>{1e-30F, 1e-4F, 100.0F}[Pick(3)];
     if (Pick(2) == 0) params.top_k = static_cast<int32_t>(random_.Below(vocab + 3));
     if (Pick(4) == 0) params.top_k = static_cast<int32_t>(random_.Below(51));
     if (Pick(2) == 0) params.top_p = static_cast<float>(random_.Uniform(0.01, 1.0));
@@ -339,6 +340,20 @@ TEST_F(CudaSamplerTest, ManyKeptTokensEqualTheCpu) {
     sequences.push_back(sequence);
   }
   ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
+}
+
+// Draws enough that every token which one keeps and the other does not would show.
+TEST_F(CudaSamplerTest, KeepsTheTokensThatTheCpuKeeps) {
+  for (int round = 0; round < Rounds(12); ++round) {
+    const int64_t vocab = 12 + random_.Below(30);
+    Sequence sequence = RandomSequence(vocab);
+    sequence.logits = random_.Normals(vocab, 0.7);
+    sequence.params.temperature = static_cast<float>(random_.Uniform(0.5, 2.0));
+    sequence.target = kNoToken;
+    std::vector<Sequence> sequences(100, sequence);
+    for (size_t i = 0; i < sequences.size(); ++i) sequences[i].output_index = i;
+    ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
+  }
 }
 
 // Every draw of a sequence, so that seeds, indexes and the tokens' places all take part.

@@ -58,9 +58,10 @@ struct SampleOut {
   float* top_logprob = nullptr;  // [rows, kMaxTopLogprobs]
 };
 
-// logits [rows, vocab_size] fp32, rows `stride` apart. Draws, counts the drawn token (WithSample)
-// and sets last_sampled of its slot; where there is none to draw, both stay as they are. A slot
-// occurs once among the rows that draw. cudaErrorInvalidValue: vocab_size above kMaxVocabSize.
+// logits [rows, vocab_size] fp32, rows `stride` apart: best a multiple of 4, from 16 bytes on.
+// Draws, counts the drawn token (WithSample) and sets last_sampled of its slot; where there is none
+// to draw, both stay as they are. A slot occurs once among the rows that draw.
+// cudaErrorInvalidValue: vocab_size above kMaxVocabSize.
 int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logits, int64_t stride,
            SampleOut out, Stream stream);
 

@@ -12,7 +12,7 @@
 namespace aft::kernels::cuda::sampler {
 
 inline constexpr float kLargest = 3.402823466e38F;
-inline constexpr int kMaxWarps = 32;
+inline constexpr int kMaxWarps = 16;
 
 __device__ inline float MinusInfinity() { return __uint_as_float(0xFF800000U); }
 
@@ -49,7 +49,7 @@ struct Four {
   float logit[4];
 };
 
-// kAligned: logits lie at 16 bytes, counts at 8, and vocab_size is a multiple of 4.
+// kAligned: the logits lie at 16 bytes.
 template <bool kAligned>
 struct Row {
   const float* logits;
@@ -78,30 +78,23 @@ struct Row {
 
  private:
   __device__ Four Read(int32_t id) const {
-    if constexpr (kAligned) {
+    if (kAligned && id + 4 <= vocab_size) {
       const float4 read = __ldg(reinterpret_cast<const float4*>(logits + id));
       return {{read.x, read.y, read.z, read.w}};
-    } else {
-      Four four;
-      for (int i = 0; i < 4; ++i) {
-        four.logit[i] = id + i < vocab_size ? __ldg(logits + id + i) : MinusInfinity();
-      }
-      return four;
     }
+    Four four;
+    for (int i = 0; i < 4; ++i) {
+      four.logit[i] = id + i < vocab_size ? __ldg(logits + id + i) : MinusInfinity();
+    }
+    return four;
   }
 
   // Without NaN, +inf and -0, and with the penalties.
   __device__ Four Clean(int32_t id, Four four) const {
     for (int i = 0; i < 4; ++i) four.logit[i] = Finite(four.logit[i]);
     if (counts == nullptr) return four;
-    if constexpr (kAligned) {
-      const ushort4 read = *reinterpret_cast<const ushort4*>(counts + id);
-      const TokenCount count[4] = {read.x, read.y, read.z, read.w};
-      for (int i = 0; i < 4; ++i) four.logit[i] = Pay(four.logit[i], count[i]);
-    } else {
-      for (int i = 0; i < 4 && id + i < vocab_size; ++i) {
-        four.logit[i] = Pay(four.logit[i], counts[id + i]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      if (id + i < vocab_size) four.logit[i] = Pay(four.logit[i], counts[id + i]);
     }
     return four;
   }
