@@ -1,21 +1,23 @@
+#include <algorithm>
+
 #include "model/kernels/cuda/aft.h"
+#include "model/kernels/cuda/aft_lookahead_kernel.cuh"
 #include "model/kernels/cuda/aft_step_kernel.cuh"
 
 namespace aft::kernels::cuda {
+namespace aft_step {
 namespace {
 
-constexpr int kWidth = 4;  // channels of a thread; 1 where they cannot be read together
 constexpr int kThreadsNoRing = 128;
+constexpr int64_t kMostRows = 16;   // of look-ahead: shared memory
+constexpr int64_t kLongRing = 127;  // from here on a pass through the ring is most of the work
 
 // Warps that sum a ring, by the window alone: the order of a sum must not depend on the batch.
 int Summers(int64_t ring_rows) {
-  int summers = 1;
-  while (summers < kMaxSummers && summers * kGroup < ring_rows) summers *= 2;
-  return summers;
+  return static_cast<int>(std::min<int64_t>((ring_rows + kGroup - 1) / kGroup, kMaxSummers));
 }
 
-template <typename T>
-bool Aligned(const T* data, int64_t bytes) {
+bool Aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
@@ -27,23 +29,26 @@ bool FourWide(const StepTask& task) {
          Aligned(task.y.data, kWidth * NumberBytes(task.y.type));
 }
 
+dim3 Grid(const StepTask& task, int width, unsigned lanes) {
+  const int64_t channels = static_cast<int64_t>(width) * lanes;
+  return {static_cast<unsigned>((task.hid + channels - 1) / channels),
+          static_cast<unsigned>(task.rows.rows)};
+}
+
 template <typename RingT, int N>
 cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
-  const int64_t threads = (task.hid + N - 1) / N;
   dim3 block(kLanes, 1);
   SharedLayout shared;
   if constexpr (std::is_same_v<RingT, NoRing>) {
-    while (block.x < kThreadsNoRing && block.x < threads) block.x *= 2;
+    while (block.x < kThreadsNoRing && block.x * N < task.hid) block.x *= 2;
   } else {
     const int summers = Summers(task.ring_rows);
     block.y = static_cast<unsigned>(1 + summers);
     StepParts(shared, summers, N);
   }
-  const dim3 grid(static_cast<unsigned>((threads + block.x - 1) / block.x),
-                  static_cast<unsigned>(task.rows.rows));
-  return Launch(AftStepKernel<RingT, N>, grid, block, shared.bytes(), stream, task);
+  return Launch(AftStepKernel<RingT, N>, Grid(task, N, block.x), block, shared.bytes(), stream,
+                task);
 }
-
 template <int N>
 cudaError_t LaunchStep(const StepTask& task, AftRing ring, cudaStream_t stream) {
   if (task.ring_rows == 0) return LaunchStep<NoRing, N>(task, stream);
@@ -51,18 +56,57 @@ cudaError_t LaunchStep(const StepTask& task, AftRing ring, cudaStream_t stream) 
                                 : LaunchStep<float, N>(task, stream);
 }
 
-}  // namespace
+template <typename RingT, bool kWide>
+cudaError_t LaunchLookahead(const StepTask& task, const AftLookahead& lookahead,
+                            cudaStream_t stream) {
+  const int summers = task.ring_rows < kLongRing ? 2 : 4;
+  SharedLayout shared;
+  LookaheadShared<kWide>(shared, summers, static_cast<int>(lookahead.rows));
+  return Launch(AftLookaheadKernel<RingT, kWide>, Grid(task, kWidth, kLanes),
+                dim3(kLanes, static_cast<unsigned>(1 + summers)), shared.bytes(), stream, task,
+                lookahead);
+}
+template <typename RingT>
+cudaError_t LaunchLookahead(const StepTask& task, const AftLookahead& lookahead, bool wide,
+                            cudaStream_t stream) {
+  return wide ? LaunchLookahead<RingT, true>(task, lookahead, stream)
+              : LaunchLookahead<RingT, false>(task, lookahead, stream);
+}
 
-int64_t AftLookaheadFloats(const AftModel& /*model*/, int64_t /*rows*/) { return 0; }
-int64_t AftLookaheadRows(const AftModel& /*model*/) { return 0; }
+bool LookaheadPossible(const AftModel& model, const AftLookahead& lookahead, const StepTask& task) {
+  return model.window > 1 && model.prefix_block == 0 && task.rows.age != nullptr &&
+         lookahead.rows <= std::min(model.window, kMostRows) && FourWide(task) &&
+         Aligned(lookahead.sums, 16) && lookahead.slot_stride % kWidth == 0;
+}
+
+}  // namespace
+}  // namespace aft_step
+
+int64_t AftLookaheadFloats(const AftModel& model, int64_t rows) {
+  using aft_step::LookaheadSlot;
+  if (rows == 0) return 0;
+  return model.wide ? LookaheadSlot<true>::Row(rows, model.hid)
+                    : LookaheadSlot<false>::Row(rows, model.hid);
+}
+
+// Bytes of a step and channel are, with a fp32 ring, 8 n / R for the pass over n tokens, 16 for the
+// sums and 4 (R - 1) for the tokens since then, with a bf16 ring half of the first and the last:
+// flat around the best R. At R = 16 the 2 R multiply-adds of a token take as long as reading it, so
+// more rows would not make a long ring cheaper.
+int64_t AftLookaheadRows(const AftModel& model) {
+  constexpr int64_t kShortest = 16;
+  if (!model.causal || model.window < kShortest || model.prefix_block > 0 ||
+      model.hid % aft_step::kWidth != 0) {
+    return 0;
+  }
+  return model.window <= aft_step::kLongRing ? 8 : aft_step::kMostRows;
+}
 
 int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
             const AftLookahead& lookahead, Out y, Stream stream) {
-  if (!model.causal || model.hid <= 0 || model.window < 0 || lookahead.rows != 0) {
-    return cudaErrorInvalidValue;
-  }
+  if (!model.causal || model.hid <= 0 || model.window < 0) return cudaErrorInvalidValue;
   const AftStateLayout layout = model.layout();
-  StepTask task;
+  aft_step::StepTask task;
   task.rows = rows;
   task.qkv = qkv;
   task.state = state;
@@ -74,8 +118,14 @@ int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
   task.ring_rows = static_cast<int>(layout.ring_rows());
   task.k_ring = layout.KRing();
   task.v_ring = layout.VRing();
-  return FourWide(task) ? LaunchStep<kWidth>(task, model.ring, stream)
-                        : LaunchStep<1>(task, model.ring, stream);
+  if (lookahead.rows > 0) {
+    if (!aft_step::LookaheadPossible(model, lookahead, task)) return cudaErrorInvalidValue;
+    return model.ring == AftRing::kBf16
+               ? aft_step::LaunchLookahead<Bf16>(task, lookahead, model.wide, stream)
+               : aft_step::LaunchLookahead<float>(task, lookahead, model.wide, stream);
+  }
+  return aft_step::FourWide(task) ? aft_step::LaunchStep<aft_step::kWidth>(task, model.ring, stream)
+                                  : aft_step::LaunchStep<1>(task, model.ring, stream);
 }
 
 }  // namespace aft::kernels::cuda

@@ -15,11 +15,12 @@
 // token while the other warps each sum their groups of the ring's tokens, kGroup in flight; warp 0
 // then adds up the parts in order. How a sum is cut depends on the position alone, never on the
 // batch.
-namespace aft::kernels::cuda {
+namespace aft::kernels::cuda::aft_step {
 
 // Instead of the ring's numbers when s <= 1.
 struct NoRing {};
 
+inline constexpr int kWidth = 4;       // channels of a thread; 1 where they cannot be read together
 inline constexpr int kLanes = 32;      // blockDim.x of kernels with a ring
 inline constexpr int kGroup = 8;       // tokens of the ring that a thread has in flight
 inline constexpr int kMaxSummers = 7;  // warps that sum the ring
@@ -91,54 +92,50 @@ struct Ring {
   int64_t stride;
 };
 
-// Adds `tokens` <= kGroup tokens of the ring from place `first` on; biases[j] is that of the j-th.
-template <typename RingT, int N>
-__device__ inline void AddGroup(const Ring<RingT>& ring, int first, const float* biases, int tokens,
-                                Sums<N>& sums) {
-  // Absent tokens are kEmptyMax: beside any other key they weigh nothing, and alone nothing comes
-  // of them when parts are merged.
+// Tokens of the ring, oldest first. Absent ones are kEmptyMax: beside any other key they weigh
+// nothing, and alone nothing comes of them when parts are merged.
+template <int N>
+struct Group {
   Channels<N> k[kGroup];
   Channels<N> v[kGroup];
-  float w[kGroup];
+};
+
+// Adds one channel of a group whose keys are relative to the reference's, which fell by `old_key`
+// (<= 0); w[j] is the bias of the j-th token.
+template <int N>
+__device__ inline void AddChannel(const Group<N>& group, int i, const float (&w)[kGroup],
+                                  float old_key, float& num, float& den, float& bias) {
+  float new_bias = old_key + bias;
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) new_bias = fmaxf(new_bias, group.k[j][i] + w[j]);
+  const float keep = Exp(old_key + (bias - new_bias));
+  num *= keep;
+  den *= keep;
 #pragma unroll
   for (int j = 0; j < kGroup; ++j) {
-    k[j] = Fill<N>(kEmptyMax);
-    v[j] = Fill<N>(0.0F);
-    w[j] = 0.0F;
-    if (j < tokens) {
-      const int place = first + j - (first + j < ring.rows ? 0 : ring.rows);
-      const int64_t at = place * ring.stride;
-      k[j] = Load<N>(ring.k + at);
-      v[j] = Load<N>(ring.v + at);
-      w[j] = biases[j];
-    }
+    const float e = Exp(group.k[j][i] + (w[j] - new_bias));
+    num += e * group.v[j][i];
+    den += e;
   }
+  bias = new_bias;
+}
+
+// Makes `key` the largest of itself and the group's keys, and these relative to it. Returns by how
+// much it fell relative to itself.
+template <int N>
+__device__ inline Channels<N> TakeKeys(Group<N>& group, Channels<N>& key) {
+  Channels<N> old_key;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    float key = sums.key[i];
+    float largest = key[i];
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) key = fmaxf(key, k[j][i]);
-    const float old_key = sums.key[i] - key;
-    float bias = old_key + sums.bias[i];
+    for (int j = 0; j < kGroup; ++j) largest = fmaxf(largest, group.k[j][i]);
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) {
-      k[j][i] -= key;
-      bias = fmaxf(bias, k[j][i] + w[j]);
-    }
-    const float keep = Exp(old_key + (sums.bias[i] - bias));
-    float num = sums.num[i] * keep;
-    float den = sums.den[i] * keep;
-#pragma unroll
-    for (int j = 0; j < kGroup; ++j) {
-      const float e = Exp(k[j][i] + (w[j] - bias));
-      num += e * v[j][i];
-      den += e;
-    }
-    sums.num[i] = num;
-    sums.den[i] = den;
-    sums.key[i] = key;
-    sums.bias[i] = bias;
+    for (int j = 0; j < kGroup; ++j) group.k[j][i] -= largest;
+    old_key[i] = key[i] - largest;
+    key[i] = largest;
   }
+  return old_key;
 }
 
 // One row, as one thread sees it.
@@ -161,21 +158,53 @@ class StepThread {
     return t_ < task_.ring_rows ? static_cast<int>(t_) : task_.ring_rows;
   }
 
-  // w(t, t') of the token `age` before this one.
+  // w of the token `age` before this one.
   __device__ const float* Bias(int age) const {
-    const int64_t bias_row = t_ < task_.bias_rows ? t_ : task_.bias_rows - 1;
-    return task_.bias + bias_row * (task_.ring_rows + 1) + task_.ring_rows - age;
+    return task_.bias + BiasRow(t_) * (task_.ring_rows + 1) + task_.ring_rows - age;
+  }
+  // The same for token t + r.
+  __device__ float LaterBias(int r, int age) const {
+    const int column = task_.ring_rows - age - r;
+    return column < 0 ? 0.0F : task_.bias[BiasRow(t_ + r) * (task_.ring_rows + 1) + column];
   }
 
-  // Sums `group`, `group` + stride, ... of the last `tokens` tokens, oldest first.
-  __device__ Sums<N> RingSums(int tokens, int group, int stride) const {
-    Sums<N> sums;
+  // What has left the window. REQUIRES: no prefix blocks.
+  __device__ Sums<N> LoadPrefixSums() const {
+    return AsSums(LoadPrefix(slot_ + channel_, t_ > task_.ring_rows));
+  }
+
+  // The tokens from the `age`-th before this one on, kGroup or as many as there are.
+  __device__ Group<N> LoadGroup(int age) const {
     const Ring<RingT> ring = ring_view();
-    const float* const bias = Bias(tokens);
-    const int oldest = head_ - tokens + (head_ < tokens ? task_.ring_rows : 0);
-    for (int i = group * kGroup; i < tokens; i += stride * kGroup) {
-      const int first = oldest + i - (oldest + i < task_.ring_rows ? 0 : task_.ring_rows);
-      AddGroup<RingT, N>(ring, first, bias + i, tokens - i, sums);
+    const int first = head_ - age + (head_ < age ? task_.ring_rows : 0);
+    Group<N> group;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      group.k[j] = Fill<N>(kEmptyMax);
+      group.v[j] = Fill<N>(0.0F);
+      if (j < age) {
+        const int place = first + j - (first + j < task_.ring_rows ? 0 : task_.ring_rows);
+        group.k[j] = Load<N>(ring.k + place * ring.stride);
+        group.v[j] = Load<N>(ring.v + place * ring.stride);
+      }
+    }
+    return group;
+  }
+
+  // Sums the groups `first`, `first` + stride, ... of the last `tokens` tokens.
+  __device__ Sums<N> RingSums(int tokens, int first, int stride) const {
+    Sums<N> sums;
+    for (int age = tokens - first * kGroup; age > 0; age -= stride * kGroup) {
+      Group<N> group = LoadGroup(age);
+      const float* const biases = Bias(age);
+      float w[kGroup];
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) w[j] = j < age ? biases[j] : 0.0F;
+      const Channels<N> old_key = TakeKeys(group, sums.key);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        AddChannel(group, i, w, old_key[i], sums.num[i], sums.den[i], sums.bias[i]);
+      }
     }
     return sums;
   }
@@ -284,6 +313,9 @@ class StepThread {
     Channels<N> max;
   };
 
+  __device__ int64_t BiasRow(int64_t t) const {
+    return t < task_.bias_rows ? t : task_.bias_rows - 1;
+  }
   __device__ Ring<RingT> ring_view() const {
     return {reinterpret_cast<RingT*>(slot_ + task_.k_ring) + channel_,
             reinterpret_cast<RingT*>(slot_ + task_.v_ring) + channel_, task_.ring_rows, task_.hid};
@@ -354,7 +386,7 @@ struct StepParts {
 };
 
 template <typename RingT, int N>
-__global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 1) AftStepKernel(const StepTask task) {
+__global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2) AftStepKernel(const StepTask task) {
   using Thread = StepThread<RingT, N>;
   const int64_t row = blockIdx.y;
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
@@ -394,6 +426,6 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 1) AftStepKernel(con
   }
 }
 
-}  // namespace aft::kernels::cuda
+}  // namespace aft::kernels::cuda::aft_step
 
 #endif  // AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_
