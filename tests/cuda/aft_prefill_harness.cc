@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "gtest/gtest.h"
@@ -128,9 +128,15 @@ std::string Layer::Name() const {
 }
 
 Runner::Runner(TestRandom& random, const Layer& layer, int64_t slots, Storage storage)
+    : Runner(
+          layer, slots, storage,
+          random.Normals(std::max<int64_t>(layer.bias_rows * layer.columns(), 1), layer.spread)) {}
+
+Runner::Runner(const Layer& layer, int64_t slots, Storage storage, std::vector<float> table)
     : layer_(layer),
+      slots_(slots),
       storage_(storage),
-      table_(random.Normals(std::max<int64_t>(layer.bias_rows * layer.columns(), 1), layer.spread)),
+      table_(std::move(table)),
       cpu_bias_(layer.window == 0
                     ? kernels::AftBias()
                     : kernels::AftBias(table_.data(), layer.bias_rows, layer.window, layer.causal)),

@@ -46,6 +46,8 @@ struct Chunk {
 class Runner {
  public:
   Runner(TestRandom& random, const Layer& layer, int64_t slots = 1, Storage storage = {});
+  // The same layer with its biases, and fresh states.
+  Runner Copy() const { return {layer_, slots_, storage_, table_}; }
 
   // [tokens, 3 * hid], keys of the named set, rounded to the storage.
   std::vector<float> Input(TestRandom& random, const std::string& keys, int64_t tokens) const;
@@ -73,13 +75,17 @@ class Runner {
   std::vector<float> State(int32_t slot) const;
   std::vector<float> states() const { return states_.Get(); }
   void CopyStatesToCpu() { cpu_states_ = states_.Get(); }
+  void CopyStatesFromCpu() { states_.Set(cpu_states_); }
 
  private:
+  Runner(const Layer& layer, int64_t slots, Storage storage, std::vector<float> table);
+
   kernels::AftParams params() const {
     return {layer_.hid, &cpu_bias_, layer_.prefix_block, layer_.ring};
   }
 
   const Layer layer_;
+  const int64_t slots_;
   const Storage storage_;
   const std::vector<float> table_;  // [bias_rows, columns], earliest key first
   const kernels::AftBias cpu_bias_;

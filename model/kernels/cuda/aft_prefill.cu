@@ -64,7 +64,8 @@ template <typename In, bool kVector, int kPrefixes, bool kWalks>
 cudaError_t Tiles(const AftArgs& args, int64_t blocks, Stream stream) {
   const AftWarps warps(args.model.hid);
   SharedLayout shared;
-  const AftTileShared counts(shared);
+  const AftTileShared counts(shared,
+                             kPrefixes * kAftWarpChannels * static_cast<int>(warps.threads) / 32);
   return Launch(AftTileKernel<In, kVector, kPrefixes, true, kWalks>,
                 dim3(static_cast<unsigned>(blocks), warps.blocks), dim3(warps.threads),
                 shared.bytes(), stream, args);

@@ -132,42 +132,31 @@ __device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, cons
 template <typename In>
 class AftTokens {
  public:
-  __device__ AftTokens(const AftArgs& args, const AftRow& row)
-      : first_(static_cast<const In*>(args.qkv) + row.token * args.qkv_stride),
-        stride_(args.qkv_stride),
-        hid_(args.model.hid),
-        begin_(row.begin),
-        mask_(args.rows.mask == nullptr ? nullptr : args.rows.mask + row.token),
-        ring_rows_(static_cast<int>(args.model.window) - 1),
-        ring_bf16_(args.model.ring == AftRing::kBf16),
-        rounds_(sizeof(In) == 4 && ring_bf16_ && ring_rows_ > 0) {
-    if (args.state.base == nullptr) return;
-    const float* slot = args.state.base + row.slot * args.state.slot_stride;
-    k_ring_ = slot + args.k_ring;
-    v_ring_ = slot + args.v_ring;
-  }
+  __device__ AftTokens(const AftArgs& args, const AftRow& row) : args_(args), row_(row) {}
 
   // A token of the chunk. One that is not `valid` has the key -inf and the value 0: it weighs
   // nothing. `count` channels exist from `channel` on.
   template <int N, bool kVector>
   __device__ void Get(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
                       Channels<N>& v) const {
+    const float* mask = args_.rows.mask;
     float add = 0.0F;
-    if (mask_ != nullptr && valid) {
-      add = mask_[j - begin_];
+    if (mask != nullptr && valid) {
+      add = mask[row_.token + j - row_.begin];
       valid = add > kMaskedBelow;
     }
     k = Fill<N>(-INFINITY);
     v = Fill<N>(0.0F);
     if (!valid) return;
-    const In* key = first_ + (j - begin_) * stride_ + hid_ + channel;
+    const In* key = Token(j) + args_.model.hid + channel;
     k = LoadExisting<N, kVector>(key, count);
-    v = LoadExisting<N, kVector>(key + hid_, count);
-    if (mask_ != nullptr) {
+    v = LoadExisting<N, kVector>(key + args_.model.hid, count);
+    if (mask != nullptr) {
 #pragma unroll
       for (int i = 0; i < N; ++i) k[i] += add;
     }
-    if (rounds_) {
+    if constexpr (sizeof(In) == 4) {
+      if (args_.model.ring != AftRing::kBf16 || args_.model.window <= 1) return;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         k[i] = RoundTo<Bf16>(k[i]);
@@ -180,38 +169,36 @@ class AftTokens {
   template <int N, bool kVector>
   __device__ void GetAny(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
                          Channels<N>& v) const {
-    if (!valid || j >= begin_) {
+    if (!valid || j >= row_.begin) {
       Get<N, kVector>(j, valid, channel, count, k, v);
       return;
     }
-    const int64_t at = j % ring_rows_ * hid_ + channel;
-    if (ring_bf16_) {
-      k = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(k_ring_) + at, count);
-      v = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(v_ring_) + at, count);
+    const float* slot = args_.state.base + row_.slot * args_.state.slot_stride;
+    const int64_t at = j % (args_.model.window - 1) * args_.model.hid + channel;
+    if (args_.model.ring == AftRing::kBf16) {
+      k = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.k_ring) + at, count);
+      v = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.v_ring) + at, count);
     } else {
-      k = LoadExisting<N, kVector>(k_ring_ + at, count);
-      v = LoadExisting<N, kVector>(v_ring_ + at, count);
+      k = LoadExisting<N, kVector>(slot + args_.k_ring + at, count);
+      v = LoadExisting<N, kVector>(slot + args_.v_ring + at, count);
     }
   }
 
   template <int N, bool kVector>
   __device__ Channels<N> Query(int t, int64_t channel, int64_t count) const {
-    return LoadExisting<N, kVector>(first_ + (t - begin_) * stride_ + channel, count);
+    return LoadExisting<N, kVector>(Token(t) + channel, count);
   }
 
-  __device__ int begin() const { return begin_; }
+  __device__ int begin() const { return row_.begin; }
 
  private:
-  const In* first_;  // query of the row's first token
-  int64_t stride_;
-  int64_t hid_;
-  int begin_;
-  const float* mask_;
-  const float* k_ring_ = nullptr;
-  const float* v_ring_ = nullptr;
-  int ring_rows_;
-  bool ring_bf16_;
-  bool rounds_;
+  // Its query.
+  __device__ const In* Token(int j) const {
+    return static_cast<const In*>(args_.qkv) + (row_.token + j - row_.begin) * args_.qkv_stride;
+  }
+
+  const AftArgs& args_;
+  const AftRow& row_;
 };
 
 // ---- Prefix sums in memory: a slot's state or a triple of the workspace

@@ -11,18 +11,23 @@ namespace aft::kernels::cuda {
 
 inline constexpr int kAftWarpChannels = 16;
 
+// The warp's first channel; blockIdx.y: kAftWarpChannels channels a warp.
+__device__ inline int AftWarpChannel() {
+  return static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32) * kAftWarpChannels;
+}
+
 // A warp's share of the channels: two neighbours a lane, the same for lanes with equal lane / 4.
 struct AftLane {
-  __device__ AftLane(int64_t hid, int64_t first_channel)
+  __device__ AftLane(int64_t hid, int first_channel)
       : g(static_cast<int>(threadIdx.x) % 32 / 4),
         t(static_cast<int>(threadIdx.x) % 4),
         channel(first_channel + 2 * g),
-        count(hid - channel) {}
+        count(static_cast<int>(hid) - channel) {}
 
   int g;
   int t;
-  int64_t channel;
-  int64_t count;  // channels that exist from `channel` on
+  int channel;
+  int count;  // channels that exist from `channel` on
 };
 
 // Tokens [from, to) of one prefix, and whether they are all that it holds afterwards: a block's
@@ -101,8 +106,7 @@ __global__ void __launch_bounds__(256) AftSumsKernel(AftArgs args) {
   const AftRow row(args, AftRowOfTile(args, blockIdx.x));
   const int index = row.FirstIndex() + static_cast<int>(blockIdx.x - row.first_tile);
   const int64_t hid = args.model.hid;
-  const int64_t warp = static_cast<int64_t>(blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32;
-  const AftLane lane(hid, warp * kAftWarpChannels);
+  const AftLane lane(hid, AftWarpChannel());
   if (row.slot < 0 || row.empty() || index >= row.EndIndex()) return;
   const AftTokens<In> tokens(args, row);
   const int parts = args.model.causal ? args.triples : 1;

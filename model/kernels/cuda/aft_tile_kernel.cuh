@@ -34,43 +34,36 @@ class AftTile {
   static constexpr int kRowTiles = kAftTokens / 16;
   static constexpr int kEach = kAftColumns / 4;  // columns of a lane
 
+  // `before`: the prefixes of the warp's channels, kAftWarpChannels each; shared memory.
   __device__ AftTile(const AftArgs& args, const AftRow& row, const AftWindow<kPrefixes, kCausal>& w,
-                     const AftLane& lane)
-      : args_(args), row_(row), w_(w), lane_(lane), tokens_(args, row) {}
+                     const AftLane& lane, const Prefix* before)
+      : args_(args), row_(row), w_(w), lane_(lane), before_(before), tokens_(args, row) {}
 
-  // The sums begin as the prefix; `lifts` as AftWindow::Lifts, or null.
-  __device__ void Start(const Prefix (&before)[kPrefixes][2], const float* lifts) {
+  // The sums begin as the prefix. Wide: `lifts` as AftWindow::Lifts.
+  __device__ void Start(const float* lifts) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      anchor_[c] = kEmptyMax;
+      anchor_[c] = StartAnchor(2 * lane_.g + c);
 #pragma unroll
-      for (int p = 0; p < kPrefixes; ++p) anchor_[c] = fmaxf(anchor_[c], before[p][c].max);
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) num_[m][c][i] = den_[m][c][i] = 0.0F;
+      }
     }
-#pragma unroll
+#pragma unroll 1
     for (int p = 0; p < kPrefixes; ++p) {
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const float e = Exp(before[p][c].max - anchor_[c]);
+      for (int o = 0; o < 4; ++o) {
+        const int channel = 4 * lane_.t + o;
+        const Prefix before = before_[p * kAftWarpChannels + channel];
+        const float e = Exp(before.max - StartAnchor(channel));
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int from = (2 * lane_.t + i) * 4;
-          const float num = __shfl_sync(0xFFFFFFFFU, e * before[p][c].num, from);
-          const float den = __shfl_sync(0xFFFFFFFFU, e * before[p][c].den, from);
-#pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const int r = 16 * m + 8 * half + lane_.g;
-              const bool sees = w_.SeesPrefix(w_.first + r, p);
-              const float weight = lifts == nullptr ? 1.0F : Exp(-lifts[r]);
-              const float n = sees ? weight * num : 0.0F;
-              const float d = sees ? weight * den : 0.0F;
-              float& num_sum = num_[m][c][2 * half + i];
-              float& den_sum = den_[m][c][2 * half + i];
-              num_sum = p == 0 ? n : num_sum + n;
-              den_sum = p == 0 ? d : den_sum + d;
-            }
-          }
+        for (int i = 0; i < 2 * kRowTiles; ++i) {
+          const int r = 8 * i + lane_.g;
+          const float weight = w_.model.wide ? e * Exp(-lifts[r]) : e;
+          if (!w_.SeesPrefix(w_.first + r, p)) continue;
+          num_[i / 2][o % 2][i % 2 * 2 + o / 2] += weight * before.num;
+          den_[i / 2][o % 2][i % 2 * 2 + o / 2] += weight * before.den;
         }
       }
     }
@@ -135,7 +128,7 @@ class AftTile {
   }
 
   // Divides, gates and stores; the channels for which that is not good enough, again by Exact.
-  __device__ void Finish(const Prefix (&before)[kPrefixes][2]) const {
+  __device__ void Finish() const {
     const int64_t first = lane_.channel - 2 * lane_.g;
     const int64_t channel = first + 4 * lane_.t;
     const int64_t count = args_.model.hid - channel;
@@ -166,7 +159,7 @@ class AftTile {
     for (int bit = 1; bit < 32; bit *= 2) {
       channels |= __shfl_xor_sync(0xFFFFFFFFU, channels, bit);
     }
-    Exact(before, first, channels);
+    Exact(first, channels);
   }
 
  private:
@@ -175,6 +168,15 @@ class AftTile {
   static constexpr float kLargest = 3e38F;
   // e is at most exp(kSlack); keys that rise by less leave the sums alone.
   static constexpr float kSlack = 16.0F;
+
+  __device__ float StartAnchor(int channel) const {
+    float anchor = kEmptyMax;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (w_.HoldsPrefix(p)) anchor = fmaxf(anchor, before_[p * kAftWarpChannels + channel].max);
+    }
+    return anchor;
+  }
 
   __device__ void RaiseAnchor() {
     float largest[2];
@@ -230,28 +232,19 @@ class AftTile {
   }
 
   // The bits of `channels`, from channel `first` on; a lane for each token.
-  __device__ void Exact(const Prefix (&before)[kPrefixes][2], int64_t first,
-                        unsigned channels) const {
+  __device__ void Exact(int64_t first, unsigned channels) const {
     __syncwarp();
     while (channels != 0) {
       const int c = __ffs(static_cast<int>(channels)) - 1;
       channels &= channels - 1;
-      Prefix prefix[kPrefixes];
-#pragma unroll
-      for (int p = 0; p < kPrefixes; ++p) {
-        const Prefix& mine = c % 2 == 0 ? before[p][0] : before[p][1];
-        prefix[p].num = __shfl_sync(0xFFFFFFFFU, mine.num, c / 2 * 4);
-        prefix[p].den = __shfl_sync(0xFFFFFFFFU, mine.den, c / 2 * 4);
-        prefix[p].max = __shfl_sync(0xFFFFFFFFU, mine.max, c / 2 * 4);
-      }
       for (int r = static_cast<int>(threadIdx.x) % 32; r < kAftTokens; r += 32) {
-        if (w_.HasRow(w_.first + r)) ExactRow(prefix, w_.first + r, first + c);
+        if (w_.HasRow(w_.first + r)) ExactRow(before_ + c, w_.first + r, first + c);
       }
     }
   }
 
   // Exponents (K - M) + w, the difference first, relative to their largest.
-  __device__ void ExactRow(const Prefix (&prefix)[kPrefixes], int t, int64_t channel) const {
+  __device__ void ExactRow(const Prefix* before, int t, int64_t channel) const {
     const int from = max(w_.column_from, w_.Oldest(t));
     const int to = kCausal ? t + 1 : w_.column_to;
     Channels<1> k;
@@ -260,8 +253,9 @@ class AftTile {
     bool sees = false;
 #pragma unroll
     for (int p = 0; p < kPrefixes; ++p) {
-      if (!w_.SeesPrefix(t, p) || prefix[p].den == 0.0F) continue;
-      max_key = fmaxf(max_key, prefix[p].max);
+      const Prefix& prefix = before[p * kAftWarpChannels];
+      if (!w_.SeesPrefix(t, p) || prefix.den == 0.0F) continue;
+      max_key = fmaxf(max_key, prefix.max);
       sees = true;
     }
     for (int j = from; j < to; ++j) {
@@ -272,7 +266,8 @@ class AftTile {
     float largest = -INFINITY;
 #pragma unroll
     for (int p = 0; p < kPrefixes; ++p) {
-      if (w_.SeesPrefix(t, p)) largest = fmaxf(largest, prefix[p].max - max_key);
+      if (!w_.SeesPrefix(t, p)) continue;
+      largest = fmaxf(largest, before[p * kAftWarpChannels].max - max_key);
     }
     for (int j = from; j < to; ++j) {
       tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
@@ -283,9 +278,10 @@ class AftTile {
 #pragma unroll
     for (int p = 0; p < kPrefixes; ++p) {
       if (!w_.SeesPrefix(t, p)) continue;
-      const float e = Exp(prefix[p].max - max_key - largest);
-      num += e * prefix[p].num;
-      den += e * prefix[p].den;
+      const Prefix& prefix = before[p * kAftWarpChannels];
+      const float e = Exp(prefix.max - max_key - largest);
+      num += e * prefix.num;
+      den += e * prefix.den;
     }
     for (int j = from; j < to; ++j) {
       tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
@@ -303,6 +299,7 @@ class AftTile {
   const AftRow& row_;
   const AftWindow<kPrefixes, kCausal>& w_;
   const AftLane& lane_;
+  const Prefix* before_;
   const AftTokens<In> tokens_;
   Channels<2> k_[kEach];
   Channels<2> v_[kEach];
@@ -330,13 +327,13 @@ template <typename In, bool kVector, int kPrefixes, bool kCausal, bool kWalks>
 __global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
   static_assert(!kWalks || (kCausal && kPrefixes == 1));
   SharedLayout layout(DynamicShared());
-  const AftTileShared shared(layout);
+  const AftTileShared shared(layout,
+                             kPrefixes * kAftWarpChannels * static_cast<int>(blockDim.x) / 32);
   // The last tiles first: the pass that summed up tiles has left their keys and values in L2.
   const int64_t tile = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   const AftRow row(args, kWalks ? blockIdx.x : AftRowOfTile(args, tile));
-  const int64_t warp = static_cast<int64_t>(blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32;
-  const AftLane lane(args.model.hid, warp * kAftWarpChannels);
-  const bool active = warp * kAftWarpChannels < args.model.hid;
+  const AftLane lane(args.model.hid, AftWarpChannel());
+  const bool active = AftWarpChannel() < args.model.hid;
   int index = row.FirstIndex();
   int end = row.EndIndex();
   if constexpr (!kWalks) {
@@ -350,47 +347,50 @@ __global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
     return;
   }
 
-  Prefix before[kPrefixes][2];
+  // The warp's prefixes: lanes with t = 0 write them, all read them.
+  Prefix* const before =
+      shared.before + threadIdx.x / 32 * static_cast<unsigned>(kPrefixes * kAftWarpChannels);
 #pragma unroll
   for (int p = 0; p < kPrefixes; ++p) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      before[p][c] = {};
-      if (c >= lane.count) continue;
-      before[p][c] = kWalks ? AftStart(args, row, p, lane.channel + c)
-                            : LoadPrefix(AftSums(args, tile, p, lane.channel + c), args.model.hid);
+      if (lane.t != 0) continue;
+      Prefix sums;
+      if (c < lane.count) {
+        sums = kWalks ? AftStart(args, row, p, lane.channel + c)
+                      : LoadPrefix(AftSums(args, tile, p, lane.channel + c), args.model.hid);
+      }
+      before[p * kAftWarpChannels + 2 * lane.g + c] = sums;
     }
   }
+  __syncwarp();
   float* weights = shared.weights;
   for (; index < end; ++index) {
     const AftWindow<kPrefixes, kCausal> window(args, row, index);
-#pragma unroll
-    for (int p = 0; p < kPrefixes; ++p) {
-      if (!window.HoldsPrefix(p)) before[p][0] = before[p][1] = {};
-    }
-    const float* lifts = nullptr;
-    if (args.model.wide) {
-      window.Lifts(shared.lifts);
-      lifts = shared.lifts;
-    }
-    AftTile<In, kVector, kPrefixes, kCausal> sums(args, row, window, lane);
-    sums.Start(before, lifts);
+    if (args.model.wide) window.Lifts(shared.lifts);
+    AftTile<In, kVector, kPrefixes, kCausal> sums(args, row, window, lane, before);
+    sums.Start(shared.lifts);
     for (int column = window.column_from / kAftColumns * kAftColumns; column < window.column_to;
          column += kAftColumns) {
       sums.Fetch(column);
-      window.Weights(column, lifts, weights);
+      window.Weights(column, shared.lifts, weights);
       __syncthreads();
       if (active) sums.Add(column, weights);
       // The other buffer: no warp reads it any more once all have come to the next barrier.
       weights = weights == shared.weights ? shared.weights + kAftWeights : shared.weights;
     }
-    if (active) sums.Finish(before);
+    if (active) sums.Finish();
     if constexpr (kWalks) {
       const AftPart leaving = AftLeaving(args, row, index, 0);
       Prefix own[2];
       AftRangeSums<In, kVector>(AftTokens<In>(args, row), leaving.from, leaving.to, lane, own);
+      __syncwarp();
 #pragma unroll
-      for (int c = 0; c < 2; ++c) before[0][c] = Combine(before[0][c], own[c]);
+      for (int c = 0; c < 2; ++c) {
+        Prefix& sums_before = before[2 * lane.g + c];
+        if (lane.t == 0) sums_before = Combine(sums_before, own[c]);
+      }
+      __syncwarp();
     }
   }
   if constexpr (kWalks) {
@@ -398,7 +398,8 @@ __global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       if (c < lane.count) {
-        StorePrefix(before[0][c], AftState(args, row, 0, lane.channel + c), args.model.hid);
+        StorePrefix(before[2 * lane.g + c], AftState(args, row, 0, lane.channel + c),
+                    args.model.hid);
       }
     }
   }

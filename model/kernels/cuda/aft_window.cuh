@@ -7,15 +7,18 @@
 
 namespace aft::kernels::cuda {
 
-inline constexpr int kAftColumns = 32;  // of E at a time
+inline constexpr int kAftColumns = 16;  // of E at a time
 inline constexpr int kAftWeights = kAftTokens * kAftColumns;
 
 struct AftTileShared {
-  __host__ __device__ explicit AftTileShared(SharedLayout& shared)
-      : weights(shared.Take<float>(2 * kAftWeights)), lifts(shared.Take<float>(kAftTokens)) {}
+  __host__ __device__ AftTileShared(SharedLayout& shared, int prefixes)
+      : weights(shared.Take<float>(2 * kAftWeights)),
+        lifts(shared.Take<float>(kAftTokens)),
+        before(shared.Take<Prefix>(prefixes)) {}
 
   float* weights;  // two buffers
   float* lifts;
+  Prefix* before;
 };
 
 // Which tokens the tokens of one tile see, and with what bias. A tile's columns are the tokens that
@@ -27,24 +30,19 @@ struct AftWindow {
       : first(index * kAftTokens),
         row_from(max(row.begin, first)),
         row_to(min(row.end, first + kAftTokens)),
-        window(static_cast<int>(args.model.window)),
-        block(static_cast<int>(args.model.prefix_block)),
-        bias(args.model.bias),
-        last_bias(static_cast<int>(args.model.bias_rows) - 1),
-        columns(kCausal ? window : 2 * window - 1) {
+        model(args.model) {
     if constexpr (kCausal) {
-      column_from = max(row_from - max(window - 1, 0), 0);
+      column_from = max(row_from - max(window() - 1, 0), 0);
       column_to = row_to;
       if constexpr (kPrefixes == 2) {
-        const int own = row_from / block;
-#pragma unroll
-        for (int p = 0; p < 2; ++p) {
-          const int held = own % 2 == p ? own : own - 1;
-          since[p] = held >= 0 && column_from > held * block ? held * block : -1;
-        }
+        const int own = row_from / Block();
+        const int since_own = Since(own);
+        const int since_other = Since(own - 1);
+        since_even = own % 2 == 0 ? since_own : since_other;
+        since_odd = own % 2 == 0 ? since_other : since_own;
       }
     } else {
-      const int reach = AftReach(window);
+      const int reach = AftReach(window());
       column_from = max(first - reach, 0);
       column_to = min(first + kAftTokens + reach, row.end);
     }
@@ -69,22 +67,26 @@ struct AftWindow {
 
   // The first position that t sees.
   __device__ int Oldest(int t) const {
-    return kCausal && kPrefixes == 2 ? max((t / block - 1) * block, 0) : 0;
+    return kCausal && kPrefixes == 2 ? max((t / Block() - 1) * Block(), 0) : 0;
   }
   // Whether the prefix is that of a block that some token of the tile sees.
-  __device__ bool HoldsPrefix(int p) const { return !(kCausal && kPrefixes == 2) || since[p] >= 0; }
+  __device__ bool HoldsPrefix(int p) const {
+    return !(kCausal && kPrefixes == 2) || (p == 0 ? since_even : since_odd) >= 0;
+  }
   __device__ bool SeesPrefix(int t, int p) const {
-    return !(kCausal && kPrefixes == 2) || since[p] >= Oldest(t);
+    return !(kCausal && kPrefixes == 2) || (p == 0 ? since_even : since_odd) >= Oldest(t);
   }
 
   __device__ float Bias(int t, int j) const {
     const int ago = t - j;
-    if (ago >= window || (!kCausal && -ago >= window)) return 0.0F;
-    return bias[static_cast<int64_t>(min(t, last_bias)) * columns + window - 1 - ago];
+    if (ago >= window() || (!kCausal && -ago >= window())) return 0.0F;
+    const int columns = kCausal ? window() : 2 * window() - 1;
+    const int row = min(t, static_cast<int>(model.bias_rows) - 1);
+    return model.bias[static_cast<int64_t>(row) * columns + window() - 1 - ago];
   }
 
   // E of columns [column, column + kAftColumns) in the order of MmaTf32's operands: row tile m,
-  // step of 8 columns, lane, register. Times exp(-lift) of its row. All threads of the block.
+  // step of 8 columns, lane, register. Wide: times exp(-lift) of its row. All threads of the block.
   __device__ void Weights(int column, const float* lifts, float* to) const {
     for (int i = static_cast<int>(threadIdx.x); i < kAftWeights / 4;
          i += static_cast<int>(blockDim.x)) {
@@ -93,8 +95,8 @@ struct AftWindow {
       if (!Meets(m, column + 8 * step)) continue;
       const int r = 16 * m + i % 32 / 4;
       const int j = column + 8 * step + i % 4;
-      const float low = lifts == nullptr ? 0.0F : lifts[r];
-      const float high = lifts == nullptr ? 0.0F : lifts[r + 8];
+      const float low = model.wide ? lifts[r] : 0.0F;
+      const float high = model.wide ? lifts[r + 8] : 0.0F;
       reinterpret_cast<float4*>(to)[i] =
           make_float4(Weight(first + r, j, low), Weight(first + r + 8, j, high),
                       Weight(first + r, j + 4, low), Weight(first + r + 8, j + 4, high));
@@ -126,19 +128,23 @@ struct AftWindow {
   int row_to;
   int column_from;
   int column_to;
-  int since[2] = {0, 0};  // first position in the prefix; -1: nothing that is seen
+  // First position in the prefix of even and odd blocks; -1: nothing in it is seen.
+  int since_even = 0;
+  int since_odd = 0;
+  const AftModel& model;
 
  private:
+  // The first position of a block of which the prefix has tokens.
+  __device__ int Since(int b) const {
+    return b >= 0 && column_from > b * Block() ? b * Block() : -1;
+  }
+  __device__ int window() const { return static_cast<int>(model.window); }
+  __device__ int Block() const { return static_cast<int>(model.prefix_block); }
+
   __device__ float Weight(int t, int j, float lift) const {
     const bool sees = HasColumn(j) && (!kCausal || (j <= t && j >= Oldest(t)));
     return sees ? Exp(Bias(t, j) - lift) : 0.0F;
   }
-
-  int window;
-  int block;
-  const float* bias;
-  int last_bias;
-  int columns;
 };
 
 }  // namespace aft::kernels::cuda
