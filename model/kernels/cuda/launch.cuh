@@ -27,7 +27,11 @@ class SharedLayout {
   // `count` elements at 16-byte alignment.
   template <typename T>
   __host__ __device__ T* Take(int64_t count) {
+#ifdef __CUDA_ARCH__  // no choice of pointers: ptxas must see that this is shared memory (LDS, STS)
+    T* const taken = reinterpret_cast<T*>(memory_ + bytes_);
+#else
     T* const taken = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
+#endif
     bytes_ += (static_cast<size_t>(count) * sizeof(T) + 15) / 16 * 16;
 #ifdef AFT_CUDA_ON_CPU
     if (memory_ != nullptr) cuda_on_cpu::PoisonShared(memory_ + bytes_, kGap);
