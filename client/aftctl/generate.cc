@@ -22,6 +22,10 @@ struct GenerateFlags {
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token;
@@ -38,6 +42,10 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, std::string text) {
   if (flags.temperature) sampling.set_temperature(*flags.temperature);
   if (flags.top_k) sampling.set_top_k(*flags.top_k);
   if (flags.top_p) sampling.set_top_p(*flags.top_p);
+  if (flags.min_p) sampling.set_min_p(*flags.min_p);
+  if (flags.repetition_penalty) sampling.set_repetition_penalty(*flags.repetition_penalty);
+  if (flags.presence_penalty) sampling.set_presence_penalty(*flags.presence_penalty);
+  if (flags.frequency_penalty) sampling.set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling.set_seed(*flags.seed);
   v1::StopOptions& stop = *request.mutable_stop();
   if (flags.max_tokens) stop.set_max_tokens(*flags.max_tokens);
@@ -94,6 +102,14 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
                  "Sample from the K likeliest tokens; 0: from all (default)");
   app.add_option("--top-p", flags.top_p,
                  "Sample from the likeliest tokens with this total probability; default 1");
+  app.add_option("--min-p", flags.min_p,
+                 "Sample from the tokens at least P times as likely as the likeliest; default 0");
+  app.add_option("--repetition-penalty", flags.repetition_penalty,
+                 "Divides the logits of tokens that the text holds already; default 1");
+  app.add_option("--presence-penalty", flags.presence_penalty,
+                 "Taken from the logits of tokens that were generated already; default 0");
+  app.add_option("--frequency-penalty", flags.frequency_penalty,
+                 "Taken from them each time that they were generated; default 0");
   app.add_option("--seed", flags.seed, "Same seed, same text; default: the server draws one")
       ->check(CheckSeed);
   // allow_extra_args(false): one value per --stop, so that nothing after it is swallowed.

@@ -14,9 +14,44 @@ namespace aft::server {
 namespace {
 
 constexpr float kMaxTemperature = 100.0F;
+constexpr float kMaxRepetitionPenalty = 10.0F;
+constexpr float kMaxCountPenalty = 2.0F;
 constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 64;
+
+// Written so that NaN fails.
+absl::Status DecodeMinPAndPenalties(const v1::SamplingOptions& message, SamplingParams* params) {
+  if (message.has_min_p()) {
+    if (!(message.min_p() >= 0.0F && message.min_p() <= 1.0F)) {
+      return Bad("sampling.min_p", absl::StrCat("must be in [0, 1], got ", message.min_p()));
+    }
+    params->min_p = message.min_p();
+  }
+  if (message.has_repetition_penalty()) {
+    const float penalty = message.repetition_penalty();
+    if (!(penalty > 0.0F && penalty <= kMaxRepetitionPenalty)) {
+      return Bad("sampling.repetition_penalty", absl::StrCat("must be in (0, 10], got ", penalty));
+    }
+    params->repetition_penalty = penalty;
+  }
+  const auto decode = [](absl::string_view path, float penalty, float* param) {
+    if (!(penalty >= -kMaxCountPenalty && penalty <= kMaxCountPenalty)) {
+      return Bad(path, absl::StrCat("must be in [-2, 2], got ", penalty));
+    }
+    *param = penalty;
+    return absl::OkStatus();
+  };
+  if (message.has_presence_penalty()) {
+    AFT_RETURN_IF_ERROR(
+        decode("sampling.presence_penalty", message.presence_penalty(), &params->presence_penalty));
+  }
+  if (message.has_frequency_penalty()) {
+    AFT_RETURN_IF_ERROR(decode("sampling.frequency_penalty", message.frequency_penalty(),
+                               &params->frequency_penalty));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message,
                                               uint64_t drawn_seed) {
@@ -35,6 +70,7 @@ absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message
     }
     params.top_p = message.top_p();
   }
+  AFT_RETURN_IF_ERROR(DecodeMinPAndPenalties(message, &params));
   // More than the vocabulary keeps all, so clamping changes nothing.
   params.top_k = static_cast<int32_t>(
       std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));

@@ -9,8 +9,6 @@
 namespace aft::server {
 namespace {
 
-constexpr uint32_t kMaxTopLogprobs = 20;
-
 absl::Status CheckBytes(absl::string_view path, absl::string_view text,
                         const LimitsConfig& limits) {
   if (text.empty()) return Bad(path, "must not be empty");
@@ -78,7 +76,7 @@ absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t 
 
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset) {
   if (!message.has_top_logprobs()) return unset;
-  if (message.top_logprobs() > kMaxTopLogprobs) {
+  if (message.top_logprobs() > static_cast<uint32_t>(kMaxTopLogprobs)) {
     return Bad("output.top_logprobs",
                absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], got ", message.top_logprobs()));
   }

@@ -79,6 +79,14 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
                           "3",
                           "--top-p",
                           "0.25",
+                          "--min-p",
+                          "0.125",
+                          "--repetition-penalty",
+                          "1.25",
+                          "--presence-penalty",
+                          "-0.5",
+                          "--frequency-penalty",
+                          "0.75",
                           "--seed",
                           "18446744073709551615",
                           "--stop",
@@ -106,6 +114,10 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
   EXPECT_FLOAT_EQ(request.sampling().temperature(), 0.5f);
   EXPECT_EQ(request.sampling().top_k(), 3u);
   EXPECT_FLOAT_EQ(request.sampling().top_p(), 0.25f);
+  EXPECT_FLOAT_EQ(request.sampling().min_p(), 0.125f);
+  EXPECT_FLOAT_EQ(request.sampling().repetition_penalty(), 1.25f);
+  EXPECT_FLOAT_EQ(request.sampling().presence_penalty(), -0.5f);
+  EXPECT_FLOAT_EQ(request.sampling().frequency_penalty(), 0.75f);
   EXPECT_EQ(request.sampling().seed(), 18446744073709551615u);
   EXPECT_THAT(request.stop().strings(), ElementsAre("\n\n", "[END]"));
   EXPECT_THAT(request.stop().token_ids(), ElementsAre(10, 13));
@@ -121,7 +133,10 @@ TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
   const v1::GenerateRequest request = server_.last_request();
   EXPECT_FALSE(request.sampling().has_temperature() || request.sampling().has_top_k() ||
                request.sampling().has_top_p() || request.sampling().has_seed() ||
-               request.stop().has_max_tokens() || request.output().has_top_logprobs());
+               request.sampling().has_min_p() || request.sampling().has_repetition_penalty() ||
+               request.sampling().has_presence_penalty() ||
+               request.sampling().has_frequency_penalty() || request.stop().has_max_tokens() ||
+               request.output().has_top_logprobs());
 }
 
 TEST_F(AftctlTest, GenerateReadsThePromptFromStandardInputAsItIs) {

@@ -35,6 +35,10 @@ TEST(GenerateCodecTest, UnsetFieldsTakeTheDocumentedDefaults) {
   EXPECT_EQ(request->sampling.temperature, 1.0F);
   EXPECT_EQ(request->sampling.top_k, 0);
   EXPECT_EQ(request->sampling.top_p, 1.0F);
+  EXPECT_EQ(request->sampling.min_p, 0.0F);
+  EXPECT_EQ(request->sampling.repetition_penalty, 1.0F);
+  EXPECT_EQ(request->sampling.presence_penalty, 0.0F);
+  EXPECT_EQ(request->sampling.frequency_penalty, 0.0F);
   EXPECT_EQ(request->sampling.seed, 99);
   EXPECT_EQ(request->sampling.top_logprobs, -1);
   EXPECT_EQ(request->stop.max_tokens, 256);
@@ -61,6 +65,10 @@ TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
   message.mutable_sampling()->set_temperature(100);
   message.mutable_sampling()->set_top_k(std::numeric_limits<uint32_t>::max());
   message.mutable_sampling()->set_top_p(1);
+  message.mutable_sampling()->set_min_p(1);
+  message.mutable_sampling()->set_repetition_penalty(10);
+  message.mutable_sampling()->set_presence_penalty(-2);
+  message.mutable_sampling()->set_frequency_penalty(2);
   message.mutable_sampling()->set_seed(std::numeric_limits<uint64_t>::max());
   message.mutable_stop()->set_max_tokens(1'048'576);
   for (int i = 0; i < 16; ++i) message.mutable_stop()->add_strings(std::string(256, 'x'));
@@ -73,6 +81,10 @@ TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
   EXPECT_THAT(request->prompt, ElementsAre(0, 256));
   EXPECT_EQ(request->sampling.temperature, 100.0F);
   EXPECT_EQ(request->sampling.top_k, std::numeric_limits<int32_t>::max());
+  EXPECT_EQ(request->sampling.min_p, 1.0F);
+  EXPECT_EQ(request->sampling.repetition_penalty, 10.0F);
+  EXPECT_EQ(request->sampling.presence_penalty, -2.0F);
+  EXPECT_EQ(request->sampling.frequency_penalty, 2.0F);
   EXPECT_EQ(request->sampling.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(request->sampling.top_logprobs, 20);
   EXPECT_EQ(request->stop.max_tokens, 1'048'576);
