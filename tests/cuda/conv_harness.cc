@@ -188,9 +188,9 @@ std::vector<double> Reference(const Layer& layer, const std::vector<float>& pack
 }
 
 void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference, Number type,
-                 const std::string& what) {
+                 const std::string& what, double slack) {
   ASSERT_EQ(y.size(), reference.size()) << what;
-  const double tolerance = type == kF32 ? 1e-5 : type == kB16 ? 1e-2 : 2e-3;
+  const double tolerance = slack * (type == kF32 ? 1e-5 : type == kB16 ? 1e-2 : 2e-3);
   double worst = 0;
   for (size_t i = 0; i < y.size(); ++i) {
     ASSERT_TRUE(std::isfinite(y[i])) << what << ", element " << i;

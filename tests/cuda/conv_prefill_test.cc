@@ -62,7 +62,7 @@ TEST_F(CudaConvPrefillTest, ExtremeKeysAndFiltersStayExact) {
         const Layer layer(random_, 16, heads, 9, spread);
         const std::vector<float> packed = Input(random_, layer, keys, 140);
         ExpectClose(Prefill(layer, packed), Reference(layer, packed), Number::kFp32,
-                    absl::StrCat(keys, ", ", layer.Name()));
+                    absl::StrCat(keys, ", ", layer.Name()), spread > 100 ? 10 : 1);
       }
     }
   }

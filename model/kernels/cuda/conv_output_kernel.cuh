@@ -11,7 +11,7 @@
 // Outputs of a tile on tensor cores: A [tile's tokens, tokens in reach] V. A is never stored: a
 // thread makes the fragments that it needs, once for all channels. With a = the largest key,
 //
-//   A[t][t'] = exp(k_t' - a + kConvLift) * exp(w(t, t'))      one product of two table entries
+//   A[t][t'] = exp(k_t' - a + lift) * exp(w(t, t'))      one product of two table entries
 //
 // which is exact in all terms that count as long as the running maximum rises by at most kConvRise
 // within the tile and w is not wide. Otherwise, with M_t the largest key that t sees and X_t the
@@ -22,10 +22,6 @@ namespace aft::kernels::cuda {
 
 inline constexpr int kConvOutputThreads = 128;  // 4 warps of 16 tokens each
 inline constexpr int kConvColumns = 64;         // tokens in reach that are held at once
-// Terms exp(-87) are lost. They are below exp(kConvRise - kConvLift - 87 + 2 * kNarrowBias) of the
-// sum, and the largest above exp(kConvLift + kNarrowBias) is far from float's.
-inline constexpr float kConvRise = 60.0F;
-inline constexpr float kConvLift = 30.0F;
 
 // Tokens in reach of a 1-D tile, at most.
 __host__ __device__ inline int64_t ConvReach1D(const ConvTileArgs& args) {
@@ -127,8 +123,7 @@ class ConvOutputTile {
 
   // The weight of what lies beyond reach with this maximum.
   __device__ float OutsideWeight(int row, float max) const {
-    return exact_ ? Exp(max - shared_.max[row] - shared_.shift[row])
-                  : Exp(max - anchor_ + kConvLift);
+    return exact_ ? Exp(max - shared_.max[row] - shared_.shift[row]) : Exp(max - anchor_ + lift_);
   }
 
   // Columns [u0, u0 + kConvColumns) into shared memory, with `channels` of the layer's channels
@@ -139,7 +134,7 @@ class ConvOutputTile {
       const int u = u0 + thread;
       const bool inside = u < columns_;
       const float k = inside ? Key(u) : -INFINITY;
-      shared_.key[thread] = exact_ ? k : inside ? Exp(k - anchor_ + kConvLift) : 0.0F;
+      shared_.key[thread] = exact_ ? k : inside ? Exp(k - anchor_ + lift_) : 0.0F;
       if constexpr (kGrid) {
         shared_.row[thread] = static_cast<int>((left_ + u) / args_.grid_width);
         shared_.column[thread] = static_cast<int>((left_ + u) % args_.grid_width);
@@ -235,6 +230,7 @@ class ConvOutputTile {
       strange = fmaxf(strange, shared_.warp[2 * kWarps + w]);
     }
     anchor_ = all;
+    lift_ = ConvLift(all - early);
     exact_ = args_.dims.wide || strange > 0.0F || !(all - early <= kConvRise);
   }
 
@@ -295,6 +291,7 @@ class ConvOutputTile {
   const int before_;   // columns before its first token
   const int columns_;  // tokens in reach
   float anchor_ = 0.0F;
+  float lift_ = 0.0F;
   bool exact_ = false;
 };
 

@@ -1,4 +1,5 @@
 #include "model/kernels/cuda/conv.h"
+#include "model/kernels/cuda/conv_narrow_kernel.cuh"
 #include "model/kernels/cuda/conv_output_kernel.cuh"
 #include "model/kernels/cuda/conv_sums_kernel.cuh"
 #include "model/kernels/cuda/conv_tiles.cuh"
@@ -45,8 +46,20 @@ int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
                 layout.bytes(), stream, args);
 }
 
+// Heads narrower than this are filtered, if the filter fits.
+constexpr int kMatrixWidth = 16;
+
 template <typename T, typename Y>
 int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
+  if (args.dims.width < kMatrixWidth && !args.grid) {
+    SharedLayout layout;
+    const ConvNarrowShared shared(layout, args.dims);
+    if (layout.bytes() <= kMostShared) {
+      const dim3 blocks(places, Blocks(args.dims.hid, kConvNarrowChannels));
+      return Launch(ConvNarrowKernel<T, Y>, blocks, kConvNarrowThreads, layout.bytes(), stream,
+                    args);
+    }
+  }
   constexpr int kNarrow = 16;
   constexpr int kWide = 64;
   if (args.dims.width <= kNarrow) {

@@ -19,6 +19,13 @@ namespace aft::kernels::cuda {
 
 inline constexpr int kConvTokens = 64;
 
+// Weights in a tile, of narrow filters, are exp((k - a) + lift) * exp(w), a being the largest key
+// in reach, as long as the running maximum rises by at most kConvRise within the tile. Terms
+// exp(-87) are lost: with a lift where it rises a lot they are below exp(30 - 87 + 2 * kNarrowBias)
+// = exp(-17) of any token's sum. Nothing is above exp(30 + kNarrowBias).
+inline constexpr float kConvRise = 60.0F;
+__device__ inline float ConvLift(float rise) { return rise > 30.0F ? 30.0F : 0.0F; }
+
 struct ConvTileArgs {
   ConvDims dims;
   bool causal = false;
