@@ -7,9 +7,11 @@
 Registers, stack and static shared memory come from the binary (cuobjdump of the CUDA toolkit,
 which needs nvdisasm for --sass);
 threads of a block and dynamic shared memory from the log that tests/support/cuda_on_cpu writes. Of a
-kernel's launches the table has the one that leaves the fewest warps on a multiprocessor. The
-exit status is 1 when a kernel uses local memory (a stack frame, a spill) that ALLOWED does not
-name.
+kernel's launches the table has the one that leaves the fewest warps on a multiprocessor.
+
+The exit status is 1 when a kernel uses local memory (a stack frame, a spill) that ALLOWED does not
+name, or when a GPU would refuse a launch: more threads than __launch_bounds__, more registers or
+shared memory than there are.
 """
 
 import argparse
@@ -29,6 +31,7 @@ RESERVED = 1024
 REGISTERS = 65536
 WARPS = 64
 BLOCKS = 32
+MOST_THREADS = 1024  # of a block
 
 # Instructions counted by --sass. LDL and STL are local memory.
 SASS = ['LDG.E.128', 'LDG', 'STG.E.128', 'STG', 'LDGSTS', 'LDSM', 'HMMA', 'MUFU', 'BAR', 'LDL', 'STL']
@@ -96,6 +99,18 @@ def sass_counts(cuobjdump, binaries):
     return counts
 
 
+def most_threads(cuobjdump, binaries):
+    """{mangled name: threads of a block by __launch_bounds__}"""
+    most = {}
+    threads_follow = False
+    for _, name, line in sections(cuobjdump, '--dump-elf', binaries, r'\.nv\.info\.([\w$.]+)'):
+        if 'EIATTR_' in line:
+            threads_follow = 'EIATTR_MAX_THREADS' in line
+        elif threads_follow and (match := re.match(r'\s*Value:((?:\s+0x[0-9a-f]+){3})', line)):
+            most[name] = math.prod(int(value, 16) for value in match[1].split())
+    return most
+
+
 def launches(path):
     """{short name: set of (threads, dynamic shared bytes)}"""
     found = collections.defaultdict(set)
@@ -106,12 +121,13 @@ def launches(path):
     return found
 
 
-def resident_blocks(arch, registers, threads, shared):
+def resident_blocks(arch, usage, threads, dynamic_shared):
     """Blocks of a kernel on one multiprocessor: NVIDIA's occupancy calculator."""
     warps = math.ceil(threads / 32)
-    of_warp = math.ceil(registers * 32 / 256) * 256
+    of_warp = math.ceil(usage.registers * 32 / 256) * 256
     by_registers = REGISTERS // of_warp // 4 * 4 // warps
-    by_shared = SHARED_OF[arch] // (math.ceil(shared / 128) * 128 + RESERVED)
+    shared = math.ceil((usage.shared + dynamic_shared) / 128) * 128 + RESERVED
+    by_shared = SHARED_OF[arch] // shared
     return min(BLOCKS, WARPS // warps, by_registers, by_shared)
 
 
@@ -132,8 +148,8 @@ def resource_row(name, mangled, usage, found):
 
     def warps(launch):
         threads, shared = launch
-        return [resident_blocks(arch, used[arch].registers, threads, shared + used[arch].shared) *
-                math.ceil(threads / 32) for arch in archs]
+        return [resident_blocks(arch, used[arch], threads, shared) * math.ceil(threads / 32)
+                for arch in archs]
 
     worst = min(found[name], key=warps)
     row += [worst[0], worst[1] + used[archs[-1]].shared]
@@ -173,11 +189,19 @@ def main():
                                         for name, mangled in shown])
         local |= {name for name, mangled in shown if counts[mangled]['LDL'] + counts[mangled]['STL'] > 0}
 
-    bad = [name for name in sorted(local) if not any(re.search(pattern, name) for pattern in ALLOWED)]
+    status = 0
     for name in sorted(local):
-        reason = next((why for pattern, why in ALLOWED.items() if re.search(pattern, name)), 'NOT ALLOWED')
-        print(f'local memory: {name}: {reason}', file=sys.stderr)
-    return 1 if bad else 0
+        reason = next((why for pattern, why in ALLOWED.items() if re.search(pattern, name)), None)
+        print(f'local memory: {name}: {reason or "not allowed"}', file=sys.stderr)
+        status = status if reason else 1
+    most = most_threads(args.cuobjdump, args.binaries) if found else {}
+    for name, mangled in shown:
+        for threads, shared in sorted(found.get(name, ())):
+            if threads > most.get(mangled, MOST_THREADS) or not all(
+                    resident_blocks(arch, usage[arch][mangled], threads, shared) for arch in archs):
+                print(f'refused: {name}: {threads} threads, {shared} bytes', file=sys.stderr)
+                status = 1
+    return status
 
 
 if __name__ == '__main__':
