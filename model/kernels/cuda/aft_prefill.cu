@@ -18,10 +18,6 @@ constexpr int64_t kShort = 64;
 
 constexpr unsigned kScanThreads = 128;
 
-unsigned Blocks(int64_t count, int64_t each) {
-  return static_cast<unsigned>((count + each - 1) / each);
-}
-
 bool Aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) ==
          0;
@@ -30,8 +26,8 @@ bool Aligned(const void* data, int64_t bytes) {
 template <typename In, typename OutT, int N>
 cudaError_t ScanAs(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream) {
   const int64_t threads = (args.model.hid + N - 1) / N;
-  const unsigned block = std::min(Blocks(threads, 32) * 32, kScanThreads);
-  const dim3 grid(static_cast<unsigned>(blocks), Blocks(threads, block));
+  const unsigned block = std::min(AftBlocks(threads, 32) * 32, kScanThreads);
+  const dim3 grid(static_cast<unsigned>(blocks), AftBlocks(threads, block));
   switch (scan) {
     case AftScan::kSums:
       return Launch(AftScanKernel<In, OutT, N, AftScan::kSums>, grid, dim3(block), 0, stream, args);
@@ -55,7 +51,7 @@ cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool
 // The sums that every tile finds, in the workspace; and the state's prefix, advanced.
 cudaError_t Carry(const AftArgs& args, Stream stream) {
   constexpr unsigned kThreads = 128;
-  const dim3 grid(static_cast<unsigned>(args.rows.rows), Blocks(args.model.hid, kThreads));
+  const dim3 grid(static_cast<unsigned>(args.rows.rows), AftBlocks(args.model.hid, kThreads));
   return args.triples == 2 ? Launch(AftCarryKernel<2>, grid, dim3(kThreads), 0, stream, args)
                            : Launch(AftCarryKernel<1>, grid, dim3(kThreads), 0, stream, args);
 }
@@ -63,12 +59,9 @@ cudaError_t Carry(const AftArgs& args, Stream stream) {
 template <typename In, bool kVector, int kPrefixes, bool kWalks>
 cudaError_t Tiles(const AftArgs& args, int64_t blocks, Stream stream) {
   const AftWarps warps(args.model.hid);
-  SharedLayout shared;
-  const AftTileShared counts(shared,
-                             kPrefixes * kAftWarpChannels * static_cast<int>(warps.threads) / 32);
   return Launch(AftTileKernel<In, kVector, kPrefixes, true, kWalks>,
                 dim3(static_cast<unsigned>(blocks), warps.blocks), dim3(warps.threads),
-                shared.bytes(), stream, args);
+                warps.SharedBytes(kPrefixes), stream, args);
 }
 
 template <typename In, bool kVector>
@@ -85,8 +78,8 @@ cudaError_t WriteRing(const AftArgs& args, int64_t longest, Stream stream) {
   const int64_t threads = (args.model.hid + N - 1) / N;
   return Launch(AftRingKernel<In, Ring, N>,
                 dim3(static_cast<unsigned>(args.rows.rows),
-                     Blocks(std::min(longest, args.model.window - 1), kAftRingTokens)),
-                dim3(std::min(Blocks(threads, 32) * 32, 256U)), 0, stream, args);
+                     AftBlocks(std::min(longest, args.model.window - 1), kAftRingTokens)),
+                dim3(std::min(AftBlocks(threads, 32) * 32, 256U)), 0, stream, args);
 }
 
 template <typename In, int N>
@@ -124,12 +117,12 @@ cudaError_t Windows(const AftArgs& args, int64_t tokens, int64_t longest, In qkv
 
 cudaError_t Simple(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
   if (longest <= kShort || tokens * args.model.hid >= kScanChannels * longest) {
-    return AftScanTiles(args, AftScan::kRow, args.rows.rows, qkv, stream);
+    return AftScanOf(args, AftScan::kRow, args.rows.rows, qkv, stream);
   }
   const int64_t tiles = AftTiles(args.rows.rows, tokens);
-  cudaError_t error = AftScanTiles(args, AftScan::kSums, tiles, qkv, stream);
+  cudaError_t error = AftScanOf(args, AftScan::kSums, tiles, qkv, stream);
   if (error == cudaSuccess) error = Carry(args, stream);
-  if (error == cudaSuccess) error = AftScanTiles(args, AftScan::kTile, tiles, qkv, stream);
+  if (error == cudaSuccess) error = AftScanOf(args, AftScan::kTile, tiles, qkv, stream);
   return error;
 }
 
@@ -138,7 +131,13 @@ cudaError_t Simple(const AftArgs& args, int64_t tokens, int64_t longest, In qkv,
 AftWarps::AftWarps(int64_t hid) {
   const int64_t warps = std::min<int64_t>((hid + kAftWarpChannels - 1) / kAftWarpChannels, 8);
   threads = static_cast<unsigned>(warps) * 32;
-  blocks = Blocks(hid, warps * kAftWarpChannels);
+  blocks = AftBlocks(hid, warps * kAftWarpChannels);
+}
+
+size_t AftWarps::SharedBytes(int prefixes) const {
+  SharedLayout shared;
+  const AftTileShared counted(shared, prefixes * kAftWarpChannels * static_cast<int>(threads) / 32);
+  return shared.bytes();
 }
 
 bool AftAligned(const AftArgs& args, In qkv, int64_t n) {
@@ -151,7 +150,7 @@ bool AftTypes(In qkv, Out y) {
   return qkv.type == Number::kFp32 || (qkv.type == Number::kBf16 && y.type == Number::kBf16);
 }
 
-cudaError_t AftScanTiles(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream) {
+cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream) {
   const bool pairs = AftAligned(args, qkv, 2);
   if (qkv.type == Number::kBf16) {
     return ScanChannels<Bf16, Bf16>(args, scan, blocks, pairs, stream);

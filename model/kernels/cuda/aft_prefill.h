@@ -11,9 +11,15 @@ bool AftAligned(const AftArgs& args, In qkv, int64_t n);
 // The pairs of input and output that the kernels take.
 bool AftTypes(In qkv, Out y);
 
+inline unsigned AftBlocks(int64_t count, int64_t each) {
+  return static_cast<unsigned>((count + each - 1) / each);
+}
+
 // Warps of kAftWarpChannels channels in a block, and blocks for all channels.
 struct AftWarps {
   explicit AftWarps(int64_t hid);
+  // Of AftTileKernel.
+  size_t SharedBytes(int prefixes) const;
 
   unsigned threads;
   unsigned blocks;
@@ -23,9 +29,8 @@ struct AftWarps {
 cudaError_t AftCausal(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream);
 int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens);
 
-// AFT-simple, causal or not: outputs of every tile, from the sums in the workspace.
-enum class AftScan;
-cudaError_t AftScanTiles(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream);
+// AFT-simple, causal or not; `blocks` as the scan counts them.
+cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream);
 
 }  // namespace aft::kernels::cuda
 

@@ -39,6 +39,14 @@ struct AftArgs {
   int triples = 1;
 };
 
+// What AftScanKernel does.
+enum class AftScan {
+  kSums,  // blockIdx.x: tile. The tile's sums to the workspace
+  kTile,  // blockIdx.x: tile. Outputs, from the sums before the tile in the workspace
+  kRow,   // blockIdx.x: row. All of it, from state to state
+  kGate,  // blockIdx.x: tile. Outputs, with the sums of the whole text in the workspace
+};
+
 // Tiles of all rows lie in one list with gaps: row r's from FirstTile(r) on. A row of n tokens has
 // at most n div kAftTokens + 2 tiles, wherever it starts.
 __host__ __device__ inline int64_t AftTiles(int64_t rows, int64_t tokens) {

@@ -10,13 +10,6 @@
 // walks through and a row whose tiles are worked on at once give the same bits.
 namespace aft::kernels::cuda {
 
-enum class AftScan {
-  kSums,  // blockIdx.x: tile. The tile's sums to the workspace
-  kTile,  // blockIdx.x: tile. Outputs, from the sums before the tile in the workspace
-  kRow,   // blockIdx.x: row. All of it, from state to state
-  kGate,  // blockIdx.x: tile. Outputs, with the sums of the whole text in the workspace
-};
-
 // N channels at the same place of q, k, v as they lie in memory.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) AftPacked {

@@ -21,6 +21,11 @@ struct AftTileShared {
   Prefix* before;
 };
 
+// Whole tiles that a window reaches beyond a tile on each side, in tokens, when not causal.
+__device__ inline int AftReach(int window) {
+  return (max(window - 1, 0) + kAftTokens - 1) / kAftTokens * kAftTokens;
+}
+
 // Which tokens the tokens of one tile see, and with what bias. A tile's columns are the tokens that
 // are not in the prefixes that its first token finds: kCausal, prefixes of what has left the window
 // (two: by the parity of their block); else those of the tokens before and after the columns.
@@ -46,11 +51,6 @@ struct AftWindow {
       column_from = max(first - reach, 0);
       column_to = min(first + kAftTokens + reach, row.end);
     }
-  }
-
-  // Whole tiles that the window reaches beyond a tile, in tokens, when not causal.
-  __host__ __device__ static int AftReach(int window) {
-    return (max(window - 1, 0) + kAftTokens - 1) / kAftTokens * kAftTokens;
   }
 
   __device__ bool HasRow(int t) const { return t >= row_from && t < row_to; }
