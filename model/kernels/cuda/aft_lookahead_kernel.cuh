@@ -61,10 +61,10 @@ class LookaheadShared {
 };
 
 // One summer's share of the sums of rows t, t + 1, ... t + R - 1 over all tokens before t.
-template <typename RingT, bool kWide>
+template <typename InT, typename RingT, bool kWide>
 class LookaheadSummer {
  public:
-  using Thread = StepThread<RingT, kWidth>;
+  using Thread = StepThread<InT, RingT, kWidth>;
   using Shared = LookaheadShared<kWide>;
 
   __device__ LookaheadSummer(const Thread& thread, const Shared& shared, int rows, int summer,
@@ -106,10 +106,10 @@ class LookaheadSummer {
                        Load<kWidth>(shared_.Keys(s)), Load<kWidth>(shared_.Biases(s, r))});
         }
         float* const to = slot + LookaheadSlot<kWide>::Row(r, hid);
-        Store(sums.num, to);
-        Store(sums.den, to + hid);
-        Store(sums.bias, to + 2 * hid);
-        if (r == 1) Store(sums.key, slot);
+        StoreGlobal(sums.num, to);
+        StoreGlobal(sums.den, to + hid);
+        StoreGlobal(sums.bias, to + 2 * hid);
+        if (r == 1) StoreGlobal(sums.key, slot);
       }
     } else {
       Channels<kWidth> key = prefix.key;
@@ -133,9 +133,9 @@ class LookaheadSummer {
           }
         }
         float* const to = slot + LookaheadSlot<kWide>::Row(r, hid);
-        Store(num, to);
-        Store(den, to + hid);
-        if (r == 1) Store(key, slot);
+        StoreGlobal(num, to);
+        StoreGlobal(den, to + hid);
+        if (r == 1) StoreGlobal(key, slot);
       }
     }
   }
@@ -212,10 +212,10 @@ class LookaheadSummer {
 
 // Grid: channel tiles, rows. Block: kLanes, 1 + summers. REQUIRES: no prefix blocks, and
 // lookahead.rows <= s.
-template <typename RingT, bool kWide>
+template <typename InT, typename RingT, bool kWide>
 __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
     AftLookaheadKernel(const StepTask task, const AftLookahead lookahead) {
-  using Thread = StepThread<RingT, kWidth>;
+  using Thread = StepThread<InT, RingT, kWidth>;
   const int64_t row = blockIdx.y;
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x) * kWidth;
   const bool inside = channel < task.hid;
@@ -234,11 +234,11 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
   const LookaheadShared<kWide> shared(layout, summers, ahead);
   float* const slot_sums = lookahead.sums + slot * lookahead.slot_stride + channel;
   Thread thread(task, row, slot, channel);
-  const LookaheadSummer<RingT, kWide> rows(thread, shared, ahead, summer, summers);
+  const LookaheadSummer<InT, RingT, kWide> rows(thread, shared, ahead, summer, summers);
 
   const int tokens = age > 0 ? age : thread.InRing();
   const int parts = min(summers, (tokens + kGroup - 1) / kGroup);
-  Sums<kWidth> sums;  // warp 0: before t; summers at age 0: the prefix
+  Sums<kWidth> sums;  // summers at age 0: the prefix; warp 0: what the parts do not hold
   if (summer >= 0) {
     if (age == 0) {
       rows.SumRing(inside);
@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
     }
   }
   if (inside && summer < 0) {
+    sums = NoTokens<kWidth>();
     if (age > 0) {
       const float* const from = slot_sums + LookaheadSlot<kWide>::Row(age, task.hid);
       sums.num = Load<kWidth>(from);
@@ -255,8 +256,8 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
       sums.key = Load<kWidth>(slot_sums);
       if (kWide) sums.bias = Load<kWidth>(from + 2 * task.hid);
     }
-    thread.Fetch();
-    if (age <= 0) sums = thread.PrefixSums();
+    thread.Fetch(age <= 0);
+    Merge(sums, thread.seen());
   }
   __syncthreads();
   if (inside && summer >= 0 && age == 0) rows.StoreRows(sums, parts, slot_sums, task.hid);

@@ -82,6 +82,23 @@ __device__ inline Channels<N> Load(const T* from) {
   }
   return c;
 }
+template <int N>
+__device__ inline void StoreBits(const uint16_t (&bits)[N], void* to) {
+  if constexpr (N == 1) {
+    *static_cast<uint16_t*>(to) = bits[0];
+  } else if constexpr (N == 2) {
+    *static_cast<ushort2*>(to) = make_ushort2(bits[0], bits[1]);
+  } else if constexpr (N == 4) {
+    *static_cast<ushort4*>(to) = make_ushort4(bits[0], bits[1], bits[2], bits[3]);
+  } else {
+    unsigned words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[i] = static_cast<unsigned>(bits[2 * i]) | static_cast<unsigned>(bits[2 * i + 1]) << 16;
+    }
+    *static_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
 // Rounds to nearest even.
 template <int N, typename T>
 __device__ inline void Store(const Channels<N>& c, T* to) {
@@ -89,20 +106,37 @@ __device__ inline void Store(const Channels<N>& c, T* to) {
   uint16_t bits[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) bits[i] = FromFloat<T>(c[i]).bits;
-  if constexpr (N == 1) {
-    to->bits = bits[0];
-  } else if constexpr (N == 2) {
-    *reinterpret_cast<ushort2*>(to) = make_ushort2(bits[0], bits[1]);
-  } else if constexpr (N == 4) {
-    *reinterpret_cast<ushort4*>(to) = make_ushort4(bits[0], bits[1], bits[2], bits[3]);
-  } else {
-    unsigned words[4];
+  StoreBits(bits, to);
+}
+
+// To global memory. nvcc splits some vector stores into scalar ones (a token that is copied into a
+// ring, sums behind a barrier); these it does not.
+template <int N>
+__device__ inline void StoreGlobal(const Channels<N>& c, float* to) {
+  if constexpr (N % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      words[i] = static_cast<unsigned>(bits[2 * i]) | static_cast<unsigned>(bits[2 * i + 1]) << 16;
+    for (int i = 0; i < N; i += 4) {
+      __stcg(reinterpret_cast<float4*>(to + i), make_float4(c[i], c[i + 1], c[i + 2], c[i + 3]));
     }
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+    Store(c, to);
   }
+}
+template <int N>
+__device__ inline void StoreBitsGlobal(const uint16_t (&bits)[N], void* to) {
+  if constexpr (N == 4) {
+    __stcg(static_cast<ushort4*>(to), make_ushort4(bits[0], bits[1], bits[2], bits[3]));
+  } else {
+    StoreBits(bits, to);
+  }
+}
+template <int N, typename T>
+__device__ inline void StoreGlobal(const Channels<N>& c, T* to) {
+  static_assert(sizeof(T) == 2);
+  uint16_t bits[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) bits[i] = FromFloat<T>(c[i]).bits;
+  StoreBitsGlobal(bits, to);
 }
 
 template <int N>

@@ -35,7 +35,7 @@ dim3 Grid(const StepTask& task, int width, unsigned lanes) {
           static_cast<unsigned>(task.rows.rows)};
 }
 
-template <typename RingT, int N>
+template <typename InT, typename RingT, int N>
 cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
   dim3 block(kLanes, 1);
   SharedLayout shared;
@@ -46,31 +46,39 @@ cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
     block.y = static_cast<unsigned>(1 + summers);
     StepParts(shared, summers, N);
   }
-  return Launch(AftStepKernel<RingT, N>, Grid(task, N, block.x), block, shared.bytes(), stream,
+  return Launch(AftStepKernel<InT, RingT, N>, Grid(task, N, block.x), block, shared.bytes(), stream,
                 task);
 }
-template <int N>
-cudaError_t LaunchStep(const StepTask& task, AftRing ring, cudaStream_t stream) {
-  if (task.ring_rows == 0) return LaunchStep<NoRing, N>(task, stream);
-  return ring == AftRing::kBf16 ? LaunchStep<Bf16, N>(task, stream)
-                                : LaunchStep<float, N>(task, stream);
-}
 
-template <typename RingT, bool kWide>
+template <typename InT, typename RingT, bool kWide>
 cudaError_t LaunchLookahead(const StepTask& task, const AftLookahead& lookahead,
                             cudaStream_t stream) {
   const int summers = task.ring_rows < kLongRing ? 2 : 4;
   SharedLayout shared;
   LookaheadShared<kWide>(shared, summers, static_cast<int>(lookahead.rows));
-  return Launch(AftLookaheadKernel<RingT, kWide>, Grid(task, kWidth, kLanes),
+  return Launch(AftLookaheadKernel<InT, RingT, kWide>, Grid(task, kWidth, kLanes),
                 dim3(kLanes, static_cast<unsigned>(1 + summers)), shared.bytes(), stream, task,
                 lookahead);
 }
-template <typename RingT>
-cudaError_t LaunchLookahead(const StepTask& task, const AftLookahead& lookahead, bool wide,
-                            cudaStream_t stream) {
-  return wide ? LaunchLookahead<RingT, true>(task, lookahead, stream)
-              : LaunchLookahead<RingT, false>(task, lookahead, stream);
+
+template <typename InT, typename RingT>
+cudaError_t LaunchAny(const StepTask& task, const AftLookahead& lookahead, bool wide,
+                      cudaStream_t stream) {
+  if constexpr (!std::is_same_v<RingT, NoRing>) {
+    if (lookahead.rows > 0) {
+      return wide ? LaunchLookahead<InT, RingT, true>(task, lookahead, stream)
+                  : LaunchLookahead<InT, RingT, false>(task, lookahead, stream);
+    }
+  }
+  return FourWide(task) ? LaunchStep<InT, RingT, kWidth>(task, stream)
+                        : LaunchStep<InT, RingT, 1>(task, stream);
+}
+template <typename InT>
+cudaError_t LaunchAny(const StepTask& task, const AftLookahead& lookahead, const AftModel& model,
+                      cudaStream_t stream) {
+  if (task.ring_rows == 0) return LaunchAny<InT, NoRing>(task, lookahead, model.wide, stream);
+  return model.ring == AftRing::kBf16 ? LaunchAny<InT, Bf16>(task, lookahead, model.wide, stream)
+                                      : LaunchAny<InT, float>(task, lookahead, model.wide, stream);
 }
 
 bool LookaheadPossible(const AftModel& model, const AftLookahead& lookahead, const StepTask& task) {
@@ -118,14 +126,18 @@ int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
   task.ring_rows = static_cast<int>(layout.ring_rows());
   task.k_ring = layout.KRing();
   task.v_ring = layout.VRing();
-  if (lookahead.rows > 0) {
-    if (!aft_step::LookaheadPossible(model, lookahead, task)) return cudaErrorInvalidValue;
-    return model.ring == AftRing::kBf16
-               ? aft_step::LaunchLookahead<Bf16>(task, lookahead, model.wide, stream)
-               : aft_step::LaunchLookahead<float>(task, lookahead, model.wide, stream);
+  if (lookahead.rows > 0 && !aft_step::LookaheadPossible(model, lookahead, task)) {
+    return cudaErrorInvalidValue;
   }
-  return aft_step::FourWide(task) ? aft_step::LaunchStep<aft_step::kWidth>(task, model.ring, stream)
-                                  : aft_step::LaunchStep<1>(task, model.ring, stream);
+  switch (qkv.type) {
+    case Number::kFp32:
+      return aft_step::LaunchAny<float>(task, lookahead, model, stream);
+    case Number::kBf16:
+      return aft_step::LaunchAny<Bf16>(task, lookahead, model, stream);
+    case Number::kFp16:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace aft::kernels::cuda

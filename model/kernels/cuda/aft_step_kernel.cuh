@@ -44,11 +44,16 @@ struct StepTask {
 // k + w would lose four digits.
 template <int N>
 struct Sums {
-  Channels<N> num = Fill<N>(0.0F);
-  Channels<N> den = Fill<N>(0.0F);
-  Channels<N> key = Fill<N>(kEmptyMax);
-  Channels<N> bias = Fill<N>(0.0F);
+  Channels<N> num;
+  Channels<N> den;
+  Channels<N> key;
+  Channels<N> bias;
 };
+
+template <int N>
+__device__ inline Sums<N> NoTokens() {
+  return {Fill<N>(0.0F), Fill<N>(0.0F), Fill<N>(kEmptyMax), Fill<N>(0.0F)};
+}
 
 template <int N>
 __device__ inline void Merge(Sums<N>& sums, const Sums<N>& more) {
@@ -88,7 +93,6 @@ template <typename RingT>
 struct Ring {
   RingT* k;
   RingT* v;
-  int rows;
   int64_t stride;
 };
 
@@ -139,7 +143,7 @@ __device__ inline Channels<N> TakeKeys(Group<N>& group, Channels<N>& key) {
 }
 
 // One row, as one thread sees it.
-template <typename RingT, int N>
+template <typename InT, typename RingT, int N>
 class StepThread {
  public:
   static constexpr bool kHasRing = !std::is_same_v<RingT, NoRing>;
@@ -170,7 +174,7 @@ class StepThread {
 
   // What has left the window. REQUIRES: no prefix blocks.
   __device__ Sums<N> LoadPrefixSums() const {
-    return AsSums(LoadPrefix(slot_ + channel_, t_ > task_.ring_rows));
+    return LoadPrefix(slot_ + channel_, t_ > task_.ring_rows);
   }
 
   // The tokens from the `age`-th before this one on, kGroup or as many as there are.
@@ -193,7 +197,7 @@ class StepThread {
 
   // Sums the groups `first`, `first` + stride, ... of the last `tokens` tokens.
   __device__ Sums<N> RingSums(int tokens, int first, int stride) const {
-    Sums<N> sums;
+    Sums<N> sums = NoTokens<N>();
     for (int age = tokens - first * kGroup; age > 0; age -= stride * kGroup) {
       Group<N> group = LoadGroup(age);
       const float* const biases = Bias(age);
@@ -209,39 +213,29 @@ class StepThread {
     return sums;
   }
 
-  // Fetches the token, the prefix sums and the token that leaves the window. State first: one may
-  // have to wait for the token's numbers to convert them.
-  __device__ void Fetch() {
-    leaving_ = t_ - task_.ring_rows;
-    block_start_ = 0;
-    int64_t block = 0;
-    if (task_.prefix_block > 0) {
-      block = t_ / task_.prefix_block;
-      block_start_ = block * task_.prefix_block;
-    }
-    own_at_ = slot_ + channel_ + (block & 1) * 3 * task_.hid;
-    other_at_ = slot_ + channel_ + ((block & 1) ^ 1) * 3 * task_.hid;
+  // Fetches the token, the prefix sums and the token that leaves the window, and does what does not
+  // need the ring's sums. `prefix`: the prefix is part of them else (look-ahead).
+  __device__ void Fetch(bool prefix = true) {
+    const InT* const token =
+        static_cast<const InT*>(task_.qkv.data) + row_ * task_.qkv.stride + channel_;
+    q_ = Load<N>(token);
+    k_ = Load<N>(token + task_.hid);
+    v_ = Load<N>(token + 2 * task_.hid);
+    const int64_t leaving = t_ - task_.ring_rows;
+    const int64_t block = task_.prefix_block > 0 ? t_ / task_.prefix_block : 0;
+    const int64_t block_start = block * task_.prefix_block;
+    float* const own_at = slot_ + channel_ + (block & 1) * 3 * task_.hid;
+    float* const other_at = slot_ + channel_ + ((block & 1) ^ 1) * 3 * task_.hid;
     // The place of the own block's sums still holds the block two before until its first token
     // comes in; at position 0, what the slot's last owner left.
-    own_ = LoadPrefix(own_at_, leaving_ > block_start_);
-    other_ = LoadPrefix(other_at_, block > 0);
+    Sums<N> own = LoadPrefix(own_at, leaving > block_start);
+    const Sums<N> other = LoadPrefix(other_at, block > 0);
+    Channels<N> old_k;
+    Channels<N> old_v;
     if constexpr (kHasRing) {
       const Ring<RingT> ring = ring_view();
-      if (leaving_ >= 0) {
-        old_k_ = Load<N>(ring.k + head_ * ring.stride);
-        old_v_ = Load<N>(ring.v + head_ * ring.stride);
-      }
-    }
-    switch (task_.qkv.type) {
-      case Number::kFp32:
-        FetchToken<float>();
-        break;
-      case Number::kBf16:
-        FetchToken<Bf16>();
-        break;
-      case Number::kFp16:
-        FetchToken<Fp16>();
-        break;
+      old_k = leaving < 0 ? Fill<N>(kEmptyMax) : Load<N>(ring.k + head_ * ring.stride);
+      old_v = leaving < 0 ? Fill<N>(0.0F) : Load<N>(ring.v + head_ * ring.stride);
     }
     if constexpr (kHasRing) {
 #pragma unroll
@@ -249,113 +243,92 @@ class StepThread {
         k_[i] = RoundTo<RingT>(k_[i]);
         v_[i] = RoundTo<RingT>(v_[i]);
       }
+    } else {
+      old_k = k_;
+      old_v = v_;
+    }
+
+    const float w = task_.bias == nullptr ? 0.0F : *Bias(0);
+    seen_ = {v_, Fill<N>(1.0F), k_, Fill<N>(w)};
+    if (prefix) {
+      Merge(seen_, own);
+      if (task_.prefix_block > 0) Merge(seen_, other);
+    }
+
+    // Both blocks can have tokens in the ring: the one that leaves is of t's block or of the one
+    // before.
+    const bool of_own = leaving >= block_start || leaving < 0;
+    next_at_ = of_own ? own_at : other_at;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      Prefix sums{of_own ? own.num[i] : other.num[i], of_own ? own.den[i] : other.den[i],
+                  of_own ? own.key[i] : other.key[i]};
+      if (leaving >= 0) Insert(sums, old_k[i], old_v[i]);
+      next_num_[i] = sums.num;
+      next_den_[i] = sums.den;
+      next_max_[i] = sums.max;
     }
   }
 
-  // The prefix sums that t sees.
-  __device__ Sums<N> PrefixSums() const {
-    Sums<N> sums = AsSums(own_);
-    if (task_.prefix_block > 0) Merge(sums, AsSums(other_));
-    return sums;
-  }
+  // The token and the prefix sums that it sees.
+  __device__ const Sums<N>& seen() const { return seen_; }
 
-  // Adds the token to `sums`, those of all tokens before it that it sees, and stores y.
-  __device__ void Output(Sums<N> sums) const {
-    const float w = task_.bias == nullptr ? 0.0F : *Bias(0);
-    Merge(sums, {v_, Fill<N>(1.0F), k_, Fill<N>(w)});
+  // Stores y, given the sums of all tokens that t sees.
+  __device__ void Output(const Sums<N>& sums) const {
     Channels<N> y;
 #pragma unroll
     for (int i = 0; i < N; ++i) y[i] = Gated(sums.num[i], sums.den[i], q_[i]);
     StoreOutput(task_, row_, channel_, y);
   }
 
-  // After the output: moves the window on by one token.
-  __device__ void Advance() {
-    if (leaving_ >= block_start_) {
-      InsertOld(own_);
-      StorePrefix(own_, own_at_);
-    } else if (leaving_ >= 0) {
-      InsertOld(other_);
-      StorePrefix(other_, other_at_);
-    } else if (t_ == 0) {
-      StorePrefix(own_, own_at_);
+  // Moves the window on by one token, when nothing of the state is needed any more.
+  __device__ void Advance() const {
+    if (t_ >= task_.ring_rows || t_ == 0) StorePrefix(next_num_, next_den_, next_max_, next_at_);
+    if (t_ == 0 && task_.prefix_block > 0) {
+      StorePrefix(Fill<N>(0.0F), Fill<N>(0.0F), Fill<N>(kEmptyMax),
+                  slot_ + channel_ + 3 * task_.hid);
     }
-    if (t_ == 0 && task_.prefix_block > 0) StorePrefix(other_, other_at_);
     if constexpr (kHasRing) {
       const Ring<RingT> ring = ring_view();
-      Store(k_, ring.k + head_ * ring.stride);
-      Store(v_, ring.v + head_ * ring.stride);
+      StoreGlobal(k_, ring.k + head_ * ring.stride);
+      StoreGlobal(v_, ring.v + head_ * ring.stride);
     }
   }
 
   __device__ static void StoreOutput(const StepTask& task, int64_t row, int64_t channel,
                                      const Channels<N>& y) {
     const int64_t at = row * task.y.stride + channel;
-    switch (task.y.type) {
-      case Number::kFp32:
-        Store(y, static_cast<float*>(task.y.data) + at);
-        break;
-      case Number::kBf16:
-        Store(y, static_cast<Bf16*>(task.y.data) + at);
-        break;
-      case Number::kFp16:
-        Store(y, static_cast<Fp16*>(task.y.data) + at);
-        break;
+    if (task.y.type == Number::kFp32) {
+      StoreGlobal(y, static_cast<float*>(task.y.data) + at);
+    } else {
+      uint16_t bits[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        bits[i] =
+            task.y.type == Number::kBf16 ? FromFloat<Bf16>(y[i]).bits : FromFloat<Fp16>(y[i]).bits;
+      }
+      StoreBitsGlobal(bits, static_cast<uint16_t*>(task.y.data) + at);
     }
   }
 
  private:
-  // Not initialised: whether a warp fetches is known too late for the compiler, and the summers
-  // have no registers to spare.
-  struct Prefixes {
-    Channels<N> num;
-    Channels<N> den;
-    Channels<N> max;
-  };
-
   __device__ int64_t BiasRow(int64_t t) const {
     return t < task_.bias_rows ? t : task_.bias_rows - 1;
   }
   __device__ Ring<RingT> ring_view() const {
     return {reinterpret_cast<RingT*>(slot_ + task_.k_ring) + channel_,
-            reinterpret_cast<RingT*>(slot_ + task_.v_ring) + channel_, task_.ring_rows, task_.hid};
+            reinterpret_cast<RingT*>(slot_ + task_.v_ring) + channel_, task_.hid};
   }
 
-  template <typename T>
-  __device__ void FetchToken() {
-    const T* const at = static_cast<const T*>(task_.qkv.data) + row_ * task_.qkv.stride + channel_;
-    q_ = Load<N>(at);
-    k_ = Load<N>(at + task_.hid);
-    v_ = Load<N>(at + 2 * task_.hid);
+  __device__ Sums<N> LoadPrefix(const float* at, bool visible) const {
+    if (!visible) return NoTokens<N>();
+    return {Load<N>(at), Load<N>(at + task_.hid), Load<N>(at + 2 * task_.hid), Fill<N>(0.0F)};
   }
-
-  __device__ Prefixes LoadPrefix(const float* at, bool visible) const {
-    if (!visible) return {Fill<N>(0.0F), Fill<N>(0.0F), Fill<N>(kEmptyMax)};
-    return {Load<N>(at), Load<N>(at + task_.hid), Load<N>(at + 2 * task_.hid)};
-  }
-  __device__ void StorePrefix(const Prefixes& prefix, float* at) const {
-    Store(prefix.num, at);
-    Store(prefix.den, at + task_.hid);
-    Store(prefix.max, at + 2 * task_.hid);
-  }
-  __device__ static Sums<N> AsSums(const Prefixes& prefix) {
-    return {prefix.num, prefix.den, prefix.max, Fill<N>(0.0F)};
-  }
-
-  // Without a ring the token itself is the one that leaves.
-  __device__ void InsertOld(Prefixes& prefix) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      Prefix sums{prefix.num[i], prefix.den[i], prefix.max[i]};
-      if constexpr (kHasRing) {
-        Insert(sums, old_k_[i], old_v_[i]);
-      } else {
-        Insert(sums, k_[i], v_[i]);
-      }
-      prefix.num[i] = sums.num;
-      prefix.den[i] = sums.den;
-      prefix.max[i] = sums.max;
-    }
+  __device__ void StorePrefix(const Channels<N>& num, const Channels<N>& den,
+                              const Channels<N>& max, float* at) const {
+    StoreGlobal(num, at);
+    StoreGlobal(den, at + task_.hid);
+    StoreGlobal(max, at + 2 * task_.hid);
   }
 
   const StepTask& task_;
@@ -363,15 +336,13 @@ class StepThread {
   const int64_t t_;
   const int64_t channel_;
   float* const slot_;
-  int head_ = 0;         // place of token t - s + 1 in the ring, and then of t
-  int64_t leaving_;      // the token that leaves the window: t - s + 1; t when s <= 1
-  int64_t block_start_;  // first token of t's block of H
-  float* own_at_;
-  float* other_at_;
-  Prefixes own_;    // of t's block
-  Prefixes other_;  // of the block before
-  Channels<N> old_k_;
-  Channels<N> old_v_;
+  int head_ = 0;  // place of token t - s + 1 in the ring, and then of t
+  // Made by Fetch; not initialised before, so that summers need no registers for it.
+  Sums<N> seen_;
+  float* next_at_;  // prefix that a token enters, and what it then is
+  Channels<N> next_num_;
+  Channels<N> next_den_;
+  Channels<N> next_max_;
   Channels<N> q_;
   Channels<N> k_;
   Channels<N> v_;
@@ -385,9 +356,9 @@ struct StepParts {
   float* sums;  // [summers][4][kLanes * N]
 };
 
-template <typename RingT, int N>
+template <typename InT, typename RingT, int N>
 __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2) AftStepKernel(const StepTask task) {
-  using Thread = StepThread<RingT, N>;
+  using Thread = StepThread<InT, RingT, N>;
   const int64_t row = blockIdx.y;
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   const bool inside = channel < task.hid;
@@ -400,7 +371,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2) AftStepKernel(con
   if constexpr (!Thread::kHasRing) {
     if (inside) {
       thread.Fetch();
-      thread.Output(thread.PrefixSums());
+      thread.Output(thread.seen());
       thread.Advance();
     }
   } else {
@@ -416,7 +387,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2) AftStepKernel(con
     if (inside && summer < 0) thread.Fetch();
     __syncthreads();
     if (inside && summer < 0) {
-      Sums<N> sums = thread.PrefixSums();
+      Sums<N> sums = thread.seen();
       for (int i = 0; i < summers && i * kGroup < tokens; ++i) {
         Merge(sums, LoadPart<N>(parts.sums + i * kPart));
       }
