@@ -98,9 +98,11 @@ class ConvNarrowTile {
   // Fills shared memory; true when outputs must be worked out one by one. Ends with a barrier.
   __device__ bool Prepare() const {
     if (threadIdx.x == 0) *shared_.exact = 0;
+    Flight flight;
+    Fetch(0, flight);
     ReadKeys();
     __syncthreads();  // also of *exact, before others set it
-    ReadValues();
+    StoreValues(flight);
     FindAnchors();
     __syncthreads();
     const bool exact = dims_.wide || *shared_.exact != 0;
@@ -271,32 +273,58 @@ class ConvNarrowTile {
     if (!(all - early <= kConvRise)) atomicMax(shared_.exact, 1);
   }
 
-  __device__ void ReadValues() const {
-    constexpr auto kVec = static_cast<int>(16 / sizeof(T));
-    if (channels_ % kVec == 0 && args_.packed_aligned) {
-      ReadValues<kVec>();
-    } else {
-      ReadValues<1>();
-    }
+  static constexpr auto kVec = static_cast<int>(16 / sizeof(T));
+  static constexpr int kVectors = kConvNarrowChannels / kVec;
+  static constexpr int kFlight = 4;
+  using Flight = RingVector<T, kVec>[kFlight];
+
+  __device__ bool Direct() const {
+    return channels_ % kVec == 0 && tokens_.template Direct<kVec>(first_ - lead_ + begin_);
   }
-  template <int kVec>
-  __device__ void ReadValues() const {
-    constexpr int kVectors = kConvNarrowChannels / kVec;
-    const int columns = ConvNarrowShared::Columns(dims_) + kConvRun;
-#pragma unroll 4
-    for (int at = static_cast<int>(threadIdx.x); at < columns * kVectors;
-         at += kConvNarrowThreads) {
+  // fn(j, column, channel) for this thread's vectors j of columns and channels that exist; from the
+  // batch that starts at vector `from` of the block.
+  template <class Fn>
+  __device__ void EachVector(int from, const Fn& fn) const {
+#pragma unroll
+    for (int j = 0; j < kFlight; ++j) {
+      const int at = from + j * kConvNarrowThreads + static_cast<int>(threadIdx.x);
       const int u = at / kVectors;
       const int c = at % kVectors * kVec;
-      Channels<kVec> v = Fill<kVec>(0.0F);
-      if (u >= begin_ && u < end_ && c < channels_) {
-        v = tokens_.template Value<kVec>(first_ - lead_ + u, channel_ + c);
-      }
+      if (u >= begin_ && u < end_ && c < channels_) fn(j, u, c);
+    }
+  }
+  __device__ void Fetch(int from, Flight& flight) const {
+    if (!Direct()) return;
+    EachVector(from, [&](int j, int u, int c) {
+      tokens_.template Read<kVec>(first_ - lead_ + u, channel_ + c, flight[j]);
+    });
+  }
+  // `flight`: as of Fetch(0).
+  __device__ void StoreValues(Flight& flight) const {
+    const int columns = ConvNarrowShared::Columns(dims_) + kConvRun;
+    const auto store = [&](int u, int c, const auto& v) {
       bool finite = true;
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) finite = finite && fabsf(v[i]) <= FLT_MAX;
+      for (float x : v.x) finite = finite && fabsf(x) <= FLT_MAX;
       if (!finite) atomicMax(shared_.exact, 1);
-      Store<kVec>(v, shared_.value + u * kConvNarrowChannels + c);
+      Store(v, shared_.value + u * kConvNarrowChannels + c);
+    };
+    for (int at = static_cast<int>(threadIdx.x); at < columns * kConvNarrowChannels;
+         at += kConvNarrowThreads) {
+      const int u = at / kConvNarrowChannels;
+      const int c = at % kConvNarrowChannels;
+      if (u < begin_ || u >= end_ || c >= channels_) {
+        shared_.value[at] = 0.0F;
+      } else if (!Direct()) {
+        store(u, c, tokens_.template Value<1>(first_ - lead_ + u, channel_ + c));
+      }
+    }
+    if (!Direct()) return;
+    for (int from = 0; from < columns * kVectors; from += kFlight * kConvNarrowThreads) {
+      if (from > 0) Fetch(from, flight);
+      EachVector(from, [&](int j, int u, int c) {
+        store(u, c, tokens_.template Get<kVec>(flight[j], first_ - lead_ + u));
+      });
     }
   }
 

@@ -13,20 +13,14 @@
 //
 //   A[t][t'] = exp(k_t' - a + lift) * exp(w(t, t'))      one product of two table entries
 //
-// which is exact in all terms that count as long as the running maximum rises by at most kConvRise
-// within the tile and w is not wide. Otherwise, with M_t the largest key that t sees and X_t the
+// or exactly, where that does not do (ConvLift), with M_t the largest key that t sees and X_t the
 // largest exponent,
 //
 //   A[t][t'] = exp((k_t' - M_t) + w(t, t') - X_t)
 namespace aft::kernels::cuda {
 
 inline constexpr int kConvOutputThreads = 128;  // 4 warps of 16 tokens each
-inline constexpr int kConvColumns = 64;         // tokens in reach that are held at once
-
-// Tokens in reach of a 1-D tile, at most.
-__host__ __device__ inline int64_t ConvReach1D(const ConvTileArgs& args) {
-  return kConvTokens + args.dims.rows();
-}
+inline constexpr int kConvColumns = 32;         // tokens in reach whose values are held at once
 
 template <int kChannels, bool kGrid>
 struct ConvOutputShared {
@@ -35,8 +29,8 @@ struct ConvOutputShared {
 
   __host__ __device__ ConvOutputShared(SharedLayout& shared, const ConvTileArgs& args)
       : bias(shared.Take<float>(Entries(args))),
+        key(shared.Take<float>(Columns(args))),
         value(shared.Take<float>(kConvColumns * kStride)),
-        key(shared.Take<float>(kConvColumns)),
         row(shared.Take<int>(kGrid ? kConvColumns : 0)),
         column(shared.Take<int>(kGrid ? kConvColumns : 0)),
         max(shared.Take<float>(kConvTokens)),
@@ -44,17 +38,26 @@ struct ConvOutputShared {
         warp(shared.Take<float>(3 * kConvOutputThreads / 32)),
         spoilt(shared.Take<int>(kChannels)) {}
 
+  // Tokens in reach, at most, in whole chunks.
+  __host__ __device__ static int64_t Columns(const ConvTileArgs& args) {
+    int64_t columns = kConvTokens + args.dims.rows();
+    if (kGrid) {
+      const int64_t image_rows = (kConvTokens + args.grid_width - 2) / args.grid_width + 1;
+      columns = (image_rows + args.dims.rows()) * args.grid_width;
+    }
+    return (columns + kConvColumns - 1) / kConvColumns * kConvColumns;
+  }
   // 1-D: by distance, from that of the last token's earliest to that of the first one's latest
   // column; 2-D: by tap, and one for the rest.
   __host__ __device__ static int64_t Entries(const ConvTileArgs& args) {
     if (kGrid) return static_cast<int64_t>(args.dims.taps) * args.dims.taps + 1;
-    return ConvReach1D(args) + kConvColumns + kConvTokens;
+    return Columns(args) + kConvTokens;
   }
 
   float* bias;   // exp(w), exact: w; what a token does not see: 0, -inf
-  float* value;  // [columns, kStride]
-  float* key;    // exp(k - a + lift), exact: k
-  int* row;      // of the columns' tokens in the image
+  float* key;    // [columns]: exp(k - a + lift), exact: k; then 0, -inf
+  float* value;  // [kConvColumns, kStride]
+  int* row;      // [kConvColumns]: of the columns' tokens in the image
   int* column;
   float* max;  // exact: M, X of the tile's tokens
   float* shift;
@@ -62,18 +65,25 @@ struct ConvOutputShared {
   int* spoilt;  // per channel: distance from the end of the earliest value that is not finite
 };
 
-// One block's tile and head.
+// One block's tile and channels, of one head.
 template <typename T, int kChannels, bool kGrid>
 class ConvOutputTile {
  public:
   using Shared = ConvOutputShared<kChannels, kGrid>;
+  static constexpr auto kVec = static_cast<int>(16 / sizeof(T));
+  static constexpr int kVectors = kChannels / kVec;
+  static constexpr int kFlight = kConvColumns * kVectors / kConvOutputThreads;
+  using Flight = RingVector<T, kVec>[kFlight];
+  static_assert(kFlight * kConvOutputThreads == kConvColumns * kVectors);
 
   __device__ ConvOutputTile(const ConvTileArgs& args, const ConvSequence& sequence, int64_t i,
-                            int head, const Shared& shared)
+                            int head, int channel, int channels, const Shared& shared)
       : args_(args),
         tokens_(args, sequence),
         shared_(shared),
         head_(head),
+        channel_(channel),
+        channels_(channels),
         first_(sequence.First(i)),
         left_(sequence.Left(i)),
         rows_(static_cast<int>(sequence.Last(i) - first_)),
@@ -90,33 +100,14 @@ class ConvOutputTile {
     return !args_.causal || column <= row + before_;
   }
 
-  // Chooses the form and fills shared.bias, and shared.max and shift when exact. `outside`: the
-  // largest key beyond reach. Ends with a barrier.
+  // Chooses the form and fills shared memory but for the values. `outside`: the largest key beyond
+  // reach. Ends with a barrier.
   __device__ void Prepare(float outside) {
-    FindAnchor(outside);
+    ReadKeys(outside);
     FillBias();
-    if (!exact_) {
+    if (exact_) {
       __syncthreads();
-      return;
-    }
-    __syncthreads();
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int r = warp * 16; r < warp * 16 + 16; ++r) {
-      float max = outside;
-      for (int u = lane; u < columns_; u += 32) {
-        if (Sees(r, u)) max = fmaxf(max, Key(u));
-      }
-      max = WarpMax(max);
-      float shift = outside - max;
-      for (int u = lane; u < columns_; u += 32) {
-        if (Sees(r, u)) shift = fmaxf(shift, Key(u) - max + shared_.bias[BiasAt(r, u)]);
-      }
-      shift = WarpMax(shift);
-      if (lane == 0) {
-        shared_.max[r] = max;
-        shared_.shift[r] = shift;
-      }
+      FindMaxima(outside);
     }
     __syncthreads();
   }
@@ -126,29 +117,47 @@ class ConvOutputTile {
     return exact_ ? Exp(max - shared_.max[row] - shared_.shift[row]) : Exp(max - anchor_ + lift_);
   }
 
-  // Columns [u0, u0 + kConvColumns) into shared memory, with `channels` of the layer's channels
-  // from `channel` on; zeros beyond.
-  __device__ void Stage(int u0, int channel, int channels) const {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < kConvColumns) {
-      const int u = u0 + thread;
-      const bool inside = u < columns_;
-      const float k = inside ? Key(u) : -INFINITY;
-      shared_.key[thread] = exact_ ? k : inside ? Exp(k - anchor_ + lift_) : 0.0F;
-      if constexpr (kGrid) {
-        shared_.row[thread] = static_cast<int>((left_ + u) / args_.grid_width);
-        shared_.column[thread] = static_cast<int>((left_ + u) % args_.grid_width);
+  // Starts loads of the values of columns [u0, u0 + kConvColumns); and stores them, zeros beyond.
+  __device__ void Fetch(int u0, Flight& flight) const {
+    if (!Direct(u0)) return;
+    EachVector(u0, [&](int j, int u, int c) {
+      if (u < columns_ && c < channels_) {
+        tokens_.template Read<kVec>(left_ + u, channel_ + c, flight[j]);
       }
-    }
-    constexpr auto kVec = static_cast<int>(16 / sizeof(T));
-    if (channels % kVec == 0 && args_.packed_aligned) {
-      StageValues<kVec>(u0, channel, channels);
-    } else {
-      StageValues<1>(u0, channel, channels);
+    });
+  }
+  __device__ void StoreValues(int u0, const Flight& flight) const {
+    const bool direct = Direct(u0);
+    EachVector(u0, [&](int j, int u, int c) {
+      Channels<kVec> v = Fill<kVec>(0.0F);
+      if (u < columns_ && direct) {
+        if (c < channels_) v = tokens_.template Get<kVec>(flight[j], left_ + u);
+      } else if (u < columns_) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          if (c + i < channels_) {
+            v[i] = tokens_.template Value<1>(left_ + u, channel_ + c + i)[0];
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        // Zero times NaN is NaN: what a token does not see must be finite.
+        if (fabsf(v[i]) <= FLT_MAX) continue;
+        v[i] = 0.0F;
+        atomicMax(&shared_.spoilt[c + i], columns_ - u);
+      }
+      Store<kVec>(v, shared_.value + (u - u0) * Shared::kStride + c);
+    });
+    if constexpr (kGrid) {
+      const int u = static_cast<int>(threadIdx.x);
+      if (u >= kConvColumns) return;
+      shared_.row[u] = static_cast<int>((left_ + u0 + u) / args_.grid_width);
+      shared_.column[u] = static_cast<int>((left_ + u0 + u) % args_.grid_width);
     }
   }
 
-  // Column u (of those staged, from u0 on) as one row of A sees it.
+  // What column u0 + u weighs to one token of the tile.
   struct Row {
     int index;  // in the tile
     int y;      // in the image
@@ -168,6 +177,7 @@ class ConvOutputTile {
     }
     return r;
   }
+  template <bool kExact>
   __device__ float Weight(const Row& row, int u0, int u) const {
     float bias = 0.0F;
     if constexpr (kGrid) {
@@ -175,16 +185,29 @@ class ConvOutputTile {
     } else {
       bias = shared_.bias[u0 + u - row.index + kConvTokens - 1];
     }
-    if (!exact_) return bias * shared_.key[u];
-    return bias == -INFINITY ? 0.0F : Exp(shared_.key[u] - row.max + bias - row.shift);
+    if constexpr (!kExact) return bias * shared_.key[u0 + u];
+    return bias == -INFINITY ? 0.0F : Exp(shared_.key[u0 + u] - row.max + bias - row.shift);
   }
 
  private:
-  __device__ float Key(int u) const { return tokens_.Key(left_ + u, head_); }
+  static constexpr int kWarps = kConvOutputThreads / 32;
 
   __device__ static float WarpMax(float x) {
     for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, by));
     return x;
+  }
+
+  __device__ bool Direct(int u0) const {
+    return channels_ % kVec == 0 && tokens_.template Direct<kVec>(left_ + u0);
+  }
+  // fn(j, column, channel) for this thread's vectors j of a chunk.
+  template <class Fn>
+  __device__ void EachVector(int u0, const Fn& fn) const {
+#pragma unroll
+    for (int j = 0; j < kFlight; ++j) {
+      const int at = j * kConvOutputThreads + static_cast<int>(threadIdx.x);
+      fn(j, u0 + at / kVectors, at % kVectors * kVec);
+    }
   }
 
   __device__ int Tap(int dy, int dx) const {
@@ -202,18 +225,23 @@ class ConvOutputTile {
                static_cast<int>((left_ + u) % width - (first_ + row) % width));
   }
 
-  // The largest key of all in reach, and how much later ones are above what the first token sees.
-  __device__ void FindAnchor(float outside) {
+  // Also finds the largest key of all, and how much later ones are above what the first token sees.
+  __device__ void ReadKeys(float outside) {
+    const int chunks = (columns_ + kConvColumns - 1) / kConvColumns;
     float all = outside;
     float early = outside;
     float strange = 0.0F;
-    for (int u = static_cast<int>(threadIdx.x); u < columns_; u += kConvOutputThreads) {
-      const float k = Key(u);
-      all = fmaxf(all, k);
-      if (Sees(0, u)) early = fmaxf(early, k);
-      if (k != k) strange = 1.0F;
+    for (int u = static_cast<int>(threadIdx.x); u < chunks * kConvColumns;
+         u += kConvOutputThreads) {
+      float k = -INFINITY;
+      if (u < columns_) {
+        k = tokens_.Key(left_ + u, head_);
+        all = fmaxf(all, k);
+        if (Sees(0, u)) early = fmaxf(early, k);
+        if (k != k) strange = 1.0F;
+      }
+      shared_.key[u] = k;
     }
-    constexpr int kWarps = kConvOutputThreads / 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     all = WarpMax(all);
     early = WarpMax(early);
@@ -224,6 +252,7 @@ class ConvOutputTile {
       shared_.warp[2 * kWarps + warp] = strange;
     }
     __syncthreads();
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       all = fmaxf(all, shared_.warp[w]);
       early = fmaxf(early, shared_.warp[kWarps + w]);
@@ -232,6 +261,11 @@ class ConvOutputTile {
     anchor_ = all;
     lift_ = ConvLift(all - early);
     exact_ = args_.dims.wide || strange > 0.0F || !(all - early <= kConvRise);
+    if (exact_) return;
+    for (int u = static_cast<int>(threadIdx.x); u < chunks * kConvColumns;
+         u += kConvOutputThreads) {
+      shared_.key[u] = Exp(shared_.key[u] - anchor_ + lift_);
+    }
   }
 
   __device__ void FillBias() const {
@@ -258,26 +292,25 @@ class ConvOutputTile {
     }
   }
 
-  template <int kVec>
-  __device__ void StageValues(int u0, int channel, int channels) const {
-    constexpr int kVectors = kChannels / kVec;
-#pragma unroll 4
-    for (int at = static_cast<int>(threadIdx.x); at < kConvColumns * kVectors;
-         at += kConvOutputThreads) {
-      const int u = at / kVectors;
-      const int c = at % kVectors * kVec;
-      Channels<kVec> v = Fill<kVec>(0.0F);
-      if (u0 + u < columns_ && c < channels) {
-        v = tokens_.template Value<kVec>(left_ + u0 + u, channel + c);
+  // M and X; a warp for 16 tokens.
+  __device__ void FindMaxima(float outside) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int r = warp * 16; r < warp * 16 + 16; ++r) {
+      float max = outside;
+      for (int u = lane; u < columns_; u += 32) {
+        if (Sees(r, u)) max = fmaxf(max, shared_.key[u]);
       }
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        // Zero times NaN is NaN: what a token does not see must be finite.
-        if (fabsf(v[i]) <= FLT_MAX) continue;
-        v[i] = 0.0F;
-        atomicMax(&shared_.spoilt[c + i], columns_ - u0 - u);
+      max = WarpMax(max);
+      float shift = outside - max;
+      for (int u = lane; u < columns_; u += 32) {
+        if (Sees(r, u)) shift = fmaxf(shift, shared_.key[u] - max + shared_.bias[BiasAt(r, u)]);
       }
-      Store<kVec>(v, shared_.value + u * Shared::kStride + c);
+      shift = WarpMax(shift);
+      if (lane == 0) {
+        shared_.max[r] = max;
+        shared_.shift[r] = shift;
+      }
     }
   }
 
@@ -285,6 +318,8 @@ class ConvOutputTile {
   const ConvTokens<T> tokens_;
   const Shared& shared_;
   const int head_;
+  const int channel_;
+  const int channels_;
   const int64_t first_;
   const int64_t left_;
   const int rows_;     // tokens of the tile
@@ -295,10 +330,67 @@ class ConvOutputTile {
   bool exact_ = false;
 };
 
-// Grid: places, heads * chunks of kChannels of a head's channels. fp32 outputs take three products
-// of TF32 halves, 16-bit ones a single product.
+// num += A V over all columns, den[half] += this thread's part of A's row sums. kPrecise: three
+// products of TF32 halves; else a single one.
+template <bool kExact, bool kPrecise, typename T, int kChannels, bool kGrid>
+__device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& tile,
+                                    const ConvOutputShared<kChannels, kGrid>& shared, int channels,
+                                    typename ConvOutputTile<T, kChannels, kGrid>::Flight& flight,
+                                    float (&num)[kChannels / 8][4], float (&den)[2]) {
+  constexpr int kStride = ConvOutputShared<kChannels, kGrid>::kStride;
+  // Fragments: ptx.cuh.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int k = lane % 4;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  const auto row0 = tile.GetRow(warp_row + g);
+  const auto row1 = tile.GetRow(warp_row + g + 8);
+  // Columns that the warp's tokens see at all.
+  int seen = warp_row < tile.rows() ? tile.columns() : 0;
+  while (seen > 0 && !tile.Sees(warp_row + 15, seen - 1)) --seen;
+
+  for (int u0 = 0; u0 < tile.columns(); u0 += kConvColumns) {
+    tile.StoreValues(u0, flight);
+    __syncthreads();
+    if (u0 + kConvColumns < tile.columns()) tile.Fetch(u0 + kConvColumns, flight);
+#pragma unroll
+    for (int u = 0; u < kConvColumns; u += 8) {
+      if (u0 + u >= seen) break;
+      const float weight[4] = {tile.template Weight<kExact>(row0, u0, u + k),
+                               tile.template Weight<kExact>(row1, u0, u + k),
+                               tile.template Weight<kExact>(row0, u0, u + k + 4),
+                               tile.template Weight<kExact>(row1, u0, u + k + 4)};
+      uint32_t a[4];
+      uint32_t a_rest[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        a[j] = ToTf32(weight[j]);
+        const float high = __uint_as_float(a[j]);
+        a_rest[j] = ToTf32(weight[j] - high);
+        den[j % 2] += kPrecise ? weight[j] : high;
+      }
+#pragma unroll
+      for (int b = 0; b < kChannels / 8; ++b) {
+        if (b * 8 >= channels) break;
+        const float* const value = shared.value + (u + k) * kStride + b * 8 + g;
+        const float v[2] = {value[0], value[4 * kStride]};
+        const uint32_t high[2] = {ToTf32(v[0]), ToTf32(v[1])};
+        if constexpr (kPrecise) {
+          const uint32_t rest[2] = {ToTf32(v[0] - __uint_as_float(high[0])),
+                                    ToTf32(v[1] - __uint_as_float(high[1]))};
+          MmaTf32(num[b], a_rest, high);
+          MmaTf32(num[b], a, rest);
+        }
+        MmaTf32(num[b], a, high);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// Grid: places, heads * chunks of kChannels of a head's channels.
 template <typename T, typename Y, int kChannels, bool kGrid>
-__global__ void __launch_bounds__(kConvOutputThreads) ConvOutputKernel(ConvTileArgs args) {
+__global__ void __launch_bounds__(kConvOutputThreads, 4) ConvOutputKernel(ConvTileArgs args) {
   constexpr bool kPrecise = std::is_same_v<Y, float>;
   constexpr int kBlocks = kChannels / 8;
   using Shared = ConvOutputShared<kChannels, kGrid>;
@@ -325,7 +417,9 @@ __global__ void __launch_bounds__(kConvOutputThreads) ConvOutputKernel(ConvTileA
 
   SharedLayout layout(DynamicShared());
   const Shared shared(layout, args);
-  ConvOutputTile<T, kChannels, kGrid> tile(args, sequence, i, head, shared);
+  ConvOutputTile<T, kChannels, kGrid> tile(args, sequence, i, head, channel, channels, shared);
+  typename ConvOutputTile<T, kChannels, kGrid>::Flight flight;
+  tile.Fetch(0, flight);
   float outside_max[2] = {kEmptyMax, kEmptyMax};
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -334,50 +428,15 @@ __global__ void __launch_bounds__(kConvOutputThreads) ConvOutputKernel(ConvTileA
   for (int c = thread; c < kChannels; c += kConvOutputThreads) shared.spoilt[c] = 0;
   tile.Prepare(fmaxf(outside_max[0], outside_max[1]));
 
-  // Fragments: ptx.cuh. This thread's rows of the tile: high[0], high[1].
-  const int lane = thread % 32;
-  const int g = lane / 4;
-  const int k = lane % 4;
-  const int warp_row = thread / 32 * 16;
-  const auto row0 = tile.GetRow(warp_row + g);
-  const auto row1 = tile.GetRow(warp_row + g + 8);
   float num[kBlocks][4] = {};
   float den[2] = {0.0F, 0.0F};
-  const bool has_rows = warp_row < tile.rows();
-  for (int u0 = 0; u0 < tile.columns(); u0 += kConvColumns) {
-    tile.Stage(u0, channel, channels);
-    __syncthreads();
-    for (int u = 0; u < kConvColumns; u += 8) {
-      if (!has_rows || u0 + u >= tile.columns() || !tile.Sees(warp_row + 15, u0 + u)) break;
-      const float weight[4] = {tile.Weight(row0, u0, u + k), tile.Weight(row1, u0, u + k),
-                               tile.Weight(row0, u0, u + k + 4), tile.Weight(row1, u0, u + k + 4)};
-      uint32_t a[4];
-      uint32_t a_rest[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        a[j] = ToTf32(weight[j]);
-        const float high = __uint_as_float(a[j]);
-        a_rest[j] = ToTf32(weight[j] - high);
-        den[j % 2] += kPrecise ? weight[j] : high;
-      }
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        if (b * 8 >= channels) break;
-        const float* const value = shared.value + (u + k) * Shared::kStride + b * 8 + g;
-        const float v[2] = {value[0], value[4 * Shared::kStride]};
-        const uint32_t high[2] = {ToTf32(v[0]), ToTf32(v[1])};
-        if constexpr (kPrecise) {
-          const uint32_t rest[2] = {ToTf32(v[0] - __uint_as_float(high[0])),
-                                    ToTf32(v[1] - __uint_as_float(high[1]))};
-          MmaTf32(num[b], a_rest, high);
-          MmaTf32(num[b], a, rest);
-        }
-        MmaTf32(num[b], a, high);
-      }
-    }
-    __syncthreads();
+  if (tile.exact()) {
+    ConvMultiply<true, kPrecise>(tile, shared, channels, flight, num, den);
+  } else {
+    ConvMultiply<false, kPrecise>(tile, shared, channels, flight, num, den);
   }
 
+  const int k = thread % 4;
   const T* const q = tile.tokens().Packed(tile.first()) + channel;
   const bool pairs = dims.width % 2 == 0;
 #pragma unroll
@@ -385,7 +444,7 @@ __global__ void __launch_bounds__(kConvOutputThreads) ConvOutputKernel(ConvTileA
     float total = den[half];
     total += __shfl_xor_sync(0xFFFFFFFFU, total, 1);
     total += __shfl_xor_sync(0xFFFFFFFFU, total, 2);
-    const int row = warp_row + g + 8 * half;
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
     if (row >= tile.rows()) continue;
     float weight[2] = {0.0F, 0.0F};
 #pragma unroll

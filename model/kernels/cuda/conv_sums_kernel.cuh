@@ -76,18 +76,33 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvSumsKernel(ConvTileArgs 
   const int channels = min(kConvSumsChannels, dims.hid - first);
   const int head = first / dims.width;
   const int heads = (first + channels - 1) / dims.width - head + 1;
-  ConvLargestKeys(tokens, begin, end, head, heads, shared);
 
+  // Values are on their way while keys become weights.
   constexpr int kLanes = kConvSumsChannels / kVec;
   constexpr int kGroups = kConvSumsThreads / kLanes;
+  constexpr int kFlight = kConvTokens / kGroups;
   const int lane = thread % kLanes;
   const int group = thread / kLanes;
   const int channel = first + lane * kVec;
+  const bool mine = lane * kVec < channels;
+  const bool direct = tokens.template Direct<kVec>(begin);
+  RingVector<T, kVec> flight[kFlight];
+  const auto fetch = [&](int64_t t0) {
+#pragma unroll
+    for (int r = 0; r < kFlight; ++r) {
+      const int64_t t = t0 + group + r * kGroups;
+      if (direct && mine && t < end) tokens.template Read<kVec>(t, channel, flight[r]);
+    }
+  };
+  fetch(begin);
+  ConvLargestKeys(tokens, begin, end, head, heads, shared);
+
   int of_channel[kVec];
 #pragma unroll
   for (int c = 0; c < kVec; ++c) of_channel[c] = (channel + c) / dims.width - head;
   Channels<kVec> num = Fill<kVec>(0.0F);
   for (int64_t t0 = begin; t0 < end; t0 += kConvTokens) {
+    if (t0 > begin) fetch(t0);
     const int n = static_cast<int>(min(end - t0, static_cast<int64_t>(kConvTokens)));
     for (int at = thread; at < n * heads; at += kConvSumsThreads) {
       const int h = at % heads;
@@ -99,17 +114,15 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvSumsKernel(ConvTileArgs 
       for (int j = 0; j < n; ++j) den += shared.weight[j * heads + thread];
       shared.den[thread] = den;
     }
-    if (lane * kVec < channels) {
 #pragma unroll
-      for (int r = 0; r < kConvTokens / kGroups; ++r) {
-        const int j = group + r * kGroups;
-        if (j < n) {
-          const Channels<kVec> v = tokens.template Value<kVec>(t0 + j, channel);
-          const float* const weight = shared.weight + j * heads;
+    for (int r = 0; r < kFlight; ++r) {
+      const int j = group + r * kGroups;
+      if (j >= n || !mine) continue;
+      const Channels<kVec> v = direct ? tokens.template Get<kVec>(flight[r], t0 + j)
+                                      : tokens.template Value<kVec>(t0 + j, channel);
+      const float* const weight = shared.weight + j * heads;
 #pragma unroll
-          for (int c = 0; c < kVec; ++c) num[c] = fmaf(weight[of_channel[c]], v[c], num[c]);
-        }
-      }
+      for (int c = 0; c < kVec; ++c) num[c] = fmaf(weight[of_channel[c]], v[c], num[c]);
     }
     __syncthreads();
   }

@@ -60,14 +60,12 @@ int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
                     args);
     }
   }
-  constexpr int kNarrow = 16;
-  constexpr int kWide = 64;
-  if (args.dims.width <= kNarrow) {
-    return args.grid ? StartOutputs<T, Y, kNarrow, true>(args, places, stream)
-                     : StartOutputs<T, Y, kNarrow, false>(args, places, stream);
+  if (args.dims.width <= 32) {
+    return args.grid ? StartOutputs<T, Y, 32, true>(args, places, stream)
+                     : StartOutputs<T, Y, 32, false>(args, places, stream);
   }
-  return args.grid ? StartOutputs<T, Y, kWide, true>(args, places, stream)
-                   : StartOutputs<T, Y, kWide, false>(args, places, stream);
+  return args.grid ? StartOutputs<T, Y, 64, true>(args, places, stream)
+                   : StartOutputs<T, Y, 64, false>(args, places, stream);
 }
 
 template <typename T, int kVec>

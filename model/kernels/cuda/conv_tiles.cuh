@@ -167,6 +167,30 @@ class ConvTokens {
     return v;
   }
 
+  // Values as they are in memory, for loads that are under way together: kVec channels of tokens
+  // that are in packed, or in a ring of the same type.
+  template <int kVec>
+  __device__ bool Direct(int64_t t) const {
+    if (kVec > 1 && !args_.packed_aligned) return false;
+    return t >= begin_ || (args_.dims.bf16_ring == (sizeof(T) == sizeof(Bf16)) &&
+                           (kVec == 1 || args_.ring_aligned));
+  }
+  template <int kVec>
+  __device__ void Read(int64_t t, int channel, RingVector<T, kVec>& raw) const {
+    const ConvDims& dims = args_.dims;
+    raw.Read(t < begin_ ? reinterpret_cast<const T*>(state_ + args_.v_ring) +
+                              RingRow(t) * dims.hid + channel
+                        : Packed(t) + dims.values() + channel);
+  }
+  template <int kVec>
+  __device__ Channels<kVec> Get(const RingVector<T, kVec>& raw, int64_t t) const {
+    if (t >= begin_ && Masked(t)) return Fill<kVec>(0.0F);
+    Channels<kVec> v = raw.Get();
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) v[i] = Entering(v[i], args_.dims.bf16_ring);
+    return v;
+  }
+
  private:
   __device__ bool Masked(int64_t t) const {
     return mask_ != nullptr && mask_[t - begin_] <= kMaskedBelow;
