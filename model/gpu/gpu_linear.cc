@@ -1,6 +1,5 @@
 #include "model/gpu/gpu_linear.h"
 
-#include "ATen/Context.h"
 #include "ATen/ops/isfinite.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/zeros.h"
@@ -53,13 +52,6 @@ void GpuLinear::Forward(const at::Tensor& x, at::Tensor y) const {
     // LibTorch writes wider sums on CUDA alone. Where a test runs the network on the CPU:
     y.copy_(at::mm(x.to(y.scalar_type()), transposed.to(y.scalar_type())));
   }
-}
-
-void UseExactProducts() {
-  at::Context& context = at::globalContext();
-  context.setFloat32MatmulPrecision("highest");
-  context.setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
-  context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
 }
 
 }  // namespace aft

@@ -15,7 +15,8 @@ namespace aft {
 // rows' alignment stays.
 inline constexpr int64_t kBiasColumns = 8;
 
-// y = x W^T + b through LibTorch (cuBLAS). Immutable and thread-safe; throws LibTorch's exceptions.
+// y = x W^T + b through LibTorch (cuBLAS), summed in fp32 (OpenCudaQueue sees to that). Immutable
+// and thread-safe; throws LibTorch's exceptions.
 class GpuLinear {
  public:
   GpuLinear() = default;
@@ -46,9 +47,6 @@ class GpuLinear {
 // large for the format.
 absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& tensor,
                                     kernels::cuda::Number format, at::Device device);
-
-// Makes fp32 products of this process fp32 (never TF32), and the sums of 16-bit products too.
-void UseExactProducts();
 
 }  // namespace aft
 

@@ -103,7 +103,6 @@ std::vector<GpuNeed> GpuTrunk::Needs() const {
 }
 
 absl::Status GpuTrunk::Load(const TensorMap& tensors) {
-  UseExactProducts();
   AFT_RETURN_IF_ERROR(LoadEmbedding(tensors));
   for (int64_t i = 0; i < config_.n_layers; ++i) AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
   norm_ = LoadNorm(tensors, "norm");

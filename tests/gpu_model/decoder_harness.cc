@@ -1,5 +1,7 @@
 #include "tests/gpu_model/decoder_harness.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -48,22 +50,27 @@ std::unique_ptr<DeviceArray<T>> OnDevice(const std::vector<T>& values) {
   return std::make_unique<DeviceArray<T>>(values);
 }
 
+// Copies to a GPU go through the default stream, for which a queue's own does not wait.
+void WaitForCopies() { AFT_CHECK(cudaDeviceSynchronize() == cudaSuccess); }
+
 }  // namespace
 
-DeviceStep::DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last_sampled) {
+DeviceStep::DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last_sampled,
+                       const std::vector<int32_t>& ages) {
   const Flat all(AllRows(step));
   const Flat chunks(step.chunks);
   tokens_ = OnDevice(all.tokens);
   token_slots_ = OnDevice(all.token_slots);
   token_positions_ = OnDevice(all.token_positions);
   last_sampled_ = OnDevice(last_sampled);
+  ages_ = OnDevice(ages);
   chunk_slots_ = OnDevice(chunks.slots);
   chunk_positions_ = OnDevice(chunks.positions);
   chunk_offsets_ = OnDevice(chunks.offsets);
   outputs_ = OnDevice(step.outputs);
   // A decode row is one token.
   batch_.decode = {static_cast<int64_t>(step.decode.size()), token_slots_->get(),
-                   token_positions_->get()};
+                   token_positions_->get(), nullptr, ages.empty() ? nullptr : ages_->get()};
   batch_.chunks = {static_cast<int64_t>(step.chunks.size()),
                    chunk_slots_->get(),
                    chunk_positions_->get(),
@@ -77,6 +84,7 @@ DeviceStep::DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last
   batch_.last_sampled = last_sampled_->get();
   batch_.outputs = outputs_->get();
   batch_.output_count = static_cast<int64_t>(step.outputs.size());
+  WaitForCopies();
 }
 
 void DeviceStep::Set(const DecoderStep& step) {
@@ -89,6 +97,7 @@ void DeviceStep::Set(const DecoderStep& step) {
   chunk_positions_->Set(chunks.positions);
   chunk_offsets_->Set(chunks.offsets);
   outputs_->Set(step.outputs);
+  WaitForCopies();
 }
 
 CpuDecoder::CpuDecoder(const NetworkConfig& config, const TensorMap& tensors, int32_t slots) {
@@ -117,9 +126,9 @@ Logits CpuDecoder::Run(const DecoderStep& step) {
 
 GpuTestDecoder::GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors,
                                WeightFormat format, int32_t slots)
-    : slots_(slots) {
+    : slots_(slots), queue_(MakeTestQueue()) {
   absl::StatusOr<std::unique_ptr<GpuDecoder>> made =
-      GpuDecoder::Create(config, tensors, format, kTestLimits, &queue_);
+      GpuDecoder::Create(config, tensors, format, kTestLimits, queue_.get());
   EXPECT_TRUE(made.ok()) << made.status();
   AFT_CHECK(made.ok());
   decoder_ = *std::move(made);
@@ -134,26 +143,36 @@ GpuTestDecoder::GpuTestDecoder(const NetworkConfig& config, const TensorMap& ten
   for (const int64_t offset : offsets) {
     layers_.push_back({states_->get() + offset, slot_floats});
   }
+  lookahead_ = std::make_unique<DeviceArray<float>>(
+      offsets.size() * static_cast<size_t>(slots * decoder_->lookahead_floats()));
+  WaitForCopies();
 }
 
 absl::Status GpuTestDecoder::Forward(const GpuDecoderBatch& batch) {
-  return decoder_->Forward(batch, layers_, nullptr, slots_);
+  return decoder_->Forward(batch, layers_, batch.decode.age ? lookahead_->get() : nullptr, slots_);
 }
 
-Logits GpuTestDecoder::Read(int64_t outputs) {
+Logits GpuTestDecoder::Read(int64_t outputs, int64_t part) {
   Logits logits;
   const int64_t vocab = decoder_->config().vocab_size;
-  for (int64_t i = 0; i < outputs; ++i) {
-    const absl::StatusOr<const float*> row = decoder_->Logits(i, 1);
-    EXPECT_TRUE(row.ok()) << row.status();
-    if (!row.ok()) return {};
-    logits.emplace_back(*row, *row + vocab);
+  for (int64_t first = 0; first < outputs; first += part) {
+    const int64_t count = std::min(part, outputs - first);
+    const absl::StatusOr<const float*> rows = decoder_->Logits(first, count);
+    EXPECT_TRUE(rows.ok()) << rows.status();
+    if (!rows.ok()) return {};
+    std::vector<float> values(static_cast<size_t>(count * vocab));
+    EXPECT_TRUE(queue_->Copy(values.data(), *rows, count * vocab * int64_t{sizeof(float)}).ok());
+    EXPECT_TRUE(queue_->Synchronize().ok());
+    for (int64_t i = 0; i < count; ++i) {
+      logits.emplace_back(values.begin() + i * vocab, values.begin() + (i + 1) * vocab);
+    }
   }
   return logits;
 }
 
-Logits GpuTestDecoder::Run(const DecoderStep& step, const std::vector<int32_t>& last_sampled) {
-  const DeviceStep arrays(step, last_sampled);
+Logits GpuTestDecoder::Run(const DecoderStep& step, const std::vector<int32_t>& last_sampled,
+                           const std::vector<int32_t>& ages) {
+  const DeviceStep arrays(step, last_sampled, ages);
   const absl::Status status = Forward(arrays.batch());
   EXPECT_TRUE(status.ok()) << status;
   return status.ok() ? Read(arrays.batch().output_count) : Logits();

@@ -10,8 +10,8 @@
 #include "model/gpu/gpu_decoder.h"
 #include "model/network/decoder.h"
 #include "tests/cuda/device_array.h"
+#include "tests/gpu_model/test_queue.h"
 #include "tests/property/network_reference.h"
-#include "tests/support/cuda_on_cpu/host_queue.h"
 #include "tests/support/serial_executor.h"
 
 namespace aft {
@@ -40,8 +40,10 @@ using Logits = std::vector<std::vector<float>>;
 // The step's arrays on the device.
 class DeviceStep {
  public:
-  // `last_sampled` [slots], for tokens that are kLastSampledToken.
-  DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last_sampled);
+  // `last_sampled` [slots], for tokens that are kLastSampledToken. `ages` of the single tokens:
+  // StepRows::age, or empty.
+  explicit DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last_sampled = {},
+                      const std::vector<int32_t>& ages = {});
 
   GpuDecoderBatch batch() const { return batch_; }
   // Other tokens, slots and positions in the same places. REQUIRES: the same shape.
@@ -52,6 +54,7 @@ class DeviceStep {
   std::unique_ptr<DeviceArray<int32_t>> token_slots_;
   std::unique_ptr<DeviceArray<int64_t>> token_positions_;
   std::unique_ptr<DeviceArray<int32_t>> last_sampled_;
+  std::unique_ptr<DeviceArray<int32_t>> ages_;
   std::unique_ptr<DeviceArray<int32_t>> chunk_slots_;
   std::unique_ptr<DeviceArray<int64_t>> chunk_positions_;
   std::unique_ptr<DeviceArray<int64_t>> chunk_offsets_;
@@ -79,19 +82,21 @@ class GpuTestDecoder {
                  int32_t slots);
 
   // `last_sampled` stands in for what a sampler would have left in the slots.
-  Logits Run(const DecoderStep& step, const std::vector<int32_t>& last_sampled = {});
-  // The parts of Run.
+  Logits Run(const DecoderStep& step, const std::vector<int32_t>& last_sampled = {},
+             const std::vector<int32_t>& ages = {});
+  // The parts of Run. Read takes the outputs `part` at a time.
   absl::Status Forward(const GpuDecoderBatch& batch);
-  Logits Read(int64_t outputs);
+  Logits Read(int64_t outputs, int64_t part = 1);
 
   GpuDecoder& decoder() { return *decoder_; }
-  HostQueue& queue() { return queue_; }
+  GpuQueue& queue() { return *queue_; }
 
  private:
   const int32_t slots_;
-  HostQueue queue_;
+  const std::unique_ptr<GpuQueue> queue_;
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<DeviceArray<float>> states_;  // NaN at first
+  std::unique_ptr<DeviceArray<float>> lookahead_;
   std::vector<kernels::cuda::State> layers_;
 };
 

@@ -2,6 +2,8 @@
 
 #include "model/gpu/gpu_encoder.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -11,7 +13,6 @@
 #include "tests/cuda/device_array.h"
 #include "tests/gpu_model/decoder_harness.h"  // PrintTo
 #include "tests/property/network_reference.h"
-#include "tests/support/cuda_on_cpu/host_queue.h"
 #include "tests/support/serial_executor.h"
 
 namespace aft {
@@ -45,19 +46,26 @@ class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
 
   std::vector<float> OnGpu(WeightFormat format) const {
     const NetworkConfig& config = GetParam().config;
-    HostQueue queue;
+    const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
     const absl::StatusOr<std::unique_ptr<GpuEncoder>> encoder =
-        GpuEncoder::Create(config, tensors_, format, {4, kCaseTokens}, &queue);
+        GpuEncoder::Create(config, tensors_, format, {4, kCaseTokens}, queue.get());
     EXPECT_TRUE(encoder.ok()) << encoder.status();
     if (!encoder.ok()) return {};
     const DeviceArray<int64_t> offsets(offsets_);
     const DeviceArray<int32_t> ids(tokens_);
     const DeviceArray<int64_t> positions(positions_);
+    // Copies to a GPU go through the default stream, for which the queue's own does not wait.
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const absl::StatusOr<const float*> vectors = (*encoder)->Forward(
         {{3, offsets.get(), nullptr, 0, tokens(), 40}, ids.get(), positions.get()});
     EXPECT_TRUE(vectors.ok()) << vectors.status();
     if (!vectors.ok()) return {};
-    return {*vectors, *vectors + tokens() * config.d_model};
+    std::vector<float> values(static_cast<size_t>(tokens() * config.d_model));
+    EXPECT_TRUE(
+        queue->Copy(values.data(), *vectors, static_cast<int64_t>(values.size() * sizeof(float)))
+            .ok());
+    EXPECT_TRUE(queue->Synchronize().ok());
+    return values;
   }
 
   void ExpectClose(const std::vector<float>& gpu, const std::vector<float>& cpu, double rms,

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "model/network/tensors.h"
+#include "tests/gpu_model/test_queue.h"
 
 namespace aft {
 
@@ -61,9 +62,9 @@ std::vector<std::vector<float>> Parts(const DeviceArray<float>& y, int64_t width
 GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const TestMixer& cpu, int32_t slots)
     : case_(mixer_case), width_(cpu.width()), slots_(slots) {
   MixerOptions options;
-  options.max_seq_len = 2 * kCaseTokens;
+  options.max_seq_len = 2 * kMixerTokens;
   absl::StatusOr<std::unique_ptr<GpuMixer>> mixer =
-      MakeGpuMixer(case_.config, case_.hid, cpu.tables(), options, at::kCPU);
+      MakeGpuMixer(case_.config, case_.hid, cpu.tables(), options, TestDevice());
   AFT_CHECK(mixer.ok());
   mixer_ = *std::move(mixer);
   if (!case_.config.causal) return;

@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/gpu_model/gpu_mixer_harness.h"
+#include "tests/gpu_model/test_queue.h"
 
 namespace aft {
 namespace {
@@ -73,7 +74,7 @@ TEST_P(CausalTest, StatesLookLikeTheCpus) {
 TEST_P(CausalTest, StepsEqualTheFormulaAndTheCpu) {
   TestMixer cpu(GetParam(), random_);
   GpuTestMixer gpu(GetParam(), cpu);
-  const std::vector<float> packed = cpu.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
   const std::vector<float> y = gpu.RunCut(packed, {1});
   ExpectClose(y, cpu.Reference(packed), kStepTolerance);
   ExpectClose(y, Doubles(cpu.RunCut(packed, {1})), 2 * kStepTolerance);
@@ -83,12 +84,12 @@ TEST_P(CausalTest, StepsEqualTheFormulaAndTheCpu) {
 TEST_P(CausalTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
   TestMixer cpu(GetParam(), random_);
   GpuTestMixer gpu(GetParam(), cpu);
-  const std::vector<float> packed = cpu.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
   const std::vector<double> reference = cpu.Reference(packed);
-  cpu.RunCut(packed, {kCaseTokens});
-  std::vector<int64_t> lengths(kCaseTokens);
+  cpu.RunCut(packed, {kMixerTokens});
+  std::vector<int64_t> lengths(kMixerTokens);
   for (int64_t& length : lengths) length = 1 + random_.Below(11);
-  for (const std::vector<int64_t>& cut : {std::vector<int64_t>{kCaseTokens}, {33, 1}, lengths}) {
+  for (const std::vector<int64_t>& cut : {std::vector<int64_t>{kMixerTokens}, {33, 1}, lengths}) {
     ExpectClose(gpu.RunCut(packed, cut), reference, kPrefillTolerance);
     ExpectSameState(gpu.mixer().state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0),
                     kPrefillTolerance);
@@ -99,14 +100,14 @@ TEST_P(CausalTest, StatesMoveBetweenCpuAndGpu) {
   constexpr int64_t kCut = 37;
   TestMixer cpu(GetParam(), random_);
   GpuTestMixer gpu(GetParam(), cpu);
-  const std::vector<float> packed = cpu.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
   const std::vector<double> reference = cpu.Reference(packed);
   const std::vector<float> head = Tokens(packed, cpu.width(), 0, kCut);
-  const std::vector<float> tail = Tokens(packed, cpu.width(), kCut, kCaseTokens);
+  const std::vector<float> tail = Tokens(packed, cpu.width(), kCut, kMixerTokens);
   const std::vector<double> rest(reference.begin() + kCut * cpu.hid(), reference.end());
 
   cpu.RunCut(head, {8});
-  for (const int64_t length : {int64_t{1}, kCaseTokens}) {
+  for (const int64_t length : {int64_t{1}, kMixerTokens}) {
     gpu.SetSlotBytes(0, cpu.SlotBytes(0));
     ExpectClose(gpu.RunCut(tail, {length}, 0, kCut), rest,
                 length == 1 ? kStepTolerance : kPrefillTolerance);
@@ -147,18 +148,18 @@ TEST_P(CausalTest, LookAheadChangesNothing) {
   GpuTestMixer gpu(GetParam(), cpu, 2);
   const auto rows = static_cast<int32_t>(gpu.mixer().lookahead_rows());
   if (rows == 0) GTEST_SKIP() << "this mixer does without";
-  const std::vector<float> packed = cpu.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
   const std::vector<double> reference = cpu.Reference(packed);
   // Slot 1 begins with a prompt, and asks for sums at other positions than slot 0.
   constexpr int64_t kPrompt = 21;
   gpu.Prefill({{1, 0, Tokens(packed, cpu.width(), 0, kPrompt)}});
   std::vector<float> y;
   std::vector<float> later;
-  for (int64_t t = 0; t < kCaseTokens; ++t) {
+  for (int64_t t = 0; t < kMixerTokens; ++t) {
     const auto token = [&](int64_t at) { return Tokens(packed, cpu.width(), at, at + 1); };
     std::vector<MixerChunk> batch = {{0, t, token(t)}};
     std::vector<int32_t> ages = {static_cast<int32_t>(t % rows)};
-    if (t + kPrompt < kCaseTokens) {
+    if (t + kPrompt < kMixerTokens) {
       batch.push_back({1, t + kPrompt, token(t + kPrompt)});
       ages.push_back(t < 3 ? -1 : static_cast<int32_t>((t - 3) % rows));
     }
@@ -206,7 +207,7 @@ TEST(GpuMixerErrors, AMissingTableIsDataLoss) {
                              config.window = 4;
                              return config;
                            }()};
-  EXPECT_EQ(MakeGpuMixer(local.config, local.hid, {}, {}, at::kCPU).status().code(),
+  EXPECT_EQ(MakeGpuMixer(local.config, local.hid, {}, {}, TestDevice()).status().code(),
             absl::StatusCode::kDataLoss);
 }
 

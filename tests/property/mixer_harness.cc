@@ -74,7 +74,7 @@ MixerConfig Attention(MixerKind kind, int64_t heads) {
   MixerConfig config = Kind(kind);
   config.heads = heads;
   if (kind == MixerKind::kAdditive) config.score_width = 5;
-  if (kind == MixerKind::kLocation) config.band_rows = kCaseTokens;
+  if (kind == MixerKind::kLocation) config.band_rows = kMixerTokens;
   if (kind == MixerKind::kBlockLocal) config.block_size = 8;
   return config;
 }
@@ -94,7 +94,7 @@ MixerConfig Blocks(MixerConfig config, int64_t prefix_block) {
 
 // Forms that exist both ways.
 std::vector<MixerCase> SharedCases() {
-  constexpr int64_t kT = kCaseTokens;
+  constexpr int64_t kT = kMixerTokens;
   MixerConfig reparameterized = Conv(4, 5);
   reparameterized.reparameterized = true;
   MixerConfig without_global = Attention(MixerKind::kBlockLocal, 2);
@@ -136,7 +136,7 @@ std::vector<MixerCase> CausalCases() {
   cases.push_back({"simple_blocks", Blocks(Kind(MixerKind::kAftSimple), 16)});
   cases.push_back({"local_blocks", Blocks(Local(8), 16)});
   cases.push_back({"local_bf16", Bf16(Local(8)), 23});
-  cases.push_back({"full_bf16", Bf16(Full(kCaseTokens, BiasForm::kFull)), 23});
+  cases.push_back({"full_bf16", Bf16(Full(kMixerTokens, BiasForm::kFull)), 23});
   cases.push_back({"conv_bf16", Bf16(Conv(4, 5))});
   MixerConfig full_decode = Attention(MixerKind::kBlockLocal, 2);
   full_decode.full_decode = true;
@@ -174,7 +174,7 @@ TestMixer::TestMixer(const MixerCase& mixer_case,
 
 void TestMixer::Make(int32_t slots) {
   MixerOptions options;
-  options.max_seq_len = 2 * kCaseTokens;
+  options.max_seq_len = 2 * kMixerTokens;
   absl::StatusOr<std::unique_ptr<Mixer>> mixer =
       MakeMixer(case_.config, case_.hid, tables_, options);
   AFT_CHECK(mixer.ok());

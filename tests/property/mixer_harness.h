@@ -26,7 +26,7 @@ std::vector<MixerCase> CausalCases();
 std::vector<MixerCase> BidirectionalCases();
 
 // Longest text of the cases with a limit; and the width of the images of those with a grid.
-inline constexpr int64_t kCaseTokens = 64;
+inline constexpr int64_t kMixerTokens = 64;
 inline constexpr int64_t kGridWidth = 4;
 
 // A part of one sequence as it enters a batch.

@@ -55,31 +55,31 @@ TEST_F(MixerRelationsTest, LocalWithoutBiasIsSimple) {
 
 TEST_F(MixerRelationsTest, LocalWithAWindowOfAllIsFull) {
   for (const bool causal : {true, false}) {
-    const std::vector<float> w = random_.Normals(kCaseTokens * kCaseTokens);
-    MixerCase full = Case(MixerKind::kAftFull, 0, kCaseTokens, BiasForm::kFull);
+    const std::vector<float> w = random_.Normals(kMixerTokens * kMixerTokens);
+    MixerCase full = Case(MixerKind::kAftFull, 0, kMixerTokens, BiasForm::kFull);
     full.config.causal = causal;
-    for (const int64_t window : {kCaseTokens, 2 * kCaseTokens}) {
-      MixerCase local = Case(MixerKind::kAftLocal, window, kCaseTokens, BiasForm::kFull);
+    for (const int64_t window : {kMixerTokens, 2 * kMixerTokens}) {
+      MixerCase local = Case(MixerKind::kAftLocal, window, kMixerTokens, BiasForm::kFull);
       local.config.causal = causal;
       const TestMixer a(local, Tables{{"w.full", w}});
       const TestMixer b(full, Tables{{"w.full", w}});
-      const std::vector<float> packed = a.Packed(random_, kCaseTokens);
+      const std::vector<float> packed = a.Packed(random_, kMixerTokens);
       EXPECT_TRUE(SameBits(a.Encode({packed})[0], b.Encode({packed})[0]));
     }
   }
 }
 
 TEST_F(MixerRelationsTest, LocalIgnoresWhatLiesOutsideTheBand) {
-  const MixerCase local = Case(MixerKind::kAftLocal, 8, kCaseTokens, BiasForm::kFull);
-  std::vector<float> w = random_.Normals(kCaseTokens * kCaseTokens);
+  const MixerCase local = Case(MixerKind::kAftLocal, 8, kMixerTokens, BiasForm::kFull);
+  std::vector<float> w = random_.Normals(kMixerTokens * kMixerTokens);
   TestMixer a(local, Tables{{"w.full", w}});
-  for (int64_t t = 0; t < kCaseTokens; ++t) {
-    for (int64_t key = 0; key < kCaseTokens; ++key) {
-      if (key > t || t - key >= 8) w[static_cast<size_t>(t * kCaseTokens + key)] = 1e30F;
+  for (int64_t t = 0; t < kMixerTokens; ++t) {
+    for (int64_t key = 0; key < kMixerTokens; ++key) {
+      if (key > t || t - key >= 8) w[static_cast<size_t>(t * kMixerTokens + key)] = 1e30F;
     }
   }
   TestMixer b(local, Tables{{"w.full", w}});
-  const std::vector<float> packed = a.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = a.Packed(random_, kMixerTokens);
   EXPECT_TRUE(SameBits(a.RunCut(packed, {30, 1}), b.RunCut(packed, {30, 1})));
 }
 
@@ -94,7 +94,7 @@ TEST_F(MixerRelationsTest, ConvWithOneFilterAndAHeadPerChannelIsLocal) {
   }
   TestMixer a(conv, filter);
   TestMixer b(Case(MixerKind::kAftLocal, kTaps), Tables{{"w.band", band}});
-  const std::vector<float> packed = b.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = b.Packed(random_, kMixerTokens);
   ExpectClose(a.RunCut(packed, {40, 1}), Doubles(b.RunCut(packed, {40, 1})), 5e-6);
 }
 
@@ -104,7 +104,7 @@ TEST_F(MixerRelationsTest, ABf16RingHoldsRoundedKeysAndValues) {
   const Tables tables = {{"w.band", random_.Normals(8)}};
   TestMixer a(bf16, tables);
   TestMixer b(Case(MixerKind::kAftLocal, 8), tables);
-  std::vector<float> packed = random_.Normals(kCaseTokens * 3 * kHid);
+  std::vector<float> packed = random_.Normals(kMixerTokens * 3 * kHid);
   const std::vector<float> y = a.RunCut(packed, {40, 1});
   for (size_t i = 0; i < packed.size(); ++i) {
     if (i % (3 * kHid) < kHid) continue;

@@ -34,7 +34,7 @@ class MixerTest : public testing::TestWithParam<MixerCase> {
     return 2 * mixer.hid();
   }
   std::vector<int64_t> RandomLengths() {
-    std::vector<int64_t> lengths(kCaseTokens);
+    std::vector<int64_t> lengths(kMixerTokens);
     for (int64_t& length : lengths) length = 1 + random_.Below(11);
     return lengths;
   }
@@ -47,7 +47,7 @@ class BidirectionalTest : public MixerTest {};
 
 TEST_P(CausalTest, EqualsItsFormulaAndItsTrainedForm) {
   // Around the rows of the tables with a length policy (30), and at the limit of the others.
-  for (const int64_t tokens : {int64_t{1}, int64_t{29}, int64_t{30}, int64_t{31}, kCaseTokens}) {
+  for (const int64_t tokens : {int64_t{1}, int64_t{29}, int64_t{30}, int64_t{31}, kMixerTokens}) {
     TestMixer mixer(GetParam(), random_);
     const std::vector<float> packed = mixer.Packed(random_, tokens);
     const std::vector<double> reference = mixer.Reference(packed);
@@ -59,25 +59,25 @@ TEST_P(CausalTest, EqualsItsFormulaAndItsTrainedForm) {
 
 TEST_P(CausalTest, CuttingASequenceAnywhereChangesNoBit) {
   TestMixer mixer(GetParam(), random_);
-  const std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
-  const std::vector<float> whole = mixer.RunCut(packed, {kCaseTokens});
+  const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
+  const std::vector<float> whole = mixer.RunCut(packed, {kMixerTokens});
   EXPECT_TRUE(SameBits(mixer.RunCut(packed, {1}), whole));
   EXPECT_TRUE(SameBits(mixer.RunCut(packed, RandomLengths()), whole));
-  for (int64_t cut = 1; cut < kCaseTokens; ++cut) {
-    ASSERT_TRUE(SameBits(mixer.RunCut(packed, {cut, kCaseTokens}), whole)) << cut;
+  for (int64_t cut = 1; cut < kMixerTokens; ++cut) {
+    ASSERT_TRUE(SameBits(mixer.RunCut(packed, {cut, kMixerTokens}), whole)) << cut;
   }
 }
 
 TEST_P(CausalTest, ALaterTokenChangesNoEarlierOutput) {
   TestMixer mixer(GetParam(), random_);
-  const int64_t changed = 1 + random_.Below(kCaseTokens - 1);
-  const std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
+  const int64_t changed = 1 + random_.Below(kMixerTokens - 1);
+  const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   std::vector<float> other = packed;
   for (auto i = static_cast<size_t>(changed * mixer.width()); i < other.size(); ++i) {
     other[i] = 64 - other[i];
   }
-  const std::vector<float> y = mixer.RunCut(packed, {kCaseTokens});
-  const std::vector<float> y2 = mixer.RunCut(other, {kCaseTokens});
+  const std::vector<float> y = mixer.RunCut(packed, {kMixerTokens});
+  const std::vector<float> y2 = mixer.RunCut(other, {kMixerTokens});
   EXPECT_TRUE(SameBits(Tokens(y, mixer.hid(), 0, changed), Tokens(y2, mixer.hid(), 0, changed)));
   EXPECT_FALSE(SameBits(y, y2));
 }
@@ -86,17 +86,17 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
   constexpr int64_t kSequences = 5;
   TestMixer mixer(GetParam(), random_, kSequences + 1);
   std::vector<std::vector<float>> inputs;
-  for (int64_t i = 0; i < kSequences; ++i) inputs.push_back(mixer.Packed(random_, kCaseTokens));
+  for (int64_t i = 0; i < kSequences; ++i) inputs.push_back(mixer.Packed(random_, kMixerTokens));
   std::vector<std::vector<float>> outputs(kSequences);
   std::vector<int64_t> positions(kSequences, 0);
   const std::vector<float> untouched = mixer.SlotBytes(kSequences);
-  while (*std::min_element(positions.begin(), positions.end()) < kCaseTokens) {
+  while (*std::min_element(positions.begin(), positions.end()) < kMixerTokens) {
     std::vector<MixerChunk> chunks = {{-1, 7, mixer.Packed(random_, 3)}};
     std::vector<size_t> sequences;
     for (size_t i = 0; i < kSequences; ++i) {
-      if (positions[i] == kCaseTokens || random_.Below(3) == 0) continue;
-      const int64_t end =
-          std::min(kCaseTokens, positions[i] + (random_.Below(2) == 0 ? 1 : 1 + random_.Below(20)));
+      if (positions[i] == kMixerTokens || random_.Below(3) == 0) continue;
+      const int64_t end = std::min(
+          kMixerTokens, positions[i] + (random_.Below(2) == 0 ? 1 : 1 + random_.Below(20)));
       // Slots in another order than rows.
       chunks.push_back({static_cast<int32_t>((3 * i + 1) % kSequences), positions[i],
                         Tokens(inputs[i], mixer.width(), positions[i], end)});
@@ -113,16 +113,16 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
   EXPECT_TRUE(SameBits(mixer.SlotBytes(kSequences), untouched));
   for (size_t i = 0; i < kSequences; ++i) {
     // In a slot that others used before.
-    EXPECT_TRUE(SameBits(outputs[i], mixer.RunCut(inputs[i], {kCaseTokens})));
+    EXPECT_TRUE(SameBits(outputs[i], mixer.RunCut(inputs[i], {kMixerTokens})));
   }
 }
 
 TEST_P(CausalTest, ACopiedSlotContinuesTheSame) {
   TestMixer mixer(GetParam(), random_, 2);
-  const int64_t fork = 1 + random_.Below(kCaseTokens - 1);
-  const std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
+  const int64_t fork = 1 + random_.Below(kMixerTokens - 1);
+  const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   const std::vector<float> head = Tokens(packed, mixer.width(), 0, fork);
-  const std::vector<float> tail = Tokens(packed, mixer.width(), fork, kCaseTokens);
+  const std::vector<float> tail = Tokens(packed, mixer.width(), fork, kMixerTokens);
   mixer.RunCut(head, {fork});
   mixer.SetSlotBytes(1, mixer.SlotBytes(0));
   const std::vector<float> y = mixer.Run({{0, fork, tail}})[0];
@@ -132,21 +132,21 @@ TEST_P(CausalTest, ACopiedSlotContinuesTheSame) {
 
 TEST_P(CausalTest, EncodeEqualsForward) {
   TestMixer mixer(GetParam(), random_);
-  const std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
+  const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   const std::vector<std::vector<float>> y =
       mixer.Encode({mixer.Packed(random_, 5), packed, mixer.Packed(random_, 1)});
-  EXPECT_TRUE(SameBits(y[1], mixer.RunCut(packed, {kCaseTokens})));
+  EXPECT_TRUE(SameBits(y[1], mixer.RunCut(packed, {kMixerTokens})));
 }
 
 TEST_P(CausalTest, ANanStaysInItsSequence) {
   TestMixer mixer(GetParam(), random_, 2);
-  const std::vector<float> clean = mixer.Packed(random_, kCaseTokens);
+  const std::vector<float> clean = mixer.Packed(random_, kMixerTokens);
   std::vector<float> dirty = clean;
-  const int64_t token = 1 + random_.Below(kCaseTokens - 1);
+  const int64_t token = 1 + random_.Below(kMixerTokens - 1);
   for (int64_t i = 0; i < mixer.width(); ++i) {
     dirty[static_cast<size_t>(token * mixer.width() + i)] = std::nanf("");
   }
-  const std::vector<float> y = mixer.RunCut(clean, {kCaseTokens});
+  const std::vector<float> y = mixer.RunCut(clean, {kMixerTokens});
   const std::vector<std::vector<float>> both = mixer.Run({{1, 0, dirty}, {0, 0, clean}});
   EXPECT_TRUE(SameBits(both[1], y));
   EXPECT_TRUE(SameBits(Tokens(both[0], mixer.hid(), 0, token), Tokens(y, mixer.hid(), 0, token)));
@@ -156,7 +156,7 @@ TEST_P(CausalTest, ANanStaysInItsSequence) {
 TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
   for (const float scale : {128.0F, 8192.0F}) {
     TestMixer mixer(GetParam(), random_);
-    std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
+    std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
     float bound = 0;
     for (size_t i = 0; i < packed.size(); ++i) {
       const auto column = static_cast<int64_t>(i) % mixer.width();
@@ -174,12 +174,12 @@ TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
 
 TEST_P(CausalTest, ConstantValuesComeOutAsTheyAreAndGated) {
   TestMixer mixer(GetParam(), random_);
-  std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
-  for (int64_t t = 0; t < kCaseTokens; ++t) {
+  std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
+  for (int64_t t = 0; t < kMixerTokens; ++t) {
     std::fill_n(packed.begin() + t * mixer.width() + values(mixer), mixer.hid(), -2.5F);
   }
   const std::vector<float> y = mixer.RunCut(packed, {33, 1});
-  for (int64_t t = 0; t < kCaseTokens; ++t) {
+  for (int64_t t = 0; t < kMixerTokens; ++t) {
     for (int64_t c = 0; c < mixer.hid(); ++c) {
       const double q = packed[static_cast<size_t>(t * mixer.width() + c)];
       ASSERT_NEAR(y[static_cast<size_t>(t * mixer.hid() + c)],
@@ -222,16 +222,16 @@ TEST_P(BidirectionalTest, MaskedTokensLeaveNoTrace) {
   const std::vector<float> text = mixer.Packed(random_, kText);
   for (const float masked : {kMasked, std::numeric_limits<float>::lowest()}) {
     std::vector<float> padded = text;
-    const std::vector<float> padding = random_.Normals((kCaseTokens - kText) * mixer.width(), 100);
+    const std::vector<float> padding = random_.Normals((kMixerTokens - kText) * mixer.width(), 100);
     padded.insert(padded.end(), padding.begin(), padding.end());
-    std::vector<float> mask(kCaseTokens, 0.0F);
+    std::vector<float> mask(kMixerTokens, 0.0F);
     std::fill(mask.begin() + kText, mask.end(), masked);
     const std::vector<float> y = Tokens(mixer.Encode({padded}, {mask})[0], mixer.hid(), 0, kText);
     ExpectClose(y, mixer.Reference(text), kTolerance);
     // Holes, which some rows see nothing but.
     for (float& m : mask) m = random_.Below(3) > 0 ? masked : 0;
     std::fill_n(mask.begin(), 20, masked);
-    const std::vector<float> holes = mixer.Packed(random_, kCaseTokens);
+    const std::vector<float> holes = mixer.Packed(random_, kMixerTokens);
     ExpectClose(mixer.Encode({holes}, {mask})[0], mixer.Reference(holes, mask), kTolerance);
   }
 }
@@ -249,7 +249,7 @@ TEST_P(BidirectionalTest, ExtremeKeysAndBiasesStayExact) {
   if (!is_aft()) return;  // dot products of 1e4 lose their digits
   for (const float scale : {128.0F, 8192.0F}) {
     const TestMixer mixer(GetParam(), random_);
-    std::vector<float> packed = mixer.Packed(random_, kCaseTokens);
+    std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
     for (size_t i = 0; i < packed.size(); ++i) {
       if (static_cast<int64_t>(i) % mixer.width() < values(mixer)) packed[i] *= scale;
     }

@@ -1,0 +1,18 @@
+#ifndef AFT_TESTS_GPU_MODEL_TEST_QUEUE_H_
+#define AFT_TESTS_GPU_MODEL_TEST_QUEUE_H_
+
+#include <memory>
+
+#include "ATen/core/Tensor.h"
+#include "model/gpu/gpu_queue.h"
+
+namespace aft {
+
+// The GPU of a test program: the emulated one (host_test_queue.cc), or the machine's first
+// (cuda_test_queue.cc).
+std::unique_ptr<GpuQueue> MakeTestQueue();
+at::Device TestDevice();
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_GPU_MODEL_TEST_QUEUE_H_
