@@ -231,7 +231,7 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
 
 inline constexpr unsigned kMaxThreads = 512;
 
-// One block per row. (The 1 lets the compiler take the registers that it needs, about 100.)
+// One block per row. (The 1 lets the compiler take the registers that it needs.)
 template <bool kAligned>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     SampleKernel(SamplerSlots slots, SampleRows rows, const float* logits, int64_t stride,

@@ -13,6 +13,7 @@ namespace aft::kernels::cuda::sampler {
 
 inline constexpr float kLargest = 3.402823466e38F;
 inline constexpr int kMaxWarps = 16;
+inline constexpr int kReadsAhead = 2;  // of four logits, by each thread
 
 __device__ inline float MinusInfinity() { return __uint_as_float(0xFF800000U); }
 
@@ -57,20 +58,22 @@ struct Row {
   const TokenCount* counts;  // null: the raw logits
   Penalties penalties;
 
-  // Calls use(id, four) for every fourth token id and the logits from there on; -inf behind the
-  // vocabulary's end.
+  // Calls use(id, four) for every fourth token id and the logits from there on, -inf behind the
+  // vocabulary's end; id itself may be there.
   template <typename Use>
   __device__ void ForEachFour(Use use) const {
     const int32_t step = static_cast<int32_t>(4 * blockDim.x);
     int32_t id = static_cast<int32_t>(4 * threadIdx.x);
-    if (id >= vocab_size) return;
-    Four next = Read(id);  // one read ahead
+    Four ahead[kReadsAhead];
+    for (int i = 0; i < kReadsAhead; ++i) ahead[i] = Read(id + i * step);
 #pragma unroll 1
     while (id < vocab_size) {
-      const Four four = next;
-      if (id + step < vocab_size) next = Read(id + step);
-      use(id, Clean(id, four));
-      id += step;
+#pragma unroll
+      for (int i = 0; i < kReadsAhead; ++i, id += step) {
+        const Four four = ahead[i];
+        ahead[i] = Read(id + kReadsAhead * step);
+        use(id, Clean(id, four));
+      }
     }
   }
 

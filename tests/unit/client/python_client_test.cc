@@ -51,6 +51,25 @@ TEST_F(PythonClientTest, StreamsACompletion) {
   EXPECT_EQ(server_.last_request().stop().max_tokens(), 64u);
 }
 
+TEST_F(PythonClientTest, SendsSamplingOptionsByName) {
+  server_.SetScript(TextScript({"a"}));
+  std::vector<std::string> command = Command("It is a truth");
+  for (const char* option : {"temperature=0.5", "top_k=40", "min_p=0.25", "repetition_penalty=1.5",
+                             "presence_penalty=-1", "seed=18446744073709551615"}) {
+    command.push_back(option);
+  }
+  Process python(command, environment_);
+  EXPECT_EQ(python.Wait(), 0) << python.err();
+  const v1::SamplingOptions sampling = server_.last_request().sampling();
+  EXPECT_EQ(sampling.temperature(), 0.5F);
+  EXPECT_EQ(sampling.top_k(), 40U);
+  EXPECT_EQ(sampling.min_p(), 0.25F);
+  EXPECT_EQ(sampling.repetition_penalty(), 1.5F);
+  EXPECT_EQ(sampling.presence_penalty(), -1.0F);
+  EXPECT_EQ(sampling.seed(), 18446744073709551615U);
+  EXPECT_FALSE(sampling.has_top_p() || sampling.has_frequency_penalty());
+}
+
 TEST_F(PythonClientTest, PrintsTextAsItComes) {
   Script script;
   script.events = {StartedEvent(), DeltaEvent(0, "universally")};
