@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
@@ -40,6 +41,8 @@ class HostGraph final : public GpuGraph {
 };
 
 }  // namespace
+
+HostQueue::HostQueue(int64_t free_bytes) : free_bytes_(free_bytes) { at::set_num_threads(1); }
 
 absl::Status HostQueue::Run(absl::FunctionRef<absl::Status()> work) {
   return GuardTorch([&]() -> absl::Status {

@@ -17,8 +17,9 @@ class HostQueue final : public GpuQueue {
  public:
   static constexpr int64_t kTotalBytes = int64_t{1} << 30;
 
-  // A device on which `free_bytes` are free, whatever is allocated.
-  explicit HostQueue(int64_t free_bytes = kTotalBytes) : free_bytes_(free_bytes) {}
+  // A device on which `free_bytes` are free, whatever is allocated. LibTorch works on one thread
+  // from here on: its small products wait long for others on a loaded machine.
+  explicit HostQueue(int64_t free_bytes = kTotalBytes);
 
   at::Device device() const override { return at::kCPU; }
   kernels::cuda::Stream stream() const override { return nullptr; }

@@ -11,9 +11,11 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
     return cudaErrorMemoryAllocation;
   }
   std::memset(*memory, 0xFF, bytes);
+  cuda_on_cpu::WatchMemory(*memory, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  cuda_on_cpu::ForgetMemory(memory);
   std::free(memory);
   return cudaSuccess;
 }

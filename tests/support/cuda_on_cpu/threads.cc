@@ -71,7 +71,8 @@ struct Meeting {
 
 struct Warp {
   Meeting meeting;
-  unsigned turn = 0;  // which of the two is being filled: lanes may still read the other one
+  uint32_t barriers = 0;  // __syncwarp that all lanes have passed
+  unsigned turn = 0;      // which of the two is being filled: lanes may still read the other one
   alignas(16) unsigned char given[2][kWarp * kExchangeBytes];
 };
 
@@ -113,6 +114,9 @@ class Machine {
   void SyncBlock(Site site);
   const unsigned char* Exchange(unsigned mask, const void* value, size_t bytes, Site site);
   void PoisonShared(unsigned char* from, size_t bytes);
+  void SyncWarp(unsigned mask, Site site);
+  Moment Now() const;
+  void FailAtEnd(const std::string& why);
 
   Thread& running() { return *running_; }
   unsigned char* shared() { return shared_.get(); }
@@ -138,6 +142,9 @@ class Machine {
   unsigned count_ = 0;  // threads of a block
   unsigned ended_ = 0;
   Meeting block_;
+  uint32_t block_barriers_ = 0;  // that all threads of the block have passed
+  uint32_t blocks_ = 0;          // run since the process started
+  uint32_t first_of_launch_ = 0;
   std::vector<Thread*> ready_;
   Thread* running_ = nullptr;
   Fiber host_;
@@ -221,7 +228,7 @@ void Machine::Wait(Waiting what, Site site) {
 // The launch fails; every thread goes on to unwind.
 void Machine::Cancel(const std::string& why) {
   if (cancelled_) return;
-  error_ = why;
+  if (error_.empty()) error_ = why;
   cancelled_ = true;
   ready_.clear();
   for (unsigned i = 0; i < count_; ++i) {
@@ -240,6 +247,7 @@ void Machine::Stop(const std::string& why) {
 void Machine::SyncBlock(Site site) {
   const bool all = block_.Join(site, count_);
   if (all && block_.same) {
+    ++block_barriers_;
     for (unsigned i = 0; i < count_; ++i) {
       threads_[i]->waiting = Waiting::kNo;
       ready_.push_back(threads_[i].get());
@@ -277,6 +285,31 @@ const unsigned char* Machine::Exchange(unsigned mask, const void* value, size_t 
     Wait(Waiting::kForWarp, site);
   }
   return warp.given[warp.turn ^ 1U];
+}
+
+// A lane that is still to go on from it counts as having passed, and does nothing before it does.
+void Machine::SyncWarp(unsigned mask, Site site) {
+  Warp& warp = warps_[running_->number / kWarp];
+  const uint32_t before = warp.barriers;
+  const char nothing = 0;
+  Exchange(mask, &nothing, sizeof(nothing), site);
+  if (warp.barriers == before) ++warp.barriers;
+}
+
+Moment Machine::Now() const {
+  Moment now;
+  if (running_ == nullptr) return now;
+  now.running = true;
+  now.block = blocks_;
+  now.first_of_launch = first_of_launch_;
+  now.thread = running_->number;
+  now.block_barriers = block_barriers_;
+  now.warp_barriers = warps_[running_->number / kWarp].barriers;
+  return now;
+}
+
+void Machine::FailAtEnd(const std::string& why) {
+  if (error_.empty()) error_ = why;
 }
 
 std::string Machine::Where() const {
@@ -330,7 +363,12 @@ bool Machine::RunBlock() {
   gap_bytes_ = 0;
   ended_ = 0;
   block_.present = 0;
-  for (Warp& warp : warps_) warp.meeting.present = 0;
+  block_barriers_ = 0;
+  ++blocks_;
+  for (Warp& warp : warps_) {
+    warp.meeting.present = 0;
+    warp.barriers = 0;
+  }
   for (unsigned i = 0; i < count_; ++i) {
     Thread& thread = *threads_[i];
     thread.waiting = Waiting::kNo;
@@ -375,6 +413,8 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
   if (posix_memalign(&shared, kSharedAlignment, shared_bytes) != 0) std::abort();
   shared_.reset(static_cast<unsigned char*>(shared));
   shared_bytes_ = shared_bytes;
+  WatchMemory(shared, shared_bytes);
+  first_of_launch_ = blocks_ + 1;
   thread_ = &thread;
   current_block_size = dim3(block.x, block.y, block.z);
   current_grid_size = dim3(grid.x, grid.y, grid.z);
@@ -387,9 +427,11 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
   for (const uint64_t i : blocks) {
     current_block = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
                      static_cast<unsigned>(i / grid.x / grid.y)};
-    if (!RunBlock()) return false;
+    if (!RunBlock()) break;
   }
+  ForgetMemory(shared);
   shared_.reset();
+  if (!error_.empty()) return false;
   LogLaunch(kernel, threads, shared_bytes_ - gap_bytes_);
   return true;
 }
@@ -415,6 +457,9 @@ void SyncBlock(Site site) { TheMachine().SyncBlock(site); }
 const unsigned char* ExchangeInWarp(unsigned mask, const void* value, size_t bytes, Site site) {
   return TheMachine().Exchange(mask, value, bytes, site);
 }
+void SyncWarp(unsigned mask, Site site) { TheMachine().SyncWarp(mask, site); }
+Moment Now() { return TheMachine().Now(); }
+void FailAtEnd(const std::string& why) { TheMachine().FailAtEnd(why); }
 unsigned Lane() { return TheMachine().running().number % kWarp; }
 
 void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros) {
@@ -429,6 +474,8 @@ void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros) {
   Copy copy{to, from, bytes, zeros, thread.groups, machine.Random(2) == 0, {}};
   if (bytes > 0) std::memcpy(copy.data, from, bytes);  // in any case: it must be accessible now
   std::memset(to, 0xFF, size);
+  RecordAccess(from, bytes, /*write=*/false);
+  RecordAccess(to, size, /*write=*/true);
   thread.copies.push_back(copy);
 }
 void CommitCopies() { ++TheMachine().running().groups; }
@@ -439,6 +486,7 @@ void WaitForCopies(size_t pending) {
   for (; copy != thread.copies.end() && arrives(*copy); ++copy) {
     std::memcpy(copy->to, copy->read ? copy->data : copy->from, copy->bytes);
     std::memset(static_cast<unsigned char*>(copy->to) + copy->bytes, 0, copy->zeros);
+    RecordAccess(copy->to, copy->bytes + copy->zeros, /*write=*/true);
   }
   thread.copies.erase(thread.copies.begin(), copy);
 }

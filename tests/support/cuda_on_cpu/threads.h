@@ -8,6 +8,8 @@
 #include <source_location>
 #include <string>
 
+#include "tests/support/cuda_on_cpu/races.h"
+
 // Runs a CUDA kernel's source, compiled by the host's compiler, on one CPU thread: a fiber for each
 // CUDA thread, block after block. A fiber runs until it waits for others (__syncthreads, a warp
 // operation) or ends; which one runs next is drawn from a seed. So what depends on an order that no
@@ -34,7 +36,8 @@ void SetOrderSeed(uint64_t seed);
 // - threads wait at different barriers, or for threads that have ended;
 // - a warp operation is not one of all 32 lanes: this project needs no others;
 // - cp.async copies to or from an address that is not aligned to its size;
-// - a thread throws, or launches a kernel.
+// - a thread throws, or launches a kernel;
+// - threads race for memory (races.h; only in the build with AFT_CUDA_RACES).
 // Memory errors end the process, as AddressSanitizer does. The rest of a failed launch does not
 // run; its threads are unwound.
 //
@@ -75,6 +78,13 @@ class FromWarp {
 };
 
 unsigned Lane();
+
+// __syncwarp: as any warp operation, and it orders the lanes' accesses to memory.
+void SyncWarp(unsigned mask, Site site);
+
+Moment Now();
+// The launch goes on, and then fails.
+void FailAtEnd(const std::string& why);
 
 // cp.async of `bytes` bytes, then `zeros` zeros; 4, 8 or 16 together. They arrive when the thread
 // waits for their group, not before; until then the destination holds 0xFF. The source is read

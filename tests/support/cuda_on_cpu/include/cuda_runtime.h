@@ -71,7 +71,7 @@ inline void __syncthreads(cuda_on_cpu::Site site = cuda_on_cpu::Site::current())
 }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFU,
                        cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
-  cuda_on_cpu::FromWarp<char>(mask, 0, site);
+  cuda_on_cpu::SyncWarp(mask, site);
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
@@ -132,24 +132,28 @@ inline int __all_sync(unsigned mask, int predicate,
 // ---- Atomics: one thread runs at a time
 template <typename T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
+  const cuda_on_cpu::AtomicAccess atomic;
   const T old = *at;
   *at = old + value;
   return old;
 }
 template <typename T>
 T atomicMax(T* at, std::type_identity_t<T> value) {
+  const cuda_on_cpu::AtomicAccess atomic;
   const T old = *at;
   *at = std::max(old, value);
   return old;
 }
 template <typename T>
 T atomicExch(T* at, std::type_identity_t<T> value) {
+  const cuda_on_cpu::AtomicAccess atomic;
   const T old = *at;
   *at = value;
   return old;
 }
 template <typename T>
 T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  const cuda_on_cpu::AtomicAccess atomic;
   const T old = *at;
   if (old == expected) *at = value;
   return old;
