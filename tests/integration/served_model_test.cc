@@ -117,7 +117,9 @@ TEST(ServedModelTest, PenaltiesApplyToTheTokensGeneratedSoFar) {
           top.begin(), top.end(),
           [&](const auto& a, const auto& b) { return penalised(a) < penalised(b); });
       // Else the best one may not be among the alternatives.
-      if (penalised(best) > top[19].logprob()) EXPECT_EQ(delta.token_ids(i), best.token_id());
+      if (penalised(best) > top[19].logprob()) {
+        EXPECT_EQ(delta.token_ids(i), best.token_id());
+      }
       if (delta.token_ids(i) != top[0].token_id()) ++changed;
       ++counts[delta.token_ids(i)];
     }
