@@ -95,9 +95,9 @@ class ConvOutputTile {
   __device__ const ConvTokens<T>& tokens() const { return tokens_; }
   __device__ int64_t first() const { return first_; }
   __device__ bool exact() const { return exact_; }
-  // Whether token `row` of the tile sees the column.
-  __device__ bool Sees(int row, int column) const {
-    return !args_.causal || column <= row + before_;
+  // Columns that token `row` of the tile sees.
+  __device__ int Seen(int row) const {
+    return args_.causal ? min(columns_, row + before_ + 1) : columns_;
   }
 
   // Chooses the form and fills shared memory but for the values. `outside`: the largest key beyond
@@ -127,28 +127,29 @@ class ConvOutputTile {
     });
   }
   __device__ void StoreValues(int u0, const Flight& flight) const {
-    const bool direct = Direct(u0);
-    EachVector(u0, [&](int j, int u, int c) {
-      Channels<kVec> v = Fill<kVec>(0.0F);
-      if (u < columns_ && direct) {
-        if (c < channels_) v = tokens_.template Get<kVec>(flight[j], left_ + u);
-      } else if (u < columns_) {
+    if (Direct(u0)) {
+      EachVector(u0, [&](int j, int u, int c) {
+        Channels<kVec> v = Fill<kVec>(0.0F);
+        if (u < columns_ && c < channels_) {
+          v = tokens_.template Get<kVec>(flight[j], left_ + u);
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          if (c + i < channels_) {
-            v[i] = tokens_.template Value<1>(left_ + u, channel_ + c + i)[0];
-          }
+          for (int i = 0; i < kVec; ++i) v[i] = Finite(v[i], u, c + i);
         }
+        Store<kVec>(v, shared_.value + (u - u0) * Shared::kStride + c);
+      });
+    } else {
+#pragma unroll 1
+      for (int at = static_cast<int>(threadIdx.x); at < kConvColumns * kChannels;
+           at += kConvOutputThreads) {
+        const int u = u0 + at / kChannels;
+        const int c = at % kChannels;
+        float v = 0.0F;
+        if (u < columns_ && c < channels_) {
+          v = Finite(tokens_.template Value<1>(left_ + u, channel_ + c)[0], u, c);
+        }
+        shared_.value[(u - u0) * Shared::kStride + c] = v;
       }
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        // Zero times NaN is NaN: what a token does not see must be finite.
-        if (fabsf(v[i]) <= FLT_MAX) continue;
-        v[i] = 0.0F;
-        atomicMax(&shared_.spoilt[c + i], columns_ - u);
-      }
-      Store<kVec>(v, shared_.value + (u - u0) * Shared::kStride + c);
-    });
+    }
     if constexpr (kGrid) {
       const int u = static_cast<int>(threadIdx.x);
       if (u >= kConvColumns) return;
@@ -200,6 +201,12 @@ class ConvOutputTile {
   __device__ bool Direct(int u0) const {
     return channels_ % kVec == 0 && tokens_.template Direct<kVec>(left_ + u0);
   }
+  // Zero times NaN is NaN: what a token does not see must be finite.
+  __device__ float Finite(float v, int u, int c) const {
+    if (fabsf(v) <= FLT_MAX) return v;
+    atomicMax(&shared_.spoilt[c], columns_ - u);
+    return 0.0F;
+  }
   // fn(j, column, channel) for this thread's vectors j of a chunk.
   template <class Fn>
   __device__ void EachVector(int u0, const Fn& fn) const {
@@ -237,7 +244,7 @@ class ConvOutputTile {
       if (u < columns_) {
         k = tokens_.Key(left_ + u, head_);
         all = fmaxf(all, k);
-        if (Sees(0, u)) early = fmaxf(early, k);
+        if (u < Seen(0)) early = fmaxf(early, k);
         if (k != k) strange = 1.0F;
       }
       shared_.key[u] = k;
@@ -298,13 +305,11 @@ class ConvOutputTile {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     for (int r = warp * 16; r < warp * 16 + 16; ++r) {
       float max = outside;
-      for (int u = lane; u < columns_; u += 32) {
-        if (Sees(r, u)) max = fmaxf(max, shared_.key[u]);
-      }
+      for (int u = lane; u < Seen(r); u += 32) max = fmaxf(max, shared_.key[u]);
       max = WarpMax(max);
       float shift = outside - max;
-      for (int u = lane; u < columns_; u += 32) {
-        if (Sees(r, u)) shift = fmaxf(shift, shared_.key[u] - max + shared_.bias[BiasAt(r, u)]);
+      for (int u = lane; u < Seen(r); u += 32) {
+        shift = fmaxf(shift, shared_.key[u] - max + shared_.bias[BiasAt(r, u)]);
       }
       shift = WarpMax(shift);
       if (lane == 0) {
@@ -346,14 +351,13 @@ __device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& t
   const auto row0 = tile.GetRow(warp_row + g);
   const auto row1 = tile.GetRow(warp_row + g + 8);
   // Columns that the warp's tokens see at all.
-  int seen = warp_row < tile.rows() ? tile.columns() : 0;
-  while (seen > 0 && !tile.Sees(warp_row + 15, seen - 1)) --seen;
+  const int seen = warp_row < tile.rows() ? tile.Seen(warp_row + 15) : 0;
 
   for (int u0 = 0; u0 < tile.columns(); u0 += kConvColumns) {
     tile.StoreValues(u0, flight);
     __syncthreads();
     if (u0 + kConvColumns < tile.columns()) tile.Fetch(u0 + kConvColumns, flight);
-#pragma unroll
+#pragma unroll 1
     for (int u = 0; u < kConvColumns; u += 8) {
       if (u0 + u >= seen) break;
       const float weight[4] = {tile.template Weight<kExact>(row0, u0, u + k),
@@ -390,7 +394,8 @@ __device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& t
 
 // Grid: places, heads * chunks of kChannels of a head's channels.
 template <typename T, typename Y, int kChannels, bool kGrid>
-__global__ void __launch_bounds__(kConvOutputThreads, 4) ConvOutputKernel(ConvTileArgs args) {
+__global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
+    ConvOutputKernel(ConvTileArgs args) {
   constexpr bool kPrecise = std::is_same_v<Y, float>;
   constexpr int kBlocks = kChannels / 8;
   using Shared = ConvOutputShared<kChannels, kGrid>;
@@ -462,7 +467,7 @@ __global__ void __launch_bounds__(kConvOutputThreads, 4) ConvOutputKernel(ConvTi
         }
       }
       const int spoilt = shared.spoilt[c];
-      if (spoilt > 0 && tile.Sees(row, tile.columns() - spoilt)) sum = NAN;
+      if (spoilt > 0 && tile.columns() - spoilt < tile.Seen(row)) sum = NAN;
       return Gated(sum, total, gate);
     };
 #pragma unroll

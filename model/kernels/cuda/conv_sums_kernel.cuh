@@ -28,26 +28,44 @@ struct ConvSumsShared {
   float* sum;   // [groups, channels]
 };
 
-// The largest key of each head among the tokens [begin, end), into shared.max. Ends with a barrier.
+// How threads share the heads of a block: `parts` threads a head, which take turns in its tokens.
+struct ConvHeadThreads {
+  __device__ explicit ConvHeadThreads(int heads) {
+    int columns = 1;
+    while (columns < heads) columns *= 2;
+    const int thread = static_cast<int>(threadIdx.x);
+    parts = min(kConvSumsThreads / columns, kConvSumsParts);
+    head = thread % columns;
+    part = head < heads ? thread / columns : parts;
+  }
+
+  __device__ bool idle() const { return part >= parts; }
+
+  int parts;
+  int head;  // in the block
+  int part;
+};
+
+// The largest key of each head among the tokens [begin, end), into shared.max; the first ones' keys
+// into shared.weight. Ends with a barrier.
 template <typename T>
-__device__ inline void ConvLargestKeys(const ConvTokens<T>& tokens, int64_t begin, int64_t end,
-                                       int head, int heads, const ConvSumsShared& shared) {
-  int columns = 1;
-  while (columns < heads) columns *= 2;
-  const int parts = min(kConvSumsThreads / columns, kConvSumsParts);
-  const int i = static_cast<int>(threadIdx.x) % columns;
-  const int part = static_cast<int>(threadIdx.x) / columns;
-  if (part < parts) {
+__device__ inline void ConvReadKeys(const ConvTokens<T>& tokens, int64_t begin, int64_t end,
+                                    int first_head, int heads, const ConvHeadThreads& threads,
+                                    const ConvSumsShared& shared) {
+  const int i = threads.head;
+  if (!threads.idle()) {
     float max = kEmptyMax;
-    for (int64_t t = begin + part; t < end && i < heads; t += parts) {
-      max = fmaxf(max, tokens.Key(t, head + i));
+    for (int64_t j = threads.part; j < end - begin; j += threads.parts) {
+      const float k = tokens.Key(begin + j, first_head + i);
+      max = fmaxf(max, k);
+      if (j < kConvTokens) shared.weight[j * heads + i] = k;
     }
-    shared.part[part * columns + i] = max;
+    shared.part[threads.part * heads + i] = max;
   }
   __syncthreads();
-  if (part == 0 && i < heads) {
+  if (threads.part == 0) {
     float max = shared.part[i];
-    for (int p = 1; p < parts; ++p) max = fmaxf(max, shared.part[p * columns + i]);
+    for (int p = 1; p < threads.parts; ++p) max = fmaxf(max, shared.part[p * heads + i]);
     shared.max[i] = max;
     shared.den[i] = 0.0F;
   }
@@ -56,7 +74,10 @@ __device__ inline void ConvLargestKeys(const ConvTokens<T>& tokens, int64_t begi
 
 // Grid: places, channels / kConvSumsChannels, sides.
 template <typename T, int kVec>
-__global__ void __launch_bounds__(kConvSumsThreads) ConvSumsKernel(ConvTileArgs args) {
+__global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
+                                                    : kVec == 4 ? 4
+                                                                : 6)
+    ConvSumsKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;
   const int64_t place = blockIdx.x;
   const ConvSequence sequence(args, ConvRowOf(args, place));
@@ -95,7 +116,8 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvSumsKernel(ConvTileArgs 
     }
   };
   fetch(begin);
-  ConvLargestKeys(tokens, begin, end, head, heads, shared);
+  const ConvHeadThreads threads(heads);
+  ConvReadKeys(tokens, begin, end, head, heads, threads, shared);
 
   int of_channel[kVec];
 #pragma unroll
@@ -104,9 +126,10 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvSumsKernel(ConvTileArgs 
   for (int64_t t0 = begin; t0 < end; t0 += kConvTokens) {
     if (t0 > begin) fetch(t0);
     const int n = static_cast<int>(min(end - t0, static_cast<int64_t>(kConvTokens)));
-    for (int at = thread; at < n * heads; at += kConvSumsThreads) {
-      const int h = at % heads;
-      shared.weight[at] = Exp(tokens.Key(t0 + at / heads, head + h) - shared.max[h]);
+    for (int j = threads.part; j < n && !threads.idle(); j += threads.parts) {
+      float* const weight = shared.weight + j * heads + threads.head;
+      const float k = t0 == begin ? *weight : tokens.Key(t0 + j, head + threads.head);
+      *weight = Exp(k - shared.max[threads.head]);
     }
     __syncthreads();
     if (thread < heads) {
@@ -114,15 +137,22 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvSumsKernel(ConvTileArgs 
       for (int j = 0; j < n; ++j) den += shared.weight[j * heads + thread];
       shared.den[thread] = den;
     }
-#pragma unroll
-    for (int r = 0; r < kFlight; ++r) {
-      const int j = group + r * kGroups;
-      if (j >= n || !mine) continue;
-      const Channels<kVec> v = direct ? tokens.template Get<kVec>(flight[r], t0 + j)
-                                      : tokens.template Value<kVec>(t0 + j, channel);
+    const auto add = [&](int j, const Channels<kVec>& v) {
       const float* const weight = shared.weight + j * heads;
 #pragma unroll
       for (int c = 0; c < kVec; ++c) num[c] = fmaf(weight[of_channel[c]], v[c], num[c]);
+    };
+    if (direct) {
+#pragma unroll
+      for (int r = 0; r < kFlight; ++r) {
+        const int j = group + r * kGroups;
+        if (j < n && mine) add(j, tokens.template Get<kVec>(flight[r], t0 + j));
+      }
+    } else {
+#pragma unroll 1
+      for (int j = group; j < n && mine; j += kGroups) {
+        add(j, tokens.template Value<kVec>(t0 + j, channel));
+      }
     }
     __syncthreads();
   }

@@ -186,8 +186,10 @@ class ConvTokens {
   __device__ Channels<kVec> Get(const RingVector<T, kVec>& raw, int64_t t) const {
     if (t >= begin_ && Masked(t)) return Fill<kVec>(0.0F);
     Channels<kVec> v = raw.Get();
+    if constexpr (sizeof(T) > sizeof(Bf16)) {
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) v[i] = Entering(v[i], args_.dims.bf16_ring);
+      for (int i = 0; i < kVec; ++i) v[i] = Entering(v[i], args_.dims.bf16_ring);
+    }
     return v;
   }
 
