@@ -42,10 +42,10 @@ cudaError_t ScanAs(const AftArgs& args, AftScan scan, int64_t blocks, Stream str
 }
 
 template <typename In, typename OutT>
-cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool pairs,
+cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool vector,
                          Stream stream) {
-  return pairs ? ScanAs<In, OutT, 2>(args, scan, blocks, stream)
-               : ScanAs<In, OutT, 1>(args, scan, blocks, stream);
+  return vector ? ScanAs<In, OutT, kAftScanChannels<In>>(args, scan, blocks, stream)
+                : ScanAs<In, OutT, 1>(args, scan, blocks, stream);
 }
 
 // The sums that every tile finds, in the workspace; and the state's prefix, advanced.
@@ -151,16 +151,16 @@ bool AftTypes(In qkv, Out y) {
 }
 
 cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream) {
-  const bool pairs = AftAligned(args, qkv, 2);
+  const bool vector = AftAligned(args, qkv, 8 / NumberBytes(qkv.type));
   if (qkv.type == Number::kBf16) {
-    return ScanChannels<Bf16, Bf16>(args, scan, blocks, pairs, stream);
+    return ScanChannels<Bf16, Bf16>(args, scan, blocks, vector, stream);
   }
   if (args.y.type == Number::kFp32) {
-    return ScanChannels<float, float>(args, scan, blocks, pairs, stream);
+    return ScanChannels<float, float>(args, scan, blocks, vector, stream);
   }
   return args.y.type == Number::kBf16
-             ? ScanChannels<float, Bf16>(args, scan, blocks, pairs, stream)
-             : ScanChannels<float, Fp16>(args, scan, blocks, pairs, stream);
+             ? ScanChannels<float, Bf16>(args, scan, blocks, vector, stream)
+             : ScanChannels<float, Fp16>(args, scan, blocks, vector, stream);
 }
 
 cudaError_t AftCausal(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
