@@ -126,13 +126,14 @@ __global__ inline void BarrierAndShuffle(unsigned here, float* y) {
   if (threadIdx.x < here) {
     __syncthreads();
   } else {
-    y[threadIdx.x] = __shfl_sync(0xFFFFFFFF, 1.0F, 0);
+    y[blockIdx.x * blockDim.x + threadIdx.x] = __shfl_sync(0xFFFFFFFF, 1.0F, 0);
   }
 }
 // Lanes from `lanes` on do not take part.
 __global__ inline void Shuffle(unsigned mask, unsigned lanes, float* y) {
   if (threadIdx.x >= lanes) return;
-  y[threadIdx.x] = __shfl_xor_sync(mask, static_cast<float>(threadIdx.x), 1);
+  const float got = __shfl_xor_sync(mask, static_cast<float>(threadIdx.x), 1);
+  y[blockIdx.x * blockDim.x + threadIdx.x] = got;
 }
 
 // y[t] = mean of x up to t: a warp per block, its lanes take turns at the tokens.

@@ -56,7 +56,7 @@ bool Ordered(const Access& before, const Moment& now) {
 
 void CheckAgainst(const Access& before, const Access& access, const Moment& now, const char* what) {
   if ((before.bytes & access.bytes) == 0 || (before.atomic && access.atomic) ||
-      Ordered(before, now)) {
+      Ordered(before, now) || !LastError().empty()) {
     return;
   }
   std::ostringstream text;
@@ -151,7 +151,21 @@ void RecordAccess(const void* at, size_t bytes, bool write) {
                         __builtin_return_address(0));                  \
   }
 
+// Of the host's code: reference counts and the like.
+#define AFT_TSAN_ATOMIC(bits, T)                                                                   \
+  T __tsan_atomic##bits##_load(const T* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); } \
+  void __tsan_atomic##bits##_store(T* at, T x, int) { __atomic_store_n(at, x, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_add(T* at, T x, int) {                                             \
+    return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST);                                            \
+  }                                                                                                \
+  T __tsan_atomic##bits##_fetch_sub(T* at, T x, int) {                                             \
+    return __atomic_fetch_sub(at, x, __ATOMIC_SEQ_CST);                                            \
+  }
+
 extern "C" {
+AFT_TSAN_ATOMIC(8, uint8_t)
+AFT_TSAN_ATOMIC(32, uint32_t)
+AFT_TSAN_ATOMIC(64, uint64_t)
 void __tsan_init() { cuda_on_cpu::watching = true; }
 void __tsan_func_entry(void* /*caller*/) {}
 void __tsan_func_exit() {}

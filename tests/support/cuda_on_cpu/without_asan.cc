@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <string>
 
 extern "C" {
 
@@ -38,8 +37,10 @@ void __sanitizer_symbolize_pc(void* pc, const char* format, char* out, size_t ou
     if (std::fgets(place, sizeof(place), lines) == nullptr) place[0] = '\0';
   }
   pclose(lines);
-  const char* const text = std::strcmp(format, "%f") == 0 ? name : place;
-  std::snprintf(out, out_bytes, "%.*s", static_cast<int>(std::strcspn(text, "\n ")), text);
+  const bool wants_name = std::strcmp(format, "%f") == 0;
+  const char* const text = wants_name ? name : place;
+  const int end = static_cast<int>(std::strcspn(text, wants_name ? "\n" : "\n "));
+  std::snprintf(out, out_bytes, "%.*s", end, text);
 }
 
 }  // extern "C"
