@@ -250,9 +250,9 @@ TEST(AftStepTest, TheWholeMatrix) {
   if (!Full()) GTEST_SKIP() << "AFT_CUDA_FULL is not set";
   TestRandom random;
   for (const int64_t window : {0, 1, 2, 7, 31, 32, 33, 65, 100}) {
-    for (const int64_t hid : {1, 8, 33, 64, 100, 192, 512}) {
+    for (const int64_t hid : {1, 33, 64, 512}) {
       for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
-        for (const double spread : {0.1, 1.0, 5.0, 20.0}) {
+        for (const double spread : {1.0, 20.0}) {
           for (const std::string& keys : kKeySets) {
             ExpectDecodes(random, {.hid = hid, .window = window, .ring = ring, .spread = spread},
                           keys, window + 40);

@@ -18,6 +18,7 @@
 namespace aft::kernels::cuda::aft_step {
 
 inline constexpr int kTileChannels = kLanes * kWidth;
+inline constexpr int kMaxLookaheadSummers = 4;
 
 // A slot's sums, [hid] each: the largest key; then of each row 1, 2, ... numerator and denominator,
 // relative to that key, and for wide biases the bias part of the reference (Sums).
@@ -82,7 +83,7 @@ class LookaheadSummer {
       __syncwarp();  // all have read the last group's weights
       for (int i = static_cast<int>(threadIdx.x); i < rows_ * kGroup; i += kLanes) {
         const int j = i % kGroup;
-        const float w = j < age ? thread_.LaterBias(i / kGroup, age - j) : 0.0F;
+        const float w = j < age ? thread_.LaterBias(i / kGroup, age - j) : kNoBias;
         shared_.Weights(summer_)[i] = kWide ? w : expf(w);
       }
       __syncwarp();
@@ -213,13 +214,15 @@ class LookaheadSummer {
 // Grid: channel tiles, rows. Block: kLanes, 1 + summers. REQUIRES: no prefix blocks, and
 // lookahead.rows <= s.
 template <typename InT, typename RingT, bool kWide>
-__global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
+__global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 : 3)
     AftLookaheadKernel(const StepTask task, const AftLookahead lookahead) {
   using Thread = StepThread<InT, RingT, kWidth>;
-  const int64_t row = blockIdx.y;
-  const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x) * kWidth;
+  const int row = static_cast<int>(blockIdx.y);
+  const int channel = static_cast<int>(blockIdx.x * kLanes + threadIdx.x) * kWidth;
   const bool inside = channel < task.hid;
   const int32_t slot = task.rows.slot[row];
+  const int64_t t = task.rows.position[row];  // fetched together with the slot
+  const int age = task.rows.age[row];
   if (slot < 0) {  // the whole block
     if (inside && threadIdx.y == 0) {
       Thread::StoreOutput(task, row, channel, Fill<kWidth>(0.0F));
@@ -229,11 +232,10 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
   const int summers = static_cast<int>(blockDim.y) - 1;
   const int summer = static_cast<int>(threadIdx.y) - 1;
   const int ahead = static_cast<int>(lookahead.rows);
-  const int age = task.rows.age[row];
   SharedLayout layout(DynamicShared());
   const LookaheadShared<kWide> shared(layout, summers, ahead);
   float* const slot_sums = lookahead.sums + slot * lookahead.slot_stride + channel;
-  Thread thread(task, row, slot, channel);
+  Thread thread(task, row, slot, t, channel);
   const LookaheadSummer<InT, RingT, kWide> rows(thread, shared, ahead, summer, summers);
 
   const int tokens = age > 0 ? age : thread.InRing();
@@ -244,7 +246,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2)
       rows.SumRing(inside);
       if (inside) sums = thread.LoadPrefixSums();
     } else if (inside && summer < parts) {
-      StorePart(thread.RingSums(tokens, summer, summers), shared.Part(summer));
+      thread.SumRing(tokens, summer, summers, shared.Part(summer));
     }
   }
   if (inside && summer < 0) {

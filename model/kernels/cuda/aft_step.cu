@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "model/kernels/cuda/aft.h"
 #include "model/kernels/cuda/aft_lookahead_kernel.cuh"
@@ -53,7 +54,7 @@ cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
 template <typename InT, typename RingT, bool kWide>
 cudaError_t LaunchLookahead(const StepTask& task, const AftLookahead& lookahead,
                             cudaStream_t stream) {
-  const int summers = task.ring_rows < kLongRing ? 2 : 4;
+  const int summers = task.ring_rows < kLongRing ? 2 : kMaxLookaheadSummers;
   SharedLayout shared;
   LookaheadShared<kWide>(shared, summers, static_cast<int>(lookahead.rows));
   return Launch(AftLookaheadKernel<InT, RingT, kWide>, Grid(task, kWidth, kLanes),
@@ -112,14 +113,17 @@ int64_t AftLookaheadRows(const AftModel& model) {
 
 int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
             const AftLookahead& lookahead, Out y, Stream stream) {
-  if (!model.causal || model.hid <= 0 || model.window < 0) return cudaErrorInvalidValue;
   const AftStateLayout layout = model.layout();
+  if (!model.causal || model.hid <= 0 || model.window < 0 ||
+      layout.Floats() > std::numeric_limits<int>::max()) {  // offsets in a layer's state are int
+    return cudaErrorInvalidValue;
+  }
   aft_step::StepTask task;
   task.rows = rows;
   task.qkv = qkv;
   task.state = state;
   task.y = y;
-  task.hid = model.hid;
+  task.hid = static_cast<int>(model.hid);
   task.prefix_block = model.prefix_block;
   task.bias = model.window > 0 ? model.bias : nullptr;
   task.bias_rows = model.bias_rows;

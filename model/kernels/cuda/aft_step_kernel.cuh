@@ -25,6 +25,8 @@ inline constexpr int kLanes = 32;      // blockDim.x of kernels with a ring
 inline constexpr int kGroup = 8;       // tokens of the ring that a thread has in flight
 inline constexpr int kMaxSummers = 7;  // warps that sum the ring
 
+inline constexpr float kNoBias = -3e38F;  // of a token that is not there: a weight of zero
+
 struct StepTask {
   StepRows rows;
   In qkv;
@@ -88,16 +90,14 @@ __device__ inline Sums<N> LoadPart(const float* part) {
           Load<N>(mine + 3 * kLanes * N)};
 }
 
-// A sequence's ring at a thread's first channel.
+// A sequence's ring at a thread's first channel; rows are hid numbers apart.
 template <typename RingT>
 struct Ring {
   RingT* k;
   RingT* v;
-  int64_t stride;
 };
 
-// Tokens of the ring, oldest first. Absent ones are kEmptyMax: beside any other key they weigh
-// nothing, and alone nothing comes of them when parts are merged.
+// Tokens of the ring, oldest first. A group of fewer repeats its last one, with a weight of zero.
 template <int N>
 struct Group {
   Channels<N> k[kGroup];
@@ -148,10 +148,10 @@ class StepThread {
  public:
   static constexpr bool kHasRing = !std::is_same_v<RingT, NoRing>;
 
-  __device__ StepThread(const StepTask& task, int64_t row, int32_t slot, int64_t channel)
+  __device__ StepThread(const StepTask& task, int row, int32_t slot, int64_t t, int channel)
       : task_(task),
         row_(row),
-        t_(task.rows.position[row]),
+        t_(t),
         channel_(channel),
         slot_(task.state.base + slot * task.state.slot_stride) {
     if constexpr (kHasRing) head_ = static_cast<int>(t_ % task.ring_rows);
@@ -184,33 +184,35 @@ class StepThread {
     Group<N> group;
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
-      group.k[j] = Fill<N>(kEmptyMax);
-      group.v[j] = Fill<N>(0.0F);
-      if (j < age) {
-        const int place = first + j - (first + j < task_.ring_rows ? 0 : task_.ring_rows);
-        group.k[j] = Load<N>(ring.k + place * ring.stride);
-        group.v[j] = Load<N>(ring.v + place * ring.stride);
-      }
+      int place = first + min(j, age - 1);
+      place -= place < task_.ring_rows ? 0 : task_.ring_rows;
+      group.k[j] = Load<N>(ring.k + place * task_.hid);
+      group.v[j] = Load<N>(ring.v + place * task_.hid);
     }
     return group;
   }
 
-  // Sums the groups `first`, `first` + stride, ... of the last `tokens` tokens.
-  __device__ Sums<N> RingSums(int tokens, int first, int stride) const {
-    Sums<N> sums = NoTokens<N>();
-    for (int age = tokens - first * kGroup; age > 0; age -= stride * kGroup) {
+  // Sums the groups `first`, `first` + stride, ... of the last `tokens` tokens, of which the first
+  // is there, in `part`: registers are for the tokens in flight.
+  __device__ void SumRing(int tokens, int first, int stride, float* part) const {
+    const int oldest = tokens - first * kGroup;
+    for (int age = oldest; age > 0; age -= stride * kGroup) {
       Group<N> group = LoadGroup(age);
       const float* const biases = Bias(age);
       float w[kGroup];
 #pragma unroll
-      for (int j = 0; j < kGroup; ++j) w[j] = j < age ? biases[j] : 0.0F;
+      for (int j = 0; j < kGroup; ++j) {
+        w[j] = biases[min(j, age - 1)];
+        if (j >= age) w[j] = kNoBias;
+      }
+      Sums<N> sums = age == oldest ? NoTokens<N>() : LoadPart<N>(part);
       const Channels<N> old_key = TakeKeys(group, sums.key);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         AddChannel(group, i, w, old_key[i], sums.num[i], sums.den[i], sums.bias[i]);
       }
+      StorePart(sums, part);
     }
-    return sums;
   }
 
   // Fetches the token, the prefix sums and the token that leaves the window, and does what does not
@@ -234,8 +236,8 @@ class StepThread {
     Channels<N> old_v;
     if constexpr (kHasRing) {
       const Ring<RingT> ring = ring_view();
-      old_k = leaving < 0 ? Fill<N>(kEmptyMax) : Load<N>(ring.k + head_ * ring.stride);
-      old_v = leaving < 0 ? Fill<N>(0.0F) : Load<N>(ring.v + head_ * ring.stride);
+      old_k = leaving < 0 ? Fill<N>(kEmptyMax) : Load<N>(ring.k + head_ * task_.hid);
+      old_v = leaving < 0 ? Fill<N>(0.0F) : Load<N>(ring.v + head_ * task_.hid);
     }
     if constexpr (kHasRing) {
 #pragma unroll
@@ -290,12 +292,12 @@ class StepThread {
     }
     if constexpr (kHasRing) {
       const Ring<RingT> ring = ring_view();
-      StoreGlobal(k_, ring.k + head_ * ring.stride);
-      StoreGlobal(v_, ring.v + head_ * ring.stride);
+      StoreGlobal(k_, ring.k + head_ * task_.hid);
+      StoreGlobal(v_, ring.v + head_ * task_.hid);
     }
   }
 
-  __device__ static void StoreOutput(const StepTask& task, int64_t row, int64_t channel,
+  __device__ static void StoreOutput(const StepTask& task, int row, int channel,
                                      const Channels<N>& y) {
     const int64_t at = row * task.y.stride + channel;
     if (task.y.type == Number::kFp32) {
@@ -317,7 +319,7 @@ class StepThread {
   }
   __device__ Ring<RingT> ring_view() const {
     return {reinterpret_cast<RingT*>(slot_ + task_.k_ring) + channel_,
-            reinterpret_cast<RingT*>(slot_ + task_.v_ring) + channel_, task_.hid};
+            reinterpret_cast<RingT*>(slot_ + task_.v_ring) + channel_};
   }
 
   __device__ Sums<N> LoadPrefix(const float* at, bool visible) const {
@@ -332,9 +334,9 @@ class StepThread {
   }
 
   const StepTask& task_;
-  const int64_t row_;
+  const int row_;
   const int64_t t_;
-  const int64_t channel_;
+  const int channel_;
   float* const slot_;
   int head_ = 0;  // place of token t - s + 1 in the ring, and then of t
   // Made by Fetch; not initialised before, so that summers need no registers for it.
@@ -356,18 +358,31 @@ struct StepParts {
   float* sums;  // [summers][4][kLanes * N]
 };
 
+// Bounds on registers: without a ring 72, so that an SM holds seven blocks of four warps; with a
+// bf16 ring 96, four blocks of five warps; with a fp32 ring 128, three.
+template <typename RingT>
+inline constexpr int kStepThreads = kLanes*(1 + kMaxSummers);
+template <>
+inline constexpr int kStepThreads<NoRing> = 128;
+template <>
+inline constexpr int kStepThreads<Bf16> = 320;
+template <typename RingT>
+inline constexpr int kStepBlocks = std::is_same_v<RingT, NoRing> ? 7 : 2;
+
 template <typename InT, typename RingT, int N>
-__global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2) AftStepKernel(const StepTask task) {
+__global__ void __launch_bounds__(kStepThreads<RingT>, kStepBlocks<RingT>)
+    AftStepKernel(const StepTask task) {
   using Thread = StepThread<InT, RingT, N>;
-  const int64_t row = blockIdx.y;
-  const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+  const int row = static_cast<int>(blockIdx.y);
+  const int channel = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
   const bool inside = channel < task.hid;
   const int32_t slot = task.rows.slot[row];
-  if (slot < 0) {  // the whole block
+  const int64_t t = task.rows.position[row];  // fetched together with the slot
+  if (slot < 0) {                             // the whole block
     if (inside && threadIdx.y == 0) Thread::StoreOutput(task, row, channel, Fill<N>(0.0F));
     return;
   }
-  Thread thread(task, row, slot, channel);
+  Thread thread(task, row, slot, t, channel);
   if constexpr (!Thread::kHasRing) {
     if (inside) {
       thread.Fetch();
@@ -382,7 +397,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxSummers), 2) AftStepKernel(con
     constexpr int kPart = 4 * kLanes * N;
     const int tokens = thread.InRing();
     if (inside && summer >= 0 && summer * kGroup < tokens) {
-      StorePart(thread.RingSums(tokens, summer, summers), parts.sums + summer * kPart);
+      thread.SumRing(tokens, summer, summers, parts.sums + summer * kPart);
     }
     if (inside && summer < 0) thread.Fetch();
     __syncthreads();
