@@ -54,12 +54,7 @@ AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
   AftBand band;
   band.causal = config.causal;
   band.window = EffectiveWindow(config);
-  if (band.window == 0) {
-    if (config.causal) return band;
-    band.window = 1;
-    band.w = {0.0F};
-    return band;
-  }
+  if (band.window == 0) return band;
   const int64_t columns = config.causal ? band.window : 2 * band.window - 1;
   const int64_t rows = std::max<int64_t>(config.band_rows, 1);
   band.rows = rows + (config.length_policy == LengthPolicy::kZero ? 1 : 0);
@@ -80,7 +75,12 @@ AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
 
 kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables) {
   const AftBand band = FoldAftBand(config, tables);
-  if (band.window == 0) return {};
+  if (band.window == 0) {
+    if (config.causal) return {};
+    // The bidirectional kernel needs the current token's place between those before and after it.
+    constexpr float kNone = 0;
+    return {&kNone, 1, 1, /*only_past=*/false};
+  }
   return {band.w.data(), band.rows, band.window, band.causal};
 }
 

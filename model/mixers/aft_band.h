@@ -12,8 +12,7 @@ namespace aft {
 
 // The biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form in the
 // checkpoint (network/config.h): w.full is cut to the band, w.u and w.v are multiplied out for it,
-// and the length policy's row for positions beyond band_rows comes last. Not causal: the window is
-// at least 1, so that the current token has a place between those before and after it.
+// and the length policy's row for positions beyond band_rows comes last.
 struct AftBand {
   std::vector<float> w;  // [rows, columns] as kernels::AftBias takes them; empty when window = 0
   int64_t rows = 1;
