@@ -42,16 +42,15 @@ struct MmaOperandsOf<Bf16, kWidth> {
   }
 
   // This lane's part of the products of both halves with one key.
-  template <typename Key>
-  __device__ void Dot(const Key& key, float (&sum)[2]) const {
+  __device__ void Dot(const float* key, float (&sum)[2]) const {
     const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int s = 0; s < kWidth / 16; ++s) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = 16 * s + 2 * t + i / 2 * 8;
-        sum[i % 2] += __uint_as_float(q[s][i] << 16) * key(column) +
-                      __uint_as_float(q[s][i] & 0xFFFF0000U) * key(column + 1);
+        sum[i % 2] += __uint_as_float(q[s][i] << 16) * key[column] +
+                      __uint_as_float(q[s][i] & 0xFFFF0000U) * key[column + 1];
       }
     }
   }
@@ -142,7 +141,7 @@ struct MmaOperandsOf<float, kWidth> {
     q = queries;
     const int g = static_cast<int>(threadIdx.x % 32) / 4;
     const int t = static_cast<int>(threadIdx.x % 32) % 4;
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < kWidth / 8; ++s) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -152,15 +151,14 @@ struct MmaOperandsOf<float, kWidth> {
     }
   }
 
-  template <typename Key>
-  __device__ void Dot(const Key& key, float (&sum)[2]) const {
+  __device__ void Dot(const float* key, float (&sum)[2]) const {
     const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int s = 0; s < kWidth / 8; ++s) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         sum[i % 2] +=
-            q[(s * 32 + static_cast<int>(threadIdx.x % 32)) * 4 + i] * key(8 * s + 2 * t + i / 2);
+            q[(s * 32 + static_cast<int>(threadIdx.x % 32)) * 4 + i] * key[8 * s + 2 * t + i / 2];
       }
     }
   }
@@ -226,11 +224,10 @@ class WarpProducts {
   // Row of a half.
   __device__ int row(int half) const { return static_cast<int>(threadIdx.x % 32) / 4 + half * 8; }
 
-  // A first key that all queries see: key(column), value(column).
-  template <typename Key, typename Value>
-  __device__ void AddOne(const Key& key, const Value& value, float scale, float bias) {
+  // A first key that all queries see, in shared memory: k [kWidth], v [kWidth].
+  __device__ void AddOne(const float* k, const float* v, float scale, float bias) {
     float score[2] = {};
-    operands_.Dot(key, score);
+    operands_.Dot(k, score);
     const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -241,7 +238,7 @@ class WarpProducts {
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc_[n][i] = value(8 * n + 2 * t + i % 2);
+      for (int i = 0; i < 4; ++i) acc_[n][i] = v[8 * n + 2 * t + i % 2];
     }
   }
 
@@ -255,16 +252,15 @@ class WarpProducts {
     }
   }
 
-  // score = change(half, key, score)
+  // This lane's scores are those of keys column() + offset, offset 0, 1, 8, 9, 16, ...:
+  // score = change(half, offset, score).
+  __device__ int column() const { return static_cast<int>(threadIdx.x % 4) * 2; }
   template <typename Change>
   __device__ void ForEachScore(const Change& change) {
-    const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        score_[n][i] = change(i / 2, 8 * n + 2 * t + i % 2, score_[n][i]);
-      }
+      for (int i = 0; i < 4; ++i) score_[n][i] = change(i / 2, 8 * n + i % 2, score_[n][i]);
     }
   }
 

@@ -20,40 +20,64 @@ inline constexpr int kMmaThreads = 32 * kMmaWarps;
 inline constexpr int kMmaQueries = 16 * kMmaWarps;
 
 template <typename T, int kWidth>
+struct MmaShared {
+  using Products = WarpProducts<T, kWidth>;
+  static constexpr int kBufferNumbers =
+      Products::kKeys * (Products::kKeyStride + Products::kValueStride);
+  static constexpr int kBufferFloats = 2 * kBufferNumbers * static_cast<int>(sizeof(T)) / 4;
+
+  __host__ __device__ explicit MmaShared(SharedLayout& shared)
+      : buffers(shared.Take<float>(kBufferFloats > ScalarShared::kFloats ? kBufferFloats
+                                                                         : ScalarShared::kFloats)),
+        queries(shared.Take<float>(kMmaWarps * Products::kQueryFloats)),
+        first(shared.Take<float>(2 * kWidth)),
+        bias(shared.Take<float>(2 * Products::kKeys)),
+        flags(shared.Take<float>(kMmaWarps)) {}
+
+  float* buffers;  // of T: two of keys and values, or ScalarTile's arrays
+  float* queries;
+  float* first;  // token 0's key and value
+  float* bias;   // of the keys in each buffer; written when there is a mask
+  float* flags;
+};
+
+template <typename T, int kWidth>
 class MmaTile {
  public:
   using Products = WarpProducts<T, kWidth>;
   static constexpr int kKeys = Products::kKeys;
 
-  // Of T: two buffers of keys and values, which ScalarTile's arrays may replace.
-  static constexpr int kBufferNumbers = kKeys * (Products::kKeyStride + Products::kValueStride);
-  static constexpr int kBufferFloats = 2 * kBufferNumbers * static_cast<int>(sizeof(T)) / 4;
-  static constexpr int kSharedFloats =
-      kBufferFloats > ScalarShared::kFloats ? kBufferFloats : ScalarShared::kFloats;
+  static constexpr int kBufferNumbers = MmaShared<T, kWidth>::kBufferNumbers;
 
-  __device__ MmaTile(const AttendArgs& args, const QueryTile& tile, int head, float* shared)
+  __device__ MmaTile(const AttendArgs& args, const QueryTile& tile, int head,
+                     const MmaShared<T, kWidth>& arrays)
       : args_(args),
         shape_(args.shape),
         tile_(tile),
         head_(head),
-        keys_(args, tile, head),
         vision_(args.shape, tile),
         packed_(static_cast<const T*>(args.packed.data)),
-        shared_(reinterpret_cast<T*>(shared)),
+        arrays_(arrays),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         first_(tile.begin / kMmaQueries * kMmaQueries + warp_ * 16) {}
 
   // False on all threads alike when a result is not finite.
-  __device__ bool Run(float* queries, float* flags) {
+  __device__ bool Run() {
     Products products;
-    products.Start([&](int row, int column) { return Query(first_ + row, column); },
-                   queries + warp_ * Products::kQueryFloats);
+    const HeadKeys keys(args_, tile_, head_);
+    products.Start([&](int row, int column) { return Query(keys, first_ + row, column); },
+                   arrays_.queries + warp_ * Products::kQueryFloats);
     const RangeSight sight(vision_, tile_.begin, tile_.end);
-    if (sight.first_apart() && !keys_.Masked(0)) {
-      const float bias = keys_.mask == nullptr ? 0.0F : keys_.mask[0];
-      products.AddOne([&](int column) { return Key(0, column); },
-                      [&](int column) { return Value(0, column); }, ScoreScale(), bias);
+    if (sight.first_apart() && !keys.Masked(0)) {
+      float* const k = arrays_.first;
+      float* const v = arrays_.first + kWidth;
+      for (int c = static_cast<int>(threadIdx.x); c < kWidth; c += kMmaThreads) {
+        k[c] = Key(keys, 0, c);
+        v[c] = Value(keys, 0, c);
+      }
+      __syncthreads();
+      products.AddOne(k, v, ScoreScale(), keys.mask == nullptr ? 0.0F : keys.mask[0]);
     }
     const int begin = max(first_, tile_.begin);
     const int end = min(first_ + 16, tile_.end);
@@ -72,7 +96,7 @@ class MmaTile {
       const Sight seen = idle ? Sight::kNone : warp_sight.Of(j, j + kKeys);
       if (seen != Sight::kNone) {
         products.Score(Keys(buffer), ScoreScale());
-        if (seen == Sight::kSome || keys_.mask != nullptr) Hide(j, products);
+        if (seen == Sight::kSome || args_.mask != nullptr) Hide(j, buffer, products);
         products.Weigh();
         products.AddValues(Values(buffer));
       }
@@ -81,19 +105,21 @@ class MmaTile {
     }
     const bool finite = products.Finish(
         [&](int row, int column, float a, float b) { return Write(first_ + row, column, a, b); });
-    if (lane_ == 0) flags[warp_] = 0.0F;
+    if (lane_ == 0) arrays_.flags[warp_] = 0.0F;
     __syncwarp();
-    if (!finite) flags[warp_] = 1.0F;
+    if (!finite) arrays_.flags[warp_] = 1.0F;
     __syncthreads();
     float bad = 0.0F;
-    for (int w = 0; w < kMmaWarps; ++w) bad += flags[w];
+    for (int w = 0; w < kMmaWarps; ++w) bad += arrays_.flags[w];
     return bad == 0.0F;
   }
 
  private:
   static constexpr int kPer16 = 16 / static_cast<int>(sizeof(T));
 
-  __device__ T* Keys(int buffer) const { return shared_ + buffer * kBufferNumbers; }
+  __device__ T* Keys(int buffer) const {
+    return reinterpret_cast<T*>(arrays_.buffers) + buffer * kBufferNumbers;
+  }
   __device__ T* Values(int buffer) const { return Keys(buffer) + kKeys * Products::kKeyStride; }
 
   // bf16 queries stay exact; their scale is for the scores.
@@ -102,84 +128,103 @@ class MmaTile {
     return kScalesScores && shape_.score == Score::kDot ? shape_.scale : 1.0F;
   }
 
-  __device__ float Query(int t, int column) const {
+  // What only rare tiles need: not kept in registers between them.
+  __device__ HeadKeys RareKeys() const { return HeadKeys(args_, tile_, Opaque(head_)); }
+  __device__ bool Masked(int j) const {
+    return args_.mask != nullptr && args_.mask[tile_.TokenOf(j)] <= kMaskedBelow;
+  }
+
+  __device__ float Query(const HeadKeys& keys, int t, int column) const {
     if (t < tile_.begin || t >= tile_.end || column >= shape_.score_width) return 0.0F;
     const float x = ToFloat(packed_[tile_.TokenOf(t) * args_.packed.stride +
                                     int64_t{head_} * shape_.score_width + column]);
     if (kScalesScores && shape_.score == Score::kDot) return x;
-    return x * keys_.QueryFactor(t);
+    return x * keys.QueryFactor(t);
   }
-  __device__ float Key(int j, int column) const {
+  __device__ float Key(const HeadKeys& keys, int j, int column) const {
     if (column >= shape_.score_width) return 0.0F;
-    if (j >= keys_.stored_k) {
-      return Scaled(ToFloat(packed_[keys_.PackedKey(j) + column]), keys_.KeyFactor(j));
+    if (j >= keys.stored_k) {
+      return Scaled(ToFloat(packed_[keys.PackedKey(j) + column]), keys.KeyFactor(j));
     }
     int step = 0;
-    const float* const key = keys_.StoredKey(j, &step);
+    const float* const key = keys.StoredKey(j, &step);
     return key[int64_t{column} * step];
   }
-  __device__ float Value(int j, int column) const {
+  __device__ float Value(const HeadKeys& keys, int j, int column) const {
     if (column >= shape_.value_width) return 0.0F;
-    return j < keys_.stored ? keys_.StoredValue(j)[column]
-                            : ToFloat(packed_[keys_.PackedValue(j) + column]);
+    return j < keys.stored ? keys.StoredValue(j)[column]
+                           : ToFloat(packed_[keys.PackedValue(j) + column]);
   }
 
   // Brings keys and values [j0, j0 + kKeys) to shared memory; zeros for those that are not there.
   __device__ void Load(int j0, int to, int buffer) const {
-    if (args_.packed_in_16_bytes && j0 >= keys_.stored) {
-      Copy<Products::kKeyStride>(j0, to, keys_.packed_k, shape_.score_width, Keys(buffer));
-      Copy<Products::kValueStride>(j0, to, keys_.packed_v, shape_.value_width, Values(buffer));
+    if (args_.mask != nullptr) {
+      for (int i = static_cast<int>(threadIdx.x); i < kKeys; i += kMmaThreads) {
+        const float mask = j0 + i < to ? args_.mask[tile_.TokenOf(j0 + i)] : 0.0F;
+        arrays_.bias[buffer * kKeys + i] = mask <= kMaskedBelow ? AFT_HIDDEN : mask;
+      }
+    }
+    if (args_.packed_in_16_bytes && j0 >= tile_.first) {
+      const int64_t token = tile_.TokenOf(j0) * args_.packed.stride;
+      Copy<Products::kKeyStride>(j0, to,
+                                 token + shape_.key_column + int64_t{head_} * shape_.score_width,
+                                 shape_.score_width, Keys(buffer));
+      Copy<Products::kValueStride>(
+          j0, to, token + shape_.value_column + int64_t{head_} * shape_.value_width,
+          shape_.value_width, Values(buffer));
       return;
     }
+    const HeadKeys keys = RareKeys();
     // Lanes are keys, as stored keys want it; 16 bytes of a row at a time.
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * (kWidth / kPer16); i += kMmaThreads) {
       const int row = i % kKeys;
       const int j = j0 + row;
       const int column = i / kKeys * kPer16;
-      const bool exists = j < to && !keys_.Masked(j);
+      const bool exists = j < to && !keys.Masked(j);
       float k[kPer16] = {};
       float v[kPer16] = {};
       if (exists) {
-        LoadKey(j, column, k);
-        LoadValue(j, column, v);
+        LoadKey(keys, j, column, k);
+        LoadValue(keys, j, column, v);
       }
       StorePiece(k, Keys(buffer) + row * Products::kKeyStride + column);
       StorePiece(v, Values(buffer) + row * Products::kValueStride + column);
     }
   }
 
+  // From the element `from` of packed on.
   template <int kStride>
   __device__ void Copy(int j0, int to, int64_t from, int width, T* shared) const {
     constexpr int kPieces = kWidth / kPer16;  // of a row
     constexpr int kRows = kMmaThreads / kPieces;
     const int row = static_cast<int>(threadIdx.x) / kPieces;
     const int column = static_cast<int>(threadIdx.x) % kPieces * kPer16;
-    const T* source = packed_ + (from + (j0 + row) * keys_.stride + column);
+    const T* source = packed_ + (from + row * args_.packed.stride + column);
     T* shared_row = shared + row * kStride + column;
     for (int i = row; i < kKeys; i += kRows) {
-      const bool exists = j0 + i < to && column < width && !keys_.Masked(j0 + i);
+      const bool exists = j0 + i < to && column < width && !Masked(j0 + i);
       CopyAsync16(shared_row, exists ? source : packed_, exists);
-      source += kRows * keys_.stride;
+      source += kRows * args_.packed.stride;
       shared_row += kRows * kStride;
     }
   }
 
-  __device__ void LoadKey(int j, int column, float (&to)[kPer16]) const {
-    const bool stored = j < keys_.stored_k;
+  __device__ void LoadKey(const HeadKeys& keys, int j, int column, float (&to)[kPer16]) const {
+    const bool stored = j < keys.stored_k;
     int step = 1;
-    const float* const key = stored ? keys_.StoredKey(j, &step) : nullptr;
-    const float factor = stored ? 1.0F : keys_.KeyFactor(j);
+    const float* const key = stored ? keys.StoredKey(j, &step) : nullptr;
+    const float factor = stored ? 1.0F : keys.KeyFactor(j);
 #pragma unroll
     for (int i = 0; i < kPer16; ++i) {
       const int c = column + i;
       if (c >= shape_.score_width) continue;
-      to[i] = stored ? key[int64_t{c} * step]
-                     : Scaled(ToFloat(packed_[keys_.PackedKey(j) + c]), factor);
+      to[i] =
+          stored ? key[int64_t{c} * step] : Scaled(ToFloat(packed_[keys.PackedKey(j) + c]), factor);
     }
   }
-  __device__ void LoadValue(int j, int column, float (&to)[kPer16]) const {
-    const float* const value = j < keys_.stored ? keys_.StoredValue(j) : nullptr;
+  __device__ void LoadValue(const HeadKeys& keys, int j, int column, float (&to)[kPer16]) const {
+    const float* const value = j < keys.stored ? keys.StoredValue(j) : nullptr;
     if (value != nullptr && args_.state_in_16_bytes) {
 #pragma unroll
       for (int i = 0; i < kPer16; i += 4) {
@@ -196,7 +241,7 @@ class MmaTile {
     for (int i = 0; i < kPer16; ++i) {
       const int c = column + i;
       if (c >= shape_.value_width) continue;
-      to[i] = value != nullptr ? value[c] : ToFloat(packed_[keys_.PackedValue(j) + c]);
+      to[i] = value != nullptr ? value[c] : ToFloat(packed_[keys.PackedValue(j) + c]);
     }
   }
   __device__ static void StorePiece(const float (&x)[kPer16], T* to) {
@@ -212,17 +257,24 @@ class MmaTile {
   }
 
   // Scores of keys that a query does not see; the mask.
-  __device__ void Hide(int j0, Products& products) const {
+  __device__ void Hide(int j0, int buffer, Products& products) const {
+    const int j = j0 + products.column();
     const int last = tile_.end - 1;
-    const TokenSight upper(vision_, min(max(first_ + products.row(0), tile_.begin), last));
-    const TokenSight lower(vision_, min(max(first_ + products.row(1), tile_.begin), last));
-    products.ForEachScore([&](int half, int key, float score) {
-      const int j = j0 + key;
-      const bool sees = half == 0 ? upper.Sees(j) : lower.Sees(j);
-      if (!sees) return AFT_HIDDEN;
-      if (keys_.mask == nullptr) return score;
-      return keys_.Masked(j) ? AFT_HIDDEN : score + keys_.mask[j];
+    const TokenSight sight[2] = {
+        TokenSight(vision_, min(max(first_ + products.row(0), tile_.begin), last)),
+        TokenSight(vision_, min(max(first_ + products.row(1), tile_.begin), last))};
+    // In offsets from j, so that each test is against a constant.
+    const int from[2] = {sight[0].from - j, sight[1].from - j};
+    const int to[2] = {sight[0].to - j, sight[1].to - j};
+    const int always = vision_.global ? -j : -1;
+    products.ForEachScore([&](int half, int offset, float score) {
+      const bool sees = (offset >= from[half] || offset == always) && offset < to[half];
+      return sees ? score : AFT_HIDDEN;
     });
+    if (args_.mask == nullptr) return;
+    const float* const bias = arrays_.bias + buffer * kKeys + products.column();
+    products.ForEachScore(
+        [&](int /*half*/, int offset, float score) { return score + bias[offset]; });
   }
 
   // Two neighbouring columns; false when they are not finite.
@@ -252,10 +304,9 @@ class MmaTile {
   const AttentionShape& shape_;
   const QueryTile& tile_;
   const int head_;
-  const HeadKeys keys_;
   const Vision vision_;
   const T* const packed_;
-  T* const shared_;
+  const MmaShared<T, kWidth>& arrays_;
   const int warp_;
   const int lane_;
   const int first_;  // position of the warp's first query
@@ -272,12 +323,15 @@ __global__ void __launch_bounds__(kMmaThreads) AttentionMmaKernel(const AttendAr
     return;
   }
   SharedLayout layout(DynamicShared());
-  float* const shared = layout.Take<float>(MmaTile<T, kWidth>::kSharedFloats);
-  float* const queries = layout.Take<float>(kMmaWarps * MmaTile<T, kWidth>::Products::kQueryFloats);
-  float* const flags = layout.Take<float>(kMmaWarps);
-  if (MmaTile<T, kWidth>(args, tile, head, shared).Run(queries, flags)) return;
-  const ScalarShared scalar(shared);
-  ScalarTile<T>(args, tile, head, scalar).template Run<false>(0);
+  const MmaShared<T, kWidth> shared(layout);
+  if (MmaTile<T, kWidth>(args, tile, head, shared).Run()) {
+    return;
+  }
+  // From the start again, so that nothing waited for this in registers.
+  const QueryTile again =
+      FindTile(args, Opaque(static_cast<int>(gridDim.x - 1 - blockIdx.x)), kMmaQueries);
+  const ScalarShared scalar(shared.buffers);
+  ScalarTile<T>(args, again, Opaque(head), scalar).template Run<false>(0);
 }
 
 }  // namespace aft::kernels::cuda

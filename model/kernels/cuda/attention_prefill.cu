@@ -26,9 +26,7 @@ constexpr int kMmaWidth = 128;
 template <typename T, int kWidth>
 cudaError_t LaunchMma(const AttendArgs& args, int64_t tokens, Stream stream) {
   SharedLayout shared;
-  shared.Take<float>(MmaTile<T, kWidth>::kSharedFloats);
-  shared.Take<float>(kMmaWarps * MmaTile<T, kWidth>::Products::kQueryFloats);
-  shared.Take<float>(kMmaWarps);
+  const MmaShared<T, kWidth> layout(shared);
   return Launch(AttentionMmaKernel<T, kWidth>,
                 dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kMmaQueries)),
                      static_cast<unsigned>(args.shape.heads)),

@@ -253,6 +253,16 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], const void* row)
 #endif
 }
 
+// ---- Registers
+// x, of which the compiler then knows nothing: what a rare path derives from it is computed there
+// instead of waiting in registers.
+__device__ inline int Opaque(int x) {
+#ifndef AFT_CUDA_ON_CPU
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 }  // namespace aft::kernels::cuda
 
 #endif  // AFT_MODEL_KERNELS_CUDA_PTX_CUH_
