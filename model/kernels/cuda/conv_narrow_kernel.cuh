@@ -239,14 +239,30 @@ class ConvNarrowTile {
     }
     float all = outside;
     float early = outside;
-    for (int u = part; u < columns; u += parts) {
-      float k = -INFINITY;
-      if (i < heads_ && u >= begin_ && u < end_) {
-        k = tokens_.Key(first_ - lead_ + u, head_ + i);
-        all = k != k ? INFINITY : fmaxf(all, k);  // a NaN rises too much, for all parts
-        if (!args_.causal || u <= lead_) early = fmaxf(early, k);
+    const int64_t left = first_ - lead_;
+    const bool plain = tokens_.Plain(left + begin_);
+    constexpr int kKeys = 4;  // under way together
+    for (int u0 = part; u0 < columns; u0 += kKeys * parts) {
+      float k[kKeys];
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        const int u = u0 + j * parts;
+        k[j] = -INFINITY;
+        if (plain && i < heads_ && u >= begin_ && u < end_) {
+          k[j] = tokens_.PlainKey(left + u, head_ + i);
+        }
       }
-      shared_.key[u * shared_.heads + i] = k;
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        const int u = u0 + j * parts;
+        if (u >= columns) continue;
+        if (i < heads_ && u >= begin_ && u < end_) {
+          if (!plain) k[j] = tokens_.Key(left + u, head_ + i);
+          all = k[j] != k[j] ? INFINITY : fmaxf(all, k[j]);  // a NaN rises too much, for all parts
+          if (!args_.causal || u <= lead_) early = fmaxf(early, k[j]);
+        }
+        shared_.key[u * shared_.heads + i] = k[j];
+      }
     }
     for (int by = 16; by >= shared_.heads; by /= 2) {
       all = fmaxf(all, __shfl_xor_sync(0xFFFFFFFFU, all, by));
@@ -382,7 +398,7 @@ class ConvNarrowTile {
 
 // Grid: places, channels / kConvNarrowChannels. REQUIRES: 1-D.
 template <typename T, typename Y>
-__global__ void __launch_bounds__(kConvNarrowThreads) ConvNarrowKernel(ConvTileArgs args) {
+__global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;
   const int64_t place = blockIdx.x;
   const ConvSequence sequence(args, ConvRowOf(args, place));

@@ -222,7 +222,8 @@ class ConvStepHeads {
   int part_;
 };
 
-// Numbers per head as the kVec channels from `channel` (in the block) on need them.
+// Numbers per head as the kVec channels from `channel` (in the block) on need them; rows of them
+// are whole vectors apart where heads are single channels.
 template <int kVec>
 class ConvSpread {
  public:
@@ -235,12 +236,8 @@ class ConvSpread {
 
   __device__ Channels<kVec> operator()(const float* row) const {
     if (one_) return Fill<kVec>(row[head_]);
+    if (width_ == 1) return Load<kVec>(row + head_);
     Channels<kVec> c;
-    if (width_ == 1) {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) c[i] = row[head_ + i];
-      return c;
-    }
     int head = head_;
     int offset = offset_;
 #pragma unroll

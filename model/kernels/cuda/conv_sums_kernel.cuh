@@ -55,10 +55,20 @@ __device__ inline void ConvReadKeys(const ConvTokens<T>& tokens, int64_t begin, 
   const int i = threads.head;
   if (!threads.idle()) {
     float max = kEmptyMax;
-    for (int64_t j = threads.part; j < end - begin; j += threads.parts) {
-      const float k = tokens.Key(begin + j, first_head + i);
+    const auto take = [&](int64_t j, float k) {
       max = fmaxf(max, k);
       if (j < kConvTokens) shared.weight[j * heads + i] = k;
+    };
+    const int64_t n = end - begin;
+    if (tokens.Plain(begin)) {
+#pragma unroll 8
+      for (int64_t j = threads.part; j < n; j += threads.parts) {
+        take(j, tokens.PlainKey(begin + j, first_head + i));
+      }
+    } else {
+      for (int64_t j = threads.part; j < n; j += threads.parts) {
+        take(j, tokens.Key(begin + j, first_head + i));
+      }
     }
     shared.part[threads.part * heads + i] = max;
   }

@@ -150,6 +150,13 @@ class ConvTokens {
     return Entering(ToFloat(Packed(t)[dims.keys() + head]) + mask, dims.bf16_ring);
   }
 
+  // Whether all tokens from t on have keys in packed and no mask, and those keys: loads without
+  // branches, which can be under way together.
+  __device__ bool Plain(int64_t t) const { return t >= begin_ && mask_ == nullptr; }
+  __device__ float PlainKey(int64_t t, int head) const {
+    return Entering(ToFloat(Packed(t)[args_.dims.keys() + head]), args_.dims.bf16_ring);
+  }
+
   // N channels; zeros where the token is masked.
   template <int N>
   __device__ Channels<N> Value(int64_t t, int channel) const {
