@@ -245,13 +245,18 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
 }
 
-// One thread per token. Threads that mark the same count write the same value.
+// One thread per token. Several may mark the same count.
 __global__ void MarkSeenKernel(SamplerSlots slots, const int32_t* tokens,
                                const int32_t* token_slots, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count || token_slots[i] < 0 || tokens[i] < 0) return;
   TokenCount* const at = slots.counts + token_slots[i] * slots.vocab_size + tokens[i];
-  *at = WithSeen(*at);
+  TokenCount expected = 0;
+  for (;;) {
+    const TokenCount found = atomicCAS(at, expected, WithSeen(expected));
+    if (found == expected || (found & kSeen) != 0) return;
+    expected = found;
+  }
 }
 
 // One thread per token of the vocabulary. `from` < 0: nothing was seen, and token 0 sampled last.
