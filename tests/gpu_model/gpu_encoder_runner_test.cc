@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "tests/gpu_model/lazy_queue.h"
+#include "tests/gpu_model/print_case.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
 
@@ -58,6 +59,7 @@ TEST_P(GpuEncoderRunnerTest, GivesTheCpusVectorsAndRefusesTheSame) {
 
   for (const std::vector<int64_t>& lengths :
        {std::vector<int64_t>{1}, {kTokens}, {17, 1, 9, 21}, {}}) {
+    SCOPED_TRACE(testing::PrintToString(lengths));
     std::vector<std::vector<TokenId>> texts;
     for (const int64_t length : lengths) texts.push_back(RandomText(length));
     const auto expected = (*cpu)->Encode(texts);
@@ -87,6 +89,7 @@ TEST_P(GpuEncoderRunnerTest, GivesTheCpusVectorsAndRefusesTheSame) {
 }
 
 TEST_P(GpuEncoderRunnerTest, AFailedCallIsInternalAndTheNextOneWorks) {
+  if (GetParam().name != EncoderCases()[0].name) return;  // one is enough
   const auto gpu = Gpu(std::make_unique<LazyQueue>(device_));
   ASSERT_TRUE(gpu.ok()) << gpu.status();
   const std::vector<std::vector<TokenId>> texts = {RandomText(5), RandomText(7)};
@@ -101,10 +104,7 @@ TEST_P(GpuEncoderRunnerTest, AFailedCallIsInternalAndTheNextOneWorks) {
   EXPECT_EQ(*again, *expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runner, GpuEncoderRunnerTest, testing::ValuesIn(EncoderCases()),
-                         [](const testing::TestParamInfo<NetworkCase>& test) {
-                           return test.param.name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Runner, GpuEncoderRunnerTest, testing::ValuesIn(EncoderCases()), NameOf);
 
 }  // namespace
 }  // namespace aft
