@@ -78,8 +78,7 @@ class LookaheadSummer {
     bool first = true;
     const int tokens = thread_.InRing();
     for (int age = tokens - summer_ * kGroup; age > 0; age -= summers_ * kGroup) {
-      Group<kWidth> group;
-      if (inside) group = thread_.LoadGroup(age);
+      Group<kWidth> group = thread_.LoadGroup(age);
       __syncwarp();  // all have read the last group's weights
       for (int i = static_cast<int>(threadIdx.x); i < rows_ * kGroup; i += kLanes) {
         const int j = i % kGroup;
@@ -245,7 +244,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 :
     if (age == 0) {
       rows.SumRing(inside);
       if (inside) sums = thread.LoadPrefixSums();
-    } else if (inside && summer < parts) {
+    } else if (summer < parts) {
       thread.SumRing(tokens, summer, summers, shared.Part(summer));
     }
   }

@@ -41,7 +41,7 @@ cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
   dim3 block(kLanes, 1);
   SharedLayout shared;
   if constexpr (std::is_same_v<RingT, NoRing>) {
-    while (block.x < kThreadsNoRing && block.x * N < task.hid) block.x *= 2;
+    while (block.x < kThreadsNoRing && block.x * N < static_cast<unsigned>(task.hid)) block.x *= 2;
   } else {
     const int summers = Summers(task.ring_rows);
     block.y = static_cast<unsigned>(1 + summers);

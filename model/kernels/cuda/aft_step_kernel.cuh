@@ -32,7 +32,7 @@ struct StepTask {
   In qkv;
   State state;
   Out y;
-  int64_t hid = 0;
+  int hid = 0;
   int64_t prefix_block = 0;     // H
   const float* bias = nullptr;  // null: AFT-simple
   int64_t bias_rows = 1;
@@ -142,7 +142,7 @@ __device__ inline Channels<N> TakeKeys(Group<N>& group, Channels<N>& key) {
   return old_key;
 }
 
-// One row, as one thread sees it.
+// One row, as one thread sees it. Threads beyond the last channel see that one.
 template <typename InT, typename RingT, int N>
 class StepThread {
  public:
@@ -152,7 +152,7 @@ class StepThread {
       : task_(task),
         row_(row),
         t_(t),
-        channel_(channel),
+        channel_(min(channel, task.hid - N)),
         slot_(task.state.base + slot * task.state.slot_stride) {
     if constexpr (kHasRing) head_ = static_cast<int>(t_ % task.ring_rows);
   }
@@ -177,7 +177,8 @@ class StepThread {
     return LoadPrefix(slot_ + channel_, t_ > task_.ring_rows);
   }
 
-  // The tokens from the `age`-th before this one on, kGroup or as many as there are.
+  // The tokens from the `age`-th before this one on, kGroup or as many as there are. The whole warp
+  // comes here.
   __device__ Group<N> LoadGroup(int age) const {
     const Ring<RingT> ring = ring_view();
     const int first = head_ - age + (head_ < age ? task_.ring_rows : 0);
@@ -189,11 +190,13 @@ class StepThread {
       group.k[j] = Load<N>(ring.k + place * task_.hid);
       group.v[j] = Load<N>(ring.v + place * task_.hid);
     }
+    // ptxas would fetch the values after it has waited for the keys; it moves no load over this.
+    __syncwarp();
     return group;
   }
 
-  // Sums the groups `first`, `first` + stride, ... of the last `tokens` tokens, of which the first
-  // is there, in `part`: registers are for the tokens in flight.
+  // The whole warp sums the groups `first`, `first` + stride, ... of the last `tokens` tokens, of
+  // which the first is there, in `part`: registers are for the tokens in flight.
   __device__ void SumRing(int tokens, int first, int stride, float* part) const {
     const int oldest = tokens - first * kGroup;
     for (int age = oldest; age > 0; age -= stride * kGroup) {
@@ -396,7 +399,7 @@ __global__ void __launch_bounds__(kStepThreads<RingT>, kStepBlocks<RingT>)
     const StepParts parts(shared, summers, N);
     constexpr int kPart = 4 * kLanes * N;
     const int tokens = thread.InRing();
-    if (inside && summer >= 0 && summer * kGroup < tokens) {
+    if (summer >= 0 && summer * kGroup < tokens) {
       thread.SumRing(tokens, summer, summers, parts.sums + summer * kPart);
     }
     if (inside && summer < 0) thread.Fetch();
