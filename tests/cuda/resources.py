@@ -33,8 +33,10 @@ WARPS = 64
 BLOCKS = 32
 MOST_THREADS = 1024  # of a block
 
-# Instructions counted by --sass. LDL and STL are local memory.
-SASS = ['LDG.E.128', 'LDG', 'STG.E.128', 'STG', 'LDGSTS', 'LDSM', 'HMMA', 'MUFU', 'BAR', 'LDL', 'STL']
+# Instructions counted by --sass. LDL and STL are local memory, LD and ST of what the compiler does
+# not know: often shared memory, which LDS and STS reach sooner.
+SASS = ['LDG.E.128', 'LDG', 'STG.E.128', 'STG', 'LDS', 'STS', 'LD', 'ST', 'LDGSTS', 'LDSM', 'HMMA',
+        'MUFU', 'BAR', 'LDL', 'STL']
 
 Usage = collections.namedtuple('Usage', 'registers stack shared local')
 
