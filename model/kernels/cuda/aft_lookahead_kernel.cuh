@@ -80,6 +80,7 @@ class LookaheadSummer {
     for (int age = tokens - summer_ * kGroup; age > 0; age -= summers_ * kGroup) {
       Group<kWidth> group = thread_.LoadGroup(age);
       __syncwarp();  // all have read the last group's weights
+#pragma unroll 1     // the group in flight has the registers
       for (int i = static_cast<int>(threadIdx.x); i < rows_ * kGroup; i += kLanes) {
         const int j = i % kGroup;
         const float w = j < age ? thread_.LaterBias(i / kGroup, age - j) : kNoBias;
