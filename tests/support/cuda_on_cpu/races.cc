@@ -35,6 +35,7 @@ struct Word {
 
 struct Region {
   uintptr_t end = 0;
+  bool shared = false;
   Word* words = nullptr;  // at the first access
 };
 
@@ -48,15 +49,16 @@ std::map<uintptr_t, Region>::iterator last_found = Regions().end();
 
 size_t WordsOf(uintptr_t begin, uintptr_t end) { return (end - begin + kWord - 1) / kWord; }
 
-bool Ordered(const Access& before, const Moment& now) {
-  if (before.block != now.block) return before.block < now.first_of_launch;
+bool Ordered(const Access& before, const Moment& now, bool shared) {
+  if (before.block != now.block) return shared || before.block < now.first_of_launch;
   if (before.thread == now.thread || before.block_barriers < now.block_barriers) return true;
   return before.thread / kWarp == now.thread / kWarp && before.warp_barriers < now.warp_barriers;
 }
 
-void CheckAgainst(const Access& before, const Access& access, const Moment& now, const char* what) {
+void CheckAgainst(const Access& before, const Access& access, const Moment& now, bool shared,
+                  const char* what) {
   if ((before.bytes & access.bytes) == 0 || (before.atomic && access.atomic) ||
-      Ordered(before, now) || !LastError().empty()) {
+      Ordered(before, now, shared) || !LastError().empty()) {
     return;
   }
   std::ostringstream text;
@@ -66,10 +68,11 @@ void CheckAgainst(const Access& before, const Access& access, const Moment& now,
   FailAtEnd(text.str());
 }
 
-void RecordWord(Word& word, const Access& access, bool write, const Moment& now) {
-  CheckAgainst(word.write, access, now, write ? "write after write" : "read after write");
+void RecordWord(Word& word, const Access& access, bool write, const Moment& now, bool shared) {
+  CheckAgainst(word.write, access, now, shared, write ? "write after write" : "read after write");
   if (write) {
-    for (const Access& read : word.reads) CheckAgainst(read, access, now, "write after read");
+    for (const Access& read : word.reads)
+      CheckAgainst(read, access, now, shared, "write after read");
     word.write = access;
     return;
   }
@@ -113,18 +116,20 @@ void Record(uintptr_t at, size_t bytes, bool write, const void* code) {
     const size_t from = (byte - begin) % kWord;
     const size_t count = std::min<size_t>(kWord - from, end - byte);
     access.bytes = static_cast<uint8_t>(((1U << count) - 1) << from);
-    RecordWord(region.words[(byte - begin) / kWord], access, write, now);
+    RecordWord(region.words[(byte - begin) / kWord], access, write, now, region.shared);
     byte += count;
   }
 }
 
 }  // namespace
 
-void WatchMemory(const void* begin, size_t bytes) {
+void WatchMemory(const void* begin, size_t bytes, bool shared) {
   if (bytes == 0) return;
   const uintptr_t at = reinterpret_cast<uintptr_t>(begin);
   ForgetMemory(begin);
-  Regions()[at].end = at + bytes;
+  Region& region = Regions()[at];
+  region.end = at + bytes;
+  region.shared = shared;
 }
 
 void ForgetMemory(const void* begin) {

@@ -18,8 +18,8 @@
 // if there are such: a race between 16-bit halves of a word may be missed, none is made up.
 namespace cuda_on_cpu {
 
-// Device memory from now on, until it is freed.
-void WatchMemory(const void* begin, size_t bytes);
+// Device memory from now on until it is forgotten; `shared`: every block has its own.
+void WatchMemory(const void* begin, size_t bytes, bool shared = false);
 void ForgetMemory(const void* begin);
 
 // An access by the running thread that its code does not tell of.

@@ -413,7 +413,7 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
   if (posix_memalign(&shared, kSharedAlignment, shared_bytes) != 0) std::abort();
   shared_.reset(static_cast<unsigned char*>(shared));
   shared_bytes_ = shared_bytes;
-  WatchMemory(shared, shared_bytes);
+  WatchMemory(shared, shared_bytes, /*shared=*/true);
   first_of_launch_ = blocks_ + 1;
   thread_ = &thread;
   current_block_size = dim3(block.x, block.y, block.z);
