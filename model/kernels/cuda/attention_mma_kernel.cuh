@@ -84,6 +84,10 @@ class MmaTile {
     const bool idle = begin >= end;
     const RangeSight warp_sight(vision_, idle ? tile_.begin : begin, idle ? tile_.end : end);
 
+    const int last = tile_.end - 1;
+    const TokenSight row_sight[2] = {
+        TokenSight(vision_, min(max(first_ + products.row(0), tile_.begin), last)),
+        TokenSight(vision_, min(max(first_ + products.row(1), tile_.begin), last))};
     const int to = sight.to_most;
     Load(sight.from_first, to, 0);
     CommitCopies();
@@ -96,7 +100,7 @@ class MmaTile {
       const Sight seen = idle ? Sight::kNone : warp_sight.Of(j, j + kKeys);
       if (seen != Sight::kNone) {
         products.Score(Keys(buffer), ScoreScale());
-        if (seen == Sight::kSome || args_.mask != nullptr) Hide(j, buffer, products);
+        if (seen == Sight::kSome || args_.mask != nullptr) Hide(row_sight, j, buffer, products);
         products.Weigh();
         products.AddValues(Values(buffer));
       }
@@ -257,12 +261,8 @@ class MmaTile {
   }
 
   // Scores of keys that a query does not see; the mask.
-  __device__ void Hide(int j0, int buffer, Products& products) const {
+  __device__ void Hide(const TokenSight (&sight)[2], int j0, int buffer, Products& products) const {
     const int j = j0 + products.column();
-    const int last = tile_.end - 1;
-    const TokenSight sight[2] = {
-        TokenSight(vision_, min(max(first_ + products.row(0), tile_.begin), last)),
-        TokenSight(vision_, min(max(first_ + products.row(1), tile_.begin), last))};
     // In offsets from j, so that each test is against a constant.
     const int from[2] = {sight[0].from - j, sight[1].from - j};
     const int to[2] = {sight[0].to - j, sight[1].to - j};
@@ -314,7 +314,8 @@ class MmaTile {
 
 // Grid: tiles of 64 queries, the last ones, which see most, first; heads.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kMmaThreads) AttentionMmaKernel(const AttendArgs args) {
+__global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
+    AttentionMmaKernel(const AttendArgs args) {
   const QueryTile tile = FindTile(args, gridDim.x - 1 - blockIdx.x, kMmaQueries);
   if (tile.end <= tile.begin) return;
   const int head = static_cast<int>(blockIdx.y);
