@@ -23,15 +23,17 @@ cudaError_t WholeSimple(const AftArgs& args, int64_t tiles, In qkv, Stream strea
 
 template <typename InT, bool kVector>
 cudaError_t WholeWindows(const AftArgs& args, int64_t tiles, Stream stream) {
-  const AftWarps warps(args.model.hid);
-  const dim3 grid(static_cast<unsigned>(tiles), warps.blocks);
+  const AftWarps sums(args.model.hid);
   cudaError_t error =
-      Launch(AftSumsKernel<InT, kVector>, grid, dim3(warps.threads), 0, stream, args);
+      Launch(AftSumsKernel<InT, kVector>, dim3(static_cast<unsigned>(tiles), sums.blocks),
+             dim3(sums.threads), 0, stream, args);
   if (error == cudaSuccess) {
     error = Launch(AftOutsideKernel, FoldGrid(args), dim3(kFoldThreads), 0, stream, args);
   }
   if (error != cudaSuccess) return error;
-  return Launch(AftTileKernel<InT, kVector, 2, false, false>, grid, dim3(warps.threads),
+  const AftWarps warps(args.model.hid, kAftTileWarps<InT, kVector, 2>);
+  return Launch(AftTileKernel<InT, kVector, 2, false, false>,
+                dim3(static_cast<unsigned>(tiles), warps.blocks), dim3(warps.threads),
                 warps.SharedBytes(2), stream, args);
 }
 

@@ -58,7 +58,7 @@ cudaError_t Carry(const AftArgs& args, Stream stream) {
 
 template <typename In, bool kVector, int kPrefixes, bool kWalks>
 cudaError_t Tiles(const AftArgs& args, int64_t blocks, Stream stream) {
-  const AftWarps warps(args.model.hid);
+  const AftWarps warps(args.model.hid, kAftTileWarps<In, kVector, kPrefixes>);
   return Launch(AftTileKernel<In, kVector, kPrefixes, true, kWalks>,
                 dim3(static_cast<unsigned>(blocks), warps.blocks), dim3(warps.threads),
                 warps.SharedBytes(kPrefixes), stream, args);
@@ -128,8 +128,8 @@ cudaError_t Simple(const AftArgs& args, int64_t tokens, int64_t longest, In qkv,
 
 }  // namespace
 
-AftWarps::AftWarps(int64_t hid) {
-  const int64_t warps = std::min<int64_t>((hid + kAftWarpChannels - 1) / kAftWarpChannels, 8);
+AftWarps::AftWarps(int64_t hid, int64_t most) {
+  const int64_t warps = std::min<int64_t>((hid + kAftWarpChannels - 1) / kAftWarpChannels, most);
   threads = static_cast<unsigned>(warps) * 32;
   blocks = AftBlocks(hid, warps * kAftWarpChannels);
 }

@@ -17,7 +17,7 @@ inline unsigned AftBlocks(int64_t count, int64_t each) {
 
 // Warps of kAftWarpChannels channels in a block, and blocks for all channels.
 struct AftWarps {
-  explicit AftWarps(int64_t hid);
+  explicit AftWarps(int64_t hid, int64_t most = 8);
   // Of AftTileKernel.
   size_t SharedBytes(int prefixes) const;
 

@@ -2,6 +2,7 @@
 #define AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "model/kernels/cuda/aft.h"
 #include "model/kernels/cuda/aft_math.cuh"
@@ -93,6 +94,44 @@ __device__ inline int64_t AftRowOfTile(const AftArgs& args, int64_t tile) {
   return low;
 }
 
+// ---- Numbers of neighbouring channels as they lie in memory, aligned for one access
+template <typename T, int N>
+struct alignas(sizeof(T) * N) AftPacked {
+  __device__ float operator[](int i) const { return ToFloat(x[i]); }
+  T x[N];
+};
+template <>
+struct alignas(4) AftPacked<Bf16, 2> {
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i == 0 ? pair << 16 : pair & 0xFFFF0000U);
+  }
+  unsigned pair;
+};
+template <>
+struct alignas(8) AftPacked<Bf16, 4> {
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xFFFF0000U);
+  }
+  unsigned pairs[2];
+};
+
+// N channels from `channel` on. Those beyond `hid` read as others: no branch, so that many loads
+// can be under way. kVector: either all exist or none, and they are aligned.
+template <typename T, int N, bool kVector>
+using AftRaw = std::conditional_t<kVector, AftPacked<T, N>, Channels<N>>;
+
+template <int N, bool kVector, typename T>
+__device__ inline AftRaw<T, N, kVector> AftRead(const T* row, int channel, int hid) {
+  if constexpr (kVector) {
+    return *reinterpret_cast<const AftPacked<T, N>*>(row + (channel < hid ? channel : 0));
+  } else {
+    Channels<N> c;
+#pragma unroll
+    for (int i = 0; i < N; ++i) c[i] = ToFloat(row[min(channel + i, hid - 1)]);
+    return c;
+  }
+}
+
 // ---- Numbers of neighbouring channels, of which the first `count` exist; the others read as 0.
 
 // kVector: either all exist or none, and they are aligned for vector accesses.
@@ -163,17 +202,42 @@ class AftTokens {
 #pragma unroll
       for (int i = 0; i < N; ++i) k[i] += add;
     }
-    if constexpr (sizeof(In) == 4) {
-      if (args_.model.ring != AftRing::kBf16 || args_.model.window <= 1) return;
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        k[i] = RoundTo<Bf16>(k[i]);
-        v[i] = RoundTo<Bf16>(v[i]);
-      }
-    }
+    Round(k, v);
   }
 
-  // The same, for a token that may be in the ring.
+  // The same for many tokens at once: first all Read, of tokens that are in the chunk; then Enter.
+  // What a channel beyond `hid` gets is any number.
+  template <int N, bool kVector>
+  struct Raw {
+    AftRaw<In, N, kVector> k;
+    AftRaw<In, N, kVector> v;
+  };
+  template <int N, bool kVector>
+  __device__ Raw<N, kVector> Read(int j, int channel) const {
+    const int hid = static_cast<int>(args_.model.hid);
+    const In* key = Token(j) + hid;
+    return {AftRead<N, kVector>(key, channel, hid), AftRead<N, kVector>(key + hid, channel, hid)};
+  }
+  template <int N, bool kVector>
+  __device__ void Enter(const Raw<N, kVector>& raw, int j, bool valid, Channels<N>& k,
+                        Channels<N>& v) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      k[i] = valid ? raw.k[i] : -INFINITY;
+      v[i] = valid ? raw.v[i] : 0.0F;
+    }
+    if (args_.rows.mask != nullptr && valid) {
+      const float add = args_.rows.mask[row_.token + j - row_.begin];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        k[i] = add > kMaskedBelow ? k[i] + add : -INFINITY;
+        v[i] = add > kMaskedBelow ? v[i] : 0.0F;
+      }
+    }
+    Round(k, v);
+  }
+
+  // The same as Get, for a token that may be in the ring.
   template <int N, bool kVector>
   __device__ void GetAny(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
                          Channels<N>& v) const {
@@ -182,7 +246,8 @@ class AftTokens {
       return;
     }
     const float* slot = args_.state.base + row_.slot * args_.state.slot_stride;
-    const int64_t at = j % (args_.model.window - 1) * args_.model.hid + channel;
+    const int ring_row = j % (static_cast<int>(args_.model.window) - 1);
+    const int64_t at = ring_row * args_.model.hid + channel;
     if (args_.model.ring == AftRing::kBf16) {
       k = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.k_ring) + at, count);
       v = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.v_ring) + at, count);
@@ -193,13 +258,25 @@ class AftTokens {
   }
 
   template <int N, bool kVector>
-  __device__ Channels<N> Query(int t, int64_t channel, int64_t count) const {
-    return LoadExisting<N, kVector>(Token(t) + channel, count);
+  __device__ AftRaw<In, N, kVector> Query(int t, int channel) const {
+    return AftRead<N, kVector>(Token(t), channel, static_cast<int>(args_.model.hid));
   }
 
   __device__ int begin() const { return row_.begin; }
+  __device__ int last() const { return row_.end - 1; }
 
  private:
+  template <int N>
+  __device__ void Round(Channels<N>& k, Channels<N>& v) const {
+    if constexpr (sizeof(In) == 4) {
+      if (args_.model.ring != AftRing::kBf16 || args_.model.window <= 1) return;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        k[i] = RoundTo<Bf16>(k[i]);
+        v[i] = RoundTo<Bf16>(v[i]);
+      }
+    }
+  }
   // Its query.
   __device__ const In* Token(int j) const {
     return static_cast<const In*>(args_.qkv) + (row_.token + j - row_.begin) * args_.qkv_stride;

@@ -12,20 +12,6 @@
 // batch that a token's sums vanish, its channel is done token by token.
 namespace aft::kernels::cuda {
 
-// N neighbouring numbers as they lie in memory.
-template <typename T, int N>
-struct alignas(sizeof(T) * N) AftPacked {
-  __device__ float operator[](int i) const { return ToFloat(x[i]); }
-  T x[N];
-};
-template <>
-struct alignas(8) AftPacked<Bf16, 4> {
-  __device__ float operator[](int i) const {
-    return __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xFFFF0000U);
-  }
-  unsigned pairs[2];
-};
-
 // Channels of a thread that loads 8 bytes at a time.
 template <typename In>
 inline constexpr int kAftScanChannels = 8 / static_cast<int>(sizeof(In));

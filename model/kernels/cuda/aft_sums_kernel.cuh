@@ -58,44 +58,57 @@ __device__ inline AftPart AftLeaving(const AftArgs& args, const AftRow& row, int
   return AftPartOf(from, to, static_cast<int>(args.model.prefix_block), parity);
 }
 
-// Sums of tokens [from, to), at most kAftTokens, for the two channels of each lane. All lanes of a
-// warp; lanes with equal g get the same.
+// Sums of tokens [from, to) for the two channels of each lane. All lanes of a warp; lanes with
+// equal g get the same. The order of additions depends on the distance from `from` alone.
 template <typename In, bool kVector>
 __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int to,
                                     const AftLane& lane, Prefix (&sums)[2]) {
-  constexpr int kEach = kAftTokens / 4;
-  Channels<2> k[kEach];
-  Channels<2> v[kEach];
-  const bool ring = from < tokens.begin();
+  constexpr int kEach = 8;  // tokens of a lane at a time
+  sums[0] = sums[1] = {};
+#pragma unroll 1
+  for (int first = from; first < to; first += 4 * kEach) {
+    Channels<2> k[kEach];
+    Channels<2> v[kEach];
+    if (first < tokens.begin()) {
 #pragma unroll
-  for (int u = 0; u < kEach; ++u) {
-    const int j = from + 4 * u + lane.t;
-    if (ring) {
-      tokens.template GetAny<2, kVector>(j, j < to, lane.channel, lane.count, k[u], v[u]);
+      for (int u = 0; u < kEach; ++u) {
+        const int j = first + 4 * u + lane.t;
+        tokens.template GetAny<2, kVector>(j, j < to, lane.channel, lane.count, k[u], v[u]);
+      }
     } else {
-      tokens.template Get<2, kVector>(j, j < to, lane.channel, lane.count, k[u], v[u]);
+      typename AftTokens<In>::template Raw<2, kVector> raw[kEach];
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = first + 4 * u + lane.t;
+        raw[u] = tokens.template Read<2, kVector>(min(j, tokens.last()), lane.channel);
+      }
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = first + 4 * u + lane.t;
+        tokens.template Enter<2, kVector>(raw[u], j, j < to, k[u], v[u]);
+      }
     }
-  }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float largest = kEmptyMax;
+    for (int i = 0; i < 2; ++i) {
+      float largest = kEmptyMax;
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) largest = fmaxf(largest, k[u][i]);
-    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, 2));
-    float num = 0.0F;
-    float den = 0.0F;
+      for (int u = 0; u < kEach; ++u) largest = fmaxf(largest, k[u][i]);
+      largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, 2));
+      float num = 0.0F;
+      float den = 0.0F;
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      const float e = Exp(k[u][i] - largest);
-      num = fmaf(e, v[u][i], num);
-      den += e;
+      for (int u = 0; u < kEach; ++u) {
+        const float e = Exp(k[u][i] - largest);
+        num = fmaf(e, v[u][i], num);
+        den += e;
+      }
+      num += __shfl_xor_sync(0xFFFFFFFFU, num, 1);
+      den += __shfl_xor_sync(0xFFFFFFFFU, den, 1);
+      num += __shfl_xor_sync(0xFFFFFFFFU, num, 2);
+      den += __shfl_xor_sync(0xFFFFFFFFU, den, 2);
+      sums[i] = Combine(sums[i], {num, den, largest});
     }
-    num += __shfl_xor_sync(0xFFFFFFFFU, num, 1);
-    den += __shfl_xor_sync(0xFFFFFFFFU, den, 1);
-    num += __shfl_xor_sync(0xFFFFFFFFU, num, 2);
-    den += __shfl_xor_sync(0xFFFFFFFFU, den, 2);
-    sums[i] = {num, den, largest};
   }
 }
 

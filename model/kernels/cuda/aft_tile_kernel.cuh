@@ -31,8 +31,11 @@ class AftTile {
  public:
   // fp32 inputs: each product as three of TF32, so that the result has fp32's accuracy.
   static constexpr bool kSplit = sizeof(In) == 4;
+  // Keys and values are fetched while the columns before theirs are worked on: registers allow it.
+  static constexpr bool kAhead = !kSplit && kPrefixes == 1 && kVector;
   static constexpr int kRowTiles = kAftTokens / 16;
-  static constexpr int kEach = kAftColumns / 4;  // columns of a lane
+  static constexpr int kQueries = kAhead && kVector ? 4 : 2;  // of a lane, loaded at once
+  static constexpr int kEach = kAftColumns / 4;               // columns of a lane
 
   // `before`: the prefixes of the warp's channels, kAftWarpChannels each; shared memory.
   __device__ AftTile(const AftArgs& args, const AftRow& row, const AftWindow<kPrefixes, kCausal>& w,
@@ -69,26 +72,33 @@ class AftTile {
     }
   }
 
-  // The lane's keys and values of columns [column, column + kAftColumns).
+  // Loads the lane's keys and values of columns [column, column + kAftColumns); none from a ring.
   __device__ void Fetch(int column) {
-    if (column < tokens_.begin()) {
+    if (column < tokens_.begin() || column >= w_.column_to) return;
 #pragma unroll
-      for (int u = 0; u < kEach; ++u) {
-        const int j = column + 4 * u + lane_.t;
-        tokens_.template GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
-                                            v_[u]);
-      }
-    } else {
-#pragma unroll
-      for (int u = 0; u < kEach; ++u) {
-        const int j = column + 4 * u + lane_.t;
-        tokens_.template Get<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
-                                         v_[u]);
-      }
+    for (int u = 0; u < kEach; ++u) {
+      fetched_[u] = tokens_.template Read<2, kVector>(
+          min(column + 4 * u + lane_.t, w_.column_to - 1), lane_.channel);
     }
   }
+  // As they enter.
+  __device__ void Enter(int column) {
+    if (!kAhead) Fetch(column);
+    const bool ring = column < tokens_.begin();
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+      const int j = column + 4 * u + lane_.t;
+      if (ring) {
+        tokens_.template GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
+                                            v_[u]);
+      } else {
+        tokens_.template Enter<2, kVector>(fetched_[u], j, w_.HasColumn(j), k_[u], v_[u]);
+      }
+    }
+    if (kAhead) Fetch(column + kAftColumns);
+  }
 
-  // Adds the columns that were fetched. `weights`: AftWindow::Weights of them.
+  // Adds the columns that have entered. `weights`: AftWindow::Weights of them.
   __device__ void Add(int column, const float* weights) {
     RaiseAnchor();
 #pragma unroll
@@ -129,25 +139,31 @@ class AftTile {
 
   // Divides, gates and stores; the channels for which that is not good enough, again by Exact.
   __device__ void Finish() const {
-    const int64_t first = lane_.channel - 2 * lane_.g;
-    const int64_t channel = first + 4 * lane_.t;
-    const int64_t count = args_.model.hid - channel;
+    const int first = lane_.channel - 2 * lane_.g;
+    const int channel = first + 4 * lane_.t;
+    const int count = static_cast<int>(args_.model.hid) - channel;
     unsigned again = 0;
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      if (!w_.HasRows(m)) continue;
+    for (int rows = 0; rows < 2 * kRowTiles; rows += kQueries) {
+      AftRaw<In, 4, kVector> q[kQueries];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int t = w_.first + 16 * m + 8 * half + lane_.g;
+      for (int i = 0; i < kQueries; ++i) {
+        const int t = w_.first + 8 * (rows + i) + lane_.g;
+        q[i] = tokens_.template Query<4, kVector>(min(max(t, w_.row_from), w_.row_to - 1), channel);
+      }
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) {
+        const int m = (rows + i) / 2;
+        const int half = (rows + i) % 2;
+        const int t = w_.first + 8 * (rows + i) + lane_.g;
         if (!w_.HasRow(t)) continue;
-        const Channels<4> q = tokens_.template Query<4, kVector>(t, channel, count);
         Channels<4> y;
 #pragma unroll
         for (int o = 0; o < 4; ++o) {
           const float num = num_[m][o % 2][2 * half + o / 2];
           const float den = den_[m][o % 2][2 * half + o / 2];
           if (!(den >= kLeastSum && den <= kLargest && fabsf(num) <= kLargest)) again |= 1U << o;
-          y[o] = Gated(num, den, q[o]);
+          y[o] = Gated(num, den, q[i][o]);
         }
         StoreOut<4, kVector>(args_.y, row_.token + t - row_.begin, channel, y, count);
       }
@@ -232,7 +248,7 @@ class AftTile {
   }
 
   // The bits of `channels`, from channel `first` on; a lane for each token.
-  __device__ void Exact(int64_t first, unsigned channels) const {
+  __device__ void Exact(int first, unsigned channels) const {
     __syncwarp();
     while (channels != 0) {
       const int c = __ffs(static_cast<int>(channels)) - 1;
@@ -244,7 +260,7 @@ class AftTile {
   }
 
   // Exponents (K - M) + w, the difference first, relative to their largest.
-  __device__ void ExactRow(const Prefix* before, int t, int64_t channel) const {
+  __device__ void ExactRow(const Prefix* before, int t, int channel) const {
     const int from = max(w_.column_from, w_.Oldest(t));
     const int to = kCausal ? t + 1 : w_.column_to;
     Channels<1> k;
@@ -289,7 +305,7 @@ class AftTile {
       num += e * v[0];
       den += e;
     }
-    const float q = tokens_.template Query<1, false>(t, channel, 1)[0];
+    const float q = tokens_.template Query<1, false>(t, channel)[0];
     Channels<1> y;
     y[0] = sees ? Gated(num, den, q) : 0.0F;
     StoreOut<1, false>(args_.y, row_.token + t - row_.begin, channel, y, 1);
@@ -301,6 +317,7 @@ class AftTile {
   const AftLane& lane_;
   const Prefix* before_;
   const AftTokens<In> tokens_;
+  typename AftTokens<In>::template Raw<2, kVector> fetched_[kEach];
   Channels<2> k_[kEach];
   Channels<2> v_[kEach];
   float anchor_[2];
@@ -320,11 +337,16 @@ __device__ inline void AftZeros(const AftArgs& args, const AftRow& row, int from
   }
 }
 
+// Most warps of a block, so that two blocks with the registers they need run on a multiprocessor.
+template <typename In, bool kVector, int kPrefixes>
+inline constexpr int kAftTileWarps = sizeof(In) == 2 && kVector&& kPrefixes == 1 ? 8 : 6;
+
 // blockIdx.x: tile, or row when it `walks` from the row's first tile to the last and makes the
 // prefixes on the way; blockIdx.y: kAftWarpChannels channels a warp. Dynamic shared memory:
 // AftTileShared.
 template <typename In, bool kVector, int kPrefixes, bool kCausal, bool kWalks>
-__global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
+__global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
+    AftTileKernel(AftArgs args) {
   static_assert(!kWalks || (kCausal && kPrefixes == 1));
   SharedLayout layout(DynamicShared());
   const AftTileShared shared(layout,
@@ -335,15 +357,11 @@ __global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
   const AftLane lane(args.model.hid, AftWarpChannel());
   const bool active = AftWarpChannel() < args.model.hid;
   int index = row.FirstIndex();
-  int end = row.EndIndex();
-  if constexpr (!kWalks) {
-    index += static_cast<int>(tile - row.first_tile);
-    end = min(end, index + 1);
-  }
-  if (row.empty() || index >= end) return;
+  if constexpr (!kWalks) index += static_cast<int>(tile - row.first_tile);
+  if (row.empty() || index >= row.EndIndex()) return;
   if (row.slot < 0) {
-    const int from = max(row.begin, index * kAftTokens);
-    AftZeros<kVector>(args, row, from, min(row.end, end * kAftTokens), lane);
+    const int end = kWalks ? row.end : min(row.end, (index + 1) * kAftTokens);
+    AftZeros<kVector>(args, row, max(row.begin, index * kAftTokens), end, lane);
     return;
   }
 
@@ -365,15 +383,16 @@ __global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
   }
   __syncwarp();
   float* weights = shared.weights;
-  for (; index < end; ++index) {
+  do {
     const AftWindow<kPrefixes, kCausal> window(args, row, index);
     if (args.model.wide) window.Lifts(shared.lifts);
     AftTile<In, kVector, kPrefixes, kCausal> sums(args, row, window, lane, before);
     sums.Start(shared.lifts);
-    for (int column = window.column_from / kAftColumns * kAftColumns; column < window.column_to;
-         column += kAftColumns) {
-      sums.Fetch(column);
+    int column = window.column_from / kAftColumns * kAftColumns;
+    sums.Fetch(column);
+    for (; column < window.column_to; column += kAftColumns) {
       window.Weights(column, shared.lifts, weights);
+      sums.Enter(column);
       __syncthreads();
       if (active) sums.Add(column, weights);
       // The other buffer: no warp reads it any more once all have come to the next barrier.
@@ -392,7 +411,8 @@ __global__ void __launch_bounds__(256, 2) AftTileKernel(AftArgs args) {
       }
       __syncwarp();
     }
-  }
+    ++index;
+  } while (kWalks && index < row.EndIndex());
   if constexpr (kWalks) {
     if (args.state.base == nullptr || lane.t != 0) return;
 #pragma unroll

@@ -77,12 +77,11 @@ struct AftWindow {
     return !(kCausal && kPrefixes == 2) || (p == 0 ? since_even : since_odd) >= Oldest(t);
   }
 
+  // The bias, 0 for any j outside the window of t.
   __device__ float Bias(int t, int j) const {
     const int ago = t - j;
-    if (ago >= window() || (!kCausal && -ago >= window())) return 0.0F;
-    const int columns = kCausal ? window() : 2 * window() - 1;
-    const int row = min(t, static_cast<int>(model.bias_rows) - 1);
-    return model.bias[static_cast<int64_t>(row) * columns + window() - 1 - ago];
+    const bool inside = ago < window() && (kCausal ? ago >= 0 : -ago < window());
+    return inside ? *BiasAt(t, ago) : 0.0F;
   }
 
   // E of columns [column, column + kAftColumns) in the order of MmaTf32's operands: row tile m,
@@ -95,11 +94,15 @@ struct AftWindow {
       if (!Meets(m, column + 8 * step)) continue;
       const int r = 16 * m + i % 32 / 4;
       const int j = column + 8 * step + i % 4;
-      const float low = model.wide ? lifts[r] : 0.0F;
-      const float high = model.wide ? lifts[r + 8] : 0.0F;
-      reinterpret_cast<float4*>(to)[i] =
-          make_float4(Weight(first + r, j, low), Weight(first + r + 8, j, high),
-                      Weight(first + r, j + 4, low), Weight(first + r + 8, j + 4, high));
+      float w[4];  // all loads first
+#pragma unroll
+      for (int o = 0; o < 4; ++o) w[o] = Bias(first + r + 8 * (o % 2), j + 4 * (o / 2));
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        if (model.wide) w[o] -= lifts[r + 8 * (o % 2)];
+        w[o] = Sees(first + r + 8 * (o % 2), j + 4 * (o / 2)) ? Exp(w[o]) : 0.0F;
+      }
+      reinterpret_cast<float4*>(to)[i] = make_float4(w[0], w[1], w[2], w[3]);
     }
   }
 
@@ -141,9 +144,14 @@ struct AftWindow {
   __device__ int window() const { return static_cast<int>(model.window); }
   __device__ int Block() const { return static_cast<int>(model.prefix_block); }
 
-  __device__ float Weight(int t, int j, float lift) const {
-    const bool sees = HasColumn(j) && (!kCausal || (j <= t && j >= Oldest(t)));
-    return sees ? Exp(Bias(t, j) - lift) : 0.0F;
+  // Whether t has j among its columns.
+  __device__ bool Sees(int t, int j) const {
+    return HasColumn(j) && (!kCausal || (j <= t && j >= Oldest(t)));
+  }
+  __device__ const float* BiasAt(int t, int ago) const {
+    const int columns = kCausal ? window() : 2 * window() - 1;
+    const int row = min(t, static_cast<int>(model.bias_rows) - 1);
+    return model.bias + static_cast<int64_t>(row) * columns + window() - 1 - ago;
   }
 };
 
