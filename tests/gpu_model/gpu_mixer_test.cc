@@ -147,7 +147,12 @@ TEST_P(CausalTest, LookAheadChangesNothing) {
   TestMixer cpu(GetParam(), random_);
   GpuTestMixer gpu(GetParam(), cpu, 2);
   const auto rows = static_cast<int32_t>(gpu.mixer().lookahead_rows());
-  if (rows == 0) GTEST_SKIP() << "this mixer does without";
+  if (rows == 0) {
+    EXPECT_EQ(gpu.mixer().lookahead_floats(), 0);
+    EXPECT_NE(GetParam().name, "local_33");
+    EXPECT_NE(GetParam().name, "full");
+    return;
+  }
   const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
   const std::vector<double> reference = cpu.Reference(packed);
   // Slot 1 begins with a prompt, and asks for sums at other positions than slot 0.
