@@ -3,21 +3,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "model/gpu/gpu_decoder.h"
 #include "model/network/decoder.h"
 #include "tests/cuda/device_array.h"
+#include "tests/gpu_model/print_case.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/network_reference.h"
 #include "tests/support/serial_executor.h"
 
 namespace aft {
-
-// For GoogleTest's messages.
-inline void PrintTo(const NetworkCase& network, std::ostream* out) { *out << network.name; }
 
 // Tokens of one sequence that enter a step.
 struct DecoderRow {

@@ -78,8 +78,7 @@ TEST_P(EveryNetwork, LogitsEqualTheCpus) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Decoders, EveryNetwork, testing::ValuesIn(DecoderCases()),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Decoders, EveryNetwork, testing::ValuesIn(DecoderCases()), NameOf);
 
 // How much the distribution of `other` differs from that of `exact`, in nats.
 double Divergence(const std::vector<float>& exact, const std::vector<float>& other) {
@@ -121,8 +120,7 @@ TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
   ExpectEachAtMost(of_fp16, 4e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBits, testing::ValuesIn(DecoderCases()),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBits, testing::ValuesIn(DecoderCases()), NameOf);
 
 NetworkConfig LocalConfig() { return DecoderCases()[1].config; }
 

@@ -11,7 +11,8 @@
 #include "gtest/gtest.h"
 #include "model/network/encoder.h"
 #include "tests/cuda/device_array.h"
-#include "tests/gpu_model/decoder_harness.h"  // PrintTo
+#include "tests/gpu_model/print_case.h"
+#include "tests/gpu_model/test_queue.h"
 #include "tests/property/network_reference.h"
 #include "tests/support/serial_executor.h"
 
@@ -99,8 +100,7 @@ TEST_P(GpuEncoderTest, SixteenBitWeightsStayClose) {
   ExpectClose(OnGpu(WeightFormat::kFp16), exact, 3e-3, 0.03);
 }
 
-INSTANTIATE_TEST_SUITE_P(Encoders, GpuEncoderTest, testing::ValuesIn(EncoderCases()),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Encoders, GpuEncoderTest, testing::ValuesIn(EncoderCases()), NameOf);
 
 }  // namespace
 }  // namespace aft
