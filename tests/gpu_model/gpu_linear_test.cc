@@ -1,0 +1,64 @@
+#include "model/gpu/gpu_linear.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/ones.h"
+#include "gtest/gtest.h"
+#include "model/gpu/device_tensor.h"
+#include "tests/gpu_model/test_queue.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft {
+namespace {
+
+using kernels::cuda::Number;
+
+class GpuLinearTest : public testing::TestWithParam<Number> {
+ protected:
+  static constexpr int64_t kRows = 3;
+  static constexpr int64_t kIn = 21;
+  static constexpr int64_t kOut = 10;
+
+  at::Tensor Normals(at::IntArrayRef shape) {
+    const at::Tensor tensor = at::empty(shape, at::kFloat);
+    const std::vector<float> values = random_.Normals(tensor.numel());
+    std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
+    return tensor;
+  }
+
+  TestRandom random_;
+};
+
+TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
+  const at::ScalarType type = ScalarTypeOf(GetParam());
+  const at::Tensor weight = Normals({kOut, kIn}).to(type).to(at::kFloat);
+  const at::Tensor bias = Normals({kOut});
+  const absl::StatusOr<GpuLinear> linear =
+      GpuLinear::Create("up", weight, bias, GetParam(), TestDevice());
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  ASSERT_EQ(linear->columns(), kIn + kBiasColumns);
+  const at::Tensor x = at::ones({kRows, linear->columns()}, at::kFloat);
+  x.narrow(1, 0, kIn).copy_(Normals({kRows, kIn}).to(type));
+  const at::Tensor y = at::empty({kRows, kOut}, at::TensorOptions(TestDevice()).dtype(at::kFloat));
+  linear->Forward(x.to(type).to(TestDevice()), y);
+
+  const at::Tensor got = y.cpu();
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t out = 0; out < kOut; ++out) {
+      double sum = bias.const_data_ptr<float>()[out];
+      for (int64_t i = 0; i < kIn; ++i) {
+        sum += double{x.const_data_ptr<float>()[row * x.size(1) + i]} *
+               double{weight.const_data_ptr<float>()[out * kIn + i]};
+      }
+      EXPECT_NEAR(got.const_data_ptr<float>()[row * kOut + out], sum, 5e-6);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, GpuLinearTest,
+                         testing::Values(Number::kFp32, Number::kBf16, Number::kFp16));
+
+}  // namespace
+}  // namespace aft
