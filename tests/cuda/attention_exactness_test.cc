@@ -164,6 +164,46 @@ TEST_F(CudaAttentionExactnessTest, EncodingIsTheSameBitsAloneAndInABatch) {
   }
 }
 
+// More rows than one round of the search for a tile's row takes, some of them empty.
+TEST_F(CudaAttentionExactnessTest, ManyShortRowsFindTheirTiles) {
+  constexpr int64_t kRows = 75;
+  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kLocation}) {
+    const AttentionLayer layer(kind, 1, 4, kCapacity, random_);
+    std::vector<std::vector<float>> texts;
+    std::vector<AttentionChunk> chunks;
+    for (int64_t i = 0; i < kRows; ++i) {
+      const int64_t tokens = i % 20 == 3 ? 64 + random_.Below(20) : random_.Below(4);
+      texts.push_back(RandomPacked(layer, tokens));
+      chunks.push_back({static_cast<int32_t>(kRows - 1 - i), 0, texts.back()});
+    }
+    const auto encoded = DeviceAttention(layer, 1).Encode(texts, {});
+    EXPECT_EQ(DeviceAttention(layer, kRows).Prefill(chunks), encoded);
+    for (size_t i = 0; i < kRows; ++i) {
+      if (texts[i].empty()) continue;
+      ExpectNear(encoded[i], AttentionRunner(layer, 1).RunCut(texts[i], {kCapacity}), 1e-5, layer);
+    }
+  }
+}
+
+TEST_F(CudaAttentionExactnessTest, RefusesWhatItCannotDo) {
+  AttentionLayer layer(AttentionKind::kCosine, 1, 4, kCapacity, random_);
+  const kernels::cuda::In fp32 = {nullptr, Number::kFp32, 13};
+  const kernels::cuda::In fp16 = {nullptr, Number::kFp16, 13};
+  const auto refused = [&](const kernels::cuda::In& in) {
+    EXPECT_NE(kernels::cuda::AttentionStep(layer.params, {}, in, {}, {}, nullptr, nullptr), 0);
+    EXPECT_NE(kernels::cuda::AttentionPrefill(layer.params, {}, in, {}, {}, nullptr, nullptr), 0);
+    if (layer.params.causal) {
+      EXPECT_NE(kernels::cuda::AttentionEncode(layer.params, {}, in, {}, nullptr, nullptr), 0);
+    }
+  };
+  refused(fp16);
+  layer.params.block_size = 16;
+  refused(fp32);
+  layer.params.block_size = 0;
+  layer.params.causal = false;
+  refused(fp32);
+}
+
 TEST_F(CudaAttentionExactnessTest, AReusedSlotKeepsNoTrace) {
   for (const AttentionLayer* layer : Layers(2, 9)) {
     const std::vector<float> packed = RandomPacked(*layer, 50);

@@ -61,7 +61,7 @@ class CudaAttentionTest : public testing::Test {
 TEST_F(CudaAttentionTest, EqualsFloat64AtEveryWidthAndNumberOfHeads) {
   const int64_t tokens = 70;
   for (const AttentionKind kind : kAttentionKinds) {
-    for (const int64_t width : Few({1, 8, 16, 33, 64, 80, 96, 128}, {1, 33, 64})) {
+    for (const int64_t width : Few({1, 8, 16, 33, 64, 80, 96, 128}, {1, 33, 64, 80})) {
       for (const int64_t heads : Few({1, 2, 3, 4}, {1 + random_.Below(2)})) {
         AttentionLayer layer(kind, heads, width, tokens, random_);
         const std::vector<float> packed = RandomPacked(layer, tokens);
@@ -155,7 +155,7 @@ TEST_F(CudaAttentionTest, FullDecodeLetsGeneratedTokensSeeEverything) {
 TEST_F(CudaAttentionTest, Bf16InputsAndOutputs) {
   constexpr int64_t kTokens = 100;
   for (const AttentionKind kind : kAttentionKinds) {
-    for (const int64_t width : Few({8, 16, 33, 64, 80, 128}, {33, 64})) {
+    for (const int64_t width : Few({8, 16, 33, 64, 80, 128}, {16, 33, 64, 80})) {
       AttentionLayer layer(kind, 2, width, kTokens, random_);
       const std::vector<float> packed = RandomPacked(layer, kTokens, Number::kBf16);
       for (const Number out : {Number::kBf16, Number::kFp32}) {

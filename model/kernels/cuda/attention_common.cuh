@@ -49,6 +49,12 @@ struct AttentionShape {
   __device__ bool stores_keys() const { return position_keys == nullptr; }
 };
 
+// Inputs fp32 or bf16. Cosine and block-local do not go together: the state keeps token 0's key as
+// it came.
+inline bool Supported(const AttentionParams& params, const In& packed) {
+  return packed.type != Number::kFp16 && !(params.score == Score::kCosine && params.block_size > 0);
+}
+
 inline AttentionShape MakeShape(const AttentionParams& p) {
   const AttentionStateLayout layout(p);
   AttentionShape shape = {};
@@ -79,11 +85,10 @@ inline AttentionShape MakeShape(const AttentionParams& p) {
   return shape;
 }
 
-// Numbers of a matrix whose type only the launch knows; not for inner loops.
+// Numbers of a matrix whose type only the launch knows (In: fp32 or bf16); not for inner loops.
 __device__ inline float LoadNumber(const In& from, int64_t i) {
   if (from.type == Number::kFp32) return static_cast<const float*>(from.data)[i];
-  if (from.type == Number::kBf16) return ToFloat(static_cast<const Bf16*>(from.data)[i]);
-  return ToFloat(static_cast<const Fp16*>(from.data)[i]);
+  return ToFloat(static_cast<const Bf16*>(from.data)[i]);
 }
 __device__ inline void StoreNumber(const Out& to, int64_t i, float x) {
   if (to.type == Number::kFp32) {

@@ -312,11 +312,13 @@ class MmaTile {
   const int first_;  // position of the warp's first query
 };
 
-// Grid: tiles of 64 queries, the last ones, which see most, first; heads.
+// Grid: tiles of 64 queries, those first that see most: the last ones, or, where token 0 sees
+// everything, the first; heads.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
     AttentionMmaKernel(const AttendArgs args) {
-  const QueryTile tile = FindTile(args, gridDim.x - 1 - blockIdx.x, kMmaQueries);
+  const int index = static_cast<int>(args.shape.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const QueryTile tile = FindTile(args, index, kMmaQueries);
   if (tile.end <= tile.begin) return;
   const int head = static_cast<int>(blockIdx.y);
   if (tile.slot < 0) {
@@ -329,8 +331,7 @@ __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
     return;
   }
   // From the start again, so that nothing waited for this in registers.
-  const QueryTile again =
-      FindTile(args, Opaque(static_cast<int>(gridDim.x - 1 - blockIdx.x)), kMmaQueries);
+  const QueryTile again = FindTile(args, Opaque(index), kMmaQueries);
   const ScalarShared scalar(shared.buffers);
   ScalarTile<T>(args, again, Opaque(head), scalar).template Run<false>(0);
 }

@@ -55,10 +55,6 @@ cudaError_t LaunchStore(const AttendArgs& args, int64_t tokens, Stream stream) {
                 dim3(kStoreWarps * 32), shared.bytes(), stream, args);
 }
 
-bool Supported(const AttentionParams& params, const In& packed) {
-  return packed.type != Number::kFp16 && !(params.score == Score::kCosine && params.block_size > 0);
-}
-
 bool In16Bytes(const void* data, std::initializer_list<int64_t> counts, int64_t bytes) {
   bool multiples = reinterpret_cast<uintptr_t>(data) % 16 == 0;
   for (const int64_t count : counts) multiples = multiples && count * bytes % 16 == 0;

@@ -123,15 +123,12 @@ struct RangeSight {
   bool global;
 };
 
-// What one token sees.
+// What one token sees: keys [from, to) and, with Vision::global, token 0.
 struct TokenSight {
-  __device__ TokenSight(const Vision& vision, int t)
-      : from(vision.From(t)), to(vision.To(t)), global(vision.global) {}
-  __device__ bool Sees(int j) const { return (j >= from || (j == 0 && global)) && j < to; }
+  __device__ TokenSight(const Vision& vision, int t) : from(vision.From(t)), to(vision.To(t)) {}
 
   int from;
   int to;
-  bool global;
 };
 
 // Keys and values of one head of a row.

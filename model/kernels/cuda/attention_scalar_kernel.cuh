@@ -58,6 +58,11 @@ class ScalarTile {
   }
 
  private:
+  // What each of the warp's queries sees, as TokenSight.
+  struct Sights {
+    int from[kScalarRows];
+    int to[kScalarRows];
+  };
   struct Sums {
     float max[kScalarRows];
     float sum[kScalarRows];
@@ -75,9 +80,16 @@ class ScalarTile {
       for (int g = 0; g < kScalarGroups; ++g) sums.acc[r][g] = 0.0F;
     }
     const RangeSight sight(vision_, t0, t1);
-    if (sight.first_apart()) AddKeys<kAdditive>(t0, t1, 0, 1, first_column, sums);
+    Sights sights = {};
+#pragma unroll
+    for (int r = 0; r < kScalarRows; ++r) {
+      const TokenSight token(vision_, min(t0 + warp_ * kScalarRows + r, t1 - 1));
+      sights.from[r] = token.from;
+      sights.to[r] = token.to;
+    }
+    if (sight.first_apart()) AddKeys<kAdditive>(t0, t1, 0, 1, first_column, sights, sums);
     for (int j = sight.from_first; j < sight.to_most; j += 32) {
-      AddKeys<kAdditive>(t0, t1, j, min(j + 32, sight.to_most), first_column, sums);
+      AddKeys<kAdditive>(t0, t1, j, min(j + 32, sight.to_most), first_column, sights, sums);
     }
 #pragma unroll
     for (int r = 0; r < kScalarRows; ++r) {
@@ -96,7 +108,8 @@ class ScalarTile {
 
   // Keys [j0, j1), at most 32.
   template <bool kAdditive>
-  __device__ void AddKeys(int t0, int t1, int j0, int j1, int first_column, Sums& sums) {
+  __device__ void AddKeys(int t0, int t1, int j0, int j1, int first_column, const Sights& sights,
+                          Sums& sums) {
     float score[kScalarRows] = {};
     for (int c0 = 0; c0 < shape_.score_width; c0 += 32) {
       StageQueries(t0, t1, c0);
@@ -118,7 +131,7 @@ class ScalarTile {
       }
       __syncthreads();
     }
-    Weigh(t0, t1, j0 + lane_, j1, score, sums);
+    Weigh(sights, j0 + lane_, j1, score, sums);
     StageValues(j0, j1, first_column);
     __syncthreads();
     for (int j = 0; j < j1 - j0; ++j) {
@@ -139,14 +152,14 @@ class ScalarTile {
   }
 
   // Scores of key j become weights.
-  __device__ void Weigh(int t0, int t1, int j, int j1, const float (&score)[kScalarRows],
+  __device__ void Weigh(const Sights& sights, int j, int j1, const float (&score)[kScalarRows],
                         Sums& sums) {
     const bool exists = j < j1 && !keys_.Masked(j);
     const float bias = exists && keys_.mask != nullptr ? keys_.mask[j] : 0.0F;
 #pragma unroll
     for (int r = 0; r < kScalarRows; ++r) {
-      const int t = min(t0 + warp_ * kScalarRows + r, t1 - 1);
-      const float s = exists && TokenSight(vision_, t).Sees(j) ? score[r] + bias : AFT_HIDDEN;
+      const bool sees = (j >= sights.from[r] || (j == 0 && vision_.global)) && j < sights.to[r];
+      const float s = exists && sees ? score[r] + bias : AFT_HIDDEN;
       float top = fmaxf(sums.max[r], s);
 #pragma unroll
       for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(kWarp, top, bit));
@@ -239,7 +252,8 @@ __device__ inline void WriteZeros(const AttendArgs& args, const QueryTile& tile,
 
 // Grid: tiles of 16 queries; heads times chunks of kScalarColumns.
 template <typename T, bool kAdditive>
-__global__ void __launch_bounds__(kScalarWarps * 32) AttentionScalarKernel(const AttendArgs args) {
+__global__ void __launch_bounds__(kScalarWarps * 32, 3)
+    AttentionScalarKernel(const AttendArgs args) {
   const QueryTile tile = FindTile(args, blockIdx.x, kScalarQueries);
   if (tile.end <= tile.begin) return;
   const int head = static_cast<int>(blockIdx.y % static_cast<unsigned>(args.shape.heads));

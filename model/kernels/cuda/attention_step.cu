@@ -55,9 +55,7 @@ int64_t AttentionStepWorkspaceFloats(const AttentionParams& params, int64_t rows
 
 int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed, State state,
                   Out y, float* workspace, Stream stream) {
-  if (!params.causal || (params.score == Score::kCosine && params.block_size > 0)) {
-    return cudaErrorInvalidValue;
-  }
+  if (!params.causal || !Supported(params, packed)) return cudaErrorInvalidValue;
   if (rows.rows == 0) return cudaSuccess;
   AttentionStepArgs args = {};
   args.shape = MakeShape(params);
