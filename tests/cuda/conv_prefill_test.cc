@@ -68,6 +68,26 @@ TEST_F(CudaConvPrefillTest, ExtremeKeysAndFiltersStayExact) {
   }
 }
 
+// Later keys are 55 above, but an early token's weights come from one 35 below, which the filter
+// lifts: 90 below the largest in all.
+TEST_F(CudaConvPrefillTest, FaintKeysCountWhereTheKeysRiseLater) {
+  for (const int64_t heads : {1, 8}) {
+    Layer layer(random_, 16, heads, 2);
+    std::vector<float> packed = Input(random_, layer, "n1", 20);
+    for (int64_t head = 0; head < heads; ++head) {
+      layer.w[static_cast<size_t>(2 * head)] = -19;
+      layer.w[static_cast<size_t>(2 * head + 1)] = 19;
+      const auto key = [&](int64_t t) -> float& {
+        return packed[static_cast<size_t>(t * layer.width() + layer.hid + head)];
+      };
+      key(0) = -35;
+      for (int64_t t = 1; t < 20; ++t) key(t) = 0;
+      key(10) = 55;
+    }
+    ExpectClose(Prefill(layer, packed), Reference(layer, packed), Number::kFp32, layer.Name());
+  }
+}
+
 TEST_F(CudaConvPrefillTest, EveryStorage) {
   for (const Storage& storage : kStorages) {
     for (const int64_t heads : {1, 2, 3, 12, 48}) {
@@ -184,7 +204,7 @@ TEST_F(CudaConvPrefillTest, NeighboursChangeNoBitAndPaddingTouchesNothing) {
 }
 
 TEST_F(CudaConvPrefillTest, NanStaysInItsChannelAndHeadAndBehindItsToken) {
-  for (const int64_t heads : {3, 24}) {
+  for (const int64_t heads : {1, 3, 24}) {
     const Layer layer(random_, 24, heads, 4);
     const int64_t width = 24 / heads;
     std::vector<float> packed = Input(random_, layer, "n1", 150);
