@@ -137,6 +137,26 @@ TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
   }
 }
 
+// With many rows a block takes a row's splits in turn instead of one.
+TEST_F(CudaAttentionTest, SplitsAreTheSameBitsInALargeBatch) {
+  constexpr int64_t kTokens = 1100;
+  const AttentionLayer layer(AttentionKind::kDot, 1, 4, kTokens, random_);
+  const std::vector<float> packed = RandomPacked(layer, kTokens);
+  const int64_t width = layer.packed_width();
+  AttentionRunner cpu(layer, 1);
+  cpu.Run({{0, 0, Tokens(packed, width, 0, kTokens - 1)}});
+  DeviceAttention device(layer, 1);
+  device.set_states(cpu.states());
+  std::vector<AttentionChunk> chunks = {
+      {0, kTokens - 1, Tokens(packed, width, kTokens - 1, kTokens)}};
+  const std::vector<float> alone = device.Step(chunks)[0];
+  const std::vector<float> after = device.states();
+  device.set_states(cpu.states());
+  chunks.insert(chunks.begin(), 1600, {-1, 5, chunks[0].packed});
+  EXPECT_TRUE(SameBits(device.Step(chunks).back(), alone));
+  EXPECT_TRUE(SameBits(device.states(), after));
+}
+
 TEST_F(CudaAttentionTest, FullDecodeLetsGeneratedTokensSeeEverything) {
   for (const int64_t block : {4, 32}) {
     for (const bool global : {true, false}) {

@@ -13,6 +13,9 @@ int64_t MostBlocks(const AttentionParams& params) {
   return layout.spans() * (RoundUpToKeyBlock(layout.span()) / kKeyBlock);
 }
 
+// Some waves of three blocks on each of an H100's 132 SMs.
+constexpr int64_t kEnoughBlocks = 1584;
+
 int64_t Splits(const AttentionParams& params) {
   return std::max<int64_t>(1, (MostBlocks(params) + kSplitBlocks - 1) / kSplitBlocks);
 }
@@ -28,8 +31,12 @@ template <int kVector, int kGroups, bool kAdditive>
 cudaError_t LaunchStep(AttentionStepArgs args, int warps, Stream stream) {
   constexpr int kColumns = 32 * kVector * kGroups;
   args.column_chunks = (args.shape.value_width + kColumns - 1) / kColumns;
-  const int64_t blocks =
-      args.rows.rows * args.shape.heads * args.splits * int64_t{args.column_chunks};
+  // Splits are for filling the GPU: with many rows a block takes several in turn, so that a large
+  // capacity costs short contexts nothing. Who computes a split does not change it.
+  const int64_t units = args.rows.rows * args.shape.heads * args.column_chunks;
+  args.split_blocks =
+      static_cast<int>(std::clamp<int64_t>((kEnoughBlocks + units - 1) / units, 1, args.splits));
+  const int64_t blocks = units * args.split_blocks;
   SharedLayout shared;
   const StepShared layout(shared, args.shape.score_width, kColumns, warps);
   if (blocks > INT32_MAX || shared.bytes() > (size_t{128} << 10)) return cudaErrorInvalidValue;

@@ -21,6 +21,7 @@ struct AttentionStepArgs {
   Out y;
   float* partial;  // [rows, heads, splits, 2 + value_width]: maximum, sum, sums of values
   int splits;
+  int split_blocks;  // blocks that share a row's splits
   int column_chunks;
 };
 
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
   unsigned index = blockIdx.x;
   const int chunk = static_cast<int>(index % static_cast<unsigned>(args.column_chunks));
   index /= static_cast<unsigned>(args.column_chunks);
-  const int split = static_cast<int>(index % static_cast<unsigned>(args.splits));
-  index /= static_cast<unsigned>(args.splits);
+  const int first_split = static_cast<int>(index % static_cast<unsigned>(args.split_blocks));
+  index /= static_cast<unsigned>(args.split_blocks);
   const int head = static_cast<int>(index % static_cast<unsigned>(shape.heads));
   const int64_t row = index / static_cast<unsigned>(shape.heads);
 
@@ -227,10 +228,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
   const int position = static_cast<int>(args.rows.position[row]);
   const bool generated = args.rows.generated != nullptr && args.rows.generated[row] != 0;
   const SeenBlocks seen(shape, position, generated);
-  if (split >= seen.splits) return;
-  float* const state = args.state.base + slot * args.state.slot_stride;
-  float* const keys = shape.stores_keys() ? state + shape.keys + head * shape.head_keys : nullptr;
-  float* const values = state + shape.values + head * shape.head_values;
+  if (first_split >= seen.splits) return;
 
   SharedLayout layout(DynamicShared());
   const StepShared shared(layout, shape.score_width, kColumns, warps);
@@ -248,107 +246,117 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
       kAdditive ? shape.score_weight + int64_t{head} * shape.score_width : nullptr;
   __syncthreads();
 
-  StepSums<kVector, kGroups> sums;
-  const int64_t k = q + shape.key_column;
-  const int64_t v =
-      row * args.packed.stride + shape.value_column + int64_t{head} * shape.value_width;
-  if (split == seen.splits - 1 && warp == 0) {  // the token itself, and its place in the state
-    float inverse = 1.0F;
-    if (shape.score == Score::kCosine) inverse = InverseLength(args.packed, k, shape.score_width);
-    const float* own = nullptr;
-    if (!shape.stores_keys()) own = shape.position_keys + KeyOffset(position, shape.score_width);
-    AddOneKey<kAdditive>(
-        sums, shared.q, weight, shape.score_width, columns,
-        [&](int c) {
-          return own != nullptr ? own[int64_t{c} * kKeyBlock]
-                                : Scaled(LoadNumber(args.packed, k + c), inverse);
-        },
-        [&](int c) { return LoadNumber(args.packed, v + c); });
-    float* const to_v =
-        values + SpanValues(shape, seen.own) + int64_t{seen.own_seen} * shape.value_width;
-    for (int c = columns.first + lane; c < columns.end; c += 32) {
-      const float x = LoadNumber(args.packed, v + c);
-      to_v[c] = x;
-      if (position == 0 && shape.first_key >= 0) {
-        state[shape.first_value + int64_t{head} * shape.value_width + c] = x;
-      }
-    }
-    if (shape.stores_keys() && chunk == 0) {
-      float* const to_k =
-          keys + SpanKeys(shape, seen.own) + KeyOffset(seen.own_seen, shape.score_width);
-      for (int c = lane; c < shape.score_width; c += 32) {
-        const float x = LoadNumber(args.packed, k + c);
-        to_k[int64_t{c} * kKeyBlock] = Scaled(x, inverse);
+  for (int split = first_split; split < seen.splits; split += args.split_blocks) {
+    // Computed anew for each split: waiting in registers they would crowd out loads in flight.
+    const int own_head = Opaque(head);
+    float* const state = args.state.base + slot * args.state.slot_stride;
+    float* const keys =
+        shape.stores_keys() ? state + shape.keys + own_head * shape.head_keys : nullptr;
+    float* const values = state + shape.values + own_head * shape.head_values;
+    const int64_t k =
+        row * args.packed.stride + shape.key_column + int64_t{own_head} * shape.score_width;
+    const int64_t v =
+        row * args.packed.stride + shape.value_column + int64_t{own_head} * shape.value_width;
+    StepSums<kVector, kGroups> sums;
+    if (split == seen.splits - 1 && warp == 0) {  // the token itself, and its place in the state
+      float inverse = 1.0F;
+      if (shape.score == Score::kCosine) inverse = InverseLength(args.packed, k, shape.score_width);
+      const float* own = nullptr;
+      if (!shape.stores_keys()) own = shape.position_keys + KeyOffset(position, shape.score_width);
+      AddOneKey<kAdditive>(
+          sums, shared.q, weight, shape.score_width, columns,
+          [&](int c) {
+            return own != nullptr ? own[int64_t{c} * kKeyBlock]
+                                  : Scaled(LoadNumber(args.packed, k + c), inverse);
+          },
+          [&](int c) { return LoadNumber(args.packed, v + c); });
+      float* const to_v =
+          values + SpanValues(shape, seen.own) + int64_t{seen.own_seen} * shape.value_width;
+      for (int c = columns.first + lane; c < columns.end; c += 32) {
+        const float x = LoadNumber(args.packed, v + c);
+        to_v[c] = x;
         if (position == 0 && shape.first_key >= 0) {
-          state[shape.first_key + int64_t{head} * shape.score_width + c] = x;
+          state[shape.first_value + int64_t{head} * shape.value_width + c] = x;
+        }
+      }
+      if (shape.stores_keys() && chunk == 0) {
+        float* const to_k =
+            keys + SpanKeys(shape, seen.own) + KeyOffset(seen.own_seen, shape.score_width);
+        for (int c = lane; c < shape.score_width; c += 32) {
+          const float x = LoadNumber(args.packed, k + c);
+          to_k[int64_t{c} * kKeyBlock] = Scaled(x, inverse);
+          if (position == 0 && shape.first_key >= 0) {
+            state[shape.first_key + int64_t{head} * shape.score_width + c] = x;
+          }
         }
       }
     }
-  }
-  if (split == 0 && warp == warps - 1 && shape.global_token && seen.first > 0) {
-    const bool apart = shape.first_key >= 0;
-    const float* const first_k =
-        apart ? state + shape.first_key + int64_t{head} * shape.score_width : keys;
-    const float* const first_v =
-        apart ? state + shape.first_value + int64_t{head} * shape.value_width : values;
-    AddOneKey<kAdditive>(
-        sums, shared.q, weight, shape.score_width, columns,
-        [&](int c) { return first_k[apart ? c : int64_t{c} * kKeyBlock]; },
-        [&](int c) { return first_v[c]; });
-  }
-  const int end = min(seen.blocks, (split + 1) * kSplitBlocks);
-  for (int block = split * kSplitBlocks + warp; block < end; block += warps) {
-    const int span = shape.stores_keys() ? seen.first + block / seen.per_span : 0;
-    const int at = shape.stores_keys() ? block % seen.per_span * 32 : block * 32;
-    const int seen_in_span = span == seen.own ? seen.own_seen : shape.span;
-    const float* const block_k =
-        (shape.stores_keys() ? keys + SpanKeys(shape, span) : shape.position_keys) +
-        int64_t{at} * shape.score_width;
-    AddKeyBlock<kVector, kGroups, kAdditive>(
-        sums, block_k, values + SpanValues(shape, span) + int64_t{at} * shape.value_width,
-        min(32, seen_in_span - at), shared.q, weight, shape.score_width, shape.value_width, columns,
-        shared.weights + warp * 32);
-  }
+    if (split == 0 && warp == warps - 1 && shape.global_token && seen.first > 0) {
+      const bool apart = shape.first_key >= 0;
+      const float* const first_k =
+          apart ? state + shape.first_key + int64_t{head} * shape.score_width : keys;
+      const float* const first_v =
+          apart ? state + shape.first_value + int64_t{head} * shape.value_width : values;
+      AddOneKey<kAdditive>(
+          sums, shared.q, weight, shape.score_width, columns,
+          [&](int c) { return first_k[apart ? c : int64_t{c} * kKeyBlock]; },
+          [&](int c) { return first_v[c]; });
+    }
+    const int end = min(seen.blocks, (split + 1) * kSplitBlocks);
+    for (int block = split * kSplitBlocks + warp; block < end; block += warps) {
+      const int span = shape.stores_keys() ? seen.first + block / seen.per_span : 0;
+      const int at = shape.stores_keys() ? block % seen.per_span * 32 : block * 32;
+      const int seen_in_span = span == seen.own ? seen.own_seen : shape.span;
+      const float* const block_k =
+          (shape.stores_keys() ? keys + SpanKeys(shape, span) : shape.position_keys) +
+          int64_t{at} * shape.score_width;
+      AddKeyBlock<kVector, kGroups, kAdditive>(
+          sums, block_k, values + SpanValues(shape, span) + int64_t{at} * shape.value_width,
+          min(32, seen_in_span - at), shared.q, weight, shape.score_width, shape.value_width,
+          columns, shared.weights + warp * 32);
+    }
 
-  // The warps' sums, in their order.
-  float sum = sums.sum;
+    // The warps' sums, in their order.
+    float sum = sums.sum;
 #pragma unroll
-  for (int bit = StepSums<kVector, kGroups>::kKeyLanes / 2; bit > 0; bit /= 2) {
-    sum += __shfl_xor_sync(kWarp, sum, bit);
-  }
-  if (lane == 0) {
-    shared.max[warp] = sums.max;
-    shared.sum[warp] = sum;
-  }
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      float x = sums.acc[g][i];
-      for (int bit = row_lanes; bit < 32; bit *= 2) x += __shfl_xor_sync(kWarp, x, bit);
-      const int column = (lane % row_lanes + 32 * g) * kVector + i;
-      if (lane < row_lanes) shared.acc[warp * kColumns + column] = x;
+    for (int bit = StepSums<kVector, kGroups>::kKeyLanes / 2; bit > 0; bit /= 2) {
+      sum += __shfl_xor_sync(kWarp, sum, bit);
     }
-  }
-  __syncthreads();
-  float top = kNoMaximum;
-  for (int w = 0; w < warps; ++w) top = fmaxf(top, shared.max[w]);
-  float total = 0.0F;
-  for (int w = 0; w < warps; ++w) total += shared.sum[w] * Exp(shared.max[w] - top);
-  float* const partial =
-      args.partial + (int64_t{index} * args.splits + split) * (shape.value_width + 2);
-  if (args.splits > 1 && tid == 0 && chunk == 0) {
-    partial[0] = top;
-    partial[1] = total;
-  }
-  for (int c = tid; c < columns.end - columns.first; c += threads) {
-    float x = 0.0F;
-    for (int w = 0; w < warps; ++w) x += shared.acc[w * kColumns + c] * Exp(shared.max[w] - top);
-    if (args.splits > 1) {
-      partial[2 + columns.first + c] = x;
-    } else {
-      StoreNumber(args.y, to + columns.first + c, total == 0.0F ? 0.0F : x / total);
+    if (lane == 0) {
+      shared.max[warp] = sums.max;
+      shared.sum[warp] = sum;
     }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        float x = sums.acc[g][i];
+        for (int bit = row_lanes; bit < 32; bit *= 2) x += __shfl_xor_sync(kWarp, x, bit);
+        const int column = (lane % row_lanes + 32 * g) * kVector + i;
+        if (lane < row_lanes) shared.acc[warp * kColumns + column] = x;
+      }
+    }
+    __syncthreads();
+    float top = kNoMaximum;
+    for (int w = 0; w < warps; ++w) top = fmaxf(top, shared.max[w]);
+    float total = 0.0F;
+    for (int w = 0; w < warps; ++w) total += shared.sum[w] * Exp(shared.max[w] - top);
+    float* const partial =
+        args.partial + (int64_t{index} * args.splits + split) * (shape.value_width + 2);
+    if (args.splits > 1 && tid == 0 && chunk == 0) {
+      partial[0] = top;
+      partial[1] = total;
+    }
+    for (int c = tid; c < columns.end - columns.first; c += threads) {
+      float x = 0.0F;
+      for (int w = 0; w < warps; ++w) x += shared.acc[w * kColumns + c] * Exp(shared.max[w] - top);
+      if (args.splits > 1) {
+        partial[2 + columns.first + c] = x;
+      } else {
+        StoreNumber(args.y, to + columns.first + c, total == 0.0F ? 0.0F : x / total);
+      }
+    }
+    __syncthreads();
   }
 }
 
