@@ -285,9 +285,19 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
              {1, b++, RandomText(1), RowOutput::kScore, RandomText(1)}}});
     }
   };
-  decode(5);  // from position 0 on
-  step({{{0, a, RandomText(7), RowOutput::kNone}}});
-  a += 7;
+  decode(10);
+  // Other sequences come to slots whose sums would reach over their positions.
+  for (ModelRunner* runner : both) {
+    EXPECT_TRUE(runner->RestoreSlot(0, runner->SnapshotSlot(1)).ok());
+  }
+  decode(2);
+  for (ModelRunner* runner : both) {
+    runner->ForkSlot(0, 1);
+    EXPECT_TRUE(runner->RestoreSlot(2, runner->SnapshotSlot(0)).ok());
+  }
+  decode(2);
+  step({{{0, a, RandomText(3), RowOutput::kNone}}});
+  a += 3;
   decode(12);
   for (ModelRunner* runner : both) {
     runner->ForkSlot(0, 2);
@@ -374,6 +384,21 @@ TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {
   const std::vector<TokenId> prompt = RandomText(5);
   const StepOutput forked = Step(*gpu, {{{1, 0, prompt, RowOutput::kLast}}});
   EXPECT_TRUE(Same(forked.sampled, Generate(*gpu, 2, prompt, 1, params)));
+}
+
+TEST_F(GpuRunnerTest, PenaltiesKnowThePromptAndWhatWasSampled) {
+  DrawWeights();
+  const auto cpu = Cpu();
+  const auto gpu = Gpu();
+  SamplingParams params = Greedy();
+  params.repetition_penalty = 10.0F;  // hardly any token comes twice
+  const std::vector<TokenId> prompt = RandomText(kStepTokens);
+  ExpectNear(Generate(*gpu, 0, prompt, 12, params), Generate(*cpu, 0, prompt, 12, params));
+  params.repetition_penalty = 1.0F;
+  params.presence_penalty = 2.0F;
+  params.frequency_penalty = 2.0F;
+  ExpectNear(Generate(*gpu, 1, prompt, 12, params), Generate(*cpu, 1, prompt, 12, params));
+  ExpectTheSameTokens();
 }
 
 TEST_F(GpuRunnerTest, AReusedSlotShowsNoTrace) {
