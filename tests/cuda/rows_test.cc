@@ -111,8 +111,8 @@ class CudaAddNormTest : public testing::Test {
 
 TEST_F(CudaAddNormTest, EqualsFloat64ForAllNumbersAndWidths) {
   constexpr int64_t kCount = 3;
-  for (const int64_t width : {1, 2, 4, 33, 64, 100, 252, 256, 260, 512, 768, 1000, 1024, 1028, 2047,
-                              2048, 4096, 8191, 8192}) {
+  for (const int64_t width : {1,   2,    4,    33,   64,   100,  252,  256,  260,  333, 512,
+                              768, 1000, 1001, 1024, 1028, 2047, 2048, 4096, 8191, 8192}) {
     SetWidth(width);
     const DeviceArray<float> weight(weight_);
     const DeviceArray<float> bias(bias_);
