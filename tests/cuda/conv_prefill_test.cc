@@ -68,20 +68,20 @@ TEST_F(CudaConvPrefillTest, ExtremeKeysAndFiltersStayExact) {
   }
 }
 
-// Later keys are 55 above, but an early token's weights come from one 35 below, which the filter
-// lifts: 90 below the largest in all.
+// A later key is 55 above the first, but the second token's largest weight is of its own key, 35
+// below, which the filter lifts: 90 below the largest in all.
 TEST_F(CudaConvPrefillTest, FaintKeysCountWhereTheKeysRiseLater) {
   for (const int64_t heads : {1, 8}) {
     Layer layer(random_, 16, heads, 2);
     std::vector<float> packed = Input(random_, layer, "n1", 20);
     for (int64_t head = 0; head < heads; ++head) {
-      layer.w[static_cast<size_t>(2 * head)] = -19;
-      layer.w[static_cast<size_t>(2 * head + 1)] = 19;
+      layer.w[static_cast<size_t>(2 * head)] = 19;
+      layer.w[static_cast<size_t>(2 * head + 1)] = -19;
       const auto key = [&](int64_t t) -> float& {
         return packed[static_cast<size_t>(t * layer.width() + layer.hid + head)];
       };
-      key(0) = -35;
-      for (int64_t t = 1; t < 20; ++t) key(t) = 0;
+      for (int64_t t = 0; t < 20; ++t) key(t) = 0;
+      key(1) = -35;
       key(10) = 55;
     }
     ExpectClose(Prefill(layer, packed), Reference(layer, packed), Number::kFp32, layer.Name());
