@@ -188,6 +188,30 @@ TEST_F(LoadTest, RefusesBadOptionsByName) {
   ExpectRefused(absl::StatusCode::kInvalidArgument, "intra_op_threads");
 }
 
+TEST_F(LoadTest, RefusesDevicesByName) {
+  Write();
+  for (const char* device : {"", "gpu", "cuda", "cuda:", "cuda:-1", "cuda: 1", "cuda:1x"}) {
+    options_.device = device;
+    ExpectRefused(absl::StatusCode::kInvalidArgument, "must be \"cpu\" or \"cuda:N\"");
+  }
+  options_.device = "cpu";
+  for (const char* format : {"bf16", "fp16"}) {
+    options_.weight_format = format;
+    ExpectRefused(absl::StatusCode::kInvalidArgument, "device \"cpu\" computes in \"fp32\" only");
+  }
+}
+
+TEST_F(LoadTest, AGpuThatIsNotThereIsRefused) {
+  Write();
+  options_.device = "cuda:999";
+  options_.weight_format = "bf16";
+  const absl::Status status = LoadModel(options_).status();
+  // In a program without CUDA; with CUDA and no GPU; with GPUs, but not so many.
+  EXPECT_THAT(std::string(status.message()),
+              testing::AnyOf(HasSubstr("device: \"cuda:999\", but this program was built without"),
+                             HasSubstr("no GPU"), HasSubstr("cuda:999: this machine has")));
+}
+
 TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
   Write();
   options_.slots = 2'000'000'000;
