@@ -61,6 +61,11 @@ class CudaGraph final : public GpuGraph {
   CudaGraph(std::unique_ptr<at::cuda::CUDAGraph> graph, c10::cuda::CUDAStream stream)
       : graph_(std::move(graph)), executable_(graph_->raw_cuda_graph_exec()), stream_(stream) {}
 
+  // What the first launch would do: the device's memory for the graph is taken now.
+  absl::Status Upload() {
+    return CudaStatus(cudaGraphUpload(executable_, stream_.stream()), "cudaGraphUpload");
+  }
+
   // Not at::cuda::CUDAGraph::replay, which also advances LibTorch's random numbers: we use none.
   absl::Status Launch() override {
     return CudaStatus(cudaGraphLaunch(executable_, stream_.stream()), "cudaGraphLaunch");
@@ -116,7 +121,7 @@ class CudaQueue final : public GpuQueue {
   // thread_local: other threads may go on using CUDA.
   absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) override {
     std::unique_ptr<CudaGraph> captured;
-    AFT_RETURN_IF_ERROR(OnStream([&] {
+    const absl::Status outcome = OnStream([&]() -> absl::Status {
       auto graph = std::make_unique<at::cuda::CUDAGraph>();
       graph->capture_begin(graph_pool_, cudaStreamCaptureModeThreadLocal);
       const absl::Status status = GuardTorch(work);
@@ -125,10 +130,12 @@ class CudaQueue final : public GpuQueue {
         graph->capture_end();
         return absl::OkStatus();
       });
-      if (!status.ok()) return status;
-      if (ended.ok()) captured = std::make_unique<CudaGraph>(std::move(graph), stream_);
-      return ended;
-    }));
+      AFT_RETURN_IF_ERROR(status);
+      AFT_RETURN_IF_ERROR(ended);
+      captured = std::make_unique<CudaGraph>(std::move(graph), stream_);
+      return captured->Upload();
+    });
+    AFT_RETURN_IF_ERROR(outcome);
     return captured;
   }
 
