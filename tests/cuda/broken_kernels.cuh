@@ -110,6 +110,16 @@ __global__ inline void Uninitialised(const float* x, float* y) {
   y[threadIdx.x] = shared[threadIdx.x];
 }
 
+// Counts its threads.
+template <bool kAtomic>
+__global__ void Count(int* count) {
+  if (kAtomic) {
+    atomicAdd(count, 1);
+  } else {
+    *count += 1;
+  }
+}
+
 // Threads below `here` wait at one barrier, the others at another one, or have ended.
 __global__ inline void TwoBarriers(unsigned here) {
   if (threadIdx.x < here) {

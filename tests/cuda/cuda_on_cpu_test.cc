@@ -218,6 +218,11 @@ TEST(CudaOnCpu, RacesAreReportedWithBothPlaces) {
   EXPECT_EQ(why(&Reverse<true>, dim3(1), dim3(kThreads), shared, nullptr, x.get(), y.get()), "");
   EXPECT_THAT(why(&Reverse<true>, dim3(2), dim3(kThreads), shared, nullptr, x.get(), y.get()),
               ContainsRegex("race: write after write: thread .* of another block at "));
+
+  const DeviceArray<int> count(std::vector<int>{0});
+  EXPECT_EQ(why(&Count<true>, dim3(2), dim3(64), 0, nullptr, count.get()), "");
+  EXPECT_EQ(count.Get()[0], 128);
+  EXPECT_THAT(why(&Count<false>, dim3(1), dim3(64), 0, nullptr, count.get()), HasSubstr("race: "));
 }
 
 // ---- Launches that fail

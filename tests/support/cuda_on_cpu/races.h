@@ -33,7 +33,7 @@ class AtomicAccess {
   static bool active() { return atomic_; }
 
  private:
-  inline static bool atomic_ = false;
+  inline static volatile bool atomic_ = false;  // the compiler sees nobody who reads it
 };
 
 // When and by whom something is done.
