@@ -213,10 +213,22 @@ class AftTokens {
     AftRaw<In, N, kVector> v;
   };
   template <int N, bool kVector>
-  __device__ Raw<N, kVector> Read(int j, int channel) const {
+  __device__ Raw<N, kVector> Read(const In* key, int channel) const {
     const int hid = static_cast<int>(args_.model.hid);
-    const In* key = Token(j) + hid;
     return {AftRead<N, kVector>(key, channel, hid), AftRead<N, kVector>(key + hid, channel, hid)};
+  }
+  __device__ const In* Key(int j) const { return Token(j) + args_.model.hid; }
+  __device__ int64_t stride() const { return args_.qkv_stride; }
+  __device__ bool masked() const { return args_.rows.mask != nullptr; }
+  // One that is valid, where nothing is masked.
+  template <int N, bool kVector>
+  __device__ void Enter(const Raw<N, kVector>& raw, Channels<N>& k, Channels<N>& v) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      k[i] = raw.k[i];
+      v[i] = raw.v[i];
+    }
+    Round(k, v);
   }
   template <int N, bool kVector>
   __device__ void Enter(const Raw<N, kVector>& raw, int j, bool valid, Channels<N>& k,

@@ -80,7 +80,7 @@ __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int t
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {
         const int j = first + 4 * u + lane.t;
-        raw[u] = tokens.template Read<2, kVector>(min(j, tokens.last()), lane.channel);
+        raw[u] = tokens.template Read<2, kVector>(tokens.Key(min(j, tokens.last())), lane.channel);
       }
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {

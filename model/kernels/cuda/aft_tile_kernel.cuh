@@ -63,11 +63,20 @@ class AftTile {
 #pragma unroll
         for (int i = 0; i < 2 * kRowTiles; ++i) {
           const int r = 8 * i + lane_.g;
-          const float weight = w_.model.wide ? e * Exp(-lifts[r]) : e;
           if (!w_.SeesPrefix(w_.first + r, p)) continue;
-          num_[i / 2][o % 2][i % 2 * 2 + o / 2] += weight * before.num;
-          den_[i / 2][o % 2][i % 2 * 2 + o / 2] += weight * before.den;
+          num_[i / 2][o % 2][i % 2 * 2 + o / 2] += e * before.num;
+          den_[i / 2][o % 2][i % 2 * 2 + o / 2] += e * before.den;
         }
+      }
+    }
+    if (!w_.model.wide) return;
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      const float e = Exp(-lifts[8 * i + lane_.g]);
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        num_[i / 2][o % 2][i % 2 * 2 + o / 2] *= e;
+        den_[i / 2][o % 2][i % 2 * 2 + o / 2] *= e;
       }
     }
   }
@@ -75,23 +84,40 @@ class AftTile {
   // Loads the lane's keys and values of columns [column, column + kAftColumns); none from a ring.
   __device__ void Fetch(int column) {
     if (column < tokens_.begin() || column >= w_.column_to) return;
+    if (column + kAftColumns <= w_.column_to) {
+      const In* key = tokens_.Key(column + lane_.t);
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      fetched_[u] = tokens_.template Read<2, kVector>(
-          min(column + 4 * u + lane_.t, w_.column_to - 1), lane_.channel);
+      for (int u = 0; u < kEach; ++u, key += 4 * tokens_.stride()) {
+        fetched_[u] = tokens_.template Read<2, kVector>(key, lane_.channel);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = min(column + 4 * u + lane_.t, w_.column_to - 1);
+        fetched_[u] = tokens_.template Read<2, kVector>(tokens_.Key(j), lane_.channel);
+      }
     }
   }
   // As they enter.
   __device__ void Enter(int column) {
     if (!kAhead) Fetch(column);
-    const bool ring = column < tokens_.begin();
+    if (column < tokens_.begin()) {
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      const int j = column + 4 * u + lane_.t;
-      if (ring) {
+      for (int u = 0; u < kEach; ++u) {
+        const int j = column + 4 * u + lane_.t;
         tokens_.template GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
                                             v_[u]);
-      } else {
+      }
+    } else if (!tokens_.masked() && column >= w_.column_from &&
+               column + kAftColumns <= w_.column_to) {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        tokens_.template Enter<2, kVector>(fetched_[u], k_[u], v_[u]);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = column + 4 * u + lane_.t;
         tokens_.template Enter<2, kVector>(fetched_[u], j, w_.HasColumn(j), k_[u], v_[u]);
       }
     }
@@ -103,19 +129,20 @@ class AftTile {
     RaiseAnchor();
 #pragma unroll
     for (int step = 0; step < kAftColumns / 8; ++step) {
-      if (!w_.HasColumns(column + 8 * step, 8)) continue;
+      const unsigned row_tiles = w_.RowTiles(column + 8 * step);
+      if (row_tiles == 0) continue;
       AftOperands high;
       AftOperands low;
       MakeOperands(step, high, low);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
-        if (!w_.Meets(m, column + 8 * step)) continue;
+        if ((row_tiles >> m & 1U) == 0) continue;
         const float4 four = reinterpret_cast<const float4*>(
             weights)[(m * (kAftColumns / 8) + step) * 32 + static_cast<int>(threadIdx.x) % 32];
         const float e[4] = {four.x, four.y, four.z, four.w};
         uint32_t a[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = ToTf32(e[i]);
+        for (int i = 0; i < 4; ++i) a[i] = kSplit ? ToTf32(e[i]) : __float_as_uint(e[i]);
         if constexpr (kSplit) {
           uint32_t a_low[4];
 #pragma unroll
@@ -162,15 +189,22 @@ class AftTile {
         for (int o = 0; o < 4; ++o) {
           const float num = num_[m][o % 2][2 * half + o / 2];
           const float den = den_[m][o % 2][2 * half + o / 2];
-          if (!(den >= kLeastSum && den <= kLargest && fabsf(num) <= kLargest)) again |= 1U << o;
+          const bool finite = !kSplit || (den <= kLargest && fabsf(num) <= kLargest);
+          if (!(den >= kLeastSum && finite)) again |= 1U << o;
           y[o] = Gated(num, den, q[i][o]);
         }
-        StoreOut<4, kVector>(args_.y, row_.token + t - row_.begin, channel, y, count);
+        Store(y, row_.token + t - row_.begin, channel, count);
       }
     }
     if (count < 4) again &= count <= 0 ? 0U : (1U << count) - 1;
-    if (__any_sync(0xFFFFFFFFU, again != 0 ? 1 : 0) == 0) return;
     unsigned channels = again << (4 * lane_.t);
+    if constexpr (!kSplit) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (c < lane_.count && bad_[c] != 0.0F) channels |= 1U << (2 * lane_.g + c);
+      }
+    }
+    if (__any_sync(0xFFFFFFFFU, channels != 0 ? 1 : 0) == 0) return;
 #pragma unroll
     for (int bit = 1; bit < 32; bit *= 2) {
       channels |= __shfl_xor_sync(0xFFFFFFFFU, channels, bit);
@@ -184,6 +218,16 @@ class AftTile {
   static constexpr float kLargest = 3e38F;
   // e is at most exp(kSlack); keys that rise by less leave the sums alone.
   static constexpr float kSlack = 16.0F;
+
+  // bf16 inputs have bf16 outputs.
+  __device__ void Store(const Channels<4>& y, int64_t row, int channel, int count) const {
+    if constexpr (kSplit) {
+      StoreOut<4, kVector>(args_.y, row, channel, y, count);
+    } else {
+      Bf16* const to = static_cast<Bf16*>(args_.y.data) + row * args_.y.stride + channel;
+      StoreExisting<4, kVector>(y, to, count);
+    }
+  }
 
   __device__ float StartAnchor(int channel) const {
     float anchor = kEmptyMax;
@@ -227,21 +271,24 @@ class AftTile {
     }
   }
 
-  __device__ void MakeOperands(int step, AftOperands& high, AftOperands& low) const {
+  __device__ void MakeOperands(int step, AftOperands& high, AftOperands& low) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float e = Exp(k_[2 * step + i][c] - anchor_[c]);
         const float v = v_[2 * step + i][c];
-        high.den[c][i] = ToTf32(e);
         if constexpr (kSplit) {
+          high.den[c][i] = ToTf32(e);
           high.num[c][i] = ToTf32(e * v);
           low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
           low.num[c][i] = ToTf32(e * v - __uint_as_float(high.num[c][i]));
         } else {
-          // Of the rounded e, so that numerator and denominator have the same weights.
-          high.num[c][i] = ToTf32(__uint_as_float(high.den[c][i]) * v);
+          // As ToTf32 rounds what is finite (the product does not look at the low bits), in a third
+          // of its instructions; the rest is noted.
+          high.den[c][i] = __float_as_uint(e) + 0x1000U;
+          high.num[c][i] = __float_as_uint(e * v) + 0x1000U;
+          bad_[c] = fmaf(e * v, 0.0F, bad_[c]);
         }
       }
     }
@@ -321,6 +368,7 @@ class AftTile {
   Channels<2> k_[kEach];
   Channels<2> v_[kEach];
   float anchor_[2];
+  float bad_[2] = {0.0F, 0.0F};  // NaN: a product of the channel was not finite
   // [16 tokens][channel of the pair], as MmaTf32 has them: column n of channel c is channel 2n + c.
   float num_[kRowTiles][2][4];
   float den_[kRowTiles][2][4];
@@ -391,7 +439,7 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
     int column = window.column_from / kAftColumns * kAftColumns;
     sums.Fetch(column);
     for (; column < window.column_to; column += kAftColumns) {
-      window.Weights(column, shared.lifts, weights);
+      window.template Weights<sizeof(In) == 2>(column, shared.lifts, weights);
       sums.Enter(column);
       __syncthreads();
       if (active) sums.Add(column, weights);

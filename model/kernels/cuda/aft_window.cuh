@@ -35,6 +35,7 @@ struct AftWindow {
       : first(index * kAftTokens),
         row_from(max(row.begin, first)),
         row_to(min(row.end, first + kAftTokens)),
+        row_tiles((2U << ((row_to - 1 - first) / 16)) - (1U << ((row_from - first) / 16))),
         model(args.model) {
     if constexpr (kCausal) {
       column_from = max(row_from - max(window() - 1, 0), 0);
@@ -54,15 +55,12 @@ struct AftWindow {
   }
 
   __device__ bool HasRow(int t) const { return t >= row_from && t < row_to; }
-  // Of tokens first + 16 m .. + 15.
-  __device__ bool HasRows(int m) const {
-    return first + 16 * m < row_to && first + 16 * m + 16 > row_from;
-  }
   __device__ bool HasColumn(int j) const { return j >= column_from && j < column_to; }
   __device__ bool HasColumns(int j, int n) const { return j + n > column_from && j < column_to; }
-  // Whether tokens first + 16 m .. + 15 see some of columns j .. j + 7.
-  __device__ bool Meets(int m, int j) const {
-    return HasRows(m) && HasColumns(j, 8) && (!kCausal || j < first + 16 * m + 16);
+  // Bit m: whether tokens first + 16 m .. + 15 see some of columns j .. j + 7.
+  __device__ unsigned RowTiles(int j) const {
+    if (!HasColumns(j, 8)) return 0;
+    return kCausal && j > first ? row_tiles & ~0U << ((j - first) / 16) : row_tiles;
   }
 
   // The first position that t sees.
@@ -85,15 +83,16 @@ struct AftWindow {
   }
 
   // E of columns [column, column + kAftColumns) in the order of MmaTf32's operands: row tile m,
-  // step of 8 columns, lane, register. Wide: times exp(-lift) of its row. All threads of the block.
+  // step of 8 columns, lane, register. Wide: times exp(-lift) of its row. kRounds: as ToTf32 does.
+  // All threads of the block.
+  template <bool kRounds>
   __device__ void Weights(int column, const float* lifts, float* to) const {
-    for (int i = static_cast<int>(threadIdx.x); i < kAftWeights / 4;
-         i += static_cast<int>(blockDim.x)) {
-      const int step = i / 32 % (kAftColumns / 8);
-      const int m = i / 32 / (kAftColumns / 8);
-      if (!Meets(m, column + 8 * step)) continue;
-      const int r = 16 * m + i % 32 / 4;
-      const int j = column + 8 * step + i % 4;
+    for (unsigned i = threadIdx.x; i < kAftWeights / 4; i += blockDim.x) {
+      const unsigned step = i / 32 % (kAftColumns / 8);
+      const unsigned m = i / 32 / (kAftColumns / 8);
+      if ((RowTiles(column + 8 * static_cast<int>(step)) >> m & 1U) == 0) continue;
+      const int r = static_cast<int>(16 * m + i % 32 / 4);
+      const int j = column + static_cast<int>(8 * step + i % 4);
       float w[4];  // all loads first
 #pragma unroll
       for (int o = 0; o < 4; ++o) w[o] = Bias(first + r + 8 * (o % 2), j + 4 * (o / 2));
@@ -101,6 +100,7 @@ struct AftWindow {
       for (int o = 0; o < 4; ++o) {
         if (model.wide) w[o] -= lifts[r + 8 * (o % 2)];
         w[o] = Sees(first + r + 8 * (o % 2), j + 4 * (o / 2)) ? Exp(w[o]) : 0.0F;
+        if (kRounds) w[o] = __uint_as_float(ToTf32(w[o]));
       }
       reinterpret_cast<float4*>(to)[i] = make_float4(w[0], w[1], w[2], w[3]);
     }
@@ -129,6 +129,7 @@ struct AftWindow {
   int first;  // position of the tile
   int row_from;
   int row_to;
+  unsigned row_tiles;  // bit m: some of tokens first + 16 m .. + 15 are the row's
   int column_from;
   int column_to;
   // First position in the prefix of even and odd blocks; -1: nothing in it is seen.
