@@ -192,6 +192,29 @@ TEST_F(CudaAttentionTest, Bf16InputsAndOutputs) {
   }
 }
 
+// The scalar path would hide a tile that came out as NaN; weights rounded to bf16 tell them apart.
+TEST_F(CudaAttentionTest, FiniteTilesComeFromTensorCores) {
+  constexpr int64_t kTokens = 200;
+  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kBlockLocal}) {
+    for (const int64_t width : {16, 64, 128}) {
+      AttentionLayer layer(kind, 1, width, kTokens, random_);
+      const std::vector<float> packed = RandomPacked(layer, kTokens, Number::kBf16);
+      double largest = 0;
+      const std::vector<double> reference = AttentionReference(layer, packed, {}, kNever, &largest);
+      DeviceAttention device(layer, 1, Number::kBf16, Number::kFp32);
+      const std::vector<float> y = device.RunCut(packed, {70, 65});
+      for (int64_t t = 8; t < kTokens; ++t) {
+        double worst = 0;
+        for (int64_t c = 0; c < width; ++c) {
+          const auto i = static_cast<size_t>(t * width + c);
+          worst = std::max(worst, std::abs(y[i] - reference[i]));
+        }
+        ASSERT_GT(worst, 5e-6) << layer.Name() << " token " << t;
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, SixteenBitOutputsOfFp32Inputs) {
   constexpr int64_t kTokens = 40;
   for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kBlockLocal}) {
