@@ -19,6 +19,7 @@ if(AFT_CUDA_ENABLED)
   endif()
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
   set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3")
+  set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3")
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" architectures)
