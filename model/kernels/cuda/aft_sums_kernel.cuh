@@ -115,7 +115,7 @@ __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int t
 // blockIdx.x: tile; blockIdx.y: kAftWarpChannels channels a warp. The tile's own sums: causal, of
 // its leaving tokens; else, of its tokens, to triple 2.
 template <typename In, bool kVector>
-__global__ void __launch_bounds__(256) AftSumsKernel(AftArgs args) {
+__global__ void __launch_bounds__(256, 2) AftSumsKernel(AftArgs args) {
   const AftRow row(args, AftRowOfTile(args, blockIdx.x));
   const int index = row.FirstIndex() + static_cast<int>(blockIdx.x - row.first_tile);
   const int64_t hid = args.model.hid;
