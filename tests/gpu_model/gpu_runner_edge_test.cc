@@ -195,6 +195,30 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
   EXPECT_TRUE(Same(output->sampled, expected));
 }
 
+TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  EXPECT_EQ(device_->captures, 4);  // 1, 2, 4, 5 rows
+  Generate(*gpu, 0, RandomText(3), 3, Greedy());
+  EXPECT_EQ(device_->captures, 4);
+  options_.graphs = false;
+  EXPECT_EQ(Generate(*Gpu(), 0, RandomText(3), 3, Greedy()).size(), 3U);
+  EXPECT_EQ(device_->captures, 4);
+}
+
+TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  gpu->BindSlot(0, Greedy());
+  Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
+  device_->late = 0;
+  const auto first = gpu->Submit({{{0, 1, {kLastSampled}, RowOutput::kLast}}});
+  const auto second = gpu->Submit({{{0, 2, {kLastSampled}, RowOutput::kLast}}});
+  EXPECT_EQ(device_->late, 10);  // event, copy, graph, copy, event; twice
+  EXPECT_TRUE(gpu->Collect(*first).ok());
+  EXPECT_TRUE(gpu->Collect(*second).ok());
+}
+
 TEST_F(GpuRunnerEdgeTest, AnEmptyStepIsAStep) {
   DrawWeights();
   const auto gpu = Gpu();

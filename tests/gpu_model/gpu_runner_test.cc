@@ -105,9 +105,9 @@ class GpuRunnerTest : public RunnerPairFixture {
  protected:
   // Whether a model of config_ decodes with sums made ahead.
   bool HasLookahead() {
-    HostQueue queue;
+    const std::unique_ptr<GpuQueue> queue = MakeRunnerQueue(device_);
     const auto decoder = GpuDecoder::Create(config_, tensors_, WeightFormat::kFp32,
-                                            {.rows = kSlots, .tokens = kStepTokens}, &queue);
+                                            {.rows = kSlots, .tokens = kStepTokens}, queue.get());
     return decoder.ok() && (*decoder)->lookahead_rows() > 0;
   }
 };
@@ -200,7 +200,6 @@ TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
   ASSERT_TRUE(output.ok()) << output.status();
   keep(*std::move(output), &ahead);
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(Same(ahead[i], expected[i])) << i;
-  EXPECT_GE(device_->late, 8);  // two steps, both waiting
 }
 
 TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
@@ -221,10 +220,8 @@ TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
 TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
   DrawWeights();
   const auto graphs = Gpu();
-  EXPECT_EQ(device_->captures, 4);  // 1, 2, 4, 5 rows
   options_.graphs = false;
   const auto eager = Gpu();
-  EXPECT_EQ(device_->captures, 4);
   Traffic traffic(&random_, config_.vocab_size, kSlots);
   int64_t graph_steps = 0;
   for (int i = 0; i < 30; ++i) {

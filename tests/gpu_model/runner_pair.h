@@ -16,6 +16,10 @@
 
 namespace aft {
 
+// The queue of a runner under test: a LazyQueue (runner_lazy_queue.cc), or a GPU's, which ignores
+// `control` (runner_cuda_queue.cc).
+std::unique_ptr<GpuQueue> MakeRunnerQueue(std::shared_ptr<LazyQueue::Control> control);
+
 // A random model of which tests make runners, on the CPU and on the CPU that plays the GPU.
 class RunnerPairFixture : public testing::Test {
  protected:
@@ -53,7 +57,7 @@ class RunnerPairFixture : public testing::Test {
   }
 
   std::unique_ptr<GpuModelRunner> Gpu() {
-    auto runner = TryGpu(std::make_unique<LazyQueue>(device_));
+    auto runner = TryGpu(MakeRunnerQueue(device_));
     EXPECT_TRUE(runner.ok()) << runner.status();
     return *std::move(runner);
   }
