@@ -189,7 +189,8 @@ int64_t TestMixer::width() const { return PackedWidth(case_.config, case_.hid); 
 std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens) const {
   std::vector<float> packed = random.Normals(tokens * width());
   if (case_.config.ring == RingType::kBf16) {
-    for (float& x : packed) x = std::round(x * 32) / 32;  // at most 8 bits
+    // At most 8 bits; + 0: no -0, whose sign a sum may lose.
+    for (float& x : packed) x = std::round(x * 32) / 32 + 0.0F;
   }
   return packed;
 }
