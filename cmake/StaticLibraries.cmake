@@ -26,6 +26,8 @@ find_library(AFT_STATIC_RE2 libre2.a REQUIRED)  # found by name, through pkg-con
 mark_as_advanced(AFT_STATIC_RE2)
 set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${AFT_STATIC_RE2}")
 add_link_options(LINKER:--exclude-libs,ALL)
-# What stays shared lies beside the programs; LibTorch is found through LD_LIBRARY_PATH.
+# What stays shared lies beside the programs; LibTorch is found through LD_LIBRARY_PATH. RPATH, not
+# RUNPATH: those libraries find each other through it too.
+add_link_options(LINKER:--disable-new-dtags)
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")

@@ -6,7 +6,7 @@ readonly BUNDLE_PROGRAMS=(
 )
 
 # What a GPU host has of its own: the C and C++ runtime, and PyTorch with its CUDA libraries.
-readonly OF_THE_HOST='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|gomp|torch|c10|cu|nvidia|nccl|nv)[-_.0-9a-z]*\.so)'
+readonly OF_THE_HOST='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so|lib(gomp|torch|c10|cu[a-z]|nv|nccl))'
 
 # copy_needed FILE: the shared libraries that FILE needs and a GPU host lacks, into the bundle's lib/.
 copy_needed() {

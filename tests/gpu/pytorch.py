@@ -91,6 +91,9 @@ def gpt2(streams, context=512, steps=32):
 
 
 def main():
+  if not torch.cuda.is_available():
+    print("skipped: PyTorch finds no GPU")
+    return
   cases = []
   for tokens in LENGTHS:
     attempt(cases, "fused", tokens, lambda: fused(tokens))

@@ -61,6 +61,8 @@ if report.exists():
   tests = [t for suite in json.loads(report.read_text())["testsuites"] for t in suite["testsuite"]]
   result["tests"] = len(tests)
   result["skipped"] = sum(t["result"] == "SKIPPED" for t in tests)
+  if "no CUDA device" in (work / f"{name}.log").read_text():  # all of them; the report does not say so
+    result["skipped"] = len(tests)
   result["failed"] = [f"{t['classname']}.{t['name']}: {t['failures'][0]['failure'][:300]}"
                       for t in tests if "failures" in t][:20]
 (work / f"{name}.json").write_text(json.dumps(result))
@@ -78,7 +80,8 @@ stage, device, work, out, *names = sys.argv[1:]
 parts = [json.loads((Path(work) / f"{n}.json").read_text()) for n in names if (Path(work) / f"{n}.json").exists()]
 Path(out).write_text(json.dumps({"stage": stage, "device": device, "parts": parts}, indent=1))
 bad = [p for p in parts if p.get("exit_code")]
-print(f"gpu: {stage}: {len(parts)} parts, {len(bad)} failed; {out}")
+tests, skipped = (sum(p.get(key, 0) for p in parts) for key in ("tests", "skipped"))
+print(f"gpu: {stage}: {tests} tests, {skipped} skipped; {len(parts)} programs, {len(bad)} failed; {out}")
 sys.exit(1 if bad else 0)
 PY
 }
