@@ -68,9 +68,9 @@ class RepeatTest : public testing::Test {
       DeviceArray<float> states(state);
       const DeviceArray<float> y(static_cast<size_t>(kTokens * kHid));
       const DeviceArray<float> workspace(static_cast<size_t>(workspace_floats));
-      ASSERT_EQ(call({packed.get(), Number::kFp32, packed_width}, {states.get(), stride},
-                     {y.get(), Number::kFp32, kHid}, workspace.get()),
-                0);
+      const int error = call({packed.get(), Number::kFp32, packed_width}, {states.get(), stride},
+                             {y.get(), Number::kFp32, kHid}, workspace.get());
+      ASSERT_EQ(error, 0) << cudaGetErrorString(static_cast<cudaError_t>(error));
       if (i == 0) {
         first_y = Bits(y.Get());
         first_state = Bits(states.Get());

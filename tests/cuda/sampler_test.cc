@@ -431,7 +431,9 @@ TEST_F(CudaSamplerTest, CountsAreMarkedClearedAndCopied) {
   }
   const DeviceArray<int32_t> device_tokens(tokens);
   const DeviceArray<int32_t> device_token_slots(token_slots);
-  EXPECT_EQ(cuda::MarkSeen(slots, device_tokens.get(), device_token_slots.get(), 1000, nullptr), 0);
+  const int marked =
+      cuda::MarkSeen(slots, device_tokens.get(), device_token_slots.get(), 1000, nullptr);
+  EXPECT_EQ(marked, 0) << cudaGetErrorString(static_cast<cudaError_t>(marked));
   EXPECT_EQ(cuda::MarkSeen(slots, nullptr, nullptr, 0, nullptr), 0);
   EXPECT_EQ(device_counts.Get(), counts);
 

@@ -109,9 +109,8 @@ class MmaTile {
     }
     const bool finite = products.Finish(
         [&](int row, int column, float a, float b) { return Write(first_ + row, column, a, b); });
-    if (lane_ == 0) arrays_.flags[warp_] = 0.0F;
-    __syncwarp();
-    if (!finite) arrays_.flags[warp_] = 1.0F;
+    const bool all_finite = __all_sync(kWarp, finite ? 1 : 0) != 0;
+    if (lane_ == 0) arrays_.flags[warp_] = all_finite ? 0.0F : 1.0F;
     __syncthreads();
     float bad = 0.0F;
     for (int w = 0; w < kMmaWarps; ++w) bad += arrays_.flags[w];

@@ -190,8 +190,37 @@ __device__ inline void AddOneKey(StepSums<kVector, kGroups>& sums, const float* 
   }
 }
 
+// The token's key and values to their places in the state; a warp, for its block's columns.
+__device__ inline void StoreToken(const AttentionStepArgs& args, const AttentionShape& shape,
+                                  const SeenBlocks& seen, const StepColumns& columns, int64_t row,
+                                  int32_t slot, int head, int position, bool with_key) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t k = row * args.packed.stride + shape.key_column + int64_t{head} * shape.score_width;
+  const int64_t v =
+      row * args.packed.stride + shape.value_column + int64_t{head} * shape.value_width;
+  float* const state = args.state.base + slot * args.state.slot_stride;
+  const bool is_first = position == 0 && shape.first_key >= 0;
+  float* const to_v = state + shape.values + head * shape.head_values +
+                      SpanValues(shape, seen.own) + int64_t{seen.own_seen} * shape.value_width;
+  for (int c = columns.first + lane; c < columns.end; c += 32) {
+    const float x = LoadNumber(args.packed, v + c);
+    to_v[c] = x;
+    if (is_first) state[shape.first_value + int64_t{head} * shape.value_width + c] = x;
+  }
+  if (!shape.stores_keys() || !with_key) return;
+  float inverse = 1.0F;
+  if (shape.score == Score::kCosine) inverse = InverseLength(args.packed, k, shape.score_width);
+  float* const to_k = state + shape.keys + head * shape.head_keys + SpanKeys(shape, seen.own) +
+                      KeyOffset(seen.own_seen, shape.score_width);
+  for (int c = lane; c < shape.score_width; c += 32) {
+    const float x = LoadNumber(args.packed, k + c);
+    to_k[int64_t{c} * kKeyBlock] = Scaled(x, inverse);
+    if (is_first) state[shape.first_key + int64_t{head} * shape.score_width + c] = x;
+  }
+}
+
 template <int kVector, int kGroups, bool kAdditive>
-__global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
+__global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ? 2 : 3)
     AttentionStepKernel(const AttentionStepArgs args) {
   const AttentionShape& shape = args.shape;
   const int tid = static_cast<int>(threadIdx.x);
@@ -258,7 +287,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
     const int64_t v =
         row * args.packed.stride + shape.value_column + int64_t{own_head} * shape.value_width;
     StepSums<kVector, kGroups> sums;
-    if (split == seen.splits - 1 && warp == 0) {  // the token itself, and its place in the state
+    if (split == seen.splits - 1 && warp == 0) {
       float inverse = 1.0F;
       if (shape.score == Score::kCosine) inverse = InverseLength(args.packed, k, shape.score_width);
       const float* own = nullptr;
@@ -270,26 +299,6 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
                                   : Scaled(LoadNumber(args.packed, k + c), inverse);
           },
           [&](int c) { return LoadNumber(args.packed, v + c); });
-      float* const to_v =
-          values + SpanValues(shape, seen.own) + int64_t{seen.own_seen} * shape.value_width;
-      for (int c = columns.first + lane; c < columns.end; c += 32) {
-        const float x = LoadNumber(args.packed, v + c);
-        to_v[c] = x;
-        if (position == 0 && shape.first_key >= 0) {
-          state[shape.first_value + int64_t{head} * shape.value_width + c] = x;
-        }
-      }
-      if (shape.stores_keys() && chunk == 0) {
-        float* const to_k =
-            keys + SpanKeys(shape, seen.own) + KeyOffset(seen.own_seen, shape.score_width);
-        for (int c = lane; c < shape.score_width; c += 32) {
-          const float x = LoadNumber(args.packed, k + c);
-          to_k[int64_t{c} * kKeyBlock] = Scaled(x, inverse);
-          if (position == 0 && shape.first_key >= 0) {
-            state[shape.first_key + int64_t{head} * shape.score_width + c] = x;
-          }
-        }
-      }
     }
     if (split == 0 && warp == warps - 1 && shape.global_token && seen.first > 0) {
       const bool apart = shape.first_key >= 0;
@@ -357,6 +366,10 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector* kGroups > 4 ? 2 : 3)
       }
     }
     __syncthreads();
+  }
+  // Last, when no warp reads the block of keys that the token's place is in.
+  if (warp == 0 && (seen.splits - 1 - first_split) % args.split_blocks == 0) {
+    StoreToken(args, shape, seen, columns, row, slot, head, position, chunk == 0);
   }
 }
 

@@ -28,12 +28,21 @@ void RecordAccess(const void* at, size_t bytes, bool write);
 // The running thread's accesses are atomic while one of these exists.
 class AtomicAccess {
  public:
-  AtomicAccess() { atomic_ = true; }
-  ~AtomicAccess() { atomic_ = false; }
+  AtomicAccess() {
+    atomic_ = true;
+    KeepOrder();
+  }
+  ~AtomicAccess() {
+    KeepOrder();
+    atomic_ = false;
+  }
   static bool active() { return atomic_; }
 
  private:
-  inline static volatile bool atomic_ = false;  // the compiler sees nobody who reads it
+  // The compiler sees neither that an access tells of itself, and so asks, nor where.
+  static void KeepOrder() { asm volatile("" ::: "memory"); }
+
+  inline static bool atomic_ = false;
 };
 
 // When and by whom something is done.
