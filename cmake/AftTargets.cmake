@@ -46,13 +46,17 @@ endfunction()
 
 # aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry. Label
 # `tsan`: torch-free and gRPC-free, built by the target tsan_tests and run under ThreadSanitizer.
+# `cuda_on_cpu`: runs CUDA kernels on the CPU; the target cuda_on_cpu_tests.
 add_custom_target(tsan_tests)
+add_custom_target(cuda_on_cpu_tests)
 function(aft_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   aft_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
-  if(tsan IN_LIST ARG_LABELS)
-    add_dependencies(tsan_tests ${name})
-  endif()
+  foreach(label tsan cuda_on_cpu)
+    if(label IN_LIST ARG_LABELS)
+      add_dependencies(${label}_tests ${name})
+    endif()
+  endforeach()
 endfunction()

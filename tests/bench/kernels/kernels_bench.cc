@@ -97,8 +97,7 @@ void BM_Aft(benchmark::State& state) {
   const Buffer band = Random(window);
   const kernels::AftBias bias(band.get(), 1, window, true);
   const kernels::AftParams params = {hid, &bias, block};
-  const int64_t layer_floats =
-      (kernels::AftLayout(params).Floats() + 15) / 16 * 16;
+  const int64_t layer_floats = (kernels::AftLayout(params).Floats() + 15) / 16 * 16;
   const int64_t slot_floats = kLayers * layer_floats;
   const Buffer states = Random(rows * slot_floats);
   const Buffer qkv = Random(rows * length * 3 * hid);

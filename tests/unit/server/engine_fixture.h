@@ -22,8 +22,8 @@
 namespace aft::server {
 
 // An engine over a fake model and a clock that the test moves. Every test ends by checking that the
-// engine kept the rules of model_runner.h. The programs run twice: with one step at a time, as a CPU
-// runs them, and with AFT_STEPS_IN_FLIGHT=2, as a GPU does.
+// engine kept the rules of model_runner.h. The programs run twice: with one step at a time, as a
+// CPU runs them, and with AFT_STEPS_IN_FLIGHT=2, as a GPU does.
 class EngineTest : public ::testing::Test {
  protected:
   using Sink = std::shared_ptr<RecordingSink>;
