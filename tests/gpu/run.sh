@@ -133,7 +133,7 @@ server() {
   make_model
   cat >"$WORK/server.textproto" <<END
 listen_address: "127.0.0.1:0"
-metrics_address: "none"
+metrics_address: ""
 models { name: "bench" path: "$MODEL" device: "cuda:0" weight_format: "bf16" slots: 1024 max_step_tokens: 2048 }
 END
   rm -f "$WORK/ready"

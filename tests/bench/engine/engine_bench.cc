@@ -57,11 +57,57 @@ LoadedModel Load(int64_t step_tokens) {
   return *std::move(model);
 }
 
+// Loading takes longer than measuring, and every benchmark is entered several times: what the last
+// one loaded is kept, and only that.
+struct Loaded {
+  int64_t step_tokens = 0;
+  LoadedModel model;  // without its runner when there is an engine
+  std::unique_ptr<prometheus::Registry> registry;
+  std::unique_ptr<ModelMetrics> metrics;
+  std::unique_ptr<Engine> engine;
+};
+
+Loaded& Kept() {
+  static Loaded kept;
+  return kept;
+}
+
+void Drop() {
+  Kept().engine.reset();  // it uses the rest
+  Kept() = {};
+}
+
+ModelRunner& Runner(int64_t step_tokens) {
+  Loaded& kept = Kept();
+  if (kept.model.runner == nullptr || kept.step_tokens != step_tokens) {
+    Drop();
+    kept.model = Load(step_tokens);
+    kept.step_tokens = step_tokens;
+  }
+  return *kept.model.runner;
+}
+
+Loaded& WithEngine() {
+  Loaded& kept = Kept();
+  if (kept.engine == nullptr) {
+    Drop();
+    kept.model = Load(256);
+    kept.registry = std::make_unique<prometheus::Registry>();
+    kept.metrics = std::make_unique<ModelMetrics>(*kept.registry, "bench");
+    EngineOptions options;
+    options.model_name = "bench";
+    options.max_step_tokens = kept.model.runner->max_step_tokens();
+    options.max_queued_requests = Slots();
+    kept.engine =
+        *Engine::Create(options, std::move(kept.model.runner), kept.model.tokenizer, *kept.metrics);
+  }
+  return kept;
+}
+
 // Steps of one token a stream, as many in flight as the runner allows: then a row's token is the
 // one that its slot sampled last, which the host has not seen.
 void BM_RunnerDecode(benchmark::State& state) {
-  const LoadedModel model = Load(256);
-  ModelRunner& runner = *model.runner;
+  ModelRunner& runner = Runner(256);
   const auto rows = static_cast<int32_t>(state.range(0));
   StepInput step;
   for (int32_t slot = 0; slot < rows; ++slot) {
@@ -95,8 +141,7 @@ BENCHMARK(BM_RunnerDecode)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMi
 
 void BM_RunnerPrefill(benchmark::State& state) {
   const int64_t tokens = state.range(0);
-  const LoadedModel model = Load(tokens);
-  ModelRunner& runner = *model.runner;
+  ModelRunner& runner = Runner(tokens);
   StepInput step;
   step.rows.push_back({.slot = 0, .first_position = 0, .tokens = {}, .output = RowOutput::kLast});
   for (int64_t i = 0; i < tokens; ++i) step.rows[0].tokens.push_back(kPrompt[i % 40]);
@@ -117,8 +162,7 @@ BENCHMARK(BM_RunnerPrefill)
 // The same tokens with the log-probability of each, and `top` alternatives.
 void BM_RunnerScore(benchmark::State& state) {
   constexpr int64_t kText = 256;
-  const LoadedModel model = Load(kText);
-  ModelRunner& runner = *model.runner;
+  ModelRunner& runner = Runner(kText);
   SamplingParams sampling;
   sampling.top_logprobs = static_cast<int32_t>(state.range(0));
   StepRow row = {.slot = 0, .tokens = {}, .output = RowOutput::kScore};
@@ -135,8 +179,7 @@ BENCHMARK(BM_RunnerScore)->Arg(0)->Arg(5)->UseRealTime()->Unit(benchmark::kMicro
 
 // One sequence's state to another slot, and out to bytes and back.
 void BM_RunnerFork(benchmark::State& state) {
-  const LoadedModel model = Load(256);
-  ModelRunner& runner = *model.runner;
+  ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
   for (auto _ : state) runner.ForkSlot(0, 1);
@@ -145,8 +188,7 @@ void BM_RunnerFork(benchmark::State& state) {
 BENCHMARK(BM_RunnerFork)->Unit(benchmark::kMicrosecond);
 
 void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
-  const LoadedModel model = Load(256);
-  ModelRunner& runner = *model.runner;
+  ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
   for (auto _ : state) {
@@ -191,14 +233,8 @@ class CountingSink : public ResponseSink {
 };
 
 void BM_Engine(benchmark::State& state) {
-  LoadedModel model = Load(256);
-  prometheus::Registry registry;
-  ModelMetrics metrics(registry, "bench");
-  const std::vector<TokenId> prompt = *model.tokenizer->Encode(kPrompt);
-  EngineOptions options;
-  options.model_name = "bench";
-  options.max_step_tokens = model.runner->max_step_tokens();
-  auto engine = *Engine::Create(options, std::move(model.runner), model.tokenizer, metrics);
+  Loaded& loaded = WithEngine();
+  const std::vector<TokenId> prompt = *loaded.model.tokenizer->Encode(kPrompt);
   const int64_t streams = state.range(0);
   std::vector<double> ttft_ms;
   for (auto _ : state) {
@@ -211,7 +247,7 @@ void BM_Engine(benchmark::State& state) {
       request.stop.max_tokens = kTokens;
       request.arrival = std::chrono::steady_clock::now();
       sinks.push_back(std::make_shared<CountingSink>(waiter));
-      if (!engine->Submit(std::move(request), sinks.back()).ok()) std::abort();
+      if (!loaded.engine->Submit(std::move(request), sinks.back()).ok()) std::abort();
     }
     waiter.Wait();
     for (const auto& sink : sinks) {
