@@ -110,8 +110,12 @@ TEST(AftLookaheadTest, EveryWidthAndStorage) {
     ExpectSameResults(random, {.hid = hid, .window = 32}, 8, 40);
   }
   for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
-    ExpectSameResults(random, {.hid = 40, .window = 18}, 8, 40, "n1", true,
-                      {Number::kBf16, out, true});
+    for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+      for (const double spread : {1.0, 20.0}) {
+        const Layer layer{.hid = 40, .window = 18, .ring = ring, .spread = spread};
+        ExpectSameResults(random, layer, 8, 40, "n1", true, {Number::kBf16, out, true});
+      }
+    }
   }
 }
 

@@ -64,7 +64,12 @@ TEST(AftPrefillTest, EveryStorage) {
       for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
         for (const int64_t hid : {12, 7}) {
           const Layer layer = {.hid = hid, .window = window, .ring = ring};
-          ExpectPrefills(random, layer, "n1", 40, {Number::kFp32, out, true});
+          for (const int64_t tokens : {40, 70}) {  // walked through, and in tiles
+            ExpectPrefills(random, layer, "n1", tokens, {Number::kFp32, out, true});
+            if (out == Number::kBf16) {
+              ExpectPrefills(random, layer, "n1", tokens, {Number::kBf16, out, true});
+            }
+          }
         }
       }
     }
@@ -103,7 +108,9 @@ TEST(AftPrefillTest, PrefixRestart) {
   for (const int64_t window : {0, 1, 20}) {
     for (const int64_t block :
          {std::max<int64_t>(window, 1), int64_t{23}, int64_t{64}, int64_t{100}}) {
-      ExpectPrefills(random, {.hid = 8, .window = window, .prefix_block = block}, "n1", 220);
+      const Layer layer = {.hid = 8, .window = window, .prefix_block = block};
+      ExpectPrefills(random, layer, "n1", 220);
+      ExpectPrefills(random, layer, "n1", 220, kBf16);
     }
   }
 }

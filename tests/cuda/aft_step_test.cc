@@ -133,7 +133,10 @@ TEST(AftStepTest, EveryStorageOfInputsAndOutputs) {
     for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
       for (const bool padded : {false, true}) {
         for (const int64_t hid : {33, 36, 64}) {
-          ExpectDecodes(random, {.hid = hid, .window = 12}, "n1", 25, {in, out, padded});
+          for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+            ExpectDecodes(random, {.hid = hid, .window = 12, .ring = ring}, "n1", 25,
+                          {in, out, padded});
+          }
           ExpectDecodes(random, {.hid = hid}, "n1", 9, {in, out, padded});
         }
       }

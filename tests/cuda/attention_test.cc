@@ -75,6 +75,18 @@ TEST_F(CudaAttentionTest, EqualsFloat64AtEveryWidthAndNumberOfHeads) {
   }
 }
 
+// A step's lanes hold four groups of columns each; 516 columns are two blocks'.
+TEST_F(CudaAttentionTest, StepsOfWideValuesEqualFloat64) {
+  constexpr int64_t kTokens = 40;
+  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kAdditive}) {
+    for (const int64_t width : {132, 516}) {
+      const AttentionLayer layer(kind, 1, width, kTokens, random_);
+      const std::vector<float> packed = RandomPacked(layer, kTokens);
+      ExpectClose(DeviceAttention(layer, 1).RunCut(packed, {33, 1}), layer, packed);
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, EqualsFloat64AtEveryLength) {
   for (const AttentionKind kind : kAttentionKinds) {
     for (const int64_t tokens :
