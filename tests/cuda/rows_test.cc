@@ -168,7 +168,9 @@ TEST_F(CudaAddNormTest, ALargeMeanDoesNotCancel) {
     std::vector<float> y;
     Run(x, branch, &y);
     const Errors errors = CompareWith(ReferenceAddNorm(x, {}, {}, weight_, bias_, 1e-5).y, y);
-    EXPECT_LE(errors.relative, 2e-4);  // the mean of numbers of 1000 is known to 6e-5
+    // The mean of numbers of 1000 is known to some 6e-5, and then times a weight; a variance as the
+    // difference of two squares would be off by 0.1.
+    EXPECT_LE(errors.relative, 1e-3);
   }
 }
 
