@@ -119,12 +119,30 @@ __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int key = lane % kKeyLanes * kVector;
   float score[kVector] = {};
-#pragma unroll(kAdditive ? 2 : 8)
-  for (int c = lane / kKeyLanes; c < score_width; c += kVector) {
-    float keys[kVector];
-    LoadVector(k + c * static_cast<int>(kKeyBlock) + key, keys);
+  const auto add = [&](int c, const float(&keys)[kVector]) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) score[i] += ScoreTerm<kAdditive>(q[c], keys[i], weight, c);
+  };
+  // Behind the last key lies the token's own, which the block of other value columns may be
+  // writing.
+  constexpr bool kMayBeShared = kGroups > 1;
+  if (!kMayBeShared || seen >= static_cast<int>(kKeyBlock)) {
+#pragma unroll(kAdditive ? 2 : 8)
+    for (int c = lane / kKeyLanes; c < score_width; c += kVector) {
+      float keys[kVector];
+      LoadVector(k + c * static_cast<int>(kKeyBlock) + key, keys);
+      add(c, keys);
+    }
+  } else {
+#pragma unroll 1
+    for (int c = lane / kKeyLanes; c < score_width; c += kVector) {
+      float keys[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        keys[i] = key + i < seen ? k[c * static_cast<int>(kKeyBlock) + key + i] : 0.0F;
+      }
+      add(c, keys);
+    }
   }
   float top = sums.max;
 #pragma unroll
