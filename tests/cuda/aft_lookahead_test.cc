@@ -45,7 +45,7 @@ void ExpectSameResults(TestRandom& random, const Layer& layer, int64_t ahead, in
   std::vector<float> texts[kSequences];
   std::vector<float> y[kSequences];
   std::vector<Ages> ages(kSequences, Ages(ahead, mixed ? &random : nullptr));
-  for (std::vector<float>& text : texts) text = runner.Tokens(random, keys, tokens);
+  for (std::vector<float>& text : texts) text = runner.Input(random, keys, tokens);
   for (int64_t step = 0; step < tokens + 4; ++step) {
     std::vector<Row> rows;
     std::vector<int> sequences;
@@ -133,7 +133,7 @@ TEST(AftLookaheadTest, NeighboursChangeNoBit) {
     const Layer layer{.hid = 100, .window = 20, .spread = spread};
     Runner together(random, layer, 4, {}, 8);
     std::vector<float> texts[4];
-    for (std::vector<float>& text : texts) text = together.Tokens(random, "n1", 40);
+    for (std::vector<float>& text : texts) text = together.Input(random, "n1", 40);
     // Slots 0 and 1 in one batch with each other, 2 and 3 alone with the same tokens and ages.
     Ages ages[] = {{8, nullptr}, {8, &random}};
     for (int64_t t = 0; t < 40; ++t) {
@@ -157,7 +157,7 @@ TEST(AftLookaheadTest, AStepWithoutLeavesTheSumsAlone) {
   TestRandom random;
   const Layer layer{.hid = 36, .window = 16};
   Runner runner(random, layer, 1, {}, 8);
-  const std::vector<float> text = runner.Tokens(random, "n1", 20);
+  const std::vector<float> text = runner.Input(random, "n1", 20);
   const std::vector<float> untouched = runner.Sums(0);
   for (int64_t t = 0; t < 10; ++t) runner.Step({{0, t, RowOf(text, 108, t), -1}});
   EXPECT_TRUE(SameBits(runner.Sums(0), untouched));

@@ -27,8 +27,8 @@ void ExpectDecodes(TestRandom& random, const Layer& layer, const std::string& ke
   Runner runner(random, layer, 3, storage);
   const int64_t width = 3 * layer.hid;
   const std::vector<float> padding = std::vector<float>(static_cast<size_t>(width), kNan);
-  const std::vector<float> texts[] = {runner.Tokens(random, keys, tokens),
-                                      runner.Tokens(random, keys, tokens)};
+  const std::vector<float> texts[] = {runner.Input(random, keys, tokens),
+                                      runner.Input(random, keys, tokens)};
   const int32_t slots[] = {2, 0};
   std::vector<float> y[2];
   for (int64_t step = 0; step < tokens + delay; ++step) {
@@ -155,16 +155,16 @@ TEST(AftStepTest, NeighboursChangeNoBit) {
     Runner runner(random, layer, kSlots);
     for (int32_t slot = 0; slot < kSlots; ++slot) {
       const int64_t length = slot * 9 % 40;
-      const std::vector<float> text = runner.Tokens(random, "n1", length);
+      const std::vector<float> text = runner.Input(random, "n1", length);
       for (int64_t t = 0; t < length; ++t) runner.Step({{slot, t, RowOf(text, 3 * layer.hid, t)}});
     }
-    const std::vector<float> before = runner.States();
+    const std::vector<float> before = runner.states();
     std::vector<Row> rows;
     for (const int32_t slot : {5, 0, 3, 6, 1, 2, 4}) {
-      rows.push_back({slot, slot * 9 % 40, runner.Tokens(random, "n1", 1)});
+      rows.push_back({slot, slot * 9 % 40, runner.Input(random, "n1", 1)});
     }
     const std::vector<float> together = runner.Step(rows);
-    const std::vector<float> after = runner.States();
+    const std::vector<float> after = runner.states();
     std::vector<float> alone;
     runner.SetStates(before);
     for (size_t r = rows.size(); r-- > 0;) {
@@ -172,7 +172,7 @@ TEST(AftStepTest, NeighboursChangeNoBit) {
       alone.insert(alone.begin(), y.begin(), y.end());
     }
     EXPECT_TRUE(SameBits(together, alone));
-    EXPECT_TRUE(SameBits(after, runner.States()));
+    EXPECT_TRUE(SameBits(after, runner.states()));
   }
 }
 
@@ -183,8 +183,8 @@ TEST(AftStepTest, NothingOfASlotsLastOwnerRemains) {
         Layer{.hid = 33, .window = 1}, Layer{.hid = 36, .window = 5, .ring = AftRing::kBf16}}) {
     SCOPED_TRACE(layer.Name());
     Runner runner(random, layer, 2);
-    const std::vector<float> first = runner.Tokens(random, "const+1e4", 30);
-    const std::vector<float> second = runner.Tokens(random, "n1", 12);
+    const std::vector<float> first = runner.Input(random, "const+1e4", 30);
+    const std::vector<float> second = runner.Input(random, "n1", 12);
     for (int64_t t = 0; t < 30; ++t) runner.Step({{1, t, RowOf(first, 3 * layer.hid, t)}});
     for (int64_t t = 0; t < 12; ++t) {
       const std::vector<float> token = RowOf(second, 3 * layer.hid, t);
@@ -204,7 +204,7 @@ TEST(AftStepTest, NanAndInfinityStayInTheirChannel) {
         const Layer layer{.hid = 36, .window = window};
         SCOPED_TRACE(layer.Name());
         Runner runner(random, layer, 4);  // slots 2 and 3: without it
-        const std::vector<float> text = runner.Tokens(random, "n1", 60);
+        const std::vector<float> text = runner.Input(random, "n1", 60);
         for (int64_t t = 0; t < 60; ++t) {
           const std::vector<float> token = RowOf(text, 3 * layer.hid, t);
           const std::vector<float> good = runner.Step({{2, t, token}, {3, t, token}});
@@ -225,7 +225,7 @@ TEST(AftStepTest, ClosedAndOpenGates) {
   TestRandom random;
   const Layer layer{.hid = 36, .window = 7};
   Runner runner(random, layer, 1);
-  std::vector<float> text = runner.Tokens(random, "n1", 20);
+  std::vector<float> text = runner.Input(random, "n1", 20);
   for (int64_t t = 0; t < 20; ++t) {
     for (int64_t c = 0; c < layer.hid; ++c) {
       text[static_cast<size_t>(t * 3 * layer.hid + c)] = c % 2 == 0 ? 1e4F : -1e4F;

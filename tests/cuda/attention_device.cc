@@ -1,9 +1,6 @@
 #include "tests/cuda/attention_device.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 
 #include "base/check.h"
 #include "gtest/gtest.h"
@@ -14,40 +11,6 @@ namespace {
 
 using kernels::cuda::Number;
 
-uint16_t ToBf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  if (std::isnan(x)) return 0x7FFF;
-  return static_cast<uint16_t>((bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U);
-}
-float FromBf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16U); }
-
-// A matrix's numbers, as raw bytes.
-std::vector<unsigned char> Encoded(const std::vector<float>& values, Number type) {
-  std::vector<unsigned char> bytes(values.size() * static_cast<size_t>(NumberBytes(type)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type == Number::kFp32) {
-      std::memcpy(bytes.data() + 4 * i, &values[i], 4);
-    } else {
-      const uint16_t x = type == Number::kBf16
-                             ? ToBf16(values[i])
-                             : std::bit_cast<uint16_t>(static_cast<_Float16>(values[i]));
-      std::memcpy(bytes.data() + 2 * i, &x, 2);
-    }
-  }
-  return bytes;
-}
-
-float Decoded(const unsigned char* bytes, Number type) {
-  float y = 0;
-  uint16_t x = 0;
-  if (type == Number::kFp32) {
-    std::memcpy(&y, bytes, 4);
-    return y;
-  }
-  std::memcpy(&x, bytes, 2);
-  return type == Number::kBf16 ? FromBf16(x) : static_cast<float>(std::bit_cast<_Float16>(x));
-}
-
 void ExpectOk(int error) {
   EXPECT_EQ(error, 0) << cudaGetErrorString(static_cast<cudaError_t>(error));
 }
@@ -57,21 +20,13 @@ int64_t OutStride(int64_t hid) { return hid % 8 == 0 ? hid + 8 : hid + 3; }
 
 }  // namespace
 
-std::vector<float> Rounded(std::vector<float> values, Number type) {
-  const std::vector<unsigned char> bytes = Encoded(values, type);
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = Decoded(bytes.data() + i * static_cast<size_t>(NumberBytes(type)), type);
-  }
-  return values;
-}
-
 // The device's copy of a batch, and its y.
 struct DeviceAttention::Batch {
   Batch(const DeviceAttention& device, const std::vector<std::vector<float>>& parts)
       : width(device.layer_.packed_width()),
         hid(device.layer_.params.hid()),
         offsets(Offsets(parts, width)),
-        packed(Encoded(Joined(parts), device.in_)),
+        packed(EncodeNumbers(Joined(parts), device.in_)),
         offset(offsets),
         y(static_cast<size_t>(tokens() * OutStride(hid) * NumberBytes(device.out_))) {
     for (size_t i = 1; i < offsets.size(); ++i) {
@@ -165,19 +120,18 @@ kernels::AttentionParams DeviceAttention::DeviceParams() const {
 
 std::vector<std::vector<float>> DeviceAttention::Outputs(const Batch& batch) const {
   const std::vector<unsigned char> bytes = batch.y.Get();
-  const auto number = static_cast<size_t>(NumberBytes(out_));
+  const int64_t number = NumberBytes(out_);
   const int64_t stride = OutStride(batch.hid);
   std::vector<std::vector<float>> outputs;
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
     outputs.emplace_back();
     for (int64_t t = batch.offsets[i]; t < batch.offsets[i + 1]; ++t) {
-      const unsigned char* row = bytes.data() + static_cast<size_t>(t * stride) * number;
-      for (int64_t c = 0; c < batch.hid; ++c) {
-        outputs.back().push_back(Decoded(row + static_cast<size_t>(c) * number, out_));
-      }
-      const bool untouched = std::all_of(row + static_cast<size_t>(batch.hid) * number,
-                                         row + static_cast<size_t>(stride) * number,
-                                         [](unsigned char byte) { return byte == 0xFF; });
+      const auto row = bytes.begin() + t * stride * number;
+      const auto end = row + batch.hid * number;
+      const std::vector<float> values = DecodeNumbers({row, end}, out_);
+      outputs.back().insert(outputs.back().end(), values.begin(), values.end());
+      const bool untouched =
+          std::all_of(end, row + stride * number, [](unsigned char byte) { return byte == 0xFF; });
       EXPECT_TRUE(untouched) << "written beyond a row of y";
     }
   }

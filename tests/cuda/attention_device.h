@@ -6,12 +6,10 @@
 
 #include "model/kernels/cuda/attention.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/device_matrix.h"
 #include "tests/property/attention_harness.h"
 
 namespace aft {
-
-// The values as a device stores them in this type.
-std::vector<float> Rounded(std::vector<float> values, kernels::cuda::Number type);
 
 // The attention kernels of model/kernels/cuda over a pool of slots whose memory starts as NaN, so
 // that any read of what was never written shows. Rows of y are longer than hid; what lies between

@@ -1,9 +1,7 @@
 #include "tests/cuda/conv_harness.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -12,14 +10,13 @@
 #include "gtest/gtest.h"
 #include "model/kernels/aft.h"
 #include "model/kernels/conv.h"
+#include "tests/cuda/device_matrix.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft::conv_test {
 namespace {
 
-using kernels::cuda::In;
 using kernels::cuda::Number;
-using kernels::cuda::Out;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr Number kF32 = Number::kFp32;
@@ -28,77 +25,7 @@ constexpr Number kF16 = Number::kFp16;
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
-uint16_t ToBf16(float x) {
-  if (std::isnan(x)) return 0x7FFF;
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U);
-}
-float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16U); }
-
-float FromFp16(uint16_t bits) {
-  const int exponent = bits >> 10U & 0x1F;
-  const float mantissa = static_cast<float>(bits & 0x3FFU);
-  const float size = exponent == 0    ? std::ldexp(mantissa, -24)
-                     : exponent == 31 ? kNan
-                                      : std::ldexp(mantissa + 1024, exponent - 25);
-  return (bits & 0x8000U) != 0 ? -size : size;
-}
-
-// A matrix on the device, [rows, width] at `stride`, full of NaN at first.
-class Matrix {
- public:
-  Matrix(Number type, int64_t rows, int64_t width, bool padded)
-      : type_(type),
-        rows_(rows),
-        width_(width),
-        stride_(padded ? (width + 7) / 8 * 8 : width),
-        bytes_(Size(rows * stride_ * kernels::cuda::NumberBytes(type))) {}
-
-  void Set(const std::vector<float>& values) {
-    std::vector<uint8_t> bytes(bytes_.size(), 0xFF);
-    for (int64_t i = 0; i < rows_ * width_; ++i) {
-      const int64_t at = i / width_ * stride_ + i % width_;
-      if (type_ == kF32) {
-        std::memcpy(&bytes[Size(4 * at)], &values[Size(i)], 4);
-      } else {
-        const uint16_t bits = ToBf16(values[Size(i)]);
-        std::memcpy(&bytes[Size(2 * at)], &bits, 2);
-      }
-    }
-    bytes_.Set(bytes);
-  }
-  // Also expects the gaps between rows to be as they were.
-  std::vector<float> Get() const {
-    const std::vector<uint8_t> bytes = bytes_.Get();
-    std::vector<float> values;
-    for (int64_t at = 0; at < rows_ * stride_; ++at) {
-      float value = 0;
-      uint16_t bits = 0;
-      if (type_ == kF32) {
-        std::memcpy(&value, &bytes[Size(4 * at)], 4);
-      } else {
-        std::memcpy(&bits, &bytes[Size(2 * at)], 2);
-        value = type_ == kB16 ? FromBf16(bits) : FromFp16(bits);
-      }
-      if (at % stride_ < width_) {
-        values.push_back(value);
-      } else {
-        EXPECT_TRUE(std::isnan(value)) << "a gap was written";
-      }
-    }
-    return values;
-  }
-
-  In in() const { return {bytes_.get(), type_, stride_}; }
-  Out out() const { return {bytes_.get(), type_, stride_}; }
-
- private:
-  Number type_;
-  int64_t rows_;
-  int64_t width_;
-  int64_t stride_;
-  DeviceArray<uint8_t> bytes_;
-};
+int64_t Stride(int64_t width, bool padded) { return padded ? (width + 7) / 8 * 8 : width; }
 
 std::vector<int64_t> Offsets(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> offsets = {0};
@@ -173,17 +100,19 @@ std::vector<float> Input(TestRandom& random, const Layer& layer, const std::stri
     std::copy_n(qkv.begin() + (3 * t + 1) * heads, heads,
                 packed.begin() + t * layer.width() + layer.hid);
   }
-  for (float& x : packed) x = type == kF32 ? x : FromBf16(ToBf16(x));
-  return packed;
+  return Rounded(packed, type);
 }
 
 std::vector<double> Reference(const Layer& layer, const std::vector<float>& packed,
                               const std::vector<float>& mask, int64_t grid_width) {
-  std::vector<double> rounded(packed.begin(), packed.end());
-  for (size_t i = 0; i < rounded.size() && layer.config.ring == RingType::kBf16; ++i) {
-    if (i % Size(layer.width()) >= Size(layer.hid)) rounded[i] = FromBf16(ToBf16(packed[i]));
+  std::vector<double> stored(packed.begin(), packed.end());
+  if (layer.config.ring == RingType::kBf16) {
+    const std::vector<float> rounded = Rounded(packed, kB16);
+    for (size_t i = 0; i < stored.size(); ++i) {
+      if (i % Size(layer.width()) >= Size(layer.hid)) stored[i] = double{rounded[i]};
+    }
   }
-  return ReferenceMixer(layer.config, layer.hid, rounded, {{"conv.w", layer.w}},
+  return ReferenceMixer(layer.config, layer.hid, stored, {{"conv.w", layer.w}},
                         {mask.begin(), mask.end()}, grid_width);
 }
 
@@ -203,10 +132,6 @@ void ExpectClose(const std::vector<float>& y, const std::vector<double>& referen
 std::vector<float> Rows(const std::vector<float>& matrix, int64_t width, int64_t begin,
                         int64_t end) {
   return {matrix.begin() + begin * width, matrix.begin() + end * width};
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 Runner::Runner(const Layer& layer, int64_t slots, Storage storage)
@@ -240,9 +165,10 @@ std::vector<std::vector<float>> Runner::Run(const std::vector<Chunk>& chunks, bo
   const DeviceArray<int32_t> slot(slots);
   const DeviceArray<int64_t> position(positions);
   const DeviceArray<int64_t> offset(offsets);
-  Matrix in(storage_.in, offsets.back(), layer_.width(), storage_.padded);
-  in.Set(packed);
-  const Matrix out(storage_.out, offsets.back(), layer_.hid, storage_.padded);
+  const DeviceMatrix in(packed, layer_.width(), storage_.in,
+                        Stride(layer_.width(), storage_.padded));
+  const DeviceMatrix out(offsets.back(), layer_.hid, storage_.out,
+                         Stride(layer_.hid, storage_.padded));
   if (step) {
     kernels::cuda::StepRows batch;
     batch.rows = rows;
@@ -330,9 +256,8 @@ std::vector<float> Encode(const Layer& layer, const std::vector<float>& packed,
   const DeviceArray<int64_t> offset(offsets);
   const std::unique_ptr<DeviceArray<float>> device_mask =
       mask.empty() ? nullptr : std::make_unique<DeviceArray<float>>(mask);
-  Matrix in(storage.in, offsets.back(), layer.width(), storage.padded);
-  in.Set(packed);
-  const Matrix out(storage.out, offsets.back(), layer.hid, storage.padded);
+  const DeviceMatrix in(packed, layer.width(), storage.in, Stride(layer.width(), storage.padded));
+  const DeviceMatrix out(offsets.back(), layer.hid, storage.out, Stride(layer.hid, storage.padded));
   kernels::cuda::Texts texts;
   texts.sequences = static_cast<int64_t>(lengths.size());
   texts.offset = offset.get();

@@ -9,6 +9,7 @@
 #include "model/network/config.h"
 #include "tests/cuda/device_array.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/same_bits.h"
 
 namespace aft::conv_test {
 
@@ -58,7 +59,6 @@ void ExpectClose(const std::vector<float>& y, const std::vector<double>& referen
 // Rows [begin, end) of a matrix.
 std::vector<float> Rows(const std::vector<float>& matrix, int64_t width, int64_t begin,
                         int64_t end);
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
 
 struct Chunk {
   int32_t slot = 0;

@@ -45,6 +45,11 @@ inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes,
   return values;
 }
 
+// As they come back from storage.
+inline std::vector<float> Rounded(const std::vector<float>& values, kernels::cuda::Number type) {
+  return DecodeNumbers(EncodeNumbers(values, type), type);
+}
+
 // A matrix on the device. There is nothing behind the last number of the last row; what is between
 // the rows of a wider stride is NaN, and Get checks that nobody has written there.
 class DeviceMatrix {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -134,10 +133,6 @@ std::vector<float> AftRunner::RunCut(const std::vector<float>& qkv,
 std::vector<float> Tokens(const std::vector<float>& matrix, int64_t width, int64_t begin,
                           int64_t end) {
   return {matrix.begin() + begin * width, matrix.begin() + end * width};
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 std::vector<int64_t> InstructionSets() { return hwy::SupportedAndGeneratedTargets(); }

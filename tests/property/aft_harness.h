@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "model/kernels/aft.h"
+#include "tests/support/same_bits.h"
 
 namespace aft {
 
@@ -59,9 +60,6 @@ class AftRunner {
 // [begin, end) of the tokens of a [T, width] matrix.
 std::vector<float> Tokens(const std::vector<float>& matrix, int64_t width, int64_t begin,
                           int64_t end);
-
-// Equal as bits: also NaN equals NaN.
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
 
 // Instruction sets that this binary holds and this CPU runs, as Highway's bits.
 std::vector<int64_t> InstructionSets();
