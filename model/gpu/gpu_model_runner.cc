@@ -32,21 +32,6 @@ std::string Mebibytes(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-SlotSampling ForDevice(const SamplingParams& params) {
-  SlotSampling sampling;
-  sampling.temperature = params.temperature;
-  sampling.top_p = params.top_p;
-  sampling.min_p = params.min_p;
-  sampling.repetition_penalty = params.repetition_penalty;
-  sampling.presence_penalty = params.presence_penalty;
-  sampling.frequency_penalty = params.frequency_penalty;
-  sampling.top_k = params.top_k;
-  sampling.top_logprobs = DeviceTopLogprobs(params);
-  sampling.seed = params.seed;
-  sampling.sequence = params.sequence;
-  return sampling;
-}
-
 absl::Status StepFailed(const absl::Status& status) {
   return absl::InternalError(absl::StrCat("step on the GPU: ", status.message()));
 }
@@ -301,7 +286,9 @@ absl::Status GpuModelRunner::SendNews(int32_t slot) {
   if (news == News::kNone) return absl::OkStatus();
   // Nobody else reads or writes this place: steps that name a slot are collected before it changes.
   SlotSampling* const from = static_cast<SlotSampling*>(host_params_.data_ptr()) + slot;
-  *from = ForDevice(sequences_.sequence(slot).params);
+  const SamplingParams& params = sequences_.sequence(slot).params;
+  *from = kernels::cuda::ForDevice(params);
+  from->top_logprobs = DeviceTopLogprobs(params);
   AFT_RETURN_IF_ERROR(queue_->Copy(static_cast<SlotSampling*>(params_.data_ptr()) + slot, from,
                                    sizeof(SlotSampling)));
   if (news == News::kParamsAndNoCounts) {

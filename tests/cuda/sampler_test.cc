@@ -45,21 +45,6 @@ struct Sequence {
   }
 };
 
-cuda::SlotSampling ForDevice(const SamplingParams& params) {
-  cuda::SlotSampling sampling;
-  sampling.temperature = params.temperature;
-  sampling.top_p = params.top_p;
-  sampling.min_p = params.min_p;
-  sampling.repetition_penalty = params.repetition_penalty;
-  sampling.presence_penalty = params.presence_penalty;
-  sampling.frequency_penalty = params.frequency_penalty;
-  sampling.top_k = params.top_k;
-  sampling.top_logprobs = params.top_logprobs;
-  sampling.seed = params.seed;
-  sampling.sequence = params.sequence;
-  return sampling;
-}
-
 // What the device has after a batch.
 struct Result {
   std::vector<SampledToken> tokens;             // of the sequences
@@ -89,7 +74,7 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
   for (size_t i = 0; i < count; ++i) {
     const Sequence& sequence = sequences[i];
     const auto slot = static_cast<size_t>(slot_of[i]);
-    params[slot] = ForDevice(sequence.params);
+    params[slot] = cuda::ForDevice(sequence.params);
     std::copy(sequence.counts.begin(), sequence.counts.end(),
               counts.begin() + static_cast<int64_t>(slot * vocab));
     const size_t row = 2 * i + static_cast<size_t>(random.Below(2));

@@ -13,6 +13,7 @@
 #include "tests/gpu_model/lazy_queue.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
+#include "tests/property/runner_calls.h"
 
 namespace aft {
 
@@ -21,7 +22,7 @@ namespace aft {
 std::unique_ptr<GpuQueue> MakeRunnerQueue(std::shared_ptr<LazyQueue::Control> control);
 
 // A random model of which tests make runners, on the CPU and on the CPU that plays the GPU.
-class RunnerPairFixture : public testing::Test {
+class RunnerPairFixture : public RunnerCalls {
  protected:
   static constexpr int32_t kSlots = 5;
   static constexpr int64_t kStepTokens = 24;
@@ -68,21 +69,6 @@ class RunnerPairFixture : public testing::Test {
     return text;
   }
 
-  static SamplingParams Greedy() {
-    SamplingParams params;
-    params.temperature = 0;
-    params.top_logprobs = 3;
-    return params;
-  }
-
-  static SamplingParams Warm(uint64_t seed) {
-    SamplingParams params;
-    params.temperature = 1.5F;
-    params.seed = seed;
-    params.top_logprobs = 2;
-    return params;
-  }
-
   // Any of what a request may ask for.
   SamplingParams AnyParams() {
     if (random_.Below(3) == 0) return Greedy();
@@ -96,15 +82,6 @@ class RunnerPairFixture : public testing::Test {
     if (random_.Below(2) == 0) params.presence_penalty = 0.4F;
     if (random_.Below(2) == 0) params.frequency_penalty = 0.3F;
     return params;
-  }
-
-  static StepOutput Step(ModelRunner& runner, const StepInput& input) {
-    const absl::StatusOr<ModelRunner::Ticket> ticket = runner.Submit(input);
-    EXPECT_TRUE(ticket.ok()) << ticket.status();
-    if (!ticket.ok()) return {};
-    absl::StatusOr<StepOutput> output = runner.Collect(*ticket);
-    EXPECT_TRUE(output.ok()) << output.status();
-    return output.ok() ? *std::move(output) : StepOutput();
   }
 
   // Sampled tokens: the prompt in one step, then `count` - 1 single tokens, alone in their steps.
@@ -127,18 +104,6 @@ class RunnerPairFixture : public testing::Test {
       sampled.push_back(std::move(output.sampled[0]));
     }
     return sampled;
-  }
-
-  static bool Same(const SampledToken& a, const SampledToken& b) {
-    const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
-      return x.id == y.id && x.logprob == y.logprob;
-    };
-    return a.id == b.id && a.logprob == b.logprob &&
-           std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(), same);
-  }
-  static bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
   }
 
   // The same numbers but for rounding, which may also change the order of what nearly ties.

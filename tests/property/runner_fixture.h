@@ -14,12 +14,13 @@
 #include "model/runtime/load.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
+#include "tests/property/runner_calls.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
 
 // A random checkpoint on disk, loaded as the server loads it.
-class RunnerFixture : public testing::Test {
+class RunnerFixture : public RunnerCalls {
  protected:
   RunnerFixture() {
     options_.checkpoint_dir = folder_.path();
@@ -53,30 +54,6 @@ class RunnerFixture : public testing::Test {
     std::vector<TokenId> prompt(static_cast<size_t>(length));
     for (TokenId& token : prompt) token = static_cast<TokenId>(random_.Below(config_.vocab_size));
     return prompt;
-  }
-
-  static SamplingParams Greedy() {
-    SamplingParams params;
-    params.temperature = 0;
-    params.top_logprobs = 3;
-    return params;
-  }
-
-  static SamplingParams Warm(uint64_t seed) {
-    SamplingParams params;
-    params.temperature = 1.5F;
-    params.seed = seed;
-    params.top_logprobs = 2;
-    return params;
-  }
-
-  static StepOutput Step(ModelRunner& runner, const StepInput& input) {
-    const absl::StatusOr<ModelRunner::Ticket> ticket = runner.Submit(input);
-    EXPECT_TRUE(ticket.ok()) << ticket.status();
-    if (!ticket.ok()) return {};
-    absl::StatusOr<StepOutput> output = runner.Collect(*ticket);
-    EXPECT_TRUE(output.ok()) << output.status();
-    return output.ok() ? *std::move(output) : StepOutput();
   }
 
   // The prompt in chunks of `chunk` tokens, then single tokens: `count` of them, alone in the
@@ -143,19 +120,6 @@ class RunnerFixture : public testing::Test {
   static std::vector<TokenId> Slice(const std::vector<TokenId>& tokens, size_t begin, size_t end) {
     return {tokens.begin() + static_cast<int64_t>(begin),
             tokens.begin() + static_cast<int64_t>(end)};
-  }
-
-  static bool Same(const SampledToken& a, const SampledToken& b) {
-    return a.id == b.id && a.logprob == b.logprob &&
-           std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(),
-                      [](const TokenLogprob& x, const TokenLogprob& y) {
-                        return x.id == y.id && x.logprob == y.logprob;
-                      });
-  }
-
-  static bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
   }
 
   TestRandom random_;

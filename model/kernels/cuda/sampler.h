@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "model/kernels/cuda/types.h"
-#include "model/sampling/params.h"     // kMaxTopLogprobs
+#include "model/sampling/params.h"
 #include "model/sampling/penalties.h"  // TokenCount
 
 // Sampling and scoring on the GPU: the same order of operations, random numbers and ties as
@@ -29,6 +29,21 @@ struct SlotSampling {
   uint32_t sequence = 0;
   uint32_t unused = 0;
 };
+
+inline SlotSampling ForDevice(const SamplingParams& params) {
+  SlotSampling sampling;
+  sampling.temperature = params.temperature;
+  sampling.top_p = params.top_p;
+  sampling.min_p = params.min_p;
+  sampling.repetition_penalty = params.repetition_penalty;
+  sampling.presence_penalty = params.presence_penalty;
+  sampling.frequency_penalty = params.frequency_penalty;
+  sampling.top_k = params.top_k;
+  sampling.top_logprobs = params.top_logprobs;
+  sampling.seed = params.seed;
+  sampling.sequence = params.sequence;
+  return sampling;
+}
 
 using aft::kMaxTopLogprobs;
 
