@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
 #include "model/convert/source.h"
-#include "model/network/config.h"
 
 namespace aft {
 

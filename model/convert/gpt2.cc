@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/config/json_fields.h"
 #include "model/convert/source.h"
 #include "model/convert/tokenizer_files.h"
-#include "model/network/json_fields.h"
 #include "model/tokenizer/vocabulary_file.h"
 #include "nlohmann/json.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
 
 namespace aft {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
 
 namespace aft {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "model/gpu/gpu_mixer.h"
-#include "model/kernels/cuda/aft.h"
+#include "model/kernels/cuda/aft/aft.h"
 
 namespace aft {
 

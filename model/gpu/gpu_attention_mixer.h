@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "model/gpu/gpu_mixer.h"
-#include "model/kernels/cuda/attention.h"
+#include "model/kernels/cuda/attention/attention.h"
 
 namespace aft {
 

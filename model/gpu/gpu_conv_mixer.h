@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "model/gpu/gpu_mixer.h"
-#include "model/kernels/cuda/conv.h"
+#include "model/kernels/cuda/conv/conv.h"
 
 namespace aft {
 

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/gpu/gpu_mixer.h"
 #include "model/gpu/gpu_queue.h"
 #include "model/network/check_tensors.h"  // TensorMap
-#include "model/network/config.h"
 
 namespace aft {
 

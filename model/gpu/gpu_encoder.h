@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/gpu/gpu_decoder.h"  // WeightFormat
 #include "model/gpu/gpu_mixer.h"
 #include "model/gpu/gpu_queue.h"
 #include "model/network/check_tensors.h"  // TensorMap
-#include "model/network/config.h"
 
 namespace aft {
 

@@ -9,9 +9,9 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/api/encoder_runner.h"
 #include "model/gpu/gpu_encoder.h"
 #include "model/gpu/gpu_queue.h"
-#include "model/runtime/encoder_runner.h"
 #include "model/runtime/text_rules.h"
 
 namespace aft {

@@ -11,13 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/api/model_runner.h"
 #include "model/gpu/gpu_decoder.h"
 #include "model/gpu/gpu_queue.h"
 #include "model/gpu/gpu_state_pool.h"
 #include "model/gpu/gpu_step.h"
 #include "model/gpu/gpu_step_plan.h"
-#include "model/kernels/cuda/sampler.h"
-#include "model/runtime/model_runner.h"
+#include "model/kernels/cuda/sampler/sampler.h"
 #include "model/runtime/step_rules.h"
 
 namespace aft {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "model/gpu/gpu_decoder.h"
-#include "model/kernels/cuda/sampler.h"
+#include "model/kernels/cuda/sampler/sampler.h"
 
 namespace aft {
 

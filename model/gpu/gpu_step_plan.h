@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/api/model_runner.h"
 #include "model/gpu/gpu_step.h"
-#include "model/runtime/model_runner.h"
 #include "model/runtime/step_rules.h"
 
 namespace aft {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/config/tensors.h"
 #include "model/gpu/kernel_status.h"
-#include "model/network/tensors.h"
 
 namespace aft {
 

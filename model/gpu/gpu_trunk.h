@@ -8,13 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/gpu/device_tensor.h"
 #include "model/gpu/gpu_decoder.h"  // WeightFormat
 #include "model/gpu/gpu_linear.h"
 #include "model/gpu/gpu_mixer.h"
 #include "model/gpu/gpu_queue.h"
-#include "model/kernels/cuda/rows.h"
-#include "model/network/config.h"
+#include "model/kernels/cuda/rows/rows.h"
 
 namespace aft {
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/layers/layer_norm.h"
 #include "model/layers/linear.h"
 #include "model/layers/mixer_layer.h"
-#include "model/network/config.h"
 
 namespace aft {
 

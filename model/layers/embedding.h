@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/config/config.h"
 #include "model/layers/weights.h"
-#include "model/network/config.h"
 
 namespace aft {
 

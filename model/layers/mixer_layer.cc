@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 
 namespace aft {
 

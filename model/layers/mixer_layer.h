@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/layers/linear.h"
 #include "model/mixers/mixer.h"
-#include "model/network/config.h"
 
 namespace aft {
 

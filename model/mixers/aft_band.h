@@ -4,14 +4,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/config/config.h"
 #include "model/kernels/aft.h"
 #include "model/mixers/tables.h"
-#include "model/network/config.h"
 
 namespace aft {
 
 // The biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form in the
-// checkpoint (network/config.h): w.full is cut to the band, w.u and w.v are multiplied out for it,
+// checkpoint (config/config.h): w.full is cut to the band, w.u and w.v are multiplied out for it,
 // and the length policy's row for positions beyond band_rows comes last.
 struct AftBand {
   std::vector<float> w;  // [rows, columns] as kernels::AftBias takes them; empty when window = 0

@@ -9,7 +9,7 @@
 namespace aft {
 
 // AFT-simple, AFT-local and AFT-full (arXiv 2105.14103), gated by a sigmoid, with prefix_block as
-// in network/config.h. AFT-full is AFT-local with a window of band_rows: same kernel, same state
+// in config/config.h. AFT-full is AFT-local with a window of band_rows: same kernel, same state
 // (kernels::AftStateLayout).
 class AftMixer : public Mixer {
  public:

@@ -5,10 +5,10 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/kernels/attention.h"
 #include "model/mixers/mixer.h"  // MixerOptions
 #include "model/mixers/tables.h"
-#include "model/network/config.h"
 
 namespace aft {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/mixers/tables.h"
-#include "model/network/config.h"
 
 namespace aft {
 

@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/kernels/ragged_batch.h"
 #include "model/mixers/tables.h"
 #include "model/mixers/workspace.h"
-#include "model/network/config.h"
 #include "model/state/state_pool.h"
 
 namespace aft {
@@ -25,7 +25,7 @@ struct MixerOut {
 
 // Mixes tokens along time: the core of one layer, between its projections (model/layers owns
 // those). Immutable and thread-safe; calls at the same time need different slots and workspaces.
-// Its differentiable form is TrainForm (model/mixers/train_form.h).
+// Its differentiable form is TrainForm (model/train/forms/train_form.h).
 class Mixer {
  public:
   virtual ~Mixer() = default;
@@ -59,7 +59,7 @@ struct MixerOptions {
 };
 
 // Makes the mixer that `config` names, of width `hid`. `tables` are under their names below
-// "layers.N.mixer."; DATA_LOSS when one that ExpectedMixerTables (network/tensors.h) lists is
+// "layers.N.mixer."; DATA_LOSS when one that ExpectedMixerTables (config/tensors.h) lists is
 // missing or has another shape or type.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int64_t hid,
                                                  const MixerTables& tables,

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 
 namespace aft {
 

@@ -7,11 +7,11 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
 
 namespace aft {
 
-// A mixer's tables by the names that ExpectedMixerTables (network/tensors.h) lists, e.g. "w.band".
+// A mixer's tables by the names that ExpectedMixerTables (config/tensors.h) lists, e.g. "w.band".
 using MixerTables = std::map<std::string, at::Tensor>;
 
 // DATA_LOSS when one that ExpectedMixerTables lists is missing, has another shape, or is not

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 
 namespace aft {
 namespace {

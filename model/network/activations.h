@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/mixers/workspace.h"
-#include "model/network/config.h"
 #include "model/state/aligned_buffer.h"
 
 namespace aft {

@@ -8,7 +8,7 @@
 #include "ATen/ops/isfinite.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 #include "model/state/xxhash64.h"
 
 namespace aft {

@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
 #include "model/layers/mixer_layer.h"
 #include "model/network/activations.h"
-#include "model/network/config.h"
 
 namespace aft {
 

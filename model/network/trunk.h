@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
 #include "model/layers/block.h"
 #include "model/layers/embedding.h"
-#include "model/network/config.h"
 
 namespace aft {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/api/encoder_runner.h"
 #include "model/network/encoder.h"
-#include "model/runtime/encoder_runner.h"
 #include "model/runtime/parallel.h"
 #include "model/runtime/text_rules.h"
 

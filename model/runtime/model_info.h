@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/network/config.h"
-#include "model/runtime/model_runner.h"
+#include "model/api/model_runner.h"
+#include "model/config/config.h"
 #include "model/state/slot_layout.h"
 
 namespace aft {

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/sampling/params.h"
+#include "model/api/sampling_params.h"
 
 namespace aft {
 

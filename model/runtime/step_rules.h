@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/runtime/model_runner.h"
+#include "model/api/model_runner.h"
 #include "model/runtime/snapshot.h"
 
 namespace aft {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/sampling/params.h"
+#include "model/api/sampling_params.h"
 #include "model/sampling/penalties.h"
 #include "model/sampling/ranked_logits.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/tokenizer.h"
 
 namespace aft {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/tokenizer.h"
 
 namespace aft {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/tokenizer.h"
 
 namespace aft {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/tokenizer.h"
 
 namespace aft {
 

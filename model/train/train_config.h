@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
 
 namespace aft {
 

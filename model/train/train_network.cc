@@ -23,7 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 
 namespace aft {
 

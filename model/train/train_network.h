@@ -6,8 +6,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/mixers/train_form.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
+#include "model/train/forms/train_form.h"
 
 namespace aft {
 

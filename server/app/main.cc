@@ -28,7 +28,7 @@
 #include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "model/runtime/load.h"
+#include "model/api/load.h"
 #include "server/app/server.h"
 #include "server/app/signals.h"
 #include "server/app/version.h"

@@ -1,7 +1,7 @@
 #ifndef AFT_SERVER_ENGINE_DEVICE_METRICS_H_
 #define AFT_SERVER_ENGINE_DEVICE_METRICS_H_
 
-#include "model/runtime/model_runner.h"
+#include "model/api/model_runner.h"
 #include "server/observability/metrics.h"
 
 namespace aft::server {

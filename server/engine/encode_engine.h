@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/runtime/encoder_runner.h"
+#include "model/api/encoder_runner.h"
 #include "server/engine/engine.h"
 #include "server/engine/request_loop.h"
 #include "server/observability/metrics.h"

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/runtime/model_runner.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/request.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/utf8.h"
-#include "model/runtime/model_runner.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
 #include "server/engine/stop_matcher.h"
 #include "server/scheduling/request.h"
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "model/sampling/params.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/sampling_params.h"
+#include "model/api/tokenizer.h"
 #include "server/engine/engine.h"
 #include "server/engine/job.h"
 #include "server/engine/output_builder.h"

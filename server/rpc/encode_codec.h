@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
-#include "model/runtime/model_runner.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
 #include "server/config/config.h"
 #include "server/scheduling/request.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/api/tokenizer.h"
 #include "server/config/config.h"
 #include "server/scheduling/request.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/runtime/model_runner.h"
+#include "model/api/model_runner.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
 

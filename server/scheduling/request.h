@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/runtime/model_runner.h"
-#include "model/sampling/params.h"
+#include "model/api/model_runner.h"
+#include "model/api/sampling_params.h"
 
 // What goes into the engine and what comes out, as plain values: no gRPC, no protobuf.
 namespace aft::server {

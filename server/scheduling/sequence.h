@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "model/runtime/model_runner.h"
+#include "model/api/model_runner.h"
 
 namespace aft::server {
 

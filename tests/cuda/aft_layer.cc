@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
 #include "tests/cuda/compare.h"
 #include "tests/support/mixer_reference.h"
 

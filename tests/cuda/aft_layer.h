@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/kernels/aft.h"
-#include "model/kernels/cuda/aft.h"
+#include "model/kernels/cuda/aft/aft.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/device_matrix.h"
 #include "tests/property/random_inputs.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/kernels/cuda/aft.h"
+#include "model/kernels/cuda/aft/aft.h"
 #include "tests/cuda/aft_layer.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/device_array.h"

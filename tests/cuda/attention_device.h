@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/kernels/cuda/attention.h"
+#include "model/kernels/cuda/attention/attention.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/device_matrix.h"
 #include "tests/property/attention_harness.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "model/kernels/cuda/conv.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
+#include "model/kernels/cuda/conv/conv.h"
 #include "tests/cuda/device_array.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/same_bits.h"

@@ -9,9 +9,9 @@
 #include <functional>
 #include <vector>
 
-#include "model/kernels/cuda/aft.h"
-#include "model/kernels/cuda/attention.h"
-#include "model/kernels/cuda/conv.h"
+#include "model/kernels/cuda/aft/aft.h"
+#include "model/kernels/cuda/attention/attention.h"
+#include "model/kernels/cuda/conv/conv.h"
 #include "tests/cuda/device_array.h"
 #include "tests/property/random_inputs.h"
 

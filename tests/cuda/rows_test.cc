@@ -1,5 +1,5 @@
 // The operators between the matrix products against float64, for all numbers and odd widths.
-#include "model/kernels/cuda/rows.h"
+#include "model/kernels/cuda/rows/rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The device's sampler against the CPU's: equal logits give equal tokens.
 
-#include "model/kernels/cuda/sampler.h"
+#include "model/kernels/cuda/sampler/sampler.h"
 
 #include <algorithm>
 #include <bit>

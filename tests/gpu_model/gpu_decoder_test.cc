@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "model/kernels/cuda/rows.h"  // kLastSampledToken
+#include "model/kernels/cuda/rows/rows.h"  // kLastSampledToken
 #include "tests/gpu_model/decoder_harness.h"
 #include "tests/support/cuda_on_cpu/host_queue.h"
 

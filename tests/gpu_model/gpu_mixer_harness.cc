@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "gtest/gtest.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 #include "tests/gpu_model/test_queue.h"
 
 namespace aft {

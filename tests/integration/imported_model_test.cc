@@ -8,9 +8,9 @@
 
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
+#include "model/api/load.h"
 #include "model/convert/gpt2.h"
 #include "model/convert/labml.h"
-#include "model/runtime/load.h"
 #include "model/tokenizer/utf8_character.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/server_fixture.h"

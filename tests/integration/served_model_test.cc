@@ -12,9 +12,9 @@
 #include "ATen/ops/randn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/network/tensors.h"
-#include "model/runtime/load.h"
+#include "model/config/tensors.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
 

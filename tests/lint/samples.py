@@ -11,13 +11,13 @@ BAD = [
     ("includes", "client/aftctl/main.cc", "#include <cuda_runtime.h>\n"),
     ("includes", "server/engine/loop.cc", "#  include <cuda_fp16.h>\n"),
     ("includes", "model/mixers/aft_local.cc", '#include "grpcpp/grpcpp.h"\n'),
-    ("includes", "model/network/config.cc", '#include "google/protobuf/message.h"\n'),
-    ("includes", "model/runtime/load.cc", '#include "server/engine/engine.h"\n'),
+    ("includes", "model/config/config.cc", '#include "google/protobuf/message.h"\n'),
+    ("includes", "model/load/load.cc", '#include "server/engine/engine.h"\n'),
     ("includes", "model/kernels/aft_local_cpu.cc", '#include "ATen/core/Tensor.h"\n'),
     ("includes", "model/kernels/aft_local.cu", '#include "model/mixers/mixer.h"\n'),
     ("includes", "model/mixers/aft_local.cc", '#include "model/network/network.h"\n'),
     ("includes", "model/mixers/aft_local.cc", '#include "hwy/highway.h"\n'),
-    ("includes", "model/runtime/model_runner.h",
+    ("includes", "model/api/model_runner.h",
      "#ifndef AFT_MODEL_RUNTIME_MODEL_RUNNER_H_\n#define AFT_MODEL_RUNTIME_MODEL_RUNNER_H_\n"
      '#include "ATen/core/Tensor.h"\n'),
     ("includes", "model/train/trainer.cc", "#include <torch/torch.h>\n"),
@@ -48,7 +48,7 @@ GOOD = [  # (path, text)
     ("server/rpc/service.cc", '#include "grpcpp/grpcpp.h"\n#include "aft/v1/inference.grpc.pb.h"\n'
                               '#include "server/engine/engine.h"\n'),
     ("server/config/loader.cc", '#include "aft/config/v1/server_config.pb.h"\n'),
-    ("server/engine/loop.cc", '#include "model/runtime/model_runner.h"\n'
+    ("server/engine/loop.cc", '#include "model/api/model_runner.h"\n'
                               "void F() { AFT_CHECK(true); }  // Not a CHECK(x) of others\n"
                               'const char* text = "LOG(INFO) absl::Mutex";\n'),
     ("server/observability/log.cc", '#include "spdlog/logger.h"\n'),

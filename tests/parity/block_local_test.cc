@@ -8,7 +8,7 @@
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
-#include "model/mixers/train_form.h"
+#include "model/train/forms/train_form.h"
 #include "tests/parity/goldens.h"
 #include "tests/parity/mixer_run.h"
 

@@ -11,8 +11,8 @@
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
 #include "model/mixers/tables.h"
-#include "model/network/config.h"
 
 namespace aft {
 

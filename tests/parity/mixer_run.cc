@@ -6,7 +6,7 @@
 #include "ATen/ops/empty.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 #include "tests/support/serial_executor.h"
 
 namespace aft {

@@ -11,7 +11,7 @@
 #include "ATen/ops/isfinite.h"
 #include "ATen/ops/linear.h"
 #include "gtest/gtest.h"
-#include "model/mixers/train_form.h"
+#include "model/train/forms/train_form.h"
 #include "tests/parity/goldens.h"
 #include "tests/parity/mixer_run.h"
 

@@ -10,7 +10,7 @@
 #include "ATen/Parallel.h"
 #include "ATen/ops/from_blob.h"
 #include "gtest/gtest.h"
-#include "model/mixers/train_form.h"
+#include "model/train/forms/train_form.h"
 #include "tests/parity/goldens.h"
 #include "tests/parity/mixer_run.h"
 #include "tests/support/mixer_reference.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "model/config/tensors.h"
 #include "model/mixers/mixer.h"
-#include "model/network/tensors.h"
 #include "tests/property/random_inputs.h"
 
 namespace aft {

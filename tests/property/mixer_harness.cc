@@ -9,8 +9,8 @@
 #include "ATen/ops/empty.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
-#include "model/mixers/train_form.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
+#include "model/train/forms/train_form.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {

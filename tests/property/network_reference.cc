@@ -5,7 +5,7 @@
 
 #include "ATen/ops/empty.h"
 #include "base/check.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/checkpoint/safetensors.h"
-#include "model/network/config.h"
+#include "model/config/config.h"
 #include "tests/property/random_inputs.h"
 
 namespace aft {

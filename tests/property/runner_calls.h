@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "model/runtime/model_runner.h"
+#include "model/api/model_runner.h"
 
 namespace aft {
 

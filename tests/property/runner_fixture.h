@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/runtime/load.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
 #include "tests/property/runner_calls.h"

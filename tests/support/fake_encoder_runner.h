@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "model/runtime/encoder_runner.h"
+#include "model/api/encoder_runner.h"
 #include "tests/support/step_gate.h"
 
 namespace aft {

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "model/runtime/model_runner.h"
-#include "model/sampling/params.h"
+#include "model/api/model_runner.h"
+#include "model/api/sampling_params.h"
 #include "tests/support/step_gate.h"
 
 namespace aft {

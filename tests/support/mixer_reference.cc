@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 
 namespace aft {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "model/network/config.h"
+#include "model/config/config.h"
 
 namespace aft {
 
-// Row-major, under the names of ExpectedMixerTables (model/network/tensors.h).
+// Row-major, under the names of ExpectedMixerTables (model/config/tensors.h).
 using ReferenceTables = std::map<std::string, std::vector<double>>;
 
 // Every mixer from its formula, as loops over all pairs of tokens in double: the ground truth of

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "model/kernels/cuda/aft.h"
+#include "model/kernels/cuda/aft/aft.h"
 #include "tests/bench/cuda/cases.h"
 
 namespace aft::kernels::cuda {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/kernels/cuda/attention.h"
+#include "model/kernels/cuda/attention/attention.h"
 #include "tests/bench/cuda/cases.h"
 
 namespace aft::kernels::cuda {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "model/kernels/cuda/conv.h"
+#include "model/kernels/cuda/conv/conv.h"
 #include "tests/bench/cuda/cases.h"
 
 namespace aft::kernels::cuda {

@@ -1,8 +1,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/kernels/cuda/rows.h"
-#include "model/kernels/cuda/sampler.h"
+#include "model/kernels/cuda/rows/rows.h"
+#include "model/kernels/cuda/sampler/sampler.h"
 #include "tests/bench/cuda/cases.h"
 
 namespace aft::kernels::cuda {

@@ -18,7 +18,7 @@
 
 #include "base/mutex.h"
 #include "benchmark/benchmark.h"
-#include "model/runtime/load.h"
+#include "model/api/load.h"
 #include "prometheus/registry.h"
 #include "server/engine/engine.h"
 

@@ -16,10 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 #include "c10/core/InferenceMode.h"
-#include "model/mixers/train_form.h"
-#include "model/network/tensors.h"
+#include "model/config/tensors.h"
 #include "model/state/aligned_buffer.h"
 #include "model/state/state_pool.h"
+#include "model/train/forms/train_form.h"
 #include "tests/support/serial_executor.h"
 
 namespace aft {

@@ -1,4 +1,4 @@
-"""Goldens of the operators without a package, in the mixers' own layout (model/network/tensors.h):
+"""Goldens of the operators without a package, in the mixers' own layout (model/config/tensors.h):
 `packed` [T, width] and the tables in, y out. Each equation is checked against a second source.
 
 operators.safetensors holds, for every case NAME: NAME.packed, NAME.expected, NAME.mask (some),

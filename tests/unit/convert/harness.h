@@ -8,9 +8,9 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/convert/import.h"
-#include "model/runtime/load.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {

@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/network/config.h"
-#include "model/network/tensors.h"
+#include "model/config/config.h"
+#include "model/config/tensors.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {

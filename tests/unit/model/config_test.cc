@@ -1,4 +1,4 @@
-#include "model/network/config.h"
+#include "model/config/config.h"
 
 #include <cmath>
 #include <cstdint>

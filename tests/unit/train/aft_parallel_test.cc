@@ -1,8 +1,6 @@
 // Segments with a carried state against one long text. The formula itself and the gradients are
 // tested with every other form's in train_form_test.cc.
 
-#include "model/mixers/aft_parallel.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -12,6 +10,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/cat.h"
 #include "gtest/gtest.h"
+#include "model/train/forms/aft_local_form.h"
 #include "tests/unit/train/tensor_reference.h"
 
 namespace aft {

@@ -9,8 +9,8 @@
 #include "ATen/ops/randn.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/tensor.h"
+#include "model/config/tensors.h"
 #include "model/mixers/tables.h"
-#include "model/network/tensors.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {

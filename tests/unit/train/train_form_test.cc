@@ -1,6 +1,6 @@
 // Every differentiable form against the formulas, and its gradients against finite differences.
 
-#include "model/mixers/train_form.h"
+#include "model/train/forms/train_form.h"
 
 #include <limits>
 #include <map>

@@ -1,0 +1,51 @@
+#ifndef AFT_MODEL_API_LOAD_H_
+#define AFT_MODEL_API_LOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/api/encoder_runner.h"
+#include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
+
+namespace aft {
+
+struct LoadOptions {
+  // Folder with config.json and model.safetensors.
+  std::string checkpoint_dir;
+  // Where the model runs: "cpu" or "cuda:N", the N-th GPU.
+  std::string device = "cpu";
+  // Storage format of the weights: "fp32"; on a GPU also "bf16" and "fp16". Never chosen
+  // automatically: the same request must give the same tokens on every start and replica.
+  std::string weight_format = "fp32";
+  // Sequences that can be live at once; each owns ModelInfo::state_bytes from load on.
+  int32_t slots = 64;
+  // Largest step, in tokens: sizes the workspace. At least `slots`.
+  int64_t max_step_tokens = 256;
+  // Encoders instead: largest call of EncoderRunner::Encode, in texts and in their tokens.
+  int64_t max_batch_rows = 32;
+  int64_t max_batch_tokens = 4096;
+  // Compute threads of a model on the CPU; 0: number of cores - 1, at least 1.
+  int32_t intra_op_threads = 0;
+};
+
+// Exactly one of the runners is there.
+struct LoadedModel {
+  std::unique_ptr<ModelRunner> runner;     // language models
+  std::unique_ptr<EncoderRunner> encoder;  // encoders
+  // Thread-safe: gRPC threads encode, the engine thread decodes.
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+// Loads a checkpoint, allocates everything the runner will ever need and runs a few warm-up steps.
+// Errors name the file, the key or tensor, and the reason: NOT_FOUND (no such file),
+// INVALID_ARGUMENT (options or config refused, or a device that this program was not built for),
+// NOT_FOUND or UNAVAILABLE (no such device), DATA_LOSS (corrupt or mismatched weights),
+// RESOURCE_EXHAUSTED (not enough memory: says what needs how much).
+absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_API_LOAD_H_

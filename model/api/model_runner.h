@@ -1,0 +1,134 @@
+#ifndef AFT_MODEL_API_MODEL_RUNNER_H_
+#define AFT_MODEL_API_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/api/sampling_params.h"  // TokenId, SampledToken
+
+// The seam between server and model: the server schedules rows over numbered slots, the runner owns
+// their bytes. No LibTorch, CUDA or gRPC type appears here.
+namespace aft {
+
+// What the server may know of a loaded model. Constant for the runner's life.
+struct ModelInfo {
+  std::string architecture;  // the mixer, e.g. "aft_local"
+  int64_t vocab_size = 0;
+  int64_t parameters = 0;   // number of weights
+  int64_t max_seq_len = 0;  // tokens; 0: unlimited
+  int64_t state_bytes = 0;  // bytes of one slot
+  // Of state_bytes, what one token of context fills; 0: the state's size is constant.
+  int64_t state_bytes_per_token = 0;
+  int64_t weight_bytes = 0;
+  std::string weight_format;  // "fp32"
+  std::string device;         // "cpu"
+};
+
+// What a device says of itself, for metrics.
+struct DeviceStats {
+  int64_t memory_total = 0;  // bytes
+  int64_t memory_used = 0;   // by all programs; read now and then
+  // Of the step that was collected last: its time on the device, copies included, and whether it
+  // was one launch of a recorded graph or queued operator by operator.
+  double step_seconds = 0;
+  bool step_was_graph = false;
+};
+
+// In a decode row, instead of a token id: the token that the row's slot sampled last, which a GPU
+// knows before its host does.
+inline constexpr TokenId kLastSampled = -1;
+
+enum class RowOutput {
+  kNone,   // advance the state only (every prompt chunk but the last)
+  kLast,   // sample one token from the row's last position
+  kScore,  // the log-probability of every target (teacher forcing)
+};
+
+// One row of a step: `tokens` are consumed by the sequence in `slot` at positions first_position,
+// first_position + 1, ... A prompt chunk has many tokens, a decode row one.
+struct StepRow {
+  int32_t slot = -1;
+  // Position of tokens[0] in its sequence. 0 starts a new sequence: what the slot held is ignored.
+  int64_t first_position = 0;
+  std::vector<TokenId> tokens;
+  RowOutput output = RowOutput::kNone;
+  // kScore: targets[i] is the token that follows tokens[i]. As many as tokens, or one less when the
+  // text ends with the row.
+  std::vector<TokenId> targets{};
+  // The model generated these tokens; see RaggedBatch::generated.
+  bool generated = false;
+};
+
+// One flat batch. At most one row per slot.
+struct StepInput {
+  std::vector<StepRow> rows;
+};
+
+struct StepOutput {
+  // sampled[i] belongs to the i-th row whose output is kLast, in row order. An id of kNoToken means
+  // that this row's sequence must end; its neighbours are unharmed.
+  std::vector<SampledToken> sampled;
+  // scored[i] belongs to the i-th row whose output is kScore: one entry per target, with the
+  // target's id, its log-probability and the alternatives that the slot's SamplingParams ask for.
+  // An id of kNoToken: the model produced no distribution there; the sequence must end.
+  std::vector<std::vector<SampledToken>> scored{};
+};
+
+// Runs one model on one device. Thread-compatible: one thread (the engine's) makes every call.
+class ModelRunner {
+ public:
+  // Identifies one submitted step.
+  using Ticket = uint64_t;
+
+  virtual ~ModelRunner() = default;
+
+  virtual const ModelInfo& info() const = 0;
+
+  // Null where the device is the CPU. Changes with Collect.
+  virtual const DeviceStats* device_stats() const { return nullptr; }
+
+  // Slots are numbered 0 .. slots() - 1. All memory for them exists from construction on.
+  virtual int32_t slots() const = 0;
+
+  // Largest number of tokens, and of rows, that one StepInput may hold.
+  virtual int64_t max_step_tokens() const = 0;
+
+  // Gives `slot` to a new sequence. Its random numbers start at output index 0.
+  // REQUIRES: 0 <= slot < slots(); no submitted step that names the slot is uncollected.
+  virtual void BindSlot(int32_t slot, const SamplingParams& params) = 0;
+
+  // Makes `to` a copy of `from`: state, position, sampling parameters and counts. From here on they
+  // are two sequences. REQUIRES: as BindSlot, for both; from != to.
+  virtual void ForkSlot(int32_t from, int32_t to) = 0;
+
+  // The same as bytes that outlive the process: a header (magic, layout version, fingerprint of the
+  // model and its state's layout, position), the slot's bytes, the sampler's counts. Restoring
+  // replaces what the slot held. Restore fails with INVALID_ARGUMENT when the bytes are damaged or
+  // of another model; nothing is changed then. REQUIRES: as BindSlot.
+  virtual std::string SnapshotSlot(int32_t slot) const = 0;
+  virtual absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) = 0;
+
+  // Steps that may be submitted and not yet collected: 1, or 2 where the device works on one while
+  // the host prepares the next.
+  virtual int max_steps_in_flight() const { return 1; }
+
+  // Starts a step. A CPU runner may compute inside this call; a GPU runner returns while the device
+  // works. Errors: INVALID_ARGUMENT when a row breaks the rules above (slot or token id out of
+  // range, slot twice, too many tokens, kLastSampled where nothing was sampled); nothing is
+  // computed then. REQUIRES: fewer than max_steps_in_flight() steps are uncollected.
+  virtual absl::StatusOr<Ticket> Submit(const StepInput& input) = 0;
+
+  // Waits for the step and returns what it sampled; steps are collected in the order in which they
+  // were submitted. After an INTERNAL error the states of the
+  // step's slots are undefined: their sequences must end; the runner itself stays usable.
+  virtual absl::StatusOr<StepOutput> Collect(Ticket ticket) = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_API_MODEL_RUNNER_H_

@@ -1,0 +1,64 @@
+#ifndef AFT_MODEL_API_SAMPLING_PARAMS_H_
+#define AFT_MODEL_API_SAMPLING_PARAMS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace aft {
+
+using TokenId = int32_t;
+
+// Most alternatives that can be reported per token.
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
+// How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
+// (server/rpc) refuses what is out of range and names the field.
+//
+// Order of application (contract 6): penalties, temperature, min-p, top-k, top-p. Log-probabilities
+// are taken from the raw logits, before any of it.
+struct SamplingParams {
+  // 0 is greedy: the highest logit, ties to the lower token id. Range [0, 100].
+  float temperature = 1.0F;
+  // Keeps the k highest logits; 0 keeps all.
+  int32_t top_k = 0;
+  // Keeps the smallest set of tokens whose probability reaches top_p; 1 keeps all. Range (0, 1].
+  float top_p = 1.0F;
+  // Keeps the tokens that are at least min_p times as probable as the best one; 0 keeps all.
+  // Range [0, 1].
+  float min_p = 0.0F;
+  // Of every token that occurs in the sequence so far, prompt included: a positive logit is divided
+  // by it, a negative one multiplied. Range (0, 10]; 1: none.
+  float repetition_penalty = 1.0F;
+  // Subtracted from the logit of every token that the sequence has sampled: once, and once for each
+  // time. Range [-2, 2].
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  // Key of the counter-based generator. The same seed, prompt and model draw the same numbers,
+  // whatever else is in the batch.
+  uint64_t seed = 0;
+  // Which of several sequences of one request this is; part of the generator's counter.
+  uint32_t sequence = 0;
+  // Number of alternatives with their log-probabilities to report per token; -1: report not even
+  // the sampled token's own. At most kMaxTopLogprobs.
+  int32_t top_logprobs = -1;
+};
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0.0F;  // natural logarithm, from the raw logits
+};
+
+// No token could be drawn: every logit was NaN or -inf.
+inline constexpr TokenId kNoToken = -1;
+
+struct SampledToken {
+  TokenId id = 0;
+  float logprob = 0.0F;  // 0 when SamplingParams::top_logprobs is -1
+  // Best first, ties by lower id; SamplingParams::top_logprobs entries, or fewer when fewer tokens
+  // have a logit above -inf.
+  std::vector<TokenLogprob> top;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_API_SAMPLING_PARAMS_H_

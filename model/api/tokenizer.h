@@ -1,0 +1,34 @@
+#ifndef AFT_MODEL_API_TOKENIZER_H_
+#define AFT_MODEL_API_TOKENIZER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace aft {
+
+// Text <-> token ids. Immutable and thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual int32_t vocab_size() const = 0;
+
+  // Id that ends a text, or -1 when the vocabulary has none.
+  virtual int32_t eos_id() const = 0;
+
+  // `text` may be any bytes, valid UTF-8 or not. INVALID_ARGUMENT names the first character for
+  // which the vocabulary has no token, and its place; byte-level vocabularies never fail.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const = 0;
+
+  // The exact bytes that `id` stands for; empty for ids that stand for none.
+  // REQUIRES: 0 <= id < vocab_size().
+  virtual absl::string_view TokenBytes(int32_t id) const = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_API_TOKENIZER_H_

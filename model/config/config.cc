@@ -1,0 +1,203 @@
+#include "model/config/config.h"
+
+#include <iterator>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/config/json_fields.h"
+#include "model/config/mixer_fields.h"
+#include "model/config/rules.h"
+#include "model/config/tensors.h"
+#include "nlohmann/json.hpp"
+
+namespace aft {
+namespace {
+
+// Caps keep every product of sizes (weights, state bytes, offsets) far below 2^63.
+constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
+constexpr int64_t kMaxWidth = int64_t{1} << 16;
+constexpr int64_t kMaxFfnWidth = int64_t{1} << 18;
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxPositionRows = int64_t{1} << 24;
+constexpr double kMinNormEps = 1e-12;
+constexpr double kMaxNormEps = 0.1;
+constexpr double kMinScale = 1e-6;
+constexpr double kMaxScale = 1e6;
+
+constexpr int64_t kFormatVersion = 1;
+
+constexpr Named<Architecture> kArchitectureNames[] = {{Architecture::kDecoderLm, "decoder_lm"},
+                                                      {Architecture::kEncoder, "encoder"},
+                                                      {Architecture::kMixer, "mixer"}};
+constexpr Named<Activation> kActivationNames[] = {
+    {Activation::kRelu, "relu"}, {Activation::kGelu, "gelu"}, {Activation::kGeluTanh, "gelu_tanh"}};
+constexpr Named<PositionKind> kPositionNames[] = {{PositionKind::kNone, "none"},
+                                                  {PositionKind::kLearned, "learned"},
+                                                  {PositionKind::kSinusoidal, "sinusoidal"}};
+
+constexpr absl::string_view kKeys[] = {
+    "format_version", "architecture",   "vocab_size",  "d_model",  "n_layers",        "d_ff",
+    "activation",     "norm",           "norm_eps",    "position", "embedding_scale", "qkv_bias",
+    "head_bias",      "tie_embeddings", "max_seq_len", "mixer",    "tokenizer"};
+// Keys of what an architecture does not have.
+constexpr const char* kNotOfMixer[] = {"vocab_size",     "d_ff",     "activation",      "norm",
+                                       "norm_eps",       "position", "embedding_scale", "head_bias",
+                                       "tie_embeddings", "tokenizer"};
+constexpr const char* kNotOfEncoder[] = {"head_bias", "tie_embeddings"};
+
+absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
+  const auto check = [&](const auto& keys) -> absl::Status {
+    for (const char* key : keys) {
+      if (!fields.Has(key)) continue;
+      return KeyError(key, absl::StrCat("must be absent for the architecture ",
+                                        NameOf(kArchitectureNames, architecture)));
+    }
+    return absl::OkStatus();
+  };
+  if (architecture == Architecture::kMixer) return check(kNotOfMixer);
+  if (architecture == Architecture::kEncoder) return check(kNotOfEncoder);
+  return absl::OkStatus();
+}
+
+absl::Status ReadPosition(const nlohmann::json& json, NetworkConfig* config) {
+  JsonFields fields(json, "position", {"kind", "rows"});
+  ReadEnum(fields, "kind", kPositionNames, &config->position);
+  if (config->position == PositionKind::kLearned) {
+    fields.Integer("rows", 1, kMaxPositionRows, &config->position_rows);
+  } else if (fields.Has("rows")) {
+    return KeyError("position.rows",
+                    absl::StrCat("must be absent for ", NameOf(kPositionNames, config->position)));
+  }
+  return fields.status();
+}
+
+absl::Status ReadTokenizer(const nlohmann::json& json, NetworkConfig* config) {
+  JsonFields fields(json, "tokenizer", {"kind"});
+  fields.Name("kind", {"bytes", "chars", "bpe"}, &config->tokenizer);
+  return fields.status();
+}
+
+// What a network has and a single mixer has not.
+absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
+  std::string norm;
+  fields.Integer("vocab_size", 1, kMaxVocabSize, &config->vocab_size);
+  fields.Integer("d_ff", 1, kMaxFfnWidth, &config->d_ff);
+  ReadEnum(fields, "activation", kActivationNames, &config->activation);
+  fields.Name("norm", {"layer_norm"}, &norm);
+  fields.Number("norm_eps", kMinNormEps, kMaxNormEps, &config->norm_eps);
+  if (fields.Has("embedding_scale")) {
+    fields.Number("embedding_scale", kMinScale, kMaxScale, &config->embedding_scale);
+  }
+  if (config->architecture == Architecture::kDecoderLm) {
+    fields.Bool("tie_embeddings", &config->tie_embeddings);
+    if (fields.Has("head_bias")) fields.Bool("head_bias", &config->head_bias);
+  }
+  if (fields.Has("position")) {
+    AFT_RETURN_IF_ERROR(ReadPosition(*fields.Find("position"), config));
+  }
+  const nlohmann::json* tokenizer = fields.Find("tokenizer");
+  AFT_RETURN_IF_ERROR(fields.status());
+  return ReadTokenizer(*tokenizer, config);
+}
+
+void WriteNetwork(const NetworkConfig& config, nlohmann::ordered_json* json) {
+  const NetworkConfig defaults;
+  (*json)["d_ff"] = config.d_ff;
+  (*json)["activation"] = NameOf(kActivationNames, config.activation);
+  (*json)["norm"] = "layer_norm";
+  (*json)["norm_eps"] = ShortestDouble(config.norm_eps);
+  if (config.position != defaults.position) {
+    (*json)["position"]["kind"] = NameOf(kPositionNames, config.position);
+    if (config.position_rows != 0) (*json)["position"]["rows"] = config.position_rows;
+  }
+  if (config.embedding_scale != defaults.embedding_scale) {
+    (*json)["embedding_scale"] = ShortestDouble(config.embedding_scale);
+  }
+  if (config.architecture == Architecture::kDecoderLm) {
+    if (config.head_bias != defaults.head_bias) (*json)["head_bias"] = config.head_bias;
+    (*json)["tie_embeddings"] = config.tie_embeddings;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<NetworkConfig> ParseNetworkConfig(absl::string_view json) {
+  AFT_ASSIGN_OR_RETURN(const nlohmann::json root, ParseStrictJson(json));
+  JsonFields fields(root, "", {std::begin(kKeys), std::end(kKeys)});
+  NetworkConfig config;
+  int64_t format_version = 0;
+  fields.Integer("format_version", kFormatVersion, kFormatVersion, &format_version);
+  ReadEnum(fields, "architecture", kArchitectureNames, &config.architecture);
+  AFT_RETURN_IF_ERROR(fields.status());
+  AFT_RETURN_IF_ERROR(CheckAbsent(fields, config.architecture));
+
+  const bool network = config.architecture != Architecture::kMixer;
+  fields.Integer("d_model", 1, kMaxWidth, &config.d_model);
+  fields.Integer("n_layers", 1, network ? kMaxLayers : 1, &config.n_layers);
+  if (fields.Has("max_seq_len")) {
+    fields.Integer("max_seq_len", 1, kMaxPositions, &config.max_seq_len);
+  }
+  if (fields.Has("qkv_bias")) fields.Bool("qkv_bias", &config.qkv_bias);
+  const nlohmann::json* mixer = fields.Find("mixer");
+  AFT_RETURN_IF_ERROR(fields.status());
+  AFT_RETURN_IF_ERROR(ReadMixerConfig(*mixer, &config.mixer));
+  if (network) {
+    AFT_RETURN_IF_ERROR(ReadNetwork(fields, &config));
+  } else {
+    config.tokenizer.clear();
+  }
+  AFT_RETURN_IF_ERROR(CheckConfigRules(config));
+  return config;
+}
+
+std::string FormatNetworkConfig(const NetworkConfig& config) {
+  const bool network = config.architecture != Architecture::kMixer;
+  nlohmann::ordered_json json;
+  json["format_version"] = kFormatVersion;
+  json["architecture"] = NameOf(kArchitectureNames, config.architecture);
+  if (network) json["vocab_size"] = config.vocab_size;
+  json["d_model"] = config.d_model;
+  json["n_layers"] = config.n_layers;
+  if (network) WriteNetwork(config, &json);
+  if (!config.qkv_bias) json["qkv_bias"] = false;
+  if (config.max_seq_len != 0) json["max_seq_len"] = config.max_seq_len;
+  json["mixer"] = WriteMixerConfig(config.mixer);
+  if (network) json["tokenizer"]["kind"] = config.tokenizer;
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+bool StateGrows(const MixerConfig& mixer) {
+  switch (mixer.kind) {
+    case MixerKind::kDotProduct:
+    case MixerKind::kCosine:
+    case MixerKind::kAdditive:
+    case MixerKind::kLocation:
+      return true;
+    case MixerKind::kBlockLocal:
+      return mixer.full_decode;
+    case MixerKind::kAftSimple:
+    case MixerKind::kAftLocal:
+    case MixerKind::kAftFull:
+    case MixerKind::kAftConv:
+      return false;
+  }
+  return false;
+}
+
+int64_t CountParameters(const NetworkConfig& config) {
+  int64_t count = 0;
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    int64_t numel = 1;
+    for (const int64_t size : spec.shape) numel *= size;
+    count += numel;
+  }
+  return count;
+}
+
+}  // namespace aft

@@ -1,0 +1,143 @@
+#ifndef AFT_MODEL_CONFIG_CONFIG_H_
+#define AFT_MODEL_CONFIG_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace aft {
+
+// The operators, with causal recurrence and bidirectional form each (model/README.md has the
+// formulas):
+enum class MixerKind {
+  kAftSimple,   // arXiv 2105.14103, eq. 5
+  kAftLocal,    // eq. 4
+  kAftFull,     // eq. 2
+  kAftConv,     // eq. 6
+  kBlockLocal,  // LSG: own block, the one before (bidirectional: and after), first token
+  kDotProduct,  // softmax(q.k / sqrt(head width)); Vaswani et al. 2017
+  kCosine,      // softmax(strength * cos(q, k)); Graves et al. 2014
+  kAdditive,    // softmax(v . tanh(q + k)); Bahdanau et al. 2015
+  kLocation,    // softmax(W_a q): scores from the query alone; Luong et al. 2015, eq. 8
+};
+inline constexpr int kMixerKinds = 9;
+
+// How a checkpoint stores the position bias w of AFT-local and AFT-full. All are folded into one
+// table at load.
+enum class BiasForm {
+  kBand,     // w.band: column = offset; AFT-local
+  kFull,     // w.full [T, T], [query, key]; AFT-full, and AFT-local (only the band is used)
+  kFactors,  // w.u, w.v [T, bias_rank], w = u v^T (eq. 7); AFT-full and AFT-local
+};
+
+// What holds for positions beyond the rows of a bias table by absolute position.
+enum class LengthPolicy {
+  kError,  // none: a prompt beyond is refused, generation ends there
+  kClamp,  // the last row's biases, by offset
+  kZero,   // no bias
+};
+
+// Storage of the keys and values that a sequence keeps one by one. Arithmetic is fp32 always, and
+// so are sums.
+enum class RingType { kFp32, kBf16 };
+
+// The mixer of every layer: `"mixer": {...}` of config.json. Fields that a kind does not name must
+// keep their defaults.
+struct MixerConfig {
+  MixerKind kind = MixerKind::kAftLocal;
+  // AFT-local: bias w acts on |t - t'| < window; 0 equals AFT-simple. AFT-conv: taps s of the
+  // filter; odd when bidirectional.
+  int64_t window = 0;
+  // T, rows of a bias table by absolute position. AFT-local in the form kBand: 0 is one
+  // shift-invariant row, without length limit. AFT-full and location, and the other forms: > 0.
+  int64_t band_rows = 0;
+  // H > 0: staggered prefix restart (causal AFT-simple and AFT-local). Time is cut into blocks of H
+  // tokens; token t sees only tokens of its own block and of the one before, that is between H + 1
+  // and 2H tokens, at constant cost. 0: token t sees every token before it (the paper's form).
+  // REQUIRES: 0 or >= max(window, 1).
+  int64_t prefix_block = 0;
+
+  bool causal = true;  // false: every token sees the whole text; encoders only
+  int64_t hidden = 0;  // width of values and output; 0: d_model
+  // AFT-conv, block-local, dot product, cosine, additive. Divides the width.
+  int64_t heads = 1;
+  BiasForm bias = BiasForm::kBand;  // AFT-local, AFT-full
+  int64_t bias_rank = 0;            // columns of w.u and w.v
+  LengthPolicy length_policy = LengthPolicy::kError;
+  RingType ring = RingType::kFp32;  // AFT-local, AFT-full, AFT-conv
+
+  // AFT-conv: conv.w is normalised per head, w <- gamma (w - mean) / (std + std_eps) + beta (eq.
+  // 8).
+  bool reparameterized = false;
+  float std_eps = 0.0F;
+  bool unbiased_std = true;
+  bool grid = false;  // 2-D filter [h, s, s] on images; bidirectional only
+
+  int64_t block_size = 0;    // block-local
+  bool global_token = true;  // block-local: every token also sees the first one
+  bool full_decode = false;  // block-local: generated tokens see everything before them, as the
+                             // reference's generation does (but not its prefill); state grows
+  int64_t score_width = 0;   // additive: width of q and k per head
+};
+
+enum class Architecture {
+  kDecoderLm,  // tokens -> logits; generates and scores
+  kEncoder,    // tokens -> vectors
+  kMixer,      // one mixer with its projections, vectors -> vectors: an imported module
+};
+enum class Activation { kRelu, kGelu, kGeluTanh };
+enum class PositionKind {
+  kNone,
+  kLearned,     // position.weight [position_rows, d]
+  kSinusoidal,  // sin(t / 10000^(2i/d)), cos(...) in columns 2i, 2i + 1; no limit
+};
+
+// config.json of a checkpoint ("format_version": 1), validated.
+struct NetworkConfig {
+  Architecture architecture = Architecture::kDecoderLm;
+  int64_t vocab_size =
+      0;  // 0 for kMixer, like n_layers' rest: one layer, no feed-forward, no norms
+  int64_t d_model = 0;
+  int64_t n_layers = 0;
+  int64_t d_ff = 0;
+  Activation activation = Activation::kGeluTanh;
+  float norm_eps = 1e-5F;
+  PositionKind position = PositionKind::kNone;
+  int64_t position_rows = 0;     // > 0 when position is kLearned, else 0
+  float embedding_scale = 1.0F;  // x = embed[token] * embedding_scale + position
+  bool qkv_bias = true;          // layers.N.mixer.qkv.bias is there
+  bool head_bias = true;         // head.bias is there
+  bool tie_embeddings = false;   // head.weight is embed.weight
+  // Tokens of one sequence; 0: unlimited. Required by mixers whose state grows; at most
+  // position_rows; equals mixer.band_rows when that is set and length_policy is kError.
+  int64_t max_seq_len = 0;
+  MixerConfig mixer;
+  std::string tokenizer = "bytes";  // "bytes", "chars" or "bpe"; empty for kMixer
+};
+
+// Parses and validates. INVALID_ARGUMENT names the key ("mixer.window") and what is allowed;
+// unknown keys are refused.
+absl::StatusOr<NetworkConfig> ParseNetworkConfig(absl::string_view json);
+
+// The same as canonical JSON, two spaces, with a final newline; keys at their defaults are left
+// out. Parses back to an equal config.
+std::string FormatNetworkConfig(const NetworkConfig& config);
+
+const char* MixerKindName(MixerKind kind);  // "aft_simple", "aft_local", ...
+
+// Width of the values and of the output of the mixer.
+inline int64_t MixerWidth(const NetworkConfig& config) {
+  return config.mixer.hidden > 0 ? config.mixer.hidden : config.d_model;
+}
+
+// A sequence's state grows with its length, up to max_seq_len.
+bool StateGrows(const MixerConfig& mixer);
+
+// Number of weights of a network with this config.
+int64_t CountParameters(const NetworkConfig& config);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_CONFIG_CONFIG_H_

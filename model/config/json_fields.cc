@@ -1,0 +1,172 @@
+#include "model/config/json_fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+// Keys and values in messages are shortened, and escaped: they come from a file that nobody vouches
+// for.
+std::string ShowKey(absl::string_view text) {
+  constexpr size_t kMaxShown = 80;
+  return absl::StrCat(absl::Utf8SafeCHexEscape(text.substr(0, kMaxShown)),
+                      text.size() > kMaxShown ? "..." : "");
+}
+std::string Show(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  constexpr size_t kMaxShown = 80;
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  return absl::StrCat(text.substr(0, kMaxShown), text.size() > kMaxShown ? "..." : "");
+}
+
+}  // namespace
+
+absl::Status KeyError(absl::string_view key, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(key, ": ", problem));
+}
+
+double ShortestDouble(float value) {
+  char text[64];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text) - 1, value);
+  *end.ptr = '\0';
+  return std::strtod(text, nullptr);
+}
+
+absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
+  if (text.size() > kMaxConfigBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config is ", text.size(), " bytes; at most ", kMaxConfigBytes));
+  }
+  if (text.find('\0') != absl::string_view::npos) {
+    // The parser takes a NUL for the end of its input, and would not look at what follows.
+    return absl::InvalidArgumentError("config is not valid JSON: it has a NUL byte");
+  }
+  struct Level {
+    std::set<std::string> keys;
+    std::string current;  // the key whose value is being read
+  };
+  std::vector<Level> levels;
+  std::string duplicate;
+  const auto watch = [&](int /*depth*/, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::object_start) {
+      levels.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      levels.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      Level& level = levels.back();
+      level.current = value.get<std::string>();
+      if (!level.keys.insert(level.current).second && duplicate.empty()) {
+        duplicate = absl::StrJoin(levels, ".", [](std::string* out, const Level& l) {
+          absl::StrAppend(out, ShowKey(l.current));
+        });
+      }
+    }
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text.begin(), text.end(), watch);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config is not valid JSON: ", absl::Utf8SafeCHexEscape(error.what())));
+  }
+  if (!duplicate.empty()) return KeyError(duplicate, "given more than once");
+  return json;
+}
+
+JsonFields::JsonFields(const Json& object, absl::string_view path,
+                       const std::vector<absl::string_view>& known)
+    : object_(object), prefix_(path.empty() ? "" : absl::StrCat(path, ".")) {
+  if (!object.is_object()) {
+    Fail(path.empty() ? "config" : path, absl::StrCat("must be an object, got ", Show(object)));
+    return;
+  }
+  for (const auto& member : object.items()) {
+    if (std::find(known.begin(), known.end(), absl::string_view(member.key())) == known.end()) {
+      Fail(absl::StrCat(prefix_, ShowKey(member.key())),
+           absl::StrCat("unknown key; known: ", absl::StrJoin(known, ", ")));
+      return;
+    }
+  }
+}
+
+void JsonFields::Integer(const char* key, int64_t min, int64_t max, int64_t* out) {
+  const Json* value = Find(key);
+  if (value == nullptr) return;
+  // Numbers above 2^63 are unsigned in nlohmann::json, and those above 2^64 are floats.
+  const bool fits = value->is_number_integer() &&
+                    (!value->is_number_unsigned() ||
+                     value->get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+  if (!value->is_number_integer()) {
+    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be an integer, got ", Show(*value)));
+  } else if (!fits || value->get<int64_t>() < min || value->get<int64_t>() > max) {
+    Fail(absl::StrCat(prefix_, key),
+         min == max ? absl::StrCat("must be ", min, ", got ", Show(*value))
+                    : absl::StrCat("must be >= ", min, " and <= ", max, ", got ", Show(*value)));
+  } else {
+    *out = value->get<int64_t>();
+  }
+}
+
+void JsonFields::Number(const char* key, double min, double max, float* out) {
+  const Json* value = Find(key);
+  if (value == nullptr) return;
+  if (!value->is_number()) {
+    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be a number, got ", Show(*value)));
+  } else if (const double number = value->get<double>(); !(number >= min && number <= max)) {
+    Fail(absl::StrCat(prefix_, key),
+         absl::StrCat("must be >= ", min, " and <= ", max, ", got ", Show(*value)));
+  } else {
+    *out = static_cast<float>(number);
+  }
+}
+
+void JsonFields::Bool(const char* key, bool* out) {
+  const Json* value = Find(key);
+  if (value == nullptr) return;
+  if (!value->is_boolean()) {
+    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be true or false, got ", Show(*value)));
+  } else {
+    *out = value->get<bool>();
+  }
+}
+
+void JsonFields::Name(const char* key, const std::vector<absl::string_view>& allowed,
+                      std::string* out) {
+  const Json* value = Find(key);
+  if (value == nullptr) return;
+  if (!value->is_string() ||
+      std::find(allowed.begin(), allowed.end(),
+                absl::string_view(value->get_ref<const std::string&>())) == allowed.end()) {
+    Fail(absl::StrCat(prefix_, key),
+         absl::StrCat("must be \"", absl::StrJoin(allowed, "\" or \""), "\", got ", Show(*value)));
+  } else {
+    *out = value->get<std::string>();
+  }
+}
+
+const Json* JsonFields::Find(const char* key) {
+  if (!status_.ok()) return nullptr;
+  const auto found = object_.find(key);
+  if (found == object_.end()) {
+    Fail(absl::StrCat(prefix_, key), "missing");
+    return nullptr;
+  }
+  return &*found;
+}
+
+}  // namespace aft

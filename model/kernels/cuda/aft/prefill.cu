@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "model/kernels/cuda/aft/prefill.h"
+#include "model/kernels/cuda/aft/scan_kernel.cuh"
+#include "model/kernels/cuda/aft/tile_kernel.cuh"
+
+namespace aft::kernels::cuda {
+namespace {
+
+// Rows are walked through by one thread a channel, or one block a channel group, when these are
+// enough to fill the device (132 multiprocessors and more): keys and values are then read once.
+// Else all tiles are worked on at once, after a pass that sums them up. Both give the same bits.
+constexpr int64_t kScanChannels = 65536;
+constexpr int64_t kTileBlocks = 192;
+// Rows up to this long are walked through in any case: two launches less.
+constexpr int64_t kShort = 64;
+
+constexpr unsigned kScanThreads = 128;
+
+bool Aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) ==
+         0;
+}
+
+template <typename In, typename OutT, int N>
+cudaError_t ScanAs(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream) {
+  const int64_t threads = (args.model.hid + N - 1) / N;
+  const unsigned block = std::min(AftBlocks(threads, 32) * 32, kScanThreads);
+  const dim3 grid(static_cast<unsigned>(blocks), AftBlocks(threads, block));
+  switch (scan) {
+    case AftScan::kSums:
+      return Launch(AftScanKernel<In, OutT, N, AftScan::kSums>, grid, dim3(block), 0, stream, args);
+    case AftScan::kTile:
+      return Launch(AftScanKernel<In, OutT, N, AftScan::kTile>, grid, dim3(block), 0, stream, args);
+    case AftScan::kRow:
+      return Launch(AftScanKernel<In, OutT, N, AftScan::kRow>, grid, dim3(block), 0, stream, args);
+    case AftScan::kGate:
+      return Launch(AftScanKernel<In, OutT, N, AftScan::kGate>, grid, dim3(block), 0, stream, args);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <typename In, typename OutT>
+cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool vector,
+                         Stream stream) {
+  return vector ? ScanAs<In, OutT, kAftScanChannels<In>>(args, scan, blocks, stream)
+                : ScanAs<In, OutT, 1>(args, scan, blocks, stream);
+}
+
+// The sums that every tile finds, in the workspace; and the state's prefix, advanced.
+cudaError_t Carry(const AftArgs& args, Stream stream) {
+  constexpr unsigned kThreads = 128;
+  const dim3 grid(static_cast<unsigned>(args.rows.rows), AftBlocks(args.model.hid, kThreads));
+  return args.triples == 2 ? Launch(AftCarryKernel<2>, grid, dim3(kThreads), 0, stream, args)
+                           : Launch(AftCarryKernel<1>, grid, dim3(kThreads), 0, stream, args);
+}
+
+template <typename In, bool kVector, int kPrefixes, bool kWalks>
+cudaError_t Tiles(const AftArgs& args, int64_t blocks, Stream stream) {
+  const AftWarps warps(args.model.hid, kAftTileWarps<In, kVector, kPrefixes>);
+  return Launch(AftTileKernel<In, kVector, kPrefixes, true, kWalks>,
+                dim3(static_cast<unsigned>(blocks), warps.blocks), dim3(warps.threads),
+                warps.SharedBytes(kPrefixes), stream, args);
+}
+
+template <typename In, bool kVector>
+cudaError_t SumAndCarry(const AftArgs& args, int64_t tiles, Stream stream) {
+  const AftWarps warps(args.model.hid);
+  const cudaError_t error =
+      Launch(AftSumsKernel<In, kVector>, dim3(static_cast<unsigned>(tiles), warps.blocks),
+             dim3(warps.threads), 0, stream, args);
+  return error != cudaSuccess ? error : Carry(args, stream);
+}
+
+template <typename In, typename Ring, int N>
+cudaError_t WriteRing(const AftArgs& args, int64_t longest, Stream stream) {
+  const int64_t threads = (args.model.hid + N - 1) / N;
+  return Launch(AftRingKernel<In, Ring, N>,
+                dim3(static_cast<unsigned>(args.rows.rows),
+                     AftBlocks(std::min(longest, args.model.window - 1), kAftRingTokens)),
+                dim3(std::min(AftBlocks(threads, 32) * 32, 256U)), 0, stream, args);
+}
+
+template <typename In, int N>
+cudaError_t WriteRingOf(const AftArgs& args, int64_t longest, Stream stream) {
+  return args.model.ring == AftRing::kBf16 ? WriteRing<In, Bf16, N>(args, longest, stream)
+                                           : WriteRing<In, float, N>(args, longest, stream);
+}
+
+template <typename InT>
+cudaError_t Windows(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
+  const bool vector = AftAligned(args, qkv, 4);
+  const int64_t tiles = AftTiles(args.rows.rows, tokens);
+  const bool walks =
+      args.triples == 1 && vector &&
+      (longest <= kShort || tokens * AftWarps(args.model.hid).blocks >= kTileBlocks * longest);
+  cudaError_t error = cudaSuccess;
+  if (walks) {
+    error = Tiles<InT, true, 1, true>(args, args.rows.rows, stream);
+  } else {
+    error = vector ? SumAndCarry<InT, true>(args, tiles, stream)
+                   : SumAndCarry<InT, false>(args, tiles, stream);
+    if (error != cudaSuccess) return error;
+    if (args.triples == 2) {
+      error = vector ? Tiles<InT, true, 2, false>(args, tiles, stream)
+                     : Tiles<InT, false, 2, false>(args, tiles, stream);
+    } else {
+      error = vector ? Tiles<InT, true, 1, false>(args, tiles, stream)
+                     : Tiles<InT, false, 1, false>(args, tiles, stream);
+    }
+  }
+  if (error != cudaSuccess || args.state.base == nullptr || args.model.window <= 1) return error;
+  return AftAligned(args, qkv, 2) ? WriteRingOf<InT, 2>(args, longest, stream)
+                                  : WriteRingOf<InT, 1>(args, longest, stream);
+}
+
+cudaError_t Simple(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
+  if (longest <= kShort || tokens * args.model.hid >= kScanChannels * longest) {
+    return AftScanOf(args, AftScan::kRow, args.rows.rows, qkv, stream);
+  }
+  const int64_t tiles = AftTiles(args.rows.rows, tokens);
+  cudaError_t error = AftScanOf(args, AftScan::kSums, tiles, qkv, stream);
+  if (error == cudaSuccess) error = Carry(args, stream);
+  if (error == cudaSuccess) error = AftScanOf(args, AftScan::kTile, tiles, qkv, stream);
+  return error;
+}
+
+}  // namespace
+
+AftWarps::AftWarps(int64_t hid, int64_t most) {
+  const int64_t warps = std::min<int64_t>((hid + kAftWarpChannels - 1) / kAftWarpChannels, most);
+  threads = static_cast<unsigned>(warps) * 32;
+  blocks = AftBlocks(hid, warps * kAftWarpChannels);
+}
+
+size_t AftWarps::SharedBytes(int prefixes) const {
+  SharedLayout shared;
+  const AftTileShared counted(shared, prefixes * kAftWarpChannels * static_cast<int>(threads) / 32);
+  return shared.bytes();
+}
+
+bool AftAligned(const AftArgs& args, In qkv, int64_t n) {
+  return args.model.hid % n == 0 && qkv.stride % n == 0 && args.y.stride % n == 0 &&
+         Aligned(qkv.data, n * NumberBytes(qkv.type)) &&
+         Aligned(args.y.data, n * NumberBytes(args.y.type));
+}
+
+bool AftTypes(In qkv, Out y) {
+  return qkv.type == Number::kFp32 || (qkv.type == Number::kBf16 && y.type == Number::kBf16);
+}
+
+cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream) {
+  const bool vector = AftAligned(args, qkv, 8 / NumberBytes(qkv.type));
+  if (qkv.type == Number::kBf16) {
+    return ScanChannels<Bf16, Bf16>(args, scan, blocks, vector, stream);
+  }
+  if (args.y.type == Number::kFp32) {
+    return ScanChannels<float, float>(args, scan, blocks, vector, stream);
+  }
+  return args.y.type == Number::kBf16
+             ? ScanChannels<float, Bf16>(args, scan, blocks, vector, stream)
+             : ScanChannels<float, Fp16>(args, scan, blocks, vector, stream);
+}
+
+cudaError_t AftCausal(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
+  if (args.model.window == 0 && args.model.prefix_block == 0) {
+    return Simple(args, tokens, longest, qkv, stream);
+  }
+  return qkv.type == Number::kBf16 ? Windows<Bf16>(args, tokens, longest, qkv, stream)
+                                   : Windows<float>(args, tokens, longest, qkv, stream);
+}
+
+int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens) {
+  return AftTiles(rows, tokens) * model.layout().prefixes() * 3 * model.hid;
+}
+
+int64_t AftPrefillWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens) {
+  return AftCausalWorkspaceFloats(model, rows, tokens);
+}
+
+int AftPrefill(const AftModel& model, const ChunkRows& chunks, In qkv, State state, Out y,
+               float* workspace, Stream stream) {
+  if (!model.causal || !AftTypes(qkv, y)) return cudaErrorInvalidValue;
+  if (chunks.rows == 0 || chunks.tokens == 0) return cudaSuccess;
+  AftArgs args;
+  args.model = model;
+  args.rows = {chunks.rows, chunks.slot, chunks.position, chunks.offset, nullptr};
+  args.qkv = qkv.data;
+  args.qkv_stride = qkv.stride;
+  args.state = state;
+  args.k_ring = model.layout().KRing();
+  args.v_ring = model.layout().VRing();
+  args.y = y;
+  args.sums = workspace;
+  args.triples = static_cast<int>(model.layout().prefixes());
+  return AftCausal(args, chunks.tokens, chunks.longest, qkv, stream);
+}
+
+}  // namespace aft::kernels::cuda

@@ -1,0 +1,37 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_AFT_PREFILL_H_
+#define AFT_MODEL_KERNELS_CUDA_AFT_PREFILL_H_
+
+#include "model/kernels/cuda/aft/rows.cuh"
+
+// What AftPrefill and AftEncode share on the host.
+namespace aft::kernels::cuda {
+
+// Whether n neighbouring channels may be accessed as one vector everywhere.
+bool AftAligned(const AftArgs& args, In qkv, int64_t n);
+// The pairs of input and output that the kernels take.
+bool AftTypes(In qkv, Out y);
+
+inline unsigned AftBlocks(int64_t count, int64_t each) {
+  return static_cast<unsigned>((count + each - 1) / each);
+}
+
+// Warps of kAftWarpChannels channels in a block, and blocks for all channels.
+struct AftWarps {
+  explicit AftWarps(int64_t hid, int64_t most = 8);
+  // Of AftTileKernel.
+  size_t SharedBytes(int prefixes) const;
+
+  unsigned threads;
+  unsigned blocks;
+};
+
+// Causal rows, from state to state where there is one. `tokens` and `longest` of all rows.
+cudaError_t AftCausal(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream);
+int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens);
+
+// AFT-simple, causal or not; `blocks` as the scan counts them.
+cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream);
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_AFT_PREFILL_H_

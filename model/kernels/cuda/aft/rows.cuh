@@ -1,0 +1,329 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
+#define AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "model/kernels/cuda/aft/aft.h"
+#include "model/kernels/cuda/aft/math.cuh"
+#include "model/kernels/cuda/launch.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+#include "model/kernels/ragged_batch.h"  // kMaskedBelow
+
+// What the AFT kernels for many tokens share: rows of a batch, cut into tiles of kAftTokens
+// positions, so that a token's tile does not depend on the batch.
+namespace aft::kernels::cuda {
+
+inline constexpr int kAftTokens = 64;
+
+// Prompt chunks, or whole texts.
+struct AftRows {
+  int64_t rows = 0;
+  const int32_t* slot = nullptr;      // null: no state
+  const int64_t* position = nullptr;  // null: 0
+  const int64_t* offset = nullptr;
+  const float* mask = nullptr;
+};
+
+// Arguments of a kernel. The workspace holds `triples` prefix sums of every channel for each tile:
+// [tiles, triples, 3 (num, den, max), hid].
+struct AftArgs {
+  AftModel model;
+  AftRows rows;
+  const void* qkv = nullptr;
+  int64_t qkv_stride = 0;
+  State state;
+  int64_t k_ring = 0;  // floats from the start of a slot
+  int64_t v_ring = 0;
+  Out y;
+  float* sums = nullptr;
+  int triples = 1;
+};
+
+// What AftScanKernel does.
+enum class AftScan {
+  kSums,  // blockIdx.x: tile. The tile's sums to the workspace
+  kTile,  // blockIdx.x: tile. Outputs, from the sums before the tile in the workspace
+  kRow,   // blockIdx.x: row. All of it, from state to state
+  kGate,  // blockIdx.x: tile. Outputs, with the sums of the whole text in the workspace
+};
+
+// Tiles of all rows lie in one list with gaps: row r's from FirstTile(r) on. A row of n tokens has
+// at most n div kAftTokens + 2 tiles, wherever it starts.
+__host__ __device__ inline int64_t AftTiles(int64_t rows, int64_t tokens) {
+  return tokens / kAftTokens + 2 * rows;
+}
+
+struct AftRow {
+  __device__ AftRow(const AftArgs& args, int64_t r)
+      : row(r),
+        token(args.rows.offset[r]),
+        slot(args.rows.slot == nullptr ? 0 : args.rows.slot[r]),
+        begin(args.rows.position == nullptr ? 0 : static_cast<int>(args.rows.position[r])),
+        end(begin + static_cast<int>(args.rows.offset[r + 1] - token)),
+        first_tile(AftTiles(r, token)) {}
+
+  // Of the tile of positions [i * kAftTokens, (i + 1) * kAftTokens) in the list.
+  __device__ int64_t Tile(int i) const { return first_tile + i - begin / kAftTokens; }
+  __device__ int FirstIndex() const { return begin / kAftTokens; }
+  __device__ int EndIndex() const { return (end + kAftTokens - 1) / kAftTokens; }
+  __device__ bool empty() const { return begin == end; }
+
+  int64_t row;
+  int64_t token;  // row of the matrices of the first token
+  int slot;       // negative: padding
+  int begin;      // positions
+  int end;
+  int64_t first_tile;
+};
+
+// The row whose part of the list holds `tile`. All lanes of a warp.
+__device__ inline int64_t AftRowOfTile(const AftArgs& args, int64_t tile) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int64_t low = 0;
+  int64_t count = args.rows.rows;  // it is among rows [low, low + count)
+  while (count > 1) {
+    const int64_t step = (count + 31) / 32;
+    const int64_t probe = lane * step;
+    const bool reached =
+        probe < count && AftTiles(low + probe, args.rows.offset[low + probe]) <= tile;
+    const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xFFFFFFFFU, reached ? 1 : 0)));
+    low += last * step;
+    count = min(step, count - last * step);
+  }
+  return low;
+}
+
+// ---- Numbers of neighbouring channels as they lie in memory, aligned for one access
+template <typename T, int N>
+struct alignas(sizeof(T) * N) AftPacked {
+  __device__ float operator[](int i) const { return ToFloat(x[i]); }
+  T x[N];
+};
+template <>
+struct alignas(4) AftPacked<Bf16, 2> {
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i == 0 ? pair << 16 : pair & 0xFFFF0000U);
+  }
+  unsigned pair;
+};
+template <>
+struct alignas(8) AftPacked<Bf16, 4> {
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xFFFF0000U);
+  }
+  unsigned pairs[2];
+};
+
+// N channels from `channel` on. Those beyond `hid` read as others: no branch, so that many loads
+// can be under way. kVector: either all exist or none, and they are aligned.
+template <typename T, int N, bool kVector>
+using AftRaw = std::conditional_t<kVector, AftPacked<T, N>, Channels<N>>;
+
+template <int N, bool kVector, typename T>
+__device__ inline AftRaw<T, N, kVector> AftRead(const T* row, int channel, int hid) {
+  if constexpr (kVector) {
+    return *reinterpret_cast<const AftPacked<T, N>*>(row + (channel < hid ? channel : 0));
+  } else {
+    Channels<N> c;
+#pragma unroll
+    for (int i = 0; i < N; ++i) c[i] = ToFloat(row[min(channel + i, hid - 1)]);
+    return c;
+  }
+}
+
+// ---- Numbers of neighbouring channels, of which the first `count` exist; the others read as 0.
+
+// kVector: either all exist or none, and they are aligned for vector accesses.
+template <int N, bool kVector, typename T>
+__device__ inline Channels<N> LoadExisting(const T* from, int64_t count) {
+  Channels<N> c = Fill<N>(0.0F);
+  if constexpr (kVector) {
+    if (count > 0) c = Load<N>(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < count) c[i] = ToFloat(from[i]);
+    }
+  }
+  return c;
+}
+
+template <int N, bool kVector, typename T>
+__device__ inline void StoreExisting(const Channels<N>& c, T* to, int64_t count) {
+  if constexpr (kVector) {
+    if (count > 0) Store<N>(c, to);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < count) to[i] = FromFloat<T>(c[i]);
+    }
+  }
+}
+
+// To the matrix y; its type is the same for all threads.
+template <int N, bool kVector>
+__device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, const Channels<N>& c,
+                                int64_t count) {
+  const int64_t at = row * y.stride + channel;
+  if (y.type == Number::kFp32) {
+    StoreExisting<N, kVector>(c, static_cast<float*>(y.data) + at, count);
+  } else if (y.type == Number::kBf16) {
+    StoreExisting<N, kVector>(c, static_cast<Bf16*>(y.data) + at, count);
+  } else {
+    StoreExisting<N, kVector>(c, static_cast<Fp16*>(y.data) + at, count);
+  }
+}
+
+// ---- Keys and values of one row's tokens, as they enter: masked, rounded
+template <typename In>
+class AftTokens {
+ public:
+  __device__ AftTokens(const AftArgs& args, const AftRow& row) : args_(args), row_(row) {}
+
+  // A token of the chunk. One that is not `valid` has the key -inf and the value 0: it weighs
+  // nothing. `count` channels exist from `channel` on.
+  template <int N, bool kVector>
+  __device__ void Get(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
+                      Channels<N>& v) const {
+    const float* mask = args_.rows.mask;
+    float add = 0.0F;
+    if (mask != nullptr && valid) {
+      add = mask[row_.token + j - row_.begin];
+      valid = add > kMaskedBelow;
+    }
+    k = Fill<N>(-INFINITY);
+    v = Fill<N>(0.0F);
+    if (!valid) return;
+    const In* key = Token(j) + args_.model.hid + channel;
+    k = LoadExisting<N, kVector>(key, count);
+    v = LoadExisting<N, kVector>(key + args_.model.hid, count);
+    if (mask != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) k[i] += add;
+    }
+    Round(k, v);
+  }
+
+  // The same for many tokens at once: first all Read, of tokens that are in the chunk; then Enter.
+  // What a channel beyond `hid` gets is any number.
+  template <int N, bool kVector>
+  struct Raw {
+    AftRaw<In, N, kVector> k;
+    AftRaw<In, N, kVector> v;
+  };
+  template <int N, bool kVector>
+  __device__ Raw<N, kVector> Read(const In* key, int channel) const {
+    const int hid = static_cast<int>(args_.model.hid);
+    return {AftRead<N, kVector>(key, channel, hid), AftRead<N, kVector>(key + hid, channel, hid)};
+  }
+  __device__ const In* Key(int j) const { return Token(j) + args_.model.hid; }
+  __device__ int64_t stride() const { return args_.qkv_stride; }
+  __device__ bool masked() const { return args_.rows.mask != nullptr; }
+  // One that is valid, where nothing is masked.
+  template <int N, bool kVector>
+  __device__ void Enter(const Raw<N, kVector>& raw, Channels<N>& k, Channels<N>& v) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      k[i] = raw.k[i];
+      v[i] = raw.v[i];
+    }
+    Round(k, v);
+  }
+  template <int N, bool kVector>
+  __device__ void Enter(const Raw<N, kVector>& raw, int j, bool valid, Channels<N>& k,
+                        Channels<N>& v) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      k[i] = valid ? raw.k[i] : -INFINITY;
+      v[i] = valid ? raw.v[i] : 0.0F;
+    }
+    if (args_.rows.mask != nullptr && valid) {
+      const float add = args_.rows.mask[row_.token + j - row_.begin];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        k[i] = add > kMaskedBelow ? k[i] + add : -INFINITY;
+        v[i] = add > kMaskedBelow ? v[i] : 0.0F;
+      }
+    }
+    Round(k, v);
+  }
+
+  // The same as Get, for a token that may be in the ring.
+  template <int N, bool kVector>
+  __device__ void GetAny(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
+                         Channels<N>& v) const {
+    if (!valid || j >= row_.begin) {
+      Get<N, kVector>(j, valid, channel, count, k, v);
+      return;
+    }
+    const float* slot = args_.state.base + row_.slot * args_.state.slot_stride;
+    const int ring_row = j % (static_cast<int>(args_.model.window) - 1);
+    const int64_t at = ring_row * args_.model.hid + channel;
+    if (args_.model.ring == AftRing::kBf16) {
+      k = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.k_ring) + at, count);
+      v = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.v_ring) + at, count);
+    } else {
+      k = LoadExisting<N, kVector>(slot + args_.k_ring + at, count);
+      v = LoadExisting<N, kVector>(slot + args_.v_ring + at, count);
+    }
+  }
+
+  template <int N, bool kVector>
+  __device__ AftRaw<In, N, kVector> Query(int t, int channel) const {
+    return AftRead<N, kVector>(Token(t), channel, static_cast<int>(args_.model.hid));
+  }
+
+  __device__ int begin() const { return row_.begin; }
+  __device__ int last() const { return row_.end - 1; }
+
+ private:
+  template <int N>
+  __device__ void Round(Channels<N>& k, Channels<N>& v) const {
+    if constexpr (sizeof(In) == 4) {
+      if (args_.model.ring != AftRing::kBf16 || args_.model.window <= 1) return;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        k[i] = RoundTo<Bf16>(k[i]);
+        v[i] = RoundTo<Bf16>(v[i]);
+      }
+    }
+  }
+  // Its query.
+  __device__ const In* Token(int j) const {
+    return static_cast<const In*>(args_.qkv) + (row_.token + j - row_.begin) * args_.qkv_stride;
+  }
+
+  const AftArgs& args_;
+  const AftRow& row_;
+};
+
+// ---- Prefix sums in memory: a slot's state or a triple of the workspace
+__device__ inline Prefix LoadPrefix(const float* from, int64_t hid) {
+  return {from[0], from[hid], from[2 * hid]};
+}
+__device__ inline void StorePrefix(const Prefix& sums, float* to, int64_t hid) {
+  to[0] = sums.num;
+  to[hid] = sums.den;
+  to[2 * hid] = sums.max;
+}
+
+__device__ inline float* AftSums(const AftArgs& args, int64_t tile, int triple, int64_t channel) {
+  return args.sums + (tile * args.triples + triple) * 3 * args.model.hid + channel;
+}
+__device__ inline float* AftState(const AftArgs& args, const AftRow& row, int triple,
+                                  int64_t channel) {
+  return args.state.base + row.slot * args.state.slot_stride + triple * 3 * args.model.hid +
+         channel;
+}
+
+// A row's prefix before its first token.
+__device__ inline Prefix AftStart(const AftArgs& args, const AftRow& row, int triple,
+                                  int64_t channel) {
+  if (args.state.base == nullptr || row.begin == 0) return {};
+  return LoadPrefix(AftState(args, row, triple, channel), args.model.hid);
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_

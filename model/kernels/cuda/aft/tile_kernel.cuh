@@ -1,0 +1,478 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
+#define AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/cuda/aft/sums_kernel.cuh"
+#include "model/kernels/cuda/aft/window.cuh"
+
+// AFT-local and AFT-full over many tokens, as products on tensor cores (aft-operators.md 3.3): for
+// the tokens t of a tile and the tokens j that some of them have in their window,
+//
+//   [num | den] = E [e v | e] + exp(m - a) [prefix],   e_j = exp(k_j - a)
+//
+// E[t, j] = exp(w(t, j)) is the same for all channels: a block makes it once, kAftColumns columns
+// at a time. A warp owns 16 channels; its lanes hold the keys and values of just those elements of
+// [e v | e] that the products want from them, so each exponential is taken once and keys and values
+// do not pass through shared memory. The anchor a rises with the keys, and the sums with it. Where
+// it was too high for some token, or something was not finite, the channel is done again, row by
+// row and exactly (Exact).
+namespace aft::kernels::cuda {
+
+// [e v | e] of 8 tokens as operands of products: [channel of the pair][register].
+struct AftOperands {
+  uint32_t num[2][2];
+  uint32_t den[2][2];
+};
+
+// The tokens of one tile for the 16 channels of a warp.
+template <typename In, bool kVector, int kPrefixes, bool kCausal>
+class AftTile {
+ public:
+  // fp32 inputs: each product as three of TF32, so that the result has fp32's accuracy.
+  static constexpr bool kSplit = sizeof(In) == 4;
+  // Keys and values are fetched while the columns before theirs are worked on: registers allow it.
+  static constexpr bool kAhead = !kSplit && kPrefixes == 1 && kVector;
+  static constexpr int kRowTiles = kAftTokens / 16;
+  static constexpr int kQueries = kAhead && kVector ? 4 : 2;  // of a lane, loaded at once
+  static constexpr int kEach = kAftColumns / 4;               // columns of a lane
+
+  // `before`: the prefixes of the warp's channels, kAftWarpChannels each; shared memory.
+  __device__ AftTile(const AftArgs& args, const AftRow& row, const AftWindow<kPrefixes, kCausal>& w,
+                     const AftLane& lane, const Prefix* before)
+      : args_(args), row_(row), w_(w), lane_(lane), before_(before), tokens_(args, row) {}
+
+  // The sums begin as the prefix. Wide: `lifts` as AftWindow::Lifts.
+  __device__ void Start(const float* lifts) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      anchor_[c] = StartAnchor(2 * lane_.g + c);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) num_[m][c][i] = den_[m][c][i] = 0.0F;
+      }
+    }
+#pragma unroll 1
+    for (int p = 0; p < kPrefixes; ++p) {
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        const int channel = 4 * lane_.t + o;
+        const Prefix before = before_[p * kAftWarpChannels + channel];
+        const float e = Exp(before.max - StartAnchor(channel));
+#pragma unroll
+        for (int i = 0; i < 2 * kRowTiles; ++i) {
+          const int r = 8 * i + lane_.g;
+          if (!w_.SeesPrefix(w_.first + r, p)) continue;
+          num_[i / 2][o % 2][i % 2 * 2 + o / 2] += e * before.num;
+          den_[i / 2][o % 2][i % 2 * 2 + o / 2] += e * before.den;
+        }
+      }
+    }
+    if (!w_.model.wide) return;
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      const float e = Exp(-lifts[8 * i + lane_.g]);
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        num_[i / 2][o % 2][i % 2 * 2 + o / 2] *= e;
+        den_[i / 2][o % 2][i % 2 * 2 + o / 2] *= e;
+      }
+    }
+  }
+
+  // Loads the lane's keys and values of columns [column, column + kAftColumns); none from a ring.
+  __device__ void Fetch(int column) {
+    if (column < tokens_.begin() || column >= w_.column_to) return;
+    if (column + kAftColumns <= w_.column_to) {
+      const In* key = tokens_.Key(column + lane_.t);
+#pragma unroll
+      for (int u = 0; u < kEach; ++u, key += 4 * tokens_.stride()) {
+        fetched_[u] = tokens_.template Read<2, kVector>(key, lane_.channel);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = min(column + 4 * u + lane_.t, w_.column_to - 1);
+        fetched_[u] = tokens_.template Read<2, kVector>(tokens_.Key(j), lane_.channel);
+      }
+    }
+  }
+  // As they enter.
+  __device__ void Enter(int column) {
+    if (!kAhead) Fetch(column);
+    if (column < tokens_.begin()) {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = column + 4 * u + lane_.t;
+        tokens_.template GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
+                                            v_[u]);
+      }
+    } else if (!tokens_.masked() && column >= w_.column_from &&
+               column + kAftColumns <= w_.column_to) {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        tokens_.template Enter<2, kVector>(fetched_[u], k_[u], v_[u]);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = column + 4 * u + lane_.t;
+        tokens_.template Enter<2, kVector>(fetched_[u], j, w_.HasColumn(j), k_[u], v_[u]);
+      }
+    }
+    if (kAhead) Fetch(column + kAftColumns);
+  }
+
+  // Adds the columns that have entered. `weights`: AftWindow::Weights of them.
+  __device__ void Add(int column, const float* weights) {
+    RaiseAnchor();
+#pragma unroll
+    for (int step = 0; step < kAftColumns / 8; ++step) {
+      const unsigned row_tiles = w_.RowTiles(column + 8 * step);
+      if (row_tiles == 0) continue;
+      AftOperands high;
+      AftOperands low;
+      MakeOperands(step, high, low);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        if ((row_tiles >> m & 1U) == 0) continue;
+        const float4 four = reinterpret_cast<const float4*>(
+            weights)[(m * (kAftColumns / 8) + step) * 32 + static_cast<int>(threadIdx.x) % 32];
+        const float e[4] = {four.x, four.y, four.z, four.w};
+        uint32_t a[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = kSplit ? ToTf32(e[i]) : __float_as_uint(e[i]);
+        if constexpr (kSplit) {
+          uint32_t a_low[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a_low[i] = ToTf32(e[i] - __uint_as_float(a[i]));
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            MmaTf32(num_[m][c], a_low, high.num[c]);
+            MmaTf32(den_[m][c], a_low, high.den[c]);
+            MmaTf32(num_[m][c], a, low.num[c]);
+            MmaTf32(den_[m][c], a, low.den[c]);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          MmaTf32(num_[m][c], a, high.num[c]);
+          MmaTf32(den_[m][c], a, high.den[c]);
+        }
+      }
+    }
+  }
+
+  // Divides, gates and stores; the channels for which that is not good enough, again by Exact.
+  __device__ void Finish() const {
+    const int first = lane_.channel - 2 * lane_.g;
+    const int channel = first + 4 * lane_.t;
+    const int count = static_cast<int>(args_.model.hid) - channel;
+    unsigned again = 0;
+#pragma unroll
+    for (int rows = 0; rows < 2 * kRowTiles; rows += kQueries) {
+      AftRaw<In, 4, kVector> q[kQueries];
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) {
+        const int t = w_.first + 8 * (rows + i) + lane_.g;
+        q[i] = tokens_.template Query<4, kVector>(min(max(t, w_.row_from), w_.row_to - 1), channel);
+      }
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) {
+        const int m = (rows + i) / 2;
+        const int half = (rows + i) % 2;
+        const int t = w_.first + 8 * (rows + i) + lane_.g;
+        if (!w_.HasRow(t)) continue;
+        Channels<4> y;
+#pragma unroll
+        for (int o = 0; o < 4; ++o) {
+          const float num = num_[m][o % 2][2 * half + o / 2];
+          const float den = den_[m][o % 2][2 * half + o / 2];
+          const bool finite = !kSplit || (den <= kLargest && fabsf(num) <= kLargest);
+          if (!(den >= kLeastSum && finite)) again |= 1U << o;
+          y[o] = Gated(num, den, q[i][o]);
+        }
+        Store(y, row_.token + t - row_.begin, channel, count);
+      }
+    }
+    if (count < 4) again &= count <= 0 ? 0U : (1U << count) - 1;
+    unsigned channels = again << (4 * lane_.t);
+    if constexpr (!kSplit) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (c < lane_.count && bad_[c] != 0.0F) channels |= 1U << (2 * lane_.g + c);
+      }
+    }
+    if (__any_sync(0xFFFFFFFFU, channels != 0 ? 1 : 0) == 0) return;
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2) {
+      channels |= __shfl_xor_sync(0xFFFFFFFFU, channels, bit);
+    }
+    Exact(first, channels);
+  }
+
+ private:
+  // Sums relative to exp(anchor) are good from here on: what underflowed is below 1e-12 of them.
+  static constexpr float kLeastSum = 1e-26F;
+  static constexpr float kLargest = 3e38F;
+  // e is at most exp(kSlack); keys that rise by less leave the sums alone.
+  static constexpr float kSlack = 16.0F;
+
+  // bf16 inputs have bf16 outputs.
+  __device__ void Store(const Channels<4>& y, int64_t row, int channel, int count) const {
+    if constexpr (kSplit) {
+      StoreOut<4, kVector>(args_.y, row, channel, y, count);
+    } else {
+      Bf16* const to = static_cast<Bf16*>(args_.y.data) + row * args_.y.stride + channel;
+      StoreExisting<4, kVector>(y, to, count);
+    }
+  }
+
+  __device__ float StartAnchor(int channel) const {
+    float anchor = kEmptyMax;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (w_.HoldsPrefix(p)) anchor = fmaxf(anchor, before_[p * kAftWarpChannels + channel].max);
+    }
+    return anchor;
+  }
+
+  __device__ void RaiseAnchor() {
+    float largest[2];
+    bool rises = false;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float x = k_[0][c];
+#pragma unroll
+      for (int u = 1; u < kEach; ++u) x = fmaxf(x, k_[u][c]);
+      x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 1));
+      x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 2));
+      largest[c] = x > anchor_[c] + kSlack ? x : anchor_[c];
+      rises = rises || largest[c] != anchor_[c];
+    }
+    if (__any_sync(0xFFFFFFFFU, rises ? 1 : 0) == 0) return;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float e = Exp(anchor_[c] - largest[c]);
+      anchor_[c] = largest[c];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float scale = __shfl_sync(0xFFFFFFFFU, e, (2 * lane_.t + i) * 4);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            num_[m][c][2 * half + i] *= scale;
+            den_[m][c][2 * half + i] *= scale;
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void MakeOperands(int step, AftOperands& high, AftOperands& low) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float e = Exp(k_[2 * step + i][c] - anchor_[c]);
+        const float v = v_[2 * step + i][c];
+        if constexpr (kSplit) {
+          high.den[c][i] = ToTf32(e);
+          high.num[c][i] = ToTf32(e * v);
+          low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
+          low.num[c][i] = ToTf32(e * v - __uint_as_float(high.num[c][i]));
+        } else {
+          // As ToTf32 rounds what is finite (the product does not look at the low bits), in a third
+          // of its instructions; the rest is noted.
+          high.den[c][i] = __float_as_uint(e) + 0x1000U;
+          high.num[c][i] = __float_as_uint(e * v) + 0x1000U;
+          bad_[c] = fmaf(e * v, 0.0F, bad_[c]);
+        }
+      }
+    }
+  }
+
+  // The bits of `channels`, from channel `first` on; a lane for each token.
+  __device__ void Exact(int first, unsigned channels) const {
+    __syncwarp();
+    while (channels != 0) {
+      const int c = __ffs(static_cast<int>(channels)) - 1;
+      channels &= channels - 1;
+      for (int r = static_cast<int>(threadIdx.x) % 32; r < kAftTokens; r += 32) {
+        if (w_.HasRow(w_.first + r)) ExactRow(before_ + c, w_.first + r, first + c);
+      }
+    }
+  }
+
+  // Exponents (K - M) + w, the difference first, relative to their largest.
+  __device__ void ExactRow(const Prefix* before, int t, int channel) const {
+    const int from = max(w_.column_from, w_.Oldest(t));
+    const int to = kCausal ? t + 1 : w_.column_to;
+    Channels<1> k;
+    Channels<1> v;
+    float max_key = kEmptyMax;
+    bool sees = false;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      const Prefix& prefix = before[p * kAftWarpChannels];
+      if (!w_.SeesPrefix(t, p) || prefix.den == 0.0F) continue;
+      max_key = fmaxf(max_key, prefix.max);
+      sees = true;
+    }
+    for (int j = from; j < to; ++j) {
+      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      max_key = fmaxf(max_key, k[0]);
+      sees = sees || k[0] != -INFINITY;
+    }
+    float largest = -INFINITY;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (!w_.SeesPrefix(t, p)) continue;
+      largest = fmaxf(largest, before[p * kAftWarpChannels].max - max_key);
+    }
+    for (int j = from; j < to; ++j) {
+      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      largest = fmaxf(largest, k[0] - max_key + w_.Bias(t, j));
+    }
+    float num = 0.0F;
+    float den = 0.0F;
+#pragma unroll
+    for (int p = 0; p < kPrefixes; ++p) {
+      if (!w_.SeesPrefix(t, p)) continue;
+      const Prefix& prefix = before[p * kAftWarpChannels];
+      const float e = Exp(prefix.max - max_key - largest);
+      num += e * prefix.num;
+      den += e * prefix.den;
+    }
+    for (int j = from; j < to; ++j) {
+      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      const float e = Exp(k[0] - max_key + w_.Bias(t, j) - largest);
+      num += e * v[0];
+      den += e;
+    }
+    const float q = tokens_.template Query<1, false>(t, channel)[0];
+    Channels<1> y;
+    y[0] = sees ? Gated(num, den, q) : 0.0F;
+    StoreOut<1, false>(args_.y, row_.token + t - row_.begin, channel, y, 1);
+  }
+
+  const AftArgs& args_;
+  const AftRow& row_;
+  const AftWindow<kPrefixes, kCausal>& w_;
+  const AftLane& lane_;
+  const Prefix* before_;
+  const AftTokens<In> tokens_;
+  typename AftTokens<In>::template Raw<2, kVector> fetched_[kEach];
+  Channels<2> k_[kEach];
+  Channels<2> v_[kEach];
+  float anchor_[2];
+  float bad_[2] = {0.0F, 0.0F};  // NaN: a product of the channel was not finite
+  // [16 tokens][channel of the pair], as MmaTf32 has them: column n of channel c is channel 2n + c.
+  float num_[kRowTiles][2][4];
+  float den_[kRowTiles][2][4];
+};
+
+// Zeros for the rows of a tile.
+template <bool kVector>
+__device__ inline void AftZeros(const AftArgs& args, const AftRow& row, int from, int to,
+                                const AftLane& lane) {
+  const int64_t channel = lane.channel - 2 * lane.g + 4 * lane.t;
+  for (int t = from + lane.g; t < to; t += 8) {
+    StoreOut<4, kVector>(args.y, row.token + t - row.begin, channel, Fill<4>(0.0F),
+                         args.model.hid - channel);
+  }
+}
+
+// Most warps of a block, so that two blocks with the registers they need run on a multiprocessor.
+template <typename In, bool kVector, int kPrefixes>
+inline constexpr int kAftTileWarps = sizeof(In) == 2 && kVector&& kPrefixes == 1 ? 8 : 6;
+
+// blockIdx.x: tile, or row when it `walks` from the row's first tile to the last and makes the
+// prefixes on the way; blockIdx.y: kAftWarpChannels channels a warp. Dynamic shared memory:
+// AftTileShared.
+template <typename In, bool kVector, int kPrefixes, bool kCausal, bool kWalks>
+__global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
+    AftTileKernel(AftArgs args) {
+  static_assert(!kWalks || (kCausal && kPrefixes == 1));
+  SharedLayout layout(DynamicShared());
+  const AftTileShared shared(layout,
+                             kPrefixes * kAftWarpChannels * static_cast<int>(blockDim.x) / 32);
+  // The last tiles first: the pass that summed up tiles has left their keys and values in L2.
+  const int64_t tile = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  const AftRow row(args, kWalks ? blockIdx.x : AftRowOfTile(args, tile));
+  const AftLane lane(args.model.hid, AftWarpChannel());
+  const bool active = AftWarpChannel() < args.model.hid;
+  int index = row.FirstIndex();
+  if constexpr (!kWalks) index += static_cast<int>(tile - row.first_tile);
+  if (row.empty() || index >= row.EndIndex()) return;
+  if (row.slot < 0) {
+    const int end = kWalks ? row.end : min(row.end, (index + 1) * kAftTokens);
+    AftZeros<kVector>(args, row, max(row.begin, index * kAftTokens), end, lane);
+    return;
+  }
+
+  // The warp's prefixes: lanes with t = 0 write them, all read them.
+  Prefix* const before =
+      shared.before + threadIdx.x / 32 * static_cast<unsigned>(kPrefixes * kAftWarpChannels);
+#pragma unroll
+  for (int p = 0; p < kPrefixes; ++p) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      if (lane.t != 0) continue;
+      Prefix sums;
+      if (c < lane.count) {
+        sums = kWalks ? AftStart(args, row, p, lane.channel + c)
+                      : LoadPrefix(AftSums(args, tile, p, lane.channel + c), args.model.hid);
+      }
+      before[p * kAftWarpChannels + 2 * lane.g + c] = sums;
+    }
+  }
+  __syncwarp();
+  float* weights = shared.weights;
+  do {
+    const AftWindow<kPrefixes, kCausal> window(args, row, index);
+    if (args.model.wide) window.Lifts(shared.lifts);
+    AftTile<In, kVector, kPrefixes, kCausal> sums(args, row, window, lane, before);
+    sums.Start(shared.lifts);
+    int column = window.column_from / kAftColumns * kAftColumns;
+    sums.Fetch(column);
+    for (; column < window.column_to; column += kAftColumns) {
+      window.template Weights<sizeof(In) == 2>(column, shared.lifts, weights);
+      sums.Enter(column);
+      __syncthreads();
+      if (active) sums.Add(column, weights);
+      // The other buffer: no warp reads it any more once all have come to the next barrier.
+      weights = weights == shared.weights ? shared.weights + kAftWeights : shared.weights;
+    }
+    if (active) sums.Finish();
+    if constexpr (kWalks) {
+      const AftPart leaving = AftLeaving(args, row, index, 0);
+      Prefix own[2];
+      AftRangeSums<In, kVector>(AftTokens<In>(args, row), leaving.from, leaving.to, lane, own);
+      __syncwarp();
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        Prefix& sums_before = before[2 * lane.g + c];
+        if (lane.t == 0) sums_before = Combine(sums_before, own[c]);
+      }
+      __syncwarp();
+    }
+    ++index;
+  } while (kWalks && index < row.EndIndex());
+  if constexpr (kWalks) {
+    if (args.state.base == nullptr || lane.t != 0) return;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      if (c < lane.count) {
+        StorePrefix(before[2 * lane.g + c], AftState(args, row, 0, lane.channel + c),
+                    args.model.hid);
+      }
+    }
+  }
+}
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_

@@ -1,0 +1,34 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_ATTENTION_H_
+#define AFT_MODEL_KERNELS_CUDA_ATTENTION_ATTENTION_H_
+
+#include <cstdint>
+
+#include "model/kernels/attention.h"  // the formulas, AttentionParams, AttentionStateLayout
+#include "model/kernels/cuda/types.h"
+
+// Softmax attention on the GPU: dot product, cosine, additive, location-based and block-local. The
+// formulas, the columns of `packed` and the state's layout are those of model/kernels/attention.h;
+// the pointers in AttentionParams are to device memory here.
+namespace aft::kernels::cuda {
+
+// One token of each row. y [rows, hid]. The workspace is for splitting long contexts over blocks.
+// REQUIRES: causal; positions below capacity.
+int64_t AttentionStepWorkspaceFloats(const AttentionParams& params, int64_t rows);
+int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed, State state,
+                  Out y, float* workspace, Stream stream);
+
+// Prompt chunks of any length. A token's result does not depend on the other rows.
+int64_t AttentionPrefillWorkspaceFloats(const AttentionParams& params, int64_t rows,
+                                        int64_t tokens);
+int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In packed, State state,
+                     Out y, float* workspace, Stream stream);
+
+// Whole texts, causal or bidirectional.
+int64_t AttentionEncodeWorkspaceFloats(const AttentionParams& params, int64_t sequences,
+                                       int64_t tokens);
+int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed, Out y,
+                    float* workspace, Stream stream);
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_ATTENTION_H_

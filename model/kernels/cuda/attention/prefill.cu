@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "model/kernels/cuda/attention/attention.h"
+#include "model/kernels/cuda/attention/mma_kernel.cuh"
+#include "model/kernels/cuda/attention/scalar_kernel.cuh"
+#include "model/kernels/cuda/attention/store_kernel.cuh"
+
+namespace aft::kernels::cuda {
+namespace {
+
+template <typename T, bool kAdditive>
+cudaError_t LaunchScalar(const AttendArgs& args, int64_t tokens, Stream stream) {
+  SharedLayout shared;
+  const ScalarShared layout(shared);
+  const int chunks = (args.shape.value_width + kScalarColumns - 1) / kScalarColumns;
+  return Launch(AttentionScalarKernel<T, kAdditive>,
+                dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kScalarQueries)),
+                     static_cast<unsigned>(args.shape.heads * chunks)),
+                dim3(kScalarWarps * 32), shared.bytes(), stream, args);
+}
+
+constexpr int kMmaWidth = 128;
+
+template <typename T, int kWidth>
+cudaError_t LaunchMma(const AttendArgs& args, int64_t tokens, Stream stream) {
+  SharedLayout shared;
+  const MmaShared<T, kWidth> layout(shared);
+  return Launch(AttentionMmaKernel<T, kWidth>,
+                dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kMmaQueries)),
+                     static_cast<unsigned>(args.shape.heads)),
+                dim3(kMmaThreads), shared.bytes(), stream, args);
+}
+
+template <typename T>
+cudaError_t LaunchAttend(const AttendArgs& args, int64_t tokens, Stream stream) {
+  if (args.shape.score == Score::kAdditive) return LaunchScalar<T, true>(args, tokens, stream);
+  const int width = std::max(args.shape.score_width, args.shape.value_width);
+  if (args.shape.position_keys != nullptr || width > kMmaWidth) {
+    return LaunchScalar<T, false>(args, tokens, stream);
+  }
+  if (width <= 32) return LaunchMma<T, 32>(args, tokens, stream);
+  if (width <= 64) return LaunchMma<T, 64>(args, tokens, stream);
+  return LaunchMma<T, 128>(args, tokens, stream);
+}
+
+template <typename T>
+cudaError_t LaunchStore(const AttendArgs& args, int64_t tokens, Stream stream) {
+  SharedLayout shared;
+  shared.Take<float>(32 * 33);
+  return Launch(AttentionStoreKernel<T>,
+                dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kStoreTokens)),
+                     static_cast<unsigned>(args.shape.heads)),
+                dim3(kStoreWarps * 32), shared.bytes(), stream, args);
+}
+
+bool In16Bytes(const void* data, std::initializer_list<int64_t> counts, int64_t bytes) {
+  bool multiples = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (const int64_t count : counts) multiples = multiples && count * bytes % 16 == 0;
+  return multiples;
+}
+
+void SetAlignment(AttendArgs& args) {
+  const AttentionShape& shape = args.shape;
+  args.packed_in_16_bytes =
+      shape.score != Score::kCosine &&
+      In16Bytes(args.packed.data, {args.packed.stride, shape.score_width, shape.value_width},
+                NumberBytes(args.packed.type));
+  args.state_in_16_bytes =
+      In16Bytes(args.state.base,
+                {args.state.slot_stride, shape.first_value, shape.values, shape.value_width}, 4);
+  args.y_in_pairs = reinterpret_cast<uintptr_t>(args.y.data) % 8 == 0 && args.y.stride % 2 == 0 &&
+                    shape.value_width % 2 == 0;
+}
+
+int64_t WorkspaceFloats(const AttentionParams& params, int64_t tokens) {
+  return params.score == Score::kCosine ? tokens * params.heads * 2 : 0;
+}
+
+// Attention of args' rows; kCosine: their lengths first, into the workspace.
+cudaError_t Attend(AttendArgs args, int64_t tokens, float* workspace, Stream stream) {
+  SetAlignment(args);
+  if (args.shape.score == Score::kCosine) {
+    args.factors = workspace;
+    const int64_t warps = tokens * args.shape.heads;
+    const cudaError_t error =
+        Launch(AttentionFactorsKernel,
+               dim3(static_cast<unsigned>((warps + kStoreWarps - 1) / kStoreWarps)),
+               dim3(kStoreWarps * 32), 0, stream, args.shape, args.packed, tokens, workspace);
+    if (error != cudaSuccess) return error;
+  }
+  const bool fp32 = args.packed.type == Number::kFp32;
+  const cudaError_t error =
+      fp32 ? LaunchAttend<float>(args, tokens, stream) : LaunchAttend<Bf16>(args, tokens, stream);
+  if (error != cudaSuccess || args.state.base == nullptr) return error;
+  return fp32 ? LaunchStore<float>(args, tokens, stream) : LaunchStore<Bf16>(args, tokens, stream);
+}
+
+}  // namespace
+
+int64_t AttentionPrefillWorkspaceFloats(const AttentionParams& params, int64_t /*rows*/,
+                                        int64_t tokens) {
+  return WorkspaceFloats(params, tokens);
+}
+
+int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In packed, State state,
+                     Out y, float* workspace, Stream stream) {
+  if (!params.causal || !Supported(params, packed)) return cudaErrorInvalidValue;
+  if (chunks.tokens == 0) return cudaSuccess;
+  AttendArgs args = {};
+  args.shape = MakeShape(params);
+  args.packed = packed;
+  args.y = y;
+  args.state = state;
+  args.rows = chunks.rows;
+  args.slot = chunks.slot;
+  args.position = chunks.position;
+  args.offset = chunks.offset;
+  args.generated = chunks.generated;
+  return Attend(args, chunks.tokens, workspace, stream);
+}
+
+int64_t AttentionEncodeWorkspaceFloats(const AttentionParams& params, int64_t /*sequences*/,
+                                       int64_t tokens) {
+  return WorkspaceFloats(params, tokens);
+}
+
+int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed, Out y,
+                    float* workspace, Stream stream) {
+  if (!Supported(params, packed)) return cudaErrorInvalidValue;
+  if (texts.tokens == 0) return cudaSuccess;
+  AttendArgs args = {};
+  args.shape = MakeShape(params);
+  args.packed = packed;
+  args.y = y;
+  args.rows = texts.sequences;
+  args.offset = texts.offset;
+  args.mask = texts.mask;
+  return Attend(args, texts.tokens, workspace, stream);
+}
+
+}  // namespace aft::kernels::cuda

@@ -1,0 +1,52 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_CONV_CONV_H_
+#define AFT_MODEL_KERNELS_CUDA_CONV_CONV_H_
+
+#include <cstdint>
+
+#include "model/kernels/conv.h"  // the formula, ConvStateLayout
+#include "model/kernels/cuda/types.h"
+
+// AFT-conv with the gate, on the GPU: causal 1-D with state, bidirectional 1-D and 2-D without. The
+// formulas and the state's layout are those of model/kernels/conv.h and conv_encode.h; packed
+// [N, 2 * hid + h] holds queries [hid], keys [h], values [hid].
+namespace aft::kernels::cuda {
+
+// One layer's constants.
+struct ConvModel {
+  int64_t hid = 0;
+  int64_t heads = 1;  // h; divides hid
+  int64_t taps = 1;   // s; odd when not causal
+  bool causal = true;
+  bool grid = false;              // the filter is s x s on images; not causal
+  const float* filter = nullptr;  // w [s, h], grid: [s * s, h]; causal: row = t - t'; else row 0 =
+                                  // the earliest key
+  bool wide = false;              // some |w| is above kNarrowBias
+  bool bf16_ring = false;
+
+  ConvStateLayout layout() const {
+    ConvParams params;
+    params.hid = hid;
+    params.heads = heads;
+    params.taps = taps;
+    params.bf16_ring = bf16_ring;
+    return ConvStateLayout(params);
+  }
+};
+
+// One token of each row: the state is advanced in place. y [rows, hid].
+int ConvStep(const ConvModel& model, const StepRows& rows, In packed, State state, Out y,
+             Stream stream);
+
+// Prompt chunks of any length. A token's result does not depend on the other rows.
+int64_t ConvPrefillWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens);
+int ConvPrefill(const ConvModel& model, const ChunkRows& chunks, In packed, State state, Out y,
+                float* workspace, Stream stream);
+
+// Whole texts, causal or not.
+int64_t ConvEncodeWorkspaceFloats(const ConvModel& model, int64_t sequences, int64_t tokens);
+int ConvEncode(const ConvModel& model, const Texts& texts, In packed, Out y, float* workspace,
+               Stream stream);
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_CONV_CONV_H_

@@ -1,0 +1,223 @@
+#ifndef AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_
+#define AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_
+
+#include <cstdint>
+
+#include "model/kernels/cuda/conv/common.cuh"
+
+// Prompts and whole texts, causal or not, as tiles of kConvTokens tokens, cut at multiples of it in
+// the sequence. A tile's tokens weigh those of [Left, Right) one by one, with the filter; all
+// tokens before and behind are beyond its reach and come as sums:
+//
+//   ConvSums     of the tokens between the Left of a tile and that of the next; likewise Right
+//   ConvCarry    of all before a tile's Left and, from the other end, of all from its Right on
+//   ConvOutputs  y
+//   ConvStore    advances the state
+//
+// Sums are numerators, denominators and maxima, relative to exp(max), as in a state.
+namespace aft::kernels::cuda {
+
+inline constexpr int kConvTokens = 64;
+
+// Weights in a tile, of narrow filters, are exp((k - a) + lift) * exp(w), a being the largest key
+// in reach, as long as the running maximum rises by at most kConvRise within the tile. Terms
+// exp(-87) are lost: with a lift where it rises a lot they are below exp(30 - 87 + 2 * kNarrowBias)
+// = exp(-17) of any token's sum. Nothing is above exp(30 + kNarrowBias).
+inline constexpr float kConvRise = 60.0F;
+__device__ inline float ConvLift(float rise) { return rise > 30.0F ? 30.0F : 0.0F; }
+
+struct ConvTileArgs {
+  ConvDims dims;
+  bool causal = false;
+  bool grid = false;
+  int64_t grid_width = 0;
+  int64_t rows = 0;
+  const int32_t* slot = nullptr;      // null: whole texts, no state
+  const int64_t* position = nullptr;  // null: 0
+  const int64_t* offset = nullptr;
+  const float* mask = nullptr;  // or null
+  const void* packed = nullptr;
+  int64_t packed_stride = 0;
+  float* state = nullptr;
+  int64_t slot_stride = 0;
+  int64_t k_ring = 0;  // floats into a state
+  int64_t v_ring = 0;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+  float* sums = nullptr;   // [places, sides(), dims.sums()]
+  float* carry = nullptr;  // the same
+
+  // Vectors of 16 bytes of packed (and as many numbers elsewhere) start at multiples of their size.
+  bool packed_aligned = false;
+  bool ring_aligned = false;
+  bool y_aligned = false;
+
+  __host__ __device__ int sides() const { return causal ? 1 : 2; }
+  __host__ __device__ int reach() const { return (dims.taps - 1) / 2; }
+  __device__ float* Sums(int64_t place, int side) const {
+    return sums + (place * sides() + side) * dims.sums();
+  }
+  __device__ float* Carry(int64_t place, int side) const {
+    return carry + (place * sides() + side) * dims.sums();
+  }
+};
+
+// A row may begin and end within a tile; its last place holds what goes into the state.
+__host__ __device__ inline int64_t ConvPlaces(int64_t rows, int64_t tokens) {
+  return tokens / kConvTokens + 3 * rows;
+}
+
+// One row of the batch and its tiles. Positions are those in the sequence.
+struct ConvSequence {
+  __device__ ConvSequence(const ConvTileArgs& args, int64_t row)
+      : args_(args),
+        slot(args.slot == nullptr ? 0 : args.slot[row]),
+        token(args.offset[row]),
+        begin(args.position == nullptr ? 0 : args.position[row]),
+        end(begin + args.offset[row + 1] - token),
+        place(ConvPlaces(row, token)),
+        tiles(end == begin ? 0 : (end - 1) / kConvTokens - begin / kConvTokens + 1) {}
+
+  // Of the row's tile i: its first token, and that behind its last; the tokens weighed one by one.
+  __device__ int64_t First(int64_t i) const {
+    return min(end, max(begin, (begin / kConvTokens + i) * kConvTokens));
+  }
+  __device__ int64_t Last(int64_t i) const { return First(i + 1); }
+  __device__ int64_t Left(int64_t i) const {
+    const int64_t zero = 0;
+    if (args_.causal) return max(zero, First(i) - args_.dims.rows());
+    if (!args_.grid) return max(zero, First(i) - args_.reach());
+    return max(zero, First(i) / args_.grid_width - args_.reach()) * args_.grid_width;
+  }
+  __device__ int64_t Right(int64_t i) const {
+    if (args_.causal) return Last(i);
+    if (!args_.grid) return min(end, Last(i) + args_.reach());
+    return min(end, ((Last(i) - 1) / args_.grid_width + args_.reach() + 1) * args_.grid_width);
+  }
+
+ private:
+  const ConvTileArgs& args_;
+
+ public:
+  const int32_t slot;
+  const int64_t token;  // of the matrices, at position `begin`
+  const int64_t begin;
+  const int64_t end;
+  const int64_t place;  // of tile 0 in sums and carry
+  const int64_t tiles;
+};
+
+// The row that a place belongs to.
+__device__ inline int64_t ConvRowOf(const ConvTileArgs& args, int64_t place) {
+  int64_t low = 0;
+  int64_t high = args.rows;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (ConvPlaces(middle, args.offset[middle]) <= place) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// A row's keys and values by position, from where they are: packed, or, before it, the rings.
+template <typename T>
+class ConvTokens {
+ public:
+  __device__ ConvTokens(const ConvTileArgs& args, const ConvSequence& sequence)
+      : args_(args),
+        begin_(sequence.begin),
+        packed_(static_cast<const T*>(args.packed) + sequence.token * args.packed_stride),
+        mask_(args.mask == nullptr ? nullptr : args.mask + sequence.token),
+        state_(args.slot == nullptr ? nullptr : args.state + sequence.slot * args.slot_stride),
+        place_(args.dims.rows() > 0 ? static_cast<int>(begin_ % args.dims.rows()) : 0) {}
+
+  __device__ const T* Packed(int64_t t) const {
+    return packed_ + (t - begin_) * args_.packed_stride;
+  }
+
+  __device__ float Key(int64_t t, int head) const {
+    const ConvDims& dims = args_.dims;
+    if (t < begin_) {
+      const int64_t at = RingRow(t) * dims.heads + head;
+      return dims.bf16_ring ? ToFloat(reinterpret_cast<const Bf16*>(state_ + args_.k_ring)[at])
+                            : (state_ + args_.k_ring)[at];
+    }
+    if (Masked(t)) return kEmptyMax;
+    const float mask = mask_ == nullptr ? 0.0F : mask_[t - begin_];
+    return Entering(ToFloat(Packed(t)[dims.keys() + head]) + mask, dims.bf16_ring);
+  }
+
+  // Whether all tokens from t on have keys in packed and no mask, and those keys: loads without
+  // branches, which can be under way together.
+  __device__ bool Plain(int64_t t) const { return t >= begin_ && mask_ == nullptr; }
+  __device__ float PlainKey(int64_t t, int head) const {
+    return Entering(ToFloat(Packed(t)[args_.dims.keys() + head]), args_.dims.bf16_ring);
+  }
+
+  // N channels; zeros where the token is masked.
+  template <int N>
+  __device__ Channels<N> Value(int64_t t, int channel) const {
+    const ConvDims& dims = args_.dims;
+    if (t < begin_) {
+      const int64_t at = RingRow(t) * dims.hid + channel;
+      return dims.bf16_ring ? Load<N>(reinterpret_cast<const Bf16*>(state_ + args_.v_ring) + at,
+                                      args_.ring_aligned)
+                            : Load<N>(state_ + args_.v_ring + at, args_.ring_aligned);
+    }
+    if (Masked(t)) return Fill<N>(0.0F);
+    Channels<N> v = Load<N>(Packed(t) + dims.values() + channel, args_.packed_aligned);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = Entering(v[i], dims.bf16_ring);
+    return v;
+  }
+
+  // Values as they are in memory, for loads that are under way together: kVec channels of tokens
+  // that are in packed, or in a ring of the same type.
+  template <int kVec>
+  __device__ bool Direct(int64_t t) const {
+    if (kVec > 1 && !args_.packed_aligned) return false;
+    return t >= begin_ || (args_.dims.bf16_ring == (sizeof(T) == sizeof(Bf16)) &&
+                           (kVec == 1 || args_.ring_aligned));
+  }
+  template <int kVec>
+  __device__ void Read(int64_t t, int channel, RingVector<T, kVec>& raw) const {
+    const ConvDims& dims = args_.dims;
+    raw.Read(t < begin_ ? reinterpret_cast<const T*>(state_ + args_.v_ring) +
+                              RingRow(t) * dims.hid + channel
+                        : Packed(t) + dims.values() + channel);
+  }
+  template <int kVec>
+  __device__ Channels<kVec> Get(const RingVector<T, kVec>& raw, int64_t t) const {
+    if (t >= begin_ && Masked(t)) return Fill<kVec>(0.0F);
+    Channels<kVec> v = raw.Get();
+    if constexpr (sizeof(T) > sizeof(Bf16)) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) v[i] = Entering(v[i], args_.dims.bf16_ring);
+    }
+    return v;
+  }
+
+ private:
+  __device__ bool Masked(int64_t t) const {
+    return mask_ != nullptr && mask_[t - begin_] <= kMaskedBelow;
+  }
+  // t is one of the s - 1 positions before begin_.
+  __device__ int64_t RingRow(int64_t t) const {
+    const int row = place_ - static_cast<int>(begin_ - t);
+    return row < 0 ? row + args_.dims.rows() : row;
+  }
+
+  const ConvTileArgs& args_;
+  const int64_t begin_;
+  const T* packed_;
+  const float* mask_;
+  const float* state_;
+  const int place_;  // row of the rings that token begin_ will have
+};
+
+}  // namespace aft::kernels::cuda
+
+#endif  // AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_

@@ -1,0 +1,52 @@
+#include <cstdint>
+
+#include "model/kernels/cuda/sampler/kernel.cuh"
+#include "model/kernels/cuda/sampler/sampler.h"
+
+namespace aft::kernels::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;  // of the kernels with one thread per token
+
+unsigned BlocksFor(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+// Few threads suffice for a small vocabulary: fewer wait for one another, and more rows run at
+// once. A power of two, which divides kBins.
+unsigned ThreadsFor(int64_t vocab_size) {
+  unsigned threads = 64;
+  while (threads < sampler::kMaxThreads && threads * 4 < vocab_size) threads *= 2;
+  return threads;
+}
+
+}  // namespace
+
+int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logits, int64_t stride,
+           SampleOut out, Stream stream) {
+  if (slots.vocab_size < 1 || slots.vocab_size > kMaxVocabSize) return cudaErrorInvalidValue;
+  const bool aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  SharedLayout shared;
+  const sampler::Space space(shared, static_cast<int32_t>(slots.vocab_size));
+  return Launch(aligned ? sampler::SampleKernel<true> : sampler::SampleKernel<false>,
+                dim3(static_cast<unsigned>(rows.rows)), dim3(ThreadsFor(slots.vocab_size)),
+                shared.bytes(), stream, slots, rows, logits, stride, out);
+}
+
+int MarkSeen(const SamplerSlots& slots, const int32_t* tokens, const int32_t* token_slots,
+             int64_t count, Stream stream) {
+  return Launch(sampler::MarkSeenKernel, dim3(BlocksFor(count)), dim3(kThreads), 0, stream, slots,
+                tokens, token_slots, count);
+}
+
+int ClearCounts(const SamplerSlots& slots, int32_t slot, Stream stream) {
+  return Launch(sampler::CopyCountsKernel, dim3(BlocksFor(slots.vocab_size)), dim3(kThreads), 0,
+                stream, slots, -1, slot);
+}
+
+int CopyCounts(const SamplerSlots& slots, int32_t from, int32_t to, Stream stream) {
+  return Launch(sampler::CopyCountsKernel, dim3(BlocksFor(slots.vocab_size)), dim3(kThreads), 0,
+                stream, slots, from, to);
+}
+
+}  // namespace aft::kernels::cuda

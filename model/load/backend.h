@@ -1,0 +1,27 @@
+#ifndef AFT_MODEL_LOAD_BACKEND_H_
+#define AFT_MODEL_LOAD_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/api/load.h"
+#include "model/checkpoint/checkpoint.h"
+
+namespace aft {
+
+// The GPU half of LoadModel: the runners of LoadOptions::device "cuda:N" (`index` is N). Made by
+// load_gpu.cc in builds with CUDA; load_no_gpu.cc is in its place in the others and refuses.
+// REQUIRES: options that LoadModel has checked.
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options, int index,
+                                                           const Checkpoint& checkpoint);
+absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options, int index,
+                                                              const Checkpoint& checkpoint);
+
+// "12.5 MiB".
+std::string Mebibytes(int64_t bytes);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_LOAD_BACKEND_H_

@@ -1,0 +1,187 @@
+#include "model/api/load.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "ATen/Parallel.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "c10/core/InferenceMode.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/load/backend.h"
+#include "model/network/decoder.h"
+#include "model/runtime/cpu_encoder_runner.h"
+#include "model/runtime/cpu_model_runner.h"
+#include "model/runtime/memory.h"
+#include "model/runtime/torch_guard.h"
+#include "model/tokenizer/load_tokenizer.h"
+
+namespace aft {
+namespace {
+
+// N of "cuda:N"; kCpu for "cpu".
+constexpr int kCpu = -1;
+absl::StatusOr<int> DeviceIndex(const LoadOptions& options) {
+  if (options.device == "cpu") return kCpu;
+  absl::string_view number = options.device;
+  int index = 0;
+  if (absl::ConsumePrefix(&number, "cuda:") &&
+      number.find_first_not_of("0123456789") == absl::string_view::npos &&
+      absl::SimpleAtoi(number, &index)) {
+    return index;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("device \"", options.device, "\": must be \"cpu\" or \"cuda:N\""));
+}
+
+absl::Status CheckWeightFormat(const LoadOptions& options, int device) {
+  const std::string& format = options.weight_format;
+  if (format == "fp32") return absl::OkStatus();
+  if (format != "bf16" && format != "fp16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weight_format \"", format, "\": must be \"fp32\", \"bf16\" or \"fp16\""));
+  }
+  if (device != kCpu) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", format, "\": device \"cpu\" ",
+                                                 "computes in \"fp32\" only; \"cuda:N\" takes it"));
+}
+
+absl::Status CheckOptions(const LoadOptions& options) {
+  if (options.slots < 1) return absl::InvalidArgumentError("slots: must be at least 1");
+  if (options.max_step_tokens < options.slots) {
+    return absl::InvalidArgumentError(absl::StrCat("max_step_tokens: ", options.max_step_tokens,
+                                                   " is less than slots, ", options.slots));
+  }
+  if (options.max_batch_rows < 1) {
+    return absl::InvalidArgumentError("max_batch_rows: must be at least 1");
+  }
+  if (options.max_batch_tokens < options.max_batch_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("max_batch_tokens: ", options.max_batch_tokens,
+                                                   " is less than max_batch_rows, ",
+                                                   options.max_batch_rows));
+  }
+  if (options.intra_op_threads < 0) {
+    return absl::InvalidArgumentError("intra_op_threads: must not be negative");
+  }
+  return absl::OkStatus();
+}
+
+int Threads(const LoadOptions& options) {
+  if (options.intra_op_threads > 0) return options.intra_op_threads;
+  return std::max(static_cast<int>(std::thread::hardware_concurrency()) - 1, 1);
+}
+
+// Errors of the weights name their file.
+template <typename Runner>
+absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<Runner> runner) {
+  if (runner.ok() || !absl::IsDataLoss(runner.status())) return runner;
+  return absl::DataLossError(
+      absl::StrCat(options.checkpoint_dir, "/", kWeightsFileName, ": ", runner.status().message()));
+}
+
+// Both checks come before the large allocations: past the limit the kernel would kill the process
+// instead. States that grow count whole, so that no admitted sequence ever lacks memory.
+absl::Status CheckMemory(const Decoder& decoder, const CpuModelRunner::Options& options) {
+  const int64_t slot = StatePool::SlotBytes(decoder.state_specs());
+  const int64_t workspace =
+      CpuModelRunner::WorkspaceBytes(decoder.config(), decoder.scratch_floats(), options);
+  const int64_t available = AvailableMemory();
+  if (workspace <= available && slot <= (available - workspace) / options.slots) {
+    return absl::OkStatus();
+  }
+  const std::string tokens =
+      StateGrows(decoder.config().mixer)
+          ? absl::StrCat(" (", decoder.config().max_seq_len, " tokens, max_seq_len)")
+          : "";
+  return absl::ResourceExhaustedError(
+      absl::StrCat("not enough memory: ", options.slots, " slots of ", Mebibytes(slot), tokens,
+                   " and ", Mebibytes(workspace), " of workspace for ", options.max_step_tokens,
+                   " tokens a step; ", Mebibytes(available), " are available beside ",
+                   Mebibytes(decoder.weight_bytes()), " of weights"));
+}
+
+absl::Status CheckMemory(const Encoder& encoder, const CpuEncoderRunner::Options& options) {
+  const int64_t workspace = CpuEncoderRunner::WorkspaceBytes(encoder, options);
+  const int64_t available = AvailableMemory();
+  if (workspace <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("not enough memory: ", Mebibytes(workspace), " of workspace for ",
+                   options.max_batch_tokens, " tokens a batch; ", Mebibytes(available),
+                   " are available beside ", Mebibytes(encoder.weight_bytes()), " of weights"));
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& options,
+                                                           const Checkpoint& checkpoint) {
+  CpuModelRunner::Options runner;
+  runner.slots = options.slots;
+  runner.max_step_tokens = options.max_step_tokens;
+  runner.threads = Threads(options);
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
+                       Decoder::Create(checkpoint.config, checkpoint.tensors));
+  AFT_RETURN_IF_ERROR(CheckMemory(*decoder, runner));
+  return CpuModelRunner::Create(std::move(decoder), runner);
+}
+
+absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadCpuEncoder(const LoadOptions& options,
+                                                              const Checkpoint& checkpoint) {
+  CpuEncoderRunner::Options runner;
+  runner.max_batch_rows = options.max_batch_rows;
+  runner.max_batch_tokens = options.max_batch_tokens;
+  runner.threads = Threads(options);
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Encoder> encoder,
+                       Encoder::Create(checkpoint.config, checkpoint.tensors));
+  AFT_RETURN_IF_ERROR(CheckMemory(*encoder, runner));
+  return CpuEncoderRunner::Create(std::move(encoder), runner);
+}
+
+absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
+  AFT_ASSIGN_OR_RETURN(const int device, DeviceIndex(options));
+  AFT_RETURN_IF_ERROR(CheckWeightFormat(options, device));
+  AFT_RETURN_IF_ERROR(CheckOptions(options));
+  // LibTorch only loads here; steps run on our own threads. Without this it would start a team of
+  // OpenMP threads, one per core.
+  at::set_num_threads(1);
+  const c10::InferenceMode inference;
+
+  AFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, ReadCheckpoint(options.checkpoint_dir));
+  const NetworkConfig& config = checkpoint.config;
+  if (config.architecture == Architecture::kMixer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.checkpoint_dir, "/", kConfigFileName,
+                     ": architecture: \"mixer\" is a single imported layer, vectors to vectors; "
+                     "only \"decoder_lm\" and \"encoder\" can be served"));
+  }
+  LoadedModel model;
+  AFT_ASSIGN_OR_RETURN(model.tokenizer,
+                       LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
+  if (config.architecture == Architecture::kEncoder) {
+    AFT_ASSIGN_OR_RETURN(
+        model.encoder,
+        NamingTheFile(options, device == kCpu ? LoadCpuEncoder(options, checkpoint)
+                                              : LoadGpuEncoder(options, device, checkpoint)));
+  } else {
+    AFT_ASSIGN_OR_RETURN(
+        model.runner,
+        NamingTheFile(options, device == kCpu ? LoadCpuRunner(options, checkpoint)
+                                              : LoadGpuRunner(options, device, checkpoint)));
+  }
+  return model;
+}
+
+}  // namespace
+
+std::string Mebibytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options) {
+  return GuardTorch([&] { return Load(options); });
+}
+
+}  // namespace aft

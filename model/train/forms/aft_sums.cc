@@ -1,0 +1,119 @@
+#include "model/train/forms/aft_sums.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/clamp_min.h"
+#include "ATen/ops/constant_pad_nd.h"
+#include "ATen/ops/exp.h"
+#include "ATen/ops/softmax.h"
+#include "model/kernels/ragged_batch.h"
+
+namespace aft {
+namespace {
+
+constexpr double kLowestExponent = -60;
+const double kSmallestSum = std::exp(-30.0);
+constexpr int64_t kExactElements = int64_t{1} << 25;  // of one temporary
+
+// k and v [P, N], bias [P or 1, L, N] -> [P, L].
+at::Tensor ExactMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias) {
+  const at::Tensor keys = k.unsqueeze(1);
+  const at::Tensor max = keys.detach()
+                             .masked_fill(bias.isneginf(), -std::numeric_limits<double>::infinity())
+                             .amax(2, /*keepdim=*/true);
+  // The difference of keys comes first: adding the bias to a large key would lose its digits.
+  return at::softmax((keys - max) + bias, 2).matmul(v.unsqueeze(2)).squeeze(2);
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> Masked(const at::Tensor& k, const at::Tensor& v,
+                                          const at::Tensor& mask) {
+  if (!mask.defined()) return {k, v};
+  const at::Tensor hidden = mask.le(kMaskedBelow).unsqueeze(2);
+  return {(k + mask.to(k.scalar_type()).masked_fill(hidden.squeeze(2), 0).unsqueeze(2))
+              .masked_fill(hidden, kEmptyKey),
+          v.masked_fill(hidden, 0)};
+}
+
+at::Tensor WeightedValues(const at::Tensor& k, const at::Tensor& v, const at::Tensor& anchor) {
+  const at::Tensor e = at::exp(at::clamp_min(k - anchor, kLowestExponent));
+  return at::cat({e * v, e}, -1);
+}
+
+BiasWeights ExpBias(const at::Tensor& bias, double floor) {
+  BiasWeights result;
+  result.rise = at::clamp_min(bias.detach().amax(-1, /*keepdim=*/true), floor);
+  result.weights = at::exp(bias - result.rise);
+  return result;
+}
+
+at::Tensor PrefixSums(const at::Tensor& operand, const at::Tensor& bias, int64_t context,
+                      at::ScalarType gemm) {
+  const int64_t tokens = operand.size(1) - context;
+  const int64_t length = bias.size(2);
+  const int64_t tiles = (tokens + length - 1) / length;
+  const BiasWeights e = ExpBias(bias, /*floor=*/0);  // 0 is what all older tokens have
+
+  // [B, R, G, C - 1 + L, n]; unfold overlaps without a copy. Padded rows are cut off below.
+  const at::Tensor padded =
+      at::constant_pad_nd(operand, {0, 0, 0, 0, 0, tiles * length - tokens}, 0);
+  const at::Tensor windows =
+      padded.slice(1, 1, padded.size(1)).unfold(1, context - 1 + length, length).transpose(3, 4);
+  const at::Tensor near =
+      e.weights.to(gemm).unsqueeze(0).matmul(windows.to(gemm)).to(operand.scalar_type());
+
+  // Tile r has everything before place 1 + r L as its older tokens.
+  at::Tensor older = padded.slice(1, 0, 1);
+  if (tiles > 1) {
+    const at::Tensor steps =
+        padded.slice(1, 1, 1 + (tiles - 1) * length).unflatten(1, {tiles - 1, length}).sum(2);
+    older = at::cat({older, steps}, 1).cumsum(1);
+  }
+  const at::Tensor sums = near + at::exp(-e.rise) * older.unsqueeze(3);
+  return sums.transpose(2, 3).flatten(1, 2).slice(1, 0, tokens);
+}
+
+Quotient Divide(const at::Tensor& sums, int64_t keys, const at::Tensor& seen) {
+  const int64_t columns = sums.size(-1);
+  const at::Tensor den = sums.slice(-1, columns - keys, columns);
+  at::Tensor num = sums.slice(-1, 0, columns - keys);
+  Quotient result;
+  const at::Tensor small = den.detach().lt(kSmallestSum);
+  result.bad = small;
+  if (seen.defined()) {
+    result.bad = small.logical_and(seen);
+    num = num.masked_fill(seen.logical_not(), 0);
+  }
+  result.mean = num / den.masked_fill(small, 1);
+  return result;
+}
+
+at::Tensor Redo(const Quotient& quotient, const at::Tensor& k, const at::Tensor& v,
+                absl::FunctionRef<at::Tensor()> bias) {
+  // Columns [B, R, n] by flat index.
+  const at::Tensor columns = quotient.bad.any(/*dim=*/2).flatten().nonzero().squeeze(1);
+  if (columns.size(0) == 0) return quotient.mean;
+  const at::Tensor biases = bias();
+  const at::Tensor key_rows = k.transpose(2, 3).flatten(0, 2);
+  const at::Tensor value_rows = v.transpose(2, 3).flatten(0, 2);
+  const int64_t step = std::max<int64_t>(1, kExactElements / (biases.size(1) * biases.size(2)));
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& some : columns.split(step)) {
+    const at::Tensor tile = some.floor_divide(k.size(3)).remainder(biases.size(0));
+    parts.push_back(ExactMean(key_rows.index_select(0, some), value_rows.index_select(0, some),
+                              biases.size(0) == 1 ? biases : biases.index_select(0, tile)));
+  }
+  const at::Tensor mean = quotient.mean.transpose(2, 3);
+  return mean.flatten(0, 2)
+      .index_copy(0, columns, at::cat(parts))
+      .view(mean.sizes())
+      .transpose(2, 3);
+}
+
+}  // namespace aft
