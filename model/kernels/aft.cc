@@ -1,4 +1,4 @@
-// One step at position t (contracts.md 4; aft-operators.md 3.3):
+// One step at position t (README.md):
 //
 //   before   the prefix sums hold the tokens <= t - s, the ring holds t - s + 1 .. t - 1
 //   output   M = max of all keys that take part, a = M rounded to a multiple of 32

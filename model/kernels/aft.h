@@ -16,8 +16,8 @@ namespace aft::kernels {
 //
 // over t' <= t, or over all t' (bidirectional). With prefix_block H > 0, t' runs over t's own block
 // of H positions and the one before it only.
-// Source: arXiv 2105.14103, eq. 2, 4, 5; the recurrence ("delayed insertion") is explained in
-// aft.cc.
+// Source: arXiv 2105.14103, eq. 2, 4, 5; the recurrence ("delayed insertion") is derived in
+// README.md.
 
 // Position biases as the kernels read them; made once, at load.
 struct AftBias {

@@ -7,7 +7,7 @@
 
 namespace aft::kernels {
 
-// What attention-inl.h shares over all instruction sets.
+// What attention_tile-inl.h shares over all instruction sets.
 
 // Queries of a tile, which read keys and values from the cache together.
 inline constexpr int64_t kTileRows = 48;

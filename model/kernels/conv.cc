@@ -1,5 +1,5 @@
-// The recurrence of aft.cc, in two parts (aft-operators.md 3.4). Keys are per head, so a token's
-// weights are worked out once per head, all taps together, into a table:
+// The recurrence of aft.cc, in two parts (README.md). Keys are per head, so a token's weights are
+// worked out once per head, all taps together, into a table:
 //
 //   rows 0, 1         of the prefix sums and of the token itself: exp(x), x = (K - M) + w
 //   rows 2 .. s       of the ring's tokens, in their order in memory

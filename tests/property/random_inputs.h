@@ -27,8 +27,8 @@ class TestRandom {
   std::normal_distribution<double> normal_;
 };
 
-// The key sets of aft-operators.md section 3: from harmless to those on which common
-// implementations return NaN.
+// Names of key distributions: from harmless to those on which a maximum over more than the visible
+// keys, or none, gives NaN.
 extern const std::vector<std::string> kKeySets;
 
 // Packed q, k, v [tokens, 3 * hid]: queries and values N(0, 1), keys of the named set.
