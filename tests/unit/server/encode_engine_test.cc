@@ -135,18 +135,24 @@ TEST_F(EncodeEngineTest, RefusesABatchThatTheRunnerCannotTake) {
 
 TEST_F(EncodeEngineTest, AFullBatchRunsAtOnceInOneStep) {
   Start();
+  control_->Hold();
   std::vector<EncodingRequest> requests;
   std::vector<Sink> sinks;
   for (size_t i = 1; i <= 4; ++i) {
     requests.push_back(Request(i));
     sinks.push_back(Submit(requests.back()).sink);
   }
+  control_->WaitUntilBlocked();
+  clock_.Advance(milliseconds(5));
+  control_->Resume();
   for (size_t i = 0; i < 4; ++i) {
     ExpectVectors(sinks[i], requests[i]);
     EXPECT_EQ(sinks[i]->Wait().batch_rows, 4U);
   }
   EXPECT_THAT(BatchRows(), ElementsAre(4));
   EXPECT_EQ(metrics_.encoded_tokens.Value(), 1 + 2 + 3 + 4);
+  EXPECT_DOUBLE_EQ(metrics_.step_seconds.Collect().histogram.sample_sum, 5e-3);
+  EXPECT_DOUBLE_EQ(metrics_.e2e_seconds.Collect().histogram.sample_sum, 4 * 5e-3);
   EXPECT_EQ(metrics_.finished(Ending::kDone).Value(), 4);
 }
 

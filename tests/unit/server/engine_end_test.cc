@@ -155,6 +155,17 @@ TEST_F(EngineTest, CancelWhileDecodingStopsAtTheNextStep) {
   ExpectServes();
 }
 
+TEST_F(EngineTest, ACancelOfARequestThatIsGoneDoesNotHoldUpTheNextOne) {
+  Start();
+  control->Hold();
+  const Accepted accepted = Submit(Request({1}, 100));
+  control->WaitUntilBlocked();
+  engine->Cancel(999);
+  engine->Cancel(accepted.handle);  // arrives with the one before
+  control->Resume();
+  EXPECT_EQ(accepted.sink->Wait().status.code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(EngineTest, ADeadlineThatHasPassedAtArrivalNeverReachesTheModel) {
   Start();
   GenerationRequest request = Request({1}, 1);

@@ -93,6 +93,9 @@ class EngineTest : public ::testing::Test {
     EXPECT_EQ(sink->tokens(), Expected(request));
   }
 
+  static double SumOf(const prometheus::Histogram& histogram) {
+    return histogram.Collect().histogram.sample_sum;
+  }
   std::string MetricsPage() const {
     return prometheus::TextSerializer().Serialize(registry.Collect());
   }

@@ -1,5 +1,6 @@
 // Two steps in flight: the next step is submitted before the results of this one are known.
 
+#include <chrono>
 #include <vector>
 
 #include "tests/unit/server/engine_fixture.h"
@@ -24,12 +25,15 @@ TEST_F(EnginePipelineTest, TheNextStepIsSubmittedBeforeTheResultOfThisOneIsKnown
   control->AllowSteps(1);
   control->WaitUntilBlocked();  // the second step wants to run, and nothing was delivered yet
   EXPECT_TRUE(sink->deltas().empty());
+  clock.Advance(std::chrono::microseconds(250));
   control->Resume();
   EXPECT_EQ(sink->Wait().status, absl::OkStatus());
   EXPECT_EQ(sink->tokens(), Expected(request));
   EXPECT_EQ(control->step_count(), 3);  // none beyond max_tokens
   EXPECT_THAT(TokensOfRow(1, 0), ::testing::ElementsAre(kLastSampled));
   EXPECT_THAT(TokensOfRow(2, 0), ::testing::ElementsAre(kLastSampled));
+  // What the second step waited behind the first is the first one's time alone.
+  EXPECT_DOUBLE_EQ(SumOf(metrics.step_seconds), 250e-6);
 }
 
 TEST_F(EnginePipelineTest, ARowBehindTheEndIsWastedAndItsSlotServesTheNext) {

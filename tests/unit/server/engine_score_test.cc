@@ -171,6 +171,23 @@ TEST_F(EngineScoreTest, CancelBetweenTwoChunksFreesTheSlot) {
   EXPECT_EQ(control->step_count(), 3 + 4);
 }
 
+TEST_F(EngineScoreTest, ACancelledTextDoesNotLeaveItsScoresToItsNeighbour) {
+  model.max_steps_in_flight = 2;
+  model.max_step_tokens = 8;
+  Start();
+  control->Hold();
+  const Accepted leaves = SubmitScore(Score(Text(50, 3)));
+  control->WaitUntilBlocked();
+  const std::vector<TokenId> text = Text(50, 90);
+  const Sink stays = SubmitScore(Score(text)).sink;
+  control->AllowSteps(1);
+  control->WaitUntilBlocked();  // in a step with both
+  engine->Cancel(leaves.handle);
+  control->Resume();
+  ExpectScores(*stays, stays->Wait(), text);
+  EXPECT_EQ(leaves.sink->Wait().status.code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(EngineScoreTest, ADeadlineEndsAScoreInTheQueue) {
   model.slots = 1;
   Start();

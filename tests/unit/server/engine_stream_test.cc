@@ -167,6 +167,11 @@ TEST_F(EngineTest, TellsTimingsFromArrival) {
   EXPECT_EQ(outcome.timings.queue, microseconds(10));
   EXPECT_EQ(outcome.timings.first_token, microseconds(210));
   EXPECT_EQ(outcome.timings.total, microseconds(3210));
+  EXPECT_DOUBLE_EQ(SumOf(metrics.queue_seconds), 10e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_seconds), 210e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.inter_token_seconds), 3000e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.e2e_seconds), 3210e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.step_seconds), 3200e-6);
 }
 
 TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {

@@ -120,9 +120,16 @@ TEST(ContinuousSchedulerTest, GivesTheOldestPromptHalfAndOneTokenToEachAtLeast) 
 
 TEST(ContinuousSchedulerTest, GivesWhatShortPromptsLeaveOverToTheOldest) {
   ContinuousScheduler scheduler(3, 20);
-  Sequence a(Prompt(100)), b(Prompt(2)), c(Prompt(3));
+  Sequence a(Prompt(25)), b(Prompt(100)), c(Prompt(1));
   for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
-  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(15, 2, 3));
+  // 9 of (20-2), 5 of (11-1), and of the 5 that c leaves over a can use all,
+  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(14, 5, 1));
+  // then only 2 of 5 (its own share is 9 of 11), and b has the rest beside c's decode.
+  scheduler.Sampled(c, 7);
+  Sequence d(Prompt(1));
+  scheduler.Remove(c);
+  scheduler.Add(d);
+  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(11, 8, 1));
 }
 
 TEST(ContinuousSchedulerTest, AVeryLongPromptDoesNotHoldBackThoseBehindIt) {
@@ -318,6 +325,19 @@ TEST(ContinuousSchedulerTest, ASlotThatAStepNamesIsFreeWhenTheStepRetires) {
   EXPECT_THAT(scheduler.Retire().sequences, ElementsAre(nullptr));
   EXPECT_EQ(scheduler.slots().free(), 1);
   EXPECT_THAT(scheduler.Schedule()->started, ElementsAre(&b));
+}
+
+TEST(ContinuousSchedulerTest, ASlotThatTwoStepsNameIsFreeWhenTheSecondRetires) {
+  ContinuousScheduler scheduler(1, 8, /*max_in_flight=*/2);
+  Sequence a(Prompt(2));
+  scheduler.Add(a);
+  scheduler.Schedule();
+  scheduler.Schedule();
+  scheduler.Remove(a);
+  EXPECT_THAT(scheduler.Retire().sequences, ElementsAre(nullptr));
+  EXPECT_EQ(scheduler.slots().free(), 0);
+  EXPECT_THAT(scheduler.Retire().sequences, ElementsAre(nullptr));
+  EXPECT_EQ(scheduler.slots().free(), 1);
 }
 
 TEST(ContinuousSchedulerTest, PlansNoMoreOutputsThanASequenceMayHave) {
