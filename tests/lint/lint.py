@@ -7,6 +7,7 @@
 Only Python's standard library. Exit code 1 when something was found.
 """
 
+import itertools
 import re
 import subprocess
 import sys
@@ -16,25 +17,25 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 500
 
 # ---- Floors --------------------------------------------------------------------------------------
-# Third parties that only some folders may include: name -> (header pattern, folders or files).
+# Third parties that only some folders may include: name -> (header pattern, folders).
 THIRD_PARTIES = {
-    "torch": (r"(ATen|torch|c10|caffe2)/", ["model/"]),
-    "CUDA": (r"(cuda|cublas|cudnn|cooperative_groups|cub/|thrust/)", ["model/"]),
+    "torch": (r"(ATen|torch|c10|caffe2)/", ["model/checkpoint/", "model/mixers/", "model/layers/", "model/network/",
+              "model/runtime/", "model/gpu/", "model/load/", "model/train/", "model/convert/"]),
+    "CUDA": (r"(cuda|cublas|cudnn|cooperative_groups|cub/|thrust/)", ["model/kernels/cuda/", "model/gpu/"]),
     "Highway": (r"hwy/", ["model/kernels/"]),
     "RE2": (r"re2/", ["model/tokenizer/"]),
     "gRPC": (r"grpc(pp)?(/|\+\+)|.*\.grpc\.pb\.h$", ["server/rpc/", "server/app/", "client/"]),
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/rpc/", "server/app/", "server/config/", "client/"]),
-    "spdlog": (r"(spdlog|fmt)/", ["server/observability/log.cc"]),
+    "spdlog": (r"(spdlog|fmt)/", ["server/observability/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
                       "model/train/", "client/"]),
 }
-TORCH_FREE = ["base/", "server/", "client/", "model/api/", "model/config/", "model/kernels/",
-              "model/sampling/", "model/state/", "model/tokenizer/"]
 
 # Own folders, lowest first: each may include itself and the folders named, all of which stand above
-# it in this list (main checks that), so nothing includes back up. Longest matching prefix wins.
+# it in this list, so nothing includes back up. Longest matching prefix wins. CONTRIBUTING.md names
+# them in the same order.
 FLOORS = {
     "base/": [],
     "model/api/": ["base/"],
@@ -82,10 +83,6 @@ OWN = re.compile(r"(base|model|server|client|aft)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
-def matches(path, entries):
-  return any(path.startswith(e) if e.endswith("/") else path == e for e in entries)
-
-
 def check_includes(path, text):
   for found in INCLUDE.finditer(text):
     header = found.group(1)
@@ -95,14 +92,59 @@ def check_includes(path, text):
       continue
     if path.startswith("tests/"):
       continue  # Tests may see everything.
-    for name, (pattern, allowed) in THIRD_PARTIES.items():
+    for name, (pattern, folders) in THIRD_PARTIES.items():
       if re.match(pattern, header) and not header.startswith("aft/config/"):
-        if not matches(path, allowed) or (name == "torch" and matches(path, TORCH_FREE)):
+        if not path.startswith(tuple(folders)):
           yield line, f"{name} ({header}) is not for this folder"
     if OWN.match(header):
       floor = max((f for f in FLOORS if path.startswith(f)), key=len, default=None)
-      if floor and not header.startswith(floor) and not matches(header, FLOORS[floor]):
+      if floor is None:
+        yield line, "this folder is not among the floors of lint.py"
+      elif not header.startswith((floor, *FLOORS[floor])):
         yield line, f"{floor} may not include {header}"
+
+
+def check_order(floors):
+  for i, (floor, below) in enumerate(floors.items()):
+    for name in below:
+      if name not in list(floors)[:i]:
+        yield f"{floor} names {name}, which does not stand above it"
+
+
+def check_floors_page(path, text):
+  """The page's table names the folders of FLOORS, in their order, in its first column."""
+  rows = re.findall(r"^\| (`[^|]*/`) \|", text, re.MULTILINE)
+  named = [name for row in rows for name in re.findall(r"`([\w/]+/)`", row)]
+  expected = [floor for floor in FLOORS if not floor.startswith("aft/")]  # Generated from proto/.
+  for i, (name, floor) in enumerate(itertools.zip_longest(named, expected)):
+    if name != floor:
+      yield 1, f"floor {i + 1} of the table is {name}, of lint.py {floor}"
+      return
+
+
+# ---- Circles -------------------------------------------------------------------------------------
+def circles(edges):
+  """One path for each way back to where a walk over `edges` has been: name -> names."""
+  done = set()
+
+  def walk(trail):
+    for following in sorted(edges[trail[-1]]):
+      if following in trail:
+        yield trail[trail.index(following):] + [following]
+      elif following not in done:
+        yield from walk(trail + [following])
+    done.add(trail[-1])
+
+  for start in edges:
+    if start not in done:
+      yield from walk([start])
+
+
+def check_circles(files):
+  """files: path -> text of the sources. Headers that reach themselves."""
+  to = {path: [h for h in INCLUDE.findall(text) if h in files] for path, text in files.items()}
+  for circle in circles(to):
+    yield " -> ".join(circle)
 
 
 # ---- Habits --------------------------------------------------------------------------------------
@@ -169,6 +211,7 @@ RULES = [  # (name, which files, check)
     ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),
     ("machine-paths", ANY, check_machine_paths),
     ("todo", ANY, check_todo),
+    ("floors", r"^CONTRIBUTING\.md$", check_floors_page),
 ]
 
 
@@ -187,16 +230,18 @@ def repository_files():
 
 def main(arguments):
   if arguments == ["--self-test"]:
-    from samples import self_test  # Beside this file.
-    return self_test(check, [name for name, _, _ in RULES])
-  count = 0
+    import samples  # Beside this file.
+    return samples.self_test(check, check_circles, check_order, [name for name, _, _ in RULES])
   paths = [str(Path(a).resolve().relative_to(ROOT)) for a in arguments] or repository_files()
-  for path in paths:
-    for line, rule, message in check(path, (ROOT / path).read_text(errors="replace")):
-      print(f"{path}:{line}: [{rule}] {message}")
-      count += 1
-  print(f"lint: {len(paths)} files, {count} findings")
-  return 1 if count else 0
+  files = {path: (ROOT / path).read_text(errors="replace") for path in paths}
+  findings = [f"{path}:{line}: [{rule}] {message}" for path, text in files.items()
+              for line, rule, message in check(path, text)]
+  findings += [f"tests/lint/lint.py: [order] {message}" for message in check_order(FLOORS)]
+  if not arguments:
+    code = {path: text for path, text in files.items() if re.search(CODE, path)}
+    findings += [f"[circles] {circle}" for circle in check_circles(code)]
+  print("\n".join([*findings, f"lint: {len(files)} files, {len(findings)} findings"]))
+  return 1 if findings else 0
 
 
 if __name__ == "__main__":

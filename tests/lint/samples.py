@@ -1,6 +1,6 @@
 """Samples that prove the rules of lint.py: each bad one must fire its rule and nothing else."""
 
-# (rule, path, text). Every entry of the floors that the contracts name has its own sample.
+# (rule, path, text)
 BAD = [
     ("includes", "server/engine/loop.cc", '#include "grpcpp/grpcpp.h"\n'),
     ("includes", "server/scheduling/queue.cc", '#include "aft/v1/inference.pb.h"\n'),
@@ -18,17 +18,20 @@ BAD = [
     ("includes", "model/mixers/aft_local.cc", '#include "model/network/network.h"\n'),
     ("includes", "model/mixers/aft_local.cc", '#include "hwy/highway.h"\n'),
     ("includes", "model/api/model_runner.h",
-     "#ifndef AFT_MODEL_RUNTIME_MODEL_RUNNER_H_\n#define AFT_MODEL_RUNTIME_MODEL_RUNNER_H_\n"
+     "#ifndef AFT_MODEL_API_MODEL_RUNNER_H_\n#define AFT_MODEL_API_MODEL_RUNNER_H_\n"
      '#include "ATen/core/Tensor.h"\n'),
     ("includes", "model/train/trainer.cc", "#include <torch/torch.h>\n"),
     ("includes", "tests/unit/model/mixer_test.cc", "#include <torch/all.h>\n"),
-    ("includes", "server/observability/metrics.cc", '#include "spdlog/spdlog.h"\n'),
+    ("includes", "server/config/loader.cc", '#include "spdlog/spdlog.h"\n'),
     ("includes", "server/engine/loop.cc", '#include "prometheus/counter.h"\n'),
     ("includes", "server/scheduling/queue.cc", '#include "server/engine/engine.h"\n'),
     ("includes", "server/engine/loop.cc", '#include "server/rpc/service.h"\n'),
     ("includes", "server/engine/loop.cc", '#include "model/state/state_pool.h"\n'),
     ("includes", "client/lib/aft_client.cc", '#include "server/rpc/service.h"\n'),
     ("includes", "base/check.cc", '#include "server/observability/log.h"\n'),
+    ("includes", "model/kernels/aft.cc", "#include <cuda_runtime.h>\n"),
+    ("includes", "model/state/pool.cc", '#include "ATen/core/Tensor.h"\n'),
+    ("includes", "server/newcomer/a.cc", '#include "base/check.h"\n'),
     ("macros", "server/engine/loop.cc", 'void F() { LOG(INFO) << "x"; }\n'),
     ("macros", "model/layers/linear.cc", "void F(int n) { CHECK_EQ(n, 1); }\n"),
     ("macros", "model/layers/linear.cc", "void F(int n) { TORCH_CHECK (n == 1); }\n"),
@@ -42,6 +45,7 @@ BAD = [
     ("machine-paths", "dev", "cp a /root/cache/b\n"),
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
     ("todo", "dev", "# FIXME(someone)\n"),
+    ("floors", "CONTRIBUTING.md", "| folder | what |\n|---|---|\n| `base/` | checks |\n| `client/` | library |\n"),
 ]
 
 GOOD = [  # (path, text)
@@ -60,10 +64,27 @@ GOOD = [  # (path, text)
     ("server/engine/loop.cc", "// TODO(#12): finish\n" + "int a;\n" * 499),
     ("Dockerfile", "COPY a /opt/aft/home/b\n"),
     ("dev", 'CACHE="$HOME/work/cache" OTHER="~/home/x"\n'),
+    ("model/kernels/aft.cc", "// README.md; proto/README.md; https://example.org/other.md\n"),
+]
+
+# Files that include each other, and whether that is a circle.
+TREES = [
+    (True, {"a.h": '#include "b.h"\n', "b.h": '#include "c.h"\n', "c.h": '#include "a.h"\n'}),
+    (True, {"a.h": '#include "a.h"\n'}),
+    (False, {"a.h": "", "a.cc": '#include "a.h"\n#include "part-inl.h"\n', "part-inl.h": '#include "a.h"\n'}),
+    (False, {"a.h": '#include "c.h"\n', "b.h": '#include "c.h"\n', "c.h": "",
+             "d.cc": '#include "a.h"\n#include "b.h"\n'}),
+]
+
+# Floors, and whether each names only those before it.
+ORDERS = [
+    (True, {"a/": ["b/"], "b/": []}),
+    (True, {"a/": ["a/"]}),
+    (False, {"a/": [], "b/": ["a/"]}),
 ]
 
 
-def self_test(check, rules):
+def self_test(check, check_circles, check_order, rules):
   failures = []
   for rule, path, text in BAD:
     found = {name for _, name, _ in check(path, text)}
@@ -73,7 +94,14 @@ def self_test(check, rules):
     found = check(path, text)
     if found:
       failures.append(f"good sample {path}: {found}")
+  for wrong, files in TREES:
+    if bool(list(check_circles(files))) != wrong:
+      failures.append(f"circle {'not found' if wrong else 'found'} in {files}")
+  for wrong, floors in ORDERS:
+    if bool(list(check_order(floors))) != wrong:
+      failures.append(f"order of {floors}: expected {'a finding' if wrong else 'none'}")
   for rule in set(rules) - {rule for rule, _, _ in BAD}:
     failures.append(f"rule {rule} has no bad sample")
-  print("\n".join(failures) if failures else f"self-test: {len(BAD)} bad and {len(GOOD)} good samples")
+  print("\n".join(failures) if failures else f"self-test: {len(BAD)} bad and {len(GOOD)} good samples, "
+        f"{len(TREES)} trees, {len(ORDERS)} orders")
   return 1 if failures else 0
