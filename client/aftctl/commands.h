@@ -4,19 +4,18 @@
 #include <CLI/App.hpp>
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/lib/aft_client.h"
-#include "client/tool/output.h"
 
 namespace aft::client {
 
 // Options of every subcommand.
 struct CommonFlags {
-  std::string address = "127.0.0.1:8500";
+  std::string address = kDefaultAddress;
 };
 
 // A subcommand adds its options to `app` and returns what runs it: called once, after parsing,
@@ -32,40 +31,19 @@ Command AddHealth(CLI::App& app, const CommonFlags& flags);
 void AddDeadline(CLI::App& app, double& seconds);
 std::chrono::milliseconds ToMilliseconds(double seconds);
 
-// Options of every streaming call.
-struct CallFlags {
-  std::string model;
-  double deadline = 0;
-  std::string request_id;
-  bool json = false;
-};
-// Adds them; returns --json.
-CLI::Option* AddCall(CLI::App& app, CallFlags& flags);
+// Runs calls that have `deadline` seconds each, connecting included. Returns what `run` does, or
+// kExitUsage after saying on standard error why there is no client.
+int RunUnary(const CommonFlags& flags, double deadline, absl::FunctionRef<int(Client&)> run);
 
-// A client, or null after saying on standard error why not: kExitUsage.
-std::unique_ptr<Client> OpenClient(const ClientOptions& options);
-
-// A streaming call, ready to be made.
-struct StreamCall {
-  Client& client;
-  Output& output;
-  CancelToken& cancel;
-  CallOptions options;  // from the flags
-};
-
-// Connects, lets `run` make a call and print what comes, and turns its end into the exit code. A
-// signal, or `run` when a write fails, cancels the call. `fail` is told about a failed call, and
-// whether a signal to this program was the cause; ReportStreamError is for it.
-int RunStream(const CommonFlags& common, const CallFlags& flags,
-              absl::FunctionRef<absl::Status(const StreamCall&)> run,
-              absl::FunctionRef<void(Output&, const absl::Status&, bool)> fail);
-void ReportStreamError(Output& output, bool json, const absl::Status& status, bool interrupted);
-
-// Says on standard error why the call failed; returns the exit code.
+// Say on standard error what is wrong, and return the exit code: kExitUsage; that of a failed call.
+int UsageError(const absl::Status& status);
 int ReportError(const absl::Status& status);
 
 // "[LINE]" on standard error.
 void PrintSummary(const std::string& line);
+
+// "FINISH_REASON_EOS" -> "eos", "MODEL_STATE_READY" -> "ready".
+std::string EnumWord(absl::string_view name, absl::string_view prefix);
 
 }  // namespace aft::client
 

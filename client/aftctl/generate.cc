@@ -1,23 +1,19 @@
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/aftctl/commands.h"
-#include "client/aftctl/generate_printer.h"
-#include "client/aftctl/text_input.h"
-#include "client/tool/exit_code.h"
-#include "client/tool/output.h"
+#include "absl/strings/str_format.h"
+#include "client/aftctl/stream.h"
 
 namespace aft::client {
 namespace {
 
-struct GenerateFlags {
-  TextFlags text;
-  CallFlags call;
+struct GenerateFlags : StreamFlags {
   std::optional<uint32_t> max_tokens;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
@@ -34,10 +30,8 @@ struct GenerateFlags {
   std::optional<uint32_t> logprobs;
 };
 
-v1::GenerateRequest MakeRequest(const GenerateFlags& flags, std::string text) {
+v1::GenerateRequest MakeRequest(const GenerateFlags& flags) {
   v1::GenerateRequest request;
-  request.set_model(flags.call.model);
-  SetText(std::move(text), request);
   v1::SamplingOptions& sampling = *request.mutable_sampling();
   if (flags.temperature) sampling.set_temperature(*flags.temperature);
   if (flags.top_k) sampling.set_top_k(*flags.top_k);
@@ -57,29 +51,51 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, std::string text) {
   return request;
 }
 
-int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
-  absl::StatusOr<std::string> text = ReadText(flags.text);
-  if (!text.ok()) {
-    PrintError("aftctl", text.status().message());
-    return kExitUsage;
+double Ms(std::chrono::nanoseconds duration) { return static_cast<double>(duration.count()) / 1e6; }
+
+std::string WhatEndedIt(const v1::Finished& finished) {
+  switch (finished.stopped_by_case()) {
+    case v1::Finished::kStopString:
+      return absl::StrCat("stop string \"", absl::Utf8SafeCHexEscape(finished.stop_string()), "\"");
+    case v1::Finished::kStopTokenId:
+      return absl::StrCat("stop token ", finished.stop_token_id());
+    case v1::Finished::kLimit:
+      return absl::StrCat("limit ", finished.limit());
+    case v1::Finished::STOPPED_BY_NOT_SET:
+      break;
   }
-  const v1::GenerateRequest request = MakeRequest(flags, *std::move(text));
-  std::optional<GeneratePrinter> printer;
+  if (finished.reason() == v1::FINISH_REASON_EOS) return "end of text";
+  return EnumWord(v1::FinishReason_Name(finished.reason()), "FINISH_REASON_");
+}
+
+// Of the server's decoding, the first token left out; 0 when there is nothing to divide.
+double TokensPerSecond(const v1::Finished& finished) {
+  const v1::Timings& timings = finished.timings();
+  const uint32_t tokens = finished.usage().generated_tokens();
+  if (tokens < 2 || timings.total_us() <= timings.first_token_us()) return 0;
+  return (tokens - 1) * 1e6 / static_cast<double>(timings.total_us() - timings.first_token_us());
+}
+
+// "limit stop.max_tokens=64 | 64 tokens | first token after 12.3 ms | 512.0 tokens/s | seed 7".
+std::string Summary(const GenerateResult& result) {
+  const v1::Finished& finished = result.finished;
+  std::string line =
+      absl::StrCat(WhatEndedIt(finished), " | ", TokenCount(finished.usage().generated_tokens()));
+  if (result.time_to_first_token.count() > 0) {
+    absl::StrAppendFormat(&line, " | first token after %.1f ms", Ms(result.time_to_first_token));
+  }
+  if (const double rate = TokensPerSecond(finished); rate > 0) {
+    absl::StrAppendFormat(&line, " | %.1f tokens/s", rate);
+  }
+  absl::StrAppend(&line, " | seed ", result.started.seed());
+  return line;
+}
+
+int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
   return RunStream(
-      common, flags.call,
-      [&](const StreamCall& call) {
-        printer.emplace(call.output, flags.call.json);
-        const auto on_event = [&](const v1::GenerateResponse& event) {
-          if (!printer->OnEvent(event)) call.cancel.Cancel();
-        };
-        const auto result = call.client.Generate(request, on_event, call.options);
-        if (result.ok()) printer->OnFinished(*result);
-        return result.status();
-      },
-      [&](Output& output, const absl::Status& status, bool interrupted) {
-        printer->EndLine();
-        ReportStreamError(output, flags.call.json, status, interrupted);
-      });
+      common, flags, MakeRequest(flags), &Client::Generate,
+      [](const v1::GenerateResponse& event) { return event.delta().text(); },
+      [](const GenerateResult& result, Output&) { PrintSummary(Summary(result)); });
 }
 
 // CLI11 takes the largest number for one that is too large. Empty: fine.
@@ -93,8 +109,7 @@ std::string CheckSeed(const std::string& text) {
 Command AddGenerate(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<GenerateFlags>();
   GenerateFlags& flags = *owned;
-  AddText(app, "Text to continue", flags.text);
-  CLI::Option* const json = AddCall(app, flags.call);
+  CLI::Option* const json = AddStream(app, "Text to continue", flags);
   app.add_option("--max-tokens", flags.max_tokens,
                  "Most tokens to generate; default: the server's");
   app.add_option("--temperature", flags.temperature, "0 is greedy; default 1");

@@ -14,13 +14,8 @@ struct HealthFlags {
   double deadline = 2;
 };
 
-int RunHealth(const CommonFlags& common, const HealthFlags& flags) {
-  const std::unique_ptr<Client> client =
-      OpenClient({.address = common.address,
-                  .connect_timeout = ToMilliseconds(flags.deadline),
-                  .deadline = ToMilliseconds(flags.deadline)});
-  if (client == nullptr) return kExitUsage;
-  const absl::StatusOr<HealthStatus> health = client->Health(flags.service);
+int RunHealth(Client& client, const HealthFlags& flags) {
+  const absl::StatusOr<HealthStatus> health = client.Health(flags.service);
   if (!health.ok()) return ReportError(health.status());
   Output output;
   output.Write(
@@ -35,7 +30,10 @@ Command AddHealth(CLI::App& app, const CommonFlags& common) {
   app.add_option("--service", flags->service,
                  "Service to ask for, e.g. aft.v1.InferenceService; empty: the whole server");
   AddDeadline(app, flags->deadline);
-  return [&common, flags] { return RunHealth(common, *flags); };
+  return [&common, flags] {
+    return RunUnary(common, flags->deadline,
+                    [&](Client& client) { return RunHealth(client, *flags); });
+  };
 }
 
 }  // namespace aft::client

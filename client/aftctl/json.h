@@ -1,40 +1,19 @@
 #ifndef AFT_CLIENT_AFTCTL_JSON_H_
 #define AFT_CLIENT_AFTCTL_JSON_H_
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-#include "aft/v1/inference.pb.h"
-#include "aft/v1/models.pb.h"
+#include "google/protobuf/message.h"
 
-// The JSON that aftctl prints. Names are those of the proto fields, enum values are lower-case
-// words. A seed is a string, because many readers of JSON round integers beyond 2^53.
 namespace aft::client {
 
-using Json = nlohmann::ordered_json;
+// One line in protobuf's JSON mapping, with the fields' names as in the proto file and fields that
+// are zero too. Integers of 64 bits are strings there, and enum values their names.
+std::string JsonLine(const google::protobuf::Message& message);
 
-// {"event": "started" | "delta" | "finished", ...the event's fields}.
-Json ToJson(const v1::GenerateResponse& response);
-// "started" | "chunk" | "finished".
-Json ToJson(const v1::ScoreResponse& response);
-// "started" | "vectors" | "finished"; a vector is an array.
-Json ToJson(const v1::EncodeResponse& response, uint32_t width);
-
-Json ToJson(const v1::Model& model);
-
-// {"event": "error", "code": "UNAVAILABLE", "message": ..., and what else is known}.
-Json ErrorToJson(const absl::Status& status);
-
-// "FINISH_REASON_EOS" -> "eos", "MODEL_STATE_READY" -> "ready".
-std::string EnumWord(absl::string_view name, absl::string_view prefix);
-
-// Of a scored text; 0 when nothing was scored.
-double BitsPerByte(const v1::ScoreFinished& finished);
-
-// One line. Never throws: strings that are not valid UTF-8 are mended.
-std::string Line(const Json& json);
+// {"error":{"code":"UNAVAILABLE","message":...}} and what else is known, likewise.
+std::string JsonErrorLine(const absl::Status& status);
 
 }  // namespace aft::client
 

@@ -104,25 +104,20 @@ std::string Describe(const v1::Model& model) {
   return Table(rows);
 }
 
-int RunModels(const CommonFlags& common, const ModelsFlags& flags) {
-  const std::unique_ptr<Client> client =
-      OpenClient({.address = common.address,
-                  .connect_timeout = ToMilliseconds(flags.deadline),
-                  .deadline = ToMilliseconds(flags.deadline)});
-  if (client == nullptr) return kExitUsage;
+int RunModels(Client& client, const ModelsFlags& flags) {
   std::string text;
   if (flags.name.empty()) {
-    const auto list = client->ListModels();
+    const auto list = client.ListModels();
     if (!list.ok()) return ReportError(list.status());
     if (flags.json) {
-      for (const v1::Model& model : list->models()) text += Line(ToJson(model));
+      for (const v1::Model& model : list->models()) text += JsonLine(model);
     } else {
       text = ForTerminal(List(*list));
     }
   } else {
-    const auto model = client->GetModel(flags.name);
+    const auto model = client.GetModel(flags.name);
     if (!model.ok()) return ReportError(model.status());
-    text = flags.json ? Line(ToJson(*model)) : ForTerminal(Describe(*model));
+    text = flags.json ? JsonLine(*model) : ForTerminal(Describe(*model));
   }
   Output output;
   return output.Write(text) ? kExitOk : kExitFailed;
@@ -135,7 +130,10 @@ Command AddModels(CLI::App& app, const CommonFlags& common) {
   app.add_option("name", flags->name, "Describe this model only");
   app.add_flag("--json", flags->json, "One JSON object per model and line");
   AddDeadline(app, flags->deadline);
-  return [&common, flags] { return RunModels(common, *flags); };
+  return [&common, flags] {
+    return RunUnary(common, flags->deadline,
+                    [&](Client& client) { return RunModels(client, *flags); });
+  };
 }
 
 }  // namespace aft::client

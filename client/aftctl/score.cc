@@ -1,23 +1,16 @@
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/aftctl/commands.h"
-#include "client/aftctl/json.h"
-#include "client/aftctl/text_input.h"
-#include "client/tool/exit_code.h"
-#include "client/tool/output.h"
+#include "client/aftctl/stream.h"
 
 namespace aft::client {
 namespace {
 
-struct ScoreFlags {
-  TextFlags text;
-  CallFlags call;
+struct ScoreFlags : StreamFlags {
   bool tokens = false;
   std::optional<uint32_t> logprobs;
 };
@@ -38,6 +31,12 @@ std::string Rows(const v1::ScoreChunk& chunk) {
   return rows;
 }
 
+// 0 when nothing was scored.
+double BitsPerByte(const v1::ScoreFinished& finished) {
+  if (finished.scored_bytes() == 0) return 0;
+  return -finished.logprob() / std::log(2.0) / static_cast<double>(finished.scored_bytes());
+}
+
 std::string Totals(const ScoreResult& result) {
   const v1::ScoreFinished& finished = result.finished;
   return absl::StrFormat(
@@ -50,32 +49,16 @@ std::string Totals(const ScoreResult& result) {
 }
 
 int RunScore(const CommonFlags& common, const ScoreFlags& flags) {
-  absl::StatusOr<std::string> text = ReadText(flags.text);
-  if (!text.ok()) {
-    PrintError("aftctl", text.status().message());
-    return kExitUsage;
-  }
   v1::ScoreRequest request;
-  request.set_model(flags.call.model);
-  SetText(*std::move(text), request);
   if (flags.logprobs) request.mutable_output()->set_top_logprobs(*flags.logprobs);
-  return RunStream(
-      common, flags.call,
-      [&](const StreamCall& call) {
-        if (flags.tokens) call.output.Write("  INDEX   TOKEN    LOGPROB\n");
-        const auto on_event = [&](const v1::ScoreResponse& event) {
-          const std::string shown = flags.call.json ? Line(ToJson(event))
-                                    : flags.tokens  ? Rows(event.chunk())
-                                                    : "";
-          if (!call.output.Write(shown)) call.cancel.Cancel();
-        };
-        const auto result = call.client.Score(request, on_event, call.options);
-        if (result.ok() && !flags.call.json) call.output.Write(Totals(*result));
-        return result.status();
-      },
-      [&](Output& output, const absl::Status& status, bool interrupted) {
-        ReportStreamError(output, flags.call.json, status, interrupted);
-      });
+  const auto show = [&](const v1::ScoreResponse& event) -> std::string {
+    if (!flags.tokens) return "";
+    return event.has_started() ? "  INDEX   TOKEN    LOGPROB\n" : Rows(event.chunk());
+  };
+  const auto sum_up = [&](const ScoreResult& result, Output& output) {
+    if (!flags.json) output.Write(Totals(result));
+  };
+  return RunStream(common, flags, request, &Client::Score, show, sum_up);
 }
 
 }  // namespace
@@ -83,8 +66,7 @@ int RunScore(const CommonFlags& common, const ScoreFlags& flags) {
 Command AddScore(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<ScoreFlags>();
   ScoreFlags& flags = *owned;
-  AddText(app, "Text to score", flags.text);
-  CLI::Option* const json = AddCall(app, flags.call);
+  CLI::Option* const json = AddStream(app, "Text to score", flags);
   app.add_flag("--tokens", flags.tokens, "Print a line for each token before the totals")
       ->excludes(json);
   app.add_option("--logprobs", flags.logprobs,

@@ -7,12 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "client/aftload/stream_recorder.h"
+#include "client/lib/address.h"
 #include "client/lib/cancel_token.h"
 
 namespace aft::client {
 
 struct LoadOptions {
-  std::string address = "127.0.0.1:8500";
+  std::string address = kDefaultAddress;
   std::string model;
   uint32_t streams = 1;      // most requests at once; one thread each
   uint32_t connections = 1;  // shared by the streams

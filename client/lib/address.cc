@@ -27,7 +27,7 @@ absl::string_view StripScheme(absl::string_view address) {
 
 absl::Status Invalid(absl::string_view address, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("bad address \"", address, "\": ", why,
-                                                 "; expected HOST:PORT, e.g. 127.0.0.1:8500"));
+                                                 "; expected HOST:PORT, e.g. ", kDefaultAddress));
 }
 
 }  // namespace

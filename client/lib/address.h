@@ -6,6 +6,9 @@
 
 namespace aft::client {
 
+// Where a server listens unless its config says otherwise.
+inline constexpr char kDefaultAddress[] = "127.0.0.1:8500";
+
 // OK for "host:port" (port 1 to 65535; IPv6 hosts in brackets) and for gRPC target URIs such as
 // "unix:/run/aft.sock" or "dns:///aft:8500". gRPC would take port 443 for a missing one, which is
 // never meant here. INVALID_ARGUMENT says what is wrong.

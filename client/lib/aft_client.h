@@ -1,6 +1,7 @@
 #ifndef AFT_CLIENT_LIB_AFT_CLIENT_H_
 #define AFT_CLIENT_LIB_AFT_CLIENT_H_
 
+#include <grpcpp/channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
 #include <chrono>
@@ -15,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "aft/v1/models.pb.h"
+#include "client/lib/address.h"
 #include "client/lib/cancel_token.h"
 #include "client/lib/error_details.h"
 #include "grpc/health/v1/health.pb.h"
@@ -23,7 +25,7 @@ namespace aft::client {
 
 struct ClientOptions {
   // "host:port" or a gRPC target such as "unix:/run/aft.sock".
-  std::string address = "127.0.0.1:8500";
+  std::string address = kDefaultAddress;
   // Time for one attempt to connect; gRPC takes at least 100 ms.
   std::chrono::milliseconds connect_timeout{5000};
   // Of every call that sets none of its own; 0: none.
@@ -42,42 +44,39 @@ struct CallOptions {
   CancelToken* cancel = nullptr;
 };
 
-// A whole answer.
-struct GenerateResult {
+// A whole answer. Times are on this side's clock, from the start of the call, connecting included.
+struct CallResult {
+  std::string request_id;
+  std::chrono::nanoseconds time_to_first_token{0};  // or scores, or vectors; 0: there was none
+  std::chrono::nanoseconds duration{0};
+};
+
+struct GenerateResult : CallResult {
   v1::Started started;
   v1::Finished finished;
   std::string text;                 // of all deltas
   std::vector<uint32_t> token_ids;  // of all deltas
-  std::string request_id;
-  // On this side's clock, from the start of the call, connecting included.
-  std::chrono::nanoseconds time_to_first_token{0};  // 0 when there was none
-  std::chrono::nanoseconds duration{0};
 };
 
-struct ScoreResult {
+struct ScoreResult : CallResult {
   v1::ScoreStarted started;
   v1::ScoreFinished finished;
   // Of the text's tokens from the second on, one each.
   std::vector<uint32_t> token_ids;
   std::vector<v1::TokenLogprobs> logprobs;
-  std::string request_id;
-  std::chrono::nanoseconds duration{0};  // as GenerateResult's
 };
 
-struct EncodeResult {
+struct EncodeResult : CallResult {
   v1::EncodeStarted started;
   v1::EncodeFinished finished;
   std::vector<float> values;  // [count, started.width()], vector after vector
-  std::string request_id;
-  std::chrono::nanoseconds duration{0};  // as GenerateResult's
 };
 
 // Called for every event of a stream in order, on the thread that made the call; it should be
 // quick, for the server holds output back (or gives up) while it runs. Not called again once the
 // call's token is cancelled.
-using EventCallback = std::function<void(const v1::GenerateResponse&)>;
-using ScoreCallback = std::function<void(const v1::ScoreResponse&)>;
-using EncodeCallback = std::function<void(const v1::EncodeResponse&)>;
+template <typename Response>
+using EventCallback = std::function<void(const Response&)>;
 
 using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
@@ -96,32 +95,35 @@ class Client {
  public:
   // INVALID_ARGUMENT for a malformed address. Does not connect.
   static absl::StatusOr<std::unique_ptr<Client>> Create(ClientOptions options);
-  virtual ~Client() = default;
 
   // Streams a generation to `on_event` (may be empty) and returns the whole of it.
-  virtual absl::StatusOr<GenerateResult> Generate(const v1::GenerateRequest& request,
-                                                  const EventCallback& on_event = {},
-                                                  const CallOptions& call = {}) = 0;
+  absl::StatusOr<GenerateResult> Generate(const v1::GenerateRequest& request,
+                                          const EventCallback<v1::GenerateResponse>& on_event = {},
+                                          const CallOptions& call = {});
 
   // The log-probability of every token of a text, likewise.
-  virtual absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request,
-                                            const ScoreCallback& on_event = {},
-                                            const CallOptions& call = {}) = 0;
+  absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request,
+                                    const EventCallback<v1::ScoreResponse>& on_event = {},
+                                    const CallOptions& call = {});
 
   // The vectors of a text under an encoder, likewise.
-  virtual absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
-                                              const EncodeCallback& on_event = {},
-                                              const CallOptions& call = {}) = 0;
+  absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
+                                      const EventCallback<v1::EncodeResponse>& on_event = {},
+                                      const CallOptions& call = {});
 
-  virtual absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {}) = 0;
+  absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {});
 
   // NOT_FOUND names the models there are.
-  virtual absl::StatusOr<v1::Model> GetModel(absl::string_view name,
-                                             const CallOptions& call = {}) = 0;
+  absl::StatusOr<v1::Model> GetModel(absl::string_view name, const CallOptions& call = {});
 
   // grpc.health.v1; an empty service asks for the whole server. NOT_FOUND: no such service.
-  virtual absl::StatusOr<HealthStatus> Health(absl::string_view service = "",
-                                              const CallOptions& call = {}) = 0;
+  absl::StatusOr<HealthStatus> Health(absl::string_view service = "", const CallOptions& call = {});
+
+ private:
+  explicit Client(ClientOptions options);
+
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
 };
 
 }  // namespace aft::client

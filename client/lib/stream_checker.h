@@ -24,15 +24,16 @@ class StreamChecker {
   uint32_t received() const { return received_; }
 
  private:
-  std::string TakeStarted();
+  // An event that is no part.
+  template <typename Response>
+  std::string TakeEnd(const Response& event);
   // `first`: where the part says that it begins, counted like received().
   std::string TakePart(absl::string_view unit, int64_t first, int64_t count);
-  std::string TakeFinished();
 
   bool started_ = false;
   bool finished_ = false;
   uint32_t received_ = 0;
-  uint32_t width_ = 0;  // of a vector
+  int64_t width_ = 0;  // of a vector
 };
 
 }  // namespace aft::client

@@ -15,6 +15,7 @@ namespace aft::client {
 Output::Output() : is_terminal_(isatty(STDOUT_FILENO) == 1) { signal(SIGPIPE, SIG_IGN); }
 
 bool Output::Write(absl::string_view text) {
+  if (!text.empty()) in_line_ = text.back() != '\n';
   while (error_ == 0 && !text.empty()) {
     const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
     if (written >= 0) {
@@ -27,6 +28,10 @@ bool Output::Write(absl::string_view text) {
     }
   }
   return error_ == 0;
+}
+
+void Output::EndLine() {
+  if (in_line_ && is_terminal_) Write("\n");
 }
 
 std::string ForTerminal(absl::string_view text) {

@@ -20,12 +20,16 @@ class Output {
   // full.
   bool Write(absl::string_view text);
 
+  // On a terminal, what follows starts on a line of its own.
+  void EndLine();
+
   bool is_terminal() const { return is_terminal_; }
   // errno of the write that failed; 0: none did.
   int error() const { return error_; }
 
  private:
   const bool is_terminal_;
+  bool in_line_ = false;
   int error_ = 0;
 };
 

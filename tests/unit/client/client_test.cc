@@ -66,7 +66,7 @@ TEST_F(ClientTest, StreamsEveryEventInOrderAndReturnsTheWhole) {
   EXPECT_EQ(result->request_id, "fake-1");
   EXPECT_GT(result->time_to_first_token.count(), 0);
   EXPECT_GE(result->duration, result->time_to_first_token);
-  EXPECT_EQ(server_.last_request().text(), "hello");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
 }
 
 TEST_F(ClientTest, SendsTheRequestIdAndReturnsIt) {
@@ -106,10 +106,8 @@ TEST_F(ClientTest, ReportsLostTokens) {
 }
 
 TEST_F(ClientTest, CancelsOnTheServerWhenTokensAreLost) {
-  Script script;
-  script.events = {StartedEvent(), DeltaEvent(1, "b")};
-  script.end = Script::End::kStall;
-  EXPECT_EQ(GenerateError(script).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(GenerateError(StalledScript({StartedEvent(), DeltaEvent(1, "b")})).code(),
+            absl::StatusCode::kDataLoss);
   server_.WaitForCancellations(1);
 }
 
@@ -142,9 +140,8 @@ TEST_F(ClientTest, ReportsEventsOutOfOrder) {
 
 TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
   for (int code = 1; code <= 16; ++code) {
-    Script script;
-    script.status = grpc::Status(static_cast<grpc::StatusCode>(code), "stop.max_tokens: too big");
-    const absl::Status status = GenerateError(script);
+    const absl::Status status = GenerateError(FailedScript(
+        grpc::Status(static_cast<grpc::StatusCode>(code), "stop.max_tokens: too big")));
     EXPECT_EQ(static_cast<int>(status.code()), code) << status;
     EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kServer) << status;
     EXPECT_EQ(GetErrorDetails(status).request_id, "fake-1") << status;
@@ -159,9 +156,8 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
   usage.set_generated_tokens(2);
   v1::Timings timings;
   timings.set_total_us(99);
-  Script script;
-  script.events = {StartedEvent(), DeltaEvent(0, "ab")};
-  script.status = grpc::Status(grpc::UNAVAILABLE, "the server is draining");
+  Script script = FailedScript(grpc::Status(grpc::UNAVAILABLE, "the server is draining"),
+                               {StartedEvent(), DeltaEvent(0, "ab")});
   script.trailers = {{"aft-usage-bin", usage.SerializeAsString()},
                      {"aft-timings-bin", timings.SerializeAsString()},
                      {"retry-after-ms", "1500"}};
@@ -178,8 +174,7 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
 }
 
 TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
-  Script script;
-  script.status = grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full");
+  Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
   script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"retry-after-ms", "soon"}};
   const absl::Status status = GenerateError(script);
   EXPECT_EQ(Message(status), "the queue is full; try again later");
@@ -187,9 +182,7 @@ TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
 }
 
 TEST_F(ClientTest, ReportsItsDeadlineWhenTheServerStalls) {
-  Script script;
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript());
   const absl::Status status =
       client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(50)}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -197,10 +190,8 @@ TEST_F(ClientTest, ReportsItsDeadlineWhenTheServerStalls) {
 }
 
 TEST_F(ClientTest, SaysHowFarItCameWhenTheServerSeesTheDeadlineFirst) {
-  Script script;
-  script.events = {StartedEvent(), DeltaEvent(0, "ab")};
-  script.status = grpc::Status(grpc::DEADLINE_EXCEEDED, "deadline");
-  server_.SetScript(script);
+  server_.SetScript(FailedScript(grpc::Status(grpc::DEADLINE_EXCEEDED, "deadline"),
+                                 {StartedEvent(), DeltaEvent(0, "ab")}));
   const absl::Status status =
       client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(500'000)}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -209,9 +200,7 @@ TEST_F(ClientTest, SaysHowFarItCameWhenTheServerSeesTheDeadlineFirst) {
 }
 
 TEST_F(ClientTest, UsesTheClientsDeadlineUnlessTheCallHasItsOwn) {
-  Script script;
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript());
   ClientOptions options;
   options.address = server_.address();
   options.deadline = milliseconds(30);
@@ -222,10 +211,7 @@ TEST_F(ClientTest, UsesTheClientsDeadlineUnlessTheCallHasItsOwn) {
 }
 
 TEST_F(ClientTest, CancelsFromAnotherThread) {
-  Script script;
-  script.events = {StartedEvent(), DeltaEvent(0, "abc")};
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "abc")}));
   CancelToken cancel;
   absl::Status status;
   std::thread caller(
@@ -239,10 +225,7 @@ TEST_F(ClientTest, CancelsFromAnotherThread) {
 }
 
 TEST_F(ClientTest, DeliversNothingAfterACancelInTheCallback) {
-  Script script;
-  script.events = {StartedEvent()};
-  script.end = Script::End::kEndlessText;
-  server_.SetScript(script);
+  server_.SetScript(EndlessScript());
   CancelToken cancel;
   int events = 0;
   const auto result = client_->Generate(Prompt("x"),
@@ -258,9 +241,7 @@ TEST_F(ClientTest, DeliversNothingAfterACancelInTheCallback) {
 }
 
 TEST_F(ClientTest, EndsCallsThatBeginAfterTheCancelAtOnce) {
-  Script script;
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript());
   CancelToken cancel;
   cancel.Cancel();
   EXPECT_EQ(client_->Generate(Prompt("x"), {}, {.cancel = &cancel}).status().code(),
@@ -269,9 +250,7 @@ TEST_F(ClientTest, EndsCallsThatBeginAfterTheCancelAtOnce) {
 }
 
 TEST_F(ClientTest, OneTokenCancelsManyCalls) {
-  Script script;
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript());
   CancelToken cancel;
   constexpr int kCalls = 8;
   std::vector<absl::Status> statuses(kCalls);
@@ -292,10 +271,7 @@ TEST_F(ClientTest, OneTokenCancelsManyCalls) {
 TEST_F(ClientTest, ReportsAConnectionThatBreaksMidStream) {
   TcpGate gate(server_.port());
   const auto client = Connect(gate.address());
-  Script script;
-  script.events = {StartedEvent(), DeltaEvent(0, "abc")};
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "abc")}));
   const auto result = client->Generate(Prompt("x"), [&](const v1::GenerateResponse& event) {
     if (event.has_delta()) gate.Cut();
   });
@@ -306,9 +282,8 @@ TEST_F(ClientTest, ReportsAConnectionThatBreaksMidStream) {
 }
 
 TEST_F(ClientTest, WorksAgainAfterAFailedCall) {
-  Script script;
-  script.status = grpc::Status(grpc::INTERNAL, "a defect");
-  EXPECT_EQ(GenerateError(script).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(GenerateError(FailedScript(grpc::Status(grpc::INTERNAL, "a defect"))).code(),
+            absl::StatusCode::kInternal);
   server_.SetScript(TextScript({"a"}));
   EXPECT_TRUE(client_->Generate(Prompt("x")).ok());
 }
@@ -392,7 +367,7 @@ TEST_F(ClientTest, ScoreReturnsEveryTokensLogprob) {
   const auto result = client_->Score(request, [&](const v1::ScoreResponse&) { ++events; });
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(events, 4);
-  EXPECT_EQ(server_.last_score().text(), "abc");
+  EXPECT_EQ(server_.last<v1::ScoreRequest>().text(), "abc");
   EXPECT_EQ(result->started.tokens(), 3u);
   EXPECT_THAT(result->token_ids, ElementsAre(98u, 99u));
   ASSERT_EQ(result->logprobs.size(), 2u);
@@ -408,7 +383,7 @@ TEST_F(ClientTest, EncodeReturnsEveryVector) {
   request.set_normalize(true);
   const auto result = client_->Encode(request);
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(server_.last_encode().normalize());
+  EXPECT_TRUE(server_.last<v1::EncodeRequest>().normalize());
   EXPECT_EQ(result->started.width(), 2u);
   EXPECT_THAT(result->values, ElementsAre(1.0F, 0.1F, -2.5F, 3.0F));
   EXPECT_EQ(result->finished.batch_rows(), 4u);

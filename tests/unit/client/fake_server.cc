@@ -1,16 +1,24 @@
 #include "tests/unit/client/fake_server.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "aft/v1/inference.grpc.pb.h"
 #include "aft/v1/models.grpc.pb.h"
 #include "base/check.h"
+#include "google/protobuf/text_format.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace aft::client {
 namespace {
+
+template <typename Message>
+Message FromText(const std::string& text) {
+  Message message;
+  AFT_CHECK(google::protobuf::TextFormat::ParseFromString(text, &message));
+  return message;
+}
 
 void AddMetadata(const Script& script, grpc::CallbackServerContext& context) {
   if (script.send_request_id) {
@@ -118,106 +126,91 @@ grpc::ServerUnaryReactor* Answer(FakeServer& server, grpc::CallbackServerContext
   return reactor;
 }
 
-}  // namespace
-
-class FakeServer::Services {
+class Inference final : public v1::InferenceService::CallbackService {
  public:
-  explicit Services(FakeServer& server) : inference_(server), models_(server), health_(server) {}
-
-  void Register(grpc::ServerBuilder& builder) {
-    builder.RegisterService(&inference_);
-    builder.RegisterService(&models_);
-    builder.RegisterService(&health_);
+  explicit Inference(FakeServer& server) : server_(server) {}
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
+    return Start(*context, *request, &Script::events);
+  }
+  grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
+                                                     const v1::ScoreRequest* request) override {
+    return Start(*context, *request, &Script::score_events);
+  }
+  grpc::ServerWriteReactor<v1::EncodeResponse>* Encode(grpc::CallbackServerContext* context,
+                                                       const v1::EncodeRequest* request) override {
+    return Start(*context, *request, &Script::encode_events);
   }
 
  private:
-  class Inference final : public v1::InferenceService::CallbackService {
-   public:
-    explicit Inference(FakeServer& server) : server_(server) {}
-    grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-        grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
-      return Start(*context, *request, &Script::events);
-    }
-    grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
-                                                       const v1::ScoreRequest* request) override {
-      return Start(*context, *request, &Script::score_events);
-    }
-    grpc::ServerWriteReactor<v1::EncodeResponse>* Encode(
-        grpc::CallbackServerContext* context, const v1::EncodeRequest* request) override {
-      return Start(*context, *request, &Script::encode_events);
-    }
+  template <typename Request, typename Response>
+  grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext& context,
+                                            const Request& request,
+                                            std::vector<Response> Script::*events) {
+    const Script script = server_.script();
+    AddMetadata(script, context);
+    server_.RecordRequest(request);
+    return new StreamReactor<Response>(server_, script, script.*events);
+  }
 
-   private:
-    template <typename Request, typename Response>
-    grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext& context,
-                                              const Request& request,
-                                              std::vector<Response> Script::*events) {
-      const Script script = server_.script();
-      AddMetadata(script, context);
-      server_.RecordRequest(request);
-      return new StreamReactor<Response>(server_, script, script.*events);
-    }
-
-    FakeServer& server_;
-  };
-
-  class Models final : public v1::ModelService::CallbackService {
-   public:
-    explicit Models(FakeServer& server) : server_(server) {}
-    grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest*,
-                                   v1::ListResponse* response) override {
-      return Answer(server_, *context, [&] {
-        for (const v1::Model& model : server_.models()) *response->add_models() = model;
-        return grpc::Status::OK;
-      });
-    }
-    grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
-                                  const v1::GetRequest* request,
-                                  v1::GetResponse* response) override {
-      return Answer(server_, *context, [&] {
-        for (const v1::Model& model : server_.models()) {
-          if (model.name() != request->name()) continue;
-          *response->mutable_model() = model;
-          return grpc::Status::OK;
-        }
-        return grpc::Status(grpc::NOT_FOUND, "no model \"" + request->name() + "\"");
-      });
-    }
-
-   private:
-    FakeServer& server_;
-  };
-
-  class Health final : public grpc::health::v1::Health::CallbackService {
-   public:
-    explicit Health(FakeServer& server) : server_(server) {}
-    // "down" is not serving, "unknown" does not exist, everything else serves.
-    grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                    const grpc::health::v1::HealthCheckRequest* request,
-                                    grpc::health::v1::HealthCheckResponse* response) override {
-      return Answer(server_, *context, [&] {
-        if (request->service() == "unknown")
-          return grpc::Status(grpc::NOT_FOUND, "no such service");
-        response->set_status(request->service() == "down"
-                                 ? grpc::health::v1::HealthCheckResponse::NOT_SERVING
-                                 : grpc::health::v1::HealthCheckResponse::SERVING);
-        return grpc::Status::OK;
-      });
-    }
-
-   private:
-    FakeServer& server_;
-  };
-
-  Inference inference_;
-  Models models_;
-  Health health_;
+  FakeServer& server_;
 };
 
-FakeServer::FakeServer() : services_(std::make_unique<Services>(*this)) {
+class Models final : public v1::ModelService::CallbackService {
+ public:
+  explicit Models(FakeServer& server) : server_(server) {}
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest*,
+                                 v1::ListResponse* response) override {
+    return Answer(server_, *context, [&] {
+      for (const v1::Model& model : server_.models()) *response->add_models() = model;
+      return grpc::Status::OK;
+    });
+  }
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
+                                v1::GetResponse* response) override {
+    return Answer(server_, *context, [&] {
+      for (const v1::Model& model : server_.models()) {
+        if (model.name() != request->name()) continue;
+        *response->mutable_model() = model;
+        return grpc::Status::OK;
+      }
+      return grpc::Status(grpc::NOT_FOUND, "no model \"" + request->name() + "\"");
+    });
+  }
+
+ private:
+  FakeServer& server_;
+};
+
+class Health final : public grpc::health::v1::Health::CallbackService {
+ public:
+  explicit Health(FakeServer& server) : server_(server) {}
+  // "down" is not serving, "unknown" does not exist, everything else serves.
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::health::v1::HealthCheckRequest* request,
+                                  grpc::health::v1::HealthCheckResponse* response) override {
+    return Answer(server_, *context, [&] {
+      if (request->service() == "unknown") return grpc::Status(grpc::NOT_FOUND, "no such service");
+      response->set_status(request->service() == "down"
+                               ? grpc::health::v1::HealthCheckResponse::NOT_SERVING
+                               : grpc::health::v1::HealthCheckResponse::SERVING);
+      return grpc::Status::OK;
+    });
+  }
+
+ private:
+  FakeServer& server_;
+};
+
+}  // namespace
+
+FakeServer::FakeServer() {
+  services_.push_back(std::make_unique<Inference>(*this));
+  services_.push_back(std::make_unique<Models>(*this));
+  services_.push_back(std::make_unique<Health>(*this));
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-  services_->Register(builder);
+  for (const auto& service : services_) builder.RegisterService(service.get());
   server_ = builder.BuildAndStart();
   AFT_CHECK(server_ != nullptr && port_ > 0);
   address_ = absl::StrCat("127.0.0.1:", port_);
@@ -248,11 +241,6 @@ std::vector<v1::Model> FakeServer::models() const {
   return models_;
 }
 
-v1::GenerateRequest FakeServer::last_request() const {
-  MutexLock lock(mutex_);
-  return last_request_;
-}
-
 void FakeServer::WaitForRequests(int n) {
   MutexLock lock(mutex_);
   while (requests_ < n) changed_.Wait(mutex_);
@@ -268,33 +256,9 @@ int FakeServer::cancellations() const {
   return cancellations_;
 }
 
-void FakeServer::RecordRequest(const v1::GenerateRequest& request) {
+void FakeServer::RecordRequest(const google::protobuf::Message& request) {
   MutexLock lock(mutex_);
-  last_request_ = request;
-  ++requests_;
-  changed_.NotifyAll();
-}
-
-v1::ScoreRequest FakeServer::last_score() const {
-  MutexLock lock(mutex_);
-  return last_score_;
-}
-
-v1::EncodeRequest FakeServer::last_encode() const {
-  MutexLock lock(mutex_);
-  return last_encode_;
-}
-
-void FakeServer::RecordRequest(const v1::ScoreRequest& request) {
-  MutexLock lock(mutex_);
-  last_score_ = request;
-  ++requests_;
-  changed_.NotifyAll();
-}
-
-void FakeServer::RecordRequest(const v1::EncodeRequest& request) {
-  MutexLock lock(mutex_);
-  last_encode_ = request;
+  last_[request.GetTypeName()] = request.SerializeAsString();
   ++requests_;
   changed_.NotifyAll();
 }
@@ -306,12 +270,9 @@ void FakeServer::RecordCancellation() {
 }
 
 v1::GenerateResponse StartedEvent(uint64_t seed) {
-  v1::GenerateResponse event;
-  v1::Started& started = *event.mutable_started();
-  started.set_model("fake");
-  started.set_model_version("1");
-  started.set_seed(seed);
-  started.set_prompt_tokens(5);
+  auto event = FromText<v1::GenerateResponse>(
+      "started { model: 'fake' model_version: '1' prompt_tokens: 5 }");
+  event.mutable_started()->set_seed(seed);
   return event;
 }
 
@@ -325,16 +286,32 @@ v1::GenerateResponse DeltaEvent(uint32_t first_index, const std::string& text) {
 }
 
 v1::GenerateResponse FinishedEvent(uint32_t tokens) {
-  v1::GenerateResponse event;
-  v1::Finished& finished = *event.mutable_finished();
-  finished.set_reason(v1::FINISH_REASON_LENGTH);
-  finished.set_limit(absl::StrCat("stop.max_tokens=", tokens));
-  finished.mutable_usage()->set_prompt_tokens(5);
-  finished.mutable_usage()->set_generated_tokens(tokens);
-  finished.mutable_timings()->set_queue_us(10);
-  finished.mutable_timings()->set_first_token_us(1000);
-  finished.mutable_timings()->set_total_us(2000);
-  return event;
+  return FromText<v1::GenerateResponse>(
+      absl::Substitute("finished { reason: FINISH_REASON_LENGTH limit: 'stop.max_tokens=$0'"
+                       "           usage { prompt_tokens: 5 generated_tokens: $0 }"
+                       "           timings { queue_us: 10 first_token_us: 1000 total_us: 2000 } }",
+                       tokens));
+}
+
+Script FailedScript(grpc::Status status, std::vector<v1::GenerateResponse> events) {
+  Script script;
+  script.events = std::move(events);
+  script.status = std::move(status);
+  return script;
+}
+
+Script StalledScript(std::vector<v1::GenerateResponse> events) {
+  Script script;
+  script.events = std::move(events);
+  script.end = Script::End::kStall;
+  return script;
+}
+
+Script EndlessScript() {
+  Script script;
+  script.events = {StartedEvent()};
+  script.end = Script::End::kEndlessText;
+  return script;
 }
 
 Script TextScript(const std::vector<std::string>& texts) {
@@ -351,45 +328,29 @@ Script TextScript(const std::vector<std::string>& texts) {
 
 Script ScoreScript() {
   Script script;
-  script.score_events.resize(4);
-  v1::ScoreStarted& started = *script.score_events[0].mutable_started();
-  started.set_model("fake");
-  started.set_tokens(3);
-  double sum = 0;
-  for (uint32_t i = 1; i <= 2; ++i) {
-    v1::ScoreChunk& chunk = *script.score_events[i].mutable_chunk();
-    chunk.set_first_index(i);
-    chunk.add_token_ids(97 + i);
-    v1::TokenLogprobs& token = *chunk.add_logprobs();
-    token.set_logprob(-static_cast<float>(i));
-    v1::Alternative& top = *token.add_top();
-    top.set_token_id(5);
-    top.set_logprob(-0.5F);
-    sum += token.logprob();
+  for (const char* event : {
+           "started { model: 'fake' tokens: 3 }",
+           "chunk { first_index: 1 token_ids: 98"
+           "        logprobs { logprob: -1 top { token_id: 5 logprob: -0.5 } } }",
+           "chunk { first_index: 2 token_ids: 99"
+           "        logprobs { logprob: -2 top { token_id: 5 logprob: -0.5 } } }",
+           "finished { scored_tokens: 2 scored_bytes: 2 logprob: -3 perplexity: 4.4816890703 }",
+       }) {
+    script.score_events.push_back(FromText<v1::ScoreResponse>(event));
   }
-  v1::ScoreFinished& finished = *script.score_events[3].mutable_finished();
-  finished.set_scored_tokens(2);
-  finished.set_scored_bytes(2);
-  finished.set_logprob(sum);
-  finished.set_perplexity(std::exp(-sum / 2));
   return script;
 }
 
 Script EncodeScript() {
   Script script;
-  script.encode_events.resize(4);
-  v1::EncodeStarted& started = *script.encode_events[0].mutable_started();
-  started.set_model("fake");
-  started.set_tokens(2);
-  started.set_width(2);
-  for (const float value : {1.0F, 0.1F}) {
-    script.encode_events[1].mutable_vectors()->add_values(value);
+  for (const char* event : {
+           "started { model: 'fake' tokens: 2 width: 2 }",
+           "vectors { values: [1, 0.1] }",
+           "vectors { first_index: 1 values: [-2.5, 3] }",
+           "finished { batch_rows: 4 }",
+       }) {
+    script.encode_events.push_back(FromText<v1::EncodeResponse>(event));
   }
-  for (const float value : {-2.5F, 3.0F}) {
-    script.encode_events[2].mutable_vectors()->add_values(value);
-  }
-  script.encode_events[2].mutable_vectors()->set_first_index(1);
-  script.encode_events[3].mutable_finished()->set_batch_rows(4);
   return script;
 }
 

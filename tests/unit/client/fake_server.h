@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "aft/v1/inference.pb.h"
 #include "aft/v1/models.pb.h"
+#include "base/check.h"
 #include "base/mutex.h"
 #include "grpc/health/v1/health.pb.h"
 
@@ -55,10 +56,15 @@ class FakeServer {
   void SetModels(std::vector<v1::Model> models);
   std::vector<v1::Model> models() const;
 
-  // Request of the latest Generate, Score, Encode.
-  v1::GenerateRequest last_request() const;
-  v1::ScoreRequest last_score() const;
-  v1::EncodeRequest last_encode() const;
+  // The latest request of that type; an empty one when none has come.
+  template <typename Request>
+  Request last() const {
+    MutexLock lock(mutex_);
+    const auto found = last_.find(Request::descriptor()->full_name());
+    Request request;
+    AFT_CHECK(found == last_.end() || request.ParseFromString(found->second));
+    return request;
+  }
 
   // Wait for the nth stream to begin; for the nth call of any kind to be cancelled by its client.
   void WaitForRequests(int n);
@@ -66,25 +72,20 @@ class FakeServer {
   int cancellations() const;
 
   // For the services.
-  void RecordRequest(const v1::GenerateRequest& request);
-  void RecordRequest(const v1::ScoreRequest& request);
-  void RecordRequest(const v1::EncodeRequest& request);
+  void RecordRequest(const google::protobuf::Message& request);
   void RecordCancellation();
 
  private:
-  class Services;
-
   mutable Mutex mutex_;
   CondVar changed_;
   Script script_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
-  v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mutex_);
-  v1::ScoreRequest last_score_ ABSL_GUARDED_BY(mutex_);
-  v1::EncodeRequest last_encode_ ABSL_GUARDED_BY(mutex_);
+  // By the name of the type; serialised.
+  std::map<std::string, std::string> last_ ABSL_GUARDED_BY(mutex_);
   int requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  std::unique_ptr<Services> services_;
+  std::vector<std::unique_ptr<grpc::Service>> services_;
   int port_ = 0;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
@@ -95,6 +96,11 @@ v1::GenerateResponse StartedEvent(uint64_t seed = 7);
 v1::GenerateResponse DeltaEvent(uint32_t first_index, const std::string& text);
 v1::GenerateResponse FinishedEvent(uint32_t tokens);
 
+// Ends with `status` after these events, or says nothing more until the client leaves.
+Script FailedScript(grpc::Status status, std::vector<v1::GenerateResponse> events = {});
+Script StalledScript(std::vector<v1::GenerateResponse> events = {});
+// Started, then tokens without an end.
+Script EndlessScript();
 // Started, one Delta for each of `texts`, Finished.
 Script TextScript(const std::vector<std::string>& texts);
 

@@ -155,9 +155,9 @@ class AftloadTest : public testing::Test {
   }
   nlohmann::json RunJson(std::vector<std::string> arguments, int exit_code) {
     arguments.push_back("--json");
-    Process aftload(Command(arguments));
-    EXPECT_EQ(aftload.Wait(), exit_code) << aftload.err();
-    return nlohmann::json::parse(aftload.out());
+    const Ended ended = RunToEnd(Command(arguments));
+    EXPECT_EQ(ended.code, exit_code) << ended.err;
+    return nlohmann::json::parse(ended.out);
   }
 
   FakeServer server_;
@@ -177,7 +177,7 @@ TEST_F(AftloadTest, AClosedLoopSendsWhatWasAskedAndReports) {
   EXPECT_EQ(report["first_token_ms"]["count"], 20);
   EXPECT_EQ(report["inter_token_ms"]["count"], 80);
   EXPECT_GT(report["tokens_per_second"], 0);
-  const v1::GenerateRequest request = server_.last_request();
+  const v1::GenerateRequest request = server_.last<v1::GenerateRequest>();
   EXPECT_EQ(request.model(), "austen");
   EXPECT_EQ(request.text().size(), 33u);
   EXPECT_EQ(request.stop().max_tokens(), 6u);
@@ -190,14 +190,11 @@ TEST_F(AftloadTest, AnOpenLoopReports) {
       RunJson({"--rate", "1000", "--streams", "2", "--requests", "30", "--prompt", "hello"}, 0);
   EXPECT_EQ(report["completed"], 30);
   EXPECT_EQ(report["loop"], "open");
-  EXPECT_EQ(server_.last_request().text(), "hello");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
 }
 
 TEST_F(AftloadTest, CutsStreamsWhenTheTimeIsUp) {
-  Script script;
-  script.events = {StartedEvent()};
-  script.end = Script::End::kEndlessText;
-  server_.SetScript(script);
+  server_.SetScript(EndlessScript());
   const auto report = RunJson({"--streams", "2", "--duration", "0.5"}, 0);
   EXPECT_EQ(report["completed"], 0);
   EXPECT_GE(report["cut"], 2);
@@ -205,14 +202,13 @@ TEST_F(AftloadTest, CutsStreamsWhenTheTimeIsUp) {
 }
 
 TEST_F(AftloadTest, CountsErrorsByCodeAndFails) {
-  Script script;
-  script.status = grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full");
+  Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
   script.trailers = {{"retry-after-ms", "1"}};
   server_.SetScript(script);
   // The models are listed first, by the same script.
-  Process refused(Command({"--requests", "3"}));
-  EXPECT_EQ(refused.Wait(), 5);
-  EXPECT_THAT(refused.err(), HasSubstr("the queue is full"));
+  const Ended refused = RunToEnd(Command({"--requests", "3"}));
+  EXPECT_EQ(refused.code, 5);
+  EXPECT_THAT(refused.err, HasSubstr("the queue is full"));
 
   script = TextScript({"ab"});
   script.events.pop_back();  // without Finished
@@ -222,10 +218,7 @@ TEST_F(AftloadTest, CountsErrorsByCodeAndFails) {
 }
 
 TEST_F(AftloadTest, AnInterruptCancelsAndStillReports) {
-  Script script;
-  script.events = {StartedEvent()};
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript({StartedEvent()}));
   Process aftload(Command({"--streams", "2"}));
   server_.WaitForRequests(2);
   aftload.Signal(SIGINT);

@@ -29,6 +29,14 @@ void CloseFd(int& fd) {
   fd = -1;
 }
 
+// Closes the descriptor at its end.
+void ReadOnce(int& fd, std::string& text) {
+  std::array<char, 4096> buffer;
+  const ssize_t size = read(fd, buffer.data(), buffer.size());
+  if (size > 0) text.append(buffer.data(), static_cast<size_t>(size));
+  if (size <= 0) CloseFd(fd);
+}
+
 }  // namespace
 
 Process::Process(const std::vector<std::string>& argv, const std::vector<std::string>& env) {
@@ -74,16 +82,9 @@ void Process::SendInput(const std::string& text) {
   CloseFd(in_fd_);
 }
 
-bool Process::WaitForOutput(const std::string& text) {
-  while (out_.find(text) == std::string::npos) {
-    if (!ReadSome()) return out_.find(text) != std::string::npos;
-  }
-  return true;
-}
-
-bool Process::WaitForError(const std::string& text) {
-  while (err_.find(text) == std::string::npos) {
-    if (!ReadSome()) return err_.find(text) != std::string::npos;
+bool Process::WaitFor(const std::string& text, const std::string& in) {
+  while (in.find(text) == std::string::npos) {
+    if (!ReadSome()) return in.find(text) != std::string::npos;
   }
   return true;
 }
@@ -99,17 +100,8 @@ bool Process::ReadSome() {
   std::array<pollfd, 2> fds = {pollfd{out_fd_, POLLIN, 0}, pollfd{err_fd_, POLLIN, 0}};
   if (out_fd_ < 0 && err_fd_ < 0) return false;
   if (poll(fds.data(), fds.size(), -1) < 0) return errno == EINTR;
-  std::array<char, 4096> buffer;
-  if (fds[0].revents != 0) {
-    const ssize_t size = read(out_fd_, buffer.data(), buffer.size());
-    if (size > 0) out_.append(buffer.data(), static_cast<size_t>(size));
-    if (size <= 0) CloseFd(out_fd_);
-  }
-  if (fds[1].revents != 0) {
-    const ssize_t size = read(err_fd_, buffer.data(), buffer.size());
-    if (size > 0) err_.append(buffer.data(), static_cast<size_t>(size));
-    if (size <= 0) CloseFd(err_fd_);
-  }
+  if (fds[0].revents != 0) ReadOnce(out_fd_, out_);
+  if (fds[1].revents != 0) ReadOnce(err_fd_, err_);
   return true;
 }
 
@@ -123,6 +115,14 @@ int Process::Wait() {
   }
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Ended RunToEnd(const std::vector<std::string>& argv, const std::string& input,
+               const std::vector<std::string>& env) {
+  Process process(argv, env);
+  process.SendInput(input);
+  const int code = process.Wait();
+  return {code, process.out(), process.err()};
 }
 
 }  // namespace aft::client

@@ -20,9 +20,9 @@ class Process {
   // Writes all of `text` to its standard input and closes it.
   void SendInput(const std::string& text);
   // Blocks until standard output holds `text`; false when it ended without.
-  bool WaitForOutput(const std::string& text);
+  bool WaitForOutput(const std::string& text) { return WaitFor(text, out_); }
   // The same for standard error.
-  bool WaitForError(const std::string& text);
+  bool WaitForError(const std::string& text) { return WaitFor(text, err_); }
   // The reader of its standard output goes away.
   void CloseOutput();
   void Signal(int signal);
@@ -35,6 +35,7 @@ class Process {
   const std::string& err() const { return err_; }
 
  private:
+  bool WaitFor(const std::string& text, const std::string& in);
   // Reads once from what is ready; false when both outputs have ended.
   bool ReadSome();
 
@@ -45,6 +46,15 @@ class Process {
   std::string out_;
   std::string err_;
 };
+
+// A program that has run to its end, with `input` as its standard input.
+struct Ended {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+Ended RunToEnd(const std::vector<std::string>& argv, const std::string& input = "",
+               const std::vector<std::string>& env = {});
 
 }  // namespace aft::client
 

@@ -47,8 +47,8 @@ TEST_F(PythonClientTest, StreamsACompletion) {
   Process python(Command("It is a truth"), environment_);
   EXPECT_EQ(python.Wait(), 0) << python.err();
   EXPECT_EQ(python.out(), "universally acknowledged\n");
-  EXPECT_EQ(server_.last_request().text(), "It is a truth");
-  EXPECT_EQ(server_.last_request().stop().max_tokens(), 64u);
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "It is a truth");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().stop().max_tokens(), 64u);
 }
 
 TEST_F(PythonClientTest, SendsSamplingOptionsByName) {
@@ -60,7 +60,7 @@ TEST_F(PythonClientTest, SendsSamplingOptionsByName) {
   }
   Process python(command, environment_);
   EXPECT_EQ(python.Wait(), 0) << python.err();
-  const v1::SamplingOptions sampling = server_.last_request().sampling();
+  const v1::SamplingOptions sampling = server_.last<v1::GenerateRequest>().sampling();
   EXPECT_EQ(sampling.temperature(), 0.5F);
   EXPECT_EQ(sampling.top_k(), 40U);
   EXPECT_EQ(sampling.min_p(), 0.25F);
@@ -71,10 +71,7 @@ TEST_F(PythonClientTest, SendsSamplingOptionsByName) {
 }
 
 TEST_F(PythonClientTest, PrintsTextAsItComes) {
-  Script script;
-  script.events = {StartedEvent(), DeltaEvent(0, "universally")};
-  script.end = Script::End::kStall;
-  server_.SetScript(script);
+  server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "universally")}));
   Process python(Command("It is a truth"), environment_);
   EXPECT_TRUE(python.WaitForOutput("universally")) << python.err();
 }
@@ -84,19 +81,18 @@ TEST_F(PythonClientTest, ScoresAndEncodes) {
   Process score(Command("abc", "score"), environment_);
   EXPECT_EQ(score.Wait(), 0) << score.err();
   EXPECT_THAT(score.out(), testing::StartsWith("98 -1.0\n99 -2.0\nperplexity 4.48"));
-  EXPECT_EQ(server_.last_score().text(), "abc");
+  EXPECT_EQ(server_.last<v1::ScoreRequest>().text(), "abc");
 
   server_.SetScript(EncodeScript());
   Process encode(Command("ab", "encode"), environment_);
   EXPECT_EQ(encode.Wait(), 0) << encode.err();
-  EXPECT_EQ(server_.last_encode().pooling(), v1::POOLING_MEAN);
+  EXPECT_EQ(server_.last<v1::EncodeRequest>().pooling(), v1::POOLING_MEAN);
   EXPECT_THAT(encode.out(), testing::StartsWith("1.0 0.1"));
 }
 
 TEST_F(PythonClientTest, ShowsTheServersError) {
-  Script script;
-  script.status = grpc::Status(grpc::INVALID_ARGUMENT, "prompt: must not be empty");
-  server_.SetScript(script);
+  server_.SetScript(
+      FailedScript(grpc::Status(grpc::INVALID_ARGUMENT, "prompt: must not be empty")));
   Process python(Command(""), environment_);
   EXPECT_NE(python.Wait(), 0);
   EXPECT_THAT(python.err(), testing::HasSubstr("prompt: must not be empty"));

@@ -93,10 +93,9 @@ void TcpGate::Run(int target_port) {
   close(listener_);
 }
 
-ClosedPort::ClosedPort() : socket_(BindLoopback(address_)) {}
-ClosedPort::~ClosedPort() { close(socket_); }
+BoundPort::BoundPort() : socket_(BindLoopback(address_)) {}
+BoundPort::~BoundPort() { close(socket_); }
 
-SilentPort::SilentPort() : socket_(BindLoopback(address_)) { AFT_CHECK(listen(socket_, 8) == 0); }
-SilentPort::~SilentPort() { close(socket_); }
+SilentPort::SilentPort() { AFT_CHECK(listen(socket_, 8) == 0); }
 
 }  // namespace aft::client

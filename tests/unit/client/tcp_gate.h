@@ -31,33 +31,27 @@ class TcpGate {
   std::thread thread_;
 };
 
-// A loopback port that nothing listens on. It stays bound while the object lives, so that nothing
-// else gets it.
-class ClosedPort {
+// A loopback port that stays bound while the object lives, so that nothing else gets it.
+class BoundPort {
  public:
-  ClosedPort();
-  ~ClosedPort();
-  ClosedPort(const ClosedPort&) = delete;
-  ClosedPort& operator=(const ClosedPort&) = delete;
+  BoundPort();
+  ~BoundPort();
+  BoundPort(const BoundPort&) = delete;
+  BoundPort& operator=(const BoundPort&) = delete;
   std::string address() const { return address_; }
 
- private:
+ protected:
   std::string address_;
   int socket_ = -1;
 };
 
+// Nothing listens on it.
+class ClosedPort : public BoundPort {};
+
 // Accepts connections (the kernel does, in its backlog) and never says a word.
-class SilentPort {
+class SilentPort : public BoundPort {
  public:
   SilentPort();
-  ~SilentPort();
-  SilentPort(const SilentPort&) = delete;
-  SilentPort& operator=(const SilentPort&) = delete;
-  std::string address() const { return address_; }
-
- private:
-  std::string address_;
-  int socket_ = -1;
 };
 
 }  // namespace aft::client

@@ -1,0 +1,109 @@
+#include "client/aftctl/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "client/tool/exit_code.h"
+#include "client/tool/interrupt.h"
+
+namespace aft::client {
+namespace {
+
+// `name`: for messages.
+absl::StatusOr<std::string> ReadAll(int fd, absl::string_view name) {
+  constexpr size_t kMaxBytes = size_t{64} << 20;
+  std::string text;
+  std::array<char, 65536> buffer;
+  while (true) {
+    const ssize_t size = read(fd, buffer.data(), buffer.size());
+    if (size == 0) return text;
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", name));
+    text.append(buffer.data(), static_cast<size_t>(size));
+    if (text.size() > kMaxBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(name, " is longer than 64 MiB"));
+    }
+  }
+}
+
+void ReportStreamError(Output& output, bool json, const absl::Status& status, bool interrupted) {
+  if (json) output.Write(JsonErrorLine(status));
+  const ErrorDetails details = GetErrorDetails(status);
+  if (interrupted && status.code() == absl::StatusCode::kCancelled) {
+    PrintError("aftctl", absl::StrCat("interrupted: cancelled on the server after ",
+                                      TokenCount(details.received_tokens)));
+    return;
+  }
+  ReportError(status);
+  if (!details.usage) return;
+  const uint64_t done =
+      uint64_t{details.usage->generated_tokens()} + details.usage->scored_tokens();
+  std::string line = absl::StrCat("server's count: ", TokenCount(done));
+  if (details.timings) {
+    absl::StrAppendFormat(&line, " in %.1f ms",
+                          static_cast<double>(details.timings->total_us()) / 1000);
+  }
+  PrintSummary(line);
+}
+
+}  // namespace
+
+CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
+  CLI::Option* const prompt =
+      app.add_option("--prompt", flags.prompt, purpose + "; absent or -: standard input, as it is");
+  app.add_option("--file", flags.file, "Take the text from this file, as it is")->excludes(prompt);
+  app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
+  AddDeadline(app, flags.deadline);
+  app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
+  return app.add_flag("--json", flags.json,
+                      "One JSON object per event and line: the messages of aft/v1/inference.proto "
+                      "in protobuf's JSON mapping, in which 64-bit integers are strings");
+}
+
+absl::StatusOr<std::string> ReadText(const StreamFlags& flags) {
+  if (!flags.file.empty()) {
+    const int fd = open(flags.file.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", flags.file));
+    absl::StatusOr<std::string> text = ReadAll(fd, flags.file);
+    close(fd);
+    return text;
+  }
+  if (flags.prompt != "-") return flags.prompt;
+  if (isatty(STDIN_FILENO) == 1) {
+    constexpr absl::string_view kHint = "Type the text, then Ctrl-D:\n";
+    [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, kHint.data(), kHint.size());
+  }
+  return ReadAll(STDIN_FILENO, "standard input");
+}
+
+int RunCall(const CommonFlags& common, const StreamFlags& flags,
+            absl::FunctionRef<absl::Status(Client&, const CallOptions&, Output&)> call) {
+  Output output;
+  CancelToken cancel;
+  const Interrupt interrupt(cancel);  // before the client: see there
+  const auto client = Client::Create({.address = common.address});
+  if (!client.ok()) return UsageError(client.status());
+  const absl::Status status = call(**client,
+                                   {.deadline = ToMilliseconds(flags.deadline),
+                                    .request_id = flags.request_id,
+                                    .cancel = &cancel},
+                                   output);
+  if (output.error() == EPIPE) return kExitBrokenPipe;
+  if (output.error() != 0) {
+    PrintError("aftctl", absl::StrCat("cannot write the output: ", strerror(output.error())));
+    return kExitFailed;
+  }
+  if (status.ok()) return kExitOk;
+  const int signal_code = interrupt.exit_code();
+  ReportStreamError(output, flags.json, status, signal_code != 0);
+  return signal_code != 0 ? signal_code : ExitCodeOf(status);
+}
+
+}  // namespace aft::client

@@ -1,0 +1,73 @@
+#ifndef AFT_CLIENT_AFTCTL_STREAM_H_
+#define AFT_CLIENT_AFTCTL_STREAM_H_
+
+#include <CLI/App.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/utf8.h"
+#include "client/aftctl/commands.h"
+#include "client/aftctl/json.h"
+#include "client/lib/aft_client.h"
+#include "client/tool/output.h"
+
+// The commands that stream what the server makes of a text.
+namespace aft::client {
+
+// Their options.
+struct StreamFlags {
+  std::string prompt = "-";
+  std::string file;
+  std::string model;
+  double deadline = 0;
+  std::string request_id;
+  bool json = false;
+};
+// Adds them; returns --json. `purpose`: "Text to continue".
+CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags);
+
+// The text that the flags name, byte for byte. Errors: NOT_FOUND and the like for a file that
+// cannot be read, RESOURCE_EXHAUSTED beyond 64 MiB.
+absl::StatusOr<std::string> ReadText(const StreamFlags& flags);
+
+// Connects, lets `call` make one call and turns its end into the exit code, saying on standard
+// error what went wrong. A signal cancels the call, and so does `call` when a write fails.
+int RunCall(const CommonFlags& common, const StreamFlags& flags,
+            absl::FunctionRef<absl::Status(Client&, const CallOptions&, Output&)> call);
+
+// Makes one of Client's streaming calls about the text that the flags name. Every event goes to
+// standard output as it comes: as `show(event)` has it, or as JSON. `sum_up(result, output)` comes
+// at the end of a call that went well. Returns the exit code.
+template <typename Request, typename Response, typename Result, typename Show, typename SumUp>
+int RunStream(const CommonFlags& common, const StreamFlags& flags, Request request,
+              absl::StatusOr<Result> (Client::*method)(const Request&,
+                                                       const EventCallback<Response>&,
+                                                       const CallOptions&),
+              const Show& show, const SumUp& sum_up) {
+  absl::StatusOr<std::string> text = ReadText(flags);
+  if (!text.ok()) return UsageError(text.status());
+  request.set_model(flags.model);
+  if (ToValidUtf8(*text) == *text) {
+    request.set_text(*std::move(text));
+  } else {
+    request.set_raw(*std::move(text));
+  }
+  return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
+    const auto on_event = [&](const Response& event) {
+      const std::string shown = flags.json ? JsonLine(event) : show(event);
+      if (!output.Write(output.is_terminal() ? ForTerminal(shown) : shown))
+        options.cancel->Cancel();
+    };
+    const absl::StatusOr<Result> result = (client.*method)(request, on_event, options);
+    output.EndLine();
+    if (result.ok()) sum_up(*result, output);
+    return result.status();
+  });
+}
+
+}  // namespace aft::client
+
+#endif  // AFT_CLIENT_AFTCTL_STREAM_H_
