@@ -26,13 +26,17 @@ class EncoderRunner {
 
   virtual int64_t width() const = 0;  // of a token's vector
 
+  // As ModelRunner::PrepareThread.
+  virtual void PrepareThread() {}
+
   // Largest number of sequences, and of tokens, that one call may hold.
   virtual int64_t max_batch_rows() const = 0;
   virtual int64_t max_batch_tokens() const = 0;
 
   // Encodes sequences of one or more tokens each; result i belongs to sequences[i] and does not
   // depend on the others, bit for bit. Errors: INVALID_ARGUMENT when a sequence is empty, too long
-  // or holds an id out of range, or the batch is too large; nothing is computed then.
+  // or holds an id out of range, or the batch is too large; nothing is computed then. INTERNAL
+  // and UNAVAILABLE as ModelRunner::Collect.
   virtual absl::StatusOr<std::vector<TokenVectors>> Encode(
       const std::vector<std::vector<TokenId>>& sequences) = 0;
 };

@@ -98,6 +98,10 @@ class ModelRunner {
   // Largest number of tokens, and of rows, that one StepInput may hold.
   virtual int64_t max_step_tokens() const = 0;
 
+  // To be called first by the thread that makes all later calls: what a device's libraries
+  // keep for a thread is made now, and not in its first step. Where that fails, the step says why.
+  virtual void PrepareThread() {}
+
   // Gives `slot` to a new sequence. Its random numbers start at output index 0.
   // REQUIRES: 0 <= slot < slots(); no submitted step that names the slot is uncollected.
   virtual void BindSlot(int32_t slot, const SamplingParams& params) = 0;
@@ -124,8 +128,9 @@ class ModelRunner {
   virtual absl::StatusOr<Ticket> Submit(const StepInput& input) = 0;
 
   // Waits for the step and returns what it sampled; steps are collected in the order in which they
-  // were submitted. After an INTERNAL error the states of the
-  // step's slots are undefined: their sequences must end; the runner itself stays usable.
+  // were submitted. After an error the states of the step's slots are undefined: their sequences
+  // must end. INTERNAL: the runner itself stays usable. UNAVAILABLE, here or from Submit: its
+  // device is lost, and every later step fails likewise.
   virtual absl::StatusOr<StepOutput> Collect(Ticket ticket) = 0;
 };
 

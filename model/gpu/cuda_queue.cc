@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
+#include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
 #include "c10/util/Exception.h"
@@ -24,6 +26,8 @@ namespace {
 // The oldest that cmake/Cuda.cmake compiles for.
 constexpr int kOldestMajor = 8;
 
+constexpr char kWorkspaceVariable[] = "CUBLAS_WORKSPACE_CONFIG";
+
 absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
   if (error == cudaSuccess) return absl::OkStatus();
   static_cast<void>(cudaGetLastError());  // or LibTorch would find it at its next check
@@ -32,15 +36,26 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
                                             : absl::InternalError(text);
 }
 
+// What LibTorch's allocator holds of the device and nobody uses, in whole segments: the unused ends
+// of others are too small to count on.
+int64_t CachedBytes(c10::DeviceIndex device) {
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  return stats.reserved_bytes[kAll].current - stats.active_bytes[kAll].current -
+         stats.inactive_split_bytes[kAll].current;
+}
+
 class CudaEvent final : public GpuEvent {
  public:
   CudaEvent(cudaEvent_t event, c10::cuda::CUDAStream stream) : event_(event), stream_(stream) {}
   ~CudaEvent() override { static_cast<void>(cudaEventDestroy(event_)); }
 
   absl::Status Record() override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
     return CudaStatus(cudaEventRecord(event_, stream_.stream()), "cudaEventRecord");
   }
   absl::Status Wait() override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
     return CudaStatus(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
   double SecondsSince(const GpuEvent& earlier) const override {
@@ -68,6 +83,7 @@ class CudaGraph final : public GpuGraph {
 
   // Not at::cuda::CUDAGraph::replay, which also advances LibTorch's random numbers: we use none.
   absl::Status Launch() override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
     return CudaStatus(cudaGraphLaunch(executable_, stream_.stream()), "cudaGraphLaunch");
   }
 
@@ -77,6 +93,8 @@ class CudaGraph final : public GpuGraph {
   const c10::cuda::CUDAStream stream_;
 };
 
+// Every call makes the queue's device current for its duration: whichever thread calls, and
+// whatever device was current there, no context of another device is opened by accident.
 class CudaQueue final : public GpuQueue {
  public:
   CudaQueue(c10::cuda::CUDAStream stream, std::string name)
@@ -105,6 +123,7 @@ class CudaQueue final : public GpuQueue {
 
   absl::Status Copy(void* to, const void* from, int64_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
     return CudaStatus(
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_.stream()),
         "cudaMemcpyAsync");
@@ -140,6 +159,7 @@ class CudaQueue final : public GpuQueue {
   }
 
   absl::Status Synchronize() override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
     return CudaStatus(cudaStreamSynchronize(stream_.stream()), "cudaStreamSynchronize");
   }
 
@@ -151,10 +171,13 @@ class CudaQueue final : public GpuQueue {
   Bytes Memory() const {  // nothing is free on a device that does not answer
     size_t free = 0;
     size_t total = 0;
+    int64_t cached = 0;
     OnStream([&] {
+      cached = CachedBytes(stream_.device_index());
       return CudaStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     }).IgnoreError();
-    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+    if (total == 0) return {};
+    return {static_cast<int64_t>(free) + cached, static_cast<int64_t>(total)};
   }
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) const {
@@ -176,8 +199,6 @@ class CudaQueue final : public GpuQueue {
 
 // LibTorch's switches are the process's: every queue sets them to the same.
 void SetUpLibTorch() {
-  // Read when the first product is computed. Somebody who has set it knows why.
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::Context& context = at::globalContext();
   context.lazyInitDevice(at::kCUDA);
   context.setAllowTF32CuBLAS(false);
@@ -203,6 +224,12 @@ absl::StatusOr<std::string> CheckDevice(int device) {
     return absl::FailedPreconditionError(absl::StrCat(name, ": compute capability ",
                                                       properties.major, ".", properties.minor,
                                                       ", and ", kOldestMajor, ".0 is needed"));
+  }
+  if (std::getenv(kWorkspaceVariable) == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kWorkspaceVariable,
+                     " is not set: without it (to :4096:8, before the first "
+                     "thread starts) products differ from run to run"));
   }
   return name;
 }

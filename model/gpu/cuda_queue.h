@@ -15,7 +15,9 @@ namespace aft {
 // (an illegal address) every later call fails too.
 //
 // Errors of this call: UNAVAILABLE (no driver or no device), NOT_FOUND (no such device, says how
-// many there are), FAILED_PRECONDITION (older than compute capability 8.0).
+// many there are), FAILED_PRECONDITION (older than compute capability 8.0, or no
+// CUBLAS_WORKSPACE_CONFIG in the environment: main sets it, because a process with threads must
+// not).
 absl::StatusOr<std::unique_ptr<GpuQueue>> OpenCudaQueue(int device);
 
 }  // namespace aft

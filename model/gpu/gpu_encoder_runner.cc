@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/gpu/gpu_trunk.h"  // CheckFits
+#include "model/gpu/kernel_status.h"
 #include "model/runtime/model_info.h"
 
 namespace aft {
@@ -31,6 +32,10 @@ struct GpuEncoderRunner::Input {
 absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> GpuEncoderRunner::Create(
     std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder, const Options& options) {
   AFT_CHECK(options.max_batch_rows >= 1 && options.max_batch_tokens >= options.max_batch_rows);
+  if (options.max_batch_rows > kernels::cuda::kMaxRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_batch_rows: at most ", kernels::cuda::kMaxRows, " on a GPU"));
+  }
   std::unique_ptr<GpuEncoderRunner> runner(
       new GpuEncoderRunner(std::move(queue), std::move(encoder), options));
   AFT_RETURN_IF_ERROR(runner->Allocate());
@@ -67,18 +72,31 @@ absl::Status GpuEncoderRunner::Allocate() {
   return absl::OkStatus();
 }
 
-// The largest batches, so that LibTorch takes its memory now.
+// Products choose, and load, their kernels by the number of rows: batches of every size, doubling.
+// The largest comes first: LibTorch takes the memory of all of them now.
 absl::Status GpuEncoderRunner::WarmUp() {
   const int64_t longest = limits_.longest();
-  const auto rows = std::min(limits_.max_batch_tokens / longest, limits_.max_batch_rows);
-  const std::vector<std::vector<TokenId>> texts(
-      static_cast<size_t>(rows), std::vector<TokenId>(static_cast<size_t>(longest), 0));
-  AFT_RETURN_IF_ERROR(Encode(texts).status());
-  AFT_RETURN_IF_ERROR(Encode({{0}}).status());
+  const int64_t most = std::min(limits_.max_batch_tokens, limits_.max_batch_rows * longest);
+  AFT_RETURN_IF_ERROR(EncodeZeros(most));
+  for (int64_t tokens = 1; tokens < most; tokens *= 2) AFT_RETURN_IF_ERROR(EncodeZeros(tokens));
   stats_ = {};
   stats_.memory_total = queue_->total_bytes();
   stats_.memory_used = stats_.memory_total - queue_->free_bytes();
   return absl::OkStatus();
+}
+
+void GpuEncoderRunner::PrepareThread() {
+  EncodeZeros(1).IgnoreError();
+  stats_.step_seconds = 0;
+}
+
+absl::Status GpuEncoderRunner::EncodeZeros(int64_t tokens) {
+  const int64_t longest = limits_.longest();
+  std::vector<std::vector<TokenId>> texts;
+  for (; tokens > 0; tokens -= longest) {
+    texts.emplace_back(static_cast<size_t>(std::min(tokens, longest)), 0);
+  }
+  return Encode(texts).status();
 }
 
 absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
@@ -88,10 +106,7 @@ absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
   for (const std::vector<TokenId>& text : sequences) tokens += static_cast<int64_t>(text.size());
   absl::Status status = queue_->Run([&] { return Compute(sequences, tokens); });
   if (status.ok()) status = end_->Wait();
-  if (!status.ok()) {
-    queue_->Synchronize().IgnoreError();  // what was queued reads our arrays
-    return absl::InternalError(absl::StrCat("batch on the GPU: ", status.message()));
-  }
+  if (!status.ok()) return WorkFailed("batch on the GPU", status, queue_.get());
   stats_.step_seconds = end_->SecondsSince(*begin_);
   std::vector<TokenVectors> vectors;
   vectors.reserve(sequences.size());

@@ -17,8 +17,8 @@
 namespace aft {
 
 // Runs an encoder on a GPU: all texts of a call together, laid one after the other without padding.
-// Everything but the vectors that it returns is allocated by Create. A failing device makes the
-// call fail with INTERNAL.
+// Everything but the vectors that it returns is allocated by Create. Where the device fails later,
+// the call says so: INTERNAL, or UNAVAILABLE when the device is lost, and with it every later call.
 class GpuEncoderRunner final : public EncoderRunner {
  public:
   struct Options {
@@ -28,13 +28,15 @@ class GpuEncoderRunner final : public EncoderRunner {
   };
 
   // Allocates and warms up. `encoder` was made for `queue` and for batches of this size.
-  // RESOURCE_EXHAUSTED says what needs how much.
+  // RESOURCE_EXHAUSTED says what needs how much; INVALID_ARGUMENT: more rows than
+  // kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> Create(
       std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder, const Options& options);
   ~GpuEncoderRunner() override;  // waits for the device
 
   const ModelInfo& info() const override { return info_; }
   const DeviceStats* device_stats() const override { return &stats_; }
+  void PrepareThread() override;
   int64_t width() const override { return encoder_->config().d_model; }
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
@@ -53,6 +55,7 @@ class GpuEncoderRunner final : public EncoderRunner {
 
   absl::Status Allocate();
   absl::Status WarmUp();
+  absl::Status EncodeZeros(int64_t tokens);
   absl::Status Compute(const std::vector<std::vector<TokenId>>& sequences, int64_t tokens);
 
   const TextLimits limits_;

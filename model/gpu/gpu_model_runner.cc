@@ -32,9 +32,7 @@ std::string Mebibytes(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-absl::Status StepFailed(const absl::Status& status) {
-  return absl::InternalError(absl::StrCat("step on the GPU: ", status.message()));
-}
+constexpr char kStep[] = "step on the GPU";
 
 }  // namespace
 
@@ -52,6 +50,10 @@ std::vector<int64_t> GpuModelRunner::Buckets(int32_t slots) {
 absl::StatusOr<std::unique_ptr<GpuModelRunner>> GpuModelRunner::Create(
     std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder, const Options& options) {
   AFT_CHECK(options.slots >= 1 && options.max_step_tokens >= options.slots);
+  if (options.slots > kernels::cuda::kMaxRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots: at most ", kernels::cuda::kMaxRows, " on a GPU"));
+  }
   std::unique_ptr<GpuModelRunner> runner(
       new GpuModelRunner(std::move(queue), std::move(decoder), options));
   AFT_RETURN_IF_ERROR(runner->CheckMemory());
@@ -241,10 +243,7 @@ absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& inpu
   plan.Fill(input, &sequences_, &ages_, flight.input.data_ptr());
   sequences_.Advance(input);
   const absl::Status status = queue_->Run([&] { return Enqueue(input, &flight); });
-  if (!status.ok()) {
-    queue_->Synchronize().IgnoreError();  // what was queued reads the flight's arrays
-    return StepFailed(status);
-  }
+  if (!status.ok()) return WorkFailed(kStep, status, queue_.get());
   return ++submitted_;
 }
 
@@ -325,7 +324,9 @@ absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
   }
   Flight& flight = flights_[ticket % kFlights];
   ++collected_;
-  if (const absl::Status status = flight.end->Wait(); !status.ok()) return StepFailed(status);
+  if (const absl::Status status = flight.end->Wait(); !status.ok()) {
+    return WorkFailed(kStep, status, queue_.get());
+  }
   stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
   stats_.step_was_graph = flight.graph;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
@@ -342,19 +343,27 @@ absl::Status GpuModelRunner::RunOnce(const StepInput& input) {
   return Collect(ticket).status();
 }
 
-// Everything that a step can ask of LibTorch is asked once, at the largest sizes, so that no
-// request pays for it, and the memory that it takes is taken now.
+// Chunks of `length` tokens that are scored, `tokens` in all or as many as there are slots for.
+absl::Status GpuModelRunner::RunChunks(int64_t tokens, int64_t length) {
+  StepInput step;
+  for (int32_t slot = 0; slot < slots() && tokens > 0; ++slot) {
+    const std::vector<TokenId> text(static_cast<size_t>(std::min(tokens, length)), 0);
+    step.rows.push_back({slot, 0, text, RowOutput::kScore, text});
+    tokens -= length;
+  }
+  return RunOnce(step);
+}
+
+// Everything that a step can ask of LibTorch is asked once, so that no request pays for it, and the
+// memory that it takes is taken now. Products choose, and load, their kernels by the number of
+// rows: prompts of every size come first, doubling, then single tokens in every bucket.
 absl::Status GpuModelRunner::WarmUp() {
-  const int64_t tokens = options_.max_step_tokens;
-  const int64_t longest = info_.max_seq_len > 0 ? std::min(tokens, info_.max_seq_len) : tokens;
-  for (const int64_t length : {longest, std::max<int64_t>(tokens / options_.slots, 1)}) {
-    StepInput step;
-    const int64_t rows = std::min<int64_t>(tokens / length, options_.slots);
-    for (int32_t slot = 0; slot < rows; ++slot) {
-      const std::vector<TokenId> text(static_cast<size_t>(length), 0);
-      step.rows.push_back({slot, 0, text, RowOutput::kScore, text});
-    }
-    AFT_RETURN_IF_ERROR(RunOnce(step));
+  const int64_t most = options_.max_step_tokens;
+  const int64_t longest = info_.max_seq_len > 0 ? std::min(most, info_.max_seq_len) : most;
+  AFT_RETURN_IF_ERROR(RunChunks(most, longest));  // the largest first: it takes the memory of all
+  AFT_RETURN_IF_ERROR(RunChunks(most, std::max<int64_t>(most / options_.slots, 1)));
+  for (int64_t tokens = 2; tokens < most; tokens *= 2) {
+    AFT_RETURN_IF_ERROR(RunChunks(tokens, longest));
   }
   for (Bucket& bucket : buckets_) AFT_RETURN_IF_ERROR(Record(&bucket));
   StepInput step;
@@ -368,21 +377,26 @@ absl::Status GpuModelRunner::WarmUp() {
   return absl::OkStatus();
 }
 
-// With padding rows only: no state is touched.
-absl::Status GpuModelRunner::Record(Bucket* bucket) {
+absl::Status GpuModelRunner::RunPadding(int64_t rows) {
   Flight& flight = flights_[0];
   flight.plan.Measure({});
-  flight.plan.Pad(bucket->rows);
+  flight.plan.Pad(rows);
   flight.plan.Fill({}, &sequences_, &ages_, flight.input.data_ptr());
-  const GpuStepShape shape = flight.plan.shape();
+  const GpuStepShape& shape = flight.plan.shape();
   AFT_RETURN_IF_ERROR(
       queue_->Copy(input_.data_ptr(), flight.input.data_ptr(), GpuStepInput::Bytes(shape)));
-  const auto work = [this, shape] { return Compute(shape, 1); };
-  AFT_RETURN_IF_ERROR(queue_->Run(work));
-  AFT_RETURN_IF_ERROR(queue_->Synchronize());
+  AFT_RETURN_IF_ERROR(queue_->Run([&] { return Compute(shape, 1); }));
+  return queue_->Synchronize();
+}
+
+absl::Status GpuModelRunner::Record(Bucket* bucket) {
+  AFT_RETURN_IF_ERROR(RunPadding(bucket->rows));
   if (!options_.graphs) return absl::OkStatus();
-  AFT_ASSIGN_OR_RETURN(bucket->graph, queue_->Capture(work));
+  const GpuStepShape shape = GpuStepShape::Decode(bucket->rows);
+  AFT_ASSIGN_OR_RETURN(bucket->graph, queue_->Capture([this, shape] { return Compute(shape, 1); }));
   return absl::OkStatus();
 }
+
+void GpuModelRunner::PrepareThread() { RunPadding(1).IgnoreError(); }
 
 }  // namespace aft

@@ -31,8 +31,9 @@ namespace aft {
 // sequence's tokens do not depend on its neighbours beyond what LibTorch's matrix products leave to
 // the number of rows: rounding.
 //
-// Everything is allocated by Create. Where the device fails later, the step says so (INTERNAL);
-// SnapshotSlot gives an empty string, which no RestoreSlot accepts.
+// Everything is allocated by Create. Where the device fails later, the step says so: INTERNAL, or
+// UNAVAILABLE when the device is lost, and with it every later step. SnapshotSlot then gives an
+// empty string, which no RestoreSlot accepts.
 class GpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -43,7 +44,8 @@ class GpuModelRunner final : public ModelRunner {
   };
 
   // Allocates, warms up and records the graphs. `decoder` was made for `queue` and for steps of
-  // this size. RESOURCE_EXHAUSTED says what needs how much.
+  // this size. RESOURCE_EXHAUSTED says what needs how much; INVALID_ARGUMENT: more slots than
+  // kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuModelRunner>> Create(std::unique_ptr<GpuQueue> queue,
                                                                 std::unique_ptr<GpuDecoder> decoder,
                                                                 const Options& options);
@@ -53,6 +55,7 @@ class GpuModelRunner final : public ModelRunner {
   const DeviceStats* device_stats() const override { return &stats_; }
   int32_t slots() const override { return options_.slots; }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
+  void PrepareThread() override;
   void BindSlot(int32_t slot, const SamplingParams& params) override;
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
@@ -97,6 +100,9 @@ class GpuModelRunner final : public ModelRunner {
   absl::Status Allocate();
   absl::Status WarmUp();
   absl::Status RunOnce(const StepInput& input);
+  absl::Status RunChunks(int64_t tokens, int64_t length);
+  // Single tokens of no sequence, operator by operator. REQUIRES: no step is under way.
+  absl::Status RunPadding(int64_t rows);
   absl::Status Record(Bucket* bucket);
 
   // Queue work; inside GpuQueue::Run.

@@ -42,7 +42,8 @@ class GpuQueue {
   virtual kernels::cuda::Stream stream() const = 0;
   virtual std::string name() const = 0;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
 
-  // Bytes of the device's memory that are free, and that it has.
+  // Bytes of the device's memory that an allocation can have, from the device or from what LibTorch
+  // holds unused; and that the device has.
   virtual int64_t free_bytes() const = 0;
   virtual int64_t total_bytes() const = 0;
 
@@ -65,7 +66,8 @@ class GpuQueue {
   // queue the same every time, and refer only to what outlives the graph.
   virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) = 0;
 
-  virtual absl::Status Synchronize() = 0;  // waits for all work
+  // Waits for all work. An error: the device does not recover, every later call fails too.
+  virtual absl::Status Synchronize() = 0;
 };
 
 }  // namespace aft

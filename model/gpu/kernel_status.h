@@ -4,14 +4,30 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "model/gpu/gpu_queue.h"
 
 namespace aft {
 
 // What a function below model/kernels/cuda returned, as a status: INTERNAL names the operator and
 // the error's number (cudaError_t; no CUDA header is needed for that).
 inline absl::Status KernelStatus(int error, absl::string_view name) {
+  constexpr int kInvalidConfiguration = 9;
   if (error == 0) return absl::OkStatus();
+  if (error == kInvalidConfiguration) {
+    return absl::InternalError(absl::StrCat(
+        name, ": a block needs more shared memory, for this model, than the device has"));
+  }
   return absl::InternalError(absl::StrCat(name, ": CUDA error ", error));
+}
+
+// `error` of some work on `queue`, as a runner reports it; waits until what was queued is done with
+// the runner's arrays. INTERNAL: the device can go on. UNAVAILABLE: it cannot (an illegal address,
+// a card that fell off the bus), and everything from here on fails likewise.
+inline absl::Status WorkFailed(absl::string_view work, const absl::Status& error, GpuQueue* queue) {
+  const absl::Status device = queue->Synchronize();
+  if (device.ok()) return absl::InternalError(absl::StrCat(work, ": ", error.message()));
+  return absl::UnavailableError(
+      absl::StrCat(queue->name(), " is lost: ", work, ": ", error.message()));
 }
 
 }  // namespace aft

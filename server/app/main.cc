@@ -15,6 +15,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -163,6 +164,9 @@ int Serve(const ServerConfig& config) {
 int Main(int argc, char** argv) {
   BlockShutdownSignals();
   signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
+  // A GPU's matrix products give the same bits from run to run. Here, because a process with
+  // threads must not; somebody who has set it knows why.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   absl::SetProgramUsageMessage(kUsage);
   absl::FlagsUsageConfig usage;
   usage.version_string = VersionText;

@@ -65,6 +65,7 @@ class EncodeEngine final : public EngineControl, private RequestLoop::Work {
                ModelMetrics& metrics);
 
   // RequestLoop::Work; all below: engine thread only.
+  void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job) override;
   void Remove(Job& job, Outcome& outcome) override;
   TimePoint Advance(bool closed) override;

@@ -41,6 +41,7 @@ class EngineLoop final : public Engine, private RequestLoop::Work {
   absl::Status CheckRequest(const GenerationRequest& request) const;
 
   // RequestLoop::Work; all below: engine thread only.
+  void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job) override;
   void Remove(Job& job, Outcome& outcome) override;
   TimePoint Advance(bool closed) override;

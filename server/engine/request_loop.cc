@@ -77,6 +77,7 @@ void RequestLoop::Shutdown(TimePoint deadline) {
 
 void RequestLoop::Run() {
   pthread_setname_np(pthread_self(), options_.thread_name.c_str());
+  work_.PrepareThread();
   TimePoint wake = TimePoint::max();
   for (Inbox::Batch batch;;) {
     wake = std::min(wake, next_deadline_);

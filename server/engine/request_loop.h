@@ -30,6 +30,7 @@ class RequestLoop {
   // What the thread does. Every call comes from it; jobs are as Submit got them.
   class Work {
    public:
+    virtual void PrepareThread() = 0;  // first of all
     // From here until Remove the job may be in steps.
     virtual void Add(Job& job) = 0;
     // The job has ended. Adds what it has got so far to `outcome`.

@@ -282,10 +282,10 @@ TEST(CudaOnCpu, LaunchesAreLimitedAsOnAGpu) {
   const auto error = [](dim3 grid, dim3 block, size_t shared) {
     return Launch(&Nothing, grid, block, shared, nullptr);
   };
-  constexpr size_t kMostShared = size_t{227} << 10;
+  using cuda_on_cpu::kMostShared;
   EXPECT_EQ(error(dim3(0), dim3(32), 0), cudaSuccess);
   EXPECT_EQ(error(dim3(1), dim3(1024), kMostShared), cudaSuccess);
-  EXPECT_EQ(error(dim3(1), dim3(1024), kMostShared + 1), cudaErrorLaunchFailure);
+  EXPECT_EQ(error(dim3(1), dim3(1024), kMostShared + 1), cudaErrorInvalidConfiguration);
   EXPECT_EQ(error(dim3(1), dim3(1056), 0), cudaErrorLaunchFailure);
   EXPECT_EQ(error(dim3(1), dim3(32, 33), 0), cudaErrorLaunchFailure);
   EXPECT_EQ(error(dim3(1), dim3(1, 1, 96), 0), cudaErrorLaunchFailure);

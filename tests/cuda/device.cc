@@ -1,16 +1,23 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-// Without a device every test of the program is skipped, and says so.
+#include <cstdlib>
+
+// Without a device every test of the program is skipped, and says why; with one that does not
+// answer, every test fails.
 namespace aft {
 namespace {
 
 class NeedsDevice : public testing::Environment {
   void SetUp() override {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // see cuda_queue.h
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-      GTEST_SKIP() << "no CUDA device";
+    const cudaError_t error = cudaGetDeviceCount(&devices);
+    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
+        (error == cudaSuccess && devices == 0)) {
+      GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(error);
     }
+    ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
   }
 };
 

@@ -1,3 +1,4 @@
+#include "model/kernels/cuda/aft/math.cuh"
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"
 #include "tests/cuda/ptx_kernels.h"
@@ -85,11 +86,33 @@ __global__ void ProductKernel(PtxProduct product, const float* a, const float* b
   c[(g + 8) * 8 + 2 * t + 1] = sums[3];
 }
 
+__global__ void PrefixKernel(float* sums, const float* tokens, const float* more, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (i >= count) return;
+  float* const at = sums + 3 * i;
+  Prefix prefix = {at[0], at[1], at[2]};
+  if (tokens != nullptr) {
+    Insert(prefix, tokens[2 * i], tokens[2 * i + 1]);
+  } else {
+    prefix = Combine(prefix, {more[3 * i], more[3 * i + 1], more[3 * i + 2]});
+  }
+  at[0] = prefix.num;
+  at[1] = prefix.den;
+  at[2] = prefix.max;
+}
+
+unsigned BlocksOf(int64_t count) { return static_cast<unsigned>((count + kBlock - 1) / kBlock); }
+
 }  // namespace
 
+int RunPrefix(float* sums, const float* tokens, const float* more, int64_t count, Stream stream) {
+  return Launch(&PrefixKernel, dim3(BlocksOf(count)), dim3(kBlock), 0, stream, sums, tokens, more,
+                count);
+}
+
 int RunPtx(PtxFunction function, const uint32_t* x, int64_t count, uint32_t* y, Stream stream) {
-  return Launch(&FunctionKernel, dim3(static_cast<unsigned>((count + kBlock - 1) / kBlock)),
-                dim3(kBlock), 0, stream, function, x, count, y);
+  return Launch(&FunctionKernel, dim3(BlocksOf(count)), dim3(kBlock), 0, stream, function, x, count,
+                y);
 }
 
 int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, Stream stream) {

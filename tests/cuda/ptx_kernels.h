@@ -5,7 +5,8 @@
 
 #include "model/kernels/cuda/types.h"
 
-// The functions of model/kernels/cuda/ptx.cuh by themselves, as kernels.
+// The functions of model/kernels/cuda/ptx.cuh by themselves, as kernels, and those of aft/math.cuh
+// that promise bits.
 namespace aft::kernels::cuda {
 
 // Bits in, bits out; of 16-bit numbers the lower half.
@@ -29,6 +30,10 @@ enum class PtxProduct {
   kBf16Matrices,  // operands by LoadMatrices and LoadMatricesTransposed
 };
 int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, Stream stream);
+
+// sums [count, 3]: num, den, max. Inserts tokens [count, 2] (k, v), or combines with `more`
+// [count, 3] where there are no tokens.
+int RunPrefix(float* sums, const float* tokens, const float* more, int64_t count, Stream stream);
 
 }  // namespace aft::kernels::cuda
 

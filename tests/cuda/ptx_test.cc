@@ -184,6 +184,50 @@ TEST(CudaPtx, Reciprocals) {
   EXPECT_TRUE(std::isnan(ApplyOne(PtxFunction::kReciprocal, NAN)));
 }
 
+// ---- Sums that many kernels make, with the same bits: each product and its sum are rounded once
+
+TEST(CudaPtx, PrefixSumsAreRoundedOnceWhicheverKernelMakesThem) {
+  TestRandom random;
+  constexpr size_t kCount = 2000;
+  std::vector<float> sums;
+  std::vector<float> tokens;
+  std::vector<float> more;
+  std::vector<uint32_t> differences;  // exponents of the weights below 1
+  const auto difference = [&](float a, float b) {
+    differences.push_back(std::bit_cast<uint32_t>(-std::abs(a - b)));
+  };
+  for (size_t i = 0; i < kCount; ++i) {
+    const auto normal = [&] { return static_cast<float>(random.Normal()); };
+    sums.insert(sums.end(), {normal(), 1.0F + std::abs(normal()), normal()});
+    more.insert(more.end(), {normal(), 1.0F + std::abs(normal()), normal()});
+    tokens.insert(tokens.end(), {normal(), normal()});
+    difference(tokens[2 * i], sums[3 * i + 2]);
+    difference(more[3 * i + 2], sums[3 * i + 2]);
+  }
+  const std::vector<uint32_t> weights = Apply(PtxFunction::kExp, differences);
+  for (const bool inserts : {true, false}) {
+    const DeviceArray<float> y(sums);
+    const DeviceArray<float> device_tokens(tokens);
+    const DeviceArray<float> device_more(more);
+    ASSERT_EQ(RunPrefix(y.get(), inserts ? device_tokens.get() : nullptr, device_more.get(), kCount,
+                        nullptr),
+              0);
+    std::vector<float> expected;
+    for (size_t i = 0; i < kCount; ++i) {
+      const float e = std::bit_cast<float>(weights[2 * i + (inserts ? 0 : 1)]);
+      const float* const a = &sums[3 * i];
+      const float one[3] = {tokens[2 * i + 1], 1.0F, tokens[2 * i]};
+      const float* const b = inserts ? one : &more[3 * i];
+      const bool rises = b[2] > a[2];
+      for (int n = 0; n < 2; ++n) {
+        expected.push_back(rises ? std::fma(a[n], e, b[n]) : std::fma(b[n], e, a[n]));
+      }
+      expected.push_back(std::max(a[2], b[2]));
+    }
+    EXPECT_EQ(y.Get(), expected) << inserts;
+  }
+}
+
 // ---- Products
 
 struct ProductCase {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures of a GPU run as Markdown, with the ratios that issue 5 asks for: report.py FOLDER
+"""The figures of a GPU run as Markdown, with the ratios that matter: report.py FOLDER
 
 Reads what the stages of run.sh left there: kernels.json, pytorch.json, model.json, server.jsonl.
 """

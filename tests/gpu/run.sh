@@ -8,8 +8,8 @@
 #   tests/gpu/run.sh server      the same over gRPC, with a load on the same machine
 #
 # Uses what `./dev bundle` made: the folder $AFT_BUNDLE (default build/gpu-bundle, or its .tar.xz), and
-# the machine's own PyTorch (torch 2.11.0+cu130, found by asking python3), which brings LibTorch. What
-# the machine lacks is skipped with a word.
+# the machine's own PyTorch (torch 2.11.0+cu130, found by asking python3), which brings LibTorch. A
+# stage fails when nothing of it could run; README.md says what to run first.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
@@ -35,6 +35,10 @@ prepare() {
     die "python3 has no torch: LibTorch comes from there"
   LD_LIBRARY_PATH=$torch/lib$(printf ':%s' "$torch"/../nvidia/*/lib)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export LD_LIBRARY_PATH
+  local missing
+  missing=$(ldd "$BIN"/* 2>/dev/null | grep 'not found' | sort -u) || true
+  [[ -z $missing ]] || die "libraries are missing: $missing"
+  export CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:8}  # see model/gpu/cuda_queue.h
   if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
     DEVICE=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
   else
@@ -43,69 +47,19 @@ prepare() {
   say "$STAGE on: $DEVICE"
 }
 
-# tests_json NAME PROGRAM [ARGUMENT...]: runs a GoogleTest program, leaves its result in $WORK/NAME.json.
-# A program that dies leaves its exit code there.
-tests_json() {
-  local name=$1 rc=0 begin=$SECONDS
-  shift
-  rm -f "$WORK/$name.gtest.json"
-  timeout 420 "$@" --gtest_output="json:$WORK/$name.gtest.json" --gtest_brief=1 >"$WORK/$name.log" 2>&1 || rc=$?
-  tail -n 15 "$WORK/$name.log"
-  python3 - "$name" "$rc" $(( SECONDS - begin )) "$WORK" <<'PY'
-import json, sys
-from pathlib import Path
-name, rc, seconds, work = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-result = {"program": name, "exit_code": rc, "seconds": seconds}
-report = work / f"{name}.gtest.json"
-if report.exists():
-  tests = [t for suite in json.loads(report.read_text())["testsuites"] for t in suite["testsuite"]]
-  result["tests"] = len(tests)
-  result["skipped"] = sum(t["result"] == "SKIPPED" for t in tests)
-  if "no CUDA device" in (work / f"{name}.log").read_text():  # all of them; the report does not say so
-    result["skipped"] = len(tests)
-  result["failed"] = [f"{t['classname']}.{t['name']}: {t['failures'][0]['failure'][:300]}"
-                      for t in tests if "failures" in t][:20]
-(work / f"{name}.json").write_text(json.dumps(result))
-PY
-}
+# suites NAME=COMMAND...: the stage's test programs, within what a stage may take.
+suites() { python3 -B "$HERE/suites.py" "$STAGE" "$DEVICE" 450 "$OUT/$STAGE.json" "$@"; }
 
-# join FILE NAME...: one JSON of the stage from those of its parts.
-join() {
-  local out=$1
-  shift
-  python3 - "$STAGE" "$DEVICE" "$WORK" "$out" "$@" <<'PY'
-import json, sys
-from pathlib import Path
-stage, device, work, out, *names = sys.argv[1:]
-parts = [json.loads((Path(work) / f"{n}.json").read_text()) for n in names if (Path(work) / f"{n}.json").exists()]
-Path(out).write_text(json.dumps({"stage": stage, "device": device, "parts": parts}, indent=1))
-bad = [p for p in parts if p.get("exit_code")]
-tests, skipped = (sum(p.get(key, 0) for p in parts) for key in ("tests", "skipped"))
-print(f"gpu: {stage}: {tests} tests, {skipped} skipped; {len(parts)} programs, {len(bad)} failed; {out}")
-sys.exit(1 if bad else 0)
-PY
-}
-
-parity() {
-  tests_json kernels "$BIN/cuda_kernels_gpu_test"
-  tests_json model "$BIN/gpu_model_gpu_test"
-  join "$OUT/parity.json" kernels model
-}
+parity() { suites kernels="$BIN/cuda_kernels_gpu_test" model="$BIN/gpu_model_gpu_test"; }
 
 sanitize() {
-  local tool names=()
-  if ! command -v compute-sanitizer >/dev/null; then
-    say "skipped: no compute-sanitizer on this machine"
-    printf '{"stage": "sanitize", "device": "%s", "skipped": "no compute-sanitizer"}\n' "$DEVICE" >"$OUT/sanitize.json"
-    return
-  fi
+  local tool programs=()
+  command -v compute-sanitizer >/dev/null || die "no compute-sanitizer on this machine"
   for tool in memcheck racecheck initcheck; do
-    # A tool is tens of times slower: every sixth test, which are all families.
-    GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=0 tests_json "$tool" timeout 150 compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 --print-limit 5 "$BIN/cuda_kernels_gpu_test"
-    names+=("$tool")
+    programs+=("$tool=compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 $BIN/cuda_kernels_gpu_test")
   done
-  join "$OUT/sanitize.json" "${names[@]}"
+  # A tool is tens of times slower: of every suite the first test and every sixth after it.
+  GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=0 suites "${programs[@]}"
 }
 
 kernels() {

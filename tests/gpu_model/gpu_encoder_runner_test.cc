@@ -2,6 +2,7 @@
 
 #include "model/gpu/gpu_encoder_runner.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "model/runtime/cpu_encoder_runner.h"
 #include "tests/gpu_model/lazy_queue.h"
 #include "tests/gpu_model/print_case.h"
+#include "tests/gpu_model/product_log.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
 
@@ -102,6 +104,29 @@ TEST_P(GpuEncoderRunnerTest, AFailedCallIsInternalAndTheNextOneWorks) {
   const auto again = (*gpu)->Encode(texts);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(*again, *expected);
+}
+
+TEST_P(GpuEncoderRunnerTest, ALostDeviceIsUnavailable) {
+  if (GetParam().name != EncoderCases()[0].name) return;  // one is enough
+  const auto gpu = Gpu(std::make_unique<LazyQueue>(device_));
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  device_->lost = true;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ((*gpu)->Encode({RandomText(5)}).status().code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST_P(GpuEncoderRunnerTest, LoadingAndPreparingAThreadComputeProductsOfEverySize) {
+  const ProductLog log;
+  const auto gpu = Gpu(std::make_unique<LazyQueue>(device_));
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const std::vector<int64_t> loaded = log.rows();
+  for (const int64_t rows : {1, 2, 4, 8, 16, 32}) {
+    EXPECT_GE(std::count(loaded.begin(), loaded.end(), rows), 4 * config_.n_layers) << rows;
+  }
+  (*gpu)->PrepareThread();
+  EXPECT_EQ(log.rows().size() - loaded.size(), static_cast<size_t>(4 * config_.n_layers));
+  EXPECT_EQ((*gpu)->device_stats()->step_seconds, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runner, GpuEncoderRunnerTest, testing::ValuesIn(EncoderCases()), NameOf);

@@ -1,12 +1,16 @@
 // The GPU runner where something is wrong or moves between devices.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/gpu_model/product_log.h"
 #include "tests/gpu_model/runner_pair.h"
+#include "tests/support/cuda_on_cpu/launch_log.h"
+#include "tests/support/cuda_on_cpu/threads.h"
 
 namespace aft {
 namespace {
@@ -195,6 +199,69 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
   EXPECT_TRUE(Same(output->sampled, expected));
 }
 
+TEST_F(GpuRunnerEdgeTest, ALostDeviceIsUnavailableWhereverItShowsAndStaysSo) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  gpu->BindSlot(0, Greedy());
+  const auto first = gpu->Submit({{{0, 0, {1, 2}, RowOutput::kLast}}});
+  const auto second = gpu->Submit({{{0, 2, {kLastSampled}, RowOutput::kLast}}});
+  ASSERT_TRUE(first.ok() && second.ok());
+  device_->lost = true;
+  for (const auto& ticket : {first, second}) {
+    const absl::Status collected = gpu->Collect(*ticket).status();
+    EXPECT_EQ(collected.code(), absl::StatusCode::kUnavailable) << collected;
+    EXPECT_THAT(std::string(collected.message()), HasSubstr("cuda:0 (a test's CPU) is lost"));
+  }
+  for (int32_t slot = 1; slot < 4; ++slot) {
+    const absl::Status submitted = gpu->Submit({{{slot, 0, {1}, RowOutput::kLast}}}).status();
+    EXPECT_EQ(submitted.code(), absl::StatusCode::kUnavailable) << submitted;
+  }
+}
+
+TEST_F(GpuRunnerEdgeTest, LoadingComputesProductsOfEverySizeThatStepsWillAskFor) {
+  for (const int64_t max_seq_len : {0, 7}) {  // with 7 a step of many tokens has several chunks
+    config_.max_seq_len = max_seq_len;
+    DrawWeights();
+    const ProductLog log;
+    const auto gpu = Gpu();
+    // Doubling, for prompts; slots and buckets; the most.
+    for (const int64_t rows : {1, 2, 4, 5, 8, 16, 24}) {
+      // Of every layer's four products and the head.
+      EXPECT_GE(std::count(log.rows().begin(), log.rows().end(), rows), 4 * config_.n_layers + 1)
+          << rows;
+    }
+  }
+}
+
+TEST_F(GpuRunnerEdgeTest, AThreadThatIsPreparedHasMultipliedAndTouchedNoSequence) {
+  DrawWeights();
+  const auto gpu = Gpu();
+  Generate(*gpu, 0, RandomText(5), 3, Warm(1));
+  const std::string before = gpu->SnapshotSlot(0);
+  const ProductLog log;
+  gpu->PrepareThread();
+  EXPECT_EQ(log.rows().size(), static_cast<size_t>(4 * config_.n_layers + 1));
+  EXPECT_EQ(gpu->SnapshotSlot(0), before);
+}
+
+// A recorded step's nodes, which bound a small batch on a GPU: tests/gpu/README.md.
+TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
+  for (const int64_t layers : {1, 3}) {
+    config_.n_layers = layers;
+    DrawWeights();
+    const auto gpu = Gpu();
+    gpu->BindSlot(0, Greedy());
+    Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
+    const ProductLog products;
+    const int64_t launches = cuda_on_cpu::LaunchCount();
+    Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
+    EXPECT_TRUE(gpu->device_stats()->step_was_graph);
+    // Embedding, last norm and sampler; per layer two norms, the mixer, and bias with activation.
+    EXPECT_EQ(cuda_on_cpu::LaunchCount() - launches, 4 * layers + 3);
+    EXPECT_EQ(products.rows(), std::vector<int64_t>(static_cast<size_t>(4 * layers + 1), 1));
+  }
+}
+
 TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
   DrawWeights();
   const auto gpu = Gpu();
@@ -244,6 +311,28 @@ TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
   const absl::Status grows = TryGpu(std::make_unique<HostQueue>()).status();
   EXPECT_EQ(grows.code(), absl::StatusCode::kResourceExhausted) << grows;
   EXPECT_THAT(std::string(grows.message()), HasSubstr("(1073741824 tokens, max_seq_len)"));
+}
+
+TEST_F(GpuRunnerEdgeTest, MoreSlotsThanALaunchHasRowsAreRefused) {
+  DrawWeights();
+  options_.slots = 65536;
+  options_.max_step_tokens = options_.slots;
+  const absl::Status status = TryGpu(std::make_unique<HostQueue>()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 65535"));
+}
+
+// As a wide filter does where a block has 99 KiB.
+TEST_F(GpuRunnerEdgeTest, AModelThatNeedsMoreSharedMemoryThanTheDeviceHasIsRefusedAtLoad) {
+  config_.mixer.kind = MixerKind::kAftConv;
+  config_.mixer.heads = 2;
+  DrawWeights();
+  EXPECT_TRUE(TryGpu(MakeRunnerQueue(device_)).ok());
+  cuda_on_cpu::SetSharedLimit(4 << 10);
+  const absl::Status status = TryGpu(MakeRunnerQueue(device_)).status();
+  cuda_on_cpu::SetSharedLimit(cuda_on_cpu::kMostShared);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Conv"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("shared memory"));
 }
 
 TEST_F(GpuRunnerEdgeTest, ReportsWhatTheServerMayKnow) {

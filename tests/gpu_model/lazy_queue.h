@@ -22,6 +22,7 @@ class LazyQueue final : public GpuQueue {
   struct Control {
     int fail_copies = 0;  // the next so many calls of Copy fail
     int fail_graphs = 0;  // likewise of GpuGraph::Launch
+    bool lost = false;    // as after an illegal address: all calls that reach the device fail
     int captures = 0;     // graphs made
     int64_t late = 0;     // most operations that waited at a time
   };
@@ -41,6 +42,7 @@ class LazyQueue final : public GpuQueue {
   absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override { return host_.HostBuffer(bytes); }
 
   absl::Status Copy(void* to, const void* from, int64_t bytes) override {
+    if (control_->lost) return Lost();
     if (control_->fail_copies > 0) {
       --control_->fail_copies;
       return absl::InternalError("no copy today");
@@ -56,10 +58,12 @@ class LazyQueue final : public GpuQueue {
   }
   absl::Status Synchronize() override {
     CatchUp();
-    return absl::OkStatus();
+    return control_->lost ? Lost() : absl::OkStatus();
   }
 
  private:
+  static absl::Status Lost() { return absl::InternalError("an illegal address"); }
+
   class Event final : public GpuEvent {
    public:
     explicit Event(LazyQueue* queue) : queue_(queue) {}
@@ -72,7 +76,7 @@ class LazyQueue final : public GpuQueue {
     }
     absl::Status Wait() override {
       while (passed_ < time_) queue_->DoOne();
-      return absl::OkStatus();
+      return queue_->control_->lost ? Lost() : absl::OkStatus();
     }
     double SecondsSince(const GpuEvent& /*earlier*/) const override { return 0.5; }
 

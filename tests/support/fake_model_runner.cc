@@ -149,6 +149,9 @@ absl::Status FakeModelRunner::RestoreSlot(int32_t /*slot*/, absl::string_view /*
 
 absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& input) {
   control_->EnterStep(input);
+  if (prepared_ != std::this_thread::get_id()) {
+    control_->Violation("a step from a thread that is not prepared");
+  }
   if (static_cast<int>(flights_.size()) >= options_.max_steps_in_flight) {
     control_->Violation("too many steps uncollected");
   }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -88,6 +89,7 @@ class FakeModelRunner final : public ModelRunner {
   int32_t slots() const override { return options_.slots; }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
   int max_steps_in_flight() const override { return options_.max_steps_in_flight; }
+  void PrepareThread() override { prepared_ = std::this_thread::get_id(); }
   void BindSlot(int32_t slot, const SamplingParams& params) override;
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
@@ -127,6 +129,7 @@ class FakeModelRunner final : public ModelRunner {
   std::vector<Slot> slots_;
   std::deque<Flight> flights_;
   Ticket last_ticket_ = 0;
+  std::thread::id prepared_;
 };
 
 }  // namespace aft

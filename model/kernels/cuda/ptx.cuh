@@ -188,7 +188,8 @@ __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint
   const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFU); };
   MmaOnCpu(c, a, b, [&](uint32_t x, uint32_t y) { return number(x) * number(y); });
 #else
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -202,7 +203,8 @@ __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint
   const auto high = [](uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000U); };
   MmaOnCpu(c, a, b, [&](uint32_t x, uint32_t y) { return low(x) * low(y) + high(x) * high(y); });
 #else
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -38,6 +38,9 @@ struct State {
   int64_t slot_stride = 0;  // floats
 };
 
+// Rows, chunks or texts of one call: more do not fit into a launch's second dimension.
+inline constexpr int64_t kMaxRows = 65535;
+
 // Decode rows: row i of the matrices is one token of the sequence in slot[i]. A slot occurs once.
 struct StepRows {
   int64_t rows = 0;

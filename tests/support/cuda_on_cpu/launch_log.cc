@@ -1,5 +1,6 @@
 #include "tests/support/cuda_on_cpu/launch_log.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -10,7 +11,14 @@
 
 namespace cuda_on_cpu {
 
+namespace {
+std::atomic<int64_t> launches = 0;
+}  // namespace
+
+int64_t LaunchCount() { return launches; }
+
 void LogLaunch(const void* kernel, size_t threads, size_t shared_bytes) {
+  ++launches;
   const char* const path = std::getenv("AFT_LAUNCH_LOG");
   if (path == nullptr) return;
   static std::set<std::tuple<const void*, size_t, size_t>> logged;

@@ -2,10 +2,15 @@
 #define AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_
 
 #include <cstddef>
+#include <cstdint>
 
 namespace cuda_on_cpu {
 
-// Appends a line to the file that AFT_LAUNCH_LOG names, for tests/cuda/resources.py:
+// Launches of this process so far.
+int64_t LaunchCount();
+
+// Counts a launch, and appends a line to the file that AFT_LAUNCH_LOG names, for
+// tests/cuda/resources.py:
 //   threads of a block <tab> bytes of dynamic shared memory <tab> the kernel's name, demangled
 // Once for each different line; does nothing when the variable is not set.
 void LogLaunch(const void* kernel, size_t threads, size_t shared_bytes);

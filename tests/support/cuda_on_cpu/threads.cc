@@ -392,9 +392,8 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
   error_.clear();
   cancelled_ = false;
   const size_t threads = size_t{block.x} * block.y * block.z;
-  if (threads == 0 || threads > 1024 || block.z > 64 || shared_bytes > (size_t{227} << 10) ||
-      grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7FFFFFFF || grid.y > 65535 ||
-      grid.z > 65535) {
+  if (threads == 0 || threads > 1024 || block.z > 64 || shared_bytes > kMostShared || grid.x == 0 ||
+      grid.y == 0 || grid.z == 0 || grid.x > 0x7FFFFFFF || grid.y > 65535 || grid.z > 65535) {
     error_ = "launch: the grid, the block or its shared memory is larger than a GPU allows";
     return false;
   }
@@ -442,8 +441,12 @@ void Machine::PoisonShared(unsigned char* from, size_t bytes) {
   __asan_poison_memory_region(from, bytes);
 }
 
+size_t shared_limit = kMostShared;
+
 }  // namespace
 
+size_t SharedLimit() { return shared_limit; }
+void SetSharedLimit(size_t bytes) { shared_limit = bytes; }
 const std::string& LastError() { return TheMachine().error(); }
 void SetOrderSeed(uint64_t seed) { TheMachine().Seed(seed); }
 bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,

@@ -46,6 +46,11 @@ void SetOrderSeed(uint64_t seed);
 bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,
          const void* kernel = nullptr);
 
+// Bytes of dynamic shared memory that a block can have: 227 KiB, unless a test plays a smaller GPU.
+size_t SharedLimit();
+void SetSharedLimit(size_t bytes);
+inline constexpr size_t kMostShared = size_t{227} << 10;
+
 // ---- For the intrinsics: what the running CUDA thread may call
 
 // The block's dynamic shared memory: filled with 0xFF (NaN) when the block starts.

@@ -162,12 +162,14 @@ struct Prefix {
   float max = kEmptyMax;
 };
 
-// One exponential: the larger of the two weights is 1.
+// One exponential: the larger of the two weights is 1. Here and in Combine each product and its sum
+// are rounded once, by fmaf: left to nvcc, the choice could differ from kernel to kernel, and rows
+// that are worked on in two ways would differ in their last bits.
 __device__ inline void Insert(Prefix& sums, float k, float v) {
   const float e = Exp(-fabsf(k - sums.max));
   const bool rises = k > sums.max;
-  sums.num = rises ? sums.num * e + v : sums.num + e * v;
-  sums.den = rises ? sums.den * e + 1.0F : sums.den + e;
+  sums.num = rises ? fmaf(sums.num, e, v) : fmaf(e, v, sums.num);
+  sums.den = rises ? fmaf(sums.den, e, 1.0F) : sums.den + e;
   sums.max = fmaxf(sums.max, k);
 }
 
@@ -176,8 +178,8 @@ __device__ inline Prefix Combine(const Prefix& a, const Prefix& b) {
   const float e = Exp(-fabsf(b.max - a.max));
   const bool rises = b.max > a.max;
   Prefix sums;
-  sums.num = rises ? a.num * e + b.num : a.num + e * b.num;
-  sums.den = rises ? a.den * e + b.den : a.den + e * b.den;
+  sums.num = rises ? fmaf(a.num, e, b.num) : fmaf(e, b.num, a.num);
+  sums.den = rises ? fmaf(a.den, e, b.den) : fmaf(e, b.den, a.den);
   sums.max = fmaxf(a.max, b.max);
   return sums;
 }

@@ -64,8 +64,10 @@ class AftTile {
         for (int i = 0; i < 2 * kRowTiles; ++i) {
           const int r = 8 * i + lane_.g;
           if (!w_.SeesPrefix(w_.first + r, p)) continue;
-          num_[i / 2][o % 2][i % 2 * 2 + o / 2] += e * before.num;
-          den_[i / 2][o % 2][i % 2 * 2 + o / 2] += e * before.den;
+          float& num = num_[i / 2][o % 2][i % 2 * 2 + o / 2];
+          float& den = den_[i / 2][o % 2][i % 2 * 2 + o / 2];
+          num = fmaf(e, before.num, num);
+          den = fmaf(e, before.den, den);
         }
       }
     }
@@ -280,15 +282,16 @@ class AftTile {
         const float v = v_[2 * step + i][c];
         if constexpr (kSplit) {
           high.den[c][i] = ToTf32(e);
-          high.num[c][i] = ToTf32(e * v);
+          high.num[c][i] = ToTf32(__fmul_rn(e, v));
           low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
-          low.num[c][i] = ToTf32(e * v - __uint_as_float(high.num[c][i]));
+          low.num[c][i] = ToTf32(fmaf(e, v, -__uint_as_float(high.num[c][i])));
         } else {
           // As ToTf32 rounds what is finite (the product does not look at the low bits), in a third
           // of its instructions; the rest is noted.
           high.den[c][i] = __float_as_uint(e) + 0x1000U;
-          high.num[c][i] = __float_as_uint(e * v) + 0x1000U;
-          bad_[c] = fmaf(e * v, 0.0F, bad_[c]);
+          const float weighted = __fmul_rn(e, v);
+          high.num[c][i] = __float_as_uint(weighted) + 0x1000U;
+          bad_[c] = fmaf(weighted, 0.0F, bad_[c]);
         }
       }
     }
@@ -343,13 +346,13 @@ class AftTile {
       if (!w_.SeesPrefix(t, p)) continue;
       const Prefix& prefix = before[p * kAftWarpChannels];
       const float e = Exp(prefix.max - max_key - largest);
-      num += e * prefix.num;
-      den += e * prefix.den;
+      num = fmaf(e, prefix.num, num);
+      den = fmaf(e, prefix.den, den);
     }
     for (int j = from; j < to; ++j) {
       tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
       const float e = Exp(k[0] - max_key + w_.Bias(t, j) - largest);
-      num += e * v[0];
+      num = fmaf(e, v[0], num);
       den += e;
     }
     const float q = tokens_.template Query<1, false>(t, channel)[0];

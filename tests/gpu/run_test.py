@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""tests/gpu/run.sh with programs that play a GPU's."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+RUN = Path(__file__).with_name("run.sh")
+
+# A GoogleTest program of two suites. $FAKE: what becomes of them.
+PROGRAM = r'''#!/usr/bin/env python3
+import json, os, sys
+fake = os.environ["FAKE"]
+if "--gtest_list_tests" in sys.argv:
+  print("Aft.\n  One\nAll/Conv.  # TypeParam\n  Two/0  # GetParam() = 3")
+  sys.exit(0)
+options = dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
+suite = options["--gtest_filter"].rstrip("*").rstrip(".")
+if fake == "dies" and suite == "Aft": os.abort()
+if fake == "no device": print("no CUDA device: the driver is too old")
+test = {"classname": suite, "name": "One", "result": "SKIPPED" if fake == "skips" else "COMPLETED"}
+if fake == "fails" and suite == "All/Conv": test["failures"] = [{"failure": "1 is not 2"}]
+report = options["--gtest_output"].removeprefix("json:")
+json.dump({"testsuites": [{"testsuite": [test]}]}, open(report, "w"))
+sys.exit("failures" in test)
+'''
+
+
+class RunTest(unittest.TestCase):
+
+  def setUp(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = Path(folder.name)
+    (self.folder / "torch").mkdir()
+    (self.folder / "torch/__init__.py").touch()
+    for name in ("cuda_kernels_gpu_test", "gpu_model_gpu_test"):
+      self.script(f"bundle/bin/{name}", PROGRAM)
+    self.script("path/nvidia-smi", "#!/bin/sh\necho 'Fake GPU, 580.1'\n")
+
+  def script(self, name, text):
+    path = self.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+  def run_stage(self, stage, fake):
+    """(exit code, all output, what the stage left)."""
+    environment = dict(os.environ, FAKE=fake, AFT_BUNDLE=str(self.folder / "bundle"), OUT=str(self.folder / "out"),
+                       AFT_WORK=str(self.folder / "work"), PYTHONPATH=str(self.folder),
+                       PATH=f"{self.folder / 'path'}:{os.environ['PATH']}")
+    done = subprocess.run([RUN, stage], env=environment, capture_output=True, text=True)
+    result = self.folder / f"out/{stage}.json"
+    return done.returncode, done.stdout + done.stderr, json.loads(result.read_text()) if result.exists() else None
+
+  def test_all_suites_run_each_in_its_process(self):
+    code, output, result = self.run_stage("parity", "passes")
+    self.assertEqual(code, 0, output)
+    self.assertEqual(result["device"], "Fake GPU, 580.1")
+    self.assertEqual([(part["program"], part["suites"], part["tests"]) for part in result["parts"]],
+                     [("kernels", 2, 2), ("model", 2, 2)])
+
+  def test_a_suite_that_dies_costs_only_its_own_results(self):
+    code, output, result = self.run_stage("parity", "dies")
+    self.assertEqual(code, 1, output)
+    self.assertEqual([part["tests"] for part in result["parts"]], [1, 1])
+    self.assertIn("Aft. ended with code -6", result["parts"][0]["failed"][0])
+
+  def test_a_failed_test_is_named(self):
+    code, output, result = self.run_stage("parity", "fails")
+    self.assertEqual(code, 1, output)
+    self.assertEqual(result["parts"][1]["failed"], ["All/Conv.One: 1 is not 2"])
+
+  def test_nothing_but_skipped_tests_is_a_failure_that_says_why(self):
+    for fake, why in (("no device", "the driver is too old"), ("skips", "nothing ran")):
+      code, output, result = self.run_stage("parity", fake)
+      self.assertEqual(code, 1, output)
+      self.assertIn(why, output)
+      self.assertEqual([part["skipped"] for part in result["parts"]], [2, 2])
+
+  def test_missing_libraries_are_named_before_anything_runs(self):
+    self.script("path/ldd", "#!/bin/sh\necho '  libcudart.so.13 => not found'\n")
+    code, output, result = self.run_stage("parity", "passes")
+    self.assertEqual(code, 1, output)
+    self.assertIn("libcudart.so.13", output)
+    self.assertIsNone(result)
+
+  def test_the_sanitizer_wraps_every_suite(self):
+    self.script("path/compute-sanitizer", '#!/bin/sh\nfor program; do case $program in */bin/*) break;; esac; shift; done\n'
+                'exec "$@"\n')
+    code, output, result = self.run_stage("sanitize", "passes")
+    self.assertEqual(code, 0, output)
+    self.assertEqual([(part["program"], part["tests"]) for part in result["parts"]],
+                     [("memcheck", 2), ("racecheck", 2), ("initcheck", 2)])
+
+
+if __name__ == "__main__":
+  unittest.main()

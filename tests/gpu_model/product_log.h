@@ -1,0 +1,26 @@
+#ifndef AFT_TESTS_GPU_MODEL_PRODUCT_LOG_H_
+#define AFT_TESTS_GPU_MODEL_PRODUCT_LOG_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace aft {
+
+// The matrix products that LibTorch computes on this thread while the object lives. One at a time.
+class ProductLog {
+ public:
+  ProductLog();
+  ~ProductLog();
+  ProductLog(const ProductLog&) = delete;
+  ProductLog& operator=(const ProductLog&) = delete;
+
+  // Rows of the left matrix of each, in order.
+  const std::vector<int64_t>& rows() const;
+
+ private:
+  uint64_t callback_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_GPU_MODEL_PRODUCT_LOG_H_
