@@ -1,6 +1,5 @@
 #include "server/rpc/stream_call.h"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -193,12 +192,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
 absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
   if (!absl::IsCancelled(outcome.status)) return outcome.status.code();
   MutexLock lock(mutex_);
-  // A client whose deadline passes cancels the stream a moment before the server's own clock gets
-  // there: the deadline came rounded up (by 1 % or a millisecond) and after the way here.
-  if (deadline_ == TimePoint::max()) return outcome.status.code();
-  const Duration slack =
-      std::max<Duration>(std::chrono::milliseconds(10), (deadline_ - arrival_) / 50);
-  const bool expired = cancelled_ && cancelled_at_ + slack >= deadline_;
+  const bool expired = cancelled_ && EndedByDeadline(cancelled_at_, arrival_, deadline_);
   return expired ? absl::StatusCode::kDeadlineExceeded : outcome.status.code();
 }
 

@@ -1,3 +1,4 @@
+#include <string>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -106,11 +107,13 @@ TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
 
 TEST(GenerateTest, EchoesTheRequestIdOrMakesOne) {
   TestServer server;
-  GenerateStream own(server.inference(), Request("x", 1), [](grpc::ClientContext& context) {
-    context.AddMetadata("x-request-id", "my request 1");
-  });
-  ASSERT_TRUE(own.Finish().ok());
-  EXPECT_EQ(own.InitialMetadata("x-request-id"), "my request 1");
+  for (const std::string& id : {std::string("my request 1"), std::string(128, '~')}) {
+    GenerateStream own(server.inference(), Request("x", 1), [&](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", id);
+    });
+    ASSERT_TRUE(own.Finish().ok());
+    EXPECT_EQ(own.InitialMetadata("x-request-id"), id);
+  }
   GenerateStream made(server.inference(), Request("x", 1));
   ASSERT_TRUE(made.Finish().ok());
   EXPECT_THAT(made.InitialMetadata("x-request-id"), SizeIs(32));

@@ -120,20 +120,24 @@ TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
 
-TEST_F(ServerProcessTest, ASecondSignalEndsItAtOnce) {
-  Process process(Command());
+TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAtOnce) {
+  const std::string config = folder_.File("server.textproto");
+  std::ofstream(config) << "drain { lame_duck_ms: 3600000 }\n";
+  Process process(Command({"--config=" + config}));
   const auto channel = TestServer::Connect(WaitReady(process));
   auto stub = v1::InferenceService::NewStub(channel);
   GenerateStream stream(*stub, TinyRequest(kEndless));
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   auto health = grpc::health::v1::Health::NewStub(channel);
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
   auto watch = health->Watch(&context, {});
   grpc::health::v1::HealthCheckResponse response;
   ASSERT_TRUE(watch->Read(&response));
   process.Signal(SIGINT);
   ASSERT_TRUE(watch->Read(&response));  // it drains
   EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+  EXPECT_TRUE(GenerateStream(*stub, TinyRequest(5)).Finish().ok());  // still
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 128 + SIGTERM);
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -159,7 +159,12 @@ double TestServer::Metric(const std::string& name) {
 }
 
 void TestServer::WaitForMetric(const std::string& name, double value) {
-  while (Metric(name) != value) std::this_thread::yield();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (double now; (now = Metric(name)) != value; std::this_thread::yield()) {
+    if (std::chrono::steady_clock::now() < limit) continue;
+    ADD_FAILURE() << name << " is " << now << " and not " << value;
+    return;
+  }
 }
 
 GenerateStream::GenerateStream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,

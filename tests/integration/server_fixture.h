@@ -61,7 +61,7 @@ class TestServer {
   std::string Metrics();
   // Value of one line of the metrics page, e.g. `aft_slots_used{model="fake"}`; 0 if absent.
   double Metric(const std::string& name);
-  // Returns when the metric has that value. A test that waits for ever fails by its timeout.
+  // Returns when the metric has that value. The test fails when it has not after a minute.
   void WaitForMetric(const std::string& name, double value);
 
  private:

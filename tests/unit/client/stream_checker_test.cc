@@ -61,6 +61,9 @@ TEST(StreamCheckerTest, NamesACutVectorAndAMissingWidth) {
 }
 
 TEST(StreamCheckerTest, NamesEventsOutOfOrder) {
+  auto tokens = TextScript({"ab"}).events;
+  tokens.emplace_back().mutable_delta();  // though it brings nothing
+  EXPECT_EQ(Check(tokens), "a token came outside Started and Finished");
   auto scores = ScoreScript().score_events;
   scores.erase(scores.begin());
   EXPECT_EQ(Check(scores), "a score came outside Started and Finished");

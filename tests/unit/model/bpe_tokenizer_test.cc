@@ -162,6 +162,7 @@ TEST_F(BpeFilesTest, RefusesMergesByLine) {
     ExpectRefused(loaded.status(), "merges.txt" + where, reason);
   };
   refused("#version: 0.2\na b\nab\n", ":3: ", "must be two tokens with a space between, got 'ab'");
+  refused("a b\n#version: 0.2\n", ":2: ", "token '#version:' is not in the vocabulary");
   refused("a b\n\na b\n", ":2: ", "must be two tokens");
   refused("a b c\n", ":1: ", "must be two tokens");
   refused(" b\n", ":1: ", "must be two tokens");

@@ -166,6 +166,14 @@ TEST(SamplerTest, TopKGivesTiesToTheLowerIds) {
   }
 }
 
+TEST(SamplerTest, TopPKeepsNoMoreThanReachesItExactly) {
+  const std::vector<float> logits(4, 1.0F);
+  for (uint64_t i = 0; i < 200; ++i) {
+    EXPECT_LE(SampleToken(logits, Params(1.0F, 0, 0.5F), i).id, 1);
+    EXPECT_LE(SampleToken(logits, Params(1.0F, 0, 0.75F), i).id, 2);
+  }
+}
+
 TEST(SamplerTest, AgreesWithThePlainDefinition) {
   std::mt19937 random(3);
   for (const size_t vocab_size : {1U, 2U, 3U, 5U, 64U, 256U, 1001U}) {

@@ -2,8 +2,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -36,6 +38,21 @@ TEST(RequestIdTest, NewIdsAreHexadecimalAndDiffer) {
   EXPECT_NE(id, NewRequestId());
 }
 
+TEST(DeadlineTest, ACancelShortlyBeforeItIsTheDeadlines) {
+  using std::chrono::milliseconds;
+  const TimePoint start(std::chrono::hours(1));
+  const auto ended = [&](int cancelled_ms, int deadline_ms) {
+    return EndedByDeadline(start + milliseconds(cancelled_ms), start,
+                           start + milliseconds(deadline_ms));
+  };
+  EXPECT_FALSE(ended(89, 100));  // 10 ms at least,
+  EXPECT_TRUE(ended(90, 100));
+  EXPECT_FALSE(ended(9'799, 10'000));  // of long ones 2 %
+  EXPECT_TRUE(ended(9'800, 10'000));
+  EXPECT_TRUE(ended(10'001, 10'000));
+  EXPECT_FALSE(EndedByDeadline(start, start, TimePoint::max()));
+}
+
 TEST(HealthServiceTest, AnswersWhatWasSet) {
   ActiveCalls active;
   HealthService health(active);
@@ -63,9 +80,17 @@ TEST(ActiveCallsTest, WaitsForNoneOrTheDeadline) {
   ActiveCalls active;
   active.WaitForNone(TimePoint::max());
   active.Add();
-  active.WaitForNone(TimePoint::min());
-  active.Remove();
+  const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  active.WaitForNone(deadline);
+  EXPECT_GE(std::chrono::steady_clock::now(), deadline);
+  std::atomic<bool> ended = false;
+  std::thread call([&] {
+    ended = true;
+    active.Remove();
+  });
   active.WaitForNone(TimePoint::max());
+  EXPECT_TRUE(ended);
+  call.join();
 }
 
 TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
