@@ -21,6 +21,8 @@ struct Place {
   int64_t offset;
 };
 
+int64_t Size(const std::vector<Place>& places) { return static_cast<int64_t>(places.size()); }
+
 // Sum of -log2 p over `score` bytes of each place, after `skip` bytes that only build up the state.
 // The byte at offset + i is predicted from those before it, from position i - 1's output.
 double SumBits(const TrainNetwork& network, const std::vector<Place>& places, int64_t skip,
@@ -53,17 +55,20 @@ double SumBits(const TrainNetwork& network, const std::vector<Place>& places, in
   return nats / std::numbers::ln2;
 }
 
+int64_t HeldOutBytes(const Corpus::Text& text) {
+  return static_cast<int64_t>(text.bytes.size()) - text.train_bytes;
+}
+
 // `count` places spread evenly over the held-out parts, each with `length` bytes and one more
 // behind it.
 std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
   std::vector<Place> places;
-  const double total = static_cast<double>(corpus.held_out_bytes());
+  int64_t seen = 0;  // bytes of the parts so far, which have their share of the places
   for (const Corpus::Text& text : corpus.texts) {
-    const int64_t bytes = static_cast<int64_t>(text.bytes.size()) - text.train_bytes;
-    const int64_t room = bytes - length - 1;
+    const int64_t room = HeldOutBytes(text) - length - 1;
+    seen += HeldOutBytes(text);
     if (room < 0) continue;
-    const auto here = std::max<int64_t>(
-        1, static_cast<int64_t>(static_cast<double>(count) * static_cast<double>(bytes) / total));
+    const int64_t here = count * seen / corpus.held_out_bytes() - Size(places);
     for (int64_t i = 0; i < here; ++i) {
       places.push_back({&text, text.train_bytes + room * i / std::max<int64_t>(1, here - 1)});
     }
@@ -79,17 +84,20 @@ HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64
   const std::vector<Place> places = Spread(corpus, std::max<int64_t>(1, bytes / segment), segment);
   AFT_CHECK(!places.empty());
   result.fresh = SumBits(network, places, 0, segment, segment, bf16) /
-                 static_cast<double>(static_cast<int64_t>(places.size()) * segment);
+                 static_cast<double>(Size(places) * segment);
 
-  std::vector<Place> starts;
-  int64_t length = bytes / static_cast<int64_t>(corpus.texts.size());
+  double bits = 0;
+  int64_t scored = 0;
   for (const Corpus::Text& text : corpus.texts) {
-    starts.push_back({&text, text.train_bytes});
-    length = std::min(length, static_cast<int64_t>(text.bytes.size()) - text.train_bytes - 1);
+    const double share =
+        static_cast<double>(HeldOutBytes(text)) / static_cast<double>(corpus.held_out_bytes());
+    const auto wanted = static_cast<int64_t>(static_cast<double>(bytes) * share);
+    const int64_t segments = std::min(wanted, HeldOutBytes(text) - 1) / segment;
+    const int64_t length = std::max<int64_t>(segments, 1) * segment;
+    bits += SumBits(network, {{&text, text.train_bytes}}, 0, length, segment, bf16);
+    scored += length;
   }
-  length = std::max(segment, length / segment * segment);
-  result.carried = SumBits(network, starts, 0, length, segment, bf16) /
-                   static_cast<double>(static_cast<int64_t>(starts.size()) * length);
+  result.carried = bits / static_cast<double>(scored);
   return result;
 }
 
@@ -106,7 +114,7 @@ double EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus, int
   // 256 divides position and piece; larger segments are quicker.
   const int64_t segment = position % kWindow == 0 ? kWindow : 256;
   return SumBits(network, places, position, piece, segment, bf16) /
-         static_cast<double>(static_cast<int64_t>(places.size()) * piece);
+         static_cast<double>(Size(places) * piece);
 }
 
 }  // namespace aft

@@ -11,11 +11,12 @@ namespace aft {
 // Bits per byte on held-out text. Both are averages over the same kind of byte; lower is better.
 struct HeldOut {
   double fresh = 0;  // segments that start from an empty state: positions 0 .. segment
-  // One long state per text, from the start of its held-out part; with an empty NetworkCarry
-  // consecutive segments that start afresh.
+  // One long state per text, from the start of its held-out part on, in whole segments; with an
+  // empty NetworkCarry consecutive segments that start afresh.
   double carried = 0;
 };
-// About `bytes` bytes of each kind, spread evenly over the texts.
+// About `bytes` bytes of each kind, of every text in proportion to its held-out part: all of it,
+// but for less than a segment a text, when `bytes` is corpus.held_out_bytes().
 HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64_t segment,
                         int64_t bytes, bool bf16);
 

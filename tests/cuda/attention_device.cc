@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "gtest/gtest.h"
-#include "tests/property/aft_harness.h"
 
 namespace aft {
 namespace {

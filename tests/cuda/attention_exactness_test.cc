@@ -8,7 +8,6 @@
 
 #include "gtest/gtest.h"
 #include "tests/cuda/attention_device.h"
-#include "tests/property/aft_harness.h"
 #include "tests/property/attention_harness.h"
 
 namespace aft {

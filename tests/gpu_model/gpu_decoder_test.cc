@@ -9,11 +9,12 @@
 #include "model/kernels/cuda/rows/rows.h"  // kLastSampledToken
 #include "tests/gpu_model/decoder_harness.h"
 #include "tests/support/cuda_on_cpu/host_queue.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
 
-constexpr double kTolerance = 1e-3;  // aft-operators.md section 7
+constexpr double kTolerance = tolerance::kLogits.each;
 constexpr int32_t kSlots = 3;
 
 void ExpectClose(const Logits& gpu, const Logits& cpu, double allowed) {
@@ -116,8 +117,8 @@ TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
     }
   }
   // Seen: 2.3e-4 and 9e-7 at worst.
-  ExpectEachAtMost(of_bf16, 1e-3);
-  ExpectEachAtMost(of_fp16, 2e-5);
+  ExpectEachAtMost(of_bf16, tolerance::kDivergenceBf16);
+  ExpectEachAtMost(of_fp16, tolerance::kDivergenceFp16);
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBits, testing::ValuesIn(DecoderCases()), NameOf);
@@ -154,7 +155,7 @@ TEST_F(GpuDecoderTest, WithoutAListTheFirstRowsAreTheOutputs) {
   GpuDecoderBatch batch = arrays.batch();
   batch.outputs = nullptr;
   ASSERT_TRUE(gpu.Forward(batch).ok());
-  ExpectClose(gpu.Read(2), expected, 1e-4);
+  ExpectClose(gpu.Read(2), expected, tolerance::kLogitsReordered.each);
 }
 
 TEST_F(GpuDecoderTest, LogitsComeInParts) {
@@ -165,8 +166,8 @@ TEST_F(GpuDecoderTest, LogitsComeInParts) {
   DecoderStep step = {{}, {{0, 0, Text(config, 30)}}, {}};
   for (int64_t t = 0; t < 30; ++t) step.outputs.push_back(t);
   const Logits one_by_one = gpu.Run(step);
-  ExpectClose(gpu.Read(30, 8), one_by_one, 1e-4);
-  ExpectClose(gpu.Read(30, 30), one_by_one, 1e-4);
+  ExpectClose(gpu.Read(30, 8), one_by_one, tolerance::kLogitsReordered.each);
+  ExpectClose(gpu.Read(30, 30), one_by_one, tolerance::kLogitsReordered.each);
 }
 
 TEST_F(GpuDecoderTest, EveryLayerHasALookAheadOfItsOwn) {

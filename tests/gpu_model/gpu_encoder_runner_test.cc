@@ -15,6 +15,7 @@
 #include "tests/gpu_model/product_log.h"
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -71,7 +72,7 @@ TEST_P(GpuEncoderRunnerTest, GivesTheCpusVectorsAndRefusesTheSame) {
     for (size_t i = 0; i < texts.size(); ++i) {
       ASSERT_EQ((*vectors)[i].size(), (*expected)[i].size());
       for (size_t n = 0; n < (*vectors)[i].size(); ++n) {
-        ASSERT_NEAR((*vectors)[i][n], (*expected)[i][n], 2e-4);
+        ASSERT_NEAR((*vectors)[i][n], (*expected)[i][n], tolerance::kUnitVectors.each);
       }
     }
     EXPECT_EQ((*gpu)->device_stats()->step_seconds, 0.5);

@@ -14,6 +14,7 @@
 #include "tests/gpu_model/print_case.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/network_reference.h"
+#include "tests/support/close.h"
 #include "tests/support/serial_executor.h"
 
 namespace aft {
@@ -69,20 +70,6 @@ class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
     return values;
   }
 
-  void ExpectClose(const std::vector<float>& gpu, const std::vector<float>& cpu, double rms,
-                   double most) const {
-    ASSERT_EQ(gpu.size(), cpu.size());
-    double errors = 0;
-    double squares = 0;
-    for (size_t i = 0; i < gpu.size(); ++i) {
-      const double error = gpu[i] - cpu[i];
-      ASSERT_TRUE(std::abs(error) <= most) << i << ": " << gpu[i] << ", the CPU's " << cpu[i];
-      errors += error * error;
-      squares += double{cpu[i]} * double{cpu[i]};
-    }
-    EXPECT_LE(std::sqrt(errors / squares), rms);
-  }
-
   TestRandom random_;
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;
@@ -91,13 +78,13 @@ class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
 };
 
 TEST_P(GpuEncoderTest, VectorsEqualTheCpus) {
-  ExpectClose(OnGpu(WeightFormat::kFp32), OnCpu(), 5e-4, 4e-3);
+  EXPECT_TRUE(Close(OnGpu(WeightFormat::kFp32), OnCpu(), tolerance::kVectorsGpu));
 }
 
 TEST_P(GpuEncoderTest, SixteenBitWeightsStayClose) {
   const std::vector<float> exact = OnCpu();
-  ExpectClose(OnGpu(WeightFormat::kBf16), exact, 2e-2, 0.2);
-  ExpectClose(OnGpu(WeightFormat::kFp16), exact, 3e-3, 0.03);
+  EXPECT_TRUE(Close(OnGpu(WeightFormat::kBf16), exact, tolerance::kVectorsBf16));
+  EXPECT_TRUE(Close(OnGpu(WeightFormat::kFp16), exact, tolerance::kVectorsFp16));
 }
 
 INSTANTIATE_TEST_SUITE_P(Encoders, GpuEncoderTest, testing::ValuesIn(EncoderCases()), NameOf);

@@ -9,6 +9,7 @@
 #include "model/gpu/device_tensor.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -52,7 +53,7 @@ TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
         sum += double{x.const_data_ptr<float>()[row * x.size(1) + i]} *
                double{weight.const_data_ptr<float>()[out * kIn + i]};
       }
-      EXPECT_NEAR(got.const_data_ptr<float>()[row * kOut + out], sum, 5e-6);
+      EXPECT_NEAR(got.const_data_ptr<float>()[row * kOut + out], sum, tolerance::kReordered.each);
     }
   }
 }

@@ -139,11 +139,12 @@ std::vector<std::vector<float>> GpuTestMixer::Encode(
   const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
   const DeviceArray<float> workspace(
       static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
-  EXPECT_EQ(mixer_->Encode({count, batch.offset->get(), masks.empty() ? nullptr : mask.get(),
-                            case_.config.grid ? kGridWidth : 0, batch.tokens(), batch.longest},
-                           {batch.packed->get(), cuda::Number::kFp32, width_},
-                           {y.get(), cuda::Number::kFp32, case_.hid}, workspace.get(), nullptr),
-            absl::OkStatus());
+  EXPECT_EQ(
+      mixer_->Encode({count, batch.offset->get(), masks.empty() ? nullptr : mask.get(),
+                      case_.config.grid ? case_.grid_width : 0, batch.tokens(), batch.longest},
+                     {batch.packed->get(), cuda::Number::kFp32, width_},
+                     {y.get(), cuda::Number::kFp32, case_.hid}, workspace.get(), nullptr),
+      absl::OkStatus());
   return Parts(y, case_.hid, batch.offsets);
 }
 

@@ -12,9 +12,6 @@
 
 namespace aft {
 
-// For GoogleTest's messages.
-inline void PrintTo(const MixerCase& mixer_case, std::ostream* out) { *out << mixer_case.name; }
-
 // The GPU's counterpart of a TestMixer: the same tables, states of its own that start as NaN.
 // Every call gets its arrays and a workspace of exactly the sizes that it may use.
 class GpuTestMixer {

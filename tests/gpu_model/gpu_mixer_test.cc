@@ -11,13 +11,13 @@
 #include "gtest/gtest.h"
 #include "tests/gpu_model/gpu_mixer_harness.h"
 #include "tests/gpu_model/test_queue.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
 
-// aft-operators.md section 7: prompts are products in TF32.
-constexpr double kStepTolerance = 1e-5;
-constexpr double kPrefillTolerance = 2e-3;
+constexpr double kStepTolerance = tolerance::kFp32.each;
+constexpr double kPrefillTolerance = tolerance::kTf32.each;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 std::string CaseName(const testing::TestParamInfo<MixerCase>& info) { return info.param.name; }

@@ -14,6 +14,7 @@
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
 #include "tests/property/runner_calls.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 
@@ -107,7 +108,7 @@ class RunnerPairFixture : public RunnerCalls {
   }
 
   // The same numbers but for rounding, which may also change the order of what nearly ties.
-  static constexpr float kTolerance = 1e-3F;
+  static constexpr double kTolerance = tolerance::kLogits.each;
   void ExpectNear(const SampledToken& gpu, const SampledToken& cpu) {
     ++tokens_;
     if (gpu.id != cpu.id) {

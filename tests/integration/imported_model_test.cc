@@ -16,11 +16,12 @@
 #include "tests/integration/server_fixture.h"
 #include "tests/parity/goldens.h"
 #include "tests/support/temp_files.h"
+#include "tests/support/tolerances.h"
 
 namespace aft::server {
 namespace {
 
-constexpr double kLogProbability = 1e-4;
+using tolerance::kLogProbability;
 
 // Imports, serves and scores `text` in one model; returns the largest difference to `expected`
 // [T, V], the log-probabilities of every token after every token of `tokens` [T].

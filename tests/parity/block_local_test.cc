@@ -59,13 +59,15 @@ TEST_P(BlockLocalTest, AttentionGivesTheSameOutputs) {
     const at::Tensor packed = Golden("packed")[0].narrow(0, 0, t);
     const at::Tensor expected = OfForm(".expected." + std::to_string(t));
     const at::Tensor y = run.Encode(packed);
-    EXPECT_TRUE(Close(y, expected, kCore)) << t;
-    EXPECT_TRUE(Close(y, OfForm(".package." + std::to_string(t)), kLayer)) << t;
-    EXPECT_TRUE(Close(TrainForm(GetParam().config(), packed.unsqueeze(0), {})[0], expected, kCore))
+    EXPECT_TRUE(Close(y, expected, tolerance::kFp32)) << t;
+    EXPECT_TRUE(Close(y, OfForm(".package." + std::to_string(t)), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(TrainForm(GetParam().config(), packed.unsqueeze(0), {})[0], expected,
+                      tolerance::kFp32))
         << t;
     if (!GetParam().causal) continue;
     for (const int64_t chunk : {t, int64_t{3}, int64_t{1}}) {
-      EXPECT_TRUE(Close(run.Forward(packed, chunk), expected, kCore)) << t << " by " << chunk;
+      EXPECT_TRUE(Close(run.Forward(packed, chunk), expected, tolerance::kFp32))
+          << t << " by " << chunk;
     }
   }
 }
@@ -85,10 +87,11 @@ TEST_P(BlockLocalTest, PaddingOnTheRightChangesNoTokenOfTheText) {
     for (int64_t b = 0; b < 2; ++b) {
       const int64_t t = kMaskLengths[b];
       const at::Tensor expected = OfForm(".expected.mask." + std::to_string(b));
-      EXPECT_TRUE(Close(y[b].narrow(0, 0, t), expected, kCore)) << value << " " << b;
-      EXPECT_TRUE(Close(trained[b].narrow(0, 0, t), expected, kCore)) << value << " " << b;
-      EXPECT_TRUE(
-          Close(y[b].narrow(0, 0, t), OfForm(".package.mask." + value)[b].narrow(0, 0, t), kLayer))
+      EXPECT_TRUE(Close(y[b].narrow(0, 0, t), expected, tolerance::kFp32)) << value << " " << b;
+      EXPECT_TRUE(Close(trained[b].narrow(0, 0, t), expected, tolerance::kFp32))
+          << value << " " << b;
+      EXPECT_TRUE(Close(y[b].narrow(0, 0, t), OfForm(".package.mask." + value)[b].narrow(0, 0, t),
+                        tolerance::kLayer))
           << value << " " << b;
     }
   }
@@ -108,9 +111,9 @@ TEST(BlockLocalDifferenceTest, PaddingOnTheLeftIsSeenByNoOneHereOnly) {
   const at::Tensor y =
       Form{true, true}.Run().Encode(goldens.at("packed")[0], {kTokens}, goldens.at("left.mask"));
   const at::Tensor text = y.narrow(0, 3, kTokens - 3);
-  EXPECT_TRUE(Close(text, goldens.at("left.expected"), kCore));
+  EXPECT_TRUE(Close(text, goldens.at("left.expected"), tolerance::kFp32));
   // The package shows the first token to all, although it is padding.
-  EXPECT_FALSE(Close(text, goldens.at("left.package"), {0, 1e-2}));
+  EXPECT_FALSE(Close(text, goldens.at("left.package"), tolerance::kBf16));
 }
 
 TEST(BlockLocalDifferenceTest, GenerationSeesEverythingOnRequestOnly) {
@@ -119,13 +122,16 @@ TEST(BlockLocalDifferenceTest, GenerationSeesEverythingOnRequestOnly) {
   const at::Tensor prefill = goldens.at("causal.global.expected.19");
   MixerConfig config = Form{true, true}.config();
   EXPECT_TRUE(Close(MixerRun(config, kHid, {}, kTokens).Forward(packed, kTokens, kTokens - 1),
-                    prefill, kCore));
+                    prefill, tolerance::kFp32));
 
   config.full_decode = true;
   const at::Tensor y = MixerRun(config, kHid, {}, kTokens).Forward(packed, kTokens, kTokens - 1);
-  EXPECT_TRUE(Close(y.narrow(0, 0, kTokens - 1), prefill.narrow(0, 0, kTokens - 1), kCore));
-  EXPECT_TRUE(Close(y.narrow(0, kTokens - 1, 1), goldens.at("generation.expected"), kCore));
-  EXPECT_TRUE(Close(y.narrow(0, kTokens - 1, 1), goldens.at("generation.package"), kLayer));
+  EXPECT_TRUE(
+      Close(y.narrow(0, 0, kTokens - 1), prefill.narrow(0, 0, kTokens - 1), tolerance::kFp32));
+  EXPECT_TRUE(
+      Close(y.narrow(0, kTokens - 1, 1), goldens.at("generation.expected"), tolerance::kFp32));
+  EXPECT_TRUE(
+      Close(y.narrow(0, kTokens - 1, 1), goldens.at("generation.package"), tolerance::kLayer));
 }
 
 }  // namespace

@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "ATen/ops/isfinite.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "tests/support/close.h"
 
 namespace aft {
 namespace {
@@ -70,18 +70,12 @@ testing::AssertionResult Close(const at::Tensor& got, const at::Tensor& want,
   if (got.sizes() != want.sizes()) {
     return testing::AssertionFailure() << "shape " << got.sizes() << ", want " << want.sizes();
   }
-  if (!at::isfinite(got).all().item<bool>()) {
-    return testing::AssertionFailure() << "not finite";
-  }
-  const at::Tensor w = want.to(at::kDouble);
-  const at::Tensor error = got.to(at::kDouble).sub(w).abs();
-  const double excess = error.sub(w.abs().mul(tolerance.relative)).max().item<double>();
-  const double rms = error.square().mean().div(w.square().mean()).sqrt().item<double>();
-  if (excess <= tolerance.absolute && rms <= tolerance.rms) return testing::AssertionSuccess();
-  return testing::AssertionFailure()
-         << "error " << error.max().item<double>() << " (by more than the relative part: " << excess
-         << ", allowed " << tolerance.absolute << "), RMS ratio " << rms << " (allowed "
-         << tolerance.rms << "), at element " << error.argmax().item<int64_t>();
+  const auto numbers = [](const at::Tensor& tensor) {
+    const at::Tensor doubles = tensor.to(at::kDouble).contiguous();
+    const double* data = doubles.const_data_ptr<double>();
+    return std::vector<double>(data, data + doubles.numel());
+  };
+  return Close(numbers(got), numbers(want), tolerance);
 }
 
 std::vector<OperatorCase> OperatorCases(const SafetensorsFile& goldens) {

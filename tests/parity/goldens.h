@@ -2,7 +2,6 @@
 #define AFT_TESTS_PARITY_GOLDENS_H_
 
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <ostream>
 #include <string>
@@ -13,6 +12,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
 #include "model/mixers/tables.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 
@@ -20,21 +20,7 @@ namespace aft {
 // ends when it cannot be read. REQUIRES: the current directory is the repository's root.
 SafetensorsFile ReadGoldens(const std::string& name);
 
-// |got - want| <= absolute + relative |want| everywhere, and
-// sqrt(mean((got - want)^2) / mean(want^2)) <= rms.
-struct Tolerance {
-  double relative = 0;
-  double absolute = 0;
-  double rms = std::numeric_limits<double>::infinity();
-};
-// A mixer against float64 on the same fp32 inputs.
-inline constexpr Tolerance kCore = {0, 1e-5, 1e-6};
-// A layer with its projections: torch.testing's defaults.
-inline constexpr Tolerance kLayer = {1.3e-6, 1e-5};
-// Keys and values stored in bf16.
-inline constexpr Tolerance kBf16 = {1.6e-2, 1e-2};
-
-// Also fails on shapes that differ and on values that are not finite.
+// As tests/support/close.h; also fails on shapes that differ. Type and layout do not matter.
 testing::AssertionResult Close(const at::Tensor& got, const at::Tensor& want,
                                const Tolerance& tolerance);
 

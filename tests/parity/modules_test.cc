@@ -98,9 +98,9 @@ TEST_P(AftPytorchTest, ModuleGivesTheSameOutputs) {
     const at::Tensor x = cases.at("x").narrow(0, 0, t);
     const std::string length = "." + std::to_string(t);
     const at::Tensor y = module.Encode(x);
-    EXPECT_TRUE(Close(y, cases.at("expected" + length), kLayer)) << t;
-    EXPECT_TRUE(Close(y, cases.at("package" + length), kLayer)) << t;
-    EXPECT_TRUE(Close(module.Train(x), cases.at("expected" + length), kLayer)) << t;
+    EXPECT_TRUE(Close(y, cases.at("expected" + length), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(y, cases.at("package" + length), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(module.Train(x), cases.at("expected" + length), tolerance::kLayer)) << t;
   }
 }
 
@@ -119,7 +119,8 @@ TEST(AftPytorchDifferenceTest, KeysAbove88AreFiniteHereOnly) {
   const TensorMap cases = ReadGoldens("aft_pytorch_overflow.cases").tensors;
   EXPECT_FALSE(at::isfinite(cases.at("package.16")).any().item<bool>());
   // Keys near 100, rounded to fp32 by the projection, carry 4e-6 each.
-  EXPECT_TRUE(Close(module.Encode(cases.at("x")), cases.at("expected.16"), {0, 5e-5}));
+  EXPECT_TRUE(
+      Close(module.Encode(cases.at("x")), cases.at("expected.16"), tolerance::kLayerKeys100));
 }
 
 class LabmlTest : public testing::TestWithParam<std::string> {};
@@ -131,11 +132,11 @@ TEST_P(LabmlTest, ModuleGivesTheSameOutputs) {
     const at::Tensor x = cases.at("x").narrow(0, 0, t);
     const std::string length = "." + std::to_string(t);
     const at::Tensor prefill = module.Forward(x, t);
-    EXPECT_TRUE(Close(prefill, cases.at("expected" + length), kLayer)) << t;
-    EXPECT_TRUE(Close(prefill, cases.at("package" + length), kLayer)) << t;
-    EXPECT_TRUE(Close(module.Forward(x, 1), prefill, {0, 5e-6})) << t;
-    EXPECT_TRUE(Close(module.Encode(x), cases.at("expected" + length), kLayer)) << t;
-    EXPECT_TRUE(Close(module.Train(x), cases.at("expected" + length), kLayer)) << t;
+    EXPECT_TRUE(Close(prefill, cases.at("expected" + length), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(prefill, cases.at("package" + length), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(module.Forward(x, 1), prefill, tolerance::kReordered)) << t;
+    EXPECT_TRUE(Close(module.Encode(x), cases.at("expected" + length), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(module.Train(x), cases.at("expected" + length), tolerance::kLayer)) << t;
   }
 }
 
@@ -144,7 +145,7 @@ TEST_P(LabmlTest, RingInBf16StaysClose) {
   config.ring = RingType::kBf16;
   const Module module(GetParam(), kLabml, config);
   const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
-  EXPECT_TRUE(Close(module.Forward(cases.at("x"), 1), cases.at("expected.64"), kBf16));
+  EXPECT_TRUE(Close(module.Forward(cases.at("x"), 1), cases.at("expected.64"), tolerance::kBf16));
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, LabmlTest,
@@ -157,7 +158,8 @@ TEST(LabmlDifferenceTest, KeysThatRiseBy104AreFiniteHereOnly) {
   EXPECT_FALSE(at::isfinite(cases.at("package.64")).all().item<bool>());
   // Keys near 90, rounded to fp32 by the projection, carry 4e-6 each.
   for (const int64_t chunk : {64, 1}) {
-    EXPECT_TRUE(Close(module.Forward(cases.at("x"), chunk), cases.at("expected.64"), {0, 5e-5}));
+    EXPECT_TRUE(Close(module.Forward(cases.at("x"), chunk), cases.at("expected.64"),
+                      tolerance::kLayerKeys100));
   }
 }
 

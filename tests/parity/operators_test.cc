@@ -67,7 +67,7 @@ TEST_P(OperatorTest, FormulasOfTheOtherTestsAgree) {
                                          Doubles(inputs_.mask), GetParam().grid_width);
   // The file has fp32.
   EXPECT_TRUE(Close(at::from_blob(y.data(), {tokens(), hid()}, at::kDouble), inputs_.expected,
-                    {1e-7, 1e-7}));
+                    tolerance::kStored));
 }
 
 TEST_P(OperatorTest, TrainsTheSameFunction) {
@@ -75,19 +75,20 @@ TEST_P(OperatorTest, TrainsTheSameFunction) {
   if (inputs_.mask.defined()) options.mask = inputs_.mask.unsqueeze(0);
   options.grid_width = GetParam().grid_width;
   EXPECT_TRUE(Close(TrainForm(config(), inputs_.packed.unsqueeze(0), inputs_.tables, options)[0],
-                    inputs_.expected, kCore));
+                    inputs_.expected, tolerance::kFp32));
 }
 
 TEST_P(OperatorTest, EncodesWholeSequences) {
   EXPECT_TRUE(Close(Run().Encode(inputs_.packed, {tokens()}, inputs_.mask, GetParam().grid_width),
-                    inputs_.expected, kCore));
+                    inputs_.expected, tolerance::kFp32));
 }
 
 TEST_P(OperatorTest, PrefillsAndDecodes) {
   if (!config().causal) return;  // Forward is for causal mixers.
   const MixerRun run = Run();
   for (const int64_t chunk : {tokens(), int64_t{5}, int64_t{1}}) {
-    EXPECT_TRUE(Close(run.Forward(inputs_.packed, chunk), inputs_.expected, kCore)) << chunk;
+    EXPECT_TRUE(Close(run.Forward(inputs_.packed, chunk), inputs_.expected, tolerance::kFp32))
+        << chunk;
   }
 }
 

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "gtest/gtest.h"
-#include "tests/property/aft_harness.h"
 
 namespace aft {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "model/kernels/attention.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/same_bits.h"
 
 namespace aft {
 

@@ -11,6 +11,7 @@
 #include "model/runtime/parallel.h"
 #include "model/state/state_pool.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -56,7 +57,8 @@ TEST_P(EveryEncoderTest, EqualsFloat64) {
     ASSERT_EQ(vectors.size(), text.size() * 40);
     const Matrix want = NetworkReference(config_, tensors_, text);
     for (size_t i = 0; i < vectors.size(); ++i) {
-      ASSERT_NEAR(vectors[i], want[i / 40][i % 40], 1e-4) << "token " << i / 40 << " of " << length;
+      ASSERT_NEAR(vectors[i], want[i / 40][i % 40], tolerance::kVectors.each)
+          << "token " << i / 40 << " of " << length;
     }
   }
 }
@@ -155,7 +157,8 @@ TEST_P(MixerModuleTest, EqualsFloat64) {
   const Matrix want = MixerLayerReference(config_, tensors_, rows);
   const auto expect = [&](const std::vector<float>& y, const char* what) {
     for (size_t i = 0; i < y.size(); ++i) {
-      ASSERT_NEAR(y[i], want[i / 40][i % 40], 2e-5) << what << ", token " << i / 40;
+      ASSERT_NEAR(y[i], want[i / 40][i % 40], tolerance::kTwoFp32.each)
+          << what << ", token " << i / 40;
     }
   };
   std::vector<float> y(x.size());

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -36,11 +37,11 @@ TEST_P(EveryKindTest, GenerationEqualsFloat64) {
     const std::vector<double> logprobs = LogSoftmax(logits[prompt + i - 1]);
     const double best = *std::max_element(logprobs.begin(), logprobs.end());
     // The sampled token is the best one, or ties with it within the tolerance.
-    EXPECT_NEAR(logprobs[static_cast<size_t>(sampled[i].id)], best, 1e-4);
-    EXPECT_NEAR(sampled[i].logprob, best, 1e-4);
+    EXPECT_NEAR(logprobs[static_cast<size_t>(sampled[i].id)], best, tolerance::kLogProbability);
+    EXPECT_NEAR(sampled[i].logprob, best, tolerance::kLogProbability);
     ASSERT_EQ(sampled[i].top.size(), 3U);
     for (const TokenLogprob& top : sampled[i].top) {
-      EXPECT_NEAR(top.logprob, logprobs[static_cast<size_t>(top.id)], 1e-4);
+      EXPECT_NEAR(top.logprob, logprobs[static_cast<size_t>(top.id)], tolerance::kLogProbability);
     }
   }
 }
@@ -57,7 +58,8 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
     for (size_t i = 0; i < scored.size(); ++i) {
       EXPECT_EQ(scored[i].id, text[i + 1]);
       EXPECT_TRUE(scored[i].top.empty());
-      EXPECT_NEAR(scored[i].logprob, LogSoftmax(logits[i])[static_cast<size_t>(text[i + 1])], 1e-4)
+      EXPECT_NEAR(scored[i].logprob, LogSoftmax(logits[i])[static_cast<size_t>(text[i + 1])],
+                  tolerance::kLogProbability)
           << i << " in chunks of " << chunk;
     }
   }
@@ -196,7 +198,8 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   for (size_t t = 30; t + 1 < 60; ++t) scored.push_back(score(t, t + 1, true)[0]);
   for (size_t t = 0; t + 1 < 60; ++t) {
     const Matrix& want = t < 30 ? blocks : seen;
-    EXPECT_NEAR(scored[t].logprob, LogSoftmax(want[t])[static_cast<size_t>(text[t + 1])], 1e-4)
+    EXPECT_NEAR(scored[t].logprob, LogSoftmax(want[t])[static_cast<size_t>(text[t + 1])],
+                tolerance::kLogProbability)
         << t;
   }
 }
@@ -249,7 +252,8 @@ TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
   const Matrix logits = NetworkReference(tail, tensors_, Slice(text, kStart, text.size()));
   for (size_t t = 16; t + 1 < 60; ++t) {  // from its second block on, the tail sees all it should
     EXPECT_NEAR(scored[kStart + t].logprob,
-                LogSoftmax(logits[t])[static_cast<size_t>(text[kStart + t + 1])], 1e-4)
+                LogSoftmax(logits[t])[static_cast<size_t>(text[kStart + t + 1])],
+                tolerance::kLogProbability)
         << t;
   }
 }

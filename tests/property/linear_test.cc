@@ -11,8 +11,10 @@
 
 #include "gtest/gtest.h"
 #include "model/kernels/norm.h"
-#include "tests/property/aft_harness.h"
+#include "tests/property/instruction_sets.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -88,11 +90,11 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
                  linear.weight[static_cast<size_t>(n * linear.in + k)];
         }
         const auto i = static_cast<size_t>(r * linear.out + n);
-        ASSERT_NEAR(plain[i], sum, 1e-5);
-        ASSERT_NEAR(relu[i], std::max(sum, 0.0), 1e-5);
-        ASSERT_NEAR(gelu[i], Gelu(sum), 1e-5);
-        ASSERT_NEAR(gelu_tanh[i], GeluTanh(sum), 1e-5);
-        ASSERT_NEAR(add[i], 0.5 + sum, 1e-5);
+        ASSERT_NEAR(plain[i], sum, tolerance::kLinear.each);
+        ASSERT_NEAR(relu[i], std::max(sum, 0.0), tolerance::kLinear.each);
+        ASSERT_NEAR(gelu[i], Gelu(sum), tolerance::kLinear.each);
+        ASSERT_NEAR(gelu_tanh[i], GeluTanh(sum), tolerance::kLinear.each);
+        ASSERT_NEAR(add[i], 0.5 + sum, tolerance::kLinear.each);
       }
     }
   }
@@ -190,14 +192,14 @@ TEST_P(LinearTest, LayerNormEqualsFloat64) {
         const double normal =
             (x[static_cast<size_t>(r * width + i)] - mean) / std::sqrt(variance + 1e-5);
         EXPECT_NEAR(y[static_cast<size_t>(r * width + i)],
-                    normal * weight[static_cast<size_t>(i)] + bias[static_cast<size_t>(i)], 1e-4);
+                    normal * weight[static_cast<size_t>(i)] + bias[static_cast<size_t>(i)],
+                    tolerance::kLayerNorm.each);
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Simd, LinearTest, testing::ValuesIn(InstructionSets()),
-                         InstructionSetName);
+AFT_EVERY_INSTRUCTION_SET(LinearTest);
 
 }  // namespace
 }  // namespace aft

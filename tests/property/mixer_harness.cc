@@ -6,11 +6,13 @@
 #include <limits>
 #include <utility>
 
+#include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
 #include "model/train/forms/train_form.h"
+#include "tests/support/close.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {
@@ -104,7 +106,8 @@ std::vector<MixerCase> SharedCases() {
       {"local_0", Local(0)},
       {"local_1", Local(1)},
       {"local_8", Local(8)},
-      {"local_33", Local(33)},
+      {"local_33", Local(33), 37},
+      {"local_wide", Local(8), 24, 20},
       {"local_rows", Local(8, kT)},
       {"local_clamp", With(Local(8, 30), LengthPolicy::kClamp)},
       {"local_zero", With(Local(8, 30), LengthPolicy::kZero)},
@@ -119,6 +122,7 @@ std::vector<MixerCase> SharedCases() {
       {"conv", Conv(4, 5)},
       {"conv_one_head", Conv(1, 7)},
       {"conv_head_per_channel", Conv(24, 5)},
+      {"conv_wide", Conv(4, 5), 24, 30},
       {"conv_reparameterized", reparameterized},
       {"block_local", Attention(MixerKind::kBlockLocal, 2)},
       {"block_local_without_global", without_global},
@@ -131,10 +135,24 @@ std::vector<MixerCase> SharedCases() {
 
 }  // namespace
 
+bool IsAft(const MixerConfig& config) {
+  return config.kind == MixerKind::kAftSimple || config.kind == MixerKind::kAftLocal ||
+         config.kind == MixerKind::kAftFull || config.kind == MixerKind::kAftConv;
+}
+
+float RoundToBf16(float x) {
+  // To 8 significant bits, ties to even.
+  int exponent = 0;
+  const float mantissa = std::frexp(x, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+}
+
 std::vector<MixerCase> CausalCases() {
   std::vector<MixerCase> cases = SharedCases();
   cases.push_back({"simple_blocks", Blocks(Kind(MixerKind::kAftSimple), 16)});
   cases.push_back({"local_blocks", Blocks(Local(8), 16)});
+  cases.push_back({"local_rows_blocks", Blocks(Local(8, kMixerTokens), 9)});
+  cases.push_back({"local_wide_blocks", Blocks(Local(31), 31), 24, 20});
   cases.push_back({"local_bf16", Bf16(Local(8)), 23});
   cases.push_back({"full_bf16", Bf16(Full(kMixerTokens, BiasForm::kFull)), 23});
   cases.push_back({"conv_bf16", Bf16(Conv(4, 5))});
@@ -158,7 +176,7 @@ TestMixer::TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t sl
   for (const TensorSpec& spec : ExpectedMixerTables(case_.config, case_.hid)) {
     int64_t count = 1;
     for (const int64_t size : spec.shape) count *= size;
-    tables_[spec.name] = ToTensor(random.Normals(count), spec.shape);
+    tables_[spec.name] = ToTensor(random.Normals(count, case_.spread), spec.shape);
   }
   Make(slots);
 }
@@ -186,11 +204,21 @@ void TestMixer::Make(int32_t slots) {
 
 int64_t TestMixer::width() const { return PackedWidth(case_.config, case_.hid); }
 
-std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens) const {
+std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
+                                     const std::string& keys) const {
+  const MixerConfig& config = case_.config;
   std::vector<float> packed = random.Normals(tokens * width());
-  if (case_.config.ring == RingType::kBf16) {
-    // At most 8 bits; + 0: no -0, whose sign a sum may lose.
-    for (float& x : packed) x = std::round(x * 32) / 32 + 0.0F;
+  if (IsAft(config)) {
+    const int64_t columns = config.kind == MixerKind::kAftConv ? config.heads : hid();
+    const std::vector<float> qkv = RandomQkv(random, keys, tokens, columns);
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::copy_n(qkv.begin() + (3 * t + 1) * columns, columns,
+                  packed.begin() + t * width() + hid());
+    }
+  }
+  if (config.ring == RingType::kBf16) {
+    // + 0: no -0, whose sign a sum may lose.
+    for (float& x : packed) x = RoundToBf16(x) + 0.0F;
   }
   return packed;
 }
@@ -255,7 +283,7 @@ std::vector<std::vector<float>> TestMixer::Encode(
   const TwoHalves executor;
   mixer_->Encode({packed.data(), width()},
                  {static_cast<int64_t>(sequences.size()), offsets.data(),
-                  masks.empty() ? nullptr : mask.data(), case_.config.grid ? kGridWidth : 0},
+                  masks.empty() ? nullptr : mask.data(), case_.config.grid ? case_.grid_width : 0},
                  {y.data(), hid()}, {&executor, scratch.data(), stride});
   std::vector<std::vector<float>> outputs;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -272,15 +300,16 @@ std::vector<double> TestMixer::Reference(const std::vector<float>& packed,
     tables[name] = {values.begin(), values.end()};
   }
   return ReferenceMixer(case_.config, case_.hid, {packed.begin(), packed.end()}, tables,
-                        {mask.begin(), mask.end()}, case_.config.grid ? kGridWidth : 0);
+                        {mask.begin(), mask.end()}, case_.config.grid ? case_.grid_width : 0);
 }
 
 std::vector<float> TestMixer::Trained(const std::vector<float>& packed,
                                       const std::vector<float>& mask) const {
+  at::set_num_threads(1);  // tiny tensors: a second thread only waits
   const int64_t tokens = static_cast<int64_t>(packed.size()) / width();
   TrainFormOptions options;
   if (!mask.empty()) options.mask = ToTensor(mask, {1, tokens});
-  options.grid_width = case_.config.grid ? kGridWidth : 0;
+  options.grid_width = case_.config.grid ? case_.grid_width : 0;
   return ToVector(
       TrainForm(case_.config, ToTensor(packed, {1, tokens, width()}), tables_, options));
 }
@@ -294,11 +323,7 @@ void TestMixer::SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
 
 void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference,
                  double allowed) {
-  ASSERT_EQ(y.size(), reference.size());
-  for (size_t i = 0; i < y.size(); ++i) {
-    const double error = std::abs(y[i] - reference[i]) / std::max(1.0, std::abs(reference[i]));
-    ASSERT_TRUE(error <= allowed) << "error " << error << " at " << i;
-  }
+  ASSERT_TRUE(Close(y, reference, {allowed}));
 }
 
 }  // namespace aft

@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "model/mixers/mixer.h"
-#include "tests/property/aft_harness.h"  // SameBits, Tokens
 #include "tests/property/random_inputs.h"
+#include "tests/support/same_bits.h"
 
 namespace aft {
 
@@ -18,16 +19,22 @@ struct MixerCase {
   std::string name;
   MixerConfig config;
   int64_t hid = 24;
+  double spread = 1;       // of the tables: N(0, spread^2)
+  int64_t grid_width = 4;  // of the images, where the config has a grid
+
+  friend void PrintTo(const MixerCase& mixer_case, std::ostream* out) { *out << mixer_case.name; }
 };
+
+bool IsAft(const MixerConfig& config);
+float RoundToBf16(float x);
 
 // Every kind and form that MakeMixer takes: those with a causal recurrence, and those that see the
 // whole text.
 std::vector<MixerCase> CausalCases();
 std::vector<MixerCase> BidirectionalCases();
 
-// Longest text of the cases with a limit; and the width of the images of those with a grid.
+// Longest text of the cases with a limit.
 inline constexpr int64_t kMixerTokens = 64;
-inline constexpr int64_t kGridWidth = 4;
 
 // A part of one sequence as it enters a batch.
 struct MixerChunk {
@@ -48,9 +55,11 @@ class TestMixer {
   const Mixer& mixer() const { return *mixer_; }
   const MixerTables& tables() const { return tables_; }
 
-  // Random packed input [tokens, width]. In bf16's numbers where the case has a bf16 ring, so that
-  // rounding as they enter changes nothing.
-  std::vector<float> Packed(TestRandom& random, int64_t tokens) const;
+  // Random packed input [tokens, width]: N(0, 1), of AFT the keys from the named set
+  // (random_inputs.h). In bf16's numbers where the case has a bf16 ring, so that rounding as they
+  // enter changes nothing.
+  std::vector<float> Packed(TestRandom& random, int64_t tokens,
+                            const std::string& keys = "n1") const;
 
   // Runs one batch on two threads' scratch; returns y per chunk.
   std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks);

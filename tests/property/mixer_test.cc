@@ -1,32 +1,32 @@
-// What every mixer promises, over a list of all kinds and forms (mixer_harness.h).
+// What every mixer promises, over a list of all kinds and forms (mixer_harness.h), on every
+// instruction set.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/property/instruction_sets.h"
 #include "tests/property/mixer_harness.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // aft-operators.md section 7
+constexpr double kTolerance = tolerance::kFp32.each;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-std::string CaseName(const testing::TestParamInfo<MixerCase>& info) { return info.param.name; }
-
-class MixerTest : public testing::TestWithParam<MixerCase> {
+class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> {
  protected:
-  bool is_aft() const {
-    const MixerKind kind = GetParam().config.kind;
-    return kind == MixerKind::kAftSimple || kind == MixerKind::kAftLocal ||
-           kind == MixerKind::kAftFull || kind == MixerKind::kAftConv;
-  }
+  const MixerCase& mixer_case() const { return std::get<0>(GetParam()); }
+  bool is_aft() const { return IsAft(mixer_case().config); }
   // Column of the values.
   int64_t values(const TestMixer& mixer) const {
-    const MixerKind kind = GetParam().config.kind;
+    const MixerKind kind = mixer_case().config.kind;
     if (kind == MixerKind::kAdditive || kind == MixerKind::kAftConv ||
         kind == MixerKind::kLocation) {
       return mixer.width() - mixer.hid();
@@ -39,7 +39,39 @@ class MixerTest : public testing::TestWithParam<MixerCase> {
     return lengths;
   }
 
+  // Whatever `run` makes of a text with a NaN in one channel of one token, other channels are the
+  // same bits and so are the tokens before it; with the key of a head, those of other heads.
+  template <class Run>
+  void ExpectANanStaysInItsChannel(const TestMixer& mixer, const Run& run, bool causal) {
+    const MixerConfig& config = mixer_case().config;
+    const std::vector<float> clean = mixer.Packed(random_, kMixerTokens);
+    const std::vector<float> y = run(clean);
+    const int64_t hid = mixer.hid();
+    const int64_t head_width = config.kind == MixerKind::kAftConv ? hid / config.heads : 1;
+    // Wherever the token falls in the kernels' groups of tokens.
+    for (int64_t token = 10; token < 24; ++token) {
+      const int64_t channel = random_.Below(hid);
+      std::vector<int64_t> columns = {values(mixer) + channel};
+      if (is_aft()) columns.push_back(hid + channel / head_width);
+      for (const int64_t column : columns) {
+        const int64_t width = column < values(mixer) ? head_width : 1;
+        std::vector<float> dirty = clean;
+        dirty[static_cast<size_t>(token * mixer.width() + column)] = std::nanf("");
+        std::vector<float> y2 = run(dirty);
+        EXPECT_TRUE(std::isnan(y2[static_cast<size_t>(token * hid + channel)]));
+        for (int64_t t = causal ? token : 0; t < kMixerTokens; ++t) {
+          const auto first = t * hid + channel / width * width;
+          std::copy_n(y.begin() + first, width, y2.begin() + first);
+        }
+        EXPECT_TRUE(SameBits(y2, y)) << "column " << column << " of token " << token;
+      }
+    }
+  }
+
   TestRandom random_;
+
+ private:
+  const UseInstructionSet use_{std::get<1>(GetParam())};
 };
 
 class CausalTest : public MixerTest {};
@@ -48,18 +80,21 @@ class BidirectionalTest : public MixerTest {};
 TEST_P(CausalTest, EqualsItsFormulaAndItsTrainedForm) {
   // Around the rows of the tables with a length policy (30), and at the limit of the others.
   for (const int64_t tokens : {int64_t{1}, int64_t{29}, int64_t{30}, int64_t{31}, kMixerTokens}) {
-    TestMixer mixer(GetParam(), random_);
+    TestMixer mixer(mixer_case(), random_);
     const std::vector<float> packed = mixer.Packed(random_, tokens);
     const std::vector<double> reference = mixer.Reference(packed);
     ExpectClose(mixer.RunCut(packed, {tokens}), reference, kTolerance);
     ExpectClose(mixer.RunCut(packed, {tokens / 2 + 1, 1}), reference, kTolerance);
-    ExpectClose(mixer.Trained(packed), reference, 2e-5);
+    ExpectClose(mixer.Trained(packed), reference, tolerance::kDifferentiable.each);
   }
 }
 
 TEST_P(CausalTest, CuttingASequenceAnywhereChangesNoBit) {
-  TestMixer mixer(GetParam(), random_);
-  const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
+  TestMixer mixer(mixer_case(), random_);
+  const std::string& keys =
+      kKeySets[static_cast<size_t>(random_.Below(static_cast<int64_t>(kKeySets.size())))];
+  SCOPED_TRACE(keys);
+  const std::vector<float> packed = mixer.Packed(random_, kMixerTokens, keys);
   const std::vector<float> whole = mixer.RunCut(packed, {kMixerTokens});
   EXPECT_TRUE(SameBits(mixer.RunCut(packed, {1}), whole));
   EXPECT_TRUE(SameBits(mixer.RunCut(packed, RandomLengths()), whole));
@@ -69,7 +104,7 @@ TEST_P(CausalTest, CuttingASequenceAnywhereChangesNoBit) {
 }
 
 TEST_P(CausalTest, ALaterTokenChangesNoEarlierOutput) {
-  TestMixer mixer(GetParam(), random_);
+  TestMixer mixer(mixer_case(), random_);
   const int64_t changed = 1 + random_.Below(kMixerTokens - 1);
   const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   std::vector<float> other = packed;
@@ -84,7 +119,7 @@ TEST_P(CausalTest, ALaterTokenChangesNoEarlierOutput) {
 
 TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
   constexpr int64_t kSequences = 5;
-  TestMixer mixer(GetParam(), random_, kSequences + 1);
+  TestMixer mixer(mixer_case(), random_, kSequences + 1);
   std::vector<std::vector<float>> inputs;
   for (int64_t i = 0; i < kSequences; ++i) inputs.push_back(mixer.Packed(random_, kMixerTokens));
   std::vector<std::vector<float>> outputs(kSequences);
@@ -117,8 +152,30 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
   }
 }
 
+TEST_P(CausalTest, ABf16RingIsAnFp32RingOfRoundedKeysAndValues) {
+  if (mixer_case().config.ring != RingType::kBf16) return;
+  TestMixer bf16(mixer_case(), random_);
+  MixerCase fp32_case = mixer_case();
+  fp32_case.config.ring = RingType::kFp32;
+  std::map<std::string, std::vector<float>> tables;
+  for (const auto& [name, table] : bf16.tables()) {
+    tables[name].assign(table.const_data_ptr<float>(),
+                        table.const_data_ptr<float>() + table.numel());
+  }
+  TestMixer fp32(fp32_case, tables);
+  const std::vector<float> packed = random_.Normals(kMixerTokens * bf16.width());
+  std::vector<float> rounded = packed;
+  for (size_t i = 0; i < packed.size(); ++i) {
+    if (static_cast<int64_t>(i) % bf16.width() >= bf16.hid()) rounded[i] = RoundToBf16(packed[i]);
+  }
+  const std::vector<float> y = bf16.RunCut(packed, {40, 1});
+  EXPECT_TRUE(SameBits(y, fp32.RunCut(rounded, {40, 1})));
+  EXPECT_FALSE(SameBits(y, fp32.RunCut(packed, {40, 1})));
+  EXPECT_LT(bf16.mixer().state_spec().floats, fp32.mixer().state_spec().floats);
+}
+
 TEST_P(CausalTest, ACopiedSlotContinuesTheSame) {
-  TestMixer mixer(GetParam(), random_, 2);
+  TestMixer mixer(mixer_case(), random_, 2);
   const int64_t fork = 1 + random_.Below(kMixerTokens - 1);
   const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   const std::vector<float> head = Tokens(packed, mixer.width(), 0, fork);
@@ -131,7 +188,7 @@ TEST_P(CausalTest, ACopiedSlotContinuesTheSame) {
 }
 
 TEST_P(CausalTest, EncodeEqualsForward) {
-  TestMixer mixer(GetParam(), random_);
+  TestMixer mixer(mixer_case(), random_);
   const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   const std::vector<std::vector<float>> y =
       mixer.Encode({mixer.Packed(random_, 5), packed, mixer.Packed(random_, 1)});
@@ -139,7 +196,7 @@ TEST_P(CausalTest, EncodeEqualsForward) {
 }
 
 TEST_P(CausalTest, ANanStaysInItsSequence) {
-  TestMixer mixer(GetParam(), random_, 2);
+  TestMixer mixer(mixer_case(), random_, 2);
   const std::vector<float> clean = mixer.Packed(random_, kMixerTokens);
   std::vector<float> dirty = clean;
   const int64_t token = 1 + random_.Below(kMixerTokens - 1);
@@ -153,9 +210,17 @@ TEST_P(CausalTest, ANanStaysInItsSequence) {
   EXPECT_TRUE(std::isnan(both[0][static_cast<size_t>(token * mixer.hid())]));
 }
 
+TEST_P(CausalTest, ANanStaysInItsChannel) {
+  TestMixer mixer(mixer_case(), random_);
+  ExpectANanStaysInItsChannel(
+      mixer,
+      [&mixer](const std::vector<float>& packed) { return mixer.RunCut(packed, {kMixerTokens}); },
+      /*causal=*/true);
+}
+
 TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
   for (const float scale : {128.0F, 8192.0F}) {
-    TestMixer mixer(GetParam(), random_);
+    TestMixer mixer(mixer_case(), random_);
     std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
     float bound = 0;
     for (size_t i = 0; i < packed.size(); ++i) {
@@ -167,14 +232,14 @@ TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
       }
     }
     const std::vector<float> y = mixer.RunCut(packed, {20, 1});
-    for (const float value : y) ASSERT_LE(std::abs(value), bound * (1 + 1e-5F));
+    for (const float value : y) ASSERT_LE(std::abs(value), bound * (1 + tolerance::kMean));
     if (is_aft()) ExpectClose(y, mixer.Reference(packed), kTolerance);
   }
 }
 
 TEST_P(CausalTest, ConstantValuesComeOutAsTheyAreAndGated) {
-  TestMixer mixer(GetParam(), random_);
-  std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
+  TestMixer mixer(mixer_case(), random_);
+  std::vector<float> packed = mixer.Packed(random_, kMixerTokens, "u1e4");
   for (int64_t t = 0; t < kMixerTokens; ++t) {
     std::fill_n(packed.begin() + t * mixer.width() + values(mixer), mixer.hid(), -2.5F);
   }
@@ -183,13 +248,13 @@ TEST_P(CausalTest, ConstantValuesComeOutAsTheyAreAndGated) {
     for (int64_t c = 0; c < mixer.hid(); ++c) {
       const double q = packed[static_cast<size_t>(t * mixer.width() + c)];
       ASSERT_NEAR(y[static_cast<size_t>(t * mixer.hid() + c)],
-                  is_aft() ? -2.5 / (1 + std::exp(-q)) : -2.5, 3e-6);
+                  is_aft() ? -2.5 / (1 + std::exp(-q)) : -2.5, tolerance::kConstantValue);
     }
   }
 }
 
 TEST_P(CausalTest, StateSectionsAreContiguousAndComplete) {
-  const TestMixer mixer(GetParam(), random_);
+  const TestMixer mixer(mixer_case(), random_);
   const StateSpec spec = mixer.mixer().state_spec();
   int64_t end = 0;
   for (const StateSection& section : spec.sections) {
@@ -197,12 +262,12 @@ TEST_P(CausalTest, StateSectionsAreContiguousAndComplete) {
     end += section.floats;
   }
   EXPECT_EQ(end, spec.floats);
-  EXPECT_EQ(spec.floats_per_token > 0, StateGrows(GetParam().config));
+  EXPECT_EQ(spec.floats_per_token > 0, StateGrows(mixer_case().config));
 }
 
 // Also of the causal ones: what Encode does with masks and neighbours.
 TEST_P(BidirectionalTest, EncodesItsFormula) {
-  const TestMixer mixer(GetParam(), random_);
+  const TestMixer mixer(mixer_case(), random_);
   std::vector<std::vector<float>> sequences;
   for (const int64_t tokens : {4, 8, 28, 32, 64}) {
     sequences.push_back(mixer.Packed(random_, tokens));
@@ -211,19 +276,18 @@ TEST_P(BidirectionalTest, EncodesItsFormula) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     const std::vector<double> reference = mixer.Reference(sequences[i]);
     ExpectClose(y[i], reference, kTolerance);
-    ExpectClose(mixer.Trained(sequences[i]), reference, 2e-5);
+    ExpectClose(mixer.Trained(sequences[i]), reference, tolerance::kDifferentiable.each);
     EXPECT_TRUE(SameBits(mixer.Encode({sequences[i]})[0], y[i]));
   }
 }
 
 TEST_P(BidirectionalTest, MaskedTokensLeaveNoTrace) {
   constexpr int64_t kText = 40;
-  const TestMixer mixer(GetParam(), random_);
+  const TestMixer mixer(mixer_case(), random_);
   const std::vector<float> text = mixer.Packed(random_, kText);
   for (const float masked : {kMasked, std::numeric_limits<float>::lowest()}) {
     std::vector<float> padded = text;
-    const std::vector<float> padding = random_.Normals((kMixerTokens - kText) * mixer.width(), 100);
-    padded.insert(padded.end(), padding.begin(), padding.end());
+    padded.resize(static_cast<size_t>(kMixerTokens * mixer.width()), std::nanf(""));
     std::vector<float> mask(kMixerTokens, 0.0F);
     std::fill(mask.begin() + kText, mask.end(), masked);
     const std::vector<float> y = Tokens(mixer.Encode({padded}, {mask})[0], mixer.hid(), 0, kText);
@@ -232,12 +296,17 @@ TEST_P(BidirectionalTest, MaskedTokensLeaveNoTrace) {
     for (float& m : mask) m = random_.Below(3) > 0 ? masked : 0;
     std::fill_n(mask.begin(), 20, masked);
     const std::vector<float> holes = mixer.Packed(random_, kMixerTokens);
+    const std::vector<float> z = mixer.Encode({holes}, {mask})[0];
+    ExpectClose(z, mixer.Reference(holes, mask), kTolerance);
+    // A finite mask is added to the scores; a bf16 ring rounds the sum.
+    if (mixer_case().config.ring == RingType::kBf16) continue;
+    for (float& m : mask) m = m == 0 ? static_cast<float>(random_.Normal()) : m;
     ExpectClose(mixer.Encode({holes}, {mask})[0], mixer.Reference(holes, mask), kTolerance);
   }
 }
 
 TEST_P(BidirectionalTest, RowsThatSeeNoKeyAreZero) {
-  const TestMixer mixer(GetParam(), random_);
+  const TestMixer mixer(mixer_case(), random_);
   const std::vector<float> packed = mixer.Packed(random_, 12);
   const std::vector<std::vector<float>> y =
       mixer.Encode({packed, packed}, {std::vector<float>(12, kMasked), std::vector<float>(12)});
@@ -248,7 +317,7 @@ TEST_P(BidirectionalTest, RowsThatSeeNoKeyAreZero) {
 TEST_P(BidirectionalTest, ExtremeKeysAndBiasesStayExact) {
   if (!is_aft()) return;  // dot products of 1e4 lose their digits
   for (const float scale : {128.0F, 8192.0F}) {
-    const TestMixer mixer(GetParam(), random_);
+    const TestMixer mixer(mixer_case(), random_);
     std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
     for (size_t i = 0; i < packed.size(); ++i) {
       if (static_cast<int64_t>(i) % mixer.width() < values(mixer)) packed[i] *= scale;
@@ -257,10 +326,23 @@ TEST_P(BidirectionalTest, ExtremeKeysAndBiasesStayExact) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Mixers, CausalTest, testing::ValuesIn(CausalCases()), CaseName);
-INSTANTIATE_TEST_SUITE_P(BothWays, BidirectionalTest, testing::ValuesIn(BidirectionalCases()),
-                         CaseName);
-INSTANTIATE_TEST_SUITE_P(Causal, BidirectionalTest, testing::ValuesIn(CausalCases()), CaseName);
+TEST_P(BidirectionalTest, ANanStaysInItsChannel) {
+  const TestMixer mixer(mixer_case(), random_);
+  ExpectANanStaysInItsChannel(
+      mixer, [&mixer](const std::vector<float>& packed) { return mixer.Encode({packed})[0]; },
+      mixer_case().config.causal);
+}
+
+constexpr auto kName = [](const auto& info) {
+  return std::get<0>(info.param).name + "_" + InstructionSetName(std::get<1>(info.param));
+};
+auto OnEveryInstructionSet(const std::vector<MixerCase>& cases) {
+  return testing::Combine(testing::ValuesIn(cases), testing::ValuesIn(InstructionSets()));
+}
+INSTANTIATE_TEST_SUITE_P(Mixers, CausalTest, OnEveryInstructionSet(CausalCases()), kName);
+INSTANTIATE_TEST_SUITE_P(BothWays, BidirectionalTest, OnEveryInstructionSet(BidirectionalCases()),
+                         kName);
+INSTANTIATE_TEST_SUITE_P(Causal, BidirectionalTest, OnEveryInstructionSet(CausalCases()), kName);
 
 }  // namespace
 }  // namespace aft

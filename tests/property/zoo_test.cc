@@ -17,6 +17,7 @@
 #include "model/network/decoder.h"
 #include "model/runtime/parallel.h"
 #include "model/train/train_network.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -105,7 +106,7 @@ TEST_F(ZooTest, ServesWhatWasTrained) {
   for (size_t i = 0; i < served.size(); ++i) {
     worst = std::max(worst, std::abs(served[i] - expected[i]));
   }
-  EXPECT_LT(worst, 1e-3F);
+  EXPECT_LT(worst, tolerance::kLogits.each);
 }
 
 TEST_F(ZooTest, IsAsGoodAfterFortyThousandTokensAsAfterTwoThousand) {

@@ -33,14 +33,15 @@ inline constexpr Tolerance kKeysRounded = {2e-3};    // the same: keys of 1e3, s
 // ---- Two results of fp32 arithmetic
 inline constexpr Tolerance kReordered = {5e-6};       // the same terms, added in another order
 inline constexpr Tolerance kTwoFp32 = {2e-5};         // each within kFp32 of the formula
+inline constexpr Tolerance kStored = {1e-7};          // float64, stored as fp32
 inline constexpr Tolerance kFewOperations = {1e-6};   // a copy, an exponential, a few additions
 inline constexpr Tolerance kDifferentiable = {2e-5};  // the form that training uses
 inline constexpr double kDifferentiableFp64 = 1e-11;  // in float64
 inline constexpr double kFiniteDifference = 1e-6;     // of a gradient, steps of 1e-5
 
 // ---- Outputs of AFT and attention are means of values
-inline constexpr float kMean = 1e-6F;           // |y| <= (1 + kMean) * largest |v|
-inline constexpr float kMeanScaled = 1e-4F;     // where the largest |v| itself is 1e4
+inline constexpr float kMean = 1e-5F;           // |y| <= (1 + kMean) * largest |v|
+inline constexpr float kMeanBf16 = 1e-2F;       // in bf16
 inline constexpr double kConstantValue = 3e-6;  // y = v when all values are v
 
 // ---- Rows between the mixers

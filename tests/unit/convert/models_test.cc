@@ -15,14 +15,15 @@
 #include "model/tokenizer/utf8_character.h"
 #include "nlohmann/json.hpp"
 #include "tests/parity/goldens.h"
+#include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
 
 namespace aft {
 namespace {
 
-using Json = nlohmann::json;
+using tolerance::kLogProbability;
 
-constexpr double kLogProbability = 1e-4;
+using Json = nlohmann::json;
 
 // The vocabulary of a labml golden, as its user would have it.
 std::string WriteCharacters(const TempFolder& folder, const std::string& characters) {

@@ -42,8 +42,8 @@ TEST_P(AftPytorchImportTest, GivesThePackagesOutputs) {
   const TensorMap cases = ReadGoldens(GetParam().name + ".cases").tensors;
   for (const int64_t t : kLengths) {
     const at::Tensor y = EncodeModule(checkpoint, cases.at("x").narrow(0, 0, t));
-    EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), kLayer)) << t;
-    EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), kLayer)) << t;
+    EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), tolerance::kLayer)) << t;
   }
 }
 
@@ -74,8 +74,8 @@ TEST_P(LabmlImportTest, GivesThePackagesOutputs) {
     const at::Tensor x = cases.at("x").narrow(0, 0, t);
     for (const at::Tensor& y :
          {RunModule(checkpoint, x, t), RunModule(checkpoint, x, 1), EncodeModule(checkpoint, x)}) {
-      EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), kLayer)) << t;
-      EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), kLayer)) << t;
+      EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), tolerance::kLayer)) << t;
+      EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), tolerance::kLayer)) << t;
     }
   }
 }
@@ -133,13 +133,13 @@ TEST(BandTest, WindowsOfNothingAndOfEverything) {
   simple.erase("wbias");
   const Checkpoint as_simple =
       WriteAndRead(ImportAftPytorch(simple, std::nullopt), folder.File("simple"));
-  EXPECT_TRUE(Close(EncodeModule(none, x), EncodeModule(as_simple, x), kLayer));
+  EXPECT_TRUE(Close(EncodeModule(none, x), EncodeModule(as_simple, x), tolerance::kLayer));
   const Checkpoint full = WriteAndRead(ImportAftPytorch(state, std::nullopt), folder.File("full"));
   for (const int64_t window : {64, 1000}) {
     const Checkpoint all =
         WriteAndRead(ImportAftPytorch(state, window), folder.File(std::to_string(window)));
     EXPECT_EQ(all.config.mixer.window, 64);
-    EXPECT_TRUE(Close(EncodeModule(all, x), EncodeModule(full, x), kLayer));
+    EXPECT_TRUE(Close(EncodeModule(all, x), EncodeModule(full, x), tolerance::kLayer));
   }
 }
 

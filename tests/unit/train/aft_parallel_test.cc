@@ -11,6 +11,7 @@
 #include "ATen/ops/cat.h"
 #include "gtest/gtest.h"
 #include "model/train/forms/aft_local_form.h"
+#include "tests/support/tolerances.h"
 #include "tests/unit/train/tensor_reference.h"
 
 namespace aft {
@@ -61,7 +62,8 @@ class AftParallelTest : public testing::TestWithParam<Case> {
 
 TEST_P(AftParallelTest, CarriedSegmentsEqualOneLongText) {
   // The carry itself is fp32.
-  EXPECT_LT((InSegments(packed_) - Expected(packed_)).abs().max().item<double>(), 1e-5);
+  EXPECT_LT((InSegments(packed_) - Expected(packed_)).abs().max().item<double>(),
+            tolerance::kFp32.each);
 }
 
 // Keys that rise by far more than an exponential holds, in some channels only; in fp32.
@@ -74,7 +76,7 @@ TEST_P(AftParallelTest, CarriesKeysThatRiseFar) {
     keys.select(2, 4).select(1, t) -= 90.0 * static_cast<double>(t);
   }
   const at::Tensor y = InSegments(packed.to(at::kFloat));
-  EXPECT_LT((y - Expected(packed)).abs().max().item<double>(), 2e-3)
+  EXPECT_LT((y - Expected(packed)).abs().max().item<double>(), tolerance::kKeysRounded.each)
       << "keys of 1e3 are rounded to 6e-5";
 }
 

@@ -12,6 +12,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
+#include "tests/support/tolerances.h"
 #include "tests/unit/train/tensor_reference.h"
 
 namespace aft {
@@ -216,11 +217,12 @@ double LargestDifference(const at::Tensor& a, const at::Tensor& b) {
 TEST_P(TrainFormTest, EqualsTheFormulaUnderEveryMask) {
   for (const at::Tensor& mask : Masks(tokens())) {
     const at::Tensor expected = Expected(packed_, mask);
-    EXPECT_LT(LargestDifference(Form(packed_, tables_, mask), expected), 1e-11);
+    EXPECT_LT(LargestDifference(Form(packed_, tables_, mask), expected),
+              tolerance::kDifferentiableFp64);
     const at::Tensor single = Form(packed_.to(at::kFloat), To(tables_, at::kFloat),
                                    mask.defined() ? mask.to(at::kFloat) : at::Tensor());
     EXPECT_EQ(single.scalar_type(), at::kFloat);
-    EXPECT_LT(LargestDifference(single, expected), 2e-5);
+    EXPECT_LT(LargestDifference(single, expected), tolerance::kDifferentiable.each);
   }
 }
 
@@ -248,7 +250,8 @@ TEST_P(TrainFormTest, GradientsEqualFiniteDifferences) {
           value.mutable_data_ptr<double>()[i] += sign * kStep;
           difference += sign * loss(name, value).item<double>() / (2 * kStep);
         }
-        EXPECT_NEAR(grad.const_data_ptr<double>()[i], difference, 1e-6) << name << " element " << i;
+        EXPECT_NEAR(grad.const_data_ptr<double>()[i], difference, tolerance::kFiniteDifference)
+            << name << " element " << i;
       }
     }
   }
@@ -279,7 +282,8 @@ TEST_P(ExtremeTest, KeysAndBiasesOfAnySizeStayExact) {
     MixerTables leaves = To(tables, at::kFloat);
     for (auto& [name, table] : leaves) table.set_requires_grad(true);
     const at::Tensor y = Form(leaf, leaves, {});
-    EXPECT_LT(LargestDifference(y, expected), 2e-3) << "scores of 1e4 are rounded to 5e-4";
+    EXPECT_LT(LargestDifference(y, expected), tolerance::kKeysRounded.each)
+        << "scores of 1e4 are rounded to 5e-4";
     y.sum().backward();
     EXPECT_TRUE(leaf.grad().isfinite().all().item<bool>());
     for (const auto& [name, table] : leaves) {

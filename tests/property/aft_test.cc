@@ -1,0 +1,228 @@
+// AFT and AFT-conv against float64 where mixer_test's list does not go: extreme keys and biases,
+// every width, shape and length; on every instruction set.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/property/instruction_sets.h"
+#include "tests/property/mixer_harness.h"
+#include "tests/support/close.h"
+
+namespace aft {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+MixerCase Local(int64_t hid, int64_t window, double spread = 1, int64_t prefix_block = 0) {
+  MixerCase local;
+  local.config.kind = MixerKind::kAftLocal;
+  local.config.window = window;
+  local.config.prefix_block = prefix_block;
+  local.hid = hid;
+  local.spread = spread;
+  return local;
+}
+
+MixerCase Conv(int64_t hid, int64_t heads, int64_t taps, bool causal, double spread = 1) {
+  MixerCase conv;
+  conv.config.kind = MixerKind::kAftConv;
+  conv.config.heads = heads;
+  conv.config.window = taps;
+  conv.config.causal = causal;
+  conv.hid = hid;
+  conv.spread = spread;
+  return conv;
+}
+
+class AftTest : public EveryInstructionSet {
+ protected:
+  // Random texts of these lengths, causal ones as chunks and steps, against float64.
+  void ExpectFloat64(const MixerCase& mixer_case, const std::vector<int64_t>& lengths,
+                     const std::string& keys, const Tolerance& tolerance,
+                     const std::vector<float>& mask = {}) {
+    const MixerConfig& config = mixer_case.config;
+    SCOPED_TRACE(absl::StrCat(mixer_case.hid, " channels, ", config.heads, " heads, window ",
+                              config.window, ", blocks of ", config.prefix_block, ", biases N(0, ",
+                              mixer_case.spread, "^2), keys ", keys));
+    TestMixer mixer(mixer_case, random_);
+    for (const int64_t tokens : lengths) {
+      if (tokens == 0) continue;
+      const std::vector<float> packed = mixer.Packed(random_, tokens, keys);
+      const std::vector<float> y = config.causal && mask.empty()
+                                       ? mixer.RunCut(packed, {tokens * 2 / 3 + 1, 1, 1, 7})
+                                       : mixer.Encode({packed}, {mask})[0];
+      EXPECT_TRUE(Close(y, mixer.Reference(packed, mask), tolerance)) << tokens << " tokens";
+    }
+  }
+
+  TestRandom random_;
+};
+
+TEST_P(AftTest, EqualsFloat64OnEveryKeySetAndBias) {
+  for (const std::string& keys : kKeySets) {
+    for (const int64_t window : {0, 1, 2, 31, 32, 33, 160}) {
+      for (const int64_t block : {int64_t{0}, std::max<int64_t>(window, 1), int64_t{64}}) {
+        if (block != 0 && block < window) continue;
+        for (const double spread : {0.0, 1.0, 5.0, 20.0}) {
+          if (window == 0 && spread != 0) continue;
+          ExpectFloat64(Local(5, window, spread, block), {150}, keys, tolerance::kFp32);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AftTest, EqualsFloat64AtEveryWidth) {
+  for (const int64_t hid : {1, 8, 33, 64, 100, 192}) {
+    for (const int64_t window : {0, 32}) {
+      ExpectFloat64(Local(hid, window), {70}, "n10", tolerance::kFp32);
+    }
+  }
+}
+
+TEST_P(AftTest, AChannelDoesNotDependOnTheWidth) {
+  constexpr int64_t kHid = 100;
+  const std::map<std::string, std::vector<float>> band = {{"w.band", random_.Normals(32)}};
+  TestMixer wide(Local(kHid, 32), band);
+  const std::vector<float> packed = wide.Packed(random_, 50, "n10");
+  const std::vector<float> y = wide.RunCut(packed, {50});
+  const auto channel_of = [](const std::vector<float>& matrix, size_t channel) {
+    std::vector<float> column;
+    for (size_t i = channel; i < matrix.size(); i += kHid) column.push_back(matrix[i]);
+    return column;
+  };
+  for (size_t c = 0; c < kHid; ++c) {
+    const std::vector<float> alone =
+        TestMixer(Local(1, 32), band).RunCut(channel_of(packed, c), {50});
+    ASSERT_TRUE(SameBits(alone, channel_of(y, c))) << c;
+  }
+}
+
+TEST_P(AftTest, ExtremeQueriesCloseAndOpenTheGate) {
+  TestMixer mixer(Local(2, 2),
+                  std::map<std::string, std::vector<float>>{{"w.band", {0.5F, -0.5F}}});
+  // Values of 1: what is left of the output is the gate.
+  const std::vector<float> y =
+      mixer.RunCut({-1e4F, 1e4F, 0, 0, 1, 1, -3e38F, 3e38F, 1e4F, -1e4F, 1, 1}, {1});
+  for (const size_t closed : {0U, 2U}) {
+    EXPECT_LT(std::abs(y[closed]), 1e-37F);
+    EXPECT_FLOAT_EQ(y[closed + 1], 1.0F);
+  }
+}
+
+TEST_P(AftTest, ConvEqualsFloat64InEveryShape) {
+  // One channel a head, heads narrower and wider than a vector and than a tile, with and without
+  // remainders, one head for all.
+  for (const auto& [hid, heads] : std::vector<std::pair<int64_t, int64_t>>{{8, 8},
+                                                                           {33, 33},
+                                                                           {33, 3},
+                                                                           {33, 1},
+                                                                           {64, 8},
+                                                                           {64, 2},
+                                                                           {64, 1},
+                                                                           {100, 2},
+                                                                           {100, 10},
+                                                                           {100, 1},
+                                                                           {512, 64},
+                                                                           {512, 16},
+                                                                           {512, 8},
+                                                                           {512, 512},
+                                                                           {512, 1}}) {
+    for (const int64_t taps : {1, 7, 31}) {
+      for (const bool causal : {true, false}) {
+        ExpectFloat64(Conv(hid, heads, taps, causal), {41}, "n1", tolerance::kFp32);
+      }
+    }
+  }
+}
+
+TEST_P(AftTest, ConvEqualsFloat64AtEveryLength) {
+  for (const int64_t taps : {1, 7, 31, 33}) {
+    for (const bool causal : {true, false}) {
+      ExpectFloat64(Conv(8, 2, taps, causal),
+                    {1, 2, taps / 2 + 1, taps - 1, taps, taps + 1, 200, 1000}, "n1",
+                    tolerance::kFp32);
+    }
+  }
+}
+
+TEST_P(AftTest, ExtremeKeysAndFiltersStayExact) {
+  for (const std::string& keys : kKeySets) {
+    for (const double spread : {0.1, 1.0, 5.0, 20.0, 200.0}) {
+      for (const int64_t heads : {2, 12}) {
+        for (const bool causal : {true, false}) {
+          ExpectFloat64(Conv(12, heads, 9, causal, spread), {60}, keys,
+                        spread > 100 ? tolerance::kFp32Large : tolerance::kFp32);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AftTest, ImagesOfEverySizeAndFilter) {
+  for (const auto& [height, width] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 20}, {20, 1}, {9, 13}, {16, 5}}) {
+    const int64_t tokens = height * width;
+    std::vector<float> mask(static_cast<size_t>(tokens), 0.0F);
+    if (tokens > 1) mask[static_cast<size_t>(random_.Below(tokens))] = kMasked;
+    const auto expect = [&](MixerCase conv, const std::string& keys) {
+      conv.config.grid = true;
+      conv.grid_width = width;
+      ExpectFloat64(conv, {tokens}, keys, tolerance::kFp32, mask);
+    };
+    for (const int64_t taps : {1, 3, 11}) {
+      for (const auto& [hid, heads] :
+           {std::pair<int64_t, int64_t>{8, 8}, {33, 3}, {100, 1}, {72, 72}}) {
+        expect(Conv(hid, heads, taps, false), "n10");
+      }
+    }
+    for (const char* keys : {"n10", "u100", "spike"}) expect(Conv(12, 4, 5, false, 100), keys);
+  }
+}
+
+TEST_P(AftTest, MaskedKeysOfWideFiltersContributeNothing) {
+  for (const bool causal : {true, false}) {
+    std::vector<float> mask = random_.Normals(50);
+    for (const size_t t : {0U, 1U, 2U, 20U, 21U, 49U}) mask[t] = kMasked;
+    mask[30] = -2e30F;
+    ExpectFloat64(Conv(33, 3, 7, causal, 50), {50}, "n10", tolerance::kFp32, mask);
+  }
+}
+
+TEST_P(AftTest, TheReparameterisedFilterIsFolded) {
+  for (const bool unbiased : {true, false}) {
+    for (const bool grid : {true, false}) {
+      MixerCase conv = Conv(8, 4, 7, !grid);
+      conv.config.grid = grid;
+      conv.config.reparameterized = true;
+      conv.config.unbiased_std = unbiased;
+      conv.config.std_eps = 0.05F;
+      ExpectFloat64(conv, {40}, "n1", tolerance::kFp32);
+    }
+  }
+}
+
+TEST(ConvFilterTest, WithoutSpreadIsRefused) {
+  TestRandom random;
+  MixerCase conv = Conv(8, 2, 7, true);
+  conv.config.reparameterized = true;
+  MixerTables tables = TestMixer(conv, random).tables();
+  tables["conv.w"].fill_(0.5);
+  EXPECT_EQ(MakeMixer(conv.config, 8, tables).status().code(), absl::StatusCode::kDataLoss);
+  conv.config.std_eps = 0.1F;
+  EXPECT_TRUE(MakeMixer(conv.config, 8, tables).ok());
+}
+
+AFT_EVERY_INSTRUCTION_SET(AftTest);
+
+}  // namespace
+}  // namespace aft

@@ -1,0 +1,36 @@
+#ifndef AFT_TESTS_PROPERTY_INSTRUCTION_SETS_H_
+#define AFT_TESTS_PROPERTY_INSTRUCTION_SETS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace aft {
+
+// Instruction sets that this binary holds and this CPU runs, as Highway's bits.
+std::vector<int64_t> InstructionSets();
+std::string InstructionSetName(int64_t instruction_set);
+
+// The CPU kernels take this instruction set while the object lives.
+class UseInstructionSet {
+ public:
+  explicit UseInstructionSet(int64_t instruction_set);
+  ~UseInstructionSet();
+  UseInstructionSet(const UseInstructionSet&) = delete;
+  UseInstructionSet& operator=(const UseInstructionSet&) = delete;
+};
+
+// Every test of a derived class runs once per instruction set.
+class EveryInstructionSet : public testing::TestWithParam<int64_t> {
+ private:
+  const UseInstructionSet use_{GetParam()};
+};
+#define AFT_EVERY_INSTRUCTION_SET(test)                                             \
+  INSTANTIATE_TEST_SUITE_P(Simd, test, testing::ValuesIn(::aft::InstructionSets()), \
+                           [](const auto& set) { return ::aft::InstructionSetName(set.param); })
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_PROPERTY_INSTRUCTION_SETS_H_
