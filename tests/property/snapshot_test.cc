@@ -1,9 +1,12 @@
 // Sequences as bytes: what a runner takes back and what it refuses, without harm.
 
+#include "model/runtime/snapshot.h"
+
 #include <cstring>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
@@ -27,6 +30,16 @@ class SnapshotTest : public RunnerFixture {
     const absl::Status status = runner.RestoreSlot(1, bytes);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+
+  // The snapshot with a header field changed: the one in which these two differ, as it is in `to`.
+  std::string Changed(const std::string& from, const std::string& to) const {
+    std::string changed = snapshot_;
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (from[i] != to[i]) changed[i] = to[i];
+    }
+    SealSnapshot(&changed);
+    return changed;
   }
 
   std::unique_ptr<ModelRunner> runner_;
@@ -59,6 +72,13 @@ TEST_F(SnapshotTest, SaysWhatIsWrong) {
   other = snapshot_;
   other[100] = static_cast<char>(other[100] ^ 1);
   ExpectRefused(*runner_, other, "snapshot: damaged");
+  const std::string empty = BeginSnapshot(0, 0, {}, 0);
+  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, ~uint64_t{0}, {}, 0)),
+                "snapshot: of another state layout");
+  SequenceRecord beyond;
+  beyond.last_sampled = static_cast<TokenId>(config_.vocab_size);
+  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, 0, beyond, 0)),
+                absl::StrCat("snapshot: token ", config_.vocab_size, " is out of range"));
 }
 
 TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
