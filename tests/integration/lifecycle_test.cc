@@ -41,9 +41,15 @@ TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
   ServerConfig config = TestConfig();
   config.drain.grace = std::chrono::milliseconds(0);
   TestServer server(config);
+  server.control().Hold();
   GenerateStream stream(server.inference(), Request("endless", 1'000'000));
+  server.control().AllowSteps(1);
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   std::thread drain([&server] { server.server().Drain(); });
+  // Token by token: left alone, the model may be done before the server comes to drain.
+  do {
+    server.control().AllowSteps(1);
+  } while (stream.Next());
   const grpc::Status status = stream.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(stream.contiguous);
