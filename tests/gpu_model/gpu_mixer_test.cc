@@ -16,8 +16,7 @@
 namespace aft {
 namespace {
 
-constexpr double kStepTolerance = tolerance::kFp32.each;
-constexpr double kPrefillTolerance = tolerance::kTf32.each;
+constexpr double kTolerance = tolerance::kFp32.each;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 std::string CaseName(const testing::TestParamInfo<MixerCase>& info) { return info.param.name; }
@@ -76,9 +75,9 @@ TEST_P(CausalTest, StepsEqualTheFormulaAndTheCpu) {
   GpuTestMixer gpu(GetParam(), cpu);
   const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
   const std::vector<float> y = gpu.RunCut(packed, {1});
-  ExpectClose(y, cpu.Reference(packed), kStepTolerance);
-  ExpectClose(y, Doubles(cpu.RunCut(packed, {1})), 2 * kStepTolerance);
-  ExpectSameState(gpu.mixer().state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0), kStepTolerance);
+  ExpectClose(y, cpu.Reference(packed), kTolerance);
+  ExpectClose(y, Doubles(cpu.RunCut(packed, {1})), 2 * kTolerance);
+  ExpectSameState(gpu.mixer().state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
 }
 
 TEST_P(CausalTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
@@ -90,9 +89,8 @@ TEST_P(CausalTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
   std::vector<int64_t> lengths(kMixerTokens);
   for (int64_t& length : lengths) length = 1 + random_.Below(11);
   for (const std::vector<int64_t>& cut : {std::vector<int64_t>{kMixerTokens}, {33, 1}, lengths}) {
-    ExpectClose(gpu.RunCut(packed, cut), reference, kPrefillTolerance);
-    ExpectSameState(gpu.mixer().state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0),
-                    kPrefillTolerance);
+    ExpectClose(gpu.RunCut(packed, cut), reference, kTolerance);
+    ExpectSameState(gpu.mixer().state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
   }
 }
 
@@ -109,13 +107,12 @@ TEST_P(CausalTest, StatesMoveBetweenCpuAndGpu) {
   cpu.RunCut(head, {8});
   for (const int64_t length : {int64_t{1}, kMixerTokens}) {
     gpu.SetSlotBytes(0, cpu.SlotBytes(0));
-    ExpectClose(gpu.RunCut(tail, {length}, 0, kCut), rest,
-                length == 1 ? kStepTolerance : kPrefillTolerance);
+    ExpectClose(gpu.RunCut(tail, {length}, 0, kCut), rest, kTolerance);
   }
 
   gpu.RunCut(head, {1});
   cpu.SetSlotBytes(0, gpu.SlotBytes(0));
-  ExpectClose(cpu.Run({{0, kCut, tail}})[0], rest, kStepTolerance);
+  ExpectClose(cpu.Run({{0, kCut, tail}})[0], rest, kTolerance);
 }
 
 TEST_P(CausalTest, PaddingRowsGiveZerosAndNeighboursDoNotMatter) {
@@ -172,8 +169,8 @@ TEST_P(CausalTest, LookAheadChangesNothing) {
     y.insert(y.end(), step[0].begin(), step[0].end());
     if (step.size() > 1) later.insert(later.end(), step[1].begin(), step[1].end());
   }
-  ExpectClose(y, reference, kStepTolerance);
-  ExpectClose(later, {reference.begin() + kPrompt * cpu.hid(), reference.end()}, kPrefillTolerance);
+  ExpectClose(y, reference, kTolerance);
+  ExpectClose(later, {reference.begin() + kPrompt * cpu.hid(), reference.end()}, kTolerance);
 }
 
 // Also of the causal ones.
@@ -184,7 +181,7 @@ TEST_P(EncodeTest, EncodesItsFormula) {
   for (const int64_t tokens : {4, 28, 64}) texts.push_back(cpu.Packed(random_, tokens));
   const std::vector<std::vector<float>> y = gpu.Encode(texts);
   for (size_t i = 0; i < texts.size(); ++i) {
-    ExpectClose(y[i], cpu.Reference(texts[i]), kPrefillTolerance);
+    ExpectClose(y[i], cpu.Reference(texts[i]), kTolerance);
     EXPECT_TRUE(SameBits(gpu.Encode({texts[i]})[0], y[i]));
   }
 }
@@ -198,13 +195,31 @@ TEST_P(EncodeTest, MaskedTokensLeaveNoTrace) {
   std::vector<float> none(32, kMasked);
   const std::vector<std::vector<float>> y = gpu.Encode({text, text}, {mask, none});
   ExpectClose(Tokens(y[0], cpu.hid(), 0, 24), cpu.Reference(Tokens(text, cpu.width(), 0, 24)),
-              kPrefillTolerance);
+              kTolerance);
   EXPECT_TRUE(SameBits(y[1], std::vector<float>(y[1].size(), 0.0F)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, CausalTest, testing::ValuesIn(CausalCases()), CaseName);
 INSTANTIATE_TEST_SUITE_P(Causal, EncodeTest, testing::ValuesIn(CausalCases()), CaseName);
 INSTANTIATE_TEST_SUITE_P(BothWays, EncodeTest, testing::ValuesIn(BidirectionalCases()), CaseName);
+
+// The largest key of a tile is 88 above one that a bias of 20 lifts above all else that its token
+// sees.
+TEST(GpuAftTest, BiasesLiftKeysFarBelowTheLargestOfATile) {
+  MixerCase local = {"local", {}, 4};
+  local.config.window = 3;
+  TestMixer cpu(local, {{"w.band", {-14, 20, -14}}});
+  GpuTestMixer gpu(local, cpu);
+  constexpr float kKeys[] = {0, -43, 0, 45, 45};
+  std::vector<float> packed;
+  for (const float key : kKeys) {
+    packed.insert(packed.end(), 4, 100);  // opens the gate
+    packed.insert(packed.end(), 4, key);
+    packed.insert(packed.end(), 4, key == -43 ? 1 : 0);
+  }
+  ExpectClose(gpu.RunCut(packed, {5}), cpu.Reference(packed), kTolerance);
+  ExpectClose(gpu.Encode({packed})[0], cpu.Reference(packed), kTolerance);
+}
 
 TEST(GpuMixerErrors, AMissingTableIsDataLoss) {
   const MixerCase local = {"local", [] {

@@ -21,7 +21,6 @@ inline constexpr Tolerance kFp32 = {1e-5, 1e-6};         // keys and biases of o
 inline constexpr Tolerance kFp32Spread = {1e-5, 3e-6};   // exponents of tens
 inline constexpr Tolerance kFp32Large = {1e-4};          // exponents of several hundred
 inline constexpr Tolerance kFp32LongRun = {5e-5, 1e-5};  // 10^4 tokens and more
-inline constexpr Tolerance kTf32 = {2e-3, 5e-4};         // products in one TF32 pass
 inline constexpr Tolerance kBf16 = {1e-2, 5e-3};         // inputs or outputs in bf16
 inline constexpr Tolerance kFp16 = {2e-3, 1e-3};
 // Softmax attention: a score of size S is rounded too. S is the largest.
