@@ -86,6 +86,9 @@ TEST(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
   budget.Leave(charges[4]);  // cancelled in the queue
   EXPECT_EQ(budget.queued_tokens(), 4);
   EXPECT_EQ(budget.waiting(), 1);
+  budget.Leave(charges[2]);  // its tokens left the queue before it
+  EXPECT_EQ(budget.queued_tokens(), 4);
+  EXPECT_EQ(budget.waiting(), 0);
 }
 
 TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {

@@ -1,0 +1,230 @@
+"""Random small mutations of production code, to see which the tests find: ./dev mutants --help
+
+One mutant at a time is written into a scratch worktree of HEAD (build/mutants, kept for the next run),
+and the tests that are responsible for its folder are built and run there. A survivor is a gap in the
+tests, or equivalent code: read it, and write the test or leave it.
+"""
+
+import argparse
+import difflib
+import os
+import pathlib
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TREE = ROOT / "build/mutants"
+BUILD = TREE / "build/default"
+
+# Folder -> test programs that answer for it, the cheapest first.
+TESTS = {
+    "server/scheduling": ["scheduling_test", "engine_test"],
+    "server/engine": ["engine_output_test", "engine_test", "integration_test"],
+    "server/observability": ["observability_test", "engine_test", "integration_test"],
+    "server/config": ["config_test", "integration_test"],
+    "server/registry": ["registry_test", "integration_test"],
+    "server/rpc": ["rpc_test", "integration_test"],
+    "server/app": ["integration_test", "process_test"],
+    "client/lib": ["client_test", "aftload_test"],
+    "model/sampling": ["model_unit_test", "runner_property_test"],
+    "model/state": ["model_unit_test", "runner_property_test"],
+    "model/checkpoint": ["model_unit_test", "checkpoint_unit_test"],
+    "model/runtime": ["runner_property_test", "kernel_property_test"],
+    "model/tokenizer": ["tokenizer_unit_test"],
+}
+# Programs once more in another environment.
+VARIANTS = {"engine_test": [{}, {"AFT_STEPS_IN_FLIGHT": "2"}]}
+
+TEXT = re.compile(
+    r"""R"(\w*)\((?:.|\n)*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+'|//[^\n]*|/\*(?:.|\n)*?\*/"""
+)
+# What only says something, or states what may not happen.
+WORDS = re.compile(r"\b(?:log::\w+|AFT_CHECK\w*|static_assert|ABSL_\w+|reserve)\s*\(")
+LINE = re.compile(r"^\s*(?:#|using\b|template\b|namespace\b|friend\b).*$", re.M)
+
+SWAPS = [
+    (" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "),
+    (" != ", " == "), (" && ", " || "), (" || ", " && "), (" + ", " - "), (" - ", " + "),
+    (" * ", " / "), (" / ", " * "), (" += ", " -= "), (" -= ", " += "), ("++", "--"),
+    ("--", "++"), ("std::min", "std::max"), ("std::max", "std::min"), ("(!", "("),
+]
+NUMBER = re.compile(r"(?<![\w.'])(?<!e-)\d[\d']*(?=[uUlL]*(?![\w.']))")
+BOOL = re.compile(r"\b(true|false)\b")
+CONDITION = re.compile(r"\bif \((?!constexpr)(.+)\)(?= \{$| \w.*;$)", re.M)
+STATEMENT = re.compile(
+    r"(?<=[;{}\n])\n(?P<indent> +)(?P<text>(?:if \(.*\) )?(?:\+\+|--)?"
+    r"(?!(?:return|using|case|default|goto|throw|else|public|private|friend)\b)"
+    r"[\w.\->:*\[\]()]+(?: [+\-*/|&]?= .*| = .*|\(.*\)(?:\..*)?)?;)$", re.M)
+
+
+def blank(code, start, end):
+  return code[:start] + re.sub(r"[^\n]", " ", code[start:end]) + code[end:]
+
+
+def blanked(source):
+  """The code at the same offsets, without comments, texts, assertions and logging."""
+  code = source
+  for pattern in (TEXT, LINE):
+    for match in pattern.finditer(code):
+      code = blank(code, *match.span())
+  for match in WORDS.finditer(code):
+    depth, end = 1, match.end()
+    while depth and end < len(code):
+      depth += {"(": 1, ")": -1}.get(code[end], 0)
+      end += 1
+    code = blank(code, match.start(), end)
+  return code
+
+
+def mutations(path):
+  """All (start, end, replacement, what) of a file."""
+  source = (TREE / path).read_text()
+  code = blanked(source)
+  for old, new in SWAPS:
+    for match in re.finditer(re.escape(old), code):
+      yield match.start(), match.end(), new, f"{old.strip()} -> {new.strip()}"
+  for match in NUMBER.finditer(code):
+    value = int(match.group().replace("'", ""))
+    for other in {value + 1, max(value - 1, 0)} - {value}:
+      yield *match.span(), str(other), f"{value} -> {other}"
+  for match in BOOL.finditer(code):
+    other = "false" if match.group() == "true" else "true"
+    yield *match.span(), other, f"{match.group()} -> {other}"
+  for match in CONDITION.finditer(code):
+    text = source[match.start(1):match.end(1)]
+    if ";" not in text and text.count("(") == text.count(")"):
+      yield *match.span(1), f"!({text})", "condition negated"
+  deepest = 4 if path.endswith(".h") else 2  # a header's members are declarations
+  for match in STATEMENT.finditer(code):
+    if len(match["indent"]) >= deepest and match["text"].count("(") == match["text"].count(")"):
+      yield *match.span("text"), ";", "statement deleted"
+
+
+def confine():
+  """A mutant may allocate or write without end."""
+  resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+
+
+def run(command, limit, env=None):
+  """(exit code, or None past the limit; output)."""
+  with tempfile.TemporaryFile() as output:
+    process = subprocess.Popen(command, cwd=TREE, env={**os.environ, **(env or {})}, stdout=output,
+                               stderr=output, start_new_session=True, preexec_fn=confine)
+    try:
+      code = process.wait(limit)
+    except subprocess.TimeoutExpired:
+      code = None
+    finally:
+      try:
+        os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+      except ProcessLookupError:
+        pass
+      process.wait()
+    output.seek(0)
+    return code, output.read().decode(errors="replace")
+
+
+def build(target, env):
+  jobs = os.environ.get("AFT_JOBS", str(os.cpu_count()))
+  return run(["cmake", "--build", BUILD, "--target", target, "-j", jobs], 3600, env)
+
+
+def test(target, limit):
+  """The same for a test program, its variants one after the other."""
+  for variant in VARIANTS.get(target, [{}]):
+    code, output = run([BUILD / "bin" / target, "--gtest_brief=1", "--gtest_fail_fast"], limit, variant)
+    if code != 0:
+      break
+  return code, output
+
+
+def prepare(targets):
+  """A worktree of HEAD whose tests pass; returns the seconds that each test program takes."""
+  def git(*command):
+    subprocess.run(["git", "-C", *command], check=True, stdout=subprocess.DEVNULL)
+  git(ROOT, "worktree", "prune")
+  if not TREE.exists():
+    git(ROOT, "worktree", "add", "--quiet", "--force", "--detach", TREE)
+  head = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "HEAD"], text=True).strip()
+  git(TREE, "checkout", "--quiet", "--force", "--detach", head)
+  subprocess.run(["./dev", "build", *targets], cwd=TREE, check=True)
+  seconds = {}
+  for target in targets:
+    begin = time.monotonic()
+    code, output = test(target, 1800)
+    if code != 0:
+      sys.exit(f"mutants: {target} fails before anything is mutated:\n{output[-2000:]}")
+    seconds[target] = time.monotonic() - begin
+  return seconds
+
+
+def verdict(path, seconds, env):
+  """'did not compile', 'survived', or the test program that found the mutant."""
+  for target in TESTS[os.path.dirname(path)]:
+    if build(target, env)[0] != 0:
+      return "did not compile"
+    code, _ = test(target, 60 + 10 * seconds[target])
+    if code is None:
+      return f"{target}, by its time limit"
+    if code != 0:
+      return target
+  return "survived"
+
+
+def main():
+  parser = argparse.ArgumentParser(prog="./dev mutants", description=__doc__)
+  parser.add_argument("count", nargs="?", type=int, default=20, help="mutants that compile (20)")
+  parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+  parser.add_argument("--only", default="", help="files whose path starts with this")
+  arguments = parser.parse_args()
+
+  files = [path for path in subprocess.check_output(
+      ["git", "-C", ROOT, "ls-files", "*.cc", "*.h"], text=True).split()
+           if os.path.dirname(path) in TESTS and path.startswith(arguments.only)]
+  print(f"mutants: seed {arguments.seed}, {len(files)} files", flush=True)
+  used = {os.path.dirname(path) for path in files}
+  targets = list(dict.fromkeys(t for folder in TESTS if folder in used for t in TESTS[folder]))
+  seconds = prepare(targets)
+  # Reads the compiler cache, but leaves no mutants there.
+  env = {"CCACHE_BASEDIR": str(TREE), "CCACHE_READONLY": "1"}
+
+  sites = [(path, *mutation) for path in files for mutation in mutations(path)]
+  random.Random(arguments.seed).shuffle(sites)
+  drawn, stillborn, survivors = 0, 0, []
+  for path, start, end, replacement, what in sites:
+    if drawn == arguments.count:
+      break
+    file = TREE / path
+    source = file.read_text()
+    mutant = source[:start] + replacement + source[end:]
+    begin = time.monotonic()
+    file.write_text(mutant)
+    try:
+      found = verdict(path, seconds, env)
+    finally:
+      file.write_text(source)
+    if found == "did not compile":
+      stillborn += 1
+      continue
+    drawn += 1
+    line = source.count("\n", 0, start) + 1
+    print(f"{drawn:4} {path}:{line}: {what}: {found} ({time.monotonic() - begin:.0f} s)", flush=True)
+    if found == "survived":
+      survivors.append(path)
+      sys.stdout.writelines(difflib.unified_diff(
+          source.splitlines(True), mutant.splitlines(True), f"a/{path}", f"b/{path}", n=2))
+  share = 100 * (drawn - len(survivors)) / max(drawn, 1)
+  print(f"mutants: {drawn - len(survivors)} of {drawn} found ({share:.0f} %), {len(survivors)} survived, "
+        f"{stillborn} did not compile; {len(sites)} sites, seed {arguments.seed}, "
+        f"{subprocess.check_output(['git', '-C', TREE, 'rev-parse', '--short', 'HEAD'], text=True).strip()}")
+
+
+if __name__ == "__main__":
+  main()
