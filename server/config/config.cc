@@ -76,7 +76,7 @@ absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model
 }
 
 absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
-  if (model.path.empty()) return Bad(path + ".path", "must be set");
+  if (model.checkpoint_dir.empty()) return Bad(path + ".path", "must be set");
   AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
   AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
@@ -85,11 +85,11 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
       CheckRange(path + ".max_step_tokens", model.max_step_tokens, model.slots + 1, 1 << 20));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".intra_op_threads", model.intra_op_threads, 0, 1024));
   AFT_RETURN_IF_ERROR(CheckName(path + ".version", model.version));
-  const BatchConfig& batch = model.batch;
   AFT_RETURN_IF_ERROR(
-      CheckRange(path + ".batch.max_delay_us", batch.max_delay.count(), 0, 1'000'000));
-  AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", batch.max_rows, 1, 65'536));
-  return CheckRange(path + ".batch.max_tokens", batch.max_tokens, batch.max_rows, 1 << 20);
+      CheckRange(path + ".batch.max_delay_us", model.max_batch_delay.count(), 0, 1'000'000));
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", model.max_batch_rows, 1, 65'536));
+  return CheckRange(path + ".batch.max_tokens", model.max_batch_tokens, model.max_batch_rows,
+                    1 << 20);
 }
 
 absl::Status CheckLimits(const LimitsConfig& limits) {

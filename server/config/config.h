@@ -7,27 +7,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "model/api/load.h"
 
-// The server's configuration as plain values. The meaning, range and default of every field stand
-// in proto/aft/config/v1/server_config.proto; the defaults below are the same numbers.
+// The server's configuration as plain values, and the only place of its defaults (those of loading
+// a model come with LoadOptions). Their meaning and range stand in
+// proto/aft/config/v1/server_config.proto.
 namespace aft::server {
 
-struct BatchConfig {
-  std::chrono::microseconds max_delay{2'000};
-  int32_t max_rows = 32;
-  int32_t max_tokens = 4096;
-};
-
-struct ModelConfig {
+// How a model is loaded, and how it is served.
+struct ModelConfig : LoadOptions {
   std::string name;
-  std::string path;
-  std::string device = "cpu";
-  std::string weight_format = "fp32";
-  int32_t slots = 64;
-  int32_t max_step_tokens = 256;
-  int32_t intra_op_threads = 0;  // 0: number of cores - 1, at least 1
   std::string version = "1";
-  BatchConfig batch;  // encoders only
+  std::chrono::microseconds max_batch_delay{2'000};  // encoders only
 };
 
 struct LimitsConfig {

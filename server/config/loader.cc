@@ -41,16 +41,6 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 #define AFT_TAKE(target, message, field) \
   if ((message).has_##field()) (target) = (message).field()
 
-BatchConfig FromProto(const pb::BatchConfig& message) {
-  BatchConfig batch;
-  if (message.has_max_delay_us()) {
-    batch.max_delay = std::chrono::microseconds(message.max_delay_us());
-  }
-  AFT_TAKE(batch.max_rows, message, max_rows);
-  AFT_TAKE(batch.max_tokens, message, max_tokens);
-  return batch;
-}
-
 ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_dir) {
   ModelConfig model;
   if (!message.path().empty()) {
@@ -64,7 +54,11 @@ ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_di
   AFT_TAKE(model.max_step_tokens, message, max_step_tokens);
   AFT_TAKE(model.intra_op_threads, message, intra_op_threads);
   AFT_TAKE(model.version, message, version);
-  model.batch = FromProto(message.batch());
+  if (message.batch().has_max_delay_us()) {
+    model.max_batch_delay = std::chrono::microseconds(message.batch().max_delay_us());
+  }
+  AFT_TAKE(model.max_batch_rows, message.batch(), max_rows);
+  AFT_TAKE(model.max_batch_tokens, message.batch(), max_tokens);
   return model;
 }
 
@@ -104,16 +98,17 @@ ServerConfig FromProto(const pb::ServerConfig& message, const std::string& base_
 
 void ToProto(const ModelConfig& model, pb::ModelConfig& message) {
   message.set_name(model.name);
-  message.set_path(model.path);
+  message.set_path(model.checkpoint_dir);
   message.set_device(model.device);
   message.set_weight_format(model.weight_format);
   message.set_slots(model.slots);
-  message.set_max_step_tokens(model.max_step_tokens);
+  message.set_max_step_tokens(static_cast<int32_t>(model.max_step_tokens));
   message.set_intra_op_threads(model.intra_op_threads);
   message.set_version(model.version);
-  message.mutable_batch()->set_max_delay_us(static_cast<int32_t>(model.batch.max_delay.count()));
-  message.mutable_batch()->set_max_rows(model.batch.max_rows);
-  message.mutable_batch()->set_max_tokens(model.batch.max_tokens);
+  pb::BatchConfig& batch = *message.mutable_batch();
+  batch.set_max_delay_us(static_cast<int32_t>(model.max_batch_delay.count()));
+  batch.set_max_rows(static_cast<int32_t>(model.max_batch_rows));
+  batch.set_max_tokens(static_cast<int32_t>(model.max_batch_tokens));
 }
 
 void ToProto(const LimitsConfig& limits, pb::LimitsConfig& message) {
@@ -133,7 +128,7 @@ ModelConfig DefaultModelConfig(const std::string& dir) {
   std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "models/austen/"
   ModelConfig model;
-  model.path = path.string();
+  model.checkpoint_dir = path.string();
   model.name = path.filename().string();
   return model;
 }

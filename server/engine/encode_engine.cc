@@ -5,10 +5,9 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "server/engine/device_metrics.h"
 #include "server/engine/pooling.h"
-#include "server/observability/log.h"
 
 namespace aft::server {
 
@@ -29,42 +28,36 @@ struct EncodeEngine::Text final : BatchItem, Job {
 };
 
 absl::StatusOr<std::unique_ptr<EncodeEngine>> EncodeEngine::Create(
-    EncodeEngineOptions options, std::unique_ptr<EncoderRunner> runner, ModelMetrics& metrics) {
+    const EngineOptions& options, std::unique_ptr<EncoderRunner> runner, ModelMetrics& metrics) {
   const auto check = [](absl::string_view name, int64_t value, int64_t most) {
     if (value >= 1 && value <= most) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("batch.", name, ": must be in [1, ", most, "], got ", value));
   };
-  AFT_RETURN_IF_ERROR(check("max_rows", options.batch.max_rows, runner->max_batch_rows()));
-  AFT_RETURN_IF_ERROR(check("max_tokens", options.batch.max_tokens, runner->max_batch_tokens()));
-  return absl::WrapUnique(new EncodeEngine(std::move(options), std::move(runner), metrics));
+  const ModelConfig& model = options.model;
+  AFT_RETURN_IF_ERROR(check("max_rows", model.max_batch_rows, runner->max_batch_rows()));
+  AFT_RETURN_IF_ERROR(check("max_tokens", model.max_batch_tokens, runner->max_batch_tokens()));
+  return absl::WrapUnique(new EncodeEngine(options, std::move(runner), metrics));
 }
 
-EncodeEngine::EncodeEngine(EncodeEngineOptions options, std::unique_ptr<EncoderRunner> runner,
+EncodeEngine::EncodeEngine(const EngineOptions& options, std::unique_ptr<EncoderRunner> runner,
                            ModelMetrics& metrics)
-    : options_(std::move(options)),
+    : RequestLoop(options, static_cast<int32_t>(options.model.max_batch_rows), metrics),
       runner_(std::move(runner)),
       info_(runner_->info()),
-      width_(runner_->width()),
-      metrics_(metrics),
-      batcher_(options_.batch),
-      loop_({.thread_name = "aft-encode",
-             .slots = static_cast<int32_t>(options_.batch.max_rows),
-             .max_queued_requests = options_.max_queued_requests,
-             .max_queued_tokens = options_.max_queued_tokens,
-             .clock = options_.clock},
-            metrics, *this) {}
+      batcher_({.max_rows = options_.model.max_batch_rows,
+                .max_tokens = options_.model.max_batch_tokens,
+                .max_delay = options_.model.max_batch_delay}) {
+  StartThread("aft-encode");
+}
 
-absl::StatusOr<EngineControl::Handle> EncodeEngine::Submit(EncodingRequest request,
-                                                           std::shared_ptr<VectorSink> sink) {
-  const int64_t longest = info_.max_seq_len == 0
-                              ? options_.batch.max_tokens
-                              : std::min(options_.batch.max_tokens, info_.max_seq_len);
-  if (absl::Status status = CheckTokens(request.text, info_.vocab_size, longest); !status.ok()) {
-    metrics_.rejected(Rejection::kInvalid).Increment();
-    return status;
-  }
-  return loop_.Submit(std::make_unique<Text>(std::move(request), std::move(sink)));
+absl::StatusOr<RequestHandle> EncodeEngine::Encode(EncodingRequest request,
+                                                   std::shared_ptr<VectorSink> sink) {
+  const int64_t batch = options_.model.max_batch_tokens;
+  const int64_t longest = info_.max_seq_len == 0 ? batch : std::min(batch, info_.max_seq_len);
+  const absl::Status status = CheckTokens(request.text, info_.vocab_size, longest);
+  if (!status.ok()) return RefuseInvalid(status);
+  return Accept(std::make_unique<Text>(std::move(request), std::move(sink)));
 }
 
 void EncodeEngine::Add(Job& job) { batcher_.Add(static_cast<Text&>(job)); }
@@ -76,7 +69,7 @@ void EncodeEngine::Remove(Job& job, Outcome& /*outcome*/) {
 TimePoint EncodeEngine::Advance(bool closed) {
   // Nobody is left to wait for once the engine is closed.
   const TimePoint ready = closed ? TimePoint::min() : batcher_.ReadyAt();
-  if (batcher_.waiting() == 0 || (ready != TimePoint::min() && options_.clock() < ready)) {
+  if (batcher_.waiting() == 0 || (ready != TimePoint::min() && Now() < ready)) {
     return batcher_.ReadyAt();
   }
   std::vector<Text*> batch;
@@ -86,29 +79,17 @@ TimePoint EncodeEngine::Advance(bool closed) {
 }
 
 void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
-  const TimePoint begin = options_.clock();
-  loop_.Start(std::vector<Job*>(batch.begin(), batch.end()), begin);
+  const std::vector<Job*> jobs(batch.begin(), batch.end());
+  const TimePoint begin = Now();
+  BeginStep(jobs, begin);
   metrics_.requests_running.Set(static_cast<double>(batch.size()));
   metrics_.requests_waiting.Set(batcher_.waiting());
   absl::StatusOr<std::vector<TokenVectors>> vectors = RunModel(batch);
-  const TimePoint end = options_.clock();
+  const TimePoint end = Now();
   int64_t tokens = 0;
-  for (const Text* text : batch) tokens += text->Job::tokens;
-  metrics_.step_seconds.Observe(Seconds(end - begin));
-  metrics_.step_rows.Observe(static_cast<double>(batch.size()));
-  metrics_.step_tokens.Observe(static_cast<double>(tokens));
-  if (!vectors.ok()) {
-    log::Error("engine.step_failed", {{"model", options_.model_name},
-                                      {"rows", batch.size()},
-                                      {"error", vectors.status().ToString()}});
-    for (Text* text : batch) {
-      loop_.Fail(*text,
-                 absl::InternalError(absl::StrCat("request ", text->id, ": a model step failed")),
-                 end);
-    }
-    return;
-  }
-  PublishDeviceStats(runner_->device_stats(), metrics_);
+  for (const Job* job : jobs) tokens += job->tokens;
+  ObserveStep(batch.size(), tokens, end - begin, vectors.ok() ? runner_->device_stats() : nullptr);
+  if (!vectors.ok()) return FailStep(jobs, jobs.size(), vectors.status(), end);
   metrics_.encoded_tokens.Increment(static_cast<double>(tokens));
   for (size_t i = 0; i < batch.size(); ++i) {
     Publish(*batch[i], std::move((*vectors)[i]), batch.size(), end);
@@ -125,7 +106,7 @@ absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vect
         absl::StrCat("the model encoded ", vectors.size(), " of ", batch.size(), " texts"));
   }
   for (size_t i = 0; i < batch.size(); ++i) {
-    const auto expected = static_cast<size_t>(batch[i]->Job::tokens * width_);
+    const auto expected = static_cast<size_t>(batch[i]->Job::tokens * runner_->width());
     if (vectors[i].size() == expected) continue;
     return absl::InternalError(
         absl::StrCat("the model made ", vectors[i].size(), " numbers instead of ", expected));
@@ -134,20 +115,15 @@ absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vect
 }
 
 void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, TimePoint now) {
-  std::vector<float> result = Pool(std::move(vectors), width_, text.pooling, text.normalize);
-  if (!AllFinite(result)) {
-    loop_.Fail(text,
-               absl::InternalError(
-                   absl::StrCat("request ", text.id, ": the model's output is not finite")),
-               now);
-    return;
-  }
+  std::vector<float> result =
+      Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize);
+  if (!AllFinite(result)) return FailNotFinite(text, now);
   text.first_output_at = now;
-  text.sink->OnVectors(std::move(result));
+  if (!text.sink->OnPart(std::move(result))) return FailSlowClient(text, now);
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
   outcome.batch_rows = static_cast<uint32_t>(batch_rows);
-  loop_.End(text, std::move(outcome), now);
+  End(text, std::move(outcome), now);
 }
 
 // Between steps, when nothing runs.

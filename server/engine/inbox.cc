@@ -23,7 +23,7 @@ Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job) {
   return {.handle = last_handle_, .refused = std::nullopt};
 }
 
-void Inbox::Cancel(EngineControl::Handle handle) {
+void Inbox::Cancel(RequestHandle handle) {
   MutexLock lock(mutex_);
   pending_.cancelled.push_back(handle);
   arrived_.NotifyOne();
@@ -75,7 +75,7 @@ void Inbox::Leave(const std::vector<std::unique_ptr<Job>>& ended) {
   for (const auto& job : ended) budget_.Leave(job->charge);
 }
 
-EngineControl::Load Inbox::load() const {
+EngineLoad Inbox::load() const {
   MutexLock lock(mutex_);
   return {.running = budget_.running(), .waiting = budget_.waiting(), .slots = budget_.slots()};
 }

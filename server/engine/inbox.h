@@ -8,11 +8,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
-#include "server/engine/engine.h"
 #include "server/engine/job.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/admission_budget.h"
-#include "server/scheduling/request.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
 
@@ -23,7 +22,7 @@ class Inbox {
   // What has come in since the last Take.
   struct Batch {
     std::vector<std::unique_ptr<Job>> added;  // in arrival order
-    std::vector<EngineControl::Handle> cancelled;
+    std::vector<RequestHandle> cancelled;
     bool closed = false;               // Close was called; `added` stays empty from then on
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
@@ -31,12 +30,12 @@ class Inbox {
   explicit Inbox(AdmissionBudget budget) : budget_(budget) {}
 
   struct AddResult {
-    EngineControl::Handle handle = 0;  // unless refused
+    RequestHandle handle = 0;          // unless refused
     std::optional<Rejection> refused;  // kDraining, kQueuedRequests or kQueuedTokens
   };
   AddResult Add(std::unique_ptr<Job> job);
 
-  void Cancel(EngineControl::Handle handle);
+  void Cancel(RequestHandle handle);
 
   // Add refuses from now on.
   void Close();
@@ -54,14 +53,14 @@ class Inbox {
   // These jobs have ended.
   void Leave(const std::vector<std::unique_ptr<Job>>& ended);
 
-  EngineControl::Load load() const;
+  EngineLoad load() const;
 
  private:
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);
   Batch pending_ ABSL_GUARDED_BY(mutex_);
-  EngineControl::Handle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  RequestHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace aft::server

@@ -4,35 +4,26 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
-#include "server/engine/engine.h"
+#include "server/engine/request.h"
 #include "server/scheduling/admission_budget.h"
-#include "server/scheduling/request.h"
 
 namespace aft::server {
 
-// One accepted request, as RequestLoop and Inbox see it. Made by Submit, then owned by the engine
-// thread alone.
-struct Job {
+// One accepted request, as RequestLoop and Inbox see it. Made by the engine's caller, then owned by
+// the engine thread alone.
+struct Job : RequestHeader {
   Job(RequestHeader header, int64_t text_tokens, std::shared_ptr<FinishSink> sink)
-      : id(std::move(header.id)),
-        arrival(header.arrival),
-        deadline(header.deadline),
-        tokens(text_tokens),
-        finish_sink(std::move(sink)) {}
+      : RequestHeader(std::move(header)), tokens(text_tokens), finish_sink(std::move(sink)) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   virtual ~Job() = default;
 
-  const std::string id;
-  const TimePoint arrival;
-  const TimePoint deadline;
   const int64_t tokens;  // of the prompt or text: what it weighs in the queue
   const std::shared_ptr<FinishSink> finish_sink;
 
-  EngineControl::Handle handle = 0;
+  RequestHandle handle = 0;
   AdmissionBudget::Charge charge;
 
   std::optional<TimePoint> started_at;       // the first step that held it

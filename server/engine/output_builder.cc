@@ -8,18 +8,14 @@
 
 namespace aft::server {
 
-int64_t OutputLimit(const StopConditions& stop, int64_t prompt_tokens, int64_t max_seq_len) {
-  return max_seq_len == 0 ? stop.max_tokens
-                          : std::min<int64_t>(stop.max_tokens, max_seq_len - prompt_tokens);
-}
-
 OutputBuilder::OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t prompt_tokens,
                              int64_t max_seq_len)
     : tokenizer_(tokenizer),
       stop_(std::move(stop)),
       matcher_(std::move(stop_.strings), stop_.include_stop_string),
       max_seq_len_(max_seq_len),
-      limit_(OutputLimit(stop_, prompt_tokens, max_seq_len)) {}
+      limit_(max_seq_len == 0 ? stop_.max_tokens
+                              : std::min<int64_t>(stop_.max_tokens, max_seq_len - prompt_tokens)) {}
 
 bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outcome) {
   const TokenId id = token.id;

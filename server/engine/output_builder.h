@@ -7,13 +7,10 @@
 #include "base/utf8.h"
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
+#include "server/engine/request.h"
 #include "server/engine/stop_matcher.h"
-#include "server/scheduling/request.h"
 
 namespace aft::server {
-
-// Tokens after which an output ends at the latest; see OutputBuilder.
-int64_t OutputLimit(const StopConditions& stop, int64_t prompt_tokens, int64_t max_seq_len);
 
 // Sampled tokens of one sequence -> output text, and whether the output ends with them:
 // token bytes -> stop strings -> valid UTF-8. Thread-compatible.
@@ -33,8 +30,9 @@ class OutputBuilder {
   // of `outcome` are set, all text is in `delta`, and Append may not be called again.
   bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
 
-  // Tokens of the output so far.
+  // Tokens of the output so far, and after which it ends at the latest.
   uint32_t tokens() const { return tokens_; }
+  int64_t limit() const { return limit_; }
 
  private:
   bool IsStopToken(TokenId id) const;
@@ -45,7 +43,7 @@ class OutputBuilder {
   StopMatcher matcher_;
   Utf8Stream utf8_;
   int64_t max_seq_len_;
-  int64_t limit_;  // tokens of the output
+  int64_t limit_;
   uint32_t tokens_ = 0;
 };
 

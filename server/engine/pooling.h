@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "server/scheduling/request.h"
+#include "server/engine/request.h"
 
 namespace aft::server {
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/observability/log.h"
 
 namespace aft::server {
 namespace {
@@ -40,33 +41,38 @@ Ending EndingOf(const Outcome& outcome) {
 
 }  // namespace
 
-RequestLoop::RequestLoop(Options options, ModelMetrics& metrics, Work& work)
-    : options_(std::move(options)),
+RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics)
+    : options_(options),
       metrics_(metrics),
-      work_(work),
-      inbox_(AdmissionBudget(options_.slots, options_.max_queued_requests,
-                             options_.max_queued_tokens)) {
-  metrics_.slots_total.Set(options_.slots);
-  MutexLock lock(join_mutex_);
-  thread_ = std::thread([this] { Run(); });
+      inbox_(AdmissionBudget(slots, options_.limits.max_queued_requests,
+                             options_.limits.max_queued_tokens)) {
+  metrics_.slots_total.Set(slots);
 }
 
-RequestLoop::~RequestLoop() { Shutdown(TimePoint::min()); }
+void RequestLoop::StartThread(const char* name) {
+  MutexLock lock(join_mutex_);
+  thread_ = std::thread([this, name] { Run(name); });
+}
 
-absl::StatusOr<EngineControl::Handle> RequestLoop::Submit(std::unique_ptr<Job> job) {
+absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
   const Inbox::AddResult result = inbox_.Add(std::move(job));
   if (!result.refused) return result.handle;
   metrics_.rejected(*result.refused).Increment();
   switch (*result.refused) {
     case Rejection::kQueuedRequests:
       return absl::ResourceExhaustedError(
-          absl::StrCat("queue full: max_queued_requests=", options_.max_queued_requests));
+          absl::StrCat("queue full: max_queued_requests=", options_.limits.max_queued_requests));
     case Rejection::kQueuedTokens:
       return absl::ResourceExhaustedError(
-          absl::StrCat("queue full: max_queued_tokens=", options_.max_queued_tokens));
+          absl::StrCat("queue full: max_queued_tokens=", options_.limits.max_queued_tokens));
     default:
       return absl::UnavailableError("the server is draining");
   }
+}
+
+absl::Status RequestLoop::RefuseInvalid(absl::Status status) {
+  metrics_.rejected(Rejection::kInvalid).Increment();
+  return status;
 }
 
 void RequestLoop::Shutdown(TimePoint deadline) {
@@ -75,44 +81,44 @@ void RequestLoop::Shutdown(TimePoint deadline) {
   if (thread_.joinable()) thread_.join();
 }
 
-void RequestLoop::Run() {
-  pthread_setname_np(pthread_self(), options_.thread_name.c_str());
-  work_.PrepareThread();
+void RequestLoop::Run(const char* name) {
+  pthread_setname_np(pthread_self(), name);
+  PrepareThread();
   TimePoint wake = TimePoint::max();
   for (Inbox::Batch batch;;) {
     wake = std::min(wake, next_deadline_);
     inbox_.Take(wake == TimePoint::max()   ? Duration::max()
                 : wake == TimePoint::min() ? Duration(0)
-                                           : wake - options_.clock(),
+                                           : wake - Now(),
                 batch);
     for (std::unique_ptr<Job>& job : batch.added) {
       next_deadline_ = std::min(next_deadline_, job->deadline);
-      work_.Add(*job);
-      const EngineControl::Handle handle = job->handle;
+      Add(*job);
+      const RequestHandle handle = job->handle;
       jobs_.emplace(handle, std::move(job));
     }
     DropCancelled(batch.cancelled);
-    const TimePoint now = options_.clock();
+    const TimePoint now = Now();
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {
       DropAll(absl::UnavailableError("the server is shutting down"));
-      while (work_.Advance(/*closed=*/true) != TimePoint::max()) continue;  // what is under way
+      while (Advance(/*closed=*/true) != TimePoint::max()) continue;  // what is under way
     }
     DeliverFinished();
     if (stop) return;
-    wake = work_.Advance(batch.closed);
+    wake = Advance(batch.closed);
     DeliverFinished();
     // With the last job gone while it stops, nothing else would wake this thread.
     if (batch.stop_at && jobs_.empty()) wake = TimePoint::min();
   }
 }
 
-void RequestLoop::DropCancelled(const std::vector<EngineControl::Handle>& handles) {
-  for (const EngineControl::Handle handle : handles) {
+void RequestLoop::DropCancelled(const std::vector<RequestHandle>& handles) {
+  for (const RequestHandle handle : handles) {
     const auto it = jobs_.find(handle);
     if (it == jobs_.end()) continue;  // finished meanwhile
-    Fail(*it->second, absl::CancelledError("the client cancelled the request"), options_.clock());
+    Fail(*it->second, absl::CancelledError("the client cancelled the request"), Now());
   }
 }
 
@@ -133,16 +139,28 @@ void RequestLoop::DropExpired(TimePoint now) {
 }
 
 void RequestLoop::DropAll(const absl::Status& status) {
-  const TimePoint now = options_.clock();
+  const TimePoint now = Now();
   while (!jobs_.empty()) Fail(*jobs_.begin()->second, status, now);
 }
 
-void RequestLoop::Start(const std::vector<Job*>& jobs, TimePoint now) {
+void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
   for (Job* job : jobs) {
     job->started_at = now;
     metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
   }
   inbox_.LeaveQueue(jobs);
+}
+
+void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time,
+                              const DeviceStats* device) {
+  metrics_.step_seconds.Observe(Seconds(time));
+  metrics_.step_rows.Observe(static_cast<double>(rows));
+  metrics_.step_tokens.Observe(static_cast<double>(tokens));
+  if (device == nullptr) return;
+  metrics_.device_memory_used.Set(static_cast<double>(device->memory_used));
+  metrics_.device_memory_total.Set(static_cast<double>(device->memory_total));
+  metrics_.device_step_seconds.Observe(device->step_seconds);
+  (device->step_was_graph ? metrics_.device_graph_steps : metrics_.device_eager_steps).Increment();
 }
 
 void RequestLoop::Fail(Job& job, absl::Status status, TimePoint now) {
@@ -152,7 +170,7 @@ void RequestLoop::Fail(Job& job, absl::Status status, TimePoint now) {
 }
 
 void RequestLoop::End(Job& job, Outcome outcome, TimePoint now) {
-  work_.Remove(job, outcome);
+  Remove(job, outcome);
   outcome.usage.prompt_tokens = static_cast<uint32_t>(job.tokens);
   if (job.started_at) outcome.timings.queue = *job.started_at - job.arrival;
   if (job.first_output_at) outcome.timings.first_token = *job.first_output_at - job.arrival;
@@ -163,10 +181,31 @@ void RequestLoop::End(Job& job, Outcome outcome, TimePoint now) {
   jobs_.erase(it);
 }
 
+void RequestLoop::FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
+                           TimePoint now) {
+  log::Error("engine.step_failed",
+             {{"model", options_.model.name}, {"rows", rows}, {"error", status.ToString()}});
+  for (Job* job : jobs) {
+    Fail(*job, absl::InternalError(absl::StrCat("request ", job->id, ": a model step failed")),
+         now);
+  }
+}
+
+void RequestLoop::FailNotFinite(Job& job, TimePoint now) {
+  Fail(job,
+       absl::InternalError(absl::StrCat("request ", job.id, ": the model's output is not finite")),
+       now);
+}
+
+void RequestLoop::FailSlowClient(Job& job, TimePoint now) {
+  Fail(job, absl::ResourceExhaustedError("slow client: it reads slower than the model writes"),
+       now);
+}
+
 // After the budget and the metrics are up to date, so that a client that has seen the end finds
 // room for its next request, and the metrics page shows the one that ended.
 void RequestLoop::DeliverFinished() {
-  work_.PublishGauges();
+  PublishGauges();
   if (finished_.empty()) return;
   inbox_.Leave(finished_);
   for (const Outcome& outcome : outcomes_) {

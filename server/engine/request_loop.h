@@ -1,9 +1,9 @@
 #ifndef AFT_SERVER_ENGINE_REQUEST_LOOP_H_
 #define AFT_SERVER_ENGINE_REQUEST_LOOP_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -12,81 +12,109 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "server/engine/engine.h"
+#include "model/api/model_runner.h"
+#include "server/config/config.h"
 #include "server/engine/inbox.h"
 #include "server/engine/job.h"
 #include "server/observability/metrics.h"
 
 namespace aft::server {
 
-// The thread of an engine, and the way of every request through it:
+struct EngineOptions {
+  ModelConfig model;
+  LimitsConfig limits;
+  // Read on the engine thread; tests inject their own.
+  std::function<TimePoint()> clock = std::chrono::steady_clock::now;
+};
+
+// What all engines are: one thread, and the way of every request through it,
 //   inbox -> drop what is cancelled or expired -> a step of the model -> the one OnFinished
-// until Shutdown. What a step is, is the business of Work. The thread sleeps when Work has nothing
-// to do before a later time, and no longer than until the next deadline of a request.
+// until Shutdown. What a step is, the engine that derives from it knows, and by which method
+// requests come in. Each of those accepts a request, which gets exactly one OnFinished then, or
+// refuses it without side effects:
+//   RESOURCE_EXHAUSTED  the queue is full; says which limit
+//   UNAVAILABLE         draining
+//   INVALID_ARGUMENT    the text is empty, longer than the model allows or holds a token outside
+//                       the vocabulary
+// The thread sleeps when there is nothing to do before a later time, and no longer than until the
+// next deadline of a request.
 //
-// Thread-safety: as EngineControl, but for the methods of the engine thread.
+// Thread-safety: any thread may call any public method; but for Shutdown they do not wait for the
+// engine thread beyond one short critical section.
 class RequestLoop {
  public:
-  // What the thread does. Every call comes from it; jobs are as Submit got them.
-  class Work {
-   public:
-    virtual void PrepareThread() = 0;  // first of all
-    // From here until Remove the job may be in steps.
-    virtual void Add(Job& job) = 0;
-    // The job has ended. Adds what it has got so far to `outcome`.
-    virtual void Remove(Job& job, Outcome& outcome) = 0;
-    // Runs a step if there is one to run. Returns when it wants to be called again although
-    // nothing comes in: TimePoint::max() when there is nothing to do. `closed`: no job will be
-    // added any more.
-    virtual TimePoint Advance(bool closed) = 0;
-    virtual void PublishGauges() = 0;
+  RequestLoop(const RequestLoop&) = delete;
+  RequestLoop& operator=(const RequestLoop&) = delete;
 
-   protected:
-    ~Work() = default;
-  };
+  // The request ends with CANCELLED before the next step, and its slot is free then. Unknown and
+  // finished handles are ignored.
+  void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
 
-  struct Options {
-    std::string thread_name;  // at most 15 characters
-    int32_t slots = 1;        // requests that can run at once
-    int32_t max_queued_requests = 0;
-    int64_t max_queued_tokens = 0;
-    std::function<TimePoint()> clock;
-  };
-
-  // Starts the thread. `metrics` and `work` must outlive the loop, and be ready for it.
-  RequestLoop(Options options, ModelMetrics& metrics, Work& work);
-  ~RequestLoop();  // shuts down with no grace
-
-  // RESOURCE_EXHAUSTED or UNAVAILABLE; see EngineControl.
-  absl::StatusOr<EngineControl::Handle> Submit(std::unique_ptr<Job> job);
-  void Cancel(EngineControl::Handle handle) { inbox_.Cancel(handle); }
+  // New requests are refused with UNAVAILABLE; accepted ones go on.
   void BeginDrain() { inbox_.Close(); }
-  void Shutdown(TimePoint deadline);
-  EngineControl::Load load() const { return inbox_.load(); }
 
-  // For Work, on the engine thread.
+  // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends
+  // with UNAVAILABLE. The thread is joined on return. Idempotent.
+  void Shutdown(TimePoint deadline);
+
+  EngineLoad load() const { return inbox_.load(); }
+
+ protected:
+  // `slots`: requests that can run at once. `metrics` must outlive the loop.
+  RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics);
+  ~RequestLoop() = default;
+
+  // The thread starts at the end of the engine's construction, and its destruction begins with
+  // Shutdown: the thread uses all of it. `name`: at most 15 characters.
+  void StartThread(const char* name);
+
+  // Ends of the methods that take requests.
+  absl::StatusOr<RequestHandle> Accept(std::unique_ptr<Job> job);
+  absl::Status RefuseInvalid(absl::Status status);
+
+  // The rest is for the engine thread alone.
+
+  virtual void PrepareThread() = 0;  // first of all
+  // From here until Remove the job may be in steps.
+  virtual void Add(Job& job) = 0;
+  // The job has ended. Adds what it has got so far to `outcome`.
+  virtual void Remove(Job& job, Outcome& outcome) = 0;
+  // Runs a step if there is one to run. Returns when it wants to be called again although nothing
+  // comes in: TimePoint::max() when there is nothing to do. `closed`: no job will be added any
+  // more.
+  virtual TimePoint Advance(bool closed) = 0;
+  virtual void PublishGauges() = 0;
+
+  TimePoint Now() const { return options_.clock(); }
 
   // These jobs, which waited, are in a step that begins.
-  void Start(const std::vector<Job*>& jobs, TimePoint now);
+  void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
+  // A step is done: its metrics. `device`: null on the CPU, and when the step has failed.
+  void ObserveStep(size_t rows, int64_t tokens, Duration time, const DeviceStats* device);
 
-  // Ends a job, which gets its OnFinished before the next step. It is not to be touched any more.
+  // End a job, which gets its OnFinished before the next step. It is not to be touched any more.
   void End(Job& job, Outcome outcome, TimePoint now);
   void Fail(Job& job, absl::Status status, TimePoint now);
+  // All of these, because their step has failed. `rows`: of the step.
+  void FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
+                TimePoint now);
+  void FailNotFinite(Job& job, TimePoint now);
+  void FailSlowClient(Job& job, TimePoint now);
+
+  const EngineOptions options_;
+  ModelMetrics& metrics_;
 
  private:
-  void Run();
-  void DropCancelled(const std::vector<EngineControl::Handle>& handles);
+  void Run(const char* name);
+  void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);
   void DropAll(const absl::Status& status);
   void DeliverFinished();
 
-  const Options options_;
-  ModelMetrics& metrics_;
-  Work& work_;
   Inbox inbox_;
 
   // Owned by the engine thread.
-  std::unordered_map<EngineControl::Handle, std::unique_ptr<Job>> jobs_;
+  std::unordered_map<RequestHandle, std::unique_ptr<Job>> jobs_;
   TimePoint next_deadline_ = TimePoint::max();  // no job expires before
   std::vector<std::unique_ptr<Job>> finished_;
   std::vector<Outcome> outcomes_;  // of finished_

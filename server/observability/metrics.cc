@@ -33,7 +33,6 @@ constexpr std::array<const char*, 4> kRejections = {"queued_requests", "queued_t
                                                     "invalid"};
 constexpr std::array<const char*, 9> kEndings = {
     "eos", "stop", "length", "done", "cancelled", "deadline", "shutdown", "slow_client", "error"};
-constexpr std::array<const char*, 3> kMethodNames = {"Generate", "Score", "Encode"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace
@@ -50,8 +49,6 @@ const std::vector<double>& SizeBuckets() {
       1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
   return bounds;
 }
-
-const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 RequestCounters::RequestCounters(Registry& registry, const std::string& model) {
   for (size_t method = 0; method < counters_.size(); ++method) {

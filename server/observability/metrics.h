@@ -29,8 +29,8 @@ const std::vector<double>& SizeBuckets();
 // Of aft.v1.InferenceService, label of aft_requests_total.
 enum class Method { kGenerate, kScore, kEncode };
 
-// "Generate", "Score", "Encode".
-const char* MethodName(Method method);
+inline constexpr std::array<const char*, 3> kMethodNames = {"Generate", "Score", "Encode"};
+inline const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 // aft_requests_total{model,method,code}: ended calls by gRPC status, refused ones included.
 class RequestCounters {
@@ -40,9 +40,8 @@ class RequestCounters {
   void Increment(Method method, absl::StatusCode code);
 
  private:
-  static constexpr int kMethods = 3;
   static constexpr int kCodes = 17;  // OK .. UNAUTHENTICATED
-  std::array<std::array<prometheus::Counter*, kCodes>, kMethods> counters_;
+  std::array<std::array<prometheus::Counter*, kCodes>, kMethodNames.size()> counters_;
 };
 
 // Why a request was refused, label of aft_rejected_total.

@@ -50,13 +50,13 @@ void ModelRegistry::LoadAll() {
 }
 
 void ModelRegistry::Load(Entry& entry) {
-  log::Info("model.loading", {{"model", entry.config.name}, {"path", entry.config.path}});
+  log::Info("model.loading", {{"model", entry.config.name}, {"path", entry.config.checkpoint_dir}});
   const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<std::shared_ptr<const ServedModel>> model = TryLoad(entry);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (!model.ok()) {
     log::Error("model.load_failed", {{"model", entry.config.name},
-                                     {"path", entry.config.path},
+                                     {"path", entry.config.checkpoint_dir},
                                      {"error", model.status().ToString()}});
     MutexLock lock(mutex_);
     entry.error = model.status();
@@ -64,13 +64,13 @@ void ModelRegistry::Load(Entry& entry) {
     return;
   }
   entry.metrics.load_seconds.Set(seconds.count());
-  const ModelInfo& info = (*model)->control().model_info();
+  const ModelInfo& info = (*model)->info;
   log::Info("model.ready", {{"model", entry.config.name},
                             {"architecture", info.architecture},
                             {"parameters", info.parameters},
                             {"weight_bytes", info.weight_bytes},
                             {"state_bytes", info.state_bytes},
-                            {"slots", (*model)->control().load().slots},
+                            {"slots", (*model)->engine().load().slots},
                             {"device", info.device},
                             {"weight_format", info.weight_format},
                             {"seconds", seconds.count()}});
@@ -81,50 +81,23 @@ void ModelRegistry::Load(Entry& entry) {
 }
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry& entry) {
-  LoadOptions load;
-  load.checkpoint_dir = entry.config.path;
-  load.device = entry.config.device;
-  load.weight_format = entry.config.weight_format;
-  load.slots = entry.config.slots;
-  load.max_step_tokens = entry.config.max_step_tokens;
-  load.max_batch_rows = entry.config.batch.max_rows;
-  load.max_batch_tokens = entry.config.batch.max_tokens;
-  load.intra_op_threads = entry.config.intra_op_threads;
-  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(load));
-
+  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(entry.config));
+  const EngineOptions options = {.model = entry.config, .limits = limits_};
   auto model = std::make_shared<ServedModel>();
-  model->name = entry.config.name;
-  model->version = entry.config.version;
+  model->config = entry.config;
   model->tokenizer = loaded.tokenizer;
   if (loaded.encoder != nullptr) {
-    AFT_ASSIGN_OR_RETURN(model->encoder, MakeEncoder(entry, loaded));
+    model->info = loaded.encoder->info();
+    model->vector_width = loaded.encoder->width();
+    AFT_ASSIGN_OR_RETURN(model->encode,
+                         EncodeEngine::Create(options, std::move(loaded.encoder), entry.metrics));
   } else {
-    AFT_ASSIGN_OR_RETURN(model->engine, MakeEngine(entry, loaded));
+    model->info = loaded.runner->info();
+    AFT_ASSIGN_OR_RETURN(model->generate,
+                         GenerateEngine::Create(options, std::move(loaded.runner),
+                                                std::move(loaded.tokenizer), entry.metrics));
   }
   return model;
-}
-
-absl::StatusOr<std::unique_ptr<Engine>> ModelRegistry::MakeEngine(Entry& entry,
-                                                                  LoadedModel& loaded) {
-  EngineOptions options;
-  options.model_name = entry.config.name;
-  options.max_step_tokens = entry.config.max_step_tokens;
-  options.max_queued_requests = limits_.max_queued_requests;
-  options.max_queued_tokens = limits_.max_queued_tokens;
-  return Engine::Create(std::move(options), std::move(loaded.runner), std::move(loaded.tokenizer),
-                        entry.metrics);
-}
-
-absl::StatusOr<std::unique_ptr<EncodeEngine>> ModelRegistry::MakeEncoder(Entry& entry,
-                                                                         LoadedModel& loaded) {
-  EncodeEngineOptions options;
-  options.model_name = entry.config.name;
-  options.batch = {.max_rows = entry.config.batch.max_rows,
-                   .max_tokens = entry.config.batch.max_tokens,
-                   .max_delay = entry.config.batch.max_delay};
-  options.max_queued_requests = limits_.max_queued_requests;
-  options.max_queued_tokens = limits_.max_queued_tokens;
-  return EncodeEngine::Create(std::move(options), std::move(loaded.encoder), entry.metrics);
 }
 
 void ModelRegistry::SetState(Entry& entry, ModelState state) {
@@ -189,9 +162,9 @@ ModelStatus ModelRegistry::Describe(const Entry& entry) const {
   status.error = std::string(entry.error.message());
   status.slots = entry.config.slots;
   if (entry.model == nullptr) return status;
-  status.slots = entry.model->control().load().slots;
-  status.info = entry.model->control().model_info();
-  if (entry.model->encoder != nullptr) status.vector_width = entry.model->encoder->width();
+  status.slots = entry.model->engine().load().slots;
+  status.info = entry.model->info;
+  status.vector_width = entry.model->vector_width;
   return status;
 }
 
@@ -225,7 +198,7 @@ void ModelRegistry::BeginDrain() {
       if (entry->model != nullptr) models.push_back(entry->model);
     }
   }
-  for (const auto& model : models) model->control().BeginDrain();
+  for (const auto& model : models) model->engine().BeginDrain();
   on_change_();
 }
 
@@ -237,7 +210,7 @@ void ModelRegistry::Shutdown(TimePoint deadline) {
       MutexLock lock(mutex_);
       model = entry->model;
     }
-    if (model != nullptr) model->control().Shutdown(deadline);
+    if (model != nullptr) model->engine().Shutdown(deadline);
   }
   MutexLock lock(join_mutex_);
   if (loader_thread_.joinable()) loader_thread_.join();

@@ -17,7 +17,7 @@
 #include "model/api/tokenizer.h"
 #include "server/config/config.h"
 #include "server/engine/encode_engine.h"
-#include "server/engine/engine.h"
+#include "server/engine/generate_engine.h"
 #include "server/observability/metrics.h"
 
 namespace aft::server {
@@ -29,15 +29,16 @@ using ModelState = ModelMetrics::State;
 
 // A model that was loaded: what a request needs of it.
 struct ServedModel {
-  std::string name;
-  std::string version;
+  ModelConfig config;
+  ModelInfo info;
+  int64_t vector_width = 0;  // of an encoder
   std::shared_ptr<const Tokenizer> tokenizer;
   // Exactly one is there.
-  std::unique_ptr<Engine> engine;         // of a language model
-  std::unique_ptr<EncodeEngine> encoder;  // of an encoder
+  std::unique_ptr<GenerateEngine> generate;  // of a language model
+  std::unique_ptr<EncodeEngine> encode;      // of an encoder
 
-  EngineControl& control() const {
-    return engine != nullptr ? static_cast<EngineControl&>(*engine) : *encoder;
+  RequestLoop& engine() const {
+    return generate != nullptr ? static_cast<RequestLoop&>(*generate) : *encode;
   }
 };
 
@@ -117,8 +118,6 @@ class ModelRegistry {
   absl::Status SummarizeLoads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load(Entry& entry);
   absl::StatusOr<std::shared_ptr<const ServedModel>> TryLoad(Entry& entry);
-  absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(Entry& entry, LoadedModel& loaded);
-  absl::StatusOr<std::unique_ptr<EncodeEngine>> MakeEncoder(Entry& entry, LoadedModel& loaded);
   void SetState(Entry& entry, ModelState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Entry*> Find(absl::string_view name) const;
   ModelStatus Describe(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/mutex.h"
-#include "server/scheduling/request.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
 

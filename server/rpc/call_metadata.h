@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
-#include "server/scheduling/request.h"
+#include "server/scheduling/time.h"
 
 // What travels around the messages of a call: metadata, deadline, status.
 namespace aft::server {

@@ -1,10 +1,10 @@
 #include "server/rpc/encode_codec.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/rpc/text_codec.h"
 
 namespace aft::server {
 namespace {
@@ -31,43 +31,51 @@ absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling) {
 
 }  // namespace
 
-absl::StatusOr<EncodingRequest> DecodeEncodeRequest(const v1::EncodeRequest& message,
+absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
                                                     const LimitsConfig& limits,
-                                                    const Tokenizer& tokenizer,
-                                                    const ModelInfo& model,
-                                                    int64_t max_batch_tokens) {
+                                                    const ServedModel& model,
+                                                    v1::EncodeStarted& started) {
   EncodingRequest request;
   AFT_ASSIGN_OR_RETURN(request.pooling, DecodePooling(message.pooling()));
   request.normalize = message.normalize();
   TextRules rules = {.limits = limits,
-                     .tokenizer = tokenizer,
-                     .vocab_size = model.vocab_size,
-                     .max_tokens = max_batch_tokens,
+                     .tokenizer = *model.tokenizer,
+                     .vocab_size = model.info.vocab_size,
+                     .max_tokens = model.config.max_batch_tokens,
                      .max_tokens_name = "the model's batch.max_tokens"};
-  if (model.max_seq_len != 0 && model.max_seq_len < max_batch_tokens) {
-    rules.max_tokens = model.max_seq_len;
+  if (model.info.max_seq_len != 0 && model.info.max_seq_len < rules.max_tokens) {
+    rules.max_tokens = model.info.max_seq_len;
     rules.max_tokens_name = "the model's max_seq_len";
   }
   AFT_ASSIGN_OR_RETURN(request.text, DecodeText(TextOf(message, "text_to_encode"), rules));
+  width_ = static_cast<size_t>(model.vector_width);
+  started.set_tokens(static_cast<uint32_t>(request.text.size()));
+  started.set_width(static_cast<uint32_t>(width_));
   return request;
 }
 
-size_t FillVectors(const std::vector<float>& values, int64_t width, size_t first,
-                   v1::Vectors& message) {
-  const auto size = static_cast<size_t>(width);
-  const size_t left = values.size() / size - first;
-  const size_t count = std::min(left, std::max<size_t>(1, kMessageBytes / (size * sizeof(float))));
-  const float* const begin = values.data() + first * size;
-  message.set_first_index(static_cast<uint32_t>(first));
-  message.mutable_values()->Assign(begin, begin + count * size);
-  return count;
+size_t EncodeCodec::Append(Part part) {
+  vectors_ = std::move(part);
+  return vectors_.size() * sizeof(float);
 }
 
-v1::EncodeFinished EncodeEncodeFinished(const Outcome& outcome) {
-  v1::EncodeFinished message;
-  message.set_batch_rows(outcome.batch_rows);
-  *message.mutable_timings() = EncodeTimings(outcome.timings);
-  return message;
+bool EncodeCodec::Take(Response& outgoing) {
+  if (vectors_.empty()) return false;
+  const size_t left = vectors_.size() / width_ - sent_;
+  const size_t count =
+      std::min(left, std::max<size_t>(1, kMessageBytes / (width_ * sizeof(float))));
+  const float* const begin = vectors_.data() + sent_ * width_;
+  v1::Vectors& message = *outgoing.mutable_vectors();
+  message.set_first_index(static_cast<uint32_t>(sent_));
+  message.mutable_values()->Assign(begin, begin + count * width_);
+  sent_ += count;
+  if (count == left) vectors_ = {};
+  return true;
+}
+
+void EncodeCodec::Finish(const Outcome& outcome, v1::EncodeFinished& finished) const {
+  finished.set_batch_rows(outcome.batch_rows);
+  *finished.mutable_timings() = EncodeTimings(outcome.timings);
 }
 
 }  // namespace aft::server

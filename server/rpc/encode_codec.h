@@ -2,33 +2,39 @@
 #define AFT_SERVER_RPC_ENCODE_CODEC_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
-#include "model/api/model_runner.h"
-#include "model/api/tokenizer.h"
-#include "server/config/config.h"
-#include "server/scheduling/request.h"
+#include "server/rpc/text_codec.h"
 
-// aft.v1 messages of Encode <-> the engine's plain values. Pure functions.
 namespace aft::server {
 
-// As DecodeGenerateRequest. The text must fit one batch, and the model's max_seq_len.
-absl::StatusOr<EncodingRequest> DecodeEncodeRequest(const v1::EncodeRequest& message,
-                                                    const LimitsConfig& limits,
-                                                    const Tokenizer& tokenizer,
-                                                    const ModelInfo& model,
-                                                    int64_t max_batch_tokens);
+// Encode; see TypedCall. The vectors, which come all at once and are no more than a batch holds,
+// leave in messages of bounded size, one after the other.
+class EncodeCodec {
+ public:
+  using Request = v1::EncodeRequest;
+  using Response = v1::EncodeResponse;
+  using Part = std::vector<float>;
+  static constexpr Method kMethod = Method::kEncode;
+  static constexpr auto kEngine = &ServedModel::encode;
+  static constexpr auto kAction = &EncodeEngine::Encode;
 
-// The vectors from `first` on that go into one message: as many whole ones as fit 32 KiB, at least
-// one. Returns how many. REQUIRES: there is a vector of that number.
-size_t FillVectors(const std::vector<float>& values, int64_t width, size_t first,
-                   v1::Vectors& message);
+  // The text must fit one batch, and the model's max_seq_len.
+  absl::StatusOr<EncodingRequest> Decode(const Request& message, const LimitsConfig& limits,
+                                         const ServedModel& model, v1::EncodeStarted& started);
+  size_t Append(Part part);
+  // As many whole vectors as fit 32 KiB, at least one.
+  bool Take(Response& outgoing);
+  void Drop() { vectors_ = {}; }
+  void Finish(const Outcome& outcome, v1::EncodeFinished& finished) const;
 
-// REQUIRES: outcome.status is OK.
-v1::EncodeFinished EncodeEncodeFinished(const Outcome& outcome);
+ private:
+  size_t width_ = 0;
+  Part vectors_;     // until all are sent
+  size_t sent_ = 0;  // of them
+};
 
 }  // namespace aft::server
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "server/rpc/text_codec.h"
+#include "server/rpc/call_metadata.h"
 
 namespace aft::server {
 namespace {
@@ -53,8 +53,7 @@ absl::Status DecodeMinPAndPenalties(const v1::SamplingOptions& message, Sampling
   return absl::OkStatus();
 }
 
-absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message,
-                                              uint64_t drawn_seed) {
+absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {
   SamplingParams params;
   // Written so that NaN fails.
   if (message.has_temperature()) {
@@ -74,7 +73,7 @@ absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message
   // More than the vocabulary keeps all, so clamping changes nothing.
   params.top_k = static_cast<int32_t>(
       std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));
-  params.seed = message.has_seed() ? message.seed() : drawn_seed;
+  params.seed = message.has_seed() ? message.seed() : RandomUint64();
   return params;
 }
 
@@ -131,47 +130,50 @@ v1::FinishReason EncodeReason(FinishReason reason) {
 
 }  // namespace
 
-absl::StatusOr<GenerationRequest> DecodeGenerateRequest(const v1::GenerateRequest& message,
+absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
                                                         const LimitsConfig& limits,
-                                                        const Tokenizer& tokenizer,
-                                                        int64_t vocab_size, uint64_t drawn_seed) {
+                                                        const ServedModel& model,
+                                                        v1::Started& started) {
+  const int64_t vocab_size = model.info.vocab_size;
   GenerationRequest request;
-  AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling(), drawn_seed));
+  AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
   AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,
                        DecodeTopLogprobs(message.output(), /*unset=*/-1));
   AFT_ASSIGN_OR_RETURN(
       request.prompt,
       DecodeText(TextOf(message, "prompt"),
-                 {.limits = limits, .tokenizer = tokenizer, .vocab_size = vocab_size}));
+                 {.limits = limits, .tokenizer = *model.tokenizer, .vocab_size = vocab_size}));
+  with_logprobs_ = message.output().has_top_logprobs();
+  started.set_seed(request.sampling.seed);
+  started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   return request;
 }
 
-size_t AppendDelta(const TokenDelta& delta, bool with_logprobs, v1::Delta& message) {
-  if (message.token_ids_size() == 0) message.set_first_index(delta.first_index);
-  size_t bytes = delta.text.size();
-  message.mutable_text()->append(delta.text);
-  for (const SampledToken& token : delta.tokens) {
+size_t GenerateCodec::Append(Part part) {
+  v1::Delta& message = *pending_.mutable_delta();
+  if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
+  size_t bytes = part.text.size();
+  message.mutable_text()->append(part.text);
+  for (const SampledToken& token : part.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
     bytes += 3;
-    if (with_logprobs) bytes += AddLogprobs(token, *message.add_logprobs());
+    if (with_logprobs_) bytes += AddLogprobs(token, *message.add_logprobs());
   }
   return bytes;
 }
 
-v1::Finished EncodeFinished(const Outcome& outcome) {
-  v1::Finished message;
-  message.set_reason(EncodeReason(outcome.reason));
+void GenerateCodec::Finish(const Outcome& outcome, v1::Finished& finished) const {
+  finished.set_reason(EncodeReason(outcome.reason));
   if (outcome.reason == FinishReason::kLength) {
-    message.set_limit(outcome.limit);
+    finished.set_limit(outcome.limit);
   } else if (outcome.reason == FinishReason::kStop && outcome.stop_token_id >= 0) {
-    message.set_stop_token_id(static_cast<uint32_t>(outcome.stop_token_id));
+    finished.set_stop_token_id(static_cast<uint32_t>(outcome.stop_token_id));
   } else if (outcome.reason == FinishReason::kStop) {
-    message.set_stop_string(outcome.stop_string);
+    finished.set_stop_string(outcome.stop_string);
   }
-  *message.mutable_usage() = EncodeUsage(outcome.usage);
-  *message.mutable_timings() = EncodeTimings(outcome.timings);
-  return message;
+  *finished.mutable_usage() = EncodeUsage(outcome.usage);
+  *finished.mutable_timings() = EncodeTimings(outcome.timings);
 }
 
 }  // namespace aft::server

@@ -2,31 +2,30 @@
 #define AFT_SERVER_RPC_GENERATE_CODEC_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
-#include "model/api/tokenizer.h"
-#include "server/config/config.h"
-#include "server/scheduling/request.h"
+#include "server/rpc/text_codec.h"
 
-// aft.v1 messages of Generate <-> the engine's plain values. Pure functions.
 namespace aft::server {
 
-// Checks every field and tokenises the prompt. `drawn_seed` is used when the request sets no seed.
-// Leaves id, arrival and deadline to the caller. INVALID_ARGUMENT starts with the path of the bad
-// field, e.g. "sampling.top_p: must be in (0, 1], got 1.5".
-absl::StatusOr<GenerationRequest> DecodeGenerateRequest(const v1::GenerateRequest& message,
-                                                        const LimitsConfig& limits,
-                                                        const Tokenizer& tokenizer,
-                                                        int64_t vocab_size, uint64_t drawn_seed);
+// Generate; see TypedCall. Tokens that wait become one Delta.
+class GenerateCodec : public PendingMessage<v1::GenerateResponse> {
+ public:
+  using Request = v1::GenerateRequest;
+  using Part = TokenDelta;
+  static constexpr Method kMethod = Method::kGenerate;
+  static constexpr auto kEngine = &ServedModel::generate;
+  static constexpr auto kAction = &GenerateEngine::Generate;
 
-// Appends to `message`, which is empty or holds the tokens right before. `with_logprobs`: the
-// request asked for them. Returns the bytes that this adds on the wire, approximately.
-size_t AppendDelta(const TokenDelta& delta, bool with_logprobs, v1::Delta& message);
+  absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
+                                           const ServedModel& model, v1::Started& started);
+  size_t Append(Part part);
+  void Finish(const Outcome& outcome, v1::Finished& finished) const;
 
-// REQUIRES: outcome.status is OK.
-v1::Finished EncodeFinished(const Outcome& outcome);
+ private:
+  bool with_logprobs_ = false;  // the request asks for them
+};
 
 }  // namespace aft::server
 

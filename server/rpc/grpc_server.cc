@@ -12,6 +12,9 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/rpc/bind_error.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/inference_service.h"
+#include "server/rpc/model_service.h"
 
 namespace aft::server {
 namespace {
@@ -53,7 +56,9 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
 }  // namespace
 
 GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)
-    : inference_(registry, metrics, active_, config.limits), models_(registry), health_(active_) {
+    : inference_(std::make_unique<InferenceService>(registry, metrics, active_, config.limits)),
+      models_(std::make_unique<ModelService>(registry)),
+      health_(std::make_unique<HealthService>(active_)) {
   std::map<std::string, bool> none;
   for (const ModelConfig& model : config.models) none[model.name] = false;
   SetServing(false, none);
@@ -77,9 +82,9 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
   builder.SetResourceQuota(grpc::ResourceQuota("aft-server").SetMaxThreads(8));
-  builder.RegisterService(&inference_);
-  builder.RegisterService(&models_);
-  builder.RegisterService(&health_);
+  builder.RegisterService(inference_.get());
+  builder.RegisterService(models_.get());
+  builder.RegisterService(health_.get());
   int port = 0;
   builder.AddListeningPort(config.listen_address, grpc::InsecureServerCredentials(), &port);
   server_ = builder.BuildAndStart();
@@ -100,12 +105,12 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
   for (const auto& [model, model_serving] : models) {
     services[absl::StrCat(kInference, "/", model)] = model_serving;
   }
-  health_.SetServing(services);
+  health_->SetServing(services);
 }
 
 void GrpcServer::Shutdown(TimePoint deadline) {
   if (server_ == nullptr) return;
-  health_.EndWatches();
+  health_->EndWatches();
   active_.WaitForNone(deadline);
   server_->Shutdown(std::chrono::system_clock::now());
   server_.reset();

@@ -6,16 +6,20 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "grpcpp/server.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/active_calls.h"
-#include "server/rpc/health_service.h"
-#include "server/rpc/inference_service.h"
-#include "server/rpc/model_service.h"
+
+namespace grpc {
+class Server;
+}  // namespace grpc
 
 namespace aft::server {
+
+class HealthService;
+class InferenceService;
+class ModelService;
 
 // The listening gRPC server with all of its services: aft.v1, health, reflection.
 class GrpcServer {
@@ -44,9 +48,9 @@ class GrpcServer {
   absl::Status Listen(const ServerConfig& config);
 
   ActiveCalls active_;
-  InferenceService inference_;
-  ModelService models_;
-  HealthService health_;
+  std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<ModelService> models_;
+  std::unique_ptr<HealthService> health_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // last: goes before the services
 };

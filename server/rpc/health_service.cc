@@ -11,7 +11,7 @@ namespace aft::server {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// One Watch. As in GenerateCall, `writing_` is the right to start the stream's next operation. What
+// One Watch. As in StreamCall, `writing_` is the right to start the stream's next operation. What
 // is written is read from the service at that moment, so a watcher that reads slowly skips states
 // but always ends at the newest.
 class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,

@@ -1,8 +1,14 @@
 #ifndef AFT_SERVER_RPC_INFERENCE_SERVICE_H_
 #define AFT_SERVER_RPC_INFERENCE_SERVICE_H_
 
+#include <memory>
+
 #include "aft/v1/inference.grpc.pb.h"
+#include "server/rpc/encode_codec.h"
+#include "server/rpc/generate_codec.h"
+#include "server/rpc/score_codec.h"
 #include "server/rpc/stream_call.h"
+#include "server/rpc/typed_call.h"
 
 namespace aft::server {
 
@@ -17,13 +23,24 @@ class InferenceService final
       : environment_{registry, metrics, active, limits, {}} {}
 
   CallReactor* Generate(grpc::CallbackServerContext* context,
-                        const grpc::ByteBuffer* request) override;
+                        const grpc::ByteBuffer* request) override {
+    return Start<GenerateCodec>(*context, *request);
+  }
   CallReactor* Score(grpc::CallbackServerContext* context,
-                     const grpc::ByteBuffer* request) override;
+                     const grpc::ByteBuffer* request) override {
+    return Start<ScoreCodec>(*context, *request);
+  }
   CallReactor* Encode(grpc::CallbackServerContext* context,
-                      const grpc::ByteBuffer* request) override;
+                      const grpc::ByteBuffer* request) override {
+    return Start<EncodeCodec>(*context, *request);
+  }
 
  private:
+  template <typename Codec>
+  CallReactor* Start(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    return StreamCall::Start(std::make_shared<TypedCall<Codec>>(environment_, context), request);
+  }
+
   CallEnvironment environment_;
 };
 

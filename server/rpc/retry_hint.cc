@@ -18,7 +18,7 @@ void RetryHint::Record(Duration running_time) {
   mean_seconds_.store(mean + kWeight * (seconds - mean), std::memory_order_relaxed);
 }
 
-std::chrono::milliseconds RetryHint::After(const EngineControl::Load& load) const {
+std::chrono::milliseconds RetryHint::After(const EngineLoad& load) const {
   const double per_slot = static_cast<double>(load.waiting) / std::max(load.slots, 1);
   const double seconds = mean_seconds_.load(std::memory_order_relaxed) * 0.5 * per_slot;
   return std::chrono::milliseconds(

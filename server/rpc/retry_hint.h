@@ -4,8 +4,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "server/engine/engine.h"
-#include "server/scheduling/request.h"
+#include "server/engine/request.h"
 
 namespace aft::server {
 
@@ -17,7 +16,7 @@ class RetryHint {
   void Record(Duration running_time);
 
   // Between 100 ms and a minute.
-  std::chrono::milliseconds After(const EngineControl::Load& load) const;
+  std::chrono::milliseconds After(const EngineLoad& load) const;
 
  private:
   std::atomic<double> mean_seconds_{1.0};

@@ -3,44 +3,44 @@
 #include <cmath>
 
 #include "base/status_macros.h"
-#include "server/rpc/text_codec.h"
 
 namespace aft::server {
 
-absl::StatusOr<ScoringRequest> DecodeScoreRequest(const v1::ScoreRequest& message,
+absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
                                                   const LimitsConfig& limits,
-                                                  const Tokenizer& tokenizer,
-                                                  const ModelInfo& model) {
+                                                  const ServedModel& model,
+                                                  v1::ScoreStarted& started) {
   ScoringRequest request;
   AFT_ASSIGN_OR_RETURN(request.top_logprobs, DecodeTopLogprobs(message.output(), /*unset=*/0));
-  TextRules rules = {.limits = limits, .tokenizer = tokenizer, .vocab_size = model.vocab_size};
-  if (model.max_seq_len != 0) {
-    rules.max_tokens = model.max_seq_len;
+  TextRules rules = {
+      .limits = limits, .tokenizer = *model.tokenizer, .vocab_size = model.info.vocab_size};
+  if (model.info.max_seq_len != 0) {
+    rules.max_tokens = model.info.max_seq_len;
     rules.max_tokens_name = "the model's max_seq_len";
   }
   AFT_ASSIGN_OR_RETURN(request.text, DecodeText(TextOf(message, "text_to_score"), rules));
+  started.set_tokens(static_cast<uint32_t>(request.text.size()));
   return request;
 }
 
-size_t AppendScores(const TokenDelta& delta, v1::ScoreChunk& message) {
-  if (message.token_ids_size() == 0) message.set_first_index(delta.first_index);
+size_t ScoreCodec::Append(Part part) {
+  v1::ScoreChunk& message = *pending_.mutable_chunk();
+  if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
   size_t bytes = 0;
-  for (const SampledToken& token : delta.tokens) {
+  for (const SampledToken& token : part.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
     bytes += 3 + AddLogprobs(token, *message.add_logprobs());
   }
   return bytes;
 }
 
-v1::ScoreFinished EncodeScoreFinished(const Outcome& outcome) {
-  v1::ScoreFinished message;
+void ScoreCodec::Finish(const Outcome& outcome, v1::ScoreFinished& finished) const {
   const uint32_t tokens = outcome.usage.scored_tokens;
-  message.set_scored_tokens(tokens);
-  message.set_logprob(outcome.logprob);
-  message.set_perplexity(tokens == 0 ? 0.0 : std::exp(-outcome.logprob / tokens));
-  message.set_scored_bytes(outcome.scored_bytes);
-  *message.mutable_timings() = EncodeTimings(outcome.timings);
-  return message;
+  finished.set_scored_tokens(tokens);
+  finished.set_logprob(outcome.logprob);
+  finished.set_perplexity(tokens == 0 ? 0.0 : std::exp(-outcome.logprob / tokens));
+  finished.set_scored_bytes(outcome.scored_bytes);
+  *finished.mutable_timings() = EncodeTimings(outcome.timings);
 }
 
 }  // namespace aft::server

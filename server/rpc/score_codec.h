@@ -5,25 +5,25 @@
 
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
-#include "model/api/model_runner.h"
-#include "model/api/tokenizer.h"
-#include "server/config/config.h"
-#include "server/scheduling/request.h"
+#include "server/rpc/text_codec.h"
 
-// aft.v1 messages of Score <-> the engine's plain values. Pure functions.
 namespace aft::server {
 
-// As DecodeGenerateRequest. The text may have as many tokens as the model's max_seq_len.
-absl::StatusOr<ScoringRequest> DecodeScoreRequest(const v1::ScoreRequest& message,
-                                                  const LimitsConfig& limits,
-                                                  const Tokenizer& tokenizer,
-                                                  const ModelInfo& model);
+// Score; see TypedCall. Scores that wait become one ScoreChunk.
+class ScoreCodec : public PendingMessage<v1::ScoreResponse> {
+ public:
+  using Request = v1::ScoreRequest;
+  using Part = TokenDelta;
+  static constexpr Method kMethod = Method::kScore;
+  static constexpr auto kEngine = &ServedModel::generate;
+  static constexpr auto kAction = &GenerateEngine::Score;
 
-// As AppendDelta.
-size_t AppendScores(const TokenDelta& delta, v1::ScoreChunk& message);
-
-// REQUIRES: outcome.status is OK.
-v1::ScoreFinished EncodeScoreFinished(const Outcome& outcome);
+  // The text may have as many tokens as the model's max_seq_len.
+  absl::StatusOr<ScoringRequest> Decode(const Request& message, const LimitsConfig& limits,
+                                        const ServedModel& model, v1::ScoreStarted& started);
+  size_t Append(Part part);
+  void Finish(const Outcome& outcome, v1::ScoreFinished& finished) const;
+};
 
 }  // namespace aft::server
 

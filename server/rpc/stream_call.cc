@@ -63,16 +63,16 @@ absl::Status StreamCall::FindModel(const std::string& name) {
   model_name_ = name;
   metrics_ = environment_.registry.FindMetrics(name);
   AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(name));
-  model_name_ = model_->name;
+  model_name_ = model_->config.name;
   return absl::OkStatus();
 }
 
 absl::Status StreamCall::WrongTask() {
-  const char* const task = model_->encoder != nullptr ? "an encoder: it serves Encode"
-                                                      : "a language model: it serves Generate and "
-                                                        "Score";
-  return Invalid(absl::FailedPreconditionError(
-      absl::StrCat("model \"", model_->name, "\" is ", task, ", not ", MethodName(method_))));
+  const char* const task = model_->encode != nullptr ? "an encoder: it serves Encode"
+                                                     : "a language model: it serves Generate and "
+                                                       "Score";
+  return Invalid(absl::FailedPreconditionError(absl::StrCat(
+      "model \"", model_->config.name, "\" is ", task, ", not ", MethodName(method_))));
 }
 
 absl::Status StreamCall::Invalid(absl::Status status) {
@@ -86,9 +86,9 @@ void StreamCall::FillHeader(RequestHeader& header) const {
   header.deadline = deadline_;
 }
 
-absl::Status StreamCall::Accepted(const absl::StatusOr<EngineControl::Handle>& handle) {
+absl::Status StreamCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
   if (absl::IsResourceExhausted(handle.status())) {
-    const auto wait = environment_.retry_hint.After(model_->control().load());
+    const auto wait = environment_.retry_hint.After(model_->engine().load());
     context_.AddTrailingMetadata(kRetryAfterKey, absl::StrCat(wait.count()));
   }
   AFT_RETURN_IF_ERROR(handle.status());
@@ -135,7 +135,7 @@ void StreamCall::OnWriteDone(bool ok) {
 }
 
 void StreamCall::OnCancel() {
-  std::optional<EngineControl::Handle> handle;
+  std::optional<RequestHandle> handle;
   {
     MutexLock lock(mutex_);
     if (!cancelled_) cancelled_at_ = std::chrono::steady_clock::now();
@@ -146,7 +146,7 @@ void StreamCall::OnCancel() {
   }
   // The slot is freed now, and not when gRPC is done with the stream: a blocked connection can
   // delay OnWriteDone and OnDone for minutes.
-  if (handle.has_value()) model_->control().Cancel(*handle);
+  if (handle.has_value()) model_->engine().Cancel(*handle);
 }
 
 void StreamCall::OnDone() {

@@ -16,7 +16,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/config/config.h"
-#include "server/engine/engine.h"
+#include "server/engine/request.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/active_calls.h"
@@ -35,8 +35,8 @@ struct CallEnvironment {
 
 using CallReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
-// One call of InferenceService: gRPC's reactor on one side; the method that derives from it is the
-// engine's sink on the other, and knows the messages.
+// One call of InferenceService: gRPC's reactor on one side; TypedCall, which derives from it, is
+// the engine's sink on the other and knows the messages.
 //
 // At most one operation of a stream may be outstanding, and operations come from two sides (the
 // engine's thread, gRPC's). So there is one right to start the next operation, `writing_`: who
@@ -85,7 +85,7 @@ class StreamCall : public CallReactor, public std::enable_shared_from_this<Strea
   absl::Status Invalid(absl::Status status);
   void FillHeader(RequestHeader& header) const;
   // Ends Submit with what the engine said.
-  absl::Status Accepted(const absl::StatusOr<EngineControl::Handle>& handle);
+  absl::Status Accepted(const absl::StatusOr<RequestHandle>& handle);
 
   // For the sink, on the engine's thread.
 
@@ -126,7 +126,7 @@ class StreamCall : public CallReactor, public std::enable_shared_from_this<Strea
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
   size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::optional<EngineControl::Handle> handle_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);
 };
 

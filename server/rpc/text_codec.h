@@ -13,7 +13,9 @@
 #include "aft/v1/inference.pb.h"
 #include "model/api/tokenizer.h"
 #include "server/config/config.h"
-#include "server/scheduling/request.h"
+#include "server/engine/request.h"
+#include "server/observability/metrics.h"
+#include "server/registry/model_registry.h"
 
 // What the codecs of InferenceService's methods share. Pure functions.
 namespace aft::server {
@@ -36,6 +38,24 @@ TextSource TextOf(const Request& request, absl::string_view oneof) {
           .raw = request.has_raw() ? &request.raw() : nullptr,
           .tokens = request.has_tokens() ? &request.tokens() : nullptr};
 }
+
+// Parts that wait to be written, as one message.
+template <typename Message>
+class PendingMessage {
+ public:
+  using Response = Message;
+
+  bool Take(Response& outgoing) {
+    if (pending_.event_case() == Response::EVENT_NOT_SET) return false;
+    outgoing.Swap(&pending_);
+    pending_.Clear();
+    return true;
+  }
+  void Drop() { pending_.Clear(); }
+
+ protected:
+  Response pending_;
+};
 
 // What a text must keep to.
 struct TextRules {

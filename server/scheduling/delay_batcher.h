@@ -6,7 +6,7 @@
 #include <deque>
 #include <vector>
 
-#include "server/scheduling/request.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
 
@@ -27,8 +27,8 @@ struct BatchItem {
 class DelayBatcher {
  public:
   struct Limits {
-    int64_t max_rows = 32;
-    int64_t max_tokens = 4096;
+    int64_t max_rows = 0;
+    int64_t max_tokens = 0;
     Duration max_delay{};
   };
 

@@ -92,7 +92,7 @@ TEST(EncodeTest, OneStepServesManyRequests) {
 
 TEST(EncodeTest, RequestsThatGatherGetTheirOwnVectors) {
   ServerConfig config = TestConfigWithEncoder();
-  config.models[1].batch.max_delay = std::chrono::seconds(1);
+  config.models[1].max_batch_delay = std::chrono::seconds(1);
   TestServer server(config);
   std::deque<EncodeStream> streams;
   for (int i = 0; i < 4; ++i) {
@@ -106,7 +106,7 @@ TEST(EncodeTest, RequestsThatGatherGetTheirOwnVectors) {
 
 TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
   ServerConfig config = TestConfigWithEncoder();
-  config.models[1].batch.max_tokens = 2000;
+  config.models[1].max_batch_tokens = 2000;
   FakeEncoderRunner::Options options;
   options.width = 700;
   TestServer server(config, {}, options);

@@ -33,7 +33,7 @@ double ScoreDistance(const absl::StatusOr<Import>& import, const std::string& te
   const absl::Status written = WriteImport(dir, *import);
   EXPECT_TRUE(written.ok()) << written;
   ServerConfig config = TestConfig();
-  config.models[0].path = dir;
+  config.models[0].checkpoint_dir = dir;
   config.models[0].max_step_tokens = 16;  // the text comes in several chunks
   TestServer server(config, LoadModel);
   EXPECT_TRUE(server.server().WaitReady().ok());

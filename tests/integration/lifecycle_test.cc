@@ -79,7 +79,7 @@ TEST(LifecycleTest, AModelThatFailsToLoadIsReportedAndTheOthersServe) {
   ServerConfig config = TestConfig();
   ModelConfig broken = config.models[0];
   broken.name = "broken";
-  broken.path = "corrupt";
+  broken.checkpoint_dir = "corrupt";
   config.models.push_back(broken);
   const auto control = std::make_shared<FakeModelControl>();
   const ModelLoader load = FakeLoader(control);

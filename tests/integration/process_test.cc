@@ -193,7 +193,7 @@ TEST_F(ServerProcessTest, ACorruptCheckpointIsNamedAndNotServed) {
 TEST_F(ServerProcessTest, GrpcProtobufAndLibTorchCoexist) {
   ServerConfig config = TestConfig();
   config.models[0].name = "tiny";
-  config.models[0].path = model_;
+  config.models[0].checkpoint_dir = model_;
   TestServer server(config, LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   std::atomic<bool> done = false;

@@ -26,7 +26,7 @@ constexpr char kPrompt[] = "It is a truth universally acknowledged, that";
 
 ServerConfig ConfigOf(const std::string& path) {
   ServerConfig config = TestConfig();
-  config.models[0].path = path;
+  config.models[0].checkpoint_dir = path;
   config.models[0].slots = 8;
   config.models[0].max_step_tokens = 48;  // texts come in several chunks
   config.models[0].intra_op_threads = 2;

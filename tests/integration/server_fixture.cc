@@ -56,7 +56,7 @@ ServerConfig TestConfig() {
   config.metrics_address = "";
   ModelConfig model;
   model.name = "fake";
-  model.path = "nowhere";
+  model.checkpoint_dir = "nowhere";
   model.slots = 4;
   model.max_step_tokens = 64;
   config.models.push_back(model);
@@ -73,8 +73,10 @@ ServerConfig TestConfigWithEncoder() {
   ServerConfig config = TestConfig();
   ModelConfig model;
   model.name = "encoder";
-  model.path = "encoder";
-  model.batch = {.max_delay = std::chrono::microseconds(0), .max_rows = 4, .max_tokens = 64};
+  model.checkpoint_dir = "encoder";
+  model.max_batch_delay = std::chrono::microseconds(0);
+  model.max_batch_rows = 4;
+  model.max_batch_tokens = 64;
   config.models.push_back(model);
   return config;
 }

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "server/scheduling/request.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
 

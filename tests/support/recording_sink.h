@@ -10,8 +10,7 @@
 #include "absl/status/status.h"
 #include "base/check.h"
 #include "base/mutex.h"
-#include "server/engine/encode_engine.h"
-#include "server/engine/engine.h"
+#include "server/engine/request.h"
 
 namespace aft::server {
 
@@ -24,16 +23,17 @@ inline Outcome Unshared(Outcome outcome) {
 }
 
 // Keeps everything that an engine sends to one request. Thread-safe.
-class RecordingSink final : public ResponseSink {
+template <typename Part>
+class PartRecorder : public Sink<Part> {
  public:
-  // Refuses deltas, like a reader that is too slow, once `accept` of them have come.
-  explicit RecordingSink(size_t accept = static_cast<size_t>(-1)) : accept_(accept) {}
+  // Refuses parts, like a reader that is too slow, once `accept` of them have come.
+  explicit PartRecorder(size_t accept = static_cast<size_t>(-1)) : accept_(accept) {}
 
-  bool OnDelta(TokenDelta delta) override {
+  bool OnPart(Part part) override {
     MutexLock lock(mutex_);
     AFT_CHECK(ends_ == 0);
-    if (deltas_.size() == accept_) return false;
-    deltas_.push_back(std::move(delta));
+    if (parts_.size() == accept_) return false;
+    parts_.push_back(std::move(part));
     changed_.NotifyAll();
     return true;
   }
@@ -53,10 +53,10 @@ class RecordingSink final : public ResponseSink {
     return Unshared(outcome_);
   }
 
-  // Blocks until `count` deltas have come. REQUIRES: the request does not end before that.
-  void WaitForDeltas(size_t count) {
+  // Blocks until `count` parts have come. REQUIRES: the request does not end before that.
+  void WaitForParts(size_t count) {
     MutexLock lock(mutex_);
-    while (deltas_.size() < count) {
+    while (parts_.size() < count) {
       AFT_CHECK(ends_ == 0);
       changed_.Wait(mutex_);
     }
@@ -66,13 +66,28 @@ class RecordingSink final : public ResponseSink {
     MutexLock lock(mutex_);
     return ends_ > 0;
   }
-  std::vector<TokenDelta> deltas() const {
+  std::vector<Part> parts() const {
     MutexLock lock(mutex_);
-    return deltas_;
+    return parts_;
   }
+
+ private:
+  const size_t accept_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Part> parts_ ABSL_GUARDED_BY(mutex_);
+  Outcome outcome_ ABSL_GUARDED_BY(mutex_);
+  int ends_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Of a generation or a scoring.
+class RecordingSink final : public PartRecorder<TokenDelta> {
+ public:
+  using PartRecorder::PartRecorder;
+
   std::vector<TokenId> tokens() const {
     std::vector<TokenId> ids;
-    for (const TokenDelta& delta : deltas()) {
+    for (const TokenDelta& delta : parts()) {
       AFT_CHECK(delta.first_index == ids.size());  // no gap, nothing twice
       for (const SampledToken& token : delta.tokens) ids.push_back(token.id);
     }
@@ -80,58 +95,19 @@ class RecordingSink final : public ResponseSink {
   }
   std::string text() const {
     std::string text;
-    for (const TokenDelta& delta : deltas()) text += delta.text;
+    for (const TokenDelta& delta : parts()) text += delta.text;
     return text;
   }
-
- private:
-  const size_t accept_;
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::vector<TokenDelta> deltas_ ABSL_GUARDED_BY(mutex_);
-  Outcome outcome_ ABSL_GUARDED_BY(mutex_);
-  int ends_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The same for a request to encode.
-class RecordingVectorSink final : public VectorSink {
+// Of a text to encode.
+class RecordingVectorSink final : public PartRecorder<std::vector<float>> {
  public:
-  void OnVectors(std::vector<float> vectors) override {
-    MutexLock lock(mutex_);
-    AFT_CHECK(ends_ == 0 && vectors_.empty());
-    vectors_ = std::move(vectors);
-  }
-
-  void OnFinished(const Outcome& outcome) override {
-    MutexLock lock(mutex_);
-    ++ends_;
-    AFT_CHECK(ends_ == 1);
-    outcome_ = Unshared(outcome);
-    changed_.NotifyAll();
-  }
-
-  // Blocks until the request has ended.
-  Outcome Wait() {
-    MutexLock lock(mutex_);
-    while (ends_ == 0) changed_.Wait(mutex_);
-    return Unshared(outcome_);
-  }
-
-  bool finished() const {
-    MutexLock lock(mutex_);
-    return ends_ > 0;
-  }
   std::vector<float> vectors() const {
-    MutexLock lock(mutex_);
-    return vectors_;
+    const auto all = parts();
+    AFT_CHECK(all.size() <= 1);
+    return all.empty() ? std::vector<float>() : all.front();
   }
-
- private:
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::vector<float> vectors_ ABSL_GUARDED_BY(mutex_);
-  Outcome outcome_ ABSL_GUARDED_BY(mutex_);
-  int ends_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace aft::server

@@ -20,7 +20,7 @@
 #include "benchmark/benchmark.h"
 #include "model/api/load.h"
 #include "prometheus/registry.h"
-#include "server/engine/engine.h"
+#include "server/engine/generate_engine.h"
 
 namespace aft::server {
 namespace {
@@ -48,7 +48,7 @@ LoadedModel Load(int64_t step_tokens) {
   options.device = FromEnvironment("AFT_DEVICE", "cpu");
   options.weight_format = FromEnvironment("AFT_WEIGHT_FORMAT", "fp32");
   options.slots = Slots();
-  options.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
+  options.model.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
   auto model = LoadModel(options);
   if (!model.ok()) {
     std::fprintf(stderr, "engine_bench: %s\n", std::string(model.status().message()).c_str());
@@ -64,7 +64,7 @@ struct Loaded {
   LoadedModel model;  // without its runner when there is an engine
   std::unique_ptr<prometheus::Registry> registry;
   std::unique_ptr<ModelMetrics> metrics;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<GenerateEngine> engine;
 };
 
 Loaded& Kept() {
@@ -95,11 +95,11 @@ Loaded& WithEngine() {
     kept.registry = std::make_unique<prometheus::Registry>();
     kept.metrics = std::make_unique<ModelMetrics>(*kept.registry, "bench");
     EngineOptions options;
-    options.model_name = "bench";
-    options.max_step_tokens = kept.model.runner->max_step_tokens();
-    options.max_queued_requests = Slots();
-    kept.engine =
-        *Engine::Create(options, std::move(kept.model.runner), kept.model.tokenizer, *kept.metrics);
+    options.model.name = "bench";
+    options.model.max_step_tokens = kept.model.runner->max_step_tokens();
+    options.limits.max_queued_requests = Slots();
+    kept.engine = *GenerateEngine::Create(options, std::move(kept.model.runner),
+                                          kept.model.tokenizer, *kept.metrics);
   }
   return kept;
 }
@@ -217,10 +217,10 @@ class Waiter {
   int64_t left_ ABSL_GUARDED_BY(mutex_);
 };
 
-class CountingSink : public ResponseSink {
+class CountingSink : public TokenSink {
  public:
   explicit CountingSink(Waiter& waiter) : waiter_(waiter) {}
-  bool OnDelta(TokenDelta) override { return true; }
+  bool OnPart(TokenDelta) override { return true; }
   void OnFinished(const Outcome& outcome) override {
     first_token_ = outcome.timings.first_token;
     waiter_.Done();
@@ -247,7 +247,7 @@ void BM_Engine(benchmark::State& state) {
       request.stop.max_tokens = kTokens;
       request.arrival = std::chrono::steady_clock::now();
       sinks.push_back(std::make_shared<CountingSink>(waiter));
-      if (!loaded.engine->Submit(std::move(request), sinks.back()).ok()) std::abort();
+      if (!loaded.engine->Generate(std::move(request), sinks.back()).ok()) std::abort();
     }
     waiter.Wait();
     for (const auto& sink : sinks) {

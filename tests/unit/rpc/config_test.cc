@@ -6,8 +6,10 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <regex>
 #include <string>
 
+#include "client/lib/address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/config/loader.h"
@@ -51,16 +53,16 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
   EXPECT_EQ(config.metrics_address, "");
   ASSERT_EQ(config.models.size(), 1);
   EXPECT_EQ(config.models[0].name, "a");
-  EXPECT_EQ(config.models[0].path, "/base/x/y");
+  EXPECT_EQ(config.models[0].checkpoint_dir, "/base/x/y");
   EXPECT_EQ(config.models[0].device, "cuda:1");
   EXPECT_EQ(config.models[0].weight_format, "bf16");
   EXPECT_EQ(config.models[0].slots, 3);
   EXPECT_EQ(config.models[0].max_step_tokens, 5);
   EXPECT_EQ(config.models[0].intra_op_threads, 2);
   EXPECT_EQ(config.models[0].version, "v9");
-  EXPECT_EQ(config.models[0].batch.max_delay.count(), 21);
-  EXPECT_EQ(config.models[0].batch.max_rows, 22);
-  EXPECT_EQ(config.models[0].batch.max_tokens, 23);
+  EXPECT_EQ(config.models[0].max_batch_delay.count(), 21);
+  EXPECT_EQ(config.models[0].max_batch_rows, 22);
+  EXPECT_EQ(config.models[0].max_batch_tokens, 23);
   EXPECT_EQ(config.limits.max_queued_requests, 11);
   EXPECT_EQ(config.limits.max_queued_tokens, 12);
   EXPECT_EQ(config.limits.max_prompt_bytes, 13);
@@ -76,9 +78,9 @@ TEST(ConfigLoaderTest, ReadsEveryField) {
 }
 
 TEST(ConfigLoaderTest, ModelPathsAreRelativeToTheConfigFile) {
-  EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].path, "/zoo/austen");
+  EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].checkpoint_dir, "/zoo/austen");
   EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].name, "austen");
-  EXPECT_EQ(Parse("models { path: '/abs/m' }").models[0].path, "/abs/m");
+  EXPECT_EQ(Parse("models { path: '/abs/m' }").models[0].checkpoint_dir, "/abs/m");
 }
 
 TEST(ConfigLoaderTest, UnknownFieldsAndSyntaxErrorsNameFileLineAndColumn) {
@@ -107,7 +109,7 @@ TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   std::ofstream(path) << "models { path: 'm' }";
   const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->models[0].path, folder.File("m"));
+  EXPECT_EQ(config->models[0].checkpoint_dir, folder.File("m"));
 }
 
 TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
@@ -148,6 +150,44 @@ TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
   }
 }
 
+TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
+  std::ifstream schema("proto/aft/config/v1/server_config.proto");
+  ASSERT_TRUE(schema.good());
+  const std::string in_force = FormatEffectiveConfig(Valid());
+  const std::regex field(R"( *optional \w+ (\w+) = \d+;)");
+  const std::regex documented(R"raw([Dd]efault ("[^"]*"|\d+))raw");
+  std::string comment;
+  std::smatch found;
+  int fields = 0;
+  for (std::string line; std::getline(schema, line);) {
+    if (!std::regex_match(line, found, field)) {
+      comment = line.find("//") != std::string::npos ? comment + line : "";
+      continue;
+    }
+    const std::string name = found[1];
+    const bool has_default = std::regex_search(comment, found, documented);
+    EXPECT_EQ(has_default, name != "name" && name != "path") << name;
+    if (has_default) {
+      EXPECT_THAT(in_force, HasSubstr(name + ": " + found[1].str() + "\n"));
+    }
+    comment.clear();
+    ++fields;
+  }
+  EXPECT_EQ(fields, 25);
+}
+
+TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
+  const absl::StatusOr<ServerConfig> example = LoadServerConfig("deploy/config/server.textproto");
+  ASSERT_TRUE(example.ok()) << example.status();
+  ServerConfig defaults;
+  defaults.models = {DefaultModelConfig(example->models.at(0).checkpoint_dir)};
+  EXPECT_EQ(FormatEffectiveConfig(*example), FormatEffectiveConfig(defaults));
+}
+
+TEST(ConfigDefaultsTest, ClientsLookWhereTheServerListens) {
+  EXPECT_EQ(ServerConfig().listen_address, client::kDefaultAddress);
+}
+
 TEST(ConfigValidationTest, TheDefaultsAreValid) {
   EXPECT_TRUE(ValidateServerConfig(Valid()).ok()) << ValidateServerConfig(Valid());
 }
@@ -175,7 +215,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"listen_address: ", [](C& c) { c.listen_address = "::1:80"; }},
       {"metrics_address: ", [](C& c) { c.metrics_address = "h:x"; }},
       {"models: ", [](C& c) { c.models.clear(); }},
-      {"models[0].path: ", [](C& c) { c.models[0].path = ""; }},
+      {"models[0].path: ", [](C& c) { c.models[0].checkpoint_dir = ""; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = ""; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = "a/b"; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = std::string(129, 'a'); }},
@@ -193,9 +233,9 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].intra_op_threads: ", [](C& c) { c.models[0].intra_op_threads = -1; }},
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
       {"models[0].batch.max_delay_us: ",
-       [](C& c) { c.models[0].batch.max_delay = std::chrono::seconds(2); }},
-      {"models[0].batch.max_rows: ", [](C& c) { c.models[0].batch.max_rows = 0; }},
-      {"models[0].batch.max_tokens: ", [](C& c) { c.models[0].batch.max_tokens = 31; }},
+       [](C& c) { c.models[0].max_batch_delay = std::chrono::seconds(2); }},
+      {"models[0].batch.max_rows: ", [](C& c) { c.models[0].max_batch_rows = 0; }},
+      {"models[0].batch.max_tokens: ", [](C& c) { c.models[0].max_batch_tokens = 31; }},
       {"limits.max_queued_requests: ", [](C& c) { c.limits.max_queued_requests = 0; }},
       {"limits.max_queued_tokens: ", [](C& c) { c.limits.max_queued_tokens = 1000; }},
       {"limits.max_prompt_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 0; }},

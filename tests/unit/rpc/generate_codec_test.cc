@@ -6,19 +6,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/tokenizer/char_tokenizer.h"
-#include "tests/support/fake_tokenizer.h"
+#include "tests/unit/rpc/decode.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr int64_t kVocabulary = 257;
-
-absl::StatusOr<GenerationRequest> Decode(const v1::GenerateRequest& message) {
-  return DecodeGenerateRequest(message, LimitsConfig(), FakeTokenizer(), kVocabulary,
-                               /*drawn_seed=*/99);
-}
 
 v1::GenerateRequest Text() {
   v1::GenerateRequest message;
@@ -29,7 +22,7 @@ v1::GenerateRequest Text() {
 // That each field out of range is refused by name: tests/integration/bad_input_test.cc.
 
 TEST(GenerateCodecTest, UnsetFieldsTakeTheDocumentedDefaults) {
-  const auto request = Decode(Text());
+  const auto request = Decode<GenerateCodec>(Text());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(request->prompt, ElementsAre('h', 'i'));
   EXPECT_EQ(request->sampling.temperature, 1.0F);
@@ -39,7 +32,7 @@ TEST(GenerateCodecTest, UnsetFieldsTakeTheDocumentedDefaults) {
   EXPECT_EQ(request->sampling.repetition_penalty, 1.0F);
   EXPECT_EQ(request->sampling.presence_penalty, 0.0F);
   EXPECT_EQ(request->sampling.frequency_penalty, 0.0F);
-  EXPECT_EQ(request->sampling.seed, 99);
+  EXPECT_NE(request->sampling.seed, Decode<GenerateCodec>(Text())->sampling.seed);  // drawn
   EXPECT_EQ(request->sampling.top_logprobs, -1);
   EXPECT_EQ(request->stop.max_tokens, 256);
   EXPECT_TRUE(request->stop.strings.empty());
@@ -51,7 +44,7 @@ TEST(GenerateCodecTest, ZeroDiffersFromUnset) {
   message.mutable_sampling()->set_temperature(0);
   message.mutable_sampling()->set_seed(0);
   message.mutable_output()->set_top_logprobs(0);
-  const auto request = Decode(message);
+  const auto request = Decode<GenerateCodec>(message);
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->sampling.temperature, 0.0F);
   EXPECT_EQ(request->sampling.seed, 0);
@@ -76,7 +69,7 @@ TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
   message.mutable_stop()->set_include_stop_string(true);
   message.mutable_stop()->set_ignore_eos(true);
   message.mutable_output()->set_top_logprobs(20);
-  const auto request = Decode(message);
+  const auto request = Decode<GenerateCodec>(message);
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(request->prompt, ElementsAre(0, 256));
   EXPECT_EQ(request->sampling.temperature, 100.0F);
@@ -97,12 +90,20 @@ TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
 TEST(GenerateCodecTest, InfinityIsOutOfRange) {
   v1::GenerateRequest message = Text();
   message.mutable_sampling()->set_temperature(std::numeric_limits<float>::infinity());
-  EXPECT_EQ(Decode(message).status().message(),
+  EXPECT_EQ(Decode<GenerateCodec>(message).status().message(),
             "sampling.temperature: must be in [0, 100], got inf");
 }
 
+// Of a request that asks for them.
+GenerateCodec WithLogprobs() {
+  v1::GenerateRequest message = Text();
+  message.mutable_output()->set_top_logprobs(1);
+  GenerateCodec codec;
+  EXPECT_TRUE(Decode<GenerateCodec>(message, {}, {}, &codec).ok());
+  return codec;
+}
+
 TEST(GenerateCodecTest, AppendedDeltasBecomeOne) {
-  v1::Delta message;
   TokenDelta first;
   first.first_index = 5;
   first.tokens.resize(2);
@@ -113,19 +114,26 @@ TEST(GenerateCodecTest, AppendedDeltasBecomeOne) {
   second.first_index = 7;
   second.tokens = {{.id = 3, .logprob = -0.5F, .top = {{.id = 9, .logprob = -0.25F}}}};
   second.text = "c";
-  EXPECT_GT(AppendDelta(first, /*with_logprobs=*/false, message), 0);
-  EXPECT_GT(AppendDelta(second, /*with_logprobs=*/false, message), 0);
+  GenerateCodec codec;
+  EXPECT_GT(codec.Append(first), 0);
+  EXPECT_GT(codec.Append(second), 0);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(codec.Take(response));
+  const v1::Delta& message = response.delta();
   EXPECT_EQ(message.first_index(), 5);
   EXPECT_THAT(message.token_ids(), ElementsAre(1, 2, 3));
   EXPECT_EQ(message.text(), "abc");
   EXPECT_EQ(message.logprobs_size(), 0);
 
-  v1::Delta with;
-  AppendDelta(second, /*with_logprobs=*/true, with);
-  ASSERT_EQ(with.logprobs_size(), 1);
-  EXPECT_EQ(with.logprobs(0).logprob(), -0.5F);
-  ASSERT_EQ(with.logprobs(0).top_size(), 1);
-  EXPECT_EQ(with.logprobs(0).top(0).token_id(), 9);
+  EXPECT_FALSE(codec.Take(response));  // it was taken
+
+  GenerateCodec with = WithLogprobs();
+  with.Append(second);
+  ASSERT_TRUE(with.Take(response));
+  ASSERT_EQ(response.delta().logprobs_size(), 1);
+  EXPECT_EQ(response.delta().logprobs(0).logprob(), -0.5F);
+  ASSERT_EQ(response.delta().logprobs(0).top_size(), 1);
+  EXPECT_EQ(response.delta().logprobs(0).top(0).token_id(), 9);
 }
 
 TEST(GenerateCodecTest, TheSizeOfADeltaIsAboutWhatItCostsOnTheWire) {
@@ -134,10 +142,18 @@ TEST(GenerateCodecTest, TheSizeOfADeltaIsAboutWhatItCostsOnTheWire) {
     delta.tokens.push_back({.id = i, .logprob = -1.0F, .top = {{.id = i, .logprob = -1.0F}}});
     delta.text += "x";
   }
-  v1::Delta message;
-  const size_t estimate = AppendDelta(delta, /*with_logprobs=*/true, message);
+  GenerateCodec codec = WithLogprobs();
+  const size_t estimate = codec.Append(delta);
+  v1::GenerateResponse message;
+  ASSERT_TRUE(codec.Take(message));
   EXPECT_GE(estimate * 2, message.ByteSizeLong());
   EXPECT_LE(estimate, message.ByteSizeLong() * 2);
+}
+
+v1::Finished EncodeFinished(const Outcome& outcome) {
+  v1::Finished message;
+  GenerateCodec().Finish(outcome, message);
+  return message;
 }
 
 TEST(GenerateCodecTest, FinishedNamesTheReason) {
@@ -158,9 +174,9 @@ TEST(GenerateCodecTest, FinishedNamesTheReason) {
 }
 
 TEST(GenerateCodecTest, NamesTheCharacterThatTheVocabularyLacks) {
-  const auto tokenizer = MakeCharTokenizer({"h"});
+  auto tokenizer = MakeCharTokenizer({"h"});
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto request = DecodeGenerateRequest(Text(), LimitsConfig(), **tokenizer, kVocabulary, 99);
+  const auto request = Decode<GenerateCodec>(Text(), {.tokenizer = *std::move(tokenizer)});
   EXPECT_EQ(request.status(),
             absl::InvalidArgumentError(
                 "text: character 'i' (U+0069) at byte 1 is not in the model's vocabulary"));

@@ -34,7 +34,7 @@ class ModelRegistryTest : public testing::Test {
     for (const std::string& name : names) {
       ModelConfig model;
       model.name = name;
-      model.path = name;
+      model.checkpoint_dir = name;
       config.models.push_back(model);
     }
     return config;
@@ -98,8 +98,8 @@ TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {
   EXPECT_TRUE(WaitLoaded().ok());
   const auto model = registry_->Acquire("a");
   ASSERT_TRUE(model.ok());
-  EXPECT_EQ((*model)->name, "a");
-  EXPECT_EQ((*model)->version, "1");
+  EXPECT_EQ((*model)->config.name, "a");
+  EXPECT_EQ((*model)->config.version, "1");
   EXPECT_EQ(registry_->Get("a")->state, ModelState::kReady);
   EXPECT_EQ(registry_->Get("a")->info->architecture, "fake");
 }
@@ -204,8 +204,8 @@ TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
 
 TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   ServerConfig config = Config({"a"});
-  config.models[0].batch = {
-      .max_delay = std::chrono::microseconds(1), .max_rows = 3, .max_tokens = 50};
+  config.models[0].max_batch_rows = 3;
+  config.models[0].max_batch_tokens = 50;
   LoadOptions seen;
   registry_ = std::make_unique<ModelRegistry>(
       config,
@@ -227,10 +227,9 @@ TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   EXPECT_TRUE(registry_->load_result()->ok());
   const auto model = registry_->Acquire("a");
   ASSERT_TRUE(model.ok());
-  EXPECT_EQ((*model)->engine, nullptr);
-  ASSERT_NE((*model)->encoder, nullptr);
-  EXPECT_EQ((*model)->encoder->max_batch_tokens(), 50);
-  EXPECT_EQ(&(*model)->control(), (*model)->encoder.get());
+  EXPECT_EQ((*model)->generate, nullptr);
+  ASSERT_NE((*model)->encode, nullptr);
+  EXPECT_EQ(&(*model)->engine(), (*model)->encode.get());
   EXPECT_EQ(registry_->Get("a")->vector_width, 3);
   EXPECT_EQ(registry_->Get("a")->slots, 3);
   registry_->Shutdown(TimePoint::max());

@@ -35,7 +35,7 @@ class EncodeEngineTest : public testing::Test {
   using Sink = std::shared_ptr<RecordingVectorSink>;
 
   void Start() {
-    options_.model_name = "fake";
+    options_.model.name = "fake";
     options_.clock = [this] { return clock_.Now(); };
     auto created = EncodeEngine::Create(
         options_, std::make_unique<FakeEncoderRunner>(model_, control_), metrics_);
@@ -57,19 +57,19 @@ class EncodeEngineTest : public testing::Test {
   }
 
   struct Accepted {
-    EngineControl::Handle handle;
+    RequestHandle handle;
     Sink sink;
   };
   // REQUIRES: the engine accepts it.
   Accepted Submit(EncodingRequest request) {
     auto sink = std::make_shared<RecordingVectorSink>();
-    const auto handle = engine_->Submit(std::move(request), sink);
+    const auto handle = engine_->Encode(std::move(request), sink);
     AFT_CHECK(handle.ok());
     return {*handle, std::move(sink)};
   }
   absl::Status Refused(EncodingRequest request) {
     const auto sink = std::make_shared<RecordingVectorSink>();
-    const auto handle = engine_->Submit(std::move(request), sink);
+    const auto handle = engine_->Encode(std::move(request), sink);
     EXPECT_FALSE(sink->finished());
     return handle.status();
   }
@@ -104,9 +104,11 @@ class EncodeEngineTest : public testing::Test {
   }
 
   FakeEncoderRunner::Options model_;
-  EncodeEngineOptions options_ = [] {
-    EncodeEngineOptions options;
-    options.batch = {.max_rows = 4, .max_tokens = 64, .max_delay = hours(1)};
+  EngineOptions options_ = [] {
+    EngineOptions options;
+    options.model.max_batch_rows = 4;
+    options.model.max_batch_tokens = 64;
+    options.model.max_batch_delay = hours(1);
     return options;
   }();
   ManualClock clock_;
@@ -121,8 +123,9 @@ class EncodeEngineTest : public testing::Test {
 
 TEST_F(EncodeEngineTest, RefusesABatchThatTheRunnerCannotTake) {
   const auto create = [&](int64_t rows, int64_t tokens) {
-    EncodeEngineOptions options;
-    options.batch = {.max_rows = rows, .max_tokens = tokens, .max_delay = {}};
+    EngineOptions options;
+    options.model.max_batch_rows = rows;
+    options.model.max_batch_tokens = tokens;
     return EncodeEngine::Create(options, std::make_unique<FakeEncoderRunner>(model_, control_),
                                 metrics_)
         .status();
@@ -169,10 +172,10 @@ TEST_F(EncodeEngineTest, ALoneTextRunsAfterTheDelay) {
 }
 
 TEST_F(EncodeEngineTest, TheThreadWakesByItselfWhenTheDelayIsOver) {
-  options_.batch.max_delay = milliseconds(1);
+  options_.model.max_batch_delay = milliseconds(1);
   options_.clock = nullptr;
-  options_.model_name = "fake";
-  options_.clock = EncodeEngineOptions().clock;  // the real one
+  options_.model.name = "fake";
+  options_.clock = EngineOptions().clock;  // the real one
   auto created = EncodeEngine::Create(
       options_, std::make_unique<FakeEncoderRunner>(model_, control_), metrics_);
   ASSERT_TRUE(created.ok());
@@ -232,7 +235,7 @@ TEST_F(EncodeEngineTest, RefusesWhatWouldBreakTheBatch) {
 }
 
 TEST_F(EncodeEngineTest, RefusesMoreRequestsThanMayWait) {
-  options_.max_queued_requests = 2;
+  options_.limits.max_queued_requests = 2;
   Start();
   control_->Hold();
   std::vector<Sink> sinks;
@@ -341,8 +344,8 @@ TEST_F(EncodeEngineTest, VectorsThatAreNotFiniteEndTheirOwnTextOnly) {
 
 TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
   constexpr unsigned kSeed = 5;
-  options_.batch.max_delay = Duration(0);
-  options_.max_queued_requests = 1000;
+  options_.model.max_batch_delay = milliseconds(0);
+  options_.limits.max_queued_requests = 1000;
   Start();
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) {
@@ -355,7 +358,7 @@ TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
         request.arrival = clock_.Now();
         const bool cancel = random() % 4 == 0;
         const auto sink = std::make_shared<RecordingVectorSink>();
-        const auto handle = engine_->Submit(request, sink);
+        const auto handle = engine_->Encode(request, sink);
         AFT_CHECK(handle.ok());
         if (cancel) engine_->Cancel(*handle);
         const Outcome outcome = sink->Wait();  // the sink checks that it comes once
@@ -369,7 +372,7 @@ TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const EngineControl::Load load = engine_->load();
+  const EngineLoad load = engine_->load();
   EXPECT_EQ(load.running, 0);
   EXPECT_EQ(load.waiting, 0);
 }

@@ -17,12 +17,12 @@ constexpr int32_t kForever = 1'000'000;
 TEST_F(EngineTest, RefusesASetupThatCannotWork) {
   const auto create = [&](int32_t slots, int64_t runner_tokens, int64_t step_tokens) {
     EngineOptions bad;
-    bad.max_step_tokens = step_tokens;
+    bad.model.max_step_tokens = step_tokens;
     FakeModelRunner::Options runner;
     runner.slots = slots;
     runner.max_step_tokens = runner_tokens;
-    return Engine::Create(bad, std::make_unique<FakeModelRunner>(runner, control), tokenizer,
-                          metrics)
+    return GenerateEngine::Create(bad, std::make_unique<FakeModelRunner>(runner, control),
+                                  tokenizer, metrics)
         .status();
   };
   EXPECT_THAT(std::string(create(4, 64, 4).message()), HasSubstr("at least slots + 1 = 5"));
@@ -51,7 +51,7 @@ TEST_F(EngineTest, RefusesWhatWouldBreakTheBatch) {
 
 TEST_F(EngineTest, RefusesMoreRequestsThanMayWait) {
   model.slots = 2;
-  options.max_queued_requests = 3;
+  options.limits.max_queued_requests = 3;
   Start();
   control->Hold();
   std::vector<Sink> sinks;
@@ -66,7 +66,7 @@ TEST_F(EngineTest, RefusesMoreRequestsThanMayWait) {
 
 TEST_F(EngineTest, RefusesMoreTokensThanMayWait) {
   model.slots = 1;
-  options.max_queued_tokens = 10;
+  options.limits.max_queued_tokens = 10;
   Start();
   control->Hold();
   // The first one finds a slot and does not wait, so its length does not matter.
@@ -82,7 +82,7 @@ TEST_F(EngineTest, RefusesMoreTokensThanMayWait) {
 
 TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {
   model.slots = 1;
-  options.max_queued_tokens = 10;
+  options.limits.max_queued_tokens = 10;
   Start();
   control->Hold();
   Submit(Request({1}, 1));
@@ -90,7 +90,7 @@ TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {
   const Accepted second = Submit(Request(std::vector<TokenId>(10, 1), kForever));
   EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kResourceExhausted);
   control->Resume();
-  second.sink->WaitForDeltas(1);
+  second.sink->WaitForParts(1);
   const Sink third = Submit(Request(std::vector<TokenId>(10, 1), 1)).sink;
   engine->Cancel(second.handle);
   EXPECT_EQ(third->Wait().status, absl::OkStatus());
@@ -98,7 +98,7 @@ TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {
 
 TEST_F(EngineTest, WhoHasSeenTheEndFindsRoom) {
   model.slots = 1;
-  options.max_queued_requests = 0;
+  options.limits.max_queued_requests = 0;
   Start();
   for (int i = 0; i < 50; ++i) ExpectServes();
 }
@@ -221,10 +221,10 @@ TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   Start();
   const Sink running = Submit(Request({1}, kForever)).sink;
   const Sink waiting = Submit(Request({1}, kForever)).sink;
-  running->WaitForDeltas(3);
+  running->WaitForParts(3);
   const TimePoint deadline = clock.Now() + seconds(5);
   std::thread shutdown([&] { engine->Shutdown(deadline); });
-  running->WaitForDeltas(running->deltas().size() + 3);  // still goes on
+  running->WaitForParts(running->parts().size() + 3);  // still goes on
   clock.Advance(seconds(5));
   shutdown.join();
   EXPECT_EQ(running->Wait().status.code(), absl::StatusCode::kUnavailable);
@@ -237,7 +237,7 @@ TEST_F(EngineTest, AnEarlierDeadlineShortensAShutdownUnderWay) {
   Start();
   const Sink sink = Submit(Request({1}, kForever)).sink;
   std::thread shutdown([&] { engine->Shutdown(TimePoint::max()); });
-  sink->WaitForDeltas(3);
+  sink->WaitForParts(3);
   engine->Shutdown(TimePoint::min());
   shutdown.join();
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
@@ -330,7 +330,7 @@ TEST_F(EngineTest, AReaderThatIsTooSlowLosesItsRequest) {
   const Outcome outcome = slow->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("slow client"));
-  EXPECT_EQ(slow->deltas().size(), 3U);
+  EXPECT_EQ(slow->parts().size(), 3U);
   EXPECT_EQ(other->Wait().status, absl::OkStatus());
   EXPECT_EQ(other->tokens(), Expected(request));
 }

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
-#include "server/engine/engine.h"
+#include "server/engine/generate_engine.h"
 #include "server/observability/metrics.h"
 #include "tests/support/fake_model_runner.h"
 #include "tests/support/fake_tokenizer.h"
@@ -35,11 +35,11 @@ class EngineTest : public ::testing::Test {
 
   // Starts the engine; change `model` and `options` before.
   void Start() {
-    options.model_name = "fake";
-    options.max_step_tokens = model.max_step_tokens;
+    options.model.name = "fake";
+    options.model.max_step_tokens = model.max_step_tokens;
     options.clock = [this] { return clock.Now(); };
-    auto created = Engine::Create(options, std::make_unique<FakeModelRunner>(model, control),
-                                  tokenizer, metrics);
+    auto created = GenerateEngine::Create(
+        options, std::make_unique<FakeModelRunner>(model, control), tokenizer, metrics);
     ASSERT_TRUE(created.ok()) << created.status();
     engine = *std::move(created);
   }
@@ -63,18 +63,20 @@ class EngineTest : public ::testing::Test {
   }
 
   struct Accepted {
-    Engine::Handle handle;
+    RequestHandle handle;
     Sink sink;
   };
   // REQUIRES: the engine accepts it.
-  Accepted Submit(GenerationRequest request, Sink sink = std::make_shared<RecordingSink>()) {
-    const auto handle = engine->Submit(std::move(request), sink);
+  template <typename Request>
+  Accepted Submit(Request request, Sink sink = std::make_shared<RecordingSink>()) {
+    const auto handle = Offer(std::move(request), sink);
     AFT_CHECK(handle.ok());
     return {*handle, std::move(sink)};
   }
-  absl::Status Refused(GenerationRequest request) {
+  template <typename Request>
+  absl::Status Refused(Request request) {
     const auto sink = std::make_shared<RecordingSink>();
-    const auto handle = engine->Submit(std::move(request), sink);
+    const auto handle = Offer(std::move(request), sink);
     EXPECT_FALSE(sink->finished());
     return handle.status();
   }
@@ -107,9 +109,16 @@ class EngineTest : public ::testing::Test {
   ModelMetrics metrics{registry, "fake"};
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
   std::shared_ptr<FakeModelControl> control = std::make_shared<FakeModelControl>();
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<GenerateEngine> engine;
 
  private:
+  absl::StatusOr<RequestHandle> Offer(GenerationRequest request, const Sink& sink) {
+    return engine->Generate(std::move(request), sink);
+  }
+  absl::StatusOr<RequestHandle> Offer(ScoringRequest request, const Sink& sink) {
+    return engine->Score(std::move(request), sink);
+  }
+
   uint64_t requests_ = 0;
 };
 

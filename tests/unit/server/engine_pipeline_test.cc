@@ -24,7 +24,7 @@ TEST_F(EnginePipelineTest, TheNextStepIsSubmittedBeforeTheResultOfThisOneIsKnown
   const Sink sink = Submit(request).sink;
   control->AllowSteps(1);
   control->WaitUntilBlocked();  // the second step wants to run, and nothing was delivered yet
-  EXPECT_TRUE(sink->deltas().empty());
+  EXPECT_TRUE(sink->parts().empty());
   clock.Advance(std::chrono::microseconds(250));
   control->Resume();
   EXPECT_EQ(sink->Wait().status, absl::OkStatus());
@@ -93,9 +93,7 @@ TEST_F(EnginePipelineTest, ALongTextIsScoredWhole) {
   request.id = "score";
   request.text = std::vector<TokenId>(50, 3);
   request.arrival = clock.Now();
-  const auto sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(engine->Submit(std::move(request), sink).ok());
-  EXPECT_EQ(sink->Wait().usage.scored_tokens, 49U);
+  EXPECT_EQ(Submit(std::move(request)).sink->Wait().usage.scored_tokens, 49U);
 }
 
 }  // namespace

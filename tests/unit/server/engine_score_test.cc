@@ -23,12 +23,6 @@ class EngineScoreTest : public EngineTest {
     return request;
   }
 
-  Accepted SubmitScore(ScoringRequest request, Sink sink = std::make_shared<RecordingSink>()) {
-    const auto handle = engine->Submit(std::move(request), sink);
-    AFT_CHECK(handle.ok());
-    return {*handle, std::move(sink)};
-  }
-
   static std::vector<TokenId> Text(size_t size, TokenId first = 3) {
     std::vector<TokenId> text(size);
     for (size_t i = 0; i < size; ++i) text[i] = (first + 7 * static_cast<TokenId>(i)) % 256;
@@ -38,7 +32,7 @@ class EngineScoreTest : public EngineTest {
   // All scores of a finished request, whose chunks must follow each other.
   static std::vector<SampledToken> Scores(const RecordingSink& sink) {
     std::vector<SampledToken> scores;
-    for (const TokenDelta& delta : sink.deltas()) {
+    for (const TokenDelta& delta : sink.parts()) {
       EXPECT_EQ(delta.first_index, scores.size() + 1);
       EXPECT_FALSE(delta.tokens.empty());
       EXPECT_EQ(delta.text, "");
@@ -74,7 +68,7 @@ class EngineScoreTest : public EngineTest {
 TEST_F(EngineScoreTest, EveryTokenButTheFirstIsScored) {
   Start();
   const std::vector<TokenId> text = Text(20);
-  const Sink sink = SubmitScore(Score(text)).sink;
+  const Sink sink = Submit(Score(text)).sink;
   ExpectScores(*sink, sink->Wait(), text);
   EXPECT_EQ(control->step_count(), 1);
   EXPECT_EQ(metrics.scored_tokens.Value(), 19);
@@ -84,9 +78,9 @@ TEST_F(EngineScoreTest, EveryTokenButTheFirstIsScored) {
 TEST_F(EngineScoreTest, ATextOfOneTokenHasNoChunk) {
   Start();
   const std::vector<TokenId> text = {42};
-  const Sink sink = SubmitScore(Score(text)).sink;
+  const Sink sink = Submit(Score(text)).sink;
   ExpectScores(*sink, sink->Wait(), text);
-  EXPECT_TRUE(sink->deltas().empty());
+  EXPECT_TRUE(sink->parts().empty());
 }
 
 TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
@@ -97,7 +91,7 @@ TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
   for (const size_t size : {size_t{7}, size_t{8}, size_t{9}, size_t{100}}) {
     const int64_t before = control->step_count();
     const std::vector<TokenId> text = Text(size);
-    const Sink sink = SubmitScore(Score(text)).sink;
+    const Sink sink = Submit(Score(text)).sink;
     ExpectScores(*sink, sink->Wait(), text);
     EXPECT_EQ(control->step_count() - before, static_cast<int64_t>((size + 7) / 8));
   }
@@ -105,7 +99,7 @@ TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
 
 TEST_F(EngineScoreTest, AlternativesComeWhenTheyAreAskedFor) {
   Start();
-  const Sink sink = SubmitScore(Score(Text(5), /*top_logprobs=*/3)).sink;
+  const Sink sink = Submit(Score(Text(5), /*top_logprobs=*/3)).sink;
   EXPECT_TRUE(sink->Wait().status.ok());
   for (const SampledToken& token : Scores(*sink)) EXPECT_EQ(token.top.size(), 3U);
 }
@@ -114,18 +108,17 @@ TEST_F(EngineScoreTest, ATextMayFillTheModelsWholeLength) {
   model.max_seq_len = 12;
   Start();
   const std::vector<TokenId> text = Text(12);
-  const Sink sink = SubmitScore(Score(text)).sink;
+  const Sink sink = Submit(Score(text)).sink;
   ExpectScores(*sink, sink->Wait(), text);
-  const auto refused = engine->Submit(Score(Text(13)), std::make_shared<RecordingSink>());
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("at most 12 tokens, got 13"));
+  const absl::Status refused = Refused(Score(Text(13)));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 12 tokens, got 13"));
 }
 
 TEST_F(EngineScoreTest, RefusesWhatWouldBreakTheBatch) {
   Start();
   for (const std::vector<TokenId>& text : {std::vector<TokenId>{}, {1, 257}, {-1}}) {
-    const auto handle = engine->Submit(Score(text), std::make_shared<RecordingSink>());
-    EXPECT_EQ(handle.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(Refused(Score(text)).code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(control->step_count(), 0);
 }
@@ -140,7 +133,7 @@ TEST_F(EngineScoreTest, ScoresAndGenerationsShareStepsAndDoNotHarmEachOther) {
   for (int i = 0; i < 40; ++i) {
     const std::vector<TokenId> text = Text(1 + random() % 70, static_cast<TokenId>(random() % 200));
     if (random() % 2 == 0) {
-      scored.emplace_back(text, SubmitScore(Score(text)).sink);
+      scored.emplace_back(text, Submit(Score(text)).sink);
     } else {
       const GenerationRequest request = Request(text, 1 + static_cast<int32_t>(random() % 30));
       generated.emplace_back(request, Submit(request).sink);
@@ -159,7 +152,7 @@ TEST_F(EngineScoreTest, CancelBetweenTwoChunksFreesTheSlot) {
   model.max_step_tokens = 8;
   Start();
   control->Hold();
-  const Accepted accepted = SubmitScore(Score(Text(100)));
+  const Accepted accepted = Submit(Score(Text(100)));
   control->AllowSteps(2);
   control->WaitUntilBlocked();
   engine->Cancel(accepted.handle);
@@ -176,10 +169,10 @@ TEST_F(EngineScoreTest, ACancelledTextDoesNotLeaveItsScoresToItsNeighbour) {
   model.max_step_tokens = 8;
   Start();
   control->Hold();
-  const Accepted leaves = SubmitScore(Score(Text(50, 3)));
+  const Accepted leaves = Submit(Score(Text(50, 3)));
   control->WaitUntilBlocked();
   const std::vector<TokenId> text = Text(50, 90);
-  const Sink stays = SubmitScore(Score(text)).sink;
+  const Sink stays = Submit(Score(text)).sink;
   control->AllowSteps(1);
   control->WaitUntilBlocked();  // in a step with both
   engine->Cancel(leaves.handle);
@@ -196,11 +189,11 @@ TEST_F(EngineScoreTest, ADeadlineEndsAScoreInTheQueue) {
   control->WaitUntilBlocked();
   ScoringRequest late = Score(Text(5));
   late.deadline = clock.Now() + std::chrono::seconds(1);
-  const Sink queued = SubmitScore(late).sink;
+  const Sink queued = Submit(late).sink;
   clock.Advance(std::chrono::seconds(1));
   control->Resume();
   EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_TRUE(queued->deltas().empty());
+  EXPECT_TRUE(queued->parts().empty());
   EXPECT_TRUE(running->Wait().status.ok());
 }
 
@@ -209,11 +202,10 @@ TEST_F(EngineScoreTest, DrainingLetsAScoreFinish) {
   Start();
   control->Hold();
   const std::vector<TokenId> text = Text(60);
-  const Sink sink = SubmitScore(Score(text)).sink;
+  const Sink sink = Submit(Score(text)).sink;
   control->WaitUntilBlocked();
   engine->BeginDrain();
-  const auto refused = engine->Submit(Score(text), std::make_shared<RecordingSink>());
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Refused(Score(text)).code(), absl::StatusCode::kUnavailable);
   control->Resume();
   engine->Shutdown(TimePoint::max());
   ExpectScores(*sink, sink->Wait(), text);
@@ -225,8 +217,8 @@ TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursGoOn) 
   };
   Start();
   const ScoringRequest doomed = Score(Text(20));
-  const Sink bad = SubmitScore(doomed).sink;
-  const Sink good = SubmitScore(Score(Text(10))).sink;
+  const Sink bad = Submit(doomed).sink;
+  const Sink good = Submit(Score(Text(10))).sink;
   const Outcome outcome = bad->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(doomed.id));
@@ -236,7 +228,7 @@ TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursGoOn) 
 TEST_F(EngineScoreTest, AFailedStepEndsItsScores) {
   Start();
   control->FailNextCollect(absl::InternalError("secret detail"));
-  const Outcome outcome = SubmitScore(Score(Text(5))).sink->Wait();
+  const Outcome outcome = Submit(Score(Text(5))).sink->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(outcome.status.message()), ::testing::Not(HasSubstr("secret")));
   ExpectServes();
@@ -246,9 +238,9 @@ TEST_F(EngineScoreTest, AReaderThatIsTooSlowLosesItsScore) {
   model.max_step_tokens = 8;
   Start();
   const auto slow = std::make_shared<RecordingSink>(/*accept=*/2);
-  SubmitScore(Score(Text(60)), slow);
+  Submit(Score(Text(60)), slow);
   EXPECT_EQ(slow->Wait().status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(slow->deltas().size(), 2U);
+  EXPECT_EQ(slow->parts().size(), 2U);
   ExpectServes();
 }
 

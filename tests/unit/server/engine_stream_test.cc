@@ -39,7 +39,7 @@ TEST_F(EngineTest, SendsOneDeltaPerStep) {
   Start();
   const Sink sink = Submit(Request({1, 2, 3}, 10)).sink;
   sink->Wait();
-  EXPECT_EQ(sink->deltas().size(), 10U);
+  EXPECT_EQ(sink->parts().size(), 10U);
   EXPECT_EQ(control->step_count(), 10);  // the prompt's step gives the first token
 }
 
@@ -58,7 +58,7 @@ TEST_F(EngineTest, FeedsALongPromptInChunks) {
 TEST_F(EngineTest, ManyStreamsGetWhatEachGetsAlone) {
   model.slots = 5;
   model.max_step_tokens = 16;
-  options.max_queued_requests = 1000;
+  options.limits.max_queued_requests = 1000;
   Start();
   std::mt19937 random(2);
   std::vector<GenerationRequest> requests;
@@ -105,7 +105,7 @@ TEST_F(EngineTest, PassesLogProbabilitiesThrough) {
   request.sampling.top_logprobs = 2;
   const Sink sink = Submit(request).sink;
   sink->Wait();
-  const SampledToken token = sink->deltas().at(0).tokens.at(0);
+  const SampledToken token = sink->parts().at(0).tokens.at(0);
   EXPECT_EQ(token.logprob, -1.0F);
   EXPECT_EQ(token.top.size(), 2U);
 }
@@ -240,7 +240,7 @@ TEST_F(EngineTest, LoadCountsRunningAndWaiting) {
 TEST_F(EngineTest, SurvivesManyClientsThatCancelAtRandom) {
   model.slots = 3;
   model.max_step_tokens = 8;
-  options.max_queued_requests = 4;
+  options.limits.max_queued_requests = 4;
   control->DropInputs();
   Start();
   std::atomic<int> refused = 0;
@@ -271,7 +271,7 @@ TEST_F(EngineTest, SurvivesManyClientsThatCancelAtRandom) {
       };
       for (const GenerationRequest& request : requests[c]) {
         const auto sink = std::make_shared<RecordingSink>();
-        const auto handle = engine->Submit(request, sink);
+        const auto handle = engine->Generate(request, sink);
         if (handle.ok()) {
           open.emplace_back(sink, &request);
           if (random() % 3 == 0) engine->Cancel(*handle);

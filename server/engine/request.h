@@ -1,23 +1,19 @@
-#ifndef AFT_SERVER_SCHEDULING_REQUEST_H_
-#define AFT_SERVER_SCHEDULING_REQUEST_H_
+#ifndef AFT_SERVER_ENGINE_REQUEST_H_
+#define AFT_SERVER_ENGINE_REQUEST_H_
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
+#include "server/scheduling/time.h"
 
-// What goes into the engine and what comes out, as plain values: no gRPC, no protobuf.
+// What goes into an engine and what comes out, as plain values: no gRPC, no protobuf.
 namespace aft::server {
 
-// The monotonic clock of all deadlines and timings. Always passed in as a value; only server/engine
-// and server/rpc read it.
-using TimePoint = std::chrono::steady_clock::time_point;
-using Duration = std::chrono::steady_clock::duration;
-inline double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+// Names an accepted request.
+using RequestHandle = uint64_t;
 
 struct StopConditions {
   int32_t max_tokens = 0;  // at least 1
@@ -98,6 +94,36 @@ struct Outcome {
   Timings timings;
 };
 
+// Requests that an engine has.
+struct EngineLoad {
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int32_t slots = 0;  // that can run at once
+};
+
+// Learns how one request ended. Calls of sinks come from the engine thread and must not block,
+// throw or call back into the engine's Shutdown.
+class FinishSink {
+ public:
+  virtual ~FinishSink() = default;
+
+  // Exactly once, last, for every request that an engine accepted.
+  virtual void OnFinished(const Outcome& outcome) = 0;
+};
+
+// Where the answer to one request goes, part by part.
+template <typename Part>
+class Sink : public FinishSink {
+ public:
+  // False: the reader is too slow or gone; the request ends with RESOURCE_EXHAUSTED at once.
+  virtual bool OnPart(Part part) = 0;
+};
+
+// Of a generation or a scoring: the tokens of one step.
+using TokenSink = Sink<TokenDelta>;
+// Of a text to encode: one part with all that was asked for, vector after vector.
+using VectorSink = Sink<std::vector<float>>;
+
 }  // namespace aft::server
 
-#endif  // AFT_SERVER_SCHEDULING_REQUEST_H_
+#endif  // AFT_SERVER_ENGINE_REQUEST_H_

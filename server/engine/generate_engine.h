@@ -1,5 +1,5 @@
-#ifndef AFT_SERVER_ENGINE_ENGINE_LOOP_H_
-#define AFT_SERVER_ENGINE_ENGINE_LOOP_H_
+#ifndef AFT_SERVER_ENGINE_GENERATE_ENGINE_H_
+#define AFT_SERVER_ENGINE_GENERATE_ENGINE_H_
 
 #include <deque>
 #include <memory>
@@ -7,40 +7,49 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/engine/engine.h"
+#include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
+#include "server/engine/request.h"
 #include "server/engine/request_loop.h"
-#include "server/engine/stream.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/continuous_scheduler.h"
 
 namespace aft::server {
 
-// The engine of a language model. A step is
+// Continuous batching of one language model: one thread owns sequences, scheduler, slots and
+// runner, without locks. Every step runs all live decodes and fills the rest of the token budget
+// with chunks of prompts and of texts to score. A step is
 //   schedule -> submit to the model -> collect -> tokens and log-probabilities to the sinks
 // and there is one whenever a request is in flight: a queued request means that all slots are busy,
 // so the thread sleeps only when there is none, and queued deadlines are checked before every step.
 // Where the runner allows two steps in flight, the next is scheduled and submitted while the device
 // works on this one.
-class EngineLoop final : public Engine, private RequestLoop::Work {
+class GenerateEngine final : public RequestLoop {
  public:
-  // REQUIRES: what Engine::Create checks.
-  EngineLoop(EngineOptions options, std::unique_ptr<ModelRunner> runner,
-             std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
+  // The engine thread runs until Shutdown. `metrics` must outlive the engine. INVALID_ARGUMENT when
+  // the config's steps are larger than the runner takes, or too small for its slots.
+  static absl::StatusOr<std::unique_ptr<GenerateEngine>> Create(
+      const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+      std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
+  ~GenerateEngine() { Shutdown(TimePoint::min()); }
 
-  absl::StatusOr<Handle> Submit(GenerationRequest request,
-                                std::shared_ptr<ResponseSink> sink) override;
-  absl::StatusOr<Handle> Submit(ScoringRequest request,
-                                std::shared_ptr<ResponseSink> sink) override;
-  void Cancel(Handle handle) override { loop_.Cancel(handle); }
-  void BeginDrain() override { loop_.BeginDrain(); }
-  void Shutdown(TimePoint deadline) override { loop_.Shutdown(deadline); }
-  Load load() const override { return loop_.load(); }
-  const ModelInfo& model_info() const override { return info_; }
+  // Continues a prompt. INVALID_ARGUMENT also: the prompt leaves no room for a token within
+  // max_seq_len; max_tokens is below 1.
+  absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
+                                         std::shared_ptr<TokenSink> sink);
+
+  // The text's tokens from the second on come with their log-probabilities, a part per chunk.
+  absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
 
  private:
-  absl::Status CheckRequest(const GenerationRequest& request) const;
+  struct Stream;
 
-  // RequestLoop::Work; all below: engine thread only.
+  GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+                 std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
+
+  absl::Status CheckGeneration(const GenerationRequest& request) const;
+
+  // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job) override;
   void Remove(Job& job, Outcome& outcome) override;
@@ -53,34 +62,27 @@ class EngineLoop final : public Engine, private RequestLoop::Work {
     absl::StatusOr<ModelRunner::Ticket> ticket;
   };
 
-  void Submit(const Step& step);
-  void Collect();
+  void Launch(const Step& step);
+  void CollectOldest();
   absl::StatusOr<StepOutput> Output(const Flight& flight, const Step& step);
   void Publish(const Step& step, StepOutput output, TimePoint now);
-  void FailStep(const Step& step, const absl::Status& status, TimePoint now);
-  void Start(const Step& step, TimePoint now);
   void PublishToken(Stream& stream, SampledToken token, TimePoint now);
   void PublishScores(Stream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
   // Ends the stream when its reader is too slow for the delta, or when `ended`.
   void Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
-  void FailNotFinite(Stream& stream, TimePoint now);
 
-  const EngineOptions options_;
   const std::unique_ptr<ModelRunner> runner_;
   const ModelInfo info_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  ModelMetrics& metrics_;
 
   // Owned by the engine thread.
   ContinuousScheduler scheduler_;
   std::deque<Flight> flights_;
   TimePoint collected_at_;  // the last step
   HistogramBatch inter_token_;
-
-  RequestLoop loop_;  // last: its thread uses all of the above
 };
 
 }  // namespace aft::server
 
-#endif  // AFT_SERVER_ENGINE_ENGINE_LOOP_H_
+#endif  // AFT_SERVER_ENGINE_GENERATE_ENGINE_H_

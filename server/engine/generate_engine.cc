@@ -1,15 +1,16 @@
-#include "server/engine/engine_loop.h"
+#include "server/engine/generate_engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/engine/device_metrics.h"
-#include "server/observability/log.h"
+#include "server/engine/output_builder.h"
+#include "server/scheduling/sequence.h"
 
 namespace aft::server {
 namespace {
@@ -35,43 +36,79 @@ absl::Status CheckOutput(const Step& step, const StepOutput& output) {
 
 }  // namespace
 
-EngineLoop::EngineLoop(EngineOptions options, std::unique_ptr<ModelRunner> runner,
-                       std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics)
-    : options_(std::move(options)),
+// One accepted generation or scoring; the scheduler sees only the Sequence in it.
+struct GenerateEngine::Stream final : Sequence, Job {
+  Stream(GenerationRequest request, std::shared_ptr<TokenSink> token_sink, OutputBuilder builder)
+      : Sequence(std::move(request.prompt), Purpose::kGenerate, builder.limit()),
+        Job(static_cast<RequestHeader&&>(request), prompt_size(), token_sink),
+        sampling(request.sampling),
+        sink(std::move(token_sink)),
+        output(std::move(builder)) {}
+
+  Stream(ScoringRequest request, std::shared_ptr<TokenSink> token_sink)
+      : Sequence(std::move(request.text), Purpose::kScore),
+        Job(static_cast<RequestHeader&&>(request), prompt_size(), token_sink),
+        sampling({.top_logprobs = request.top_logprobs}),
+        sink(std::move(token_sink)) {}
+
+  const SamplingParams sampling;
+  const std::shared_ptr<TokenSink> sink;
+
+  // Generation.
+  std::optional<OutputBuilder> output;
+  TimePoint last_token_at;  // valid once first_output_at is set
+
+  // Scoring.
+  uint32_t scored_tokens = 0;
+  uint64_t scored_bytes = 0;
+  double logprob = 0;  // sum
+};
+
+absl::StatusOr<std::unique_ptr<GenerateEngine>> GenerateEngine::Create(
+    const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+    std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics) {
+  const int64_t step_tokens = options.model.max_step_tokens;
+  if (runner->slots() < 1) return absl::InvalidArgumentError("slots: must be at least 1");
+  if (step_tokens <= runner->slots()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_step_tokens: ", step_tokens, " must be at least slots + 1 = ", runner->slots() + 1,
+        ", so that prompts advance beside all decodes"));
+  }
+  if (step_tokens > runner->max_step_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_step_tokens: ", step_tokens, " exceeds the runner's ", runner->max_step_tokens()));
+  }
+  return absl::WrapUnique(
+      new GenerateEngine(options, std::move(runner), std::move(tokenizer), metrics));
+}
+
+GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+                               std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics)
+    : RequestLoop(options, runner->slots(), metrics),
       runner_(std::move(runner)),
       info_(runner_->info()),
       tokenizer_(std::move(tokenizer)),
-      metrics_(metrics),
-      scheduler_(runner_->slots(), options_.max_step_tokens, runner_->max_steps_in_flight()),
-      inter_token_(metrics.inter_token_seconds, LatencyBuckets()),
-      loop_({.thread_name = "aft-engine",
-             .slots = runner_->slots(),
-             .max_queued_requests = options_.max_queued_requests,
-             .max_queued_tokens = options_.max_queued_tokens,
-             .clock = options_.clock},
-            metrics, *this) {}
-
-absl::StatusOr<EngineControl::Handle> EngineLoop::Submit(GenerationRequest request,
-                                                         std::shared_ptr<ResponseSink> sink) {
-  if (absl::Status status = CheckRequest(request); !status.ok()) {
-    metrics_.rejected(Rejection::kInvalid).Increment();
-    return status;
-  }
-  return loop_.Submit(std::make_unique<Stream>(std::move(request), std::move(sink), *tokenizer_,
-                                               info_.max_seq_len));
+      scheduler_(runner_->slots(), options_.model.max_step_tokens, runner_->max_steps_in_flight()),
+      inter_token_(metrics.inter_token_seconds, LatencyBuckets()) {
+  StartThread("aft-engine");
 }
 
-absl::StatusOr<EngineControl::Handle> EngineLoop::Submit(ScoringRequest request,
-                                                         std::shared_ptr<ResponseSink> sink) {
-  absl::Status status = CheckTokens(request.text, info_.vocab_size, info_.max_seq_len);
-  if (!status.ok()) {
-    metrics_.rejected(Rejection::kInvalid).Increment();
-    return status;
-  }
-  return loop_.Submit(std::make_unique<Stream>(std::move(request), std::move(sink)));
+absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request,
+                                                       std::shared_ptr<TokenSink> sink) {
+  if (absl::Status status = CheckGeneration(request); !status.ok()) return RefuseInvalid(status);
+  OutputBuilder output(*tokenizer_, std::move(request.stop),
+                       static_cast<int64_t>(request.prompt.size()), info_.max_seq_len);
+  return Accept(std::make_unique<Stream>(std::move(request), std::move(sink), std::move(output)));
 }
 
-absl::Status EngineLoop::CheckRequest(const GenerationRequest& request) const {
+absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
+                                                    std::shared_ptr<TokenSink> sink) {
+  const absl::Status status = CheckTokens(request.text, info_.vocab_size, info_.max_seq_len);
+  if (!status.ok()) return RefuseInvalid(status);
+  return Accept(std::make_unique<Stream>(std::move(request), std::move(sink)));
+}
+
+absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
   AFT_RETURN_IF_ERROR(CheckTokens(request.prompt, info_.vocab_size, /*max_tokens=*/0));
   const auto tokens = static_cast<int64_t>(request.prompt.size());
   if (info_.max_seq_len != 0 && tokens >= info_.max_seq_len) {
@@ -86,9 +123,9 @@ absl::Status EngineLoop::CheckRequest(const GenerationRequest& request) const {
   return absl::OkStatus();
 }
 
-void EngineLoop::Add(Job& job) { scheduler_.Add(static_cast<Stream&>(job)); }
+void GenerateEngine::Add(Job& job) { scheduler_.Add(static_cast<Stream&>(job)); }
 
-void EngineLoop::Remove(Job& job, Outcome& outcome) {
+void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<Stream&>(job);
   scheduler_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
@@ -97,67 +134,59 @@ void EngineLoop::Remove(Job& job, Outcome& outcome) {
   outcome.logprob = stream.logprob;
 }
 
-TimePoint EngineLoop::Advance(bool /*closed*/) {
+TimePoint GenerateEngine::Advance(bool /*closed*/) {
   const Step* const step = scheduler_.Schedule();
-  if (step != nullptr) Submit(*step);
+  if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // Refused: its sequences must be out before the next step is planned.
-    while (!flights_.empty()) Collect();
+    while (!flights_.empty()) CollectOldest();
   } else if (!flights_.empty() &&
              (step == nullptr || scheduler_.in_flight() == runner_->max_steps_in_flight())) {
-    Collect();
+    CollectOldest();
   }
   const bool busy = !flights_.empty() || scheduler_.live() + scheduler_.waiting() > 0;
   return busy ? TimePoint::min() : TimePoint::max();
 }
 
-void EngineLoop::Submit(const Step& step) {
-  const TimePoint now = options_.clock();
-  Start(step, now);
-  metrics_.step_rows.Observe(static_cast<double>(step.sequences.size()));
-  metrics_.step_tokens.Observe(static_cast<double>(step.tokens));
+void GenerateEngine::Launch(const Step& step) {
+  const TimePoint now = Now();
+  std::vector<Job*> started;
+  for (Sequence* sequence : step.started) {
+    auto& stream = static_cast<Stream&>(*sequence);
+    runner_->BindSlot(stream.slot(), stream.sampling);
+    started.push_back(&stream);
+  }
+  BeginStep(started, now);
   flights_.push_back({now, runner_->Submit(step.input)});
 }
 
-// Waits for the oldest step in flight.
-void EngineLoop::Collect() {
+// Waits for it.
+void GenerateEngine::CollectOldest() {
   const Flight flight = std::move(flights_.front());
   flights_.pop_front();
   const Step& step = scheduler_.Retire();
   absl::StatusOr<StepOutput> output = Output(flight, step);
-  const TimePoint now = options_.clock();
+  const TimePoint now = Now();
   // The time of a step that waited behind another one begins when that was done.
-  metrics_.step_seconds.Observe(Seconds(now - std::max(flight.submitted, collected_at_)));
+  ObserveStep(step.sequences.size(), step.tokens, now - std::max(flight.submitted, collected_at_),
+              output.ok() ? runner_->device_stats() : nullptr);
   collected_at_ = now;
-  if (output.ok()) {
-    PublishDeviceStats(runner_->device_stats(), metrics_);
-    Publish(step, *std::move(output), now);
-  } else {
-    FailStep(step, output.status(), now);
+  if (output.ok()) return Publish(step, *std::move(output), now);
+  std::vector<Job*> failed;
+  for (Sequence* sequence : step.sequences) {
+    if (sequence != nullptr) failed.push_back(static_cast<Stream*>(sequence));
   }
+  FailStep(failed, step.sequences.size(), output.status(), now);
 }
 
-absl::StatusOr<StepOutput> EngineLoop::Output(const Flight& flight, const Step& step) {
+absl::StatusOr<StepOutput> GenerateEngine::Output(const Flight& flight, const Step& step) {
   AFT_RETURN_IF_ERROR(flight.ticket.status());
   AFT_ASSIGN_OR_RETURN(StepOutput output, runner_->Collect(*flight.ticket));
   AFT_RETURN_IF_ERROR(CheckOutput(step, output));
   return output;
 }
 
-void EngineLoop::FailStep(const Step& step, const absl::Status& status, TimePoint now) {
-  log::Error("engine.step_failed", {{"model", options_.model_name},
-                                    {"rows", step.sequences.size()},
-                                    {"error", status.ToString()}});
-  for (Sequence* sequence : step.sequences) {
-    if (sequence == nullptr) continue;
-    auto& stream = static_cast<Stream&>(*sequence);
-    loop_.Fail(stream,
-               absl::InternalError(absl::StrCat("request ", stream.id, ": a model step failed")),
-               now);
-  }
-}
-
-void EngineLoop::Publish(const Step& step, StepOutput output, TimePoint now) {
+void GenerateEngine::Publish(const Step& step, StepOutput output, TimePoint now) {
   metrics_.prompt_tokens.Increment(static_cast<double>(step.prompt_tokens));
   size_t sampled = 0;
   size_t scored = 0;
@@ -179,18 +208,7 @@ void EngineLoop::Publish(const Step& step, StepOutput output, TimePoint now) {
   inter_token_.Flush();
 }
 
-// Binds the slots of the sequences that this step is the first of.
-void EngineLoop::Start(const Step& step, TimePoint now) {
-  std::vector<Job*> started;
-  for (Sequence* sequence : step.started) {
-    auto& stream = static_cast<Stream&>(*sequence);
-    runner_->BindSlot(stream.slot(), stream.sampling);
-    started.push_back(&stream);
-  }
-  loop_.Start(started, now);
-}
-
-void EngineLoop::PublishToken(Stream& stream, SampledToken token, TimePoint now) {
+void GenerateEngine::PublishToken(Stream& stream, SampledToken token, TimePoint now) {
   if (token.id == kNoToken) return FailNotFinite(stream, now);
   if (stream.first_output_at) {
     inter_token_.Add(Seconds(now - stream.last_token_at));
@@ -207,8 +225,8 @@ void EngineLoop::PublishToken(Stream& stream, SampledToken token, TimePoint now)
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }
 
-void EngineLoop::PublishScores(Stream& stream, const StepRow& row, std::vector<SampledToken> scores,
-                               TimePoint now) {
+void GenerateEngine::PublishScores(Stream& stream, const StepRow& row,
+                                   std::vector<SampledToken> scores, TimePoint now) {
   for (const SampledToken& score : scores) {
     if (score.id == kNoToken) return FailNotFinite(stream, now);
     stream.logprob += score.logprob;
@@ -230,26 +248,14 @@ void EngineLoop::PublishScores(Stream& stream, const StepRow& row, std::vector<S
   Deliver(stream, std::move(delta), position == stream.prompt_size(), std::move(outcome), now);
 }
 
-void EngineLoop::Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome,
-                         TimePoint now) {
+void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome,
+                             TimePoint now) {
   const bool news = !delta.tokens.empty() || !delta.text.empty();
-  if (news && !stream.sink->OnDelta(std::move(delta))) {
-    loop_.Fail(stream,
-               absl::ResourceExhaustedError("slow client: it reads slower than the model writes"),
-               now);
-  } else if (ended) {
-    loop_.End(stream, std::move(outcome), now);
-  }
+  if (news && !stream.sink->OnPart(std::move(delta))) return FailSlowClient(stream, now);
+  if (ended) End(stream, std::move(outcome), now);
 }
 
-void EngineLoop::FailNotFinite(Stream& stream, TimePoint now) {
-  loop_.Fail(stream,
-             absl::InternalError(
-                 absl::StrCat("request ", stream.id, ": the model's output is not finite")),
-             now);
-}
-
-void EngineLoop::PublishGauges() {
+void GenerateEngine::PublishGauges() {
   metrics_.requests_running.Set(scheduler_.live());
   metrics_.requests_waiting.Set(scheduler_.waiting());
   metrics_.slots_used.Set(scheduler_.slots().used());

@@ -1,0 +1,39 @@
+#ifndef AFT_TESTS_UNIT_RPC_DECODE_H_
+#define AFT_TESTS_UNIT_RPC_DECODE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "server/config/config.h"
+#include "server/registry/model_registry.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace aft::server {
+
+// A model of 257 tokens, of which only this matters.
+struct ModelFacts {
+  int64_t max_seq_len = 0;
+  int64_t max_batch_tokens = ModelConfig().max_batch_tokens;
+  int64_t vector_width = 1;
+  std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
+};
+
+// What `codec`, or one of its own, makes of a request.
+template <typename Codec>
+auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {}, const LimitsConfig& limits = {},
+            Codec* codec = nullptr) {
+  ServedModel model;
+  model.info.vocab_size = 257;
+  model.info.max_seq_len = facts.max_seq_len;
+  model.config.max_batch_tokens = facts.max_batch_tokens;
+  model.vector_width = facts.vector_width;
+  model.tokenizer = facts.tokenizer;
+  typename Codec::Response response;
+  Codec own;
+  return (codec != nullptr ? *codec : own)
+      .Decode(message, limits, model, *response.mutable_started());
+}
+
+}  // namespace aft::server
+
+#endif  // AFT_TESTS_UNIT_RPC_DECODE_H_
