@@ -68,8 +68,9 @@ FLOORS = {
     "server/observability/": ["base/"],
     "aft/config/": [],
     "aft/v1/": [],
-    "server/config/": ["base/", "aft/config/"],
-    "server/engine/": ["base/", "model/api/", "server/scheduling/", "server/observability/"],
+    "server/config/": ["base/", "model/api/", "aft/config/"],
+    "server/engine/": ["base/", "model/api/", "server/scheduling/", "server/observability/",
+                       "server/config/"],
     "server/registry/": ["base/", "model/api/", "server/scheduling/", "server/observability/",
                          "server/config/", "server/engine/"],
     "server/rpc/": ["base/", "model/api/", "aft/v1/", "server/observability/", "server/scheduling/",
@@ -77,7 +78,7 @@ FLOORS = {
     "server/app/": ["base/", "model/api/", "aft/config/", "aft/v1/", "server/observability/",
                     "server/scheduling/", "server/config/", "server/engine/", "server/registry/",
                     "server/rpc/"],
-    "client/": ["base/", "aft/v1/", "model/api/"],
+    "client/": ["base/", "aft/v1/"],
 }
 OWN = re.compile(r"(base|model|server|client|aft)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)

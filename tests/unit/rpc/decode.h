@@ -20,8 +20,8 @@ struct ModelFacts {
 
 // What `codec`, or one of its own, makes of a request.
 template <typename Codec>
-auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {}, const LimitsConfig& limits = {},
-            Codec* codec = nullptr) {
+auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {},
+            const LimitsConfig& limits = {}, Codec* codec = nullptr) {
   ServedModel model;
   model.info.vocab_size = 257;
   model.info.max_seq_len = facts.max_seq_len;
