@@ -48,7 +48,7 @@ LoadedModel Load(int64_t step_tokens) {
   options.device = FromEnvironment("AFT_DEVICE", "cpu");
   options.weight_format = FromEnvironment("AFT_WEIGHT_FORMAT", "fp32");
   options.slots = Slots();
-  options.model.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
+  options.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
   auto model = LoadModel(options);
   if (!model.ok()) {
     std::fprintf(stderr, "engine_bench: %s\n", std::string(model.status().message()).c_str());
