@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/config/formats.h"
 
 namespace aft {
 
@@ -39,10 +40,6 @@ enum class LengthPolicy {
   kZero,   // no bias
 };
 
-// Storage of the keys and values that a sequence keeps one by one. Arithmetic is fp32 always, and
-// so are sums.
-enum class RingType { kFp32, kBf16 };
-
 // The mixer of every layer: `"mixer": {...}` of config.json. Fields that a kind does not name must
 // keep their defaults.
 struct MixerConfig {
@@ -66,7 +63,7 @@ struct MixerConfig {
   BiasForm bias = BiasForm::kBand;  // AFT-local, AFT-full
   int64_t bias_rank = 0;            // columns of w.u and w.v
   LengthPolicy length_policy = LengthPolicy::kError;
-  RingType ring = RingType::kFp32;  // AFT-local, AFT-full, AFT-conv
+  Number ring = Number::kFp32;  // fp32 or bf16: AFT-local, AFT-full, AFT-conv
 
   // AFT-conv: conv.w is normalised per head, w <- gamma (w - mean) / (std + std_eps) + beta (eq.
   // 8).
@@ -87,7 +84,6 @@ enum class Architecture {
   kEncoder,    // tokens -> vectors
   kMixer,      // one mixer with its projections, vectors -> vectors: an imported module
 };
-enum class Activation { kRelu, kGelu, kGeluTanh };
 enum class PositionKind {
   kNone,
   kLearned,     // position.weight [position_rows, d]

@@ -32,7 +32,8 @@ constexpr Named<BiasForm> kBiasNames[] = {
 constexpr Named<LengthPolicy> kPolicyNames[] = {{LengthPolicy::kError, "error"},
                                                 {LengthPolicy::kClamp, "clamp"},
                                                 {LengthPolicy::kZero, "zero"}};
-constexpr Named<RingType> kRingNames[] = {{RingType::kFp32, "fp32"}, {RingType::kBf16, "bf16"}};
+constexpr Named<Number> kRingNames[] = {{Number::kFp32, NumberName(Number::kFp32)},
+                                        {Number::kBf16, NumberName(Number::kBf16)}};
 
 // A set of kinds.
 constexpr uint32_t Bit(MixerKind kind) { return 1U << static_cast<int>(kind); }
@@ -51,7 +52,7 @@ constexpr uint32_t kHeads =
 struct Field {
   const char* key;
   std::variant<int64_t MixerConfig::*, bool MixerConfig::*, float MixerConfig::*,
-               BiasForm MixerConfig::*, LengthPolicy MixerConfig::*, RingType MixerConfig::*>
+               BiasForm MixerConfig::*, LengthPolicy MixerConfig::*, Number MixerConfig::*>
       member;
   uint32_t used_by;
   uint32_t required_by = kNoKind;
@@ -100,7 +101,7 @@ class Reader {
   void Read(const Field& field, LengthPolicy* out) {
     ReadEnum(fields_, field.key, kPolicyNames, out);
   }
-  void Read(const Field& field, RingType* out) { ReadEnum(fields_, field.key, kRingNames, out); }
+  void Read(const Field& field, Number* out) { ReadEnum(fields_, field.key, kRingNames, out); }
 
   JsonFields& fields_;
   MixerConfig* mixer_;
@@ -111,7 +112,7 @@ nlohmann::ordered_json ToJson(bool value) { return value; }
 nlohmann::ordered_json ToJson(float value) { return ShortestDouble(value); }
 nlohmann::ordered_json ToJson(BiasForm value) { return NameOf(kBiasNames, value); }
 nlohmann::ordered_json ToJson(LengthPolicy value) { return NameOf(kPolicyNames, value); }
-nlohmann::ordered_json ToJson(RingType value) { return NameOf(kRingNames, value); }
+nlohmann::ordered_json ToJson(Number value) { return NameOf(kRingNames, value); }
 
 nlohmann::ordered_json ValueOf(const MixerConfig& mixer, const Field& field) {
   return std::visit([&](auto member) { return ToJson(mixer.*member); }, field.member);

@@ -7,8 +7,6 @@
 
 namespace aft {
 
-using kernels::cuda::Number;
-
 at::Tensor ToDevice(const std::vector<float>& values, at::Device device) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
   std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
@@ -42,8 +40,7 @@ at::Tensor DeviceBuffer::Rows(int64_t first, int64_t count, int64_t width) const
 }
 
 void* DeviceBuffer::At(int64_t number) const {
-  return static_cast<char*>(numbers_.mutable_data_ptr()) +
-         number * kernels::cuda::NumberBytes(type_);
+  return static_cast<char*>(numbers_.mutable_data_ptr()) + number * NumberBytes(type_);
 }
 
 }  // namespace aft

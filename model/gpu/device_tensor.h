@@ -16,13 +16,13 @@ at::Tensor ToDevice(const at::Tensor& tensor, at::Device device);
 // Bytes of a tensor; 0 when it is undefined.
 int64_t DeviceBytes(const at::Tensor& tensor);
 
-at::ScalarType ScalarTypeOf(kernels::cuda::Number number);
+at::ScalarType ScalarTypeOf(Number number);
 
 // Numbers on the device that are used as dense matrices of whatever width a step needs.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  DeviceBuffer(int64_t numbers, kernels::cuda::Number type, at::Device device);
+  DeviceBuffer(int64_t numbers, Number type, at::Device device);
 
   int64_t bytes() const { return DeviceBytes(numbers_); }
 
@@ -39,7 +39,7 @@ class DeviceBuffer {
   void* At(int64_t number) const;
 
   at::Tensor numbers_;
-  kernels::cuda::Number type_ = kernels::cuda::Number::kFp32;
+  Number type_ = Number::kFp32;
 };
 
 }  // namespace aft

@@ -26,7 +26,7 @@ GpuAftMixer::GpuAftMixer(const MixerConfig& config, int64_t hid, const MixerTabl
   model_.hid = hid;
   model_.window = band.window;
   model_.prefix_block = config.prefix_block;
-  model_.ring = config.ring == RingType::kBf16 ? kernels::AftRing::kBf16 : kernels::AftRing::kFp32;
+  model_.ring = config.ring;
   model_.causal = band.causal;
   model_.bias = band_.defined() ? band_.const_data_ptr<float>() : nullptr;
   model_.bias_rows = band.rows;

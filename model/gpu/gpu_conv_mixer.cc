@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> GpuConvMixer::Create(const MixerConfig
   mixer->model_.grid = config.grid;
   mixer->model_.filter = mixer->filter_.const_data_ptr<float>();
   mixer->model_.wide = filter.wide;
-  mixer->model_.bf16_ring = config.ring == RingType::kBf16;
+  mixer->model_.ring = config.ring;
   return mixer;
 }
 

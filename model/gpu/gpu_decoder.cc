@@ -24,7 +24,7 @@ constexpr int64_t kLogitRows = 256;
 
 class GpuDecoder::Impl {
  public:
-  Impl(const NetworkConfig& config, WeightFormat format, const GpuLimits& limits, GpuQueue* queue)
+  Impl(const NetworkConfig& config, Number format, const GpuLimits& limits, GpuQueue* queue)
       : config_(config),
         limits_(limits),
         max_logit_rows_(std::min(limits.tokens, std::max(limits.rows, kLogitRows))),
@@ -39,8 +39,7 @@ class GpuDecoder::Impl {
     AFT_RETURN_IF_ERROR(CheckFits(needs, *queue_));
     AFT_RETURN_IF_ERROR(trunk_.Load(tensors));
     AFT_RETURN_IF_ERROR(LoadHead(tensors));
-    logits_ =
-        DeviceBuffer(max_logit_rows_ * config_.vocab_size, cuda::Number::kFp32, queue_->device());
+    logits_ = DeviceBuffer(max_logit_rows_ * config_.vocab_size, Number::kFp32, queue_->device());
     return absl::OkStatus();
   }
 
@@ -129,7 +128,7 @@ class GpuDecoder::Impl {
 
 absl::StatusOr<std::unique_ptr<GpuDecoder>> GpuDecoder::Create(const NetworkConfig& config,
                                                                const TensorMap& tensors,
-                                                               WeightFormat format,
+                                                               Number format,
                                                                const GpuLimits& limits,
                                                                GpuQueue* queue) {
   AFT_CHECK(limits.rows >= 1 && limits.tokens >= limits.rows);

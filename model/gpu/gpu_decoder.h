@@ -14,11 +14,6 @@
 
 namespace aft {
 
-// How weights are stored, and with them what the matrix products take. The residual stream, keys,
-// values, states and logits are fp32 always: products of 16-bit numbers are written as fp32, but
-// for the first one of a bf16 feed-forward.
-enum class WeightFormat { kFp32, kBf16, kFp16 };
-
 // One step as arrays on the device: first `decode` rows of one token each, then prompt chunks.
 // Token i of the decode rows is row i of all matrices; the chunks' tokens follow.
 struct GpuDecoderBatch {
@@ -40,8 +35,7 @@ class GpuDecoder {
  public:
   // Errors: DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED (says what needs how much).
   static absl::StatusOr<std::unique_ptr<GpuDecoder>> Create(const NetworkConfig& config,
-                                                            const TensorMap& tensors,
-                                                            WeightFormat format,
+                                                            const TensorMap& tensors, Number format,
                                                             const GpuLimits& limits,
                                                             GpuQueue* queue);
   ~GpuDecoder();

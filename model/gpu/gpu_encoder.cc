@@ -14,7 +14,7 @@ namespace cuda = kernels::cuda;
 
 class GpuEncoder::Impl {
  public:
-  Impl(const NetworkConfig& config, WeightFormat format, const GpuLimits& limits, GpuQueue* queue)
+  Impl(const NetworkConfig& config, Number format, const GpuLimits& limits, GpuQueue* queue)
       : config_(config), limits_(limits), queue_(queue), trunk_(config, format, limits, queue) {}
 
   absl::Status Load(const TensorMap& tensors) {
@@ -25,7 +25,7 @@ class GpuEncoder::Impl {
     AFT_RETURN_IF_ERROR(trunk_.Load(tensors));
     const at::Device device = queue_->device();
     no_slots_ = at::zeros({limits_.tokens}, at::TensorOptions(device).dtype(at::kInt));
-    vectors_ = DeviceBuffer(limits_.tokens * config_.d_model, cuda::Number::kFp32, device);
+    vectors_ = DeviceBuffer(limits_.tokens * config_.d_model, Number::kFp32, device);
     return absl::OkStatus();
   }
 
@@ -65,7 +65,7 @@ class GpuEncoder::Impl {
 
 absl::StatusOr<std::unique_ptr<GpuEncoder>> GpuEncoder::Create(const NetworkConfig& config,
                                                                const TensorMap& tensors,
-                                                               WeightFormat format,
+                                                               Number format,
                                                                const GpuLimits& limits,
                                                                GpuQueue* queue) {
   AFT_CHECK(limits.rows >= 1 && limits.tokens >= limits.rows);

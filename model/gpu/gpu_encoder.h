@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
-#include "model/gpu/gpu_decoder.h"  // WeightFormat
+#include "model/gpu/gpu_decoder.h"
 #include "model/gpu/gpu_mixer.h"
 #include "model/gpu/gpu_queue.h"
 #include "model/network/check_tensors.h"  // TensorMap
@@ -27,8 +27,7 @@ class GpuEncoder {
  public:
   // Errors: DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED (says what needs how much).
   static absl::StatusOr<std::unique_ptr<GpuEncoder>> Create(const NetworkConfig& config,
-                                                            const TensorMap& tensors,
-                                                            WeightFormat format,
+                                                            const TensorMap& tensors, Number format,
                                                             const GpuLimits& limits,
                                                             GpuQueue* queue);
   ~GpuEncoder();

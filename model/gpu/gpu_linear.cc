@@ -10,8 +10,6 @@
 
 namespace aft {
 
-using kernels::cuda::Number;
-
 absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& tensor,
                                     Number format, at::Device device) {
   const at::Tensor converted = tensor.to(ScalarTypeOf(format));

@@ -27,8 +27,7 @@ class GpuLinear {
   // weight [out, in] and bias [out] on the CPU, fp32. DATA_LOSS names `name` when the format cannot
   // hold the weights.
   static absl::StatusOr<GpuLinear> Create(const std::string& name, const at::Tensor& weight,
-                                          const at::Tensor& bias, kernels::cuda::Number format,
-                                          at::Device device);
+                                          const at::Tensor& bias, Number format, at::Device device);
 
   // Columns of x: in, and kBiasColumns of ones when there is a bias.
   int64_t columns() const { return weight_.size(1); }
@@ -46,7 +45,7 @@ class GpuLinear {
 // `tensor` [..] on the CPU in `format`, on the device. DATA_LOSS names it when a number is too
 // large for the format.
 absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& tensor,
-                                    kernels::cuda::Number format, at::Device device);
+                                    Number format, at::Device device);
 
 }  // namespace aft
 

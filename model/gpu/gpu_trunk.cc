@@ -19,34 +19,8 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
-cuda::Number NumberOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp32:
-      return cuda::Number::kFp32;
-    case WeightFormat::kBf16:
-      return cuda::Number::kBf16;
-    case WeightFormat::kFp16:
-      return cuda::Number::kFp16;
-  }
-  AFT_CHECK(false);
-}
-
 // bf16 halves the feed-forward's widest pass; fp16 would overflow before the activation.
-cuda::Number UpNumberOf(WeightFormat format) {
-  return format == WeightFormat::kBf16 ? cuda::Number::kBf16 : cuda::Number::kFp32;
-}
-
-cuda::Activation ActivationOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return cuda::Activation::kRelu;
-    case Activation::kGelu:
-      return cuda::Activation::kGelu;
-    case Activation::kGeluTanh:
-      return cuda::Activation::kGeluTanh;
-  }
-  AFT_CHECK(false);
-}
+Number UpNumberOf(Number format) { return format == Number::kBf16 ? Number::kBf16 : Number::kFp32; }
 
 int64_t NormedWidth(const NetworkConfig& config) {
   const bool head_bias = config.architecture == Architecture::kDecoderLm && config.head_bias;
@@ -72,10 +46,10 @@ absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue)
                    InMib(queue.total_bytes()), " free, the model needs ", InMib(all), ": ", words));
 }
 
-GpuTrunk::GpuTrunk(const NetworkConfig& config, WeightFormat format, const GpuLimits& limits,
+GpuTrunk::GpuTrunk(const NetworkConfig& config, Number format, const GpuLimits& limits,
                    GpuQueue* queue)
     : config_(config),
-      number_(NumberOf(format)),
+      number_(format),
       up_number_(UpNumberOf(format)),
       limits_(limits),
       queue_(queue),
@@ -91,11 +65,11 @@ std::vector<GpuNeed> GpuTrunk::Needs() const {
     const bool matrix = absl::EndsWith(spec.name, ".weight") && spec.shape.size() == 2 &&
                         !absl::StrContains(spec.name, "position.") &&
                         !absl::StrContains(spec.name, "location.");
-    weights += count * cuda::NumberBytes(matrix ? number_ : cuda::Number::kFp32);
+    weights += count * NumberBytes(matrix ? number_ : Number::kFp32);
   }
   const int64_t wide = std::max(config_.d_model, hid_);
-  const int64_t half = cuda::NumberBytes(number_);
-  const int64_t ffn = cuda::NumberBytes(up_number_) + (up_number_ == number_ ? 0 : half);
+  const int64_t half = NumberBytes(number_);
+  const int64_t ffn = NumberBytes(up_number_) + (up_number_ == number_ ? 0 : half);
   const int64_t per_token = 4 * (2 * config_.d_model + packed_width_) +
                             half * (2 * wide + normed_width_) + ffn * config_.d_ff;
   return {{"weights", weights},
@@ -186,14 +160,14 @@ void GpuTrunk::MakeActivations() {
   const at::Device device = queue_->device();
   const int64_t tokens = limits_.tokens;
   for (DeviceBuffer& stream : streams_) {
-    stream = DeviceBuffer(tokens * config_.d_model, cuda::Number::kFp32, device);
+    stream = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
   }
   for (DeviceBuffer& input : inputs_) {
     input = DeviceBuffer(tokens * std::max(config_.d_model, hid_), number_, device);
   }
   normed_ = DeviceBuffer(tokens * normed_width_, number_, device);
   normed_.Rows(0, tokens, normed_width_).fill_(1);  // the columns that no norm writes stay
-  packed_ = DeviceBuffer(tokens * packed_width_, cuda::Number::kFp32, device);
+  packed_ = DeviceBuffer(tokens * packed_width_, Number::kFp32, device);
   up_ = DeviceBuffer(tokens * config_.d_ff, up_number_, device);
   if (up_number_ != number_) activated_ = DeviceBuffer(tokens * config_.d_ff, number_, device);
 }
@@ -263,11 +237,10 @@ absl::Status GpuTrunk::Finish(size_t i, int64_t count) {
   AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
   layer.up.Forward(spare_->Rows(0, count, d), up_.Rows(0, count, ff));
   const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
-  AFT_RETURN_IF_ERROR(
-      KernelStatus(cuda::BiasActivation(up_.In(ff), layer.up_bias.const_data_ptr<float>(),
-                                        ActivationOf(config_.activation), count, ff,
-                                        activated.Out(ff), queue_->stream()),
-                   "BiasActivation"));
+  AFT_RETURN_IF_ERROR(KernelStatus(
+      cuda::BiasActivation(up_.In(ff), layer.up_bias.const_data_ptr<float>(), config_.activation,
+                           count, ff, activated.Out(ff), queue_->stream()),
+      "BiasActivation"));
   layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d));
   pending_ = true;
   pending_bias_ = layer.down_bias.const_data_ptr<float>();

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
 #include "model/gpu/device_tensor.h"
-#include "model/gpu/gpu_decoder.h"  // WeightFormat
+#include "model/gpu/gpu_decoder.h"
 #include "model/gpu/gpu_linear.h"
 #include "model/gpu/gpu_mixer.h"
 #include "model/gpu/gpu_queue.h"
@@ -52,8 +52,7 @@ struct GpuLayer {
 class GpuTrunk {
  public:
   // REQUIRES: `tensors` passed CheckTensors. Throws LibTorch's exceptions; within GpuQueue::Run.
-  GpuTrunk(const NetworkConfig& config, WeightFormat format, const GpuLimits& limits,
-           GpuQueue* queue);
+  GpuTrunk(const NetworkConfig& config, Number format, const GpuLimits& limits, GpuQueue* queue);
   absl::Status Load(const TensorMap& tensors);
 
   // What Load will take, as far as the config says.
@@ -61,7 +60,7 @@ class GpuTrunk {
 
   const std::vector<GpuLayer>& layers() const { return layers_; }
   const at::Tensor& embedding() const { return embed_; }
-  kernels::cuda::Number number() const { return number_; }
+  Number number() const { return number_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t workspace_bytes() const;
   float* workspace() const { return workspace_.data_ptr<float>(); }
@@ -99,8 +98,8 @@ class GpuTrunk {
   absl::Status AddPending(const GpuNorm& norm, int64_t count, kernels::cuda::Out y);
 
   const NetworkConfig config_;
-  const kernels::cuda::Number number_;
-  const kernels::cuda::Number up_number_;
+  const Number number_;
+  const Number up_number_;
   const GpuLimits limits_;
   GpuQueue* const queue_;
   const int64_t hid_;

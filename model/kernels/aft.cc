@@ -107,7 +107,7 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
 void Forward(const AftParams& params, const RaggedBatch& batch, const float* qkv,
              int64_t qkv_stride, float* state, int64_t slot_stride, float* y, int64_t y_stride,
              float* scratch, int64_t begin, int64_t end) {
-  const bool bf16 = params.ring == AftRing::kBf16;
+  const bool bf16 = params.ring == Number::kBf16;
   (bf16 ? RunUnits<Bf16Ring> : RunUnits<Fp32Ring>)(params, batch, qkv, qkv_stride, state,
                                                    slot_stride, y, y_stride, scratch, begin, end);
 }
@@ -128,7 +128,7 @@ void EncodeCausal(const AftParams& params, const SequenceBatch& batch, const flo
                const TileState tile = {
                    scratch, kAftTile, scratch + layout.KRing(), scratch + layout.VRing(), 0,
                    nullptr, 0};
-               if (params.ring == AftRing::kBf16) {
+               if (params.ring == Number::kBf16) {
                  RunTile<decltype(vectors)::value, Bf16Ring>(d, params, row, tile, rest, false);
                } else {
                  RunTile<decltype(vectors)::value, Fp32Ring>(d, params, row, tile, rest, false);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/config/formats.h"
 #include "model/kernels/ragged_batch.h"
 
 namespace aft::kernels {
@@ -43,15 +44,13 @@ struct AftBias {
 };
 inline constexpr float kNarrowBias = 20.0F;
 
-enum class AftRing { kFp32, kBf16 };
-
 struct AftParams {
   int64_t hid = 0;  // channels
   const AftBias* bias = nullptr;
   int64_t prefix_block = 0;  // H; 0 or >= max(s, 1)
   // kBf16: keys and values are rounded to nearest even as they enter, so that those of the current
   // token are the same as when they are read from the ring. Nothing is rounded when s <= 1.
-  AftRing ring = AftRing::kFp32;
+  Number ring = Number::kFp32;
 
   int64_t window() const { return bias->window; }
 };
@@ -66,11 +65,11 @@ struct AftStateLayout {
   int64_t hid = 0;
   int64_t window = 0;
   int64_t prefix_block = 0;
-  AftRing ring = AftRing::kFp32;
+  Number ring = Number::kFp32;
 
   int64_t ring_rows() const { return window > 1 ? window - 1 : 0; }
   int64_t ring_floats() const {  // of one of the two; two bf16 in each
-    return ring == AftRing::kBf16 ? (ring_rows() * hid + 1) / 2 : ring_rows() * hid;
+    return ring == Number::kBf16 ? (ring_rows() * hid + 1) / 2 : ring_rows() * hid;
   }
   int64_t prefixes() const { return prefix_block > 0 ? 2 : 1; }
   int64_t KRing() const { return prefixes() * 3 * hid; }

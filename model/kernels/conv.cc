@@ -186,7 +186,7 @@ HWY_INLINE void ConvRunUnits(const ConvParams& params, const RaggedBatch& batch,
 void ConvForwardImpl(const ConvParams& params, const RaggedBatch& batch, const float* packed,
                      int64_t packed_stride, const float* mask, float* state, int64_t slot_stride,
                      float* y, int64_t y_stride, float* scratch, int64_t begin, int64_t end) {
-  const auto run = params.bf16_ring ? ConvRunUnits<uint16_t> : ConvRunUnits<float>;
+  const auto run = params.ring == Number::kBf16 ? ConvRunUnits<uint16_t> : ConvRunUnits<float>;
   run(params, batch, packed, packed_stride, mask, state, slot_stride, y, y_stride, scratch, begin,
       end);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "model/config/formats.h"
 #include "model/kernels/ragged_batch.h"
 
 namespace aft::kernels {
@@ -24,7 +25,7 @@ struct ConvParams {
   bool wide_bias = false;
   // Keys and values are rounded to bf16 before anything else, and the ring holds them as bf16. So a
   // token weighs the same when it comes and when it is read back.
-  bool bf16_ring = false;
+  Number ring = Number::kFp32;
 
   int64_t head_width() const { return hid / heads; }
 };
@@ -37,7 +38,10 @@ inline constexpr int64_t kConvPad = 16;  // lanes of the widest vector, which is
 //   VRing()  values [s - 1, hid], the same way
 struct ConvStateLayout {
   explicit ConvStateLayout(const ConvParams& params)
-      : hid(params.hid), heads(params.heads), rows(params.taps - 1), bf16(params.bf16_ring) {}
+      : hid(params.hid),
+        heads(params.heads),
+        rows(params.taps - 1),
+        bf16(params.ring == Number::kBf16) {}
 
   int64_t KRing() const { return hid + 2 * heads; }
   int64_t VRing() const { return KRing() + RingFloats(rows * heads); }

@@ -63,7 +63,7 @@ class ConvChannels {
     V v[kVectors];
     for (int i = 0; i < kVectors; ++i) {
       v[i] = row_.Masked(token) ? hn::Zero(d_) : Load(in, i);
-      if (params_.bf16_ring) v[i] = RoundToBf16(d_, v[i]);
+      if (params_.ring == Number::kBf16) v[i] = RoundToBf16(d_, v[i]);
       num[i] = hn::Mul(spread_(table, i), n[i]);
       num[i] = hn::MulAdd(spread_(table + layout_.stride, i), v[i], num[i]);
     }

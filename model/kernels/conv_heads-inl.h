@@ -105,7 +105,7 @@ class ConvHeads {
     const V mask = hn::Set(D(), row_.mask == nullptr ? 0.0F : row_.mask[i]);
     EachColumn([&](int64_t h) HWY_ATTR {
       V k = row_.Masked(i) ? hn::Set(D(), kEmptyMax) : hn::Add(Load(key_ + h), mask);
-      if (params_.bf16_ring) k = RoundToBf16(D(), k);
+      if (params_.ring == Number::kBf16) k = RoundToBf16(D(), k);
       Store(k, key_ + h);
       Store(hn::Max(Load(max_ + h), k), max_ + h);
     });

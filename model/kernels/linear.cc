@@ -52,16 +52,15 @@ HWY_INLINE V Gelu(Tag d, V x) {
 }
 
 HWY_INLINE V Finish(Tag d, Epilogue epilogue, V sum, const float* y) {
-  switch (epilogue) {
-    case Epilogue::kRelu:
+  if (epilogue.add) return hn::Add(hn::LoadU(d, y), sum);
+  switch (epilogue.activation) {
+    case Activation::kRelu:
       return AtLeast(d, 0.0F, sum);
-    case Epilogue::kGelu:
+    case Activation::kGelu:
       return Gelu(d, sum);
-    case Epilogue::kGeluTanh:
+    case Activation::kGeluTanh:
       return GeluTanh(d, sum);
-    case Epilogue::kAdd:
-      return hn::Add(hn::LoadU(d, y), sum);
-    case Epilogue::kNone:
+    case Activation::kNone:
       break;
   }
   return sum;

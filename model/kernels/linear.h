@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "model/config/formats.h"
+
 namespace aft::kernels {
 
 // A linear layer's weight [out, in] and bias [out], rearranged once at load: panels of kPanel
@@ -24,12 +26,17 @@ inline int64_t PackedLinearFloats(int64_t in, int64_t out) {
 PackedLinear PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         float* packed);
 
-enum class Epilogue {
-  kNone,      // y = xW^T + b
-  kRelu,      // y = max(xW^T + b, 0)
-  kGelu,      // y = gelu(xW^T + b) = x * Phi(x), exact
-  kGeluTanh,  // the same in its tanh form
-  kAdd,       // y = y + (xW^T + b): the residual
+// What becomes of a product: y = activation(xW^T + b), or y = y + (xW^T + b), the residual.
+struct Epilogue {
+  constexpr Epilogue(Activation of = Activation::kNone) : activation(of) {}
+  static constexpr Epilogue Add() {
+    Epilogue epilogue;
+    epilogue.add = true;
+    return epilogue;
+  }
+
+  Activation activation;
+  bool add = false;
 };
 
 // Computes columns of panels [begin, end) of y [rows, out] from x [rows, in]; rows are x_stride and

@@ -3,28 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace aft {
 
 using kernels::Epilogue;
-
-namespace {
-
-Epilogue EpilogueOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Epilogue::kRelu;
-    case Activation::kGelu:
-      return Epilogue::kGelu;
-    case Activation::kGeluTanh:
-      return Epilogue::kGeluTanh;
-  }
-  AFT_CHECK(false);
-}
-
-}  // namespace
 
 absl::StatusOr<Block> Block::Create(const NetworkConfig& config, int64_t index,
                                     const WeightMap& tensors, const MixerOptions& options,
@@ -39,7 +22,7 @@ absl::StatusOr<Block> Block::Create(const NetworkConfig& config, int64_t index,
 
 Block::Block(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
              LayerNormLayer norm1, MixerLayer mixer, WeightArena& arena)
-    : activation_(EpilogueOf(config.activation)),
+    : activation_(config.activation),
       norm1_(std::move(norm1)),
       mixer_(std::move(mixer)),
       norm2_(tensors, prefix + "norm2", config.d_model, config.norm_eps, arena),
@@ -68,10 +51,10 @@ void Block::Encode(const float* x, const SequenceBatch& batch, float* mixed, flo
 
 void Block::Finish(float* x, float* mixed, int64_t tokens, float* wide,
                    const Workspace& workspace) const {
-  mixer_.Output(mixed, tokens, x, Epilogue::kAdd, workspace);
+  mixer_.Output(mixed, tokens, x, Epilogue::Add(), workspace);
   norm2_.Forward(x, tokens, mixed, *workspace.executor);
   up_.Forward(mixed, tokens, wide, activation_, *workspace.executor);
-  down_.Forward(wide, tokens, x, Epilogue::kAdd, *workspace.executor);
+  down_.Forward(wide, tokens, x, Epilogue::Add(), *workspace.executor);
 }
 
 }  // namespace aft

@@ -48,7 +48,7 @@ class Block {
   Block(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
         LayerNormLayer norm1, MixerLayer mixer, WeightArena& arena);
 
-  kernels::Epilogue activation_;
+  Activation activation_;
   LayerNormLayer norm1_;
   MixerLayer mixer_;
   LayerNormLayer norm2_;

@@ -41,13 +41,13 @@ int64_t MixerLayer::ArenaFloats(const NetworkConfig& config) {
 
 void MixerLayer::Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide,
                          float* mixed, const Workspace& workspace) const {
-  qkv_.Forward(x, batch.offset[batch.rows], wide, Epilogue::kNone, *workspace.executor);
+  qkv_.Forward(x, batch.offset[batch.rows], wide, Activation::kNone, *workspace.executor);
   mixer_->Forward({wide, packed_width_}, batch, state, {mixed, hid_}, workspace);
 }
 
 void MixerLayer::Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
                         const Workspace& workspace) const {
-  qkv_.Forward(x, batch.offset[batch.sequences], wide, Epilogue::kNone, *workspace.executor);
+  qkv_.Forward(x, batch.offset[batch.sequences], wide, Activation::kNone, *workspace.executor);
   mixer_->Encode({wide, packed_width_}, batch, {mixed, hid_}, workspace);
 }
 

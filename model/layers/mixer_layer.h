@@ -32,7 +32,7 @@ class MixerLayer {
   void Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
               const Workspace& workspace) const;
 
-  // The rest, on each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::kAdd.
+  // The rest, on each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::Add().
   //   mixed [tokens, hid] in; y [tokens, d] out, may not be mixed
   void Output(const float* mixed, int64_t tokens, float* y, kernels::Epilogue epilogue,
               const Workspace& workspace) const;

@@ -12,11 +12,11 @@
 namespace aft {
 namespace {
 
-WeightFormat FormatOf(const LoadOptions& options) {
-  if (options.weight_format == "bf16") return WeightFormat::kBf16;
-  if (options.weight_format == "fp16") return WeightFormat::kFp16;
+Number FormatOf(const LoadOptions& options) {
+  if (options.weight_format == "bf16") return Number::kBf16;
+  if (options.weight_format == "fp16") return Number::kFp16;
   AFT_CHECK(options.weight_format == "fp32");
-  return WeightFormat::kFp32;
+  return Number::kFp32;
 }
 
 }  // namespace

@@ -9,9 +9,7 @@
 namespace aft {
 
 AftMixer::AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& tables)
-    : bias_(FoldAftBias(config, tables)),
-      params_{hid, &bias_, config.prefix_block,
-              config.ring == RingType::kBf16 ? kernels::AftRing::kBf16 : kernels::AftRing::kFp32} {}
+    : bias_(FoldAftBias(config, tables)), params_{hid, &bias_, config.prefix_block, config.ring} {}
 
 std::unique_ptr<Mixer> AftMixer::Create(const MixerConfig& config, int64_t hid,
                                         const MixerTables& tables) {

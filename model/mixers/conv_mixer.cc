@@ -43,9 +43,7 @@ absl::StatusOr<std::unique_ptr<Mixer>> ConvMixer::Create(const MixerConfig& conf
       mixer->weight_[at] = ExpOrZero(filter.w[at] - rise);
     }
   }
-  mixer->causal_ = {hid,           heads,
-                    config.window, mixer->filter_.data(),
-                    filter.wide,   config.ring == RingType::kBf16};
+  mixer->causal_ = {hid, heads, config.window, mixer->filter_.data(), filter.wide, config.ring};
   mixer->both_ways_ = {hid,
                        heads,
                        config.window,

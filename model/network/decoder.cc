@@ -79,7 +79,7 @@ void Decoder::Forward(const DecoderBatch& batch, StatePool& states, Activations&
 
 void Decoder::Logits(const Activations& workspace, int64_t first, int64_t count,
                      float* logits) const {
-  head_.Forward(workspace.x + first * config_.d_model, count, logits, kernels::Epilogue::kNone,
+  head_.Forward(workspace.x + first * config_.d_model, count, logits, Activation::kNone,
                 *workspace.shared.executor);
 }
 

@@ -21,14 +21,13 @@ absl::StatusOr<std::unique_ptr<MixerModule>> MixerModule::Create(const NetworkCo
 void MixerModule::Forward(const float* x, const RaggedBatch& batch, StateView state,
                           Activations& workspace, float* y) const {
   layer_.Forward(x, batch, state, workspace.wide, workspace.mixed, workspace.shared);
-  layer_.Output(workspace.mixed, batch.offset[batch.rows], y, kernels::Epilogue::kNone,
-                workspace.shared);
+  layer_.Output(workspace.mixed, batch.offset[batch.rows], y, Activation::kNone, workspace.shared);
 }
 
 void MixerModule::Encode(const float* x, const SequenceBatch& batch, Activations& workspace,
                          float* y) const {
   layer_.Encode(x, batch, workspace.wide, workspace.mixed, workspace.shared);
-  layer_.Output(workspace.mixed, batch.offset[batch.sequences], y, kernels::Epilogue::kNone,
+  layer_.Output(workspace.mixed, batch.offset[batch.sequences], y, Activation::kNone,
                 workspace.shared);
 }
 

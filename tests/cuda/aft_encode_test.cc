@@ -9,9 +9,6 @@
 namespace aft::aft_prefill_test {
 namespace {
 
-using kernels::AftRing;
-using kernels::cuda::Number;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -80,10 +77,10 @@ TEST(AftEncodeTest, CausalPrefixRestartAndRing) {
   TestRandom random;
   for (const int64_t window : {0, 20}) {
     ExpectEncodes(random, {.hid = 8, .window = window, .prefix_block = 45}, "n1", 200);
-    ExpectEncodes(random, {.hid = 8, .window = window, .ring = AftRing::kBf16}, "n1", 100);
+    ExpectEncodes(random, {.hid = 8, .window = window, .ring = Number::kBf16}, "n1", 100);
   }
   // Only tokens that come from a ring are rounded.
-  ExpectEncodes(random, {.hid = 8, .window = 1, .ring = AftRing::kBf16, .causal = false}, "n1", 90);
+  ExpectEncodes(random, {.hid = 8, .window = 1, .ring = Number::kBf16, .causal = false}, "n1", 90);
 }
 
 TEST(AftEncodeTest, Masks) {

@@ -12,16 +12,13 @@
 namespace aft::aft_layer {
 namespace {
 
-using kernels::AftRing;
-using kernels::cuda::Number;
-
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 }  // namespace
 
 std::string Layer::Name() const {
   return "hid " + std::to_string(hid) + ", window " + std::to_string(window) +
-         (ring == AftRing::kBf16 ? ", bf16 ring" : "") + ", H " + std::to_string(prefix_block) +
+         (ring == Number::kBf16 ? ", bf16 ring" : "") + ", H " + std::to_string(prefix_block) +
          ", bias rows " + std::to_string(bias_rows) + ", spread " + std::to_string(spread) +
          (causal ? "" : ", bidirectional");
 }
@@ -63,7 +60,7 @@ std::vector<double> LayerStates::Reference(const std::vector<float>& qkv,
                                            const std::vector<float>& mask) const {
   const int64_t hid = layer_.hid;
   std::vector<double> packed(qkv.begin(), qkv.end());
-  if (layer_.ring == AftRing::kBf16 && layer_.window > 1) {
+  if (layer_.ring == Number::kBf16 && layer_.window > 1) {
     const std::vector<float> rounded = Rounded(qkv, Number::kBf16);
     for (size_t i = 0; i < packed.size(); ++i) {
       if (i % Size(3 * hid) >= Size(hid)) packed[i] = static_cast<double>(rounded[i]);

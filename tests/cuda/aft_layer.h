@@ -18,7 +18,7 @@ namespace aft::aft_layer {
 struct Layer {
   int64_t hid = 64;
   int64_t window = 0;
-  kernels::AftRing ring = kernels::AftRing::kFp32;
+  Number ring = Number::kFp32;
   int64_t prefix_block = 0;
   int64_t bias_rows = 1;
   double spread = 1.0;
@@ -30,13 +30,13 @@ struct Layer {
 };
 
 struct Storage {
-  kernels::cuda::Number in = kernels::cuda::Number::kFp32;
-  kernels::cuda::Number out = kernels::cuda::Number::kFp32;
+  Number in = Number::kFp32;
+  Number out = Number::kFp32;
   bool padded = false;  // gaps between the rows of matrices
 
   int64_t Stride(int64_t width) const { return padded ? (width + 15) / 8 * 8 : width; }
 };
-inline constexpr Storage kBf16 = {kernels::cuda::Number::kBf16, kernels::cuda::Number::kBf16};
+inline constexpr Storage kBf16 = {Number::kBf16, Number::kBf16};
 
 // A layer with drawn biases, a pool of slots on the device and one for the CPU's kernel. All memory
 // starts as NaN, so that a read of what was never written shows.

@@ -9,9 +9,6 @@
 namespace aft::aft_step_test {
 namespace {
 
-using kernels::AftRing;
-using kernels::cuda::Number;
-
 constexpr double kTolerance = 5e-6;
 
 // The ages of one sequence.
@@ -76,7 +73,7 @@ void ExpectSameResults(TestRandom& random, const Layer& layer, int64_t ahead, in
 TEST(AftLookaheadTest, GivesTheSameResultsForEveryWindow) {
   TestRandom random;
   for (const int64_t window : {2, 3, 9, 16, 32, 33, 65, 128, 140}) {
-    for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       const Layer layer{.hid = 36, .window = window, .ring = ring};
       ExpectSameResults(random, layer, std::min<int64_t>(window, 8), window + 20);
     }
@@ -88,7 +85,7 @@ TEST(AftLookaheadTest, AnyNumberOfRowsAndAges) {
   for (const int64_t ahead : {1, 2, 3, 8, 13, 16}) {
     for (const bool mixed : {false, true}) {
       ExpectSameResults(random, {.hid = 36, .window = 16}, ahead, 50, "n1", mixed);
-      ExpectSameResults(random, {.hid = 36, .window = 40, .ring = AftRing::kBf16, .spread = 20.0},
+      ExpectSameResults(random, {.hid = 36, .window = 40, .ring = Number::kBf16, .spread = 20.0},
                         ahead, 60, "n1", mixed);
     }
   }
@@ -110,7 +107,7 @@ TEST(AftLookaheadTest, EveryWidthAndStorage) {
     ExpectSameResults(random, {.hid = hid, .window = 32}, 8, 40);
   }
   for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
-    for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       for (const double spread : {1.0, 20.0}) {
         const Layer layer{.hid = 40, .window = 18, .ring = ring, .spread = spread};
         ExpectSameResults(random, layer, 8, 40, "n1", true, {Number::kBf16, out, true});

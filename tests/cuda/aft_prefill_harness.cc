@@ -11,8 +11,6 @@
 namespace aft::aft_prefill_test {
 namespace {
 
-using kernels::cuda::Number;
-
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 // Ragged rows, one after the other.

@@ -10,9 +10,6 @@
 namespace aft::aft_prefill_test {
 namespace {
 
-using kernels::AftRing;
-using kernels::cuda::Number;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -60,7 +57,7 @@ TEST(AftPrefillTest, EveryWidth) {
 TEST(AftPrefillTest, EveryStorage) {
   TestRandom random;
   for (const int64_t window : {0, 9}) {
-    for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
         for (const int64_t hid : {12, 7}) {
           const Layer layer = {.hid = hid, .window = window, .ring = ring};
@@ -138,7 +135,7 @@ TEST(AftPrefillTest, CutsAtEveryKindOfPlace) {
 TEST(AftPrefillTest, CutsWithSixteenBits) {
   TestRandom random;
   for (const int64_t window : {0, 33}) {
-    for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       Runner runner(random, {.hid = 12, .window = window, .ring = ring}, 1, kBf16);
       const std::vector<float> qkv = runner.Input(random, "n1", 150);
       runner.ExpectNear(runner.PrefillCut(qkv, {37, 64, 11}), qkv);
@@ -162,7 +159,7 @@ TEST(AftPrefillTest, CutsThroughExtremeKeysAndWideBiases) {
 
 TEST(AftPrefillTest, TheCpuDecodesOnAndBack) {
   TestRandom random;
-  for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+  for (const Number ring : {Number::kFp32, Number::kBf16}) {
     for (const int64_t window : {0, 1, 33}) {
       for (const int64_t block : {0, 40}) {
         const Layer layer = {.hid = 6, .window = window, .ring = ring, .prefix_block = block};

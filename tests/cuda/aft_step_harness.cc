@@ -4,8 +4,6 @@
 
 namespace aft::aft_step_test {
 
-using kernels::cuda::Number;
-
 Runner::Runner(TestRandom& random, const Layer& layer, int64_t slots, Storage storage,
                int64_t lookahead_rows)
     : LayerStates(random, layer, slots, storage),

@@ -49,8 +49,8 @@ class Runner : public aft_layer::LayerStates {
 std::vector<float> RowOf(const std::vector<float>& matrix, int64_t width, int64_t t);
 
 // Expects y to be finite and as near to float64 as aft-operators.md 7 asks of this type.
-void ExpectNear(const std::vector<float>& y, const std::vector<double>& reference,
-                kernels::cuda::Number type, double tolerance = 1e-5);
+void ExpectNear(const std::vector<float>& y, const std::vector<double>& reference, Number type,
+                double tolerance = 1e-5);
 
 }  // namespace aft::aft_step_test
 

@@ -11,9 +11,6 @@
 namespace aft::aft_step_test {
 namespace {
 
-using kernels::AftRing;
-using kernels::cuda::Number;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The large matrix, by hand.
@@ -70,7 +67,7 @@ TEST(AftStepTest, DecodesEveryWindow) {
   for (const int64_t window : {0, 1, 2, 7, 31, 32, 33, 65, 100}) {
     ExpectDecodes(random, {.hid = 36, .window = window}, "n1", window + 20);
     if (window > 1) {
-      ExpectDecodes(random, {.hid = 36, .window = window, .ring = AftRing::kBf16}, "n10",
+      ExpectDecodes(random, {.hid = 36, .window = window, .ring = Number::kBf16}, "n10",
                     window + 20);
     }
   }
@@ -80,7 +77,7 @@ TEST(AftStepTest, DecodesEveryWidth) {
   TestRandom random;
   for (const int64_t hid : {1, 8, 33, 64, 100, 192, 512}) {
     ExpectDecodes(random, {.hid = hid, .window = 32}, "n1", 40);
-    ExpectDecodes(random, {.hid = hid, .window = 9, .ring = AftRing::kBf16}, "n1", 20);
+    ExpectDecodes(random, {.hid = hid, .window = 9, .ring = Number::kBf16}, "n1", 20);
     ExpectDecodes(random, {.hid = hid, .window = 0}, "n1", 10);
   }
 }
@@ -89,7 +86,7 @@ TEST(AftStepTest, AddsEveryTokenOnceWithPrefixRestart) {
   TestRandom random;
   for (const int64_t window : {0, 1, 7, 32}) {
     for (const int64_t block : {std::max<int64_t>(window, 1), window + 5}) {
-      for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+      for (const Number ring : {Number::kFp32, Number::kBf16}) {
         ExpectDecodes(random, {.hid = 33, .window = window, .ring = ring, .prefix_block = block},
                       "n1", 4 * block + 9);
       }
@@ -120,7 +117,7 @@ TEST(AftStepTest, ExtremeKeys) {
   TestRandom random;
   for (const std::string& keys : kKeySets) {
     for (const int64_t window : {0, 1, 7, 32}) {
-      const AftRing ring = window == 7 ? AftRing::kBf16 : AftRing::kFp32;
+      const Number ring = window == 7 ? Number::kBf16 : Number::kFp32;
       ExpectDecodes(random, {.hid = 36, .window = window, .ring = ring}, keys, 70);
     }
     ExpectDecodes(random, {.hid = 36, .window = 7, .prefix_block = 8}, keys, 40);
@@ -133,7 +130,7 @@ TEST(AftStepTest, EveryStorageOfInputsAndOutputs) {
     for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
       for (const bool padded : {false, true}) {
         for (const int64_t hid : {33, 36, 64}) {
-          for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+          for (const Number ring : {Number::kFp32, Number::kBf16}) {
             ExpectDecodes(random, {.hid = hid, .window = 12, .ring = ring}, "n1", 25,
                           {in, out, padded});
           }
@@ -148,7 +145,7 @@ TEST(AftStepTest, EveryStorageOfInputsAndOutputs) {
 TEST(AftStepTest, NeighboursChangeNoBit) {
   TestRandom random;
   for (const Layer& layer : {Layer{.hid = 100, .window = 32}, Layer{.hid = 33, .window = 0},
-                             Layer{.hid = 36, .window = 20, .ring = AftRing::kBf16},
+                             Layer{.hid = 36, .window = 20, .ring = Number::kBf16},
                              Layer{.hid = 36, .window = 7, .prefix_block = 11}}) {
     SCOPED_TRACE(layer.Name());
     constexpr int32_t kSlots = 7;
@@ -180,7 +177,7 @@ TEST(AftStepTest, NothingOfASlotsLastOwnerRemains) {
   TestRandom random;
   for (const Layer& layer :
        {Layer{.hid = 36, .window = 9}, Layer{.hid = 36, .window = 0, .prefix_block = 4},
-        Layer{.hid = 33, .window = 1}, Layer{.hid = 36, .window = 5, .ring = AftRing::kBf16}}) {
+        Layer{.hid = 33, .window = 1}, Layer{.hid = 36, .window = 5, .ring = Number::kBf16}}) {
     SCOPED_TRACE(layer.Name());
     Runner runner(random, layer, 2);
     const std::vector<float> first = runner.Input(random, "const+1e4", 30);
@@ -254,7 +251,7 @@ TEST(AftStepTest, TheWholeMatrix) {
   TestRandom random;
   for (const int64_t window : {0, 1, 2, 7, 31, 32, 33, 65, 100}) {
     for (const int64_t hid : {1, 33, 64, 512}) {
-      for (const AftRing ring : {AftRing::kFp32, AftRing::kBf16}) {
+      for (const Number ring : {Number::kFp32, Number::kBf16}) {
         for (const double spread : {1.0, 20.0}) {
           for (const std::string& keys : kKeySets) {
             ExpectDecodes(random, {.hid = hid, .window = window, .ring = ring, .spread = spread},

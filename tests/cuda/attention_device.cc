@@ -8,8 +8,6 @@
 namespace aft {
 namespace {
 
-using kernels::cuda::Number;
-
 void ExpectOk(int error) {
   EXPECT_EQ(error, 0) << cudaGetErrorString(static_cast<cudaError_t>(error));
 }

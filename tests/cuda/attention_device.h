@@ -16,9 +16,8 @@ namespace aft {
 // must stay as it was.
 class DeviceAttention {
  public:
-  DeviceAttention(const AttentionLayer& layer, int64_t slots,
-                  kernels::cuda::Number in = kernels::cuda::Number::kFp32,
-                  kernels::cuda::Number out = kernels::cuda::Number::kFp32);
+  DeviceAttention(const AttentionLayer& layer, int64_t slots, Number in = Number::kFp32,
+                  Number out = Number::kFp32);
 
   // One batch; y per chunk. Step: chunks of one token.
   std::vector<std::vector<float>> Step(const std::vector<AttentionChunk>& chunks);
@@ -43,8 +42,8 @@ class DeviceAttention {
   std::vector<std::vector<float>> Outputs(const Batch& batch) const;
 
   const AttentionLayer& layer_;
-  const kernels::cuda::Number in_;
-  const kernels::cuda::Number out_;
+  const Number in_;
+  const Number out_;
   DeviceArray<float> score_weight_;
   DeviceArray<float> position_keys_;
   DeviceArray<float> states_;

@@ -13,8 +13,6 @@
 namespace aft {
 namespace {
 
-using kernels::cuda::Number;
-
 constexpr int64_t kCapacity = 110;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 

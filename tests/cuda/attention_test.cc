@@ -14,8 +14,6 @@
 namespace aft {
 namespace {
 
-using kernels::cuda::Number;
-
 constexpr int64_t kNever = INT64_MAX;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

@@ -15,8 +15,6 @@
 namespace aft::conv_test {
 namespace {
 
-using kernels::cuda::Number;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
@@ -160,7 +158,7 @@ TEST_F(CudaConvEncodeTest, MaskedKeysContributeNothingWhateverTheyHold) {
 
 TEST_F(CudaConvEncodeTest, CausalEncodeIsPrefill) {
   for (const int64_t heads : {2, 24}) {
-    for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       Layer layer(random_, 24, heads, 9);
       layer.config.ring = ring;
       const std::vector<float> packed = Input(random_, layer, "n10", 150);

@@ -16,8 +16,6 @@
 namespace aft::conv_test {
 namespace {
 
-using kernels::cuda::Number;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr Number kF32 = Number::kFp32;
 constexpr Number kB16 = Number::kBf16;
@@ -82,13 +80,13 @@ kernels::cuda::ConvModel Layer::Model(const DeviceArray<float>& device_filter) c
   model.filter = device_filter.get();
   model.wide = std::any_of(w.begin(), w.end(),
                            [](double x) { return std::abs(x) > double{kernels::kNarrowBias}; });
-  model.bf16_ring = config.ring == RingType::kBf16;
+  model.ring = config.ring;
   return model;
 }
 
 std::string Layer::Name() const {
   return absl::StrCat(hid, " channels, ", config.heads, " heads, ", config.window, " taps, N(0, ",
-                      spread_, "^2)", config.ring == RingType::kBf16 ? ", bf16 ring" : "");
+                      spread_, "^2)", config.ring == Number::kBf16 ? ", bf16 ring" : "");
 }
 
 std::vector<float> Input(TestRandom& random, const Layer& layer, const std::string& keys,
@@ -106,7 +104,7 @@ std::vector<float> Input(TestRandom& random, const Layer& layer, const std::stri
 std::vector<double> Reference(const Layer& layer, const std::vector<float>& packed,
                               const std::vector<float>& mask, int64_t grid_width) {
   std::vector<double> stored(packed.begin(), packed.end());
-  if (layer.config.ring == RingType::kBf16) {
+  if (layer.config.ring == Number::kBf16) {
     const std::vector<float> rounded = Rounded(packed, kB16);
     for (size_t i = 0; i < stored.size(); ++i) {
       if (i % Size(layer.width()) >= Size(layer.hid)) stored[i] = double{rounded[i]};
@@ -209,7 +207,7 @@ std::vector<std::vector<float>> Runner::OnCpu(const std::vector<Chunk>& chunks) 
   params.taps = layer_.config.window;
   params.filter = filter.data();
   params.wide_bias = model_.wide;
-  params.bf16_ring = model_.bf16_ring;
+  params.ring = model_.ring;
   std::vector<float> scratch(Size(kernels::ConvScratchFloats(params)), kNan);
   std::vector<float> states = states_.Get();
   std::vector<std::vector<float>> outputs;

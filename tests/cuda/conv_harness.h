@@ -35,8 +35,8 @@ struct Layer {
 
 // Storage of inputs and outputs, and whether matrices have rows of whole 16 bytes with gaps.
 struct Storage {
-  kernels::cuda::Number in = kernels::cuda::Number::kFp32;
-  kernels::cuda::Number out = kernels::cuda::Number::kFp32;
+  Number in = Number::kFp32;
+  Number out = Number::kFp32;
   bool padded = true;
 
   std::string Name() const;
@@ -45,7 +45,7 @@ extern const std::vector<Storage> kStorages;  // every pair that there are kerne
 
 // [tokens, width()]: keys of the named set, the rest N(0, 1); rounded to `type`.
 std::vector<float> Input(TestRandom& random, const Layer& layer, const std::string& keys,
-                         int64_t tokens, kernels::cuda::Number type = kernels::cuda::Number::kFp32);
+                         int64_t tokens, Number type = Number::kFp32);
 
 // The definition in double; keys and values rounded when the layer has a bf16 ring.
 std::vector<double> Reference(const Layer& layer, const std::vector<float>& packed,
@@ -53,8 +53,8 @@ std::vector<double> Reference(const Layer& layer, const std::vector<float>& pack
 
 // Expects y to be finite and as close as aft-operators.md 7 asks of this type, values being N(0,1);
 // `slack` times that for filters whose entries, some hundreds, have larger ulps.
-void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference,
-                 kernels::cuda::Number type, const std::string& what, double slack = 1);
+void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference, Number type,
+                 const std::string& what, double slack = 1);
 
 // Rows [begin, end) of a matrix.
 std::vector<float> Rows(const std::vector<float>& matrix, int64_t width, int64_t begin,

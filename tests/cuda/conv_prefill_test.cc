@@ -15,8 +15,6 @@
 namespace aft::conv_test {
 namespace {
 
-using kernels::cuda::Number;
-
 std::vector<float> Prefill(const Layer& layer, const std::vector<float>& packed,
                            Storage storage = {}) {
   return Runner(layer, 1, storage).Prefill({{0, 0, packed}})[0];
@@ -91,7 +89,7 @@ TEST_F(CudaConvPrefillTest, FaintKeysCountWhereTheKeysRiseLater) {
 TEST_F(CudaConvPrefillTest, EveryStorage) {
   for (const Storage& storage : kStorages) {
     for (const int64_t heads : {1, 2, 3, 12, 48}) {
-      for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
+      for (const Number ring : {Number::kFp32, Number::kBf16}) {
         Layer layer(random_, 48, heads, 6);
         layer.config.ring = ring;
         const std::vector<float> packed = Input(random_, layer, "n1", 80, storage.in);
@@ -108,7 +106,7 @@ TEST_F(CudaConvPrefillTest, AnyCutAndStepsGiveTheSame) {
     for (const int64_t taps : {1, 2, 31, 90}) {
       for (const double spread : {1.0, 30.0}) {
         Layer layer(random_, 24, heads, taps, spread);
-        layer.config.ring = spread > 1 ? RingType::kFp32 : RingType::kBf16;
+        layer.config.ring = spread > 1 ? Number::kFp32 : Number::kBf16;
         const std::vector<float> packed = Input(random_, layer, "n10", 150);
         const std::vector<double> reference = Reference(layer, packed);
         std::vector<int64_t> random_cut;
@@ -136,7 +134,7 @@ TEST_F(CudaConvPrefillTest, CutsBetweenTilesChangeNoBit) {
 
 TEST_F(CudaConvPrefillTest, StateIsThatOfTheCpuAndEitherGoesOnFromTheOthers) {
   for (const int64_t taps : {1, 2, 9}) {
-    for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       for (const int64_t heads : {3, 24}) {
         Layer layer(random_, 24, heads, taps);
         layer.config.ring = ring;
@@ -247,7 +245,7 @@ TEST_F(CudaConvPrefillTest, FullMatrix) {
       for (const int64_t taps : {1, 2, 3, 7, 31, 33}) {
         for (const Storage& storage : kStorages) {
           Layer layer(random_, hid, heads, taps);
-          layer.config.ring = random_.Below(2) == 0 ? RingType::kFp32 : RingType::kBf16;
+          layer.config.ring = random_.Below(2) == 0 ? Number::kFp32 : Number::kBf16;
           for (const int64_t tokens : {1, 2, 31, 63, 64, 65, 131, 200}) {
             const std::vector<float> packed = Input(random_, layer, "n10", tokens, storage.in);
             ExpectClose(Prefill(layer, packed, storage), Reference(layer, packed), storage.out,

@@ -14,8 +14,6 @@
 namespace aft::conv_test {
 namespace {
 
-using kernels::cuda::Number;
-
 // By Step alone, token by token.
 std::vector<float> Decode(const Layer& layer, const std::vector<float>& packed,
                           Storage storage = {}) {
@@ -33,7 +31,7 @@ TEST_F(CudaConvStepTest, EqualsItsDefinitionInEveryShape) {
       if (hid % heads != 0) continue;
       for (const int64_t taps : {1, 7}) {
         Layer layer(random_, hid, heads, taps);
-        layer.config.ring = taps == 7 && heads != 2 ? RingType::kBf16 : RingType::kFp32;
+        layer.config.ring = taps == 7 && heads != 2 ? Number::kBf16 : Number::kFp32;
         const std::vector<float> packed = Input(random_, layer, "n1", taps + 3);
         ExpectClose(Decode(layer, packed), Reference(layer, packed), Number::kFp32, layer.Name());
       }
@@ -43,7 +41,7 @@ TEST_F(CudaConvStepTest, EqualsItsDefinitionInEveryShape) {
 
 TEST_F(CudaConvStepTest, EqualsItsDefinitionWithEveryNumberOfTaps) {
   for (const int64_t taps : {1, 2, 3, 31, 33, 70}) {
-    for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       Layer layer(random_, 16, 4, taps);
       layer.config.ring = ring;
       const std::vector<float> packed = Input(random_, layer, "n1", 75);
@@ -66,7 +64,7 @@ TEST_F(CudaConvStepTest, ExtremeKeysAndFiltersStayExact) {
 TEST_F(CudaConvStepTest, EveryStorage) {
   for (const Storage& storage : kStorages) {
     for (const int64_t heads : {1, 3, 8, 24}) {
-      for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
+      for (const Number ring : {Number::kFp32, Number::kBf16}) {
         Layer layer(random_, 24, heads, 4);
         layer.config.ring = ring;
         const std::vector<float> packed = Input(random_, layer, "n1", 12, storage.in);
@@ -90,7 +88,7 @@ TEST_F(CudaConvStepTest, WideBlocks) {
 
 TEST_F(CudaConvStepTest, StateIsThatOfTheCpu) {
   for (const int64_t taps : {1, 2, 5}) {
-    for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
       Layer layer(random_, 24, 3, taps);
       layer.config.ring = ring;
       const std::vector<float> packed = Input(random_, layer, "n10", 14);

@@ -14,15 +14,14 @@
 namespace aft {
 
 // Numbers as a kernel stores them, one after the other; rounded to nearest even.
-inline std::vector<unsigned char> EncodeNumbers(const std::vector<float>& values,
-                                                kernels::cuda::Number type) {
-  const size_t each = static_cast<size_t>(kernels::cuda::NumberBytes(type));
+inline std::vector<unsigned char> EncodeNumbers(const std::vector<float>& values, Number type) {
+  const size_t each = static_cast<size_t>(NumberBytes(type));
   std::vector<unsigned char> bytes(values.size() * each);
   for (size_t i = 0; i < values.size(); ++i) {
     uint32_t bits = std::bit_cast<uint32_t>(values[i]);
-    if (type == kernels::cuda::Number::kBf16) {
+    if (type == Number::kBf16) {
       bits = std::isnan(values[i]) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    } else if (type == kernels::cuda::Number::kFp16) {
+    } else if (type == Number::kFp16) {
       bits = std::bit_cast<uint16_t>(static_cast<_Float16>(values[i]));
     }
     std::memcpy(bytes.data() + i * each, &bits, each);  // little-endian
@@ -30,15 +29,14 @@ inline std::vector<unsigned char> EncodeNumbers(const std::vector<float>& values
   return bytes;
 }
 
-inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes,
-                                        kernels::cuda::Number type) {
-  const size_t each = static_cast<size_t>(kernels::cuda::NumberBytes(type));
+inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes, Number type) {
+  const size_t each = static_cast<size_t>(NumberBytes(type));
   std::vector<float> values(bytes.size() / each);
   for (size_t i = 0; i < values.size(); ++i) {
     uint32_t bits = 0;
     std::memcpy(&bits, bytes.data() + i * each, each);
-    if (type == kernels::cuda::Number::kBf16) bits <<= 16;
-    values[i] = type == kernels::cuda::Number::kFp16
+    if (type == Number::kBf16) bits <<= 16;
+    values[i] = type == Number::kFp16
                     ? static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)))
                     : std::bit_cast<float>(bits);
   }
@@ -46,7 +44,7 @@ inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes,
 }
 
 // As they come back from storage.
-inline std::vector<float> Rounded(const std::vector<float>& values, kernels::cuda::Number type) {
+inline std::vector<float> Rounded(const std::vector<float>& values, Number type) {
   return DecodeNumbers(EncodeNumbers(values, type), type);
 }
 
@@ -54,16 +52,15 @@ inline std::vector<float> Rounded(const std::vector<float>& values, kernels::cud
 // the rows of a wider stride is NaN, and Get checks that nobody has written there.
 class DeviceMatrix {
  public:
-  DeviceMatrix(int64_t rows, int64_t width, kernels::cuda::Number type, int64_t stride = 0)
+  DeviceMatrix(int64_t rows, int64_t width, Number type, int64_t stride = 0)
       : rows_(rows),
         width_(width),
         stride_(stride > 0 ? stride : width),
         type_(type),
         bytes_(static_cast<size_t>((rows > 0 ? (rows - 1) * stride_ + width : 0) *
-                                   kernels::cuda::NumberBytes(type))) {}
+                                   NumberBytes(type))) {}
   // As above, with `values` [rows, width].
-  DeviceMatrix(const std::vector<float>& values, int64_t width, kernels::cuda::Number type,
-               int64_t stride = 0)
+  DeviceMatrix(const std::vector<float>& values, int64_t width, Number type, int64_t stride = 0)
       : DeviceMatrix(static_cast<int64_t>(values.size()) / width, width, type, stride) {
     std::vector<unsigned char> all(bytes_.size(), 0xFF);
     for (int64_t row = 0; row < rows_; ++row) {
@@ -80,7 +77,7 @@ class DeviceMatrix {
   // [rows, width]; after construction from values: those, rounded.
   std::vector<float> Get() const {
     const std::vector<unsigned char> all = bytes_.Get();
-    const size_t row_bytes = static_cast<size_t>(width_ * kernels::cuda::NumberBytes(type_));
+    const size_t row_bytes = static_cast<size_t>(width_ * NumberBytes(type_));
     std::vector<unsigned char> dense;
     for (int64_t row = 0; row < rows_; ++row) {
       const auto begin = all.begin() + static_cast<int64_t>(RowAt(row));
@@ -93,13 +90,13 @@ class DeviceMatrix {
 
  private:
   size_t RowAt(int64_t row) const {
-    return static_cast<size_t>(row * stride_ * kernels::cuda::NumberBytes(type_));
+    return static_cast<size_t>(row * stride_ * NumberBytes(type_));
   }
 
   int64_t rows_;
   int64_t width_;
   int64_t stride_;
-  kernels::cuda::Number type_;
+  Number type_;
   DeviceArray<unsigned char> bytes_;
 };
 

@@ -124,8 +124,8 @@ Logits CpuDecoder::Run(const DecoderStep& step) {
   return logits;
 }
 
-GpuTestDecoder::GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors,
-                               WeightFormat format, int32_t slots)
+GpuTestDecoder::GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors, Number format,
+                               int32_t slots)
     : slots_(slots), queue_(MakeTestQueue()) {
   absl::StatusOr<std::unique_ptr<GpuDecoder>> made =
       GpuDecoder::Create(config, tensors, format, kTestLimits, queue_.get());

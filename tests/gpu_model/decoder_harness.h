@@ -75,7 +75,7 @@ class CpuDecoder {
 
 class GpuTestDecoder {
  public:
-  GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors, WeightFormat format,
+  GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors, Number format,
                  int32_t slots);
 
   // `last_sampled` stands in for what a sampler would have left in the slots.

@@ -36,7 +36,7 @@ TEST(GpuDecoderMemory, DecodeStepsAllocateNothing) {
   for (const NetworkCase& network : DecoderCases()) {
     SCOPED_TRACE(network.name);
     const TensorMap tensors = RandomTensors(network.config, random);
-    GpuTestDecoder gpu(network.config, tensors, WeightFormat::kFp32, kSlots);
+    GpuTestDecoder gpu(network.config, tensors, Number::kFp32, kSlots);
     const DeviceStep arrays({{{0, 0, {1}}, {-1, 0, {2}}, {2, 0, {3}}}, {}, {0, 1, 2}});
     ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
     const CountingAllocator allocator;

@@ -72,7 +72,7 @@ TEST_P(EveryNetwork, LogitsEqualTheCpus) {
   const NetworkConfig& config = GetParam().config;
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
-  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
   EXPECT_EQ(gpu.decoder().fingerprint(), cpu.decoder().fingerprint());
   for (const DecoderStep& step : MixedSteps(config)) {
     ExpectClose(gpu.Run(step), cpu.Run(step), kTolerance);
@@ -100,8 +100,8 @@ TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
   const NetworkConfig& config = GetParam().config;
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
-  GpuTestDecoder bf16(config, tensors, WeightFormat::kBf16, kSlots);
-  GpuTestDecoder fp16(config, tensors, WeightFormat::kFp16, kSlots);
+  GpuTestDecoder bf16(config, tensors, Number::kBf16, kSlots);
+  GpuTestDecoder fp16(config, tensors, Number::kFp16, kSlots);
   EXPECT_EQ(bf16.decoder().fingerprint(), cpu.decoder().fingerprint());
   std::vector<double> of_bf16;
   std::vector<double> of_fp16;
@@ -129,7 +129,7 @@ TEST_F(GpuDecoderTest, PaddingRowsChangeNothingAndTheLastSampledTokenIsRead) {
   const NetworkConfig config = LocalConfig();
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
-  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
   const std::vector<int32_t> text = Text(config, 12);
   for (int64_t t = 0; t < 12; ++t) {
     const std::vector<int32_t> token = Part(text, t, t + 1);
@@ -147,8 +147,8 @@ TEST_F(GpuDecoderTest, PaddingRowsChangeNothingAndTheLastSampledTokenIsRead) {
 TEST_F(GpuDecoderTest, WithoutAListTheFirstRowsAreTheOutputs) {
   const NetworkConfig config = LocalConfig();
   const TensorMap tensors = RandomTensors(config, random_);
-  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
-  GpuTestDecoder listed(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
+  GpuTestDecoder listed(config, tensors, Number::kFp32, kSlots);
   const DecoderStep step = {{{0, 0, {1}}, {1, 0, {2}}, {2, 0, {3}}}, {}, {0, 1}};
   const Logits expected = listed.Run(step);
   const DeviceStep arrays(step);
@@ -161,7 +161,7 @@ TEST_F(GpuDecoderTest, WithoutAListTheFirstRowsAreTheOutputs) {
 TEST_F(GpuDecoderTest, LogitsComeInParts) {
   const NetworkConfig config = LocalConfig();
   const TensorMap tensors = RandomTensors(config, random_);
-  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
   EXPECT_EQ(gpu.decoder().max_logit_rows(), kTestLimits.tokens);
   DecoderStep step = {{}, {{0, 0, Text(config, 30)}}, {}};
   for (int64_t t = 0; t < 30; ++t) step.outputs.push_back(t);
@@ -175,7 +175,7 @@ TEST_F(GpuDecoderTest, EveryLayerHasALookAheadOfItsOwn) {
   ASSERT_GT(config.n_layers, 1);
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
-  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
   const auto rows = static_cast<int32_t>(gpu.decoder().lookahead_rows());
   ASSERT_GT(rows, 1);
   const std::vector<int32_t> a = Text(config, 40);
@@ -195,7 +195,7 @@ TEST_F(GpuDecoderTest, ACapturedStepFollowsItsArrays) {
   const NetworkConfig config = LocalConfig();
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
-  GpuTestDecoder gpu(config, tensors, WeightFormat::kFp32, kSlots);
+  GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
   const std::vector<int32_t> text = Text(config, 12);
   const auto step = [&](int64_t t) -> DecoderStep {
     return {{{2, t, Part(text, t, t + 1)}, {-1, 0, {0}}}, {}, {0, -1}};
@@ -219,7 +219,7 @@ TEST_F(GpuDecoderTest, TooLittleMemoryIsToldInNumbersBeforeAnythingIsTaken) {
   const TensorMap tensors = RandomTensors(config, random_);
   HostQueue queue(/*free_bytes=*/100 << 10);
   const absl::Status status =
-      GpuDecoder::Create(config, tensors, WeightFormat::kFp32, kTestLimits, &queue).status();
+      GpuDecoder::Create(config, tensors, Number::kFp32, kTestLimits, &queue).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   for (const char* part : {"cuda:0", "0.1 MiB of 1024.0 MiB free", "weights ",
                            "activations of 96 tokens ", "logits of 96 tokens "}) {
@@ -231,15 +231,15 @@ TEST_F(GpuDecoderTest, SixteenBitWeightsTakeHalfTheMemoryAndATiedHeadNone) {
   NetworkConfig config = LocalConfig();
   config.head_bias = false;
   const TensorMap tensors = RandomTensors(config, random_);
-  GpuTestDecoder fp32(config, tensors, WeightFormat::kFp32, kSlots);
-  GpuTestDecoder bf16(config, tensors, WeightFormat::kBf16, kSlots);
+  GpuTestDecoder fp32(config, tensors, Number::kFp32, kSlots);
+  GpuTestDecoder bf16(config, tensors, Number::kBf16, kSlots);
   const double ratio = static_cast<double>(bf16.decoder().weight_bytes()) /
                        static_cast<double>(fp32.decoder().weight_bytes());
   EXPECT_GT(ratio, 0.5);
   EXPECT_LT(ratio, 0.55);
   NetworkConfig tied = config;
   tied.tie_embeddings = true;
-  GpuTestDecoder shared(tied, RandomTensors(tied, random_), WeightFormat::kFp32, kSlots);
+  GpuTestDecoder shared(tied, RandomTensors(tied, random_), Number::kFp32, kSlots);
   EXPECT_EQ(fp32.decoder().weight_bytes() - shared.decoder().weight_bytes(),
             config.vocab_size * config.d_model * int64_t{sizeof(float)});
 }
@@ -250,13 +250,12 @@ TEST_F(GpuDecoderTest, WhatTheFormatCannotHoldIsDataLoss) {
   tensors["layers.1.ffn.up.weight"].data_ptr<float>()[7] = 1e6F;
   HostQueue queue;
   const absl::Status status =
-      GpuDecoder::Create(config, tensors, WeightFormat::kFp16, kTestLimits, &queue).status();
+      GpuDecoder::Create(config, tensors, Number::kFp16, kTestLimits, &queue).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(status.message().find("layers.1.ffn.up"), std::string::npos) << status;
   tensors.erase("norm.bias");
-  EXPECT_EQ(
-      GpuDecoder::Create(config, tensors, WeightFormat::kFp32, kTestLimits, &queue).status().code(),
-      absl::StatusCode::kDataLoss);
+  EXPECT_EQ(GpuDecoder::Create(config, tensors, Number::kFp32, kTestLimits, &queue).status().code(),
+            absl::StatusCode::kDataLoss);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class GpuEncoderRunnerTest : public testing::Test, public testing::WithParamInte
   GpuEncoderRunnerTest() : config_(GetParam().config), tensors_(RandomTensors(config_, random_)) {}
 
   absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> Gpu(std::unique_ptr<GpuQueue> queue) {
-    auto encoder = GpuEncoder::Create(config_, tensors_, WeightFormat::kFp32,
+    auto encoder = GpuEncoder::Create(config_, tensors_, Number::kFp32,
                                       {.rows = kRows, .tokens = kTokens}, queue.get());
     if (!encoder.ok()) return encoder.status();
     return GpuEncoderRunner::Create(std::move(queue), *std::move(encoder),

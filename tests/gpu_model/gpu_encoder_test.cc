@@ -46,7 +46,7 @@ class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
     return {workspace.x, workspace.x + tokens() * config.d_model};
   }
 
-  std::vector<float> OnGpu(WeightFormat format) const {
+  std::vector<float> OnGpu(Number format) const {
     const NetworkConfig& config = GetParam().config;
     const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
     const absl::StatusOr<std::unique_ptr<GpuEncoder>> encoder =
@@ -78,13 +78,13 @@ class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
 };
 
 TEST_P(GpuEncoderTest, VectorsEqualTheCpus) {
-  EXPECT_TRUE(Close(OnGpu(WeightFormat::kFp32), OnCpu(), tolerance::kVectorsGpu));
+  EXPECT_TRUE(Close(OnGpu(Number::kFp32), OnCpu(), tolerance::kVectorsGpu));
 }
 
 TEST_P(GpuEncoderTest, SixteenBitWeightsStayClose) {
   const std::vector<float> exact = OnCpu();
-  EXPECT_TRUE(Close(OnGpu(WeightFormat::kBf16), exact, tolerance::kVectorsBf16));
-  EXPECT_TRUE(Close(OnGpu(WeightFormat::kFp16), exact, tolerance::kVectorsFp16));
+  EXPECT_TRUE(Close(OnGpu(Number::kBf16), exact, tolerance::kVectorsBf16));
+  EXPECT_TRUE(Close(OnGpu(Number::kFp16), exact, tolerance::kVectorsFp16));
 }
 
 INSTANTIATE_TEST_SUITE_P(Encoders, GpuEncoderTest, testing::ValuesIn(EncoderCases()), NameOf);

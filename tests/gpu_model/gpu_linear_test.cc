@@ -14,8 +14,6 @@
 namespace aft {
 namespace {
 
-using kernels::cuda::Number;
-
 class GpuLinearTest : public testing::TestWithParam<Number> {
  protected:
   static constexpr int64_t kRows = 3;

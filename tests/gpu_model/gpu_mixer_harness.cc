@@ -86,9 +86,9 @@ std::vector<std::vector<float>> GpuTestMixer::Step(const std::vector<MixerChunk>
       static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
   EXPECT_EQ(mixer_->Step({count, batch.slot->get(), batch.position->get(), nullptr,
                           ages.empty() ? nullptr : age.get()},
-                         {batch.packed->get(), cuda::Number::kFp32, width_}, state(),
+                         {batch.packed->get(), Number::kFp32, width_}, state(),
                          ages.empty() ? nullptr : lookahead_->get(),
-                         {y.get(), cuda::Number::kFp32, case_.hid}, workspace.get(), nullptr),
+                         {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
             absl::OkStatus());
   return Parts(y, case_.hid, batch.offsets);
 }
@@ -101,8 +101,8 @@ std::vector<std::vector<float>> GpuTestMixer::Prefill(const std::vector<MixerChu
       static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
   EXPECT_EQ(mixer_->Prefill({count, batch.slot->get(), batch.position->get(), batch.offset->get(),
                              nullptr, batch.tokens(), batch.longest},
-                            {batch.packed->get(), cuda::Number::kFp32, width_}, state(),
-                            {y.get(), cuda::Number::kFp32, case_.hid}, workspace.get(), nullptr),
+                            {batch.packed->get(), Number::kFp32, width_}, state(),
+                            {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
             absl::OkStatus());
   return Parts(y, case_.hid, batch.offsets);
 }
@@ -142,8 +142,8 @@ std::vector<std::vector<float>> GpuTestMixer::Encode(
   EXPECT_EQ(
       mixer_->Encode({count, batch.offset->get(), masks.empty() ? nullptr : mask.get(),
                       case_.config.grid ? case_.grid_width : 0, batch.tokens(), batch.longest},
-                     {batch.packed->get(), cuda::Number::kFp32, width_},
-                     {y.get(), cuda::Number::kFp32, case_.hid}, workspace.get(), nullptr),
+                     {batch.packed->get(), Number::kFp32, width_},
+                     {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
       absl::OkStatus());
   return Parts(y, case_.hid, batch.offsets);
 }

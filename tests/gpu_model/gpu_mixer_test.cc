@@ -237,10 +237,9 @@ TEST(GpuMixerErrors, WhatAKernelRefusesIsInternalAndNamed) {
     const TestMixer cpu(mixer_case, random);
     const GpuTestMixer gpu(mixer_case, cpu);
     // Queries, keys and values are never fp16.
-    const absl::Status status =
-        gpu.mixer().Prefill({1, nullptr, nullptr, nullptr, nullptr, 1, 1},
-                            {nullptr, kernels::cuda::Number::kFp16, cpu.width()}, {},
-                            {nullptr, kernels::cuda::Number::kFp32, cpu.hid()}, nullptr, nullptr);
+    const absl::Status status = gpu.mixer().Prefill(
+        {1, nullptr, nullptr, nullptr, nullptr, 1, 1}, {nullptr, Number::kFp16, cpu.width()}, {},
+        {nullptr, Number::kFp32, cpu.hid()}, nullptr, nullptr);
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << mixer_case.name;
     EXPECT_NE(status.message().find("Prefill: CUDA error 1"), std::string::npos) << status;
   }

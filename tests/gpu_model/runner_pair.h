@@ -51,7 +51,7 @@ class RunnerPairFixture : public RunnerCalls {
   }
 
   absl::StatusOr<std::unique_ptr<GpuModelRunner>> TryGpu(std::unique_ptr<GpuQueue> queue) {
-    auto decoder = GpuDecoder::Create(config_, tensors_, WeightFormat::kFp32,
+    auto decoder = GpuDecoder::Create(config_, tensors_, Number::kFp32,
                                       {.rows = options_.slots, .tokens = options_.max_step_tokens},
                                       queue.get());
     if (!decoder.ok()) return decoder.status();

@@ -142,7 +142,7 @@ TEST_P(LabmlTest, ModuleGivesTheSameOutputs) {
 
 TEST_P(LabmlTest, RingInBf16StaysClose) {
   MixerConfig config = Config(MixerKind::kAftLocal, true, 8);
-  config.ring = RingType::kBf16;
+  config.ring = Number::kBf16;
   const Module module(GetParam(), kLabml, config);
   const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
   EXPECT_TRUE(Close(module.Forward(cases.at("x"), 1), cases.at("expected.64"), tolerance::kBf16));

@@ -44,7 +44,7 @@ struct TestLinear {
                     epilogue, begin, end);
     return y;
   }
-  std::vector<float> Run(const std::vector<float>& x, Epilogue epilogue = Epilogue::kNone) const {
+  std::vector<float> Run(const std::vector<float>& x, Epilogue epilogue = Activation::kNone) const {
     const auto floats = x.size() / static_cast<size_t>(in) * static_cast<size_t>(out);
     return Run(x, std::vector<float>(floats, 0.5F), epilogue, 0, kernels::LinearPanels(out));
   }
@@ -62,8 +62,8 @@ double GeluTanh(double x) {
 }
 double Gelu(double x) { return 0.5 * x * std::erfc(-x / M_SQRT2); }
 
-constexpr Epilogue kEpilogues[] = {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu,
-                                   Epilogue::kGeluTanh, Epilogue::kAdd};
+constexpr Epilogue kEpilogues[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                   Activation::kGeluTanh, Epilogue::Add()};
 
 class LinearTest : public EveryInstructionSet {
  protected:
@@ -78,10 +78,10 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
     const int64_t rows = 1 + random_.Below(30);
     const std::vector<float> x = random_.Normals(rows * linear.in);
     const std::vector<float> plain = linear.Run(x);
-    const std::vector<float> relu = linear.Run(x, Epilogue::kRelu);
-    const std::vector<float> gelu = linear.Run(x, Epilogue::kGelu);
-    const std::vector<float> gelu_tanh = linear.Run(x, Epilogue::kGeluTanh);
-    const std::vector<float> add = linear.Run(x, Epilogue::kAdd);
+    const std::vector<float> relu = linear.Run(x, Activation::kRelu);
+    const std::vector<float> gelu = linear.Run(x, Activation::kGelu);
+    const std::vector<float> gelu_tanh = linear.Run(x, Activation::kGeluTanh);
+    const std::vector<float> add = linear.Run(x, Epilogue::Add());
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < linear.out; ++n) {
         double sum = linear.bias[static_cast<size_t>(n)];
@@ -127,7 +127,7 @@ TEST_P(LinearTest, PanelsMayBeComputedApart) {
   const int64_t panels = kernels::LinearPanels(linear.out);
   std::vector<float> y(whole.size(), -7.0F);
   for (int64_t panel = panels; panel-- > 0;) {
-    y = linear.Run(x, std::move(y), Epilogue::kNone, panel, panel + 1);
+    y = linear.Run(x, std::move(y), Activation::kNone, panel, panel + 1);
   }
   EXPECT_TRUE(SameBits(y, whole));
 }
@@ -146,9 +146,9 @@ TEST_P(LinearTest, ActivationsAreExactOverTheirWholeRange) {
   std::vector<float> x;
   for (int i = -1600; i <= 1600; ++i) x.push_back(static_cast<float>(i) * 0.01F);
   for (int i = 0; i < 500; ++i) x.push_back(static_cast<float>(std::pow(10, -30 + i * 0.06)));
-  const std::vector<float> relu = identity.Run(x, Epilogue::kRelu);
-  const std::vector<float> gelu = identity.Run(x, Epilogue::kGelu);
-  const std::vector<float> gelu_tanh = identity.Run(x, Epilogue::kGeluTanh);
+  const std::vector<float> relu = identity.Run(x, Activation::kRelu);
+  const std::vector<float> gelu = identity.Run(x, Activation::kGelu);
+  const std::vector<float> gelu_tanh = identity.Run(x, Activation::kGeluTanh);
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(relu[i], std::max(x[i], 0.0F));
     EXPECT_NEAR(gelu_tanh[i], GeluTanh(x[i]), 4e-7 * std::max(1.0F, std::abs(x[i])));
@@ -161,7 +161,7 @@ TEST_P(LinearTest, ActivationsAreExactOverTheirWholeRange) {
 
 TEST_P(LinearTest, LargeInputsPassActivationsUnharmed) {
   const TestLinear identity = Identity(random_);
-  for (const Epilogue epilogue : {Epilogue::kRelu, Epilogue::kGelu, Epilogue::kGeluTanh}) {
+  for (const Epilogue epilogue : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh}) {
     for (const float large : {1e6F, 1e20F}) {
       const std::vector<float> y = identity.Run({large, -large, NAN}, epilogue);
       EXPECT_FLOAT_EQ(y[0], large);

@@ -86,7 +86,7 @@ MixerConfig With(MixerConfig config, LengthPolicy policy) {
   return config;
 }
 MixerConfig Bf16(MixerConfig config) {
-  config.ring = RingType::kBf16;
+  config.ring = Number::kBf16;
   return config;
 }
 MixerConfig Blocks(MixerConfig config, int64_t prefix_block) {
@@ -217,7 +217,7 @@ std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
                   packed.begin() + t * width() + hid());
     }
   }
-  if (config.ring == RingType::kBf16) {
+  if (config.ring == Number::kBf16) {
     // + 0: no -0, whose sign a sum may lose.
     for (float& x : packed) x = RoundToBf16(x) + 0.0F;
   }

@@ -110,7 +110,7 @@ TEST_F(MixerRelationsTest, ConvWithOneFilterAndAHeadPerChannelIsLocal) {
 
 TEST_F(MixerRelationsTest, ABf16StateOfOddSizeEndsOnAWholeFloat) {
   MixerCase odd = Case(MixerKind::kAftLocal, 4);
-  odd.config.ring = RingType::kBf16;
+  odd.config.ring = Number::kBf16;
   odd.hid = 23;
   const StateSpec spec = TestMixer(odd, random_).mixer().state_spec();
   EXPECT_EQ(spec.floats, 3 * 23 + 2 * 35);  // 35 floats hold 69 numbers

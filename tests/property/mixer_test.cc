@@ -153,10 +153,10 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
 }
 
 TEST_P(CausalTest, ABf16RingIsAnFp32RingOfRoundedKeysAndValues) {
-  if (mixer_case().config.ring != RingType::kBf16) return;
+  if (mixer_case().config.ring != Number::kBf16) return;
   TestMixer bf16(mixer_case(), random_);
   MixerCase fp32_case = mixer_case();
-  fp32_case.config.ring = RingType::kFp32;
+  fp32_case.config.ring = Number::kFp32;
   std::map<std::string, std::vector<float>> tables;
   for (const auto& [name, table] : bf16.tables()) {
     tables[name].assign(table.const_data_ptr<float>(),
@@ -299,7 +299,7 @@ TEST_P(BidirectionalTest, MaskedTokensLeaveNoTrace) {
     const std::vector<float> z = mixer.Encode({holes}, {mask})[0];
     ExpectClose(z, mixer.Reference(holes, mask), kTolerance);
     // A finite mask is added to the scores; a bf16 ring rounds the sum.
-    if (mixer_case().config.ring == RingType::kBf16) continue;
+    if (mixer_case().config.ring == Number::kBf16) continue;
     for (float& m : mask) m = m == 0 ? static_cast<float>(random_.Normal()) : m;
     ExpectClose(mixer.Encode({holes}, {mask})[0], mixer.Reference(holes, mask), kTolerance);
   }

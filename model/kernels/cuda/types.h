@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "model/config/formats.h"
+
 struct CUstream_st;  // CUDA's
 
 // What the CUDA kernels' interfaces share. Torch-free and free of CUDA's headers.
@@ -14,10 +16,6 @@ struct CUstream_st;  // CUDA's
 namespace aft::kernels::cuda {
 
 using Stream = CUstream_st*;  // cudaStream_t
-
-// Storage of a matrix's numbers; arithmetic is fp32.
-enum class Number { kFp32, kBf16, kFp16 };
-inline constexpr int64_t NumberBytes(Number type) { return type == Number::kFp32 ? 4 : 2; }
 
 // Matrices [N, width]; rows are `stride` numbers apart, a multiple of 16 bytes when width is one.
 struct In {

@@ -10,7 +10,7 @@ namespace aft::kernels::cuda {
 namespace {
 
 struct AftCase {
-  AftCase(const Scale& scale, int64_t window, AftRing ring)
+  AftCase(const Scale& scale, int64_t window, Number ring)
       : bias(Filled(Floats(scale, window), -1, 1)) {
     model.hid = scale.hid();
     model.window = window;
@@ -18,11 +18,11 @@ struct AftCase {
     model.bias = window > 0 ? bias.get() : nullptr;
   }
   static int64_t Floats(const Scale&, int64_t window) { return std::max<int64_t>(window, 1); }
-  double ring_bytes() const { return model.ring == AftRing::kBf16 ? 2 : 4; }
+  double ring_bytes() const { return model.ring == Number::kBf16 ? 2 : 4; }
   std::string name() const {
     if (model.window == 0) return "simple";
     return Format("s=%d %s ring", static_cast<int>(model.window),
-                  model.ring == AftRing::kBf16 ? "bf16" : "fp32");
+                  model.ring == Number::kBf16 ? "bf16" : "fp32");
   }
 
   DeviceArray<float> bias;
@@ -31,7 +31,7 @@ struct AftCase {
 
 }  // namespace
 
-void AddAftStep(Bench& bench, int64_t rows, int64_t window, AftRing ring, bool lookahead,
+void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lookahead,
                 int64_t position) {
   const AftCase aft(bench.scale(), window, ring);
   const int64_t hid = aft.model.hid;
@@ -81,7 +81,7 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, AftRing ring, bool l
 }
 
 void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16) {
-  const AftCase aft(bench.scale(), window, AftRing::kBf16);
+  const AftCase aft(bench.scale(), window, Number::kBf16);
   const int64_t hid = aft.model.hid;
   const Prompts prompts(bench.scale().rows(rows), bench.scale().tokens(tokens));
   const Decode pool(prompts.rows, aft.model.layout().Floats(), 0);

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/kernels/aft.h"        // AftRing
+#include "model/kernels/aft.h"        // Number
 #include "model/kernels/attention.h"  // Score
 #include "model/kernels/cuda/types.h"
 #include "tests/bench/cuda/timing.h"
@@ -147,7 +147,7 @@ struct Prompts {
 };
 
 // The cases. AFT-full is a window as long as the text.
-void AddAftStep(Bench& bench, int64_t rows, int64_t window, AftRing ring, bool lookahead,
+void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lookahead,
                 int64_t position);
 void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16);
 void AddConv(Bench& bench, int64_t heads, int64_t taps);  // step and prefill

@@ -18,20 +18,20 @@ namespace {
 
 void AddAll(Bench& bench) {
   for (const int64_t rows : {1, 64, 2048}) {
-    AddAftStep(bench, rows, 0, AftRing::kFp32, false, 1000);
+    AddAftStep(bench, rows, 0, Number::kFp32, false, 1000);
   }
   for (const int64_t rows : {1, 64, 512}) {
-    AddAftStep(bench, rows, 32, AftRing::kFp32, false, 1000);
+    AddAftStep(bench, rows, 32, Number::kFp32, false, 1000);
   }
-  AddAftStep(bench, 1024, 32, AftRing::kBf16, false, 1000);
-  AddAftStep(bench, 512, 32, AftRing::kFp32, true, 1000);
-  AddAftStep(bench, 1024, 32, AftRing::kBf16, true, 1000);
-  AddAftStep(bench, 128, 256, AftRing::kFp32, false, 1000);
-  AddAftStep(bench, 128, 256, AftRing::kFp32, true, 1000);
+  AddAftStep(bench, 1024, 32, Number::kBf16, false, 1000);
+  AddAftStep(bench, 512, 32, Number::kFp32, true, 1000);
+  AddAftStep(bench, 1024, 32, Number::kBf16, true, 1000);
+  AddAftStep(bench, 128, 256, Number::kFp32, false, 1000);
+  AddAftStep(bench, 128, 256, Number::kFp32, true, 1000);
   // AFT-full: the ring is the whole context.
   const int64_t full = bench.scale().tokens(2048);
-  AddAftStep(bench, 32, full, AftRing::kFp32, false, full - 1);
-  AddAftStep(bench, 32, full, AftRing::kFp32, true, full - 1);
+  AddAftStep(bench, 32, full, Number::kFp32, false, full - 1);
+  AddAftStep(bench, 32, full, Number::kFp32, true, full - 1);
   for (const bool bf16 : {false, true}) {
     AddAftPrefill(bench, 16, 1024, 0, bf16);
     AddAftPrefill(bench, 1, 8192, 0, bf16);

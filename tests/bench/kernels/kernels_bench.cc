@@ -56,7 +56,7 @@ void BM_Linear(benchmark::State& state) {
   const Buffer x = Random(rows * in);
   const Buffer y = Random(rows * out);
   for (auto _ : state) {
-    kernels::Linear(linear, x.get(), in, rows, y.get(), out, kernels::Epilogue::kNone, 0,
+    kernels::Linear(linear, x.get(), in, rows, y.get(), out, Activation::kNone, 0,
                     kernels::LinearPanels(out));
     benchmark::ClobberMemory();
   }

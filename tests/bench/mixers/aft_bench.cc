@@ -79,9 +79,9 @@ std::vector<MixerBench> AftBenches() {
   const std::vector<int64_t> lengths = {1, 8, 32, 64, 128, 256, 512, 1024, 2048};
   std::vector<MixerBench> benches;
   for (const int64_t window : {0, 1, 32, 128, 256, 1024}) {
-    for (const RingType ring : {RingType::kFp32, RingType::kBf16}) {
-      if (ring == RingType::kBf16 && window <= 1) continue;
-      const bool bf16 = ring == RingType::kBf16;
+    for (const Number ring : {Number::kFp32, Number::kBf16}) {
+      if (ring == Number::kBf16 && window <= 1) continue;
+      const bool bf16 = ring == Number::kBf16;
       MixerBench bench;
       bench.name = window == 0 ? "aft_simple" : absl::StrCat("aft_local_", window);
       if (bf16) bench.name += "_bf16";
@@ -113,7 +113,7 @@ std::vector<MixerBench> AftBenches() {
   }
   std::vector<MixerBench> bidirectional;
   for (MixerBench bench : benches) {
-    if (bench.config.ring == RingType::kBf16) continue;
+    if (bench.config.ring == Number::kBf16) continue;
     bench.name += "_bidirectional";
     bench.config.causal = false;
     bidirectional.push_back(bench);

@@ -86,7 +86,7 @@ std::vector<MixerBench> ConvBenches() {
       bench.config.kind = MixerKind::kAftConv;
       bench.config.heads = heads;
       bench.config.window = kTaps;
-      bench.config.ring = bf16 ? RingType::kBf16 : RingType::kFp32;
+      bench.config.ring = bf16 ? Number::kBf16 : Number::kFp32;
       bench.hid = kHid;
       bench.lengths = bf16 ? std::vector<int64_t>{1024} : lengths;
       // Prefix sums and a ring row are read and written, the other rows read.

@@ -143,7 +143,7 @@ TEST(ConfigOfEveryKindTest, ReadsEveryNewField) {
   EXPECT_EQ(local.bias, BiasForm::kFactors);
   EXPECT_EQ(local.bias_rank, 3);
   EXPECT_EQ(local.length_policy, LengthPolicy::kClamp);
-  EXPECT_EQ(local.ring, RingType::kBf16);
+  EXPECT_EQ(local.ring, Number::kBf16);
   const MixerConfig conv = Accepted(ValidConfigs()[4]).mixer;
   EXPECT_TRUE(conv.reparameterized);
   EXPECT_FLOAT_EQ(conv.std_eps, 1e-6F);

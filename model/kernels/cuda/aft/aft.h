@@ -16,7 +16,7 @@ struct AftModel {
   int64_t hid = 0;
   int64_t window = 0;        // s
   int64_t prefix_block = 0;  // H
-  AftRing ring = AftRing::kFp32;
+  Number ring = Number::kFp32;
   bool causal = true;
   // w itself [bias_rows, columns], columns from the earliest key to the latest: t - s + 1 .. t, and
   // on to t + s - 1 when not causal. Positions from bias_rows on use the last row. Null when s = 0.

@@ -61,7 +61,7 @@ int AftEncode(const AftModel& model, const Texts& texts, In qkv, Out y, float* w
   const int64_t tiles = AftTiles(texts.sequences, texts.tokens);
   if (model.window == 0) return WholeSimple(args, tiles, qkv, stream);
   args.triples = 3;
-  args.model.ring = AftRing::kFp32;  // there is none: nothing is rounded
+  args.model.ring = Number::kFp32;  // there is none: nothing is rounded
   const bool vector = AftAligned(args, qkv, 4);
   if (qkv.type == Number::kBf16) {
     return vector ? WholeWindows<Bf16, true>(args, tiles, stream)

@@ -84,8 +84,8 @@ cudaError_t WriteRing(const AftArgs& args, int64_t longest, Stream stream) {
 
 template <typename In, int N>
 cudaError_t WriteRingOf(const AftArgs& args, int64_t longest, Stream stream) {
-  return args.model.ring == AftRing::kBf16 ? WriteRing<In, Bf16, N>(args, longest, stream)
-                                           : WriteRing<In, float, N>(args, longest, stream);
+  return args.model.ring == Number::kBf16 ? WriteRing<In, Bf16, N>(args, longest, stream)
+                                          : WriteRing<In, float, N>(args, longest, stream);
 }
 
 template <typename InT>

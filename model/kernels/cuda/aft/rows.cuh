@@ -260,7 +260,7 @@ class AftTokens {
     const float* slot = args_.state.base + row_.slot * args_.state.slot_stride;
     const int ring_row = j % (static_cast<int>(args_.model.window) - 1);
     const int64_t at = ring_row * args_.model.hid + channel;
-    if (args_.model.ring == AftRing::kBf16) {
+    if (args_.model.ring == Number::kBf16) {
       k = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.k_ring) + at, count);
       v = LoadExisting<N, kVector>(reinterpret_cast<const Bf16*>(slot + args_.v_ring) + at, count);
     } else {
@@ -281,7 +281,7 @@ class AftTokens {
   template <int N>
   __device__ void Round(Channels<N>& k, Channels<N>& v) const {
     if constexpr (sizeof(In) == 4) {
-      if (args_.model.ring != AftRing::kBf16 || args_.model.window <= 1) return;
+      if (args_.model.ring != Number::kBf16 || args_.model.window <= 1) return;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         k[i] = RoundTo<Bf16>(k[i]);

@@ -78,8 +78,8 @@ template <typename InT>
 cudaError_t LaunchAny(const StepTask& task, const AftLookahead& lookahead, const AftModel& model,
                       cudaStream_t stream) {
   if (task.ring_rows == 0) return LaunchAny<InT, NoRing>(task, lookahead, model.wide, stream);
-  return model.ring == AftRing::kBf16 ? LaunchAny<InT, Bf16>(task, lookahead, model.wide, stream)
-                                      : LaunchAny<InT, float>(task, lookahead, model.wide, stream);
+  return model.ring == Number::kBf16 ? LaunchAny<InT, Bf16>(task, lookahead, model.wide, stream)
+                                     : LaunchAny<InT, float>(task, lookahead, model.wide, stream);
 }
 
 bool LookaheadPossible(const AftModel& model, const AftLookahead& lookahead, const StepTask& task) {

@@ -20,7 +20,7 @@ struct ConvDims {
         taps(static_cast<int>(model.taps)),
         filter(model.filter),
         wide(model.wide),
-        bf16_ring(model.bf16_ring) {}
+        bf16_ring(model.ring == Number::kBf16) {}
 
   __host__ __device__ int rows() const { return taps - 1; }  // of the rings
   // Of a row of packed: queries, keys, values.

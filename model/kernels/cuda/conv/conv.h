@@ -21,14 +21,14 @@ struct ConvModel {
   const float* filter = nullptr;  // w [s, h], grid: [s * s, h]; causal: row = t - t'; else row 0 =
                                   // the earliest key
   bool wide = false;              // some |w| is above kNarrowBias
-  bool bf16_ring = false;
+  Number ring = Number::kFp32;
 
   ConvStateLayout layout() const {
     ConvParams params;
     params.hid = hid;
     params.heads = heads;
     params.taps = taps;
-    params.bf16_ring = bf16_ring;
+    params.ring = ring;
     return ConvStateLayout(params);
   }
 };

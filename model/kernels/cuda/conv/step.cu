@@ -80,8 +80,8 @@ int ConvStep(const ConvModel& model, const StepRows& rows, In packed, State stat
   return ForConvTypes(packed.type, y.type, [&](auto in, auto out) {
     using T = decltype(in);
     using Y = decltype(out);
-    return model.bf16_ring ? Start<T, Bf16, Y>(args, rows.rows, stream)
-                           : Start<T, float, Y>(args, rows.rows, stream);
+    return model.ring == Number::kBf16 ? Start<T, Bf16, Y>(args, rows.rows, stream)
+                                       : Start<T, float, Y>(args, rows.rows, stream);
   });
 }
 

@@ -46,7 +46,6 @@ int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias
             Out y, Stream stream);
 
 // y = activation(x + bias); bias [width] or null. y may be x.
-enum class Activation { kNone, kRelu, kGelu, kGeluTanh };
 int BiasActivation(In x, const float* bias, Activation activation, int64_t count, int64_t width,
                    Out y, Stream stream);
 

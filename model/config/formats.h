@@ -1,0 +1,22 @@
+#ifndef AFT_MODEL_CONFIG_FORMATS_H_
+#define AFT_MODEL_CONFIG_FORMATS_H_
+
+#include <cstdint>
+
+// Enums of the config that kernels read too. Plain C++17 without libraries: nvcc compiles it.
+namespace aft {
+
+// How a number is stored: weights, the operands of matrix products, the keys and values that a
+// sequence keeps one by one (its ring). Sums, norms, softmaxes and states are fp32 always.
+enum class Number { kFp32, kBf16, kFp16 };
+inline constexpr int64_t NumberBytes(Number type) { return type == Number::kFp32 ? 4 : 2; }
+inline constexpr const char* NumberName(Number type) {
+  return type == Number::kFp32 ? "fp32" : type == Number::kBf16 ? "bf16" : "fp16";
+}
+
+// Of the feed-forward part. kGelu: x Phi(x), exact; kGeluTanh: the same in its tanh form.
+enum class Activation { kNone, kRelu, kGelu, kGeluTanh };
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_CONFIG_FORMATS_H_
