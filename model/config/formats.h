@@ -2,8 +2,10 @@
 #define AFT_MODEL_CONFIG_FORMATS_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
-// Enums of the config that kernels read too. Plain C++17 without libraries: nvcc compiles it.
+// Enums of the config that kernels read too. Plain C++17: nvcc compiles it.
 namespace aft {
 
 // How a number is stored: weights, the operands of matrix products, the keys and values that a
@@ -12,6 +14,12 @@ enum class Number { kFp32, kBf16, kFp16 };
 inline constexpr int64_t NumberBytes(Number type) { return type == Number::kFp32 ? 4 : 2; }
 inline constexpr const char* NumberName(Number type) {
   return type == Number::kFp32 ? "fp32" : type == Number::kBf16 ? "bf16" : "fp16";
+}
+inline std::optional<Number> NumberNamed(const std::string& name) {
+  for (const Number type : {Number::kFp32, Number::kBf16, Number::kFp16}) {
+    if (name == NumberName(type)) return type;
+  }
+  return std::nullopt;
 }
 
 // Of the feed-forward part. kGelu: x Phi(x), exact; kGeluTanh: the same in its tanh form.

@@ -46,17 +46,17 @@ int64_t GpuAftMixer::workspace_floats(const GpuLimits& limits) const {
   return std::max(encode, cuda::AftPrefillWorkspaceFloats(model_, limits.rows, limits.tokens));
 }
 
-int64_t GpuAftMixer::lookahead_floats() const {
+int64_t GpuAftMixer::slot_scratch_floats() const {
   return lookahead_rows_ > 0 ? cuda::AftLookaheadFloats(model_, lookahead_rows_) : 0;
 }
 
 absl::Status GpuAftMixer::Step(const cuda::StepRows& rows, cuda::In packed, cuda::State state,
-                               float* lookahead, cuda::Out out, float* /*workspace*/,
+                               float* slot_scratch, cuda::Out out, float* /*workspace*/,
                                cuda::Stream stream) const {
   AFT_CHECK(model_.causal);
   cuda::AftLookahead ahead;
-  if (lookahead != nullptr && rows.age != nullptr && lookahead_rows_ > 0) {
-    ahead = {lookahead_rows_, lookahead, lookahead_floats()};
+  if (slot_scratch != nullptr && rows.age != nullptr && lookahead_rows_ > 0) {
+    ahead = {lookahead_rows_, slot_scratch, slot_scratch_floats()};
   }
   return KernelStatus(cuda::AftStep(model_, rows, packed, state, ahead, out, stream), "AftStep");
 }

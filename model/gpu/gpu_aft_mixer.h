@@ -18,9 +18,9 @@ class GpuAftMixer : public GpuMixer {
   int64_t weight_bytes() const override;
   int64_t workspace_floats(const GpuLimits& limits) const override;
   int64_t lookahead_rows() const override { return lookahead_rows_; }
-  int64_t lookahead_floats() const override;
+  int64_t slot_scratch_floats() const override;
   absl::Status Step(const kernels::cuda::StepRows& rows, kernels::cuda::In packed,
-                    kernels::cuda::State state, float* lookahead, kernels::cuda::Out out,
+                    kernels::cuda::State state, float* slot_scratch, kernels::cuda::Out out,
                     float* workspace, kernels::cuda::Stream stream) const override;
   absl::Status Prefill(const kernels::cuda::ChunkRows& chunks, kernels::cuda::In packed,
                        kernels::cuda::State state, kernels::cuda::Out out, float* workspace,

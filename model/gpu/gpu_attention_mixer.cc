@@ -48,7 +48,7 @@ int64_t GpuAttentionMixer::workspace_floats(const GpuLimits& limits) const {
 }
 
 absl::Status GpuAttentionMixer::Step(const cuda::StepRows& rows, cuda::In packed, cuda::State state,
-                                     float* /*lookahead*/, cuda::Out out, float* workspace,
+                                     float* /*slot_scratch*/, cuda::Out out, float* workspace,
                                      cuda::Stream stream) const {
   AFT_CHECK(params_.causal);
   return KernelStatus(cuda::AttentionStep(params_, rows, packed, state, out, workspace, stream),

@@ -21,7 +21,7 @@ class GpuAttentionMixer : public GpuMixer {
   int64_t weight_bytes() const override;
   int64_t workspace_floats(const GpuLimits& limits) const override;
   absl::Status Step(const kernels::cuda::StepRows& rows, kernels::cuda::In packed,
-                    kernels::cuda::State state, float* lookahead, kernels::cuda::Out out,
+                    kernels::cuda::State state, float* slot_scratch, kernels::cuda::Out out,
                     float* workspace, kernels::cuda::Stream stream) const override;
   absl::Status Prefill(const kernels::cuda::ChunkRows& chunks, kernels::cuda::In packed,
                        kernels::cuda::State state, kernels::cuda::Out out, float* workspace,

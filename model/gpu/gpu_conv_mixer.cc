@@ -47,7 +47,7 @@ int64_t GpuConvMixer::workspace_floats(const GpuLimits& limits) const {
 }
 
 absl::Status GpuConvMixer::Step(const cuda::StepRows& rows, cuda::In packed, cuda::State state,
-                                float* /*lookahead*/, cuda::Out out, float* /*workspace*/,
+                                float* /*slot_scratch*/, cuda::Out out, float* /*workspace*/,
                                 cuda::Stream stream) const {
   AFT_CHECK(model_.causal);
   return KernelStatus(cuda::ConvStep(model_, rows, packed, state, out, stream), "ConvStep");

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/gpu/gpu_trunk.h"  // CheckFits
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/model_info.h"
 
@@ -30,28 +29,28 @@ struct GpuEncoderRunner::Input {
 };
 
 absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> GpuEncoderRunner::Create(
-    std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder, const Options& options) {
+    std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network, const Options& options) {
   AFT_CHECK(options.max_batch_rows >= 1 && options.max_batch_tokens >= options.max_batch_rows);
   if (options.max_batch_rows > kernels::cuda::kMaxRows) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_batch_rows: at most ", kernels::cuda::kMaxRows, " on a GPU"));
   }
   std::unique_ptr<GpuEncoderRunner> runner(
-      new GpuEncoderRunner(std::move(queue), std::move(encoder), options));
+      new GpuEncoderRunner(std::move(queue), std::move(network), options));
   AFT_RETURN_IF_ERROR(runner->Allocate());
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   return runner;
 }
 
 GpuEncoderRunner::GpuEncoderRunner(std::unique_ptr<GpuQueue> queue,
-                                   std::unique_ptr<GpuEncoder> encoder, const Options& options)
+                                   std::unique_ptr<GpuNetwork> network, const Options& options)
     : limits_({.max_batch_rows = options.max_batch_rows,
                .max_batch_tokens = options.max_batch_tokens,
-               .vocab_size = encoder->config().vocab_size,
-               .max_seq_len = encoder->config().max_seq_len}),
+               .vocab_size = network->config().vocab_size,
+               .max_seq_len = network->config().max_seq_len}),
       queue_(std::move(queue)),
-      encoder_(std::move(encoder)),
-      info_(MakeModelInfo(encoder_->config(), encoder_->weight_bytes(), options.weight_format,
+      network_(std::move(network)),
+      info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           queue_->name())) {}
 
 GpuEncoderRunner::~GpuEncoderRunner() { queue_->Synchronize().IgnoreError(); }
@@ -123,7 +122,7 @@ absl::Status GpuEncoderRunner::Compute(const std::vector<std::vector<TokenId>>& 
                                        int64_t tokens) {
   const auto rows = static_cast<int64_t>(sequences.size());
   const Input host(rows, tokens, host_input_.data_ptr());
-  GpuEncoderBatch batch;
+  GpuNetwork::Texts batch;
   int64_t at = 0;
   for (int64_t i = 0; i < rows; ++i) {
     const std::vector<TokenId>& text = sequences[static_cast<size_t>(i)];
@@ -142,14 +141,15 @@ absl::Status GpuEncoderRunner::Compute(const std::vector<std::vector<TokenId>>& 
   batch.texts.sequences = rows;
   batch.texts.offset = device.offset;
   batch.texts.tokens = tokens;
-  batch.tokens = device.tokens;
+  batch.tokens = tokens;
+  batch.ids = device.tokens;
   batch.token_positions = device.position;
   AFT_RETURN_IF_ERROR(begin_->Record());
   AFT_RETURN_IF_ERROR(
       queue_->Copy(input_.data_ptr(), host_input_.data_ptr(), Input::Bytes(rows, tokens)));
-  AFT_ASSIGN_OR_RETURN(const float* const vectors, encoder_->Forward(batch));
-  AFT_RETURN_IF_ERROR(
-      queue_->Copy(host_vectors_.data_ptr(), vectors, tokens * width() * int64_t{sizeof(float)}));
+  AFT_RETURN_IF_ERROR(ForwardTexts(*network_, batch));
+  AFT_RETURN_IF_ERROR(queue_->Copy(host_vectors_.data_ptr(), network_->vectors(),
+                                   tokens * width() * int64_t{sizeof(float)}));
   return end_->Record();
 }
 

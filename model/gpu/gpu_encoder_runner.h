@@ -3,14 +3,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/api/encoder_runner.h"
-#include "model/gpu/gpu_encoder.h"
+#include "model/gpu/gpu_network.h"
 #include "model/gpu/gpu_queue.h"
 #include "model/runtime/text_rules.h"
 
@@ -24,20 +23,19 @@ class GpuEncoderRunner final : public EncoderRunner {
   struct Options {
     int64_t max_batch_rows = 32;      // >= 1
     int64_t max_batch_tokens = 4096;  // >= max_batch_rows
-    std::string weight_format = "fp32";
   };
 
-  // Allocates and warms up. `encoder` was made for `queue` and for batches of this size.
+  // Allocates and warms up. `network` was made for `queue` and for batches of this size.
   // RESOURCE_EXHAUSTED says what needs how much; INVALID_ARGUMENT: more rows than
   // kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> Create(
-      std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder, const Options& options);
+      std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network, const Options& options);
   ~GpuEncoderRunner() override;  // waits for the device
 
   const ModelInfo& info() const override { return info_; }
   const DeviceStats* device_stats() const override { return &stats_; }
   void PrepareThread() override;
-  int64_t width() const override { return encoder_->config().d_model; }
+  int64_t width() const override { return network_->config().d_model; }
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
 
@@ -50,7 +48,7 @@ class GpuEncoderRunner final : public EncoderRunner {
   // The arrays of a batch, one behind the other in one block.
   struct Input;
 
-  GpuEncoderRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuEncoder> encoder,
+  GpuEncoderRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network,
                    const Options& options);
 
   absl::Status Allocate();
@@ -60,7 +58,7 @@ class GpuEncoderRunner final : public EncoderRunner {
 
   const TextLimits limits_;
   const std::unique_ptr<GpuQueue> queue_;
-  const std::unique_ptr<GpuEncoder> encoder_;
+  const std::unique_ptr<GpuNetwork> network_;
   ModelInfo info_;
   DeviceStats stats_;
   at::Tensor input_;         // on the device

@@ -32,14 +32,14 @@ class GpuMixer {
   // Floats that any one call within the limits may use.
   virtual int64_t workspace_floats(const GpuLimits& limits) const = 0;
 
-  // Tokens for which one look-ahead serves (kernels::cuda::AftLookahead) and floats per slot that
-  // it takes; 0 where the mixer does without.
+  // What a mixer may keep of a slot beside its state, and can make again from it: floats per slot,
+  // and for how many tokens it serves once it is made (StepRows::age). 0 where it does without.
+  virtual int64_t slot_scratch_floats() const { return 0; }
   virtual int64_t lookahead_rows() const { return 0; }
-  virtual int64_t lookahead_floats() const { return 0; }
 
-  // One token of each row. `lookahead` [slots, lookahead_floats()] or null: do without.
+  // One token of each row. `slot_scratch` [slots, slot_scratch_floats()] or null: do without.
   virtual absl::Status Step(const kernels::cuda::StepRows& rows, kernels::cuda::In packed,
-                            kernels::cuda::State state, float* lookahead, kernels::cuda::Out out,
+                            kernels::cuda::State state, float* slot_scratch, kernels::cuda::Out out,
                             float* workspace, kernels::cuda::Stream stream) const = 0;
 
   // Prompt chunks.

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/gpu/gpu_trunk.h"  // CheckFits
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/model_info.h"
 
@@ -48,34 +47,34 @@ std::vector<int64_t> GpuModelRunner::Buckets(int32_t slots) {
 }
 
 absl::StatusOr<std::unique_ptr<GpuModelRunner>> GpuModelRunner::Create(
-    std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder, const Options& options) {
+    std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network, const Options& options) {
   AFT_CHECK(options.slots >= 1 && options.max_step_tokens >= options.slots);
   if (options.slots > kernels::cuda::kMaxRows) {
     return absl::InvalidArgumentError(
         absl::StrCat("slots: at most ", kernels::cuda::kMaxRows, " on a GPU"));
   }
   std::unique_ptr<GpuModelRunner> runner(
-      new GpuModelRunner(std::move(queue), std::move(decoder), options));
+      new GpuModelRunner(std::move(queue), std::move(network), options));
   AFT_RETURN_IF_ERROR(runner->CheckMemory());
   AFT_RETURN_IF_ERROR(runner->Allocate());
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   return runner;
 }
 
-GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder,
+GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network,
                                const Options& options)
     : options_(options),
       queue_(std::move(queue)),
-      decoder_(std::move(decoder)),
-      info_(MakeModelInfo(decoder_->config(), decoder_->weight_bytes(), options.weight_format,
+      network_(std::move(network)),
+      info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           queue_->name())),
       sequences_({.slots = options.slots,
                   .max_step_tokens = options.max_step_tokens,
-                  .vocab_size = decoder_->config().vocab_size,
-                  .max_seq_len = decoder_->config().max_seq_len}),
-      ages_(options.slots, decoder_->lookahead_rows()),
+                  .vocab_size = network_->config().vocab_size,
+                  .max_seq_len = network_->config().max_seq_len}),
+      ages_(options.slots, network_->lookahead_rows()),
       news_(static_cast<size_t>(options.slots), News::kNone) {
-  AddStateInfo(decoder_->state_specs(), &info_);
+  AddStateInfo(network_->state_specs(), &info_);
 }
 
 GpuModelRunner::~GpuModelRunner() { queue_->Synchronize().IgnoreError(); }
@@ -85,13 +84,7 @@ GpuStepShape GpuModelRunner::LargestShape() const {
   return {options_.slots, options_.slots, options_.max_step_tokens, options_.max_step_tokens};
 }
 
-int64_t GpuModelRunner::LookaheadFloats() const {
-  return decoder_->lookahead_rows() == 0 ? 0
-                                         : static_cast<int64_t>(decoder_->state_specs().size()) *
-                                               options_.slots * decoder_->lookahead_floats();
-}
-
-// The decoder has taken what it needs; this is all the rest.
+// The network has taken what it needs; this is all the rest.
 absl::Status GpuModelRunner::CheckMemory() const {
   const int64_t slots = options_.slots;
   const std::string length = info_.state_bytes_per_token > 0
@@ -101,7 +94,6 @@ absl::Status GpuModelRunner::CheckMemory() const {
   const absl::Status status = CheckFits(
       {{absl::StrCat("states of ", slots, " slots of ", Mebibytes(info_.state_bytes), length),
         slots * info_.state_bytes},
-       {"look-ahead", LookaheadFloats() * int64_t{sizeof(float)}},
        {"token counts", slots * sampling},
        {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
         GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(options_.max_step_tokens)},
@@ -111,12 +103,12 @@ absl::Status GpuModelRunner::CheckMemory() const {
   return absl::Status(
       status.code(),
       absl::StrCat(status.message(), "; beside ", Mebibytes(info_.weight_bytes), " of weights and ",
-                   Mebibytes(decoder_->workspace_bytes()), " of workspace, which are there"));
+                   Mebibytes(network_->workspace_bytes()), " of workspace, which are there"));
 }
 
 absl::Status GpuModelRunner::Allocate() {
   AFT_ASSIGN_OR_RETURN(states_,
-                       GpuStatePool::Create(decoder_->state_specs(), options_.slots, queue_.get()));
+                       StatePool::Create(network_->state_specs(), options_.slots, *queue_));
   const GpuStepShape largest = LargestShape();
   const int64_t slots = options_.slots;
   const int64_t params_bytes = slots * static_cast<int64_t>(sizeof(SlotSampling));
@@ -124,7 +116,6 @@ absl::Status GpuModelRunner::Allocate() {
     const auto on_device = [&](int64_t count, at::ScalarType type) {
       return at::zeros({count}, at::TensorOptions(type).device(queue_->device()));
     };
-    lookahead_ = on_device(LookaheadFloats(), at::kFloat);
     params_ = on_device(params_bytes, at::kByte);
     counts_ = on_device(slots * info_.vocab_size, at::kShort);
     last_sampled_ = on_device(slots, at::kInt);
@@ -180,7 +171,7 @@ std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
   const int64_t counts = PenaltiesOf(record.params).any() ? info_.vocab_size : 0;
   const int64_t state_bytes = layout.UsedBytes(record.next_position);
   std::string snapshot =
-      BeginSnapshot(decoder_->fingerprint(), layout.fingerprint(), record, state_bytes, counts);
+      BeginSnapshot(network_->fingerprint(), layout.fingerprint(), record, state_bytes, counts);
   char* const state = snapshot.data() + SnapshotHeaderBytes();
   // Counts that the device has yet to clear are zeros, as is the snapshot.
   const bool no_counts = news_[static_cast<size_t>(slot)] == News::kParamsAndNoCounts;
@@ -198,7 +189,7 @@ std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
 absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
   const SlotLayout& layout = states_.layout();
   AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
-                       OpenSnapshot(snapshot, decoder_->fingerprint(), layout.fingerprint()));
+                       OpenSnapshot(snapshot, network_->fingerprint(), layout.fingerprint()));
   const SequenceRecord& record = opened.record;
   AFT_RETURN_IF_ERROR(sequences_.CheckRestored(record));
   if (layout.UsedBytes(record.next_position) != static_cast<int64_t>(opened.state.size())) {
@@ -302,12 +293,11 @@ absl::Status GpuModelRunner::Compute(const GpuStepShape& shape, int64_t longest)
   const GpuStepInput in(shape, input_.data_ptr());
   const GpuStepOutput out(shape.outputs, output_.data_ptr());
   const kernels::cuda::SamplerSlots sampler = sampler_slots();
-  AFT_RETURN_IF_ERROR(decoder_->Forward(
-      in.Batch(shape, longest, sampler.last_sampled), states_.layers(),
-      decoder_->lookahead_rows() > 0 ? lookahead_.data_ptr<float>() : nullptr, options_.slots));
-  for (int64_t first = 0; first < shape.outputs; first += decoder_->max_logit_rows()) {
-    const int64_t count = std::min(decoder_->max_logit_rows(), shape.outputs - first);
-    AFT_ASSIGN_OR_RETURN(const float* logits, decoder_->Logits(first, count));
+  AFT_RETURN_IF_ERROR(
+      ForwardStep(*network_, in.Batch(shape, longest, sampler.last_sampled), states_.parts()));
+  for (int64_t first = 0; first < shape.outputs; first += network_->max_logit_rows()) {
+    const int64_t count = std::min(network_->max_logit_rows(), shape.outputs - first);
+    AFT_ASSIGN_OR_RETURN(const float* logits, network_->Logits(first, count));
     const kernels::cuda::SampleRows rows = {count, in.output_slot + first, in.output_index + first,
                                             in.target + first};
     AFT_RETURN_IF_ERROR(KernelStatus(kernels::cuda::Sample(sampler, rows, logits, info_.vocab_size,

@@ -12,18 +12,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/api/model_runner.h"
-#include "model/gpu/gpu_decoder.h"
+#include "model/gpu/gpu_network.h"
 #include "model/gpu/gpu_queue.h"
-#include "model/gpu/gpu_state_pool.h"
 #include "model/gpu/gpu_step.h"
 #include "model/gpu/gpu_step_plan.h"
 #include "model/kernels/cuda/sampler/sampler.h"
 #include "model/runtime/step_rules.h"
+#include "model/state/state_pool.h"
 
 namespace aft {
 
-// Runs a decoder on a GPU. Submit queues a step and returns: one copy of its arrays to the device,
-// one launch (a recorded graph when all rows have one token; prompt chunks go operator by
+// Runs a language model on a GPU. Submit queues a step and returns: one copy of its arrays to the
+// device, one launch (a recorded graph when all rows have one token; prompt chunks go operator by
 // operator), one copy of what it sampled back. Two steps may be in flight: the device begins the
 // second while the host reads the first. Logits stay on the device.
 //
@@ -39,15 +39,14 @@ class GpuModelRunner final : public ModelRunner {
   struct Options {
     int32_t slots = 64;             // >= 1
     int64_t max_step_tokens = 256;  // >= slots
-    std::string weight_format = "fp32";
     bool graphs = true;  // false: tests compare with steps that are queued operator by operator
   };
 
-  // Allocates, warms up and records the graphs. `decoder` was made for `queue` and for steps of
+  // Allocates, warms up and records the graphs. `network` was made for `queue` and for steps of
   // this size. RESOURCE_EXHAUSTED says what needs how much; INVALID_ARGUMENT: more slots than
   // kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuModelRunner>> Create(std::unique_ptr<GpuQueue> queue,
-                                                                std::unique_ptr<GpuDecoder> decoder,
+                                                                std::unique_ptr<GpuNetwork> network,
                                                                 const Options& options);
   ~GpuModelRunner() override;  // waits for the device
 
@@ -89,12 +88,11 @@ class GpuModelRunner final : public ModelRunner {
     std::unique_ptr<GpuGraph> graph;  // null: Options::graphs is off
   };
 
-  GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuDecoder> decoder,
+  GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network,
                  const Options& options);
 
   // Sizes of what Allocate makes.
   GpuStepShape LargestShape() const;
-  int64_t LookaheadFloats() const;
 
   absl::Status CheckMemory() const;
   absl::Status Allocate();
@@ -116,7 +114,7 @@ class GpuModelRunner final : public ModelRunner {
 
   const Options options_;
   const std::unique_ptr<GpuQueue> queue_;
-  const std::unique_ptr<GpuDecoder> decoder_;
+  const std::unique_ptr<GpuNetwork> network_;
   ModelInfo info_;
   DeviceStats stats_;
   StepRules sequences_;
@@ -124,8 +122,7 @@ class GpuModelRunner final : public ModelRunner {
   std::vector<News> news_;  // of each slot
 
   // On the device.
-  GpuStatePool states_;
-  at::Tensor lookahead_;     // [layers, slots, lookahead_floats]
+  StatePool states_;
   at::Tensor params_;        // [slots] SlotSampling
   at::Tensor counts_;        // [slots, vocab_size]
   at::Tensor last_sampled_;  // [slots]

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/kernels/cuda/types.h"
+#include "model/state/device.h"
 
 namespace aft {
 
@@ -34,10 +35,8 @@ class GpuGraph {
 // One stream of one GPU: everything that a runner asks of a device beside kernels and LibTorch's
 // operators. Implementations: cuda_queue.h, and for tests without a GPU
 // tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
-class GpuQueue {
+class GpuQueue : public Device {
  public:
-  virtual ~GpuQueue() = default;
-
   virtual at::Device device() const = 0;  // of the tensors that kernels and operators work on
   virtual kernels::cuda::Stream stream() const = 0;
   virtual std::string name() const = 0;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
@@ -54,9 +53,8 @@ class GpuQueue {
   // Uninitialised bytes on the host that the device can copy to and from without waiting.
   virtual absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) = 0;
 
-  // Queues a copy between the host and the device, either way, or within the device. Host memory
-  // that is no HostBuffer may make the call wait.
-  virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
+  // Device's. Host memory that is no HostBuffer may make a Copy wait; memory is never lazy.
+  absl::StatusOr<DeviceFloats> Allocate(int64_t floats, absl::string_view what, bool lazy) final;
 
   virtual absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() = 0;
 
@@ -66,8 +64,9 @@ class GpuQueue {
   // queue the same every time, and refer only to what outlives the graph.
   virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) = 0;
 
-  // Waits for all work. An error: the device does not recover, every later call fails too.
-  virtual absl::Status Synchronize() = 0;
+  // Device's; waits for all work. An error: the device does not recover, every later call fails
+  // too.
+  absl::Status Synchronize() override = 0;
 };
 
 }  // namespace aft

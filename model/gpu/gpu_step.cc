@@ -43,9 +43,9 @@ GpuStepInput::GpuStepInput(const GpuStepShape& shape, void* block) {
   bytes = carver.bytes();
 }
 
-GpuDecoderBatch GpuStepInput::Batch(const GpuStepShape& shape, int64_t longest,
-                                    const int32_t* last_sampled) const {
-  GpuDecoderBatch batch;
+GpuNetwork::Batch GpuStepInput::Batch(const GpuStepShape& shape, int64_t longest,
+                                      const int32_t* last_sampled) const {
+  GpuNetwork::Batch batch;
   batch.decode = {.rows = shape.decode,
                   .slot = decode_slot,
                   .position = decode_position,
@@ -58,7 +58,8 @@ GpuDecoderBatch GpuStepInput::Batch(const GpuStepShape& shape, int64_t longest,
                   .generated = chunk_generated,
                   .tokens = shape.tokens - shape.decode,
                   .longest = longest};
-  batch.tokens = tokens;
+  batch.tokens = shape.tokens;
+  batch.ids = tokens;
   batch.token_slots = token_slots;
   batch.token_positions = token_positions;
   batch.last_sampled = last_sampled;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "model/gpu/gpu_decoder.h"
+#include "model/gpu/gpu_network.h"
 #include "model/kernels/cuda/sampler/sampler.h"
 
 namespace aft {
@@ -27,8 +27,8 @@ struct GpuStepInput {
   static int64_t Bytes(const GpuStepShape& shape) { return GpuStepInput(shape, nullptr).bytes; }
 
   // As kernels see it. `longest`: tokens of the longest chunk.
-  GpuDecoderBatch Batch(const GpuStepShape& shape, int64_t longest,
-                        const int32_t* last_sampled) const;
+  GpuNetwork::Batch Batch(const GpuStepShape& shape, int64_t longest,
+                          const int32_t* last_sampled) const;
 
   int64_t* decode_position;   // [decode]
   int64_t* chunk_position;    // [chunks]

@@ -11,12 +11,14 @@
 
 namespace aft {
 
-// The GPU half of LoadModel: the runners of LoadOptions::device "cuda:N" (`index` is N). Made by
-// load_gpu.cc in builds with CUDA; load_no_gpu.cc is in its place in the others and refuses.
-// REQUIRES: options that LoadModel has checked.
-absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options, int index,
+// The GPU half of LoadModel: the runners of LoadOptions::device "cuda:N" (`index` is N), weights in
+// `format`. Made by gpu_backend.cc in builds with CUDA; no_gpu_backend.cc is in its place in the
+// others and refuses. REQUIRES: options that LoadModel has checked.
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
+                                                           Number format, int index,
                                                            const Checkpoint& checkpoint);
-absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options, int index,
+absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options,
+                                                              Number format, int index,
                                                               const Checkpoint& checkpoint);
 
 // "12.5 MiB".

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,7 +16,7 @@
 #include "c10/core/InferenceMode.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/load/backend.h"
-#include "model/network/decoder.h"
+#include "model/network/cpu_network.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
 #include "model/runtime/memory.h"
@@ -40,15 +41,15 @@ absl::StatusOr<int> DeviceIndex(const LoadOptions& options) {
       absl::StrCat("device \"", options.device, "\": must be \"cpu\" or \"cuda:N\""));
 }
 
-absl::Status CheckWeightFormat(const LoadOptions& options, int device) {
-  const std::string& format = options.weight_format;
-  if (format == "fp32") return absl::OkStatus();
-  if (format != "bf16" && format != "fp16") {
+absl::StatusOr<Number> WeightFormat(const LoadOptions& options, int device) {
+  const std::string& name = options.weight_format;
+  const std::optional<Number> format = NumberNamed(name);
+  if (!format.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("weight_format \"", format, "\": must be \"fp32\", \"bf16\" or \"fp16\""));
+        absl::StrCat("weight_format \"", name, "\": must be \"fp32\", \"bf16\" or \"fp16\""));
   }
-  if (device != kCpu) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", format, "\": device \"cpu\" ",
+  if (device != kCpu || *format == Number::kFp32) return *format;
+  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", name, "\": device \"cpu\" ",
                                                  "computes in \"fp32\" only; \"cuda:N\" takes it"));
 }
 
@@ -87,33 +88,32 @@ absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<
 
 // Both checks come before the large allocations: past the limit the kernel would kill the process
 // instead. States that grow count whole, so that no admitted sequence ever lacks memory.
-absl::Status CheckMemory(const Decoder& decoder, const CpuModelRunner::Options& options) {
-  const int64_t slot = StatePool::SlotBytes(decoder.state_specs());
-  const int64_t workspace =
-      CpuModelRunner::WorkspaceBytes(decoder.config(), decoder.scratch_floats(), options);
+absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Options& options) {
+  const int64_t slot = StatePool::SlotBytes(network.state_specs());
+  const int64_t workspace = network.WorkspaceBytes(options.max_step_tokens, options.threads);
   const int64_t available = AvailableMemory();
   if (workspace <= available && slot <= (available - workspace) / options.slots) {
     return absl::OkStatus();
   }
   const std::string tokens =
-      StateGrows(decoder.config().mixer)
-          ? absl::StrCat(" (", decoder.config().max_seq_len, " tokens, max_seq_len)")
+      StateGrows(network.config().mixer)
+          ? absl::StrCat(" (", network.config().max_seq_len, " tokens, max_seq_len)")
           : "";
   return absl::ResourceExhaustedError(
       absl::StrCat("not enough memory: ", options.slots, " slots of ", Mebibytes(slot), tokens,
                    " and ", Mebibytes(workspace), " of workspace for ", options.max_step_tokens,
                    " tokens a step; ", Mebibytes(available), " are available beside ",
-                   Mebibytes(decoder.weight_bytes()), " of weights"));
+                   Mebibytes(network.weight_bytes()), " of weights"));
 }
 
-absl::Status CheckMemory(const Encoder& encoder, const CpuEncoderRunner::Options& options) {
-  const int64_t workspace = CpuEncoderRunner::WorkspaceBytes(encoder, options);
+absl::Status CheckMemory(const CpuNetwork& network, const CpuEncoderRunner::Options& options) {
+  const int64_t workspace = network.WorkspaceBytes(options.max_batch_tokens, options.threads);
   const int64_t available = AvailableMemory();
   if (workspace <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("not enough memory: ", Mebibytes(workspace), " of workspace for ",
                    options.max_batch_tokens, " tokens a batch; ", Mebibytes(available),
-                   " are available beside ", Mebibytes(encoder.weight_bytes()), " of weights"));
+                   " are available beside ", Mebibytes(network.weight_bytes()), " of weights"));
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& options,
@@ -122,10 +122,10 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& op
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
   runner.threads = Threads(options);
-  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                       Decoder::Create(checkpoint.config, checkpoint.tensors));
-  AFT_RETURN_IF_ERROR(CheckMemory(*decoder, runner));
-  return CpuModelRunner::Create(std::move(decoder), runner);
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
+                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors));
+  AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
+  return CpuModelRunner::Create(std::move(network), runner);
 }
 
 absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadCpuEncoder(const LoadOptions& options,
@@ -134,15 +134,15 @@ absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadCpuEncoder(const LoadOptions&
   runner.max_batch_rows = options.max_batch_rows;
   runner.max_batch_tokens = options.max_batch_tokens;
   runner.threads = Threads(options);
-  AFT_ASSIGN_OR_RETURN(std::unique_ptr<Encoder> encoder,
-                       Encoder::Create(checkpoint.config, checkpoint.tensors));
-  AFT_RETURN_IF_ERROR(CheckMemory(*encoder, runner));
-  return CpuEncoderRunner::Create(std::move(encoder), runner);
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
+                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors));
+  AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
+  return CpuEncoderRunner::Create(std::move(network), runner);
 }
 
 absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   AFT_ASSIGN_OR_RETURN(const int device, DeviceIndex(options));
-  AFT_RETURN_IF_ERROR(CheckWeightFormat(options, device));
+  AFT_ASSIGN_OR_RETURN(const Number format, WeightFormat(options, device));
   AFT_RETURN_IF_ERROR(CheckOptions(options));
   // LibTorch only loads here; steps run on our own threads. Without this it would start a team of
   // OpenMP threads, one per core.
@@ -162,14 +162,14 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
                        LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
   if (config.architecture == Architecture::kEncoder) {
     AFT_ASSIGN_OR_RETURN(
-        model.encoder,
-        NamingTheFile(options, device == kCpu ? LoadCpuEncoder(options, checkpoint)
-                                              : LoadGpuEncoder(options, device, checkpoint)));
+        model.encoder, NamingTheFile(options, device == kCpu ? LoadCpuEncoder(options, checkpoint)
+                                                             : LoadGpuEncoder(options, format,
+                                                                              device, checkpoint)));
   } else {
     AFT_ASSIGN_OR_RETURN(
-        model.runner,
-        NamingTheFile(options, device == kCpu ? LoadCpuRunner(options, checkpoint)
-                                              : LoadGpuRunner(options, device, checkpoint)));
+        model.runner, NamingTheFile(options, device == kCpu ? LoadCpuRunner(options, checkpoint)
+                                                            : LoadGpuRunner(options, format, device,
+                                                                            checkpoint)));
   }
   return model;
 }

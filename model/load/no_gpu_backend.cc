@@ -13,13 +13,13 @@ absl::Status NoCuda(const LoadOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
-                                                           int /*index*/,
+                                                           Number /*format*/, int /*index*/,
                                                            const Checkpoint& /*checkpoint*/) {
   return NoCuda(options);
 }
 
 absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options,
-                                                              int /*index*/,
+                                                              Number /*format*/, int /*index*/,
                                                               const Checkpoint& /*checkpoint*/) {
   return NoCuda(options);
 }

@@ -8,28 +8,13 @@
 #include "model/runtime/model_info.h"
 
 namespace aft {
-namespace {
-
-TextLimits Limits(const NetworkConfig& config, const CpuEncoderRunner::Options& options) {
-  return {.max_batch_rows = options.max_batch_rows,
-          .max_batch_tokens = options.max_batch_tokens,
-          .vocab_size = config.vocab_size,
-          .max_seq_len = config.max_seq_len};
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
-    std::unique_ptr<Encoder> encoder, const Options& options) {
+    std::unique_ptr<CpuNetwork> network, const Options& options) {
   AFT_CHECK(options.max_batch_rows >= 1 && options.max_batch_tokens >= options.max_batch_rows &&
             options.threads >= 1);
-  std::unique_ptr<CpuEncoderRunner> runner(new CpuEncoderRunner(std::move(encoder), options));
-  const NetworkConfig& config = runner->encoder_->config();
-  AFT_ASSIGN_OR_RETURN(
-      runner->workspace_,
-      Activations::Create(config, options.max_batch_tokens,
-                          runner->encoder_->scratch_floats(runner->limits_.longest()),
-                          runner->executor_));
+  std::unique_ptr<CpuEncoderRunner> runner(new CpuEncoderRunner(std::move(network), options));
+  AFT_RETURN_IF_ERROR(runner->network_->Allocate(options.max_batch_tokens, runner->executor_));
   // The caches and the threads settle before the first request.
   constexpr int64_t kWarmUpTokens = 256;
   const std::vector<TokenId> text(
@@ -38,20 +23,16 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
   return runner;
 }
 
-CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<Encoder> encoder, const Options& options)
-    : limits_(Limits(encoder->config(), options)),
+CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options)
+    : limits_({.max_batch_rows = options.max_batch_rows,
+               .max_batch_tokens = options.max_batch_tokens,
+               .vocab_size = network->config().vocab_size,
+               .max_seq_len = network->config().max_seq_len}),
       executor_(options.threads),
-      encoder_(std::move(encoder)) {
-  info_ = MakeModelInfo(encoder_->config(), encoder_->weight_bytes());
+      network_(std::move(network)),
+      info_(MakeModelInfo(network_->config(), network_->weight_bytes())) {
   offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
   tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
-}
-
-int64_t CpuEncoderRunner::WorkspaceBytes(const Encoder& encoder, const Options& options) {
-  const int64_t longest = Limits(encoder.config(), options).longest();
-  return static_cast<int64_t>(sizeof(float)) *
-         Activations::Floats(encoder.config(), options.max_batch_tokens,
-                             encoder.scratch_floats(longest), options.threads);
 }
 
 absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
@@ -63,15 +44,17 @@ absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
     tokens_.insert(tokens_.end(), sequence.begin(), sequence.end());
     offsets_.push_back(static_cast<int64_t>(tokens_.size()));
   }
-  SequenceBatch batch;
-  batch.sequences = static_cast<int64_t>(sequences.size());
-  batch.offset = offsets_.data();
-  encoder_->Forward(batch, tokens_.data(), *workspace_);
+  CpuNetwork::Texts texts;
+  texts.sequences.sequences = static_cast<int64_t>(sequences.size());
+  texts.sequences.offset = offsets_.data();
+  texts.tokens = static_cast<int64_t>(tokens_.size());
+  texts.ids = tokens_.data();
+  AFT_RETURN_IF_ERROR(ForwardTexts(*network_, texts));
   std::vector<TokenVectors> vectors;
   vectors.reserve(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
-    vectors.emplace_back(workspace_->x + offsets_[i] * width(),
-                         workspace_->x + offsets_[i + 1] * width());
+    vectors.emplace_back(network_->vectors() + offsets_[i] * width(),
+                         network_->vectors() + offsets_[i + 1] * width());
   }
   return vectors;
 }

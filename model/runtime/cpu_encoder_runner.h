@@ -3,12 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/api/encoder_runner.h"
-#include "model/network/encoder.h"
+#include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
 #include "model/runtime/text_rules.h"
 
@@ -25,27 +24,23 @@ class CpuEncoderRunner final : public EncoderRunner {
   };
 
   // Allocates the workspace and warms it up. RESOURCE_EXHAUSTED when memory is short.
-  static absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> Create(std::unique_ptr<Encoder> encoder,
-                                                                  const Options& options);
-
-  // Bytes that Create will allocate beside the encoder's.
-  static int64_t WorkspaceBytes(const Encoder& encoder, const Options& options);
+  static absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> Create(
+      std::unique_ptr<CpuNetwork> network, const Options& options);
 
   const ModelInfo& info() const override { return info_; }
-  int64_t width() const override { return encoder_->config().d_model; }
+  int64_t width() const override { return network_->config().d_model; }
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
   absl::StatusOr<std::vector<TokenVectors>> Encode(
       const std::vector<std::vector<TokenId>>& sequences) override;
 
  private:
-  CpuEncoderRunner(std::unique_ptr<Encoder> encoder, const Options& options);
+  CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
   const TextLimits limits_;
   const ParallelExecutor executor_;
-  const std::unique_ptr<Encoder> encoder_;
+  const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
-  std::optional<Activations> workspace_;
   std::vector<int64_t> offsets_;
   std::vector<int32_t> tokens_;
 };

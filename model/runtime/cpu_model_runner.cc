@@ -10,45 +10,28 @@
 #include "model/runtime/model_info.h"
 
 namespace aft {
-namespace {
-
-// Logits are computed for this many positions at a time: enough for the head's weights to be read
-// few times, few enough that a long text to score needs little memory.
-constexpr int64_t kLogitRows = 64;
-
-int64_t LogitRows(const CpuModelRunner::Options& options) {
-  return std::min(options.max_step_tokens, kLogitRows);
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
-    std::unique_ptr<Decoder> decoder, const Options& options) {
+    std::unique_ptr<CpuNetwork> network, const Options& options) {
   AFT_CHECK(options.slots >= 1 && options.max_step_tokens >= options.slots && options.threads >= 1);
-  std::unique_ptr<CpuModelRunner> runner(new CpuModelRunner(std::move(decoder), options));
-  const NetworkConfig& config = runner->decoder_->config();
+  std::unique_ptr<CpuModelRunner> runner(new CpuModelRunner(std::move(network), options));
   AFT_ASSIGN_OR_RETURN(runner->states_,
-                       StatePool::Create(runner->decoder_->state_specs(), options.slots));
-  AFT_ASSIGN_OR_RETURN(runner->workspace_,
-                       Activations::Create(config, options.max_step_tokens,
-                                           runner->decoder_->scratch_floats(), runner->executor_));
-  AFT_ASSIGN_OR_RETURN(runner->logits_,
-                       AlignedBuffer::Create(LogitRows(options) * config.vocab_size, "logits"));
-  runner->layout_ = runner->states_.layout_fingerprint();
+                       StatePool::Create(runner->network_->state_specs(), options.slots));
+  AFT_RETURN_IF_ERROR(runner->network_->Allocate(options.max_step_tokens, runner->executor_));
+  runner->layout_ = runner->states_.layout().fingerprint();
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   return runner;
 }
 
-CpuModelRunner::CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options)
+CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options)
     : options_(options),
       executor_(options.threads),
-      decoder_(std::move(decoder)),
+      network_(std::move(network)),
       sequences_({.slots = options.slots,
                   .max_step_tokens = options.max_step_tokens,
-                  .vocab_size = decoder_->config().vocab_size,
-                  .max_seq_len = decoder_->config().max_seq_len}) {
-  info_ = MakeModelInfo(decoder_->config(), decoder_->weight_bytes());
-  AddStateInfo(decoder_->state_specs(), &info_);
+                  .vocab_size = network_->config().vocab_size,
+                  .max_seq_len = network_->config().max_seq_len}) {
+  info_ = MakeModelInfo(network_->config(), network_->weight_bytes());
+  AddStateInfo(network_->state_specs(), &info_);
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
   counts_.resize(slots);
@@ -62,13 +45,6 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& 
   wanted_.reserve(tokens);
 }
 
-int64_t CpuModelRunner::WorkspaceBytes(const NetworkConfig& config, int64_t scratch_floats,
-                                       const Options& options) {
-  return static_cast<int64_t>(sizeof(float)) *
-         (Activations::Floats(config, options.max_step_tokens, scratch_floats, options.threads) +
-          LogitRows(options) * config.vocab_size);
-}
-
 void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
   sequences_.Bind(slot, params);
   const bool counts = PenaltiesOf(params).any();
@@ -78,17 +54,17 @@ void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
 void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
   sequences_.Fork(from, to);
   counts_[static_cast<size_t>(to)] = counts_[static_cast<size_t>(from)];
-  states_.CopySlot(from, to, sequences_.sequence(from).next_position);
+  AFT_CHECK(states_.CopySlot(from, to, sequences_.sequence(from).next_position).ok());
 }
 
 std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
   const SequenceRecord& record = sequences_.sequence(slot);
-  const int64_t bytes = states_.UsedBytes(record.next_position);
+  const int64_t bytes = states_.layout().UsedBytes(record.next_position);
   const std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
-  std::string snapshot = BeginSnapshot(decoder_->fingerprint(), layout_, record, bytes,
+  std::string snapshot = BeginSnapshot(network_->fingerprint(), layout_, record, bytes,
                                        static_cast<int64_t>(counts.size()));
   char* const state = snapshot.data() + SnapshotHeaderBytes();
-  states_.WriteSlot(slot, record.next_position, state);
+  AFT_CHECK(states_.WriteSlot(slot, record.next_position, state).ok());
   if (!counts.empty()) {
     std::memcpy(state + bytes, counts.data(), counts.size() * sizeof(TokenCount));
   }
@@ -98,10 +74,10 @@ std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
 
 absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
   AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
-                       OpenSnapshot(snapshot, decoder_->fingerprint(), layout_));
+                       OpenSnapshot(snapshot, network_->fingerprint(), layout_));
   const int64_t position = opened.record.next_position;
   AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened.record));
-  if (states_.UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
+  if (states_.layout().UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
     return absl::InvalidArgumentError("snapshot: the state has another size");
   }
   const bool penalties = PenaltiesOf(opened.record.params).any();
@@ -109,7 +85,7 @@ absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   if (opened.counts.size() != counts * sizeof(TokenCount)) {
     return absl::InvalidArgumentError("snapshot: the token counts have another size");
   }
-  states_.ReadSlot(slot, position, opened.state.data());
+  AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
   sequences_.Restore(slot, opened.record);
   std::vector<TokenCount>& slot_counts = counts_[static_cast<size_t>(slot)];
   slot_counts.resize(counts);
@@ -164,21 +140,22 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
   }
 }
 
-void CpuModelRunner::Report() {
+absl::Status CpuModelRunner::Report() {
   // Logits below which a second thread costs more than it brings: about 10 us.
   constexpr int64_t kWorkPerThread = 8192;
   const int64_t grain = std::max<int64_t>(kWorkPerThread / info_.vocab_size, 1);
   const auto wanted = static_cast<int64_t>(wanted_.size());
-  for (int64_t first = 0; first < wanted; first += LogitRows(options_)) {
-    const int64_t count = std::min(LogitRows(options_), wanted - first);
-    decoder_->Logits(*workspace_, first, count, logits_.data());
+  for (int64_t first = 0; first < wanted; first += network_->max_logit_rows()) {
+    const int64_t count = std::min(network_->max_logit_rows(), wanted - first);
+    AFT_ASSIGN_OR_RETURN(const float* const logits, network_->Logits(first, count));
     executor_.For(count, grain, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i) {
-        ReportOne(logits_.data() + i * info_.vocab_size, wanted_[static_cast<size_t>(first + i)],
+        ReportOne(logits + i * info_.vocab_size, wanted_[static_cast<size_t>(first + i)],
                   &samplers_[static_cast<size_t>(thread)]);
       }
     });
   }
+  return absl::OkStatus();
 }
 
 void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const {
@@ -211,15 +188,16 @@ absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& inpu
   ++step_;
   StepOutput output;
   Flatten(input, &output);
-  DecoderBatch batch;
+  CpuNetwork::Batch batch;
   batch.rows = {static_cast<int64_t>(input.rows.size()), row_slots_.data(), row_positions_.data(),
                 row_offsets_.data(), row_generated_.data()};
-  batch.tokens = tokens_.data();
+  batch.tokens = static_cast<int64_t>(tokens_.size());
+  batch.ids = tokens_.data();
   batch.outputs = outputs_.data();
   batch.output_count = static_cast<int64_t>(outputs_.size());
-  decoder_->Forward(batch, states_, *workspace_);
+  AFT_RETURN_IF_ERROR(ForwardStep(*network_, batch, states_.parts()));
   sequences_.Advance(input);
-  Report();
+  AFT_RETURN_IF_ERROR(Report());
   uncollected_ = std::move(output);
   return step_;
 }

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/api/model_runner.h"
-#include "model/network/decoder.h"
+#include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
 #include "model/runtime/snapshot.h"
 #include "model/runtime/step_rules.h"
@@ -20,10 +20,10 @@
 
 namespace aft {
 
-// Runs a decoder on the CPU, inside Submit. A sequence's logits, and so its tokens and scores, are
-// the same bits however its prompt is cut into chunks, whatever else is in the batch and however
-// many threads work. Steady state allocates nothing but what StepOutput holds, and a slot's token
-// counts when the first sequence with penalties comes to it.
+// Runs a language model on the CPU, inside Submit. A sequence's logits, and so its tokens and
+// scores, are the same bits however its prompt is cut into chunks, whatever else is in the batch
+// and however many threads work. Steady state allocates nothing but what StepOutput holds, and a
+// slot's token counts when the first sequence with penalties comes to it.
 class CpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -33,12 +33,8 @@ class CpuModelRunner final : public ModelRunner {
   };
 
   // Allocates states and workspace and warms them up. RESOURCE_EXHAUSTED when memory is short.
-  static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(std::unique_ptr<Decoder> decoder,
+  static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(std::unique_ptr<CpuNetwork> network,
                                                                 const Options& options);
-
-  // Bytes that Create will allocate beside the decoder's and the states'.
-  static int64_t WorkspaceBytes(const NetworkConfig& config, int64_t scratch_floats,
-                                const Options& options);
 
   const ModelInfo& info() const override { return info_; }
   int32_t slots() const override { return states_.slots(); }
@@ -59,29 +55,27 @@ class CpuModelRunner final : public ModelRunner {
     SampledToken* token;
   };
 
-  CpuModelRunner(std::unique_ptr<Decoder> decoder, const Options& options);
+  CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
   // Fills the arrays below from the step's rows, and makes room in `output`.
   void Flatten(const StepInput& input, StepOutput* output);
   // Samples and scores all of wanted_.
-  void Report();
+  absl::Status Report();
   void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();
 
   const Options options_;
   const ParallelExecutor executor_;
-  const std::unique_ptr<Decoder> decoder_;
+  const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
   StatePool states_;
-  uint64_t layout_ = 0;  // StatePool::layout_fingerprint
-  std::optional<Activations> workspace_;
-  AlignedBuffer logits_;           // [LogitRows(), vocab_size]
+  uint64_t layout_ = 0;            // SlotLayout::fingerprint
   std::vector<Sampler> samplers_;  // one per thread
   StepRules sequences_;
   // [slots, vocab_size] where the sequence has penalties, else [slots, 0].
   std::vector<std::vector<TokenCount>> counts_;
 
-  // One step, as arrays; see DecoderBatch.
+  // One step, as arrays; see CpuNetwork::Batch.
   std::vector<int32_t> row_slots_;
   std::vector<int64_t> row_positions_;
   std::vector<int64_t> row_offsets_;

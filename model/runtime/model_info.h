@@ -14,14 +14,14 @@ namespace aft {
 
 // What every runner says of its network; sizes of states are left at 0.
 inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
-                               std::string weight_format = "fp32", std::string device = "cpu") {
+                               Number weight_format = Number::kFp32, std::string device = "cpu") {
   ModelInfo info;
   info.architecture = MixerKindName(config.mixer.kind);
   info.vocab_size = config.vocab_size;
   info.parameters = CountParameters(config);
   info.max_seq_len = config.max_seq_len;
   info.weight_bytes = weight_bytes;
-  info.weight_format = std::move(weight_format);
+  info.weight_format = NumberName(weight_format);
   info.device = std::move(device);
   return info;
 }

@@ -1,46 +1,66 @@
 #include "model/state/state_pool.h"
 
-#include <cstring>
-
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace aft {
 namespace {
 
-size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
+// fn(offset, bytes) for each range in use, until one fails.
+absl::Status ForEachUsed(const SlotLayout& layout, int64_t position,
+                         absl::FunctionRef<absl::Status(int64_t, int64_t)> fn) {
+  absl::Status status;
+  layout.ForEachUsed(position, [&](int64_t offset, int64_t floats) {
+    if (status.ok()) status = fn(offset, floats * static_cast<int64_t>(sizeof(float)));
+  });
+  return status;
+}
 
 }  // namespace
 
-absl::StatusOr<StatePool> StatePool::Create(const std::vector<StateSpec>& layers, int32_t slots) {
+absl::StatusOr<StatePool> StatePool::Create(const std::vector<StateSpec>& parts, int32_t slots,
+                                            Device& device) {
   StatePool pool;
-  pool.layout_ = SlotLayout(layers);
+  pool.device_ = &device;
+  pool.layout_ = SlotLayout(parts);
   pool.slots_ = slots;
-  const std::string what = absl::StrCat("states of ", slots, " sequences");
-  const int64_t floats = pool.layout_.floats() * slots;
-  AFT_ASSIGN_OR_RETURN(pool.buffer_, pool.layout_.grows() ? AlignedBuffer::Reserve(floats, what)
-                                                          : AlignedBuffer::Create(floats, what));
+  const int64_t stride = pool.layout_.floats();
+  AFT_ASSIGN_OR_RETURN(pool.memory_,
+                       device.Allocate(stride * slots, absl::StrCat("states of ", slots, " slots"),
+                                       pool.layout_.grows()));
+  for (int64_t i = 0; i < pool.layout_.layers(); ++i) {
+    pool.parts_.push_back({pool.memory_.data + pool.layout_.layer_offset(i), stride});
+  }
   return pool;
 }
 
-void StatePool::CopySlot(int32_t from, int32_t to, int64_t position) {
-  layout_.ForEachUsed(position, [&](int64_t offset, int64_t floats) {
-    std::memcpy(Slot(to) + offset, Slot(from) + offset, Bytes(floats));
+absl::Status StatePool::CopySlot(int32_t from, int32_t to, int64_t position) {
+  // One copy costs a GPU less than the few that leave out the padding between parts.
+  if (position > 0 && !layout_.grows()) {
+    return device_->Copy(Slot(to), Slot(from), layout_.bytes());
+  }
+  return ForEachUsed(layout_, position, [&](int64_t offset, int64_t bytes) {
+    return device_->Copy(Slot(to) + offset, Slot(from) + offset, bytes);
   });
 }
 
-void StatePool::WriteSlot(int32_t slot, int64_t position, char* bytes) const {
-  layout_.ForEachUsed(position, [&](int64_t offset, int64_t floats) {
-    std::memcpy(bytes, Slot(slot) + offset, Bytes(floats));
-    bytes += Bytes(floats);
-  });
+absl::Status StatePool::WriteSlot(int32_t slot, int64_t position, char* bytes) const {
+  AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
+    char* const to = bytes;
+    bytes += size;
+    return device_->Copy(to, Slot(slot) + offset, size);
+  }));
+  return device_->Synchronize();
 }
 
-void StatePool::ReadSlot(int32_t slot, int64_t position, const char* bytes) {
-  layout_.ForEachUsed(position, [&](int64_t offset, int64_t floats) {
-    std::memcpy(Slot(slot) + offset, bytes, Bytes(floats));
-    bytes += Bytes(floats);
-  });
+absl::Status StatePool::ReadSlot(int32_t slot, int64_t position, const char* bytes) {
+  AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
+    const char* const from = bytes;
+    bytes += size;
+    return device_->Copy(Slot(slot) + offset, from, size);
+  }));
+  return device_->Synchronize();
 }
 
 }  // namespace aft

@@ -19,7 +19,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/network/decoder.h"
+#include "model/network/check_tensors.h"
 #include "model/train/evaluate.h"
 #include "model/train/trainer.h"
 

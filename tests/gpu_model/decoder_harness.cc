@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "gtest/gtest.h"
 
 namespace aft {
@@ -78,7 +79,8 @@ DeviceStep::DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last
                    nullptr,
                    chunks.offsets.back(),
                    chunks.longest};
-  batch_.tokens = tokens_->get();
+  batch_.tokens = static_cast<int64_t>(all.tokens.size());
+  batch_.ids = tokens_->get();
   batch_.token_slots = token_slots_->get();
   batch_.token_positions = token_positions_->get();
   batch_.last_sampled = last_sampled_->get();
@@ -101,67 +103,61 @@ void DeviceStep::Set(const DecoderStep& step) {
 }
 
 CpuDecoder::CpuDecoder(const NetworkConfig& config, const TensorMap& tensors, int32_t slots) {
-  decoder_ = *Decoder::Create(config, tensors);
-  states_ = *StatePool::Create(decoder_->state_specs(), slots);
-  workspace_ =
-      *Activations::Create(config, kTestLimits.tokens, decoder_->scratch_floats(), executor_);
+  network_ = *CpuNetwork::Create(config, tensors);
+  states_ = *StatePool::Create(network_->state_specs(), slots);
+  AFT_CHECK(network_->Allocate(kTestLimits.tokens, executor_).ok());
 }
 
 Logits CpuDecoder::Run(const DecoderStep& step) {
   const Flat flat(AllRows(step));
-  DecoderBatch batch;
+  CpuNetwork::Batch batch;
   batch.rows = {static_cast<int64_t>(flat.slots.size()), flat.slots.data(), flat.positions.data(),
                 flat.offsets.data()};
-  batch.tokens = flat.tokens.data();
+  batch.tokens = flat.offsets.back();
+  batch.ids = flat.tokens.data();
   batch.outputs = step.outputs.data();
   batch.output_count = static_cast<int64_t>(step.outputs.size());
-  decoder_->Forward(batch, states_, workspace_);
+  EXPECT_TRUE(ForwardStep(*network_, batch, states_.parts()).ok());
   Logits logits;
   for (int64_t i = 0; i < batch.output_count; ++i) {
-    logits.emplace_back(static_cast<size_t>(decoder_->config().vocab_size));
-    decoder_->Logits(workspace_, i, 1, logits.back().data());
+    const float* const row = *network_->Logits(i, 1);
+    logits.emplace_back(row, row + network_->config().vocab_size);
   }
   return logits;
 }
 
 GpuTestDecoder::GpuTestDecoder(const NetworkConfig& config, const TensorMap& tensors, Number format,
                                int32_t slots)
-    : slots_(slots), queue_(MakeTestQueue()) {
-  absl::StatusOr<std::unique_ptr<GpuDecoder>> made =
-      GpuDecoder::Create(config, tensors, format, kTestLimits, queue_.get());
+    : queue_(MakeTestQueue()) {
+  absl::StatusOr<std::unique_ptr<GpuNetwork>> made =
+      GpuNetwork::Create(config, tensors, format, kTestLimits, queue_.get());
   EXPECT_TRUE(made.ok()) << made.status();
   AFT_CHECK(made.ok());
-  decoder_ = *std::move(made);
-  std::vector<int64_t> offsets;
-  int64_t slot_floats = 0;
-  for (const StateSpec& layer : decoder_->state_specs()) {
-    offsets.push_back(slot_floats);
-    slot_floats += RoundUpToLine(layer.floats);
-  }
-  states_ = std::make_unique<DeviceArray<float>>(
-      std::vector<float>(static_cast<size_t>(slots * slot_floats), kNan));
-  for (const int64_t offset : offsets) {
-    layers_.push_back({states_->get() + offset, slot_floats});
-  }
-  lookahead_ = std::make_unique<DeviceArray<float>>(
-      offsets.size() * static_cast<size_t>(slots * decoder_->lookahead_floats()));
-  WaitForCopies();
+  network_ = *std::move(made);
+  states_ = *StatePool::Create(network_->state_specs(), slots, *queue_);
+  const std::vector<float> nans(static_cast<size_t>(states_.bytes()) / sizeof(float), kNan);
+  AFT_CHECK(queue_->Copy(states_.part(0).base, nans.data(), states_.bytes()).ok() &&
+            queue_->Synchronize().ok());
 }
 
-absl::Status GpuTestDecoder::Forward(const GpuDecoderBatch& batch) {
-  return decoder_->Forward(batch, layers_, batch.decode.age ? lookahead_->get() : nullptr, slots_);
+absl::Status GpuTestDecoder::Forward(const GpuNetwork::Batch& batch) {
+  return queue_->Run([&] { return ForwardStep(*network_, batch, states_.parts()); });
 }
 
 Logits GpuTestDecoder::Read(int64_t outputs, int64_t part) {
   Logits logits;
-  const int64_t vocab = decoder_->config().vocab_size;
+  const int64_t vocab = network_->config().vocab_size;
   for (int64_t first = 0; first < outputs; first += part) {
     const int64_t count = std::min(part, outputs - first);
-    const absl::StatusOr<const float*> rows = decoder_->Logits(first, count);
-    EXPECT_TRUE(rows.ok()) << rows.status();
-    if (!rows.ok()) return {};
+    const float* rows = nullptr;
+    const absl::Status status = queue_->Run([&]() -> absl::Status {
+      AFT_ASSIGN_OR_RETURN(rows, network_->Logits(first, count));
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) return {};
     std::vector<float> values(static_cast<size_t>(count * vocab));
-    EXPECT_TRUE(queue_->Copy(values.data(), *rows, count * vocab * int64_t{sizeof(float)}).ok());
+    EXPECT_TRUE(queue_->Copy(values.data(), rows, count * vocab * int64_t{sizeof(float)}).ok());
     EXPECT_TRUE(queue_->Synchronize().ok());
     for (int64_t i = 0; i < count; ++i) {
       logits.emplace_back(values.begin() + i * vocab, values.begin() + (i + 1) * vocab);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/gpu/gpu_decoder.h"
-#include "model/network/decoder.h"
+#include "model/gpu/gpu_network.h"
+#include "model/network/cpu_network.h"
 #include "tests/cuda/device_array.h"
 #include "tests/gpu_model/print_case.h"
 #include "tests/gpu_model/test_queue.h"
@@ -42,7 +42,7 @@ class DeviceStep {
   explicit DeviceStep(const DecoderStep& step, const std::vector<int32_t>& last_sampled = {},
                       const std::vector<int32_t>& ages = {});
 
-  GpuDecoderBatch batch() const { return batch_; }
+  GpuNetwork::Batch batch() const { return batch_; }
   // Other tokens, slots and positions in the same places. REQUIRES: the same shape.
   void Set(const DecoderStep& step);
 
@@ -56,21 +56,20 @@ class DeviceStep {
   std::unique_ptr<DeviceArray<int64_t>> chunk_positions_;
   std::unique_ptr<DeviceArray<int64_t>> chunk_offsets_;
   std::unique_ptr<DeviceArray<int64_t>> outputs_;
-  GpuDecoderBatch batch_;
+  GpuNetwork::Batch batch_;
 };
 
-// A decoder on the CPU and one on the GPU with the same weights, and slots of their own.
+// A language model on the CPU and one on the GPU with the same weights, and slots of their own.
 class CpuDecoder {
  public:
   CpuDecoder(const NetworkConfig& config, const TensorMap& tensors, int32_t slots);
   Logits Run(const DecoderStep& step);
-  const Decoder& decoder() const { return *decoder_; }
+  const CpuNetwork& network() const { return *network_; }
 
  private:
   const SerialExecutor executor_;
-  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<CpuNetwork> network_;
   StatePool states_;
-  Activations workspace_;
 };
 
 class GpuTestDecoder {
@@ -82,19 +81,16 @@ class GpuTestDecoder {
   Logits Run(const DecoderStep& step, const std::vector<int32_t>& last_sampled = {},
              const std::vector<int32_t>& ages = {});
   // The parts of Run. Read takes the outputs `part` at a time.
-  absl::Status Forward(const GpuDecoderBatch& batch);
+  absl::Status Forward(const GpuNetwork::Batch& batch);
   Logits Read(int64_t outputs, int64_t part = 1);
 
-  GpuDecoder& decoder() { return *decoder_; }
+  GpuNetwork& network() { return *network_; }
   GpuQueue& queue() { return *queue_; }
 
  private:
-  const int32_t slots_;
   const std::unique_ptr<GpuQueue> queue_;
-  std::unique_ptr<GpuDecoder> decoder_;
-  std::unique_ptr<DeviceArray<float>> states_;  // NaN at first
-  std::unique_ptr<DeviceArray<float>> lookahead_;
-  std::vector<kernels::cuda::State> layers_;
+  std::unique_ptr<GpuNetwork> network_;
+  StatePool states_;  // NaN at first
 };
 
 inline constexpr GpuLimits kTestLimits = {4, kCaseTokens};

@@ -1,4 +1,4 @@
-// What a step of GpuDecoder allocates. Only where the device is the CPU: LibTorch's allocator there
+// What a step on the GPU allocates. Only where the device is the CPU: LibTorch's allocator there
 // can be replaced.
 
 #include "ATen/ops/empty.h"
@@ -41,7 +41,7 @@ TEST(GpuDecoderMemory, DecodeStepsAllocateNothing) {
     ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
     const CountingAllocator allocator;
     ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
-    ASSERT_TRUE(gpu.decoder().Logits(0, 3).ok());
+    ASSERT_TRUE(gpu.network().Logits(0, 3).ok());
     EXPECT_EQ(allocator.count(), 0);
     const at::Tensor seen = at::empty({1}, at::kFloat);  // it does count
     EXPECT_EQ(allocator.count(), 1);

@@ -1,4 +1,5 @@
-// GpuDecoder against the CPU's Decoder, which tests/property/runner_test.cc holds against float64.
+// The network on the GPU against the CPU's, which tests/property/runner_test.cc holds against
+// float64.
 
 #include <algorithm>
 #include <cmath>
@@ -73,7 +74,7 @@ TEST_P(EveryNetwork, LogitsEqualTheCpus) {
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
   GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
-  EXPECT_EQ(gpu.decoder().fingerprint(), cpu.decoder().fingerprint());
+  EXPECT_EQ(gpu.network().fingerprint(), cpu.network().fingerprint());
   for (const DecoderStep& step : MixedSteps(config)) {
     ExpectClose(gpu.Run(step), cpu.Run(step), kTolerance);
   }
@@ -102,7 +103,7 @@ TEST_P(SixteenBits, DistributionsStayThoseOfFp32) {
   CpuDecoder cpu(config, tensors, kSlots);
   GpuTestDecoder bf16(config, tensors, Number::kBf16, kSlots);
   GpuTestDecoder fp16(config, tensors, Number::kFp16, kSlots);
-  EXPECT_EQ(bf16.decoder().fingerprint(), cpu.decoder().fingerprint());
+  EXPECT_EQ(bf16.network().fingerprint(), cpu.network().fingerprint());
   std::vector<double> of_bf16;
   std::vector<double> of_fp16;
   for (const DecoderStep& step : MixedSteps(config)) {
@@ -152,7 +153,7 @@ TEST_F(GpuDecoderTest, WithoutAListTheFirstRowsAreTheOutputs) {
   const DecoderStep step = {{{0, 0, {1}}, {1, 0, {2}}, {2, 0, {3}}}, {}, {0, 1}};
   const Logits expected = listed.Run(step);
   const DeviceStep arrays(step);
-  GpuDecoderBatch batch = arrays.batch();
+  GpuNetwork::Batch batch = arrays.batch();
   batch.outputs = nullptr;
   ASSERT_TRUE(gpu.Forward(batch).ok());
   ExpectClose(gpu.Read(2), expected, tolerance::kLogitsReordered.each);
@@ -162,7 +163,7 @@ TEST_F(GpuDecoderTest, LogitsComeInParts) {
   const NetworkConfig config = LocalConfig();
   const TensorMap tensors = RandomTensors(config, random_);
   GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
-  EXPECT_EQ(gpu.decoder().max_logit_rows(), kTestLimits.tokens);
+  EXPECT_EQ(gpu.network().max_logit_rows(), kTestLimits.tokens);
   DecoderStep step = {{}, {{0, 0, Text(config, 30)}}, {}};
   for (int64_t t = 0; t < 30; ++t) step.outputs.push_back(t);
   const Logits one_by_one = gpu.Run(step);
@@ -176,7 +177,7 @@ TEST_F(GpuDecoderTest, EveryLayerHasALookAheadOfItsOwn) {
   const TensorMap tensors = RandomTensors(config, random_);
   CpuDecoder cpu(config, tensors, kSlots);
   GpuTestDecoder gpu(config, tensors, Number::kFp32, kSlots);
-  const auto rows = static_cast<int32_t>(gpu.decoder().lookahead_rows());
+  const auto rows = static_cast<int32_t>(gpu.network().lookahead_rows());
   ASSERT_GT(rows, 1);
   const std::vector<int32_t> a = Text(config, 40);
   const std::vector<int32_t> b = Text(config, 40);
@@ -219,7 +220,7 @@ TEST_F(GpuDecoderTest, TooLittleMemoryIsToldInNumbersBeforeAnythingIsTaken) {
   const TensorMap tensors = RandomTensors(config, random_);
   HostQueue queue(/*free_bytes=*/100 << 10);
   const absl::Status status =
-      GpuDecoder::Create(config, tensors, Number::kFp32, kTestLimits, &queue).status();
+      GpuNetwork::Create(config, tensors, Number::kFp32, kTestLimits, &queue).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   for (const char* part : {"cuda:0", "0.1 MiB of 1024.0 MiB free", "weights ",
                            "activations of 96 tokens ", "logits of 96 tokens "}) {
@@ -233,14 +234,14 @@ TEST_F(GpuDecoderTest, SixteenBitWeightsTakeHalfTheMemoryAndATiedHeadNone) {
   const TensorMap tensors = RandomTensors(config, random_);
   GpuTestDecoder fp32(config, tensors, Number::kFp32, kSlots);
   GpuTestDecoder bf16(config, tensors, Number::kBf16, kSlots);
-  const double ratio = static_cast<double>(bf16.decoder().weight_bytes()) /
-                       static_cast<double>(fp32.decoder().weight_bytes());
+  const double ratio = static_cast<double>(bf16.network().weight_bytes()) /
+                       static_cast<double>(fp32.network().weight_bytes());
   EXPECT_GT(ratio, 0.5);
   EXPECT_LT(ratio, 0.55);
   NetworkConfig tied = config;
   tied.tie_embeddings = true;
   GpuTestDecoder shared(tied, RandomTensors(tied, random_), Number::kFp32, kSlots);
-  EXPECT_EQ(fp32.decoder().weight_bytes() - shared.decoder().weight_bytes(),
+  EXPECT_EQ(fp32.network().weight_bytes() - shared.network().weight_bytes(),
             config.vocab_size * config.d_model * int64_t{sizeof(float)});
 }
 
@@ -250,11 +251,11 @@ TEST_F(GpuDecoderTest, WhatTheFormatCannotHoldIsDataLoss) {
   tensors["layers.1.ffn.up.weight"].data_ptr<float>()[7] = 1e6F;
   HostQueue queue;
   const absl::Status status =
-      GpuDecoder::Create(config, tensors, Number::kFp16, kTestLimits, &queue).status();
+      GpuNetwork::Create(config, tensors, Number::kFp16, kTestLimits, &queue).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(status.message().find("layers.1.ffn.up"), std::string::npos) << status;
   tensors.erase("norm.bias");
-  EXPECT_EQ(GpuDecoder::Create(config, tensors, Number::kFp32, kTestLimits, &queue).status().code(),
+  EXPECT_EQ(GpuNetwork::Create(config, tensors, Number::kFp32, kTestLimits, &queue).status().code(),
             absl::StatusCode::kDataLoss);
 }
 

@@ -30,10 +30,10 @@ class GpuEncoderRunnerTest : public testing::Test, public testing::WithParamInte
   GpuEncoderRunnerTest() : config_(GetParam().config), tensors_(RandomTensors(config_, random_)) {}
 
   absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> Gpu(std::unique_ptr<GpuQueue> queue) {
-    auto encoder = GpuEncoder::Create(config_, tensors_, Number::kFp32,
+    auto network = GpuNetwork::Create(config_, tensors_, Number::kFp32,
                                       {.rows = kRows, .tokens = kTokens}, queue.get());
-    if (!encoder.ok()) return encoder.status();
-    return GpuEncoderRunner::Create(std::move(queue), *std::move(encoder),
+    if (!network.ok()) return network.status();
+    return GpuEncoderRunner::Create(std::move(queue), *std::move(network),
                                     {.max_batch_rows = kRows, .max_batch_tokens = kTokens});
   }
 
@@ -50,10 +50,10 @@ class GpuEncoderRunnerTest : public testing::Test, public testing::WithParamInte
 };
 
 TEST_P(GpuEncoderRunnerTest, GivesTheCpusVectorsAndRefusesTheSame) {
-  auto encoder = Encoder::Create(config_, tensors_);
-  ASSERT_TRUE(encoder.ok()) << encoder.status();
+  auto network = CpuNetwork::Create(config_, tensors_);
+  ASSERT_TRUE(network.ok()) << network.status();
   const auto cpu = CpuEncoderRunner::Create(
-      *std::move(encoder), {.max_batch_rows = kRows, .max_batch_tokens = kTokens, .threads = 1});
+      *std::move(network), {.max_batch_rows = kRows, .max_batch_tokens = kTokens, .threads = 1});
   ASSERT_TRUE(cpu.ok()) << cpu.status();
   const auto gpu = Gpu(std::make_unique<LazyQueue>(device_));
   ASSERT_TRUE(gpu.ok()) << gpu.status();

@@ -1,6 +1,4 @@
-// GpuEncoder against the CPU's Encoder.
-
-#include "model/gpu/gpu_encoder.h"
+// Encoders on the GPU against the CPU's.
 
 #include <cuda_runtime_api.h>
 
@@ -9,7 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "model/network/encoder.h"
+#include "model/gpu/gpu_network.h"
+#include "model/network/cpu_network.h"
 #include "tests/cuda/device_array.h"
 #include "tests/gpu_model/print_case.h"
 #include "tests/gpu_model/test_queue.h"
@@ -39,33 +38,35 @@ class GpuEncoderTest : public testing::TestWithParam<NetworkCase> {
   std::vector<float> OnCpu() const {
     const NetworkConfig& config = GetParam().config;
     const SerialExecutor executor;
-    const std::unique_ptr<Encoder> encoder = *Encoder::Create(config, tensors_);
-    Activations workspace =
-        *Activations::Create(config, tokens(), encoder->scratch_floats(tokens()), executor);
-    encoder->Forward({3, offsets_.data()}, tokens_.data(), workspace);
-    return {workspace.x, workspace.x + tokens() * config.d_model};
+    const std::unique_ptr<CpuNetwork> network = *CpuNetwork::Create(config, tensors_);
+    EXPECT_TRUE(network->Allocate(tokens(), executor).ok());
+    const CpuNetwork::Texts texts = {{3, offsets_.data()}, tokens(), tokens_.data()};
+    EXPECT_TRUE(ForwardTexts(*network, texts).ok());
+    return {network->vectors(), network->vectors() + tokens() * config.d_model};
   }
 
   std::vector<float> OnGpu(Number format) const {
     const NetworkConfig& config = GetParam().config;
     const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
-    const absl::StatusOr<std::unique_ptr<GpuEncoder>> encoder =
-        GpuEncoder::Create(config, tensors_, format, {4, kCaseTokens}, queue.get());
-    EXPECT_TRUE(encoder.ok()) << encoder.status();
-    if (!encoder.ok()) return {};
+    const absl::StatusOr<std::unique_ptr<GpuNetwork>> network =
+        GpuNetwork::Create(config, tensors_, format, {4, kCaseTokens}, queue.get());
+    EXPECT_TRUE(network.ok()) << network.status();
+    if (!network.ok()) return {};
     const DeviceArray<int64_t> offsets(offsets_);
     const DeviceArray<int32_t> ids(tokens_);
     const DeviceArray<int64_t> positions(positions_);
     // Copies to a GPU go through the default stream, for which the queue's own does not wait.
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const absl::StatusOr<const float*> vectors = (*encoder)->Forward(
-        {{3, offsets.get(), nullptr, 0, tokens(), 40}, ids.get(), positions.get()});
-    EXPECT_TRUE(vectors.ok()) << vectors.status();
-    if (!vectors.ok()) return {};
+    const GpuNetwork::Texts texts = {
+        {3, offsets.get(), nullptr, 0, tokens(), 40}, tokens(), ids.get(), positions.get()};
+    const absl::Status status = queue->Run([&] { return ForwardTexts(**network, texts); });
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) return {};
     std::vector<float> values(static_cast<size_t>(tokens() * config.d_model));
-    EXPECT_TRUE(
-        queue->Copy(values.data(), *vectors, static_cast<int64_t>(values.size() * sizeof(float)))
-            .ok());
+    EXPECT_TRUE(queue
+                    ->Copy(values.data(), (*network)->vectors(),
+                           static_cast<int64_t>(values.size() * sizeof(float)))
+                    .ok());
     EXPECT_TRUE(queue->Synchronize().ok());
     return values;
   }

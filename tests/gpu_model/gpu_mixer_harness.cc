@@ -71,8 +71,8 @@ GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const TestMixer& cpu, in
   slot_floats_ = (mixer_->state_spec().floats + 15) / 16 * 16;
   const auto floats = static_cast<size_t>(slots * slot_floats_);
   states_ = std::make_unique<DeviceArray<float>>(std::vector<float>(floats, kNan));
-  lookahead_ =
-      std::make_unique<DeviceArray<float>>(static_cast<size_t>(slots * mixer_->lookahead_floats()));
+  lookahead_ = std::make_unique<DeviceArray<float>>(
+      static_cast<size_t>(slots * mixer_->slot_scratch_floats()));
 }
 
 std::vector<std::vector<float>> GpuTestMixer::Step(const std::vector<MixerChunk>& rows,

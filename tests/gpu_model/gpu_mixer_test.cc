@@ -145,7 +145,7 @@ TEST_P(CausalTest, LookAheadChangesNothing) {
   GpuTestMixer gpu(GetParam(), cpu, 2);
   const auto rows = static_cast<int32_t>(gpu.mixer().lookahead_rows());
   if (rows == 0) {
-    EXPECT_EQ(gpu.mixer().lookahead_floats(), 0);
+    EXPECT_EQ(gpu.mixer().slot_scratch_floats(), 0);
     EXPECT_NE(GetParam().name, "local_33");
     EXPECT_NE(GetParam().name, "full");
     return;

@@ -106,9 +106,9 @@ class GpuRunnerTest : public RunnerPairFixture {
   // Whether a model of config_ decodes with sums made ahead.
   bool HasLookahead() {
     const std::unique_ptr<GpuQueue> queue = MakeRunnerQueue(device_);
-    const auto decoder = GpuDecoder::Create(config_, tensors_, Number::kFp32,
+    const auto network = GpuNetwork::Create(config_, tensors_, Number::kFp32,
                                             {.rows = kSlots, .tokens = kStepTokens}, queue.get());
-    return decoder.ok() && (*decoder)->lookahead_rows() > 0;
+    return network.ok() && (*network)->lookahead_rows() > 0;
   }
 };
 

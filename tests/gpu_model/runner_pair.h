@@ -41,21 +41,21 @@ class RunnerPairFixture : public RunnerCalls {
   void DrawWeights() { tensors_ = RandomTensors(config_, random_); }
 
   std::unique_ptr<CpuModelRunner> Cpu() {
-    auto decoder = Decoder::Create(config_, tensors_);
-    EXPECT_TRUE(decoder.ok()) << decoder.status();
+    auto network = CpuNetwork::Create(config_, tensors_);
+    EXPECT_TRUE(network.ok()) << network.status();
     auto runner = CpuModelRunner::Create(
-        *std::move(decoder),
+        *std::move(network),
         {.slots = options_.slots, .max_step_tokens = options_.max_step_tokens, .threads = 1});
     EXPECT_TRUE(runner.ok()) << runner.status();
     return *std::move(runner);
   }
 
   absl::StatusOr<std::unique_ptr<GpuModelRunner>> TryGpu(std::unique_ptr<GpuQueue> queue) {
-    auto decoder = GpuDecoder::Create(config_, tensors_, Number::kFp32,
+    auto network = GpuNetwork::Create(config_, tensors_, format_,
                                       {.rows = options_.slots, .tokens = options_.max_step_tokens},
                                       queue.get());
-    if (!decoder.ok()) return decoder.status();
-    return GpuModelRunner::Create(std::move(queue), *std::move(decoder), options_);
+    if (!network.ok()) return network.status();
+    return GpuModelRunner::Create(std::move(queue), *std::move(network), options_);
   }
 
   std::unique_ptr<GpuModelRunner> Gpu() {
@@ -141,6 +141,7 @@ class RunnerPairFixture : public RunnerCalls {
   NetworkConfig config_;
   TensorMap tensors_;
   GpuModelRunner::Options options_;
+  Number format_ = Number::kFp32;
   std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();
   int64_t tokens_ = 0;        // compared
   int64_t other_tokens_ = 0;  // of these, other ones

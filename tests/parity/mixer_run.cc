@@ -37,7 +37,7 @@ at::Tensor MixerRun::Forward(const at::Tensor& packed, int64_t chunk,
     const int64_t offsets[] = {0, end - t};
     const auto generated = static_cast<uint8_t>(is_generated);
     mixer_->Forward({packed.const_data_ptr<float>() + t * width_, width_},
-                    {1, &slot, &t, offsets, &generated}, states.layer(0),
+                    {1, &slot, &t, offsets, &generated}, states.part(0),
                     {y.data_ptr<float>() + t * hid_, hid_},
                     {&executor, scratch.data_ptr<float>(), 0});
     t = end;

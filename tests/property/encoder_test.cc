@@ -176,7 +176,7 @@ TEST_P(MixerModuleTest, EqualsFloat64) {
   for (int64_t t = 0; t < kTokens;) {
     const int64_t chunk[] = {0, std::min(1 + random_.Below(9), kTokens - t)};
     const RaggedBatch batch = {1, &slot, &t, chunk, nullptr};
-    (*module)->Forward(x.data() + t * 40, batch, states->layer(0), *workspace, y.data() + t * 40);
+    (*module)->Forward(x.data() + t * 40, batch, states->part(0), *workspace, y.data() + t * 40);
     t += chunk[1];
   }
   expect(y, "Forward");

@@ -14,7 +14,7 @@
 #include "ATen/ops/empty.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/network/decoder.h"
+#include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
 #include "model/train/train_network.h"
 #include "tests/support/tolerances.h"
@@ -38,11 +38,10 @@ class ZooTest : public testing::Test {
 
   // Logits [N, V] of `tokens` as one sequence, served in chunks.
   std::vector<float> Serve(const std::vector<int32_t>& tokens) const {
-    const auto decoder = *Decoder::Create(checkpoint_.config, checkpoint_.tensors);
+    const auto network = *CpuNetwork::Create(checkpoint_.config, checkpoint_.tensors);
     const ParallelExecutor executor(1);
-    auto workspace =
-        *Activations::Create(checkpoint_.config, kChunk, decoder->scratch_floats(), executor);
-    auto states = *StatePool::Create(decoder->state_specs(), 1);
+    EXPECT_TRUE(network->Allocate(kChunk, executor).ok());
+    const auto states = *StatePool::Create(network->state_specs(), 1);
     const auto count = static_cast<int64_t>(tokens.size());
     const int64_t vocab = checkpoint_.config.vocab_size;
     std::vector<float> logits(static_cast<size_t>(count * vocab));
@@ -51,13 +50,18 @@ class ZooTest : public testing::Test {
     for (int64_t begin = 0; begin < count; begin += kChunk) {
       const int32_t slot = 0;
       const int64_t offsets[] = {0, std::min(kChunk, count - begin)};
-      DecoderBatch batch;
+      CpuNetwork::Batch batch;
       batch.rows = {1, &slot, &begin, offsets};
-      batch.tokens = tokens.data() + begin;
+      batch.tokens = offsets[1];
+      batch.ids = tokens.data() + begin;
       batch.outputs = outputs.data();
       batch.output_count = offsets[1];
-      decoder->Forward(batch, states, workspace);
-      decoder->Logits(workspace, 0, batch.output_count, logits.data() + begin * vocab);
+      EXPECT_TRUE(ForwardStep(*network, batch, states.parts()).ok());
+      for (int64_t first = 0; first < batch.output_count; first += network->max_logit_rows()) {
+        const int64_t rows = std::min(network->max_logit_rows(), batch.output_count - first);
+        std::copy_n(*network->Logits(first, rows), rows * vocab,
+                    logits.data() + (begin + first) * vocab);
+      }
     }
     return logits;
   }

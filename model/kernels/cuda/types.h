@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/config/formats.h"
+#include "model/kernels/state_view.h"
 
 struct CUstream_st;  // CUDA's
 
@@ -29,12 +30,7 @@ struct Out {
   int64_t stride = 0;
 };
 
-// One layer's states: that of slot i starts at base + i * slot_stride, 64-byte aligned. Same bytes
-// as on the CPU.
-struct State {
-  float* base = nullptr;
-  int64_t slot_stride = 0;  // floats
-};
+using State = StateView;  // on the device
 
 // Rows, chunks or texts of one call: more do not fit into a launch's second dimension.
 inline constexpr int64_t kMaxRows = 65535;

@@ -101,7 +101,7 @@ class Setup {
 void Forward(benchmark::State& state, Setup& setup, int64_t hid, int64_t rows, int64_t length,
              int64_t position) {
   StatePool pool = *StatePool::Create({setup.mixer().state_spec()}, static_cast<int32_t>(rows));
-  FillState(pool.layer(0).base, pool.bytes() / static_cast<int64_t>(sizeof(float)));
+  FillState(pool.part(0).base, pool.bytes() / static_cast<int64_t>(sizeof(float)));
   std::vector<int32_t> slots(static_cast<size_t>(rows));
   std::iota(slots.begin(), slots.end(), 0);
   const std::vector<int64_t> positions(static_cast<size_t>(rows), position);
@@ -115,7 +115,7 @@ void Forward(benchmark::State& state, Setup& setup, int64_t hid, int64_t rows, i
   AlignedBuffer y = *AlignedBuffer::Create(rows * length * hid, "y");
   const Workspace workspace = setup.MakeWorkspace(setup.mixer().scratch_floats());
   for (auto _ : state) {
-    setup.mixer().Forward({packed.data(), random.size(1)}, batch, pool.layer(0), {y.data(), hid},
+    setup.mixer().Forward({packed.data(), random.size(1)}, batch, pool.part(0), {y.data(), hid},
                           workspace);
     benchmark::ClobberMemory();
   }

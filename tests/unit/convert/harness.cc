@@ -81,7 +81,7 @@ at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t 
   for (int64_t t = 0; t < in.size(0); t += chunk) {
     const int64_t offsets[] = {0, std::min(chunk, in.size(0) - t)};
     module->Forward(in.const_data_ptr<float>() + t * in.size(1), {1, &slot, &t, offsets, nullptr},
-                    states.layer(0), activations, y.data_ptr<float>() + t * in.size(1));
+                    states.part(0), activations, y.data_ptr<float>() + t * in.size(1));
   }
   return y;
 }

@@ -31,25 +31,25 @@ TEST(StatePoolTest, LaysLayersAndSlotsAtCacheLines) {
   EXPECT_EQ(pool->slots(), 3);
   EXPECT_EQ(pool->slot_bytes(), StatePool::SlotBytes(Layers()));
   EXPECT_EQ(pool->slot_bytes() % 64, 0);
-  EXPECT_EQ(pool->layer(1).base - pool->layer(0).base, 16);
-  EXPECT_EQ(pool->layer(0).slot_stride * 4, pool->slot_bytes());
+  EXPECT_EQ(pool->part(1).base - pool->part(0).base, 16);
+  EXPECT_EQ(pool->part(0).slot_stride * 4, pool->slot_bytes());
 }
 
 TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
   auto pool = StatePool::Create(Layers(), 2);
   ASSERT_TRUE(pool.ok());
-  const int64_t stride = pool->layer(0).slot_stride;
-  float* const from = pool->layer(0).base;
+  const int64_t stride = pool->part(0).slot_stride;
+  float* const from = pool->part(0).base;
   float* const to = from + stride;
   for (int64_t i = 0; i < stride; ++i) {
     from[i] = static_cast<float>(i);
     to[i] = -1;
   }
-  EXPECT_EQ(pool->UsedBytes(0), 0);
+  EXPECT_EQ(pool->layout().UsedBytes(0), 0);
   // 9 tokens are two granules of each part.
-  EXPECT_EQ(pool->UsedBytes(9), 4 * (7 + 5 + 2 * 2 * 24));
-  EXPECT_EQ(pool->UsedBytes(100), 4 * (7 + 5 + 2 * 13 * 24));
-  pool->CopySlot(0, 1, 9);
+  EXPECT_EQ(pool->layout().UsedBytes(9), 4 * (7 + 5 + 2 * 2 * 24));
+  EXPECT_EQ(pool->layout().UsedBytes(100), 4 * (7 + 5 + 2 * 13 * 24));
+  ASSERT_TRUE(pool->CopySlot(0, 1, 9).ok());
   for (int64_t i = 0; i < stride; ++i) {
     const int64_t grown = i - 16 - 5;  // within the section that grows
     const bool used = i < 7 || (i >= 16 && grown < 0) ||
@@ -57,24 +57,24 @@ TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
     EXPECT_EQ(to[i], used ? static_cast<float>(i) : -1.0F) << i;
   }
 
-  std::string bytes(static_cast<size_t>(pool->UsedBytes(9)), '\0');
-  pool->WriteSlot(1, 9, bytes.data());
+  std::string bytes(static_cast<size_t>(pool->layout().UsedBytes(9)), '\0');
+  ASSERT_TRUE(pool->WriteSlot(1, 9, bytes.data()).ok());
   std::memset(from, 0, static_cast<size_t>(pool->slot_bytes()));
-  pool->ReadSlot(0, 9, bytes.data());
+  ASSERT_TRUE(pool->ReadSlot(0, 9, bytes.data()).ok());
   std::string again(bytes.size(), '\0');
-  pool->WriteSlot(0, 9, again.data());
+  ASSERT_TRUE(pool->WriteSlot(0, 9, again.data()).ok());
   EXPECT_EQ(again, bytes);
   EXPECT_EQ(from[stride - 1], 0.0F);
 }
 
 TEST(StatePoolTest, TheFingerprintTellsLayoutsApart) {
-  const uint64_t layout = StatePool::Create(Layers(), 1)->layout_fingerprint();
-  EXPECT_EQ(StatePool::Create(Layers(), 5)->layout_fingerprint(), layout);
+  const uint64_t layout = StatePool::Create(Layers(), 1)->layout().fingerprint();
+  EXPECT_EQ(StatePool::Create(Layers(), 5)->layout().fingerprint(), layout);
   std::vector<StateSpec> other = Layers();
   other[1].sections[1].granule_tokens = 4;
-  EXPECT_NE(StatePool::Create(other, 1)->layout_fingerprint(), layout);
+  EXPECT_NE(StatePool::Create(other, 1)->layout().fingerprint(), layout);
   std::swap(other[0], other[1]);
-  EXPECT_NE(StatePool::Create(other, 1)->layout_fingerprint(), layout);
+  EXPECT_NE(StatePool::Create(other, 1)->layout().fingerprint(), layout);
 }
 
 int64_t ResidentBytes() {
@@ -92,8 +92,8 @@ TEST(StatePoolTest, AGrowingStateTakesMemoryAtItsFirstTouch) {
   const int64_t before = ResidentBytes();
   auto pool = StatePool::Create({growing}, 4);
   ASSERT_TRUE(pool.ok());
-  for (int64_t slot = 0; slot < 4; ++slot) pool->layer(0).base[slot * kFloats] = 1;
-  pool->CopySlot(0, 3, 10);
+  for (int64_t slot = 0; slot < 4; ++slot) pool->part(0).base[slot * kFloats] = 1;
+  ASSERT_TRUE(pool->CopySlot(0, 3, 10).ok());
   EXPECT_LT(ResidentBytes() - before, int64_t{512} << 20);
 }
 

@@ -1,10 +1,11 @@
-#include "model/gpu/gpu_trunk.h"
+#include "model/gpu/gpu_network.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +22,15 @@ namespace {
 
 // bf16 halves the feed-forward's widest pass; fp16 would overflow before the activation.
 Number UpNumberOf(Number format) { return format == Number::kBf16 ? Number::kBf16 : Number::kFp32; }
+
+// Logits are computed for this many tokens at a time, or for all rows of a decode step: enough for
+// the head's weights to be read few times, few enough that a long text to score needs little
+// memory.
+constexpr int64_t kLogitRows = 256;
+int64_t LogitRows(const NetworkConfig& config, const GpuLimits& limits) {
+  if (config.architecture != Architecture::kDecoderLm) return 0;
+  return std::min(limits.tokens, std::max(limits.rows, kLogitRows));
+}
 
 int64_t NormedWidth(const NetworkConfig& config) {
   const bool head_bias = config.architecture == Architecture::kDecoderLm && config.head_bias;
@@ -46,18 +56,32 @@ absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue)
                    InMib(queue.total_bytes()), " free, the model needs ", InMib(all), ": ", words));
 }
 
-GpuTrunk::GpuTrunk(const NetworkConfig& config, Number format, const GpuLimits& limits,
-                   GpuQueue* queue)
+absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuNetwork::Create(const NetworkConfig& config,
+                                                               const TensorMap& tensors,
+                                                               Number format,
+                                                               const GpuLimits& limits,
+                                                               GpuQueue* queue) {
+  AFT_CHECK(limits.rows >= 1 && limits.tokens >= limits.rows);
+  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
+  std::unique_ptr<GpuNetwork> network(new GpuNetwork(config, format, limits, queue));
+  AFT_RETURN_IF_ERROR(CheckFits(network->Needs(), *queue));
+  AFT_RETURN_IF_ERROR(queue->Run([&] { return network->Load(tensors); }));
+  return network;
+}
+
+GpuNetwork::GpuNetwork(const NetworkConfig& config, Number format, const GpuLimits& limits,
+                       GpuQueue* queue)
     : config_(config),
       number_(format),
       up_number_(UpNumberOf(format)),
       limits_(limits),
+      max_logit_rows_(LogitRows(config, limits)),
       queue_(queue),
       hid_(MixerWidth(config)),
       packed_width_(PackedWidth(config.mixer, hid_)),
       normed_width_(NormedWidth(config)) {}
 
-std::vector<GpuNeed> GpuTrunk::Needs() const {
+std::vector<GpuNeed> GpuNetwork::Needs() const {
   int64_t weights = 0;
   for (const TensorSpec& spec : ExpectedTensors(config_)) {
     int64_t count = 1;
@@ -72,35 +96,55 @@ std::vector<GpuNeed> GpuTrunk::Needs() const {
   const int64_t ffn = NumberBytes(up_number_) + (up_number_ == number_ ? 0 : half);
   const int64_t per_token = 4 * (2 * config_.d_model + packed_width_) +
                             half * (2 * wide + normed_width_) + ffn * config_.d_ff;
-  return {{"weights", weights},
-          {absl::StrCat("activations of ", limits_.tokens, " tokens"), limits_.tokens * per_token}};
+  std::vector<GpuNeed> needs = {
+      {"weights", weights},
+      {absl::StrCat("activations of ", limits_.tokens, " tokens"), limits_.tokens * per_token}};
+  if (generates()) {
+    needs.push_back({absl::StrCat("logits of ", max_logit_rows_, " tokens"),
+                     max_logit_rows_ * config_.vocab_size * int64_t{sizeof(float)}});
+  } else {
+    needs.push_back({absl::StrCat("vectors of ", limits_.tokens, " tokens"),
+                     limits_.tokens * config_.d_model * int64_t{sizeof(float)}});
+  }
+  return needs;
 }
 
-absl::Status GpuTrunk::Load(const TensorMap& tensors) {
+absl::Status GpuNetwork::Load(const TensorMap& tensors) {
   AFT_RETURN_IF_ERROR(LoadEmbedding(tensors));
   for (int64_t i = 0; i < config_.n_layers; ++i) AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
   norm_ = LoadNorm(tensors, "norm");
-  MakeActivations();
-  int64_t floats = 0;
-  for (const GpuLayer& layer : layers_) {
-    floats = std::max(floats, layer.mixer->workspace_floats(limits_));
+  if (generates()) {
+    fingerprint_ = NetworkFingerprint(config_, tensors);
+    AFT_RETURN_IF_ERROR(LoadHead(tensors));
   }
-  AFT_RETURN_IF_ERROR(CheckFits({{"the mixers' workspace", 4 * floats}}, *queue_));
-  workspace_ = at::empty({floats}, at::TensorOptions(queue_->device()).dtype(at::kFloat));
+  return MakeActivations();
+}
+
+absl::Status GpuNetwork::LoadHead(const TensorMap& tensors) {
+  if (config_.tie_embeddings && !config_.head_bias) {
+    head_ = GpuLinear(embed_);
+    return absl::OkStatus();
+  }
+  const char* const name = config_.tie_embeddings ? "embed.weight" : "head.weight";
+  AFT_ASSIGN_OR_RETURN(
+      head_, GpuLinear::Create(name, tensors.at(name),
+                               config_.head_bias ? tensors.at("head.bias") : at::Tensor(), number_,
+                               queue_->device()));
+  weight_bytes_ += head_.weight_bytes();
   return absl::OkStatus();
 }
 
-at::Tensor GpuTrunk::LoadVector(const TensorMap& tensors, const std::string& name) {
+at::Tensor GpuNetwork::LoadVector(const TensorMap& tensors, const std::string& name) {
   const at::Tensor vector = ToDevice(tensors.at(name), queue_->device());
   weight_bytes_ += DeviceBytes(vector);
   return vector;
 }
 
-GpuNorm GpuTrunk::LoadNorm(const TensorMap& tensors, const std::string& name) {
+GpuNorm GpuNetwork::LoadNorm(const TensorMap& tensors, const std::string& name) {
   return {LoadVector(tensors, name + ".weight"), LoadVector(tensors, name + ".bias")};
 }
 
-absl::Status GpuTrunk::LoadEmbedding(const TensorMap& tensors) {
+absl::Status GpuNetwork::LoadEmbedding(const TensorMap& tensors) {
   AFT_ASSIGN_OR_RETURN(
       embed_, ToFormat("embed.weight", tensors.at("embed.weight"), number_, queue_->device()));
   weight_bytes_ += DeviceBytes(embed_);
@@ -124,7 +168,7 @@ absl::Status GpuTrunk::LoadEmbedding(const TensorMap& tensors) {
   return absl::OkStatus();
 }
 
-absl::Status GpuTrunk::LoadLayer(const TensorMap& tensors, int64_t index) {
+absl::Status GpuNetwork::LoadLayer(const TensorMap& tensors, int64_t index) {
   const std::string prefix = absl::StrCat("layers.", index, ".");
   const std::string mixer_prefix = prefix + "mixer.";
   const auto linear = [&](const std::string& name, bool bias) -> absl::StatusOr<GpuLinear> {
@@ -156,7 +200,13 @@ absl::Status GpuTrunk::LoadLayer(const TensorMap& tensors, int64_t index) {
   return absl::OkStatus();
 }
 
-void GpuTrunk::MakeActivations() {
+absl::Status GpuNetwork::MakeActivations() {
+  int64_t floats = 0;
+  int64_t scratch = 0;
+  for (const GpuLayer& layer : layers_) {
+    floats = std::max(floats, layer.mixer->workspace_floats(limits_));
+    if (generates()) scratch += limits_.rows * layer.mixer->slot_scratch_floats();
+  }
   const at::Device device = queue_->device();
   const int64_t tokens = limits_.tokens;
   for (DeviceBuffer& stream : streams_) {
@@ -170,18 +220,49 @@ void GpuTrunk::MakeActivations() {
   packed_ = DeviceBuffer(tokens * packed_width_, Number::kFp32, device);
   up_ = DeviceBuffer(tokens * config_.d_ff, up_number_, device);
   if (up_number_ != number_) activated_ = DeviceBuffer(tokens * config_.d_ff, number_, device);
+  if (generates()) {
+    logits_ = DeviceBuffer(max_logit_rows_ * config_.vocab_size, Number::kFp32, device);
+  } else {
+    vectors_ = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
+    no_slots_ = at::zeros({tokens}, at::TensorOptions(device).dtype(at::kInt));
+  }
+  AFT_RETURN_IF_ERROR(
+      CheckFits({{"the mixers' workspace", 4 * floats}, {"look-ahead", 4 * scratch}}, *queue_));
+  workspace_ = at::empty({floats}, at::TensorOptions(device).dtype(at::kFloat));
+  slot_scratch_ = at::zeros({scratch}, at::TensorOptions(device).dtype(at::kFloat));
+  return absl::OkStatus();
 }
 
-int64_t GpuTrunk::workspace_bytes() const {
-  int64_t bytes = DeviceBytes(workspace_) + normed_.bytes() + packed_.bytes() + up_.bytes() +
-                  activated_.bytes();
+int64_t GpuNetwork::workspace_bytes() const {
+  int64_t bytes = DeviceBytes(workspace_) + DeviceBytes(slot_scratch_) + DeviceBytes(no_slots_) +
+                  normed_.bytes() + packed_.bytes() + up_.bytes() + activated_.bytes() +
+                  logits_.bytes() + vectors_.bytes();
   for (const DeviceBuffer& stream : streams_) bytes += stream.bytes();
   for (const DeviceBuffer& input : inputs_) bytes += input.bytes();
   return bytes;
 }
 
-absl::Status GpuTrunk::Embed(const int32_t* tokens, const int32_t* slots, const int64_t* positions,
-                             const int32_t* last_sampled, int64_t count) {
+std::vector<StateSpec> GpuNetwork::state_specs() const {
+  std::vector<StateSpec> specs;
+  for (const GpuLayer& layer : layers_) specs.push_back(layer.mixer->state_spec());
+  return specs;
+}
+
+absl::Status GpuNetwork::Embed(const Batch& batch) {
+  AFT_CHECK(batch.decode.rows + batch.chunks.rows <= limits_.rows);
+  return EmbedTokens(batch.ids, batch.token_slots, batch.token_positions, batch.last_sampled,
+                     batch.tokens);
+}
+
+absl::Status GpuNetwork::Embed(const Texts& texts) {
+  AFT_CHECK(texts.texts.sequences <= limits_.rows);
+  return EmbedTokens(texts.ids, no_slots_.const_data_ptr<int32_t>(), texts.token_positions, nullptr,
+                     texts.tokens);
+}
+
+absl::Status GpuNetwork::EmbedTokens(const int32_t* ids, const int32_t* slots,
+                                     const int64_t* positions, const int32_t* last_sampled,
+                                     int64_t count) {
   AFT_CHECK(count <= limits_.tokens);
   // The same buffers in every step, so that graphs and steps of other shapes agree.
   x_ = &streams_[0];
@@ -189,13 +270,14 @@ absl::Status GpuTrunk::Embed(const int32_t* tokens, const int32_t* slots, const 
   mixed_ = &inputs_[0];
   spare_ = &inputs_[1];
   pending_ = false;
+  output_count_ = 0;
   float* const x = static_cast<float*>(x_->Out(config_.d_model).data);
   return KernelStatus(
-      cuda::Embed(embed_model_, tokens, slots, positions, last_sampled, count, x, queue_->stream()),
+      cuda::Embed(embed_model_, ids, slots, positions, last_sampled, count, x, queue_->stream()),
       "Embed");
 }
 
-absl::Status GpuTrunk::AddPending(const GpuNorm& norm, int64_t count, cuda::Out y) {
+absl::Status GpuNetwork::AddPending(const GpuNorm& norm, int64_t count, cuda::Out y) {
   const int64_t d = config_.d_model;
   const cuda::NormModel model = {d, norm.weight.const_data_ptr<float>(),
                                  norm.bias.const_data_ptr<float>(), config_.norm_eps};
@@ -206,29 +288,52 @@ absl::Status GpuTrunk::AddPending(const GpuNorm& norm, int64_t count, cuda::Out 
   return KernelStatus(cuda::AddNorm(model, x, branch, bias, count, y, queue_->stream()), "AddNorm");
 }
 
-absl::Status GpuTrunk::Pack(size_t i, int64_t count) {
-  const GpuLayer& layer = layers_[i];
+absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
   AFT_RETURN_IF_ERROR(AddPending(layer.norm1, count, normed()));
   layer.qkv.Forward(NormedFor(layer.qkv, 0, count), packed_.Rows(0, count, packed_width_));
   return absl::OkStatus();
 }
 
-absl::Status GpuTrunk::Keep(const int64_t* index, int64_t count) {
+absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch, const StateView& state) {
+  const GpuLayer& parts = layers_[static_cast<size_t>(layer)];
+  const GpuMixer& mixer = *parts.mixer;
+  AFT_RETURN_IF_ERROR(Pack(parts, batch.tokens));
+  float* const workspace = workspace_.data_ptr<float>();
+  const int64_t decoded = batch.decode.rows;
+  if (decoded > 0) {
+    float* const scratch =
+        slot_scratch_.data_ptr<float>() + layer * limits_.rows * mixer.slot_scratch_floats();
+    AFT_RETURN_IF_ERROR(
+        mixer.Step(batch.decode, packed(0), state, scratch, mixed(0), workspace, queue_->stream()));
+  }
+  if (batch.chunks.rows == 0) return absl::OkStatus();
+  return mixer.Prefill(batch.chunks, packed(decoded), state, mixed(decoded), workspace,
+                       queue_->stream());
+}
+
+absl::Status GpuNetwork::Encode(int64_t layer, const Texts& texts) {
+  const GpuLayer& parts = layers_[static_cast<size_t>(layer)];
+  AFT_RETURN_IF_ERROR(Pack(parts, texts.tokens));
+  return parts.mixer->Encode(texts.texts, packed(0), mixed(0), workspace_.data_ptr<float>(),
+                             queue_->stream());
+}
+
+absl::Status GpuNetwork::Keep(const int64_t* outputs, int64_t count) {
   AFT_CHECK(!pending_);
   const int64_t d = config_.d_model;
-  AFT_RETURN_IF_ERROR(
-      KernelStatus(cuda::GatherRows(x_->In(d), index, count, d, branch_->Out(d), queue_->stream()),
-                   "GatherRows"));
   AFT_RETURN_IF_ERROR(KernelStatus(
-      cuda::GatherRows(mixed_->In(hid_), index, count, hid_, spare_->Out(hid_), queue_->stream()),
+      cuda::GatherRows(x_->In(d), outputs, count, d, branch_->Out(d), queue_->stream()),
+      "GatherRows"));
+  AFT_RETURN_IF_ERROR(KernelStatus(
+      cuda::GatherRows(mixed_->In(hid_), outputs, count, hid_, spare_->Out(hid_), queue_->stream()),
       "GatherRows"));
   std::swap(x_, branch_);
   std::swap(mixed_, spare_);
   return absl::OkStatus();
 }
 
-absl::Status GpuTrunk::Finish(size_t i, int64_t count) {
-  const GpuLayer& layer = layers_[i];
+absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
+  const GpuLayer& layer = layers_[static_cast<size_t>(index)];
   const int64_t d = config_.d_model;
   const int64_t ff = config_.d_ff;
   layer.out.Forward(mixed_->Rows(0, count, hid_), branch_->Rows(0, count, d));
@@ -247,10 +352,21 @@ absl::Status GpuTrunk::Finish(size_t i, int64_t count) {
   return absl::OkStatus();
 }
 
-absl::Status GpuTrunk::FinalNorm(int64_t count, cuda::Out y) { return AddPending(norm_, count, y); }
+absl::Status GpuNetwork::FinalNorm(int64_t count) {
+  output_count_ = count;
+  return AddPending(norm_, count, generates() ? normed() : vectors_.Out(config_.d_model));
+}
 
-at::Tensor GpuTrunk::NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const {
+absl::StatusOr<const float*> GpuNetwork::Logits(int64_t first, int64_t count) {
+  AFT_CHECK(first >= 0 && count <= max_logit_rows_ && first + count <= output_count_);
+  head_.Forward(NormedFor(head_, first, count), logits_.Rows(0, count, config_.vocab_size));
+  return static_cast<const float*>(logits_.In(config_.vocab_size).data);
+}
+
+at::Tensor GpuNetwork::NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const {
   return normed_.Rows(first, count, normed_width_).narrow(1, 0, linear.columns());
 }
+
+static_assert(Network<GpuNetwork>);
 
 }  // namespace aft

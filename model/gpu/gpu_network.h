@@ -1,0 +1,183 @@
+#ifndef AFT_MODEL_GPU_GPU_NETWORK_H_
+#define AFT_MODEL_GPU_GPU_NETWORK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/config/config.h"
+#include "model/gpu/device_tensor.h"
+#include "model/gpu/gpu_linear.h"
+#include "model/gpu/gpu_mixer.h"
+#include "model/gpu/gpu_queue.h"
+#include "model/kernels/cuda/rows/rows.h"
+#include "model/network/check_tensors.h"
+#include "model/network/network.h"
+
+namespace aft {
+
+// Something that takes memory of the device.
+struct GpuNeed {
+  std::string name;  // "logits of 64 tokens"
+  int64_t bytes = 0;
+};
+// RESOURCE_EXHAUSTED, with all of it in words, when the device has less memory free.
+absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue);
+
+// The layer norm's constants on the device.
+struct GpuNorm {
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+struct GpuLayer {
+  GpuNorm norm1;
+  GpuLinear qkv;
+  std::unique_ptr<GpuMixer> mixer;
+  GpuLinear out;
+  at::Tensor out_bias;
+  GpuNorm norm2;
+  GpuLinear up;
+  at::Tensor up_bias;
+  GpuLinear down;
+  at::Tensor down_bias;
+};
+
+// The network on a GPU (see Network): owns weights, activations and what the mixers look ahead.
+// Weights, and with them what the matrix products take, are in `format`. The residual stream, keys,
+// values, states and logits are fp32 always: products of 16-bit numbers are written as fp32, but
+// for the first one of a bf16 feed-forward.
+//
+// Calls queue work on the queue's stream and return, within GpuQueue::Run; steps without chunks
+// allocate nothing and may be captured. Thread-compatible. Errors: INTERNAL, with LibTorch's or
+// CUDA's text.
+class GpuNetwork {
+ public:
+  // One step as arrays on the device: first `decode` rows of one token each, then prompt chunks.
+  // Token i of the decode rows is row i of all matrices; the chunks' tokens follow.
+  struct Batch {
+    kernels::cuda::StepRows decode;        // without ages: nothing looks ahead
+    kernels::cuda::ChunkRows chunks;       // its offsets count from the first chunk's first token
+    int64_t tokens = 0;                    // of all rows
+    const int32_t* ids = nullptr;          // [tokens], or kLastSampledToken
+    const int32_t* token_slots = nullptr;  // [tokens]
+    const int64_t* token_positions = nullptr;  // [tokens]
+    const int32_t* last_sampled = nullptr;     // [slots]
+    const int64_t* outputs = nullptr;          // -1: padding
+    int64_t output_count = 0;
+  };
+  struct Texts {
+    kernels::cuda::Texts texts;
+    int64_t tokens = 0;
+    const int32_t* ids = nullptr;              // [tokens]
+    const int64_t* token_positions = nullptr;  // [tokens], each in its text
+  };
+
+  // A language model has limits.rows slots. Errors: DATA_LOSS (CheckTensors, or a weight that the
+  // format cannot hold), RESOURCE_EXHAUSTED (says what needs how much). `queue` is borrowed.
+  static absl::StatusOr<std::unique_ptr<GpuNetwork>> Create(const NetworkConfig& config,
+                                                            const TensorMap& tensors, Number format,
+                                                            const GpuLimits& limits,
+                                                            GpuQueue* queue);
+
+  const NetworkConfig& config() const { return config_; }
+  uint64_t fingerprint() const { return fingerprint_; }  // NetworkFingerprint; language models
+  Number format() const { return number_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t workspace_bytes() const;
+  std::vector<StateSpec> state_specs() const;  // one per layer
+
+  // Tokens for which one look-ahead of the mixers serves, the same in all layers; 0: there is none.
+  int64_t lookahead_rows() const { return layers_.front().mixer->lookahead_rows(); }
+
+  absl::Status Embed(const Batch& batch);
+  absl::Status Embed(const Texts& texts);
+  absl::Status Mix(int64_t layer, const Batch& batch, const StateView& state);
+  absl::Status Encode(int64_t layer, const Texts& texts);
+  absl::Status Keep(const int64_t* outputs, int64_t count);
+  absl::Status Finish(int64_t index, int64_t count);
+  absl::Status FinalNorm(int64_t count);
+
+  // Logits [count, vocab_size] fp32, dense, of the outputs [first, first + count) of the last step.
+  // Valid until the next call. REQUIRES: count <= max_logit_rows().
+  absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
+  int64_t max_logit_rows() const { return max_logit_rows_; }
+
+  // Vectors [tokens, d] fp32, dense, of all tokens of the last texts; valid until the next call.
+  const float* vectors() const {
+    return static_cast<const float*>(vectors_.In(config_.d_model).data);
+  }
+
+ private:
+  GpuNetwork(const NetworkConfig& config, Number format, const GpuLimits& limits, GpuQueue* queue);
+
+  bool generates() const { return config_.architecture == Architecture::kDecoderLm; }
+  std::vector<GpuNeed> Needs() const;  // what Load will take, as far as the config says
+  absl::Status Load(const TensorMap& tensors);
+  absl::Status LoadEmbedding(const TensorMap& tensors);
+  absl::Status LoadLayer(const TensorMap& tensors, int64_t index);
+  absl::Status LoadHead(const TensorMap& tensors);
+  GpuNorm LoadNorm(const TensorMap& tensors, const std::string& name);
+  at::Tensor LoadVector(const TensorMap& tensors, const std::string& name);
+  absl::Status MakeActivations();
+
+  absl::Status EmbedTokens(const int32_t* ids, const int32_t* slots, const int64_t* positions,
+                           const int32_t* last_sampled, int64_t count);
+  // The layer's norm and packed projections of the first `count` rows, for its mixer.
+  absl::Status Pack(const GpuLayer& layer, int64_t count);
+  // What the layer before has left to be added to the residual stream, then the norm.
+  absl::Status AddPending(const GpuNorm& norm, int64_t count, kernels::cuda::Out y);
+  // Rows of normed_ with as many columns of ones as `linear` needs.
+  at::Tensor NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const;
+  kernels::cuda::In packed(int64_t first) const { return packed_.In(packed_width_, first); }
+  kernels::cuda::Out mixed(int64_t first) const { return mixed_->Out(hid_, first); }
+  kernels::cuda::Out normed() const { return normed_.Out(normed_width_); }
+
+  const NetworkConfig config_;
+  const Number number_;
+  const Number up_number_;
+  const GpuLimits limits_;
+  const int64_t max_logit_rows_;  // 0 for encoders
+  GpuQueue* const queue_;
+  const int64_t hid_;
+  const int64_t packed_width_;
+  const int64_t normed_width_;  // d_model and columns of ones
+  uint64_t fingerprint_ = 0;
+  int64_t weight_bytes_ = 0;
+
+  at::Tensor embed_;
+  at::Tensor positions_;
+  at::Tensor frequencies_;
+  kernels::cuda::EmbedModel embed_model_;
+  std::vector<GpuLayer> layers_;
+  GpuNorm norm_;
+  GpuLinear head_;
+
+  at::Tensor workspace_;     // of one mixer at a time
+  at::Tensor slot_scratch_;  // [layers, slots, GpuMixer::slot_scratch_floats()]
+  at::Tensor no_slots_;      // texts have none; Embed takes a slot below 0 for padding
+  DeviceBuffer streams_[2];  // [tokens, d]
+  DeviceBuffer inputs_[2];   // [tokens, max(d, hid)]
+  DeviceBuffer normed_;
+  DeviceBuffer packed_;
+  DeviceBuffer up_;
+  DeviceBuffer activated_;  // up_ itself serves when the formats are the same
+  DeviceBuffer logits_;
+  DeviceBuffer vectors_;
+  // Of the above, during a step: the residual stream, what is to be added to it (with the bias),
+  // the mixers' output, and room for as much.
+  DeviceBuffer* x_ = &streams_[0];
+  DeviceBuffer* branch_ = &streams_[1];
+  DeviceBuffer* mixed_ = &inputs_[0];
+  DeviceBuffer* spare_ = &inputs_[1];
+  const float* pending_bias_ = nullptr;
+  bool pending_ = false;
+  int64_t output_count_ = 0;  // of the last FinalNorm
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_GPU_GPU_NETWORK_H_

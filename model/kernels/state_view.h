@@ -1,0 +1,17 @@
+#ifndef AFT_MODEL_KERNELS_STATE_VIEW_H_
+#define AFT_MODEL_KERNELS_STATE_VIEW_H_
+
+#include <cstdint>
+
+namespace aft {
+
+// What one part of a network (a layer's mixer) keeps of every sequence, on the model's device: that
+// of slot i starts at base + i * slot_stride, 64-byte aligned. The same bytes on every device.
+struct StateView {
+  float* base = nullptr;
+  int64_t slot_stride = 0;  // floats
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_KERNELS_STATE_VIEW_H_

@@ -1,0 +1,162 @@
+#include "model/network/cpu_network.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace aft {
+namespace {
+
+// Logits are computed for this many positions at a time: enough for the head's weights to be read
+// few times, few enough that a long text to score needs little memory.
+constexpr int64_t kLogitRows = 64;
+
+// Row `from` of a matrix over row `to`.
+void MoveRow(float* matrix, int64_t from, int64_t to, int64_t width) {
+  std::memcpy(matrix + to * width, matrix + from * width,
+              static_cast<size_t>(width) * sizeof(float));
+}
+
+bool HasHead(const NetworkConfig& config) {
+  return config.architecture == Architecture::kDecoderLm;
+}
+
+}  // namespace
+
+int64_t CpuNetwork::ArenaFloats(const NetworkConfig& config) {
+  return Embedding::ArenaFloats(config) + config.n_layers * Block::ArenaFloats(config) +
+         LayerNormLayer::ArenaFloats(config.d_model) +
+         (HasHead(config) ? LinearLayer::ArenaFloats(config.d_model, config.vocab_size) : 0);
+}
+
+absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConfig& config,
+                                                               const TensorMap& tensors) {
+  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
+  AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Create(ArenaFloats(config), "weights"));
+  std::unique_ptr<CpuNetwork> network(
+      new CpuNetwork(config, tensors, WeightArena(std::move(buffer))));
+  AFT_RETURN_IF_ERROR(network->LoadLayers(tensors));
+  return network;
+}
+
+CpuNetwork::CpuNetwork(const NetworkConfig& config, const TensorMap& tensors, WeightArena arena)
+    : config_(config), arena_(std::move(arena)), embedding_(config, tensors, arena_) {}
+
+// The arena is filled in the order in which a step reads it.
+absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
+  for (int64_t i = 0; i < config_.n_layers; ++i) {
+    AFT_ASSIGN_OR_RETURN(Block block,
+                         Block::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
+    blocks_.push_back(std::move(block));
+  }
+  norm_.emplace(tensors, "norm", config_.d_model, config_.norm_eps, arena_);
+  if (!HasHead(config_)) return absl::OkStatus();
+  // A tied head is packed a second time: a gather and a product want different layouts.
+  head_.emplace(tensors, config_.tie_embeddings ? "embed.weight" : "head.weight",
+                config_.head_bias ? "head.bias" : "", config_.d_model, config_.vocab_size, arena_);
+  fingerprint_ = NetworkFingerprint(config_, tensors);
+  return absl::OkStatus();
+}
+
+std::vector<StateSpec> CpuNetwork::state_specs() const {
+  std::vector<StateSpec> specs;
+  for (const Block& block : blocks_) specs.push_back(block.mixer().state_spec());
+  return specs;
+}
+
+int64_t CpuNetwork::ScratchFloats(int64_t max_tokens) const {
+  const int64_t longest =
+      config_.max_seq_len > 0 ? std::min(max_tokens, config_.max_seq_len) : max_tokens;
+  int64_t floats = 0;
+  for (const Block& block : blocks_) {
+    const Mixer& mixer = block.mixer();
+    floats = std::max(
+        floats, HasHead(config_) ? mixer.scratch_floats() : mixer.encode_scratch_floats(longest));
+  }
+  return floats;
+}
+
+int64_t CpuNetwork::LogitRows(int64_t max_tokens) const {
+  return HasHead(config_) ? std::min(max_tokens, kLogitRows) : 0;
+}
+
+int64_t CpuNetwork::WorkspaceBytes(int64_t max_tokens, int threads) const {
+  return int64_t{sizeof(float)} *
+         (Activations::Floats(config_, max_tokens, ScratchFloats(max_tokens), threads) +
+          LogitRows(max_tokens) * config_.vocab_size);
+}
+
+absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) {
+  AFT_ASSIGN_OR_RETURN(
+      activations_, Activations::Create(config_, max_tokens, ScratchFloats(max_tokens), executor));
+  max_logit_rows_ = LogitRows(max_tokens);
+  AFT_ASSIGN_OR_RETURN(logits_,
+                       AlignedBuffer::Create(max_logit_rows_ * config_.vocab_size, "logits"));
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::Embed(const Batch& batch) {
+  const RaggedBatch& rows = batch.rows;
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    const int64_t first = rows.offset[r];
+    embedding_.Forward(batch.ids + first, rows.offset[r + 1] - first, rows.position[r],
+                       activations_->x + first * config_.d_model);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::Embed(const Texts& texts) {
+  for (int64_t i = 0; i < texts.sequences.sequences; ++i) {
+    const int64_t first = texts.sequences.offset[i];
+    embedding_.Forward(texts.ids + first, texts.sequences.offset[i + 1] - first, 0,
+                       activations_->x + first * config_.d_model);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch, const StateView& state) {
+  blocks_[static_cast<size_t>(layer)].Mix(activations_->x, batch.rows, state, activations_->mixed,
+                                          activations_->wide, activations_->shared);
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::Encode(int64_t layer, const Texts& texts) {
+  blocks_[static_cast<size_t>(layer)].Encode(activations_->x, texts.sequences, activations_->mixed,
+                                             activations_->wide, activations_->shared);
+  return absl::OkStatus();
+}
+
+// Outputs are ascending: rows move forward only, so the copies do not overwrite each other.
+absl::Status CpuNetwork::Keep(const int64_t* outputs, int64_t count) {
+  for (int64_t o = 0; o < count; ++o) {
+    if (outputs[o] == o) continue;
+    MoveRow(activations_->x, outputs[o], o, config_.d_model);
+    MoveRow(activations_->mixed, outputs[o], o, MixerWidth(config_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
+  blocks_[static_cast<size_t>(layer)].Finish(activations_->x, activations_->mixed, count,
+                                             activations_->wide, activations_->shared);
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::FinalNorm(int64_t count) {
+  norm_->Forward(activations_->x, count, activations_->x, *activations_->shared.executor);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const float*> CpuNetwork::Logits(int64_t first, int64_t count) {
+  AFT_CHECK(count <= max_logit_rows_);
+  head_->Forward(activations_->x + first * config_.d_model, count, logits_.data(),
+                 Activation::kNone, *activations_->shared.executor);
+  return logits_.data();
+}
+
+static_assert(Network<CpuNetwork>);
+
+}  // namespace aft

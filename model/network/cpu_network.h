@@ -1,0 +1,94 @@
+#ifndef AFT_MODEL_NETWORK_CPU_NETWORK_H_
+#define AFT_MODEL_NETWORK_CPU_NETWORK_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/layers/block.h"
+#include "model/layers/embedding.h"
+#include "model/network/activations.h"
+#include "model/network/check_tensors.h"
+#include "model/network/network.h"
+
+namespace aft {
+
+// The network on the CPU (see Network). Row i of a step's or an Encode's results is the same bits
+// whatever the other rows are, however a text is cut, and however many threads work. Calls cannot
+// fail once Allocate has succeeded. Thread-compatible.
+class CpuNetwork {
+ public:
+  struct Batch {
+    RaggedBatch rows;
+    int64_t tokens = 0;            // of all rows
+    const int32_t* ids = nullptr;  // [tokens], below vocab_size
+    const int64_t* outputs = nullptr;
+    int64_t output_count = 0;
+  };
+  struct Texts {
+    SequenceBatch sequences;
+    int64_t tokens = 0;
+    const int32_t* ids = nullptr;
+  };
+
+  // Packs the weights; `tensors` may be dropped afterwards. Errors: DATA_LOSS (CheckTensors),
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
+                                                            const TensorMap& tensors);
+
+  // Allocates the activations of steps (or texts) of up to `max_tokens`. `executor` is borrowed.
+  // RESOURCE_EXHAUSTED when memory is short.
+  absl::Status Allocate(int64_t max_tokens, const Executor& executor);
+  // Bytes that Allocate will take.
+  int64_t WorkspaceBytes(int64_t max_tokens, int threads) const;
+
+  const NetworkConfig& config() const { return config_; }
+  int64_t weight_bytes() const { return arena_.bytes(); }
+  uint64_t fingerprint() const { return fingerprint_; }  // NetworkFingerprint; language models
+  // What StatePool::Create takes: one part per layer.
+  std::vector<StateSpec> state_specs() const;
+
+  absl::Status Embed(const Batch& batch);
+  absl::Status Embed(const Texts& texts);
+  absl::Status Mix(int64_t layer, const Batch& batch, const StateView& state);
+  absl::Status Encode(int64_t layer, const Texts& texts);
+  absl::Status Keep(const int64_t* outputs, int64_t count);
+  absl::Status Finish(int64_t layer, int64_t count);
+  absl::Status FinalNorm(int64_t count);
+
+  // Logits [count, vocab_size], dense, of the outputs [first, first + count) of the last step: in
+  // parts, so that a long text to score needs no matrix of tokens times vocabulary. Valid until the
+  // next call. REQUIRES: count <= max_logit_rows().
+  absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
+  int64_t max_logit_rows() const { return max_logit_rows_; }
+
+  // Vectors [tokens, d], dense, of all tokens of the last texts; valid until the next call.
+  const float* vectors() const { return activations_->x; }
+
+ private:
+  CpuNetwork(const NetworkConfig& config, const TensorMap& tensors, WeightArena arena);
+  absl::Status LoadLayers(const TensorMap& tensors);
+
+  static int64_t ArenaFloats(const NetworkConfig& config);
+  int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
+  int64_t LogitRows(int64_t max_tokens) const;      // 0 for encoders
+
+  const NetworkConfig config_;
+  WeightArena arena_;
+  uint64_t fingerprint_ = 0;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  std::optional<LayerNormLayer> norm_;
+  std::optional<LinearLayer> head_;
+
+  std::optional<Activations> activations_;
+  AlignedBuffer logits_;  // [max_logit_rows_, vocab_size]
+  int64_t max_logit_rows_ = 0;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_NETWORK_CPU_NETWORK_H_
