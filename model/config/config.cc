@@ -37,18 +37,20 @@ constexpr Named<Architecture> kArchitectureNames[] = {{Architecture::kDecoderLm,
                                                       {Architecture::kMixer, "mixer"}};
 constexpr Named<Activation> kActivationNames[] = {
     {Activation::kRelu, "relu"}, {Activation::kGelu, "gelu"}, {Activation::kGeluTanh, "gelu_tanh"}};
+constexpr Named<FeedForwardKind> kFeedForwardNames[] = {{FeedForwardKind::kMlp, "mlp"}};
 constexpr Named<PositionKind> kPositionNames[] = {{PositionKind::kNone, "none"},
                                                   {PositionKind::kLearned, "learned"},
                                                   {PositionKind::kSinusoidal, "sinusoidal"}};
 
 constexpr absl::string_view kKeys[] = {
-    "format_version", "architecture",   "vocab_size",  "d_model",  "n_layers",        "d_ff",
-    "activation",     "norm",           "norm_eps",    "position", "embedding_scale", "qkv_bias",
-    "head_bias",      "tie_embeddings", "max_seq_len", "mixer",    "tokenizer"};
+    "format_version", "architecture",    "vocab_size", "d_model",   "n_layers",
+    "d_ff",           "feed_forward",    "activation", "norm",      "norm_eps",
+    "position",       "embedding_scale", "qkv_bias",   "head_bias", "tie_embeddings",
+    "max_seq_len",    "mixer",           "tokenizer"};
 // Keys of what an architecture does not have.
-constexpr const char* kNotOfMixer[] = {"vocab_size",     "d_ff",     "activation",      "norm",
-                                       "norm_eps",       "position", "embedding_scale", "head_bias",
-                                       "tie_embeddings", "tokenizer"};
+constexpr const char* kNotOfMixer[] = {
+    "vocab_size", "feed_forward",    "d_ff",      "activation",     "norm",     "norm_eps",
+    "position",   "embedding_scale", "head_bias", "tie_embeddings", "tokenizer"};
 constexpr const char* kNotOfEncoder[] = {"head_bias", "tie_embeddings"};
 
 absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
@@ -87,6 +89,9 @@ absl::Status ReadTokenizer(const nlohmann::json& json, NetworkConfig* config) {
 absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
   std::string norm;
   fields.Integer("vocab_size", 1, kMaxVocabSize, &config->vocab_size);
+  if (fields.Has("feed_forward")) {
+    ReadEnum(fields, "feed_forward", kFeedForwardNames, &config->feed_forward);
+  }
   fields.Integer("d_ff", 1, kMaxFfnWidth, &config->d_ff);
   ReadEnum(fields, "activation", kActivationNames, &config->activation);
   fields.Name("norm", {"layer_norm"}, &norm);
@@ -108,6 +113,9 @@ absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
 
 void WriteNetwork(const NetworkConfig& config, nlohmann::ordered_json* json) {
   const NetworkConfig defaults;
+  if (config.feed_forward != defaults.feed_forward) {
+    (*json)["feed_forward"] = NameOf(kFeedForwardNames, config.feed_forward);
+  }
   (*json)["d_ff"] = config.d_ff;
   (*json)["activation"] = NameOf(kActivationNames, config.activation);
   (*json)["norm"] = "layer_norm";

@@ -84,6 +84,7 @@ enum class Architecture {
   kEncoder,    // tokens -> vectors
   kMixer,      // one mixer with its projections, vectors -> vectors: an imported module
 };
+enum class FeedForwardKind { kMlp };  // down(activation(up(x)))
 enum class PositionKind {
   kNone,
   kLearned,     // position.weight [position_rows, d]
@@ -97,6 +98,7 @@ struct NetworkConfig {
       0;  // 0 for kMixer, like n_layers' rest: one layer, no feed-forward, no norms
   int64_t d_model = 0;
   int64_t n_layers = 0;
+  FeedForwardKind feed_forward = FeedForwardKind::kMlp;
   int64_t d_ff = 0;
   Activation activation = Activation::kGeluTanh;
   float norm_eps = 1e-5F;

@@ -294,7 +294,9 @@ absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
   return absl::OkStatus();
 }
 
-absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch, const StateView& state) {
+absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
+                             const std::vector<StateView>& states) {
+  const StateView& state = states[static_cast<size_t>(layer)];
   const GpuLayer& parts = layers_[static_cast<size_t>(layer)];
   const GpuMixer& mixer = *parts.mixer;
   AFT_RETURN_IF_ERROR(Pack(parts, batch.tokens));

@@ -88,14 +88,14 @@ class GpuNetwork {
   Number format() const { return number_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t workspace_bytes() const;
-  std::vector<StateSpec> state_specs() const;  // one per layer
+  std::vector<StateSpec> state_specs() const;  // one of each layer
 
   // Tokens for which one look-ahead of the mixers serves, the same in all layers; 0: there is none.
   int64_t lookahead_rows() const { return layers_.front().mixer->lookahead_rows(); }
 
   absl::Status Embed(const Batch& batch);
   absl::Status Embed(const Texts& texts);
-  absl::Status Mix(int64_t layer, const Batch& batch, const StateView& state);
+  absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);
   absl::Status Encode(int64_t layer, const Texts& texts);
   absl::Status Keep(const int64_t* outputs, int64_t count);
   absl::Status Finish(int64_t index, int64_t count);

@@ -20,7 +20,8 @@ using Tag = hn::CappedTag<float, 16>;
 using V = hn::Vec<Tag>;
 
 struct Call {
-  const PackedLinear& linear;
+  const PackedWeight& linear;
+  const float* panels;
   const float* x;
   int64_t x_stride;
   float* y;
@@ -74,9 +75,9 @@ HWY_INLINE void Block(const Call& call, int64_t row, int64_t panel, int64_t colu
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t in = call.linear.in;
   const int64_t panel_floats = in * kPanel;
-  const float* weights = call.linear.panels + panel * panel_floats + column;
+  const float* weights = call.panels + panel * panel_floats + column;
   const float* bias =
-      call.linear.panels + LinearPanels(call.linear.out) * panel_floats + panel * kPanel + column;
+      call.panels + LinearPanels(call.linear.out) * panel_floats + panel * kPanel + column;
   const float* x = call.x + row * call.x_stride;
   const int64_t x_stride = call.x_stride;
 
@@ -159,10 +160,11 @@ HWY_INLINE void DispatchRows(const Call& call, int64_t row, int64_t rows, int64_
   AllPanels<kRows>(call, row, begin, end);
 }
 
-void LinearImpl(const PackedLinear& linear, const float* x, int64_t x_stride, int64_t rows,
+void LinearImpl(const PackedWeight& linear, const float* x, int64_t x_stride, int64_t rows,
                 float* y, int64_t y_stride, Epilogue epilogue, int64_t begin, int64_t end) {
   if (rows <= 0) return;
-  const Call call = {linear, x, x_stride, y, y_stride, epilogue};
+  const Call call = {linear,  static_cast<const float*>(linear.bytes), x, x_stride, y, y_stride,
+                     epilogue};
   if (rows <= kMaxRows) return DispatchRows(call, 0, rows, begin, end);
   // Blocks of nearly equal size. A panel stays in the cache while all rows pass.
   const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
@@ -183,7 +185,7 @@ namespace aft::kernels {
 
 HWY_EXPORT(LinearImpl);
 
-PackedLinear PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
+PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         float* packed) {
   const int64_t panels = LinearPanels(out);
   float* packed_bias = packed + panels * kPanel * in;
@@ -192,10 +194,10 @@ PackedLinear PackLinear(const float* weight, const float* bias, int64_t in, int6
     for (int64_t k = 0; k < in; ++k) column[k * kPanel] = n < out ? weight[n * in + k] : 0.0F;
     packed_bias[n] = bias != nullptr && n < out ? bias[n] : 0.0F;
   }
-  return {packed, in, out};
+  return {Number::kFp32, packed, in, out};
 }
 
-void Linear(const PackedLinear& linear, const float* x, int64_t x_stride, int64_t rows, float* y,
+void Linear(const PackedWeight& linear, const float* x, int64_t x_stride, int64_t rows, float* y,
             int64_t y_stride, Epilogue epilogue, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(LinearImpl)
   (linear, x, x_stride, rows, y, y_stride, epilogue, begin, end);

@@ -7,8 +7,6 @@
 
 namespace aft {
 
-using kernels::Epilogue;
-
 absl::StatusOr<Block> Block::Create(const NetworkConfig& config, int64_t index,
                                     const WeightMap& tensors, const MixerOptions& options,
                                     WeightArena& arena) {
@@ -22,19 +20,14 @@ absl::StatusOr<Block> Block::Create(const NetworkConfig& config, int64_t index,
 
 Block::Block(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
              LayerNormLayer norm1, MixerLayer mixer, WeightArena& arena)
-    : activation_(config.activation),
-      norm1_(std::move(norm1)),
+    : norm1_(std::move(norm1)),
       mixer_(std::move(mixer)),
       norm2_(tensors, prefix + "norm2", config.d_model, config.norm_eps, arena),
-      up_(tensors, prefix + "ffn.up.weight", prefix + "ffn.up.bias", config.d_model, config.d_ff,
-          arena),
-      down_(tensors, prefix + "ffn.down.weight", prefix + "ffn.down.bias", config.d_ff,
-            config.d_model, arena) {}
+      feed_forward_(config, prefix, tensors, arena) {}
 
 int64_t Block::ArenaFloats(const NetworkConfig& config) {
-  const int64_t d = config.d_model;
-  return 2 * LayerNormLayer::ArenaFloats(d) + MixerLayer::ArenaFloats(config) +
-         LinearLayer::ArenaFloats(d, config.d_ff) + LinearLayer::ArenaFloats(config.d_ff, d);
+  return 2 * LayerNormLayer::ArenaFloats(config.d_model) + MixerLayer::ArenaFloats(config) +
+         FeedForward::ArenaFloats(config);
 }
 
 void Block::Mix(const float* x, const RaggedBatch& batch, StateView state, float* mixed,
@@ -51,10 +44,9 @@ void Block::Encode(const float* x, const SequenceBatch& batch, float* mixed, flo
 
 void Block::Finish(float* x, float* mixed, int64_t tokens, float* wide,
                    const Workspace& workspace) const {
-  mixer_.Output(mixed, tokens, x, Epilogue::Add(), workspace);
+  mixer_.Output(mixed, tokens, x, kernels::Epilogue::Add(), workspace);
   norm2_.Forward(x, tokens, mixed, *workspace.executor);
-  up_.Forward(mixed, tokens, wide, activation_, *workspace.executor);
-  down_.Forward(wide, tokens, x, Epilogue::Add(), *workspace.executor);
+  feed_forward_.Forward(mixed, tokens, wide, x, *workspace.executor);
 }
 
 }  // namespace aft

@@ -2,11 +2,13 @@
 #define AFT_MODEL_LAYERS_BLOCK_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/layer_norm.h"
-#include "model/layers/linear.h"
 #include "model/layers/mixer_layer.h"
 
 namespace aft {
@@ -14,7 +16,7 @@ namespace aft {
 // One pre-norm layer:
 //
 //   x += out(mixer(qkv(norm1(x))))
-//   x += down(activation(up(norm2(x))))
+//   x += feed_forward(norm2(x))
 //
 // Immutable and thread-safe.
 class Block {
@@ -28,7 +30,10 @@ class Block {
 
   const Mixer& mixer() const { return mixer_.mixer(); }
 
-  // The first half up to the mixer's output; advances the state.
+  // What the layer's parts keep of a sequence, the mixer first; the parts of a state pool.
+  std::vector<StateSpec> state_specs() const { return {mixer().state_spec()}; }
+
+  // The first half up to the mixer's output; advances its state, the first of state_specs().
   //   x [N, d] in; mixed [N, hid] out, with room for [N, d]; wide [N, PackedWidth()] workspace
   void Mix(const float* x, const RaggedBatch& batch, StateView state, float* mixed, float* wide,
            const Workspace& workspace) const;
@@ -48,12 +53,10 @@ class Block {
   Block(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
         LayerNormLayer norm1, MixerLayer mixer, WeightArena& arena);
 
-  Activation activation_;
   LayerNormLayer norm1_;
   MixerLayer mixer_;
   LayerNormLayer norm2_;
-  LinearLayer up_;
-  LinearLayer down_;
+  FeedForward feed_forward_;
 };
 
 }  // namespace aft

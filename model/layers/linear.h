@@ -19,7 +19,7 @@ class LinearLayer {
               int64_t in, int64_t out, WeightArena& arena);
 
   static int64_t ArenaFloats(int64_t in, int64_t out) {
-    return RoundUpToLine(kernels::PackedLinearFloats(in, out));
+    return RoundUpToLine(kernels::PackedWeightFloats(in, out));
   }
 
   // x [rows, in] -> y [rows, out], both dense.
@@ -27,7 +27,7 @@ class LinearLayer {
                const Executor& executor) const;
 
  private:
-  kernels::PackedLinear packed_;
+  kernels::PackedWeight packed_;
 };
 
 }  // namespace aft

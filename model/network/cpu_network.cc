@@ -50,6 +50,7 @@ absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     AFT_ASSIGN_OR_RETURN(Block block,
                          Block::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
+    first_state_.push_back(i == 0 ? 0 : first_state_.back() + blocks_.back().state_specs().size());
     blocks_.push_back(std::move(block));
   }
   norm_.emplace(tensors, "norm", config_.d_model, config_.norm_eps, arena_);
@@ -63,7 +64,9 @@ absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
 
 std::vector<StateSpec> CpuNetwork::state_specs() const {
   std::vector<StateSpec> specs;
-  for (const Block& block : blocks_) specs.push_back(block.mixer().state_spec());
+  for (const Block& block : blocks_) {
+    for (StateSpec& spec : block.state_specs()) specs.push_back(std::move(spec));
+  }
   return specs;
 }
 
@@ -117,9 +120,11 @@ absl::Status CpuNetwork::Embed(const Texts& texts) {
   return absl::OkStatus();
 }
 
-absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch, const StateView& state) {
-  blocks_[static_cast<size_t>(layer)].Mix(activations_->x, batch.rows, state, activations_->mixed,
-                                          activations_->wide, activations_->shared);
+absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
+                             const std::vector<StateView>& states) {
+  const auto i = static_cast<size_t>(layer);
+  blocks_[i].Mix(activations_->x, batch.rows, states[first_state_[i]], activations_->mixed,
+                 activations_->wide, activations_->shared);
   return absl::OkStatus();
 }
 

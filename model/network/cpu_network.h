@@ -48,12 +48,11 @@ class CpuNetwork {
   const NetworkConfig& config() const { return config_; }
   int64_t weight_bytes() const { return arena_.bytes(); }
   uint64_t fingerprint() const { return fingerprint_; }  // NetworkFingerprint; language models
-  // What StatePool::Create takes: one part per layer.
   std::vector<StateSpec> state_specs() const;
 
   absl::Status Embed(const Batch& batch);
   absl::Status Embed(const Texts& texts);
-  absl::Status Mix(int64_t layer, const Batch& batch, const StateView& state);
+  absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);
   absl::Status Encode(int64_t layer, const Texts& texts);
   absl::Status Keep(const int64_t* outputs, int64_t count);
   absl::Status Finish(int64_t layer, int64_t count);
@@ -81,6 +80,7 @@ class CpuNetwork {
   uint64_t fingerprint_ = 0;
   Embedding embedding_;
   std::vector<Block> blocks_;
+  std::vector<size_t> first_state_;  // of each block, in state_specs()
   std::optional<LayerNormLayer> norm_;
   std::optional<LinearLayer> head_;
 

@@ -22,14 +22,16 @@ namespace aft {
 // ascending (null: the first output_count tokens).
 template <typename N>
 concept Network = requires(N& network, const typename N::Batch& batch,
-                           const typename N::Texts& texts, const StateView& state,
+                           const typename N::Texts& texts, const std::vector<StateView>& states,
                            const int64_t* outputs, int64_t i) {
   { network.config() } -> std::same_as<const NetworkConfig&>;
   // x = embedding of the tokens.
   { network.Embed(batch) } -> std::same_as<absl::Status>;
   { network.Embed(texts) } -> std::same_as<absl::Status>;
-  // mixed = mixer(qkv(norm1(x))) of layer i; Mix advances the states, Encode has none.
-  { network.Mix(i, batch, state) } -> std::same_as<absl::Status>;
+  // What the parts of all layers keep of a sequence.
+  { network.state_specs() } -> std::same_as<std::vector<StateSpec>>;
+  // mixed = mixer(qkv(norm1(x))) of layer i; Mix advances its states, Encode has none.
+  { network.Mix(i, batch, states) } -> std::same_as<absl::Status>;
   { network.Encode(i, texts) } -> std::same_as<absl::Status>;
   // Row j of x and mixed becomes row outputs[j]; from here on the others are gone.
   { network.Keep(outputs, i) } -> std::same_as<absl::Status>;
@@ -39,7 +41,8 @@ concept Network = requires(N& network, const typename N::Batch& batch,
   { network.FinalNorm(i) } -> std::same_as<absl::Status>;
 };
 
-// Advances the sequences of `batch`; states[i] are layer i's. Logits can be asked for afterwards.
+// Advances the sequences of `batch`, whose states are those of state_specs(). Logits can be asked
+// for afterwards.
 template <Network N>
 absl::Status ForwardStep(N& network, const typename N::Batch& batch,
                          const std::vector<StateView>& states) {
@@ -48,7 +51,7 @@ absl::Status ForwardStep(N& network, const typename N::Batch& batch,
   if (count == 0) return absl::OkStatus();
   AFT_RETURN_IF_ERROR(network.Embed(batch));
   for (int64_t i = 0; i < layers; ++i) {
-    AFT_RETURN_IF_ERROR(network.Mix(i, batch, states[static_cast<size_t>(i)]));
+    AFT_RETURN_IF_ERROR(network.Mix(i, batch, states));
     if (i + 1 == layers) {
       // All states are advanced: from here on only tokens whose logits are wanted matter.
       count = batch.output_count;

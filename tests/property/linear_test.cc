@@ -32,7 +32,7 @@ struct TestLinear {
         out(out_width),
         weight(random.Normals(in * out, 1 / std::sqrt(static_cast<double>(in)))),
         bias(random.Normals(out)) {
-    const auto bytes = static_cast<size_t>(kernels::PackedLinearFloats(in, out) * 4 + 63) / 64 * 64;
+    const auto bytes = static_cast<size_t>(kernels::PackedWeightFloats(in, out) * 4 + 63) / 64 * 64;
     memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
     packed = kernels::PackLinear(weight.data(), bias.data(), in, out, memory.get());
   }
@@ -54,7 +54,7 @@ struct TestLinear {
   std::vector<float> weight;
   std::vector<float> bias;
   std::unique_ptr<float[], Free> memory;
-  kernels::PackedLinear packed;
+  kernels::PackedWeight packed;
 };
 
 double GeluTanh(double x) {

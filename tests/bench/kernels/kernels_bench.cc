@@ -50,8 +50,8 @@ void BM_Linear(benchmark::State& state) {
   const int64_t rows = state.range(2);
   const Buffer weight = Random(in * out);
   const Buffer bias = Random(out);
-  const Buffer packed = Random(kernels::PackedLinearFloats(in, out));
-  const kernels::PackedLinear linear =
+  const Buffer packed = Random(kernels::PackedWeightFloats(in, out));
+  const kernels::PackedWeight linear =
       kernels::PackLinear(weight.get(), bias.get(), in, out, packed.get());
   const Buffer x = Random(rows * in);
   const Buffer y = Random(rows * out);

@@ -1,0 +1,34 @@
+#ifndef AFT_MODEL_LAYERS_FEED_FORWARD_H_
+#define AFT_MODEL_LAYERS_FEED_FORWARD_H_
+
+#include <cstdint>
+#include <string>
+
+#include "model/config/config.h"
+#include "model/layers/linear.h"
+
+namespace aft {
+
+// The second half of a layer, on each token by itself: NetworkConfig::feed_forward names which.
+// kMlp (the only one so far): y += down(activation(up(x))). Immutable and thread-safe.
+class FeedForward {
+ public:
+  // Packs the tensors "<prefix>ffn.*" into `arena`. REQUIRES: they passed CheckTensors.
+  FeedForward(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
+              WeightArena& arena);
+
+  static int64_t ArenaFloats(const NetworkConfig& config);
+
+  //   x [tokens, d] in; wide [tokens, d_ff] workspace; y [tokens, d] in and out
+  void Forward(const float* x, int64_t tokens, float* wide, float* y,
+               const Executor& executor) const;
+
+ private:
+  Activation activation_;
+  LinearLayer up_;
+  LinearLayer down_;
+};
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_LAYERS_FEED_FORWARD_H_
