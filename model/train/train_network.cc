@@ -97,14 +97,16 @@ at::Tensor SinusoidalPositions(int64_t tokens, int64_t width) {
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
   switch (activation) {
+    case Activation::kNone:
+      return x;
     case Activation::kRelu:
       return at::relu(x);
     case Activation::kGelu:
       return at::gelu(x);
     case Activation::kGeluTanh:
-      break;
+      return at::gelu(x, "tanh");
   }
-  return at::gelu(x, "tanh");
+  AFT_CHECK(false);
 }
 
 }  // namespace
