@@ -61,6 +61,8 @@ class Reference {
 
   double Activate(double v) const {
     switch (config_.activation) {
+      case Activation::kNone:
+        return v;
       case Activation::kRelu:
         return std::max(v, 0.0);
       case Activation::kGelu:
