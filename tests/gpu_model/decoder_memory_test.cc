@@ -41,7 +41,7 @@ TEST(GpuDecoderMemory, DecodeStepsAllocateNothing) {
     ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
     const CountingAllocator allocator;
     ASSERT_TRUE(gpu.Forward(arrays.batch()).ok());
-    ASSERT_TRUE(gpu.network().Logits(0, 3).ok());
+    ASSERT_TRUE(gpu.queue().Run([&] { return gpu.network().Logits(0, 3).status(); }).ok());
     EXPECT_EQ(allocator.count(), 0);
     const at::Tensor seen = at::empty({1}, at::kFloat);  // it does count
     EXPECT_EQ(allocator.count(), 1);

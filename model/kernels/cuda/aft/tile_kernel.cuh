@@ -215,8 +215,8 @@ class AftTile {
   }
 
  private:
-  // Sums relative to exp(anchor) are good from here on: what underflowed, below 2^-126, is less than
-  // 1e-9 of them even times exp(kNarrowBias). Wide weights are at most 1.
+  // Sums relative to exp(anchor) are good from here on: what underflowed, below 2^-126, is less
+  // than 1e-9 of them even times exp(kNarrowBias). Wide weights are at most 1.
   static constexpr float kLeastSum = 1e-20F;
   static constexpr float kLargest = 3e38F;
   // e is at most exp(kSlack); keys that rise by less leave the sums alone.
