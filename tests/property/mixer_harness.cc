@@ -18,20 +18,6 @@
 namespace aft {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr int kThreads = 2;
-
-// Two halves, the later one first, each with scratch of its own.
-class TwoHalves final : public Executor {
- public:
-  int threads() const override { return kThreads; }
-  void For(int64_t n, int64_t /*grain*/,
-           absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override {
-    if (n / 2 < n) fn(n / 2, n, 1);
-    if (n / 2 > 0) fn(0, n / 2, 0);
-  }
-};
-
 at::Tensor ToTensor(const std::vector<float>& values, const std::vector<int64_t>& shape) {
   at::Tensor tensor = at::empty(shape, at::kFloat);
   AFT_CHECK(tensor.numel() == static_cast<int64_t>(values.size()));
@@ -172,15 +158,21 @@ std::vector<MixerCase> BidirectionalCases() {
   return cases;
 }
 
-TestMixer::TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots)
+TestMixer::TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots,
+                     const MixerDevice& device)
     : case_(mixer_case) {
   for (const TensorSpec& spec : ExpectedMixerTables(case_.config, case_.hid)) {
     int64_t count = 1;
     for (const int64_t size : spec.shape) count *= size;
     tables_[spec.name] = ToTensor(random.Normals(count, case_.spread), spec.shape);
   }
-  Make(slots);
+  mixer_ = device.make(case_, tables_, slots);
 }
+
+TestMixer::TestMixer(const MixerCase& mixer_case, MixerTables tables)
+    : case_(mixer_case),
+      tables_(std::move(tables)),
+      mixer_(TestedMixers().make(case_, tables_, 1)) {}
 
 TestMixer::TestMixer(const MixerCase& mixer_case,
                      const std::map<std::string, std::vector<float>>& tables)
@@ -188,19 +180,7 @@ TestMixer::TestMixer(const MixerCase& mixer_case,
   for (const TensorSpec& spec : ExpectedMixerTables(case_.config, case_.hid)) {
     tables_[spec.name] = ToTensor(tables.at(spec.name), spec.shape);
   }
-  Make(1);
-}
-
-void TestMixer::Make(int32_t slots) {
-  MixerOptions options;
-  options.max_seq_len = 2 * kMixerTokens;
-  absl::StatusOr<std::unique_ptr<Mixer>> mixer =
-      MakeMixer(case_.config, case_.hid, tables_, options);
-  AFT_CHECK(mixer.ok());
-  mixer_ = *std::move(mixer);
-  if (!case_.config.causal) return;
-  slot_floats_ = (mixer_->state_spec().floats + 15) / 16 * 16;
-  states_.assign(static_cast<size_t>(slots * slot_floats_), kNan);
+  mixer_ = TestedMixers().make(case_, tables_, 1);
 }
 
 int64_t TestMixer::width() const { return PackedWidth(case_.config, case_.hid); }
@@ -224,73 +204,20 @@ std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
   return packed;
 }
 
-std::vector<std::vector<float>> TestMixer::Run(const std::vector<MixerChunk>& chunks) {
-  std::vector<int32_t> slots;
-  std::vector<int64_t> positions;
-  std::vector<int64_t> offsets = {0};
-  std::vector<float> packed;
-  for (const MixerChunk& chunk : chunks) {
-    slots.push_back(chunk.slot);
-    positions.push_back(chunk.position);
-    packed.insert(packed.end(), chunk.packed.begin(), chunk.packed.end());
-    offsets.push_back(static_cast<int64_t>(packed.size()) / width());
-  }
-  std::vector<float> y(static_cast<size_t>(offsets.back() * hid()), kNan);
-  const int64_t stride = (mixer_->scratch_floats() + 15) / 16 * 16;
-  std::vector<float> scratch(static_cast<size_t>(kThreads * stride), kNan);
-  const TwoHalves executor;
-  mixer_->Forward(
-      {packed.data(), width()},
-      {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(), offsets.data()},
-      {states_.data(), slot_floats_}, {y.data(), hid()}, {&executor, scratch.data(), stride});
-  std::vector<std::vector<float>> outputs;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    outputs.push_back(Tokens(y, hid(), offsets[i], offsets[i + 1]));
-  }
-  return outputs;
-}
-
 std::vector<float> TestMixer::RunCut(const std::vector<float>& packed,
-                                     const std::vector<int64_t>& lengths, int32_t slot) {
+                                     const std::vector<int64_t>& lengths, int32_t slot,
+                                     int64_t position) {
   const int64_t tokens = static_cast<int64_t>(packed.size()) / width();
   std::vector<float> y;
   size_t i = 0;
   for (int64_t t = 0; t < tokens;) {
     const int64_t end = std::min(t + lengths[std::min(i++, lengths.size() - 1)], tokens);
     AFT_CHECK(end > t);
-    const std::vector<float> part = Run({{slot, t, Tokens(packed, width(), t, end)}})[0];
+    const std::vector<float> part = Run({{slot, position + t, Tokens(packed, width(), t, end)}})[0];
     y.insert(y.end(), part.begin(), part.end());
     t = end;
   }
   return y;
-}
-
-std::vector<std::vector<float>> TestMixer::Encode(
-    const std::vector<std::vector<float>>& sequences,
-    const std::vector<std::vector<float>>& masks) const {
-  std::vector<int64_t> offsets = {0};
-  std::vector<float> packed;
-  std::vector<float> mask;
-  int64_t longest = 0;
-  for (const std::vector<float>& sequence : sequences) {
-    packed.insert(packed.end(), sequence.begin(), sequence.end());
-    offsets.push_back(static_cast<int64_t>(packed.size()) / width());
-    longest = std::max(longest, offsets.back() - offsets[offsets.size() - 2]);
-  }
-  for (const std::vector<float>& part : masks) mask.insert(mask.end(), part.begin(), part.end());
-  std::vector<float> y(static_cast<size_t>(offsets.back() * hid()), kNan);
-  const int64_t stride = (mixer_->encode_scratch_floats(longest) + 15) / 16 * 16;
-  std::vector<float> scratch(static_cast<size_t>(kThreads * stride), kNan);
-  const TwoHalves executor;
-  mixer_->Encode({packed.data(), width()},
-                 {static_cast<int64_t>(sequences.size()), offsets.data(),
-                  masks.empty() ? nullptr : mask.data(), case_.config.grid ? case_.grid_width : 0},
-                 {y.data(), hid()}, {&executor, scratch.data(), stride});
-  std::vector<std::vector<float>> outputs;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    outputs.push_back(Tokens(y, hid(), offsets[i], offsets[i + 1]));
-  }
-  return outputs;
 }
 
 std::vector<double> TestMixer::Reference(const std::vector<float>& packed,
@@ -313,13 +240,6 @@ std::vector<float> TestMixer::Trained(const std::vector<float>& packed,
   options.grid_width = case_.config.grid ? case_.grid_width : 0;
   return ToVector(
       TrainForm(case_.config, ToTensor(packed, {1, tokens, width()}), tables_, options));
-}
-
-std::vector<float> TestMixer::SlotBytes(int32_t slot) const {
-  return Tokens(states_, slot_floats_, slot, slot + 1);
-}
-void TestMixer::SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
-  std::copy(bytes.begin(), bytes.end(), states_.begin() + slot * slot_floats_);
 }
 
 void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference,

@@ -11,6 +11,7 @@
 #include "model/mixers/mixer.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 
@@ -43,16 +44,48 @@ struct MixerChunk {
   std::vector<float> packed;  // [length, width]
 };
 
-// A mixer with random tables, and a pool of slots whose memory starts as NaN.
+// A mixer on some device, with a pool of slots whose memory starts as NaN.
+class DeviceMixer {
+ public:
+  virtual ~DeviceMixer() = default;
+
+  virtual StateSpec state_spec() const = 0;
+  // y per chunk of one batch, and per sequence of an Encode; masks empty, or one per sequence.
+  virtual std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) = 0;
+  virtual std::vector<std::vector<float>> Encode(
+      const std::vector<std::vector<float>>& sequences,
+      const std::vector<std::vector<float>>& masks) const = 0;
+  virtual std::vector<float> SlotBytes(int32_t slot) const = 0;
+  virtual void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) = 0;
+};
+
+// Where mixers run, and what they promise there.
+struct MixerDevice {
+  std::unique_ptr<DeviceMixer> (*make)(const MixerCase& mixer_case, const MixerTables& tables,
+                                       int32_t slots);
+  std::vector<int64_t> instruction_sets;  // of CPU kernels; {0} where there is no choice
+  Tolerance step;                         // tokens one by one, against the formula
+  Tolerance prompt;                       // chunks and whole texts
+  // How a text is cut, and Encode instead of Forward, change no bit; else both keep to `prompt`.
+  bool one_order;
+};
+const MixerDevice& CpuMixers();
+
+// The device of this test program: defined by cpu_mixers_tested.cc or by tests/gpu_model.
+const MixerDevice& TestedMixers();
+
+// A mixer with random tables.
 class TestMixer {
  public:
-  TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots = 1);
-  // With given tables, by name, row-major.
+  TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots = 1,
+            const MixerDevice& device = TestedMixers());
+  // With given tables; as numbers: by name, row-major.
+  TestMixer(const MixerCase& mixer_case, MixerTables tables);
   TestMixer(const MixerCase& mixer_case, const std::map<std::string, std::vector<float>>& tables);
 
   int64_t width() const;
   int64_t hid() const { return case_.hid; }
-  const Mixer& mixer() const { return *mixer_; }
+  StateSpec state_spec() const { return mixer_->state_spec(); }
   const MixerTables& tables() const { return tables_; }
 
   // Random packed input [tokens, width]: N(0, 1), of AFT the keys from the named set
@@ -61,16 +94,23 @@ class TestMixer {
   std::vector<float> Packed(TestRandom& random, int64_t tokens,
                             const std::string& keys = "n1") const;
 
-  // Runs one batch on two threads' scratch; returns y per chunk.
-  std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks);
-
-  // One sequence in `slot`, cut into chunks of these lengths (the last length repeats).
-  std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
-                            int32_t slot = 0);
-
-  // y per sequence; masks empty, or one per sequence.
+  // DeviceMixer's.
+  std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) {
+    return mixer_->Run(chunks);
+  }
   std::vector<std::vector<float>> Encode(const std::vector<std::vector<float>>& sequences,
-                                         const std::vector<std::vector<float>>& masks = {}) const;
+                                         const std::vector<std::vector<float>>& masks = {}) const {
+    return mixer_->Encode(sequences, masks);
+  }
+  std::vector<float> SlotBytes(int32_t slot) const { return mixer_->SlotBytes(slot); }
+  void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
+    mixer_->SetSlotBytes(slot, bytes);
+  }
+
+  // One sequence in `slot` from `position` on, cut into chunks of these lengths (the last length
+  // repeats).
+  std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
+                            int32_t slot = 0, int64_t position = 0);
 
   // The same from the formula in float64, and from LibTorch operators.
   std::vector<double> Reference(const std::vector<float>& packed,
@@ -78,17 +118,10 @@ class TestMixer {
   std::vector<float> Trained(const std::vector<float>& packed,
                              const std::vector<float>& mask = {}) const;
 
-  std::vector<float> SlotBytes(int32_t slot) const;
-  void SetSlotBytes(int32_t slot, const std::vector<float>& bytes);
-
  private:
-  void Make(int32_t slots);
-
   const MixerCase case_;
   MixerTables tables_;
-  std::unique_ptr<Mixer> mixer_;
-  int64_t slot_floats_ = 0;
-  std::vector<float> states_;
+  std::unique_ptr<DeviceMixer> mixer_;
 };
 
 // Fails unless |y - reference| <= allowed * max(1, |reference|) everywhere; NaN fails.

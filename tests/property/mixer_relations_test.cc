@@ -112,7 +112,7 @@ TEST_F(MixerRelationsTest, ABf16StateOfOddSizeEndsOnAWholeFloat) {
   MixerCase odd = Case(MixerKind::kAftLocal, 4);
   odd.config.ring = Number::kBf16;
   odd.hid = 23;
-  const StateSpec spec = TestMixer(odd, random_).mixer().state_spec();
+  const StateSpec spec = TestMixer(odd, random_).state_spec();
   EXPECT_EQ(spec.floats, 3 * 23 + 2 * 35);  // 35 floats hold 69 numbers
 }
 
@@ -165,7 +165,7 @@ TEST_F(MixerRelationsTest, AHundredThousandTokensDoNotDrift) {
       tables["conv.w"].insert(tables["conv.w"].end(), band.begin(), band.end());
     }
     TestMixer mixer(mixer_case, tables);
-    EXPECT_EQ(mixer.mixer().state_spec().floats_per_token, 0);
+    EXPECT_EQ(mixer.state_spec().floats_per_token, 0);
     std::vector<Float64Local> channels(kWidth, Float64Local(band));
     std::vector<float> packed = random_.Normals(kTokens * 3 * kWidth);
     std::vector<double> reference;

@@ -1,4 +1,4 @@
-#include "tests/gpu_model/gpu_mixer_harness.h"
+#include "tests/gpu_model/gpu_mixers.h"
 
 #include <algorithm>
 #include <limits>
@@ -59,19 +59,19 @@ std::vector<std::vector<float>> Parts(const DeviceArray<float>& y, int64_t width
 
 }  // namespace
 
-GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const TestMixer& cpu, int32_t slots)
-    : case_(mixer_case), width_(cpu.width()), slots_(slots) {
+GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots)
+    : case_(mixer_case), width_(PackedWidth(case_.config, case_.hid)) {
   MixerOptions options;
   options.max_seq_len = 2 * kMixerTokens;
   absl::StatusOr<std::unique_ptr<GpuMixer>> mixer =
-      MakeGpuMixer(case_.config, case_.hid, cpu.tables(), options, TestDevice());
+      MakeGpuMixer(case_.config, case_.hid, tables, options, TestDevice());
   AFT_CHECK(mixer.ok());
   mixer_ = *std::move(mixer);
   if (!case_.config.causal) return;
   slot_floats_ = (mixer_->state_spec().floats + 15) / 16 * 16;
   const auto floats = static_cast<size_t>(slots * slot_floats_);
   states_ = std::make_unique<DeviceArray<float>>(std::vector<float>(floats, kNan));
-  lookahead_ = std::make_unique<DeviceArray<float>>(
+  slot_scratch_ = std::make_unique<DeviceArray<float>>(
       static_cast<size_t>(slots * mixer_->slot_scratch_floats()));
 }
 
@@ -87,7 +87,7 @@ std::vector<std::vector<float>> GpuTestMixer::Step(const std::vector<MixerChunk>
   EXPECT_EQ(mixer_->Step({count, batch.slot->get(), batch.position->get(), nullptr,
                           ages.empty() ? nullptr : age.get()},
                          {batch.packed->get(), Number::kFp32, width_}, state(),
-                         ages.empty() ? nullptr : lookahead_->get(),
+                         ages.empty() ? nullptr : slot_scratch_->get(),
                          {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
             absl::OkStatus());
   return Parts(y, case_.hid, batch.offsets);
@@ -107,20 +107,19 @@ std::vector<std::vector<float>> GpuTestMixer::Prefill(const std::vector<MixerChu
   return Parts(y, case_.hid, batch.offsets);
 }
 
-std::vector<float> GpuTestMixer::RunCut(const std::vector<float>& packed,
-                                        const std::vector<int64_t>& lengths, int32_t slot,
-                                        int64_t position) {
-  const int64_t tokens = static_cast<int64_t>(packed.size()) / width_;
-  std::vector<float> y;
-  size_t i = 0;
-  for (int64_t t = 0; t < tokens;) {
-    const int64_t end = std::min(t + lengths[std::min(i++, lengths.size() - 1)], tokens);
-    AFT_CHECK(end > t);
-    const MixerChunk chunk = {slot, position + t, Tokens(packed, width_, t, end)};
-    const std::vector<float> part = (end == t + 1 ? Step({chunk}) : Prefill({chunk}))[0];
-    y.insert(y.end(), part.begin(), part.end());
-    t = end;
+std::vector<std::vector<float>> GpuTestMixer::Run(const std::vector<MixerChunk>& chunks) {
+  std::vector<MixerChunk> parts[2];  // single tokens, others
+  std::vector<int> kind;
+  for (const MixerChunk& chunk : chunks) {
+    kind.push_back(static_cast<int64_t>(chunk.packed.size()) > width_ ? 1 : 0);
+    parts[kind.back()].push_back(chunk);
   }
+  std::vector<std::vector<float>> results[2];
+  if (!parts[0].empty()) results[0] = Step(parts[0]);
+  if (!parts[1].empty()) results[1] = Prefill(parts[1]);
+  std::vector<std::vector<float>> y;
+  size_t next[2] = {0, 0};
+  for (const int k : kind) y.push_back(std::move(results[k][next[k]++]));
   return y;
 }
 
@@ -155,6 +154,19 @@ void GpuTestMixer::SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
   std::vector<float> states = states_->Get();
   std::copy(bytes.begin(), bytes.end(), states.begin() + slot * slot_floats_);
   states_->Set(states);
+}
+
+const MixerDevice& TestedMixers() {
+  static const MixerDevice device = {[](const MixerCase& mixer_case, const MixerTables& tables,
+                                        int32_t slots) -> std::unique_ptr<DeviceMixer> {
+                                       return std::make_unique<GpuTestMixer>(mixer_case, tables,
+                                                                             slots);
+                                     },
+                                     {0},
+                                     tolerance::kFp32,
+                                     tolerance::kTf32,
+                                     /*one_order=*/false};
+  return device;
 }
 
 }  // namespace aft
