@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,7 +27,7 @@ class GpuMixerTest : public testing::TestWithParam<MixerCase> {
   TestRandom random_;
 };
 
-class CausalTest : public GpuMixerTest {
+class BesideTheCpuTest : public GpuMixerTest {
  protected:
   // What the case's ring and values hold is copied, never computed.
   bool exact(const StateSection& section) const {
@@ -53,7 +53,7 @@ class CausalTest : public GpuMixerTest {
   }
 };
 
-TEST_P(CausalTest, StatesLookLikeTheCpus) {
+TEST_P(BesideTheCpuTest, StatesLookLikeTheCpus) {
   const TestMixer cpu(GetParam(), random_, 1, CpuMixers());
   const StateSpec spec = TestMixer(GetParam(), cpu.tables()).state_spec();
   const StateSpec expected = cpu.state_spec();
@@ -67,7 +67,7 @@ TEST_P(CausalTest, StatesLookLikeTheCpus) {
   }
 }
 
-TEST_P(CausalTest, StepsEqualTheFormulaAndTheCpu) {
+TEST_P(BesideTheCpuTest, StepsEqualTheFormulaAndTheCpu) {
   TestMixer cpu(GetParam(), random_, 1, CpuMixers());
   TestMixer gpu(GetParam(), cpu.tables());
   const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
@@ -77,7 +77,7 @@ TEST_P(CausalTest, StepsEqualTheFormulaAndTheCpu) {
   ExpectSameState(gpu.state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
 }
 
-TEST_P(CausalTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
+TEST_P(BesideTheCpuTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
   TestMixer cpu(GetParam(), random_, 1, CpuMixers());
   TestMixer gpu(GetParam(), cpu.tables());
   const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
@@ -91,7 +91,7 @@ TEST_P(CausalTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
   }
 }
 
-TEST_P(CausalTest, StatesMoveBetweenCpuAndGpu) {
+TEST_P(BesideTheCpuTest, StatesMoveBetweenCpuAndGpu) {
   constexpr int64_t kCut = 37;
   TestMixer cpu(GetParam(), random_, 1, CpuMixers());
   TestMixer gpu(GetParam(), cpu.tables());
@@ -112,7 +112,7 @@ TEST_P(CausalTest, StatesMoveBetweenCpuAndGpu) {
   ExpectClose(cpu.Run({{0, kCut, tail}})[0], rest, kTolerance);
 }
 
-TEST_P(CausalTest, LookAheadChangesNothing) {
+TEST_P(BesideTheCpuTest, LookAheadChangesNothing) {
   TestMixer cpu(GetParam(), random_, 1, CpuMixers());
   GpuTestMixer gpu(GetParam(), cpu.tables(), 2);
   const auto rows = static_cast<int32_t>(gpu.mixer().lookahead_rows());
@@ -145,15 +145,15 @@ TEST_P(CausalTest, LookAheadChangesNothing) {
   ExpectClose(later, {reference.begin() + kPrompt * cpu.hid(), reference.end()}, kTolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(Mixers, CausalTest, testing::ValuesIn(CausalCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Mixers, BesideTheCpuTest, testing::ValuesIn(CausalCases()), CaseName);
 
 // The largest key of a tile is 88 above one that a bias of 20 lifts above all else that its token
 // sees.
 TEST(GpuAftTest, BiasesLiftKeysFarBelowTheLargestOfATile) {
   MixerCase local = {"local", {}, 4};
   local.config.window = 3;
-  TestMixer cpu(local, {{"w.band", {-14, 20, -14}}});
-  GpuTestMixer gpu(local, cpu);
+  const std::map<std::string, std::vector<float>> tables = {{"w.band", {-14, 20, -14}}};
+  TestMixer gpu(local, tables);
   constexpr float kKeys[] = {0, -43, 0, 45, 45};
   std::vector<float> packed;
   for (const float key : kKeys) {
@@ -161,8 +161,8 @@ TEST(GpuAftTest, BiasesLiftKeysFarBelowTheLargestOfATile) {
     packed.insert(packed.end(), 4, key);
     packed.insert(packed.end(), 4, key == -43 ? 1 : 0);
   }
-  ExpectClose(gpu.RunCut(packed, {5}), cpu.Reference(packed), kTolerance);
-  ExpectClose(gpu.Encode({packed})[0], cpu.Reference(packed), kTolerance);
+  ExpectClose(gpu.RunCut(packed, {5}), gpu.Reference(packed), kTolerance);
+  ExpectClose(gpu.Encode({packed})[0], gpu.Reference(packed), kTolerance);
 }
 
 TEST(GpuMixerErrors, AMissingTableIsDataLoss) {

@@ -164,7 +164,7 @@ const MixerDevice& TestedMixers() {
                                      },
                                      {0},
                                      tolerance::kFp32,
-                                     tolerance::kTf32,
+                                     tolerance::kFp32,
                                      /*one_order=*/false};
   return device;
 }
