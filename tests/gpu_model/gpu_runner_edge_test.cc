@@ -60,65 +60,6 @@ TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
   ExpectTheSameTokens();
 }
 
-TEST_F(GpuRunnerEdgeTest, RefusesSnapshotsThatDoNotFitAndChangesNothing) {
-  DrawWeights();
-  const auto gpu = Gpu();
-  SamplingParams params = Warm(2);
-  params.presence_penalty = 1.0F;
-  Generate(*gpu, 0, RandomText(5), 3, params);
-  const std::string snapshot = gpu->SnapshotSlot(0);
-  Generate(*gpu, 1, RandomText(5), 3, params);
-  const std::string before = gpu->SnapshotSlot(1);
-  std::string damaged = snapshot;
-  damaged[damaged.size() / 2] ^= 1;
-  DrawWeights();
-  const auto stranger = Gpu();
-  for (const std::string& bad :
-       {damaged, std::string(), snapshot.substr(0, 100), stranger->SnapshotSlot(0)}) {
-    EXPECT_EQ(gpu->RestoreSlot(1, bad).code(), absl::StatusCode::kInvalidArgument);
-  }
-  EXPECT_EQ(gpu->SnapshotSlot(1), before);
-}
-
-TEST_F(GpuRunnerEdgeTest, RefusesWhatTheCpuRefusesInTheSameWords) {
-  config_.max_seq_len = 20;
-  DrawWeights();
-  const auto cpu = Cpu();
-  const auto gpu = Gpu();
-  for (ModelRunner* runner : std::vector<ModelRunner*>{cpu.get(), gpu.get()}) {
-    runner->BindSlot(0, Greedy());
-    Step(*runner, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
-  }
-  StepInput large;
-  for (int32_t i = 0; i < 5; ++i) large.rows.push_back({i, 0, RandomText(9), RowOutput::kNone});
-  const std::vector<StepInput> bad = {
-      {{{5, 0, {1}, RowOutput::kLast}}},
-      {{{-1, 0, {1}, RowOutput::kLast}}},
-      {{{0, 3, {1}, RowOutput::kLast}, {0, 4, {1}, RowOutput::kLast}}},
-      {{{0, 3, {}, RowOutput::kLast}}},
-      {{{0, 3, {40}, RowOutput::kLast}}},
-      {{{0, 3, {-2}, RowOutput::kLast}}},
-      {{{0, 3, {kLastSampled}, RowOutput::kLast}}},
-      {{{0, 3, {kLastSampled, 1}, RowOutput::kLast}}},
-      {{{0, 4, {1}, RowOutput::kLast}}},
-      {{{0, 3, RandomText(18), RowOutput::kLast}}},
-      large,
-      {{{0, 3, {1}, RowOutput::kLast, {2}}}},
-      {{{0, 3, {1, 2}, RowOutput::kScore, {}}}},
-      {{{0, 3, {1}, RowOutput::kScore, {40}}}},
-  };
-  for (const StepInput& input : bad) {
-    const absl::Status refused = gpu->Submit(input).status();
-    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-    EXPECT_EQ(refused, cpu->Submit(input).status());
-  }
-  // Nothing of this has touched the sequence.
-  const StepOutput after = Step(*gpu, {{{0, 3, {4}, RowOutput::kLast}}});
-  gpu->BindSlot(1, Greedy());
-  ExpectNear(after, Step(*gpu, {{{1, 0, {1, 2, 3, 4}, RowOutput::kLast}}}));
-  ExpectTheSameTokens();
-}
-
 TEST_F(GpuRunnerEdgeTest, AnOverflowStaysInItsOwnSequence) {
   DrawWeights();
   tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is

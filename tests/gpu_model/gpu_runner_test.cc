@@ -383,38 +383,5 @@ TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {
   EXPECT_TRUE(Same(forked.sampled, Generate(*gpu, 2, prompt, 1, params)));
 }
 
-TEST_F(GpuRunnerTest, PenaltiesKnowThePromptAndWhatWasSampled) {
-  DrawWeights();
-  const auto cpu = Cpu();
-  const auto gpu = Gpu();
-  SamplingParams params = Greedy();
-  params.repetition_penalty = 10.0F;  // hardly any token comes twice
-  const std::vector<TokenId> prompt = RandomText(kStepTokens);
-  ExpectNear(Generate(*gpu, 0, prompt, 12, params), Generate(*cpu, 0, prompt, 12, params));
-  params.repetition_penalty = 1.0F;
-  params.presence_penalty = 2.0F;
-  params.frequency_penalty = 2.0F;
-  ExpectNear(Generate(*gpu, 1, prompt, 12, params), Generate(*cpu, 1, prompt, 12, params));
-  ExpectTheSameTokens();
-}
-
-TEST_F(GpuRunnerTest, AReusedSlotShowsNoTrace) {
-  for (const MixerKind kind : {MixerKind::kAftLocal, MixerKind::kDotProduct}) {
-    config_.mixer = {};
-    config_.mixer.kind = kind;
-    config_.mixer.window = kind == MixerKind::kAftLocal ? 5 : 0;
-    config_.max_seq_len = kind == MixerKind::kDotProduct ? 64 : 0;
-    DrawWeights();
-    const auto gpu = Gpu();
-    SamplingParams params = Warm(11);
-    params.repetition_penalty = 1.4F;
-    const std::vector<TokenId> prompt = RandomText(5);
-    const std::vector<SampledToken> fresh = Generate(*gpu, 1, prompt, 6, params);
-    Generate(*gpu, 2, RandomText(20), 10, params);
-    EXPECT_TRUE(Same(Generate(*gpu, 2, prompt, 6, params), fresh));
-    EXPECT_TRUE(Same(Generate(*gpu, 1, prompt, 6, params), fresh));
-  }
-}
-
 }  // namespace
 }  // namespace aft

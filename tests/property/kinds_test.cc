@@ -1,5 +1,5 @@
 // Language models of every mixer kind, position, activation and width: against float64, and the
-// same however a text is cut.
+// same however a text is cut. Runs on every device.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
-#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -37,11 +36,11 @@ TEST_P(EveryKindTest, GenerationEqualsFloat64) {
     const std::vector<double> logprobs = LogSoftmax(logits[prompt + i - 1]);
     const double best = *std::max_element(logprobs.begin(), logprobs.end());
     // The sampled token is the best one, or ties with it within the tolerance.
-    EXPECT_NEAR(logprobs[static_cast<size_t>(sampled[i].id)], best, tolerance::kLogProbability);
-    EXPECT_NEAR(sampled[i].logprob, best, tolerance::kLogProbability);
+    EXPECT_NEAR(logprobs[static_cast<size_t>(sampled[i].id)], best, device_.log_probability);
+    EXPECT_NEAR(sampled[i].logprob, best, device_.log_probability);
     ASSERT_EQ(sampled[i].top.size(), 3U);
     for (const TokenLogprob& top : sampled[i].top) {
-      EXPECT_NEAR(top.logprob, logprobs[static_cast<size_t>(top.id)], tolerance::kLogProbability);
+      EXPECT_NEAR(top.logprob, logprobs[static_cast<size_t>(top.id)], device_.log_probability);
     }
   }
 }
@@ -59,7 +58,7 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
       EXPECT_EQ(scored[i].id, text[i + 1]);
       EXPECT_TRUE(scored[i].top.empty());
       EXPECT_NEAR(scored[i].logprob, LogSoftmax(logits[i])[static_cast<size_t>(text[i + 1])],
-                  tolerance::kLogProbability)
+                  device_.log_probability)
           << i << " in chunks of " << chunk;
     }
   }
@@ -199,7 +198,7 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   for (size_t t = 0; t + 1 < 60; ++t) {
     const Matrix& want = t < 30 ? blocks : seen;
     EXPECT_NEAR(scored[t].logprob, LogSoftmax(want[t])[static_cast<size_t>(text[t + 1])],
-                tolerance::kLogProbability)
+                device_.log_probability)
         << t;
   }
 }
@@ -253,7 +252,7 @@ TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
   for (size_t t = 16; t + 1 < 60; ++t) {  // from its second block on, the tail sees all it should
     EXPECT_NEAR(scored[kStart + t].logprob,
                 LogSoftmax(logits[t])[static_cast<size_t>(text[kStart + t + 1])],
-                tolerance::kLogProbability)
+                device_.log_probability)
         << t;
   }
 }

@@ -2,6 +2,7 @@
 #define AFT_TESTS_PROPERTY_RUNNER_FIXTURE_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -15,11 +16,12 @@
 #include "tests/property/network_reference.h"
 #include "tests/property/random_inputs.h"
 #include "tests/property/runner_calls.h"
+#include "tests/property/tested_runners.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
 
-// A random checkpoint on disk, loaded as the server loads it.
+// A random checkpoint on disk, and runners of it on the device of this test program.
 class RunnerFixture : public RunnerCalls {
  protected:
   RunnerFixture() {
@@ -44,10 +46,28 @@ class RunnerFixture : public RunnerCalls {
     ASSERT_TRUE(status.ok()) << status;
   }
 
+  // On the device of this test program.
   std::unique_ptr<ModelRunner> Load() {
-    absl::StatusOr<LoadedModel> model = LoadModel(options_);
-    EXPECT_TRUE(model.ok()) << model.status();
-    return model.ok() ? std::move(model->runner) : nullptr;
+    absl::StatusOr<std::unique_ptr<ModelRunner>> runner = device_.load(options_, config_, tensors_);
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return runner.ok() ? *std::move(runner) : nullptr;
+  }
+
+  // The same tokens, computed in other company or from another cut.
+  bool Same(const SampledToken& a, const SampledToken& b) const {
+    if (device_.same_bits) return RunnerCalls::Same(a, b);
+    const auto near = [this](float x, float y) {
+      return std::abs(double{x} - double{y}) <= device_.log_probability;
+    };
+    return a.id == b.id && near(a.logprob, b.logprob) &&
+           std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(),
+                      [&](const TokenLogprob& x, const TokenLogprob& y) {
+                        return near(x.logprob, y.logprob);
+                      });
+  }
+  bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) const {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [this](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
   }
 
   std::vector<TokenId> RandomPrompt(int64_t length) {
@@ -122,6 +142,7 @@ class RunnerFixture : public RunnerCalls {
             tokens.begin() + static_cast<int64_t>(end)};
   }
 
+  const RunnerDevice& device_ = TestedRunners();
   TestRandom random_;
   NetworkConfig config_;
   const TempFolder folder_;
