@@ -57,9 +57,9 @@ int RunStream(const CommonFlags& common, const StreamFlags& flags, Request reque
   }
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
     const auto on_event = [&](const Response& event) {
-      const std::string shown = flags.json ? JsonLine(event) : show(event);
-      if (!output.Write(output.is_terminal() ? ForTerminal(shown) : shown))
-        options.cancel->Cancel();
+      std::string shown = flags.json ? JsonLine(event) : show(event);
+      if (output.is_terminal()) shown = ForTerminal(shown);
+      if (!output.Write(shown)) options.cancel->Cancel();
     };
     const absl::StatusOr<Result> result = (client.*method)(request, on_event, options);
     output.EndLine();

@@ -1,7 +1,6 @@
 #ifndef AFT_CLIENT_LIB_AFT_CLIENT_H_
 #define AFT_CLIENT_LIB_AFT_CLIENT_H_
 
-#include <grpcpp/channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
 #include <chrono>
@@ -20,6 +19,10 @@
 #include "client/lib/cancel_token.h"
 #include "client/lib/error_details.h"
 #include "grpc/health/v1/health.pb.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
 
 namespace aft::client {
 

@@ -129,9 +129,7 @@ TEST(BadInputTest, EveryBadFieldIsNamedAndTheServerGoesOn) {
     ExpectServes(server);
   }
   const auto refused = static_cast<double>(bad_fields.size());
-  EXPECT_EQ(server.Metric(
-                "aft_requests_total{code=\"INVALID_ARGUMENT\",method=\"Generate\",model=\"fake\"}"),
-            refused);
+  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "Generate")), refused);
   EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"invalid\"}"), refused);
 }
 

@@ -50,13 +50,12 @@ TEST(EncodeTest, StreamsAVectorForEachToken) {
   ServerConfig config = TestConfigWithEncoder();
   config.metrics_address = "127.0.0.1:0";
   TestServer server(config);
-  EncodeStream stream = StartEncode(server.inference(), EncodeOf("hello"));
+  EncodeStream stream(server.inference(), EncodeOf("hello"));
   const grpc::Status status = stream.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(Values(stream, 5), Expected("hello"));
   EXPECT_EQ(stream.events.back().finished().batch_rows(), 1U);
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",method=\"Encode\",model=\"encoder\"}"),
-            1);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Encode", "encoder")), 1);
   EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"encoder\"}"), 5);
   EXPECT_EQ(server.Metric("aft_step_rows_count{model=\"encoder\"}"), 1);
   EXPECT_EQ(server.Metric("aft_queue_seconds_count{model=\"encoder\"}"), 1);
@@ -67,14 +66,14 @@ TEST(EncodeTest, OneStepServesManyRequests) {
   config.metrics_address = "127.0.0.1:0";
   TestServer server(config);
   server.encoder_control().Hold();
-  EncodeStream first = StartEncode(server.inference(), EncodeOf("first"));
+  EncodeStream first(server.inference(), EncodeOf("first"));
   server.encoder_control().WaitUntilBlocked();
   // What comes while the model is busy is the next batch, and the one after that.
   std::deque<EncodeStream> streams;
   std::vector<std::string> texts;
   for (size_t i = 0; i < 8; ++i) {
     texts.push_back(std::string(1 + i, static_cast<char>('a' + i)));
-    streams.push_back(StartEncode(server.inference(), EncodeOf(texts.back())));
+    streams.emplace_back(server.inference(), EncodeOf(texts.back()));
     ASSERT_TRUE(streams.back().Next());  // accepted
   }
   server.encoder_control().Resume();
@@ -96,7 +95,7 @@ TEST(EncodeTest, RequestsThatGatherGetTheirOwnVectors) {
   TestServer server(config);
   std::deque<EncodeStream> streams;
   for (int i = 0; i < 4; ++i) {
-    streams.push_back(StartEncode(server.inference(), EncodeOf("together")));
+    streams.emplace_back(server.inference(), EncodeOf("together"));
   }
   for (EncodeStream& stream : streams) {
     EXPECT_TRUE(stream.Finish().ok());
@@ -111,7 +110,7 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
   options.width = 700;
   TestServer server(config, {}, options);
   const std::string text(2000, 'x');
-  EncodeStream stream = StartEncode(server.inference(), EncodeOf(text));
+  EncodeStream stream(server.inference(), EncodeOf(text));
   ASSERT_TRUE(stream.Finish().ok());  // gRPC's default limit of a message is 4 MiB; this is 5.6 MB
   EXPECT_GT(stream.events.size(), 150U);
   for (const v1::EncodeResponse& event : stream.events) {
@@ -126,7 +125,7 @@ TEST(EncodeTest, PooledAnswersAreOneVector) {
     v1::EncodeRequest request = EncodeOf("\x0a\x14");
     request.set_pooling(pooling);
     request.set_normalize(normalize);
-    EncodeStream stream = StartEncode(server.inference(), request);
+    EncodeStream stream(server.inference(), request);
     EXPECT_TRUE(stream.Finish().ok());
     return Values(stream, 2);
   };
@@ -143,7 +142,7 @@ TEST(EncodeTest, BadFieldsAreNamed) {
   config.limits.max_prompt_bytes = 100;
   TestServer server(config);
   const auto refusal = [&](const v1::EncodeRequest& request) {
-    EncodeStream stream = StartEncode(server.inference(), request);
+    EncodeStream stream(server.inference(), request);
     const grpc::Status status = stream.Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_TRUE(stream.events.empty());
@@ -161,7 +160,7 @@ TEST(EncodeTest, BadFieldsAreNamed) {
   request = EncodeOf("x");
   request.set_pooling(static_cast<v1::Pooling>(17));
   EXPECT_EQ(refusal(request), "pooling: must be a value of aft.v1.Pooling, got 17");
-  EncodeStream longest = StartEncode(server.inference(), EncodeOf(std::string(64, 'x')));
+  EncodeStream longest(server.inference(), EncodeOf(std::string(64, 'x')));
   EXPECT_TRUE(longest.Finish().ok());
 }
 
@@ -169,7 +168,7 @@ TEST(EncodeTest, ALanguageModelDoesNotEncode) {
   TestServer server(TestConfigWithEncoder());
   v1::EncodeRequest request = EncodeOf("x");
   request.set_model("fake");
-  EncodeStream stream = StartEncode(server.inference(), request);
+  EncodeStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(status.error_message(),
@@ -179,12 +178,11 @@ TEST(EncodeTest, ALanguageModelDoesNotEncode) {
 TEST(EncodeTest, TheClientsDeadlineEndsARequestThatWaits) {
   TestServer server(TestConfigWithEncoder());
   server.encoder_control().Hold();
-  EncodeStream running = StartEncode(server.inference(), EncodeOf("running"));
+  EncodeStream running(server.inference(), EncodeOf("running"));
   server.encoder_control().WaitUntilBlocked();
-  EncodeStream stream =
-      StartEncode(server.inference(), EncodeOf("waits"), [](grpc::ClientContext& context) {
-        context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-      });
+  EncodeStream stream(server.inference(), EncodeOf("waits"), [](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  });
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   server.encoder_control().Resume();
   EXPECT_TRUE(running.Finish().ok());
@@ -201,7 +199,7 @@ TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
       std::mt19937 random(t + 1);
       for (int i = 0; i < 20; ++i) {
         const std::string text(1 + random() % 64, static_cast<char>('a' + t));
-        EncodeStream stream = StartEncode(server.inference(), EncodeOf(text));
+        EncodeStream stream(server.inference(), EncodeOf(text));
         const bool leave = random() % 2 == 0;
         if (leave) stream.context().TryCancel();
         const grpc::Status status = stream.Finish();
@@ -223,10 +221,10 @@ TEST(EncodeTest, AFullQueueRefusesWithARetryHint) {
   server.encoder_control().Hold();
   std::deque<EncodeStream> streams;
   for (int i = 0; i < 5; ++i) {
-    streams.push_back(StartEncode(server.inference(), EncodeOf("x")));
+    streams.emplace_back(server.inference(), EncodeOf("x"));
     ASSERT_TRUE(streams.back().Next());
   }
-  EncodeStream refused = StartEncode(server.inference(), EncodeOf("x"));
+  EncodeStream refused(server.inference(), EncodeOf("x"));
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
@@ -239,13 +237,13 @@ TEST(EncodeTest, DrainRunsWhatWaits) {
   config.metrics_address = "127.0.0.1:0";
   TestServer server(config);
   server.encoder_control().Hold();
-  EncodeStream running = StartEncode(server.inference(), EncodeOf("running"));
+  EncodeStream running(server.inference(), EncodeOf("running"));
   server.encoder_control().WaitUntilBlocked();
-  EncodeStream waiting = StartEncode(server.inference(), EncodeOf("waits"));
+  EncodeStream waiting(server.inference(), EncodeOf("waits"));
   ASSERT_TRUE(waiting.Next());
   std::thread drain([&server] { server.server().Drain(); });
   server.WaitForMetric("aft_model_state{model=\"encoder\",state=\"draining\"}", 1);
-  EncodeStream late = StartEncode(server.inference(), EncodeOf("late"));
+  EncodeStream late(server.inference(), EncodeOf("late"));
   EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   server.encoder_control().Resume();
   EXPECT_TRUE(running.Finish().ok());
@@ -257,11 +255,11 @@ TEST(EncodeTest, DrainRunsWhatWaits) {
 TEST(EncodeTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
   TestServer server(TestConfigWithEncoder());
   server.encoder_control().FailNext(absl::InternalError("secret pointer 0xdead"));
-  EncodeStream stream = StartEncode(server.inference(), EncodeOf("doomed"));
+  EncodeStream stream(server.inference(), EncodeOf("doomed"));
   const grpc::Status status = stream.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_THAT(status.error_message(), testing::StartsWith("internal error; request id "));
-  EncodeStream next = StartEncode(server.inference(), EncodeOf("next"));
+  EncodeStream next(server.inference(), EncodeOf("next"));
   EXPECT_TRUE(next.Finish().ok());
 }
 

@@ -100,8 +100,7 @@ TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("\"nobody\""));
   EXPECT_THAT(status.error_message(), HasSubstr("\"fake\""));
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"}"),
-            1);
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "Generate", "")), 1);
   ExpectServes(server);
 }
 
@@ -193,7 +192,7 @@ TEST(MetricsTest, ThePageShowsWhatMoved) {
   TestServer server(TestConfigWithMetrics());
   GenerateStream stream(server.inference(), Request("twelve bytes", 30));
   ASSERT_TRUE(stream.Finish().ok());
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",method=\"Generate\",model=\"fake\"}"), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Generate")), 1);
   EXPECT_EQ(server.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 12);
   EXPECT_EQ(server.Metric("aft_generated_tokens_total{model=\"fake\"}"), 30);
   EXPECT_EQ(server.Metric("aft_slots{model=\"fake\"}"), 4);

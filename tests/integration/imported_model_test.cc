@@ -40,7 +40,7 @@ double ScoreDistance(const absl::StatusOr<Import>& import, const std::string& te
 
   v1::ScoreRequest request;
   request.set_text(text);
-  ScoreStream stream = StartScore(server.inference(), request);
+  ScoreStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   int64_t t = 0;

@@ -66,18 +66,18 @@ std::string Text(size_t size, char first = 'a') {
 TEST(ScoreTest, StreamsTheScoreOfEveryTokenButTheFirst) {
   TestServer server(TestConfigWithMetrics());
   const std::string text = Text(300);  // five steps
-  ScoreStream stream = StartScore(server.inference(), ScoreOf(text));
+  ScoreStream stream(server.inference(), ScoreOf(text));
   const grpc::Status status = stream.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
   ExpectScores(stream, text);
-  EXPECT_EQ(server.Metric("aft_requests_total{code=\"OK\",method=\"Score\",model=\"fake\"}"), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Score")), 1);
   EXPECT_EQ(server.Metric("aft_scored_tokens_total{model=\"fake\"}"), 299);
   EXPECT_EQ(server.Metric("aft_request_finished_total{model=\"fake\",reason=\"done\"}"), 1);
 }
 
 TEST(ScoreTest, ATextOfOneTokenHasNoChunk) {
   TestServer server;
-  ScoreStream stream = StartScore(server.inference(), ScoreOf("x"));
+  ScoreStream stream(server.inference(), ScoreOf("x"));
   ASSERT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.events.size(), 2U);
   ExpectScores(stream, "x");
@@ -86,7 +86,7 @@ TEST(ScoreTest, ATextOfOneTokenHasNoChunk) {
 TEST(ScoreTest, ChunksComeAsStepsFinish) {
   TestServer server;
   server.control().Hold();
-  ScoreStream stream = StartScore(server.inference(), ScoreOf(Text(100)));
+  ScoreStream stream(server.inference(), ScoreOf(Text(100)));
   ASSERT_TRUE(stream.Next());
   server.control().AllowSteps(1);
   ASSERT_TRUE(stream.Next());  // while the second step is held
@@ -100,7 +100,7 @@ TEST(ScoreTest, AlternativesComeWhenTheyAreAskedFor) {
   TestServer server;
   v1::ScoreRequest request = ScoreOf("abc");
   request.mutable_output()->set_top_logprobs(2);
-  ScoreStream stream = StartScore(server.inference(), request);
+  ScoreStream stream(server.inference(), request);
   ASSERT_TRUE(stream.Finish().ok());
   ExpectScores(stream, "abc");
   for (const v1::TokenLogprobs& token : stream.events[1].chunk().logprobs()) {
@@ -120,7 +120,7 @@ TEST(ScoreTest, ManyScoresAndGenerationsAtOnceEqualSingleResults) {
         const std::string text =
             Text(static_cast<size_t>(1 + 37 * i + t), static_cast<char>('a' + t));
         if (t % 2 == 0) {
-          ScoreStream stream = StartScore(server.inference(), ScoreOf(text));
+          ScoreStream stream(server.inference(), ScoreOf(text));
           EXPECT_TRUE(stream.Finish().ok());
           ExpectScores(stream, text);
         } else {
@@ -143,7 +143,7 @@ TEST(ScoreTest, BadFieldsAreNamed) {
   options.max_seq_len = 500;
   TestServer server(config, options);
   const auto refusal = [&](const v1::ScoreRequest& request) {
-    ScoreStream stream = StartScore(server.inference(), request);
+    ScoreStream stream(server.inference(), request);
     const grpc::Status status = stream.Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_TRUE(stream.events.empty());
@@ -166,11 +166,9 @@ TEST(ScoreTest, BadFieldsAreNamed) {
   request.set_text("broken \xff");
   EXPECT_EQ(refusal(request),
             "request: is no aft.v1.ScoreRequest; its strings must be valid UTF-8");
-  EXPECT_EQ(server.Metric(
-                "aft_requests_total{code=\"INVALID_ARGUMENT\",method=\"Score\",model=\"fake\"}"),
-            6);
+  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "Score")), 6);
 
-  ScoreStream longest = StartScore(server.inference(), ScoreOf(Text(500)));
+  ScoreStream longest(server.inference(), ScoreOf(Text(500)));
   EXPECT_TRUE(longest.Finish().ok());
   ExpectScores(longest, Text(500));
 }
@@ -180,14 +178,13 @@ TEST(ScoreTest, CancelFreesTheSlot) {
   config.models[0].slots = 1;
   TestServer server(config);
   server.control().Hold();
-  ScoreStream stream = StartScore(server.inference(), ScoreOf(Text(1'000'000)));
+  ScoreStream stream(server.inference(), ScoreOf(Text(1'000'000)));
   ASSERT_TRUE(stream.Next());
   server.control().WaitUntilBlocked();
   stream.context().TryCancel();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
   // Step by step, so that the text does not end before the server has heard of it.
-  const std::string cancelled =
-      "aft_requests_total{code=\"CANCELLED\",method=\"Score\",model=\"fake\"}";
+  const std::string cancelled = RequestsTotal("CANCELLED", "Score");
   while (server.Metric(cancelled) == 0) server.control().AllowSteps(1);
   server.control().Resume();
   ExpectServes(server);
@@ -196,10 +193,9 @@ TEST(ScoreTest, CancelFreesTheSlot) {
 TEST(ScoreTest, TheClientsDeadlineEndsIt) {
   TestServer server;
   server.control().Hold();
-  ScoreStream stream =
-      StartScore(server.inference(), ScoreOf(Text(100)), [](grpc::ClientContext& context) {
-        context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-      });
+  ScoreStream stream(server.inference(), ScoreOf(Text(100)), [](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  });
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   server.control().Resume();
   ExpectServes(server);
@@ -209,14 +205,10 @@ TEST(ScoreTest, AClientThatDoesNotReadIsEnded) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_stream_buffer_bytes = 4096;
   TestServer server(config);
-  // A connection of its own whose window is as small as HTTP/2 has it by default.
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  auto stub =
-      v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
+  const auto stub = server.StubWithASmallWindow();
   v1::ScoreRequest request = ScoreOf(Text(100'000));
   request.mutable_output()->set_top_logprobs(20);
-  ScoreStream stalled = StartScore(*stub, request);
+  ScoreStream stalled(*stub, request);
   ASSERT_TRUE(stalled.Next());
   server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
   EXPECT_EQ(stalled.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -227,7 +219,7 @@ TEST(ScoreTest, AnEncoderDoesNotScoreOrGenerate) {
   TestServer server(TestConfigWithEncoder());
   v1::ScoreRequest request = ScoreOf("x");
   request.set_model("encoder");
-  ScoreStream score = StartScore(server.inference(), request);
+  ScoreStream score(server.inference(), request);
   grpc::Status status = score.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(status.error_message(), "model \"encoder\" is an encoder: it serves Encode, not Score");
@@ -244,7 +236,7 @@ TEST(ScoreTest, DrainLetsItFinish) {
   config.drain.grace = std::chrono::hours(1);
   TestServer server(config);
   server.control().Hold();
-  ScoreStream stream = StartScore(server.inference(), ScoreOf(Text(200)));
+  ScoreStream stream(server.inference(), ScoreOf(Text(200)));
   ASSERT_TRUE(stream.Next());
   std::thread drain([&server] { server.server().Drain(); });
   server.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);

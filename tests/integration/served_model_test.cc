@@ -45,7 +45,7 @@ class ServedModel final : public TestServer {
 std::vector<float> Score(TestServer& server, const std::vector<TokenId>& text) {
   v1::ScoreRequest request;
   for (const TokenId id : text) request.mutable_tokens()->add_ids(static_cast<uint32_t>(id));
-  ScoreStream stream = StartScore(server.inference(), request);
+  ScoreStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   std::vector<float> scores;
@@ -190,7 +190,7 @@ TEST(ServedModelTest, AnEncodersVectorsDoNotDependOnTheirBatch) {
     v1::EncodeRequest request;
     request.set_text(text);
     request.set_pooling(pooling);
-    EncodeStream stream = StartEncode(server.inference(), request);
+    EncodeStream stream(server.inference(), request);
     const grpc::Status status = stream.Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
     std::vector<float> values;

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_tokenizer.h"
@@ -40,12 +41,6 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   }
   close(fd);
   return answer;
-}
-
-std::string Value(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
-                  const std::string& key) {
-  const auto found = metadata.find(key);
-  return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
 }
 
 }  // namespace
@@ -147,6 +142,12 @@ std::shared_ptr<grpc::Channel> TestServer::Connect(const std::string& address,
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
+std::unique_ptr<v1::InferenceService::Stub> TestServer::StubWithASmallWindow() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  return v1::InferenceService::NewStub(Connect(server_->address(), arguments));
+}
+
 std::string TestServer::Metrics() { return HttpGet(server_->metrics_address(), "/metrics"); }
 
 double TestServer::Metric(const std::string& name) {
@@ -169,67 +170,32 @@ void TestServer::WaitForMetric(const std::string& name, double value) {
   }
 }
 
-GenerateStream::GenerateStream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
-                               const std::function<void(grpc::ClientContext&)>& prepare) {
-  if (prepare) prepare(context_);
-  reader_ = stub.Generate(&context_, request);
-}
-
-bool GenerateStream::Next() {
-  if (!reader_->Read(&event_)) return false;
-  switch (event_.event_case()) {
+void GenerateStream::OnEvent(const v1::GenerateResponse& event) {
+  switch (event.event_case()) {
     case v1::GenerateResponse::kStarted:
-      started = event_.started();
+      started = event.started();
       ++started_count;
       break;
     case v1::GenerateResponse::kDelta:
-      contiguous = contiguous && event_.delta().first_index() == tokens.size();
-      for (const uint32_t id : event_.delta().token_ids()) {
+      contiguous = contiguous && event.delta().first_index() == tokens.size();
+      for (const uint32_t id : event.delta().token_ids()) {
         tokens.push_back(static_cast<TokenId>(id));
       }
-      text += event_.delta().text();
+      text += event.delta().text();
       break;
     case v1::GenerateResponse::kFinished:
-      finished = event_.finished();
+      finished = event.finished();
       ++finished_count;
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       ADD_FAILURE() << "an empty event";
   }
-  return true;
 }
 
-bool GenerateStream::ReadUntil(v1::GenerateResponse::EventCase kind) {
-  while (Next()) {
-    if (event_.event_case() == kind) return true;
-  }
-  return false;
-}
-
-grpc::Status GenerateStream::Finish() {
-  while (Next()) {
-  }
-  return reader_->Finish();
-}
-
-std::string GenerateStream::InitialMetadata(const std::string& key) const {
-  return Value(context_.GetServerInitialMetadata(), key);
-}
-
-std::string GenerateStream::TrailingMetadata(const std::string& key) const {
-  return Value(context_.GetServerTrailingMetadata(), key);
-}
-
-ScoreStream StartScore(v1::InferenceService::Stub& stub, const v1::ScoreRequest& request,
-                       const ScoreStream::Prepare& prepare) {
-  return ScoreStream([&](grpc::ClientContext* context) { return stub.Score(context, request); },
-                     prepare);
-}
-
-EncodeStream StartEncode(v1::InferenceService::Stub& stub, const v1::EncodeRequest& request,
-                         const EncodeStream::Prepare& prepare) {
-  return EncodeStream([&](grpc::ClientContext* context) { return stub.Encode(context, request); },
-                      prepare);
+std::string RequestsTotal(const std::string& code, const std::string& method,
+                          const std::string& model) {
+  return absl::Substitute(R"(aft_requests_total{code="$0",method="$1",model="$2"})", code, method,
+                          model);
 }
 
 v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint64_t seed) {

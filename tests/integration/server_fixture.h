@@ -57,6 +57,10 @@ class TestServer {
   static std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                                 grpc::ChannelArguments arguments = {});
 
+  // On a connection of its own whose window is as small as HTTP/2 has it by default: its server
+  // notices soon that nobody reads.
+  std::unique_ptr<v1::InferenceService::Stub> StubWithASmallWindow() const;
+
   // Body of the metrics page. REQUIRES: TestConfigWithMetrics, here and below.
   std::string Metrics();
   // Value of one line of the metrics page, e.g. `aft_slots_used{model="fake"}`; 0 if absent.
@@ -75,58 +79,52 @@ class TestServer {
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 
-// One Generate stream.
-class GenerateStream {
- public:
-  GenerateStream(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request,
-                 const std::function<void(grpc::ClientContext&)>& prepare = {});
+// The name of that metric, for Metric and WaitForMetric.
+std::string RequestsTotal(const std::string& code, const std::string& method,
+                          const std::string& model = "fake");
 
-  // The next event; false at the end of the stream.
-  bool Next();
-  // Reads on until an event of that kind; false when the stream ends before.
-  bool ReadUntil(v1::GenerateResponse::EventCase kind);
-  // Reads to the end.
-  grpc::Status Finish();
+inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context,
+                  const v1::GenerateRequest& request) {
+  return stub.Generate(context, request);
+}
+inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context,
+                  const v1::ScoreRequest& request) {
+  return stub.Score(context, request);
+}
+inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context,
+                  const v1::EncodeRequest& request) {
+  return stub.Encode(context, request);
+}
 
-  grpc::ClientContext& context() { return context_; }
-  const v1::GenerateResponse& event() const { return event_; }
-
-  // What has been read.
-  v1::Started started;
-  v1::Finished finished;
-  std::vector<TokenId> tokens;
-  std::string text;
-  int started_count = 0;
-  int finished_count = 0;
-  bool contiguous = true;  // no gap between deltas
-
-  std::string InitialMetadata(const std::string& key) const;
-  std::string TrailingMetadata(const std::string& key) const;
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
-  v1::GenerateResponse event_;
-};
-
-// One Score or Encode stream, whose events are kept. Movable.
+// One stream of InferenceService, whose events are kept. Movable.
 template <typename Response>
 class EventStream {
  public:
   using Prepare = std::function<void(grpc::ClientContext&)>;
 
-  // `rpc(context)` starts the call.
-  template <typename Rpc>
-  explicit EventStream(const Rpc& rpc, const Prepare& prepare = {}) {
+  template <typename Request>
+  EventStream(v1::InferenceService::Stub& stub, const Request& request,
+              const Prepare& prepare = {}) {
     if (prepare) prepare(*context_);
-    reader_ = rpc(context_.get());
+    reader_ = Start(stub, context_.get(), request);
   }
+  virtual ~EventStream() = default;
+  EventStream(EventStream&&) = default;
 
   // The next event; false at the end of the stream.
   bool Next() {
-    if (!reader_->Read(&event_)) return false;
-    events.push_back(event_);
+    Response event;
+    if (!reader_->Read(&event)) return false;
+    events.push_back(std::move(event));
+    OnEvent(events.back());
     return true;
+  }
+  // Reads on until an event of that kind; false when the stream ends before.
+  bool ReadUntil(typename Response::EventCase kind) {
+    while (Next()) {
+      if (event().event_case() == kind) return true;
+    }
+    return false;
   }
   // Reads to the end.
   grpc::Status Finish() {
@@ -136,22 +134,49 @@ class EventStream {
   }
 
   grpc::ClientContext& context() { return *context_; }
+  const Response& event() const { return events.back(); }
+  std::string InitialMetadata(const std::string& key) const {
+    return Value(context_->GetServerInitialMetadata(), key);
+  }
+  std::string TrailingMetadata(const std::string& key) const {
+    return Value(context_->GetServerTrailingMetadata(), key);
+  }
 
   std::vector<Response> events;
 
+ protected:
+  virtual void OnEvent(const Response& /*event*/) {}
+
  private:
+  static std::string Value(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
+                           const std::string& key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+  }
+
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   std::unique_ptr<grpc::ClientReader<Response>> reader_;
-  Response event_;
 };
 
 using ScoreStream = EventStream<v1::ScoreResponse>;
 using EncodeStream = EventStream<v1::EncodeResponse>;
 
-ScoreStream StartScore(v1::InferenceService::Stub& stub, const v1::ScoreRequest& request,
-                       const ScoreStream::Prepare& prepare = {});
-EncodeStream StartEncode(v1::InferenceService::Stub& stub, const v1::EncodeRequest& request,
-                         const EncodeStream::Prepare& prepare = {});
+// Adds up what has been read.
+class GenerateStream : public EventStream<v1::GenerateResponse> {
+ public:
+  using EventStream::EventStream;
+
+  v1::Started started;
+  v1::Finished finished;
+  std::vector<TokenId> tokens;
+  std::string text;
+  int started_count = 0;
+  int finished_count = 0;
+  bool contiguous = true;  // no gap between deltas
+
+ private:
+  void OnEvent(const v1::GenerateResponse& event) override;
+};
 
 // Seeded, so that results can be predicted, and without an early end.
 v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint64_t seed = 7);

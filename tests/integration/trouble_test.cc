@@ -34,8 +34,7 @@ TEST(TroubleTest, CancelFreesTheSlot) {
   stream.context().TryCancel();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
   ExpectServes(server);  // in the only slot
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
-                       1);
+  server.WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
@@ -51,8 +50,7 @@ TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
   server.control().Resume();
   // The slot is never free meanwhile.
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
-                       1);
+  server.WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
   GenerateStream next(server.inference(), Request("next", 5));
   EXPECT_TRUE(next.Next());  // accepted: the place in the queue is free
   running.context().TryCancel();
@@ -73,8 +71,7 @@ TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
                           });
     EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
     ExpectServes(server);  // in the only slot
-    counted = server.Metric(
-        "aft_requests_total{code=\"DEADLINE_EXCEEDED\",method=\"Generate\",model=\"fake\"}");
+    counted = server.Metric(RequestsTotal("DEADLINE_EXCEEDED", "Generate"));
   }
   EXPECT_EQ(counted, 1);
 }
@@ -95,10 +92,7 @@ TEST(TroubleTest, AFullQueueRefusesWithARetryHint) {
   int hint_ms = 0;
   ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
   EXPECT_GE(hint_ms, 100);
-  EXPECT_EQ(
-      server.Metric(
-          "aft_requests_total{code=\"RESOURCE_EXHAUSTED\",method=\"Generate\",model=\"fake\"}"),
-      1);
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 1);
 
   server.control().Resume();
   EXPECT_TRUE(running.Finish().ok());
@@ -118,19 +112,14 @@ TEST(TroubleTest, AClientThatVanishesFreesItsSlot) {
   gate.Cut();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   ExpectServes(server);
-  server.WaitForMetric("aft_requests_total{code=\"CANCELLED\",method=\"Generate\",model=\"fake\"}",
-                       1);
+  server.WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
 }
 
 TEST(TroubleTest, AClientThatDoesNotReadIsEndedAndOthersAreNotHeldUp) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_stream_buffer_bytes = 4096;
   TestServer server(config);
-  // A connection of its own whose window is as small as HTTP/2 has it by default.
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  auto stub =
-      v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
+  const auto stub = server.StubWithASmallWindow();
   v1::GenerateRequest request = Request("endless", kEndless);
   request.mutable_output()->set_top_logprobs(20);
   GenerateStream stalled(*stub, request);

@@ -112,7 +112,7 @@ TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   EXPECT_EQ(config->models[0].checkpoint_dir, folder.File("m"));
 }
 
-TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
+TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSame) {
   ServerConfig config = Valid();
   config.models[0].slots = 7;
   config.drain.lame_duck = std::chrono::milliseconds(250);
@@ -121,33 +121,6 @@ TEST(ConfigLoaderTest, TheEffectiveConfigReadsBackTheSameAndShowsEveryField) {
   EXPECT_EQ(FormatEffectiveConfig(again), text);
   EXPECT_EQ(again.models[0].slots, 7);
   EXPECT_EQ(again.drain.lame_duck.count(), 250);
-  for (const char* field : {"listen_address",
-                            "metrics_address",
-                            "name",
-                            "path",
-                            "device",
-                            "weight_format",
-                            "slots",
-                            "max_step_tokens",
-                            "intra_op_threads",
-                            "version",
-                            "max_delay_us",
-                            "max_rows",
-                            "max_tokens",
-                            "max_queued_requests",
-                            "max_queued_tokens",
-                            "max_prompt_bytes",
-                            "max_prompt_tokens",
-                            "default_max_tokens",
-                            "max_max_tokens",
-                            "max_stream_buffer_bytes",
-                            "max_concurrent_streams",
-                            "lame_duck_ms",
-                            "grace_ms",
-                            "level",
-                            "format"}) {
-    EXPECT_THAT(text, HasSubstr(std::string(field) + ": ")) << text;
-  }
 }
 
 TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
@@ -167,9 +140,8 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     const std::string name = found[1];
     const bool has_default = std::regex_search(comment, found, documented);
     EXPECT_EQ(has_default, name != "name" && name != "path") << name;
-    if (has_default) {
-      EXPECT_THAT(in_force, HasSubstr(name + ": " + found[1].str() + "\n"));
-    }
+    const std::string value = has_default ? found[1].str() + "\n" : "";
+    EXPECT_THAT(in_force, HasSubstr(name + ": " + value));
     comment.clear();
     ++fields;
   }
