@@ -31,7 +31,7 @@ TESTS = {
     "server/registry": ["registry_test", "integration_test"],
     "server/rpc": ["rpc_test", "integration_test"],
     "server/app": ["integration_test", "process_test"],
-    "client/lib": ["client_test", "aftload_test"],
+    "client/lib": ["client_test"],
     "model/sampling": ["model_unit_test", "runner_property_test"],
     "model/state": ["model_unit_test", "runner_property_test"],
     "model/checkpoint": ["model_unit_test", "checkpoint_unit_test"],
@@ -145,8 +145,8 @@ def test(target, limit):
   return code, output
 
 
-def prepare(targets):
-  """A worktree of HEAD whose tests pass; returns the seconds that each test program takes."""
+def checkout():
+  """Makes the worktree one of HEAD; returns its commit."""
   def git(*command):
     subprocess.run(["git", "-C", *command], check=True, stdout=subprocess.DEVNULL)
   git(ROOT, "worktree", "prune")
@@ -154,6 +154,11 @@ def prepare(targets):
     git(ROOT, "worktree", "add", "--quiet", "--force", "--detach", TREE)
   head = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "HEAD"], text=True).strip()
   git(TREE, "checkout", "--quiet", "--force", "--detach", head)
+  return head[:10]
+
+
+def baseline(targets):
+  """Builds these test programs, which must pass; returns the seconds that each takes."""
   subprocess.run(["./dev", "build", *targets], cwd=TREE, check=True)
   seconds = {}
   for target in targets:
@@ -188,19 +193,20 @@ def main():
   files = [path for path in subprocess.check_output(
       ["git", "-C", ROOT, "ls-files", "*.cc", "*.h"], text=True).split()
            if os.path.dirname(path) in TESTS and path.startswith(arguments.only)]
-  print(f"mutants: seed {arguments.seed}, {len(files)} files", flush=True)
-  used = {os.path.dirname(path) for path in files}
-  targets = list(dict.fromkeys(t for folder in TESTS if folder in used for t in TESTS[folder]))
-  seconds = prepare(targets)
+  head = checkout()
+  print(f"mutants: seed {arguments.seed}, {len(files)} files of {head}", flush=True)
   # Reads the compiler cache, but leaves no mutants there.
   env = {"CCACHE_BASEDIR": str(TREE), "CCACHE_READONLY": "1"}
 
   sites = [(path, *mutation) for path in files for mutation in mutations(path)]
   random.Random(arguments.seed).shuffle(sites)
-  drawn, stillborn, survivors = 0, 0, []
+  drawn, stillborn, survived = 0, 0, 0
+  seconds = {}  # of the test programs that have passed without a mutant
   for path, start, end, replacement, what in sites:
     if drawn == arguments.count:
       break
+    if new := [target for target in TESTS[os.path.dirname(path)] if target not in seconds]:
+      seconds.update(baseline(new))
     file = TREE / path
     source = file.read_text()
     mutant = source[:start] + replacement + source[end:]
@@ -217,13 +223,12 @@ def main():
     line = source.count("\n", 0, start) + 1
     print(f"{drawn:4} {path}:{line}: {what}: {found} ({time.monotonic() - begin:.0f} s)", flush=True)
     if found == "survived":
-      survivors.append(path)
+      survived += 1
       sys.stdout.writelines(difflib.unified_diff(
           source.splitlines(True), mutant.splitlines(True), f"a/{path}", f"b/{path}", n=2))
-  share = 100 * (drawn - len(survivors)) / max(drawn, 1)
-  print(f"mutants: {drawn - len(survivors)} of {drawn} found ({share:.0f} %), {len(survivors)} survived, "
-        f"{stillborn} did not compile; {len(sites)} sites, seed {arguments.seed}, "
-        f"{subprocess.check_output(['git', '-C', TREE, 'rev-parse', '--short', 'HEAD'], text=True).strip()}")
+  share = 100 * (drawn - survived) / max(drawn, 1)
+  print(f"mutants: {drawn - survived} of {drawn} found ({share:.0f} %), {survived} survived, "
+        f"{stillborn} did not compile; seed {arguments.seed}, {len(sites)} sites of {head}")
 
 
 if __name__ == "__main__":

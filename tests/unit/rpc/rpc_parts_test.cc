@@ -71,8 +71,9 @@ TEST(RetryHintTest, GrowsWithTheQueueAndTheLengthOfRequestsWithinBounds) {
   const auto before = hint.After({.waiting = 16, .slots = 4});
   EXPECT_GT(before.count(), 100);
   EXPECT_GT(hint.After({.waiting = 32, .slots = 4}), before);
-  for (int i = 0; i < 50; ++i) hint.Record(std::chrono::seconds(5));
-  EXPECT_GT(hint.After({.waiting = 16, .slots = 4}), before);
+  for (int i = 0; i < 200; ++i) hint.Record(std::chrono::seconds(5));
+  // Half of the four requests that wait for each slot, 5 s each.
+  EXPECT_NEAR(static_cast<double>(hint.After({.waiting = 16, .slots = 4}).count()), 10'000, 1);
   EXPECT_EQ(hint.After({.waiting = 1'000'000, .slots = 1}).count(), 60'000);
 }
 
