@@ -9,6 +9,7 @@
 #include <regex>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "client/lib/address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,6 +29,11 @@ ServerConfig Parse(const std::string& text) {
 }
 
 ServerConfig Valid() { return Parse("models { path: 'm' }"); }
+
+template <typename Field>
+void Set(Field& field, int64_t value) {
+  field = static_cast<Field>(value);
+}
 
 TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
   const ServerConfig config = Parse("");
@@ -199,26 +205,8 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:99999999999"; }},
       {"models[0].weight_format: ", [](C& c) { c.models[0].weight_format = "fp64"; }},
       {"models[0].weight_format: device \"cpu\"", [](C& c) { c.models[0].weight_format = "bf16"; }},
-      {"models[0].slots: ", [](C& c) { c.models[0].slots = 0; }},
-      {"models[0].slots: ", [](C& c) { c.models[0].slots = 65'537; }},
-      {"models[0].max_step_tokens: ", [](C& c) { c.models[0].max_step_tokens = 64; }},
-      {"models[0].intra_op_threads: ", [](C& c) { c.models[0].intra_op_threads = -1; }},
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
-      {"models[0].batch.max_delay_us: ",
-       [](C& c) { c.models[0].max_batch_delay = std::chrono::seconds(2); }},
-      {"models[0].batch.max_rows: ", [](C& c) { c.models[0].max_batch_rows = 0; }},
-      {"models[0].batch.max_tokens: ", [](C& c) { c.models[0].max_batch_tokens = 31; }},
-      {"limits.max_queued_requests: ", [](C& c) { c.limits.max_queued_requests = 0; }},
-      {"limits.max_queued_tokens: ", [](C& c) { c.limits.max_queued_tokens = 1000; }},
-      {"limits.max_prompt_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 0; }},
-      {"limits.max_prompt_tokens: ", [](C& c) { c.limits.max_prompt_tokens = 0; }},
-      {"limits.default_max_tokens: ", [](C& c) { c.limits.default_max_tokens = 0; }},
       {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},
-      {"limits.max_max_tokens: ", [](C& c) { c.limits.max_max_tokens = -5; }},
-      {"limits.max_stream_buffer_bytes: ", [](C& c) { c.limits.max_stream_buffer_bytes = 255; }},
-      {"limits.max_concurrent_streams: ", [](C& c) { c.limits.max_concurrent_streams = 0; }},
-      {"drain.lame_duck_ms: ", [](C& c) { c.drain.lame_duck = std::chrono::milliseconds(-1); }},
-      {"drain.grace_ms: ", [](C& c) { c.drain.grace = std::chrono::hours(2); }},
       {"log.level: ", [](C& c) { c.log.level = "loud"; }},
       {"log.format: ", [](C& c) { c.log.format = "xml"; }},
   };
@@ -231,9 +219,67 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
   }
 }
 
+TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
+  using C = ServerConfig;
+  const auto model = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.models[0].*field, value); };
+  };
+  const auto limit = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.limits.*field, value); };
+  };
+  const auto drain = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.drain.*field, value); };
+  };
+  const int64_t one = 1;
+  const struct {
+    const char* field;
+    int64_t low;
+    int64_t high;
+    std::function<void(C&, int64_t)> set;
+  } ranges[] = {
+      {"models[0].slots", 1, 65'536, model(&ModelConfig::slots)},
+      {"models[0].max_step_tokens", 2, 1 << 20, model(&ModelConfig::max_step_tokens)},
+      {"models[0].intra_op_threads", 0, 1024, model(&ModelConfig::intra_op_threads)},
+      {"models[0].batch.max_delay_us", 0, 1'000'000, model(&ModelConfig::max_batch_delay)},
+      {"models[0].batch.max_rows", 1, 65'536, model(&ModelConfig::max_batch_rows)},
+      {"models[0].batch.max_tokens", 1, 1 << 20, model(&ModelConfig::max_batch_tokens)},
+      {"limits.max_queued_requests", 1, 1'000'000, limit(&LimitsConfig::max_queued_requests)},
+      {"limits.max_prompt_bytes", 1, one << 29, limit(&LimitsConfig::max_prompt_bytes)},
+      {"limits.max_prompt_tokens", 1, one << 26, limit(&LimitsConfig::max_prompt_tokens)},
+      {"limits.max_queued_tokens", 1, one << 40, limit(&LimitsConfig::max_queued_tokens)},
+      {"limits.max_max_tokens", 1, one << 30, limit(&LimitsConfig::max_max_tokens)},
+      {"limits.default_max_tokens", 1, 1000, limit(&LimitsConfig::default_max_tokens)},
+      {"limits.max_stream_buffer_bytes", 256, one << 30,
+       limit(&LimitsConfig::max_stream_buffer_bytes)},
+      {"limits.max_concurrent_streams", 1, 1'000'000, limit(&LimitsConfig::max_concurrent_streams)},
+      {"drain.lame_duck_ms", 0, 3'600'000, drain(&DrainConfig::lame_duck)},
+      {"drain.grace_ms", 0, 3'600'000, drain(&DrainConfig::grace)},
+  };
+  for (const auto& range : ranges) {
+    // Where a range ends at another field, that field is out of the way.
+    ServerConfig config = Valid();
+    config.models[0].slots = 1;
+    config.models[0].max_step_tokens = config.models[0].max_batch_tokens = 1 << 20;
+    config.models[0].max_batch_rows = 1;
+    config.limits.max_prompt_tokens = config.limits.default_max_tokens = 1;
+    config.limits.max_queued_tokens = one << 40;
+    config.limits.max_max_tokens = 1000;
+    for (const int64_t end : {range.low, range.high}) {
+      range.set(config, end);
+      EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
+    }
+    for (const int64_t beyond : {range.low - 1, range.high + 1}) {
+      range.set(config, beyond);
+      EXPECT_EQ(ValidateServerConfig(config).message(),
+                absl::StrCat(range.field, ": must be in [", range.low, ", ", range.high, "], got ",
+                             beyond));
+    }
+  }
+}
+
 TEST(ConfigValidationTest, AcceptsIpv6AndNoMetrics) {
   ServerConfig config = Valid();
-  config.listen_address = "[::1]:0";
+  config.listen_address = "[::1]:65535";
   config.metrics_address = "";
   EXPECT_TRUE(ValidateServerConfig(config).ok());
 }
