@@ -1,12 +1,14 @@
 #include "model/checkpoint/checkpoint.h"
 
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "ATen/ops/equal.h"
 #include "ATen/ops/zeros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/checkpoint/atomic_file.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -25,6 +27,25 @@ NetworkConfig SmallConfig() {
 }
 
 TensorMap SomeTensors() { return {{"embed.weight", at::zeros({256, 8})}}; }
+
+TEST(AtomicFileTest, TheOldContentStaysUntilAllOfTheNewIsThere) {
+  TempFolder folder;
+  const std::string path = folder.File("file");
+  ASSERT_TRUE(WriteFileAtomically(path, "old").ok());
+  auto first = AtomicFile::Create(path);
+  auto second = AtomicFile::Create(path);
+  ASSERT_TRUE(first.ok() && second.ok());
+  ASSERT_TRUE((*first)->Append("1st", 3).ok());
+  ASSERT_TRUE((*second)->Append("2", 1).ok());
+  EXPECT_EQ(ReadBytes(path), "old");
+  ASSERT_TRUE((*first)->Commit().ok());
+  first->reset();
+  EXPECT_EQ(ReadBytes(path), "1st");
+  second->reset();  // without Commit
+  EXPECT_EQ(ReadBytes(path), "1st");
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
 
 TEST(CheckpointTest, RoundTripsThroughAFolderThatItCreates) {
   TempFolder folder;

@@ -1,0 +1,116 @@
+// What runners of every device accept: each rule at its limit and one beyond.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/runtime/step_rules.h"
+#include "model/runtime/text_rules.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr StepRules::Limits kLimits = {
+    .slots = 2, .max_step_tokens = 5, .vocab_size = 10, .max_seq_len = 4};
+
+StepRow Row(int32_t slot, int64_t position, std::vector<TokenId> tokens,
+            RowOutput output = RowOutput::kLast, std::vector<TokenId> targets = {}) {
+  StepRow row;
+  row.slot = slot;
+  row.first_position = position;
+  row.tokens = std::move(tokens);
+  row.output = output;
+  row.targets = std::move(targets);
+  return row;
+}
+
+// "" when the rows may be a step of sequences that just begin.
+std::string Error(std::vector<StepRow> rows) {
+  StepRules rules(kLimits);
+  return std::string(rules.Check({std::move(rows)}).message());
+}
+
+TEST(StepRulesTest, AcceptsWhatIsAtTheLimits) {
+  EXPECT_EQ(Error({}), "");
+  EXPECT_EQ(Error({Row(1, 0, {0, 9, 0, 9}), Row(0, 0, {0})}), "");
+  EXPECT_EQ(Error({Row(0, 0, {1, 2}, RowOutput::kScore, {2, 9})}), "");
+  EXPECT_EQ(Error({Row(0, 0, {1, 2}, RowOutput::kScore, {0})}), "");
+}
+
+TEST(StepRulesTest, NamesWhatIsBeyond) {
+  EXPECT_EQ(Error({Row(0, 0, {1}), Row(2, 0, {1})}), "row 1: slot 2 is out of range");
+  EXPECT_EQ(Error({Row(-1, 0, {1})}), "row 0: slot -1 is out of range");
+  EXPECT_EQ(Error({Row(1, 0, {1}), Row(1, 0, {1})}), "row 1: slot 1 occurs twice");
+  EXPECT_EQ(Error({Row(0, 0, {})}), "row 0: no tokens");
+  EXPECT_EQ(Error({Row(0, 1, {1})}), "row 0: position 1, but slot 0 is at 0");
+  EXPECT_EQ(Error({Row(0, 0, {1, 1, 1, 1, 1})}), "row 0: position 4 is beyond max_seq_len 4");
+  EXPECT_EQ(Error({Row(0, 0, {10})}), "row 0: token 10 is out of range");
+  EXPECT_EQ(Error({Row(0, 0, {-9})}), "row 0: token -9 is out of range");
+  EXPECT_EQ(Error({Row(0, 0, {1, 1, 1}), Row(1, 0, {1, 1, 1})}), "6 tokens in a step of at most 5");
+  EXPECT_EQ(Error({Row(0, 0, {1}, RowOutput::kLast, {1})}), "row 0: targets, but nothing to score");
+  for (const std::vector<TokenId>& targets : {std::vector<TokenId>{}, {1, 1, 1}}) {
+    EXPECT_THAT(Error({Row(0, 0, {1, 2}, RowOutput::kScore, targets)}), HasSubstr("targets for 2"));
+  }
+  EXPECT_EQ(Error({Row(0, 0, {1}, RowOutput::kScore, {10})}), "row 0: target 10 is out of range");
+  EXPECT_EQ(Error({Row(0, 0, {1}, RowOutput::kScore, {-1})}), "row 0: target -1 is out of range");
+}
+
+TEST(StepRulesTest, TheLastSampledTokenStandsAloneAndAfterOneWasSampled) {
+  StepRules rules(kLimits);
+  const auto run = [&](StepRow row) {
+    const StepInput input = {{std::move(row)}};
+    const absl::Status status = rules.Check(input);
+    if (status.ok()) rules.Advance(input);
+    return status.ok();
+  };
+  EXPECT_TRUE(run(Row(0, 0, {1}, RowOutput::kNone)));
+  EXPECT_FALSE(run(Row(0, 1, {kLastSampled})));
+  EXPECT_TRUE(run(Row(0, 1, {1})));
+  EXPECT_FALSE(run(Row(0, 2, {kLastSampled, 1})));
+  rules.Fork(0, 1);
+  EXPECT_TRUE(run(Row(0, 2, {kLastSampled})));
+  EXPECT_TRUE(run(Row(1, 2, {kLastSampled})));
+  EXPECT_EQ(rules.sequence(1).next_position, 3);
+  rules.Bind(1, SamplingParams());
+  EXPECT_FALSE(run(Row(1, 0, {kLastSampled})));
+}
+
+TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
+  const StepRules rules(kLimits);
+  const auto accepts = [&](int64_t position, TokenId last) {
+    SequenceRecord record;
+    record.next_position = position;
+    record.last_sampled = last;
+    return rules.CheckRestored(record).ok();
+  };
+  EXPECT_TRUE(accepts(4, 9));
+  EXPECT_TRUE(accepts(0, kNoToken));
+  EXPECT_FALSE(accepts(5, 9));
+  EXPECT_FALSE(accepts(4, 10));
+  EXPECT_FALSE(accepts(4, kNoToken - 1));
+}
+
+TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {
+  const TextLimits limits = {
+      .max_batch_rows = 2, .max_batch_tokens = 5, .vocab_size = 10, .max_seq_len = 4};
+  const auto error = [&](const std::vector<std::vector<TokenId>>& texts) {
+    return std::string(CheckTexts(limits, texts).message());
+  };
+  EXPECT_EQ(error({{0, 9, 0, 9}, {0}}), "");
+  EXPECT_EQ(error({{1}, {1}, {1}}), "3 sequences in a batch of at most 2");
+  EXPECT_EQ(error({{1}, {}}), "sequence 1: no tokens");
+  EXPECT_EQ(error({{1, 1, 1, 1, 1}}), "sequence 0: 5 tokens; max_seq_len is 4");
+  EXPECT_EQ(error({{10}}), "sequence 0: token 10 is out of range");
+  EXPECT_EQ(error({{-1}}), "sequence 0: token -1 is out of range");
+  EXPECT_EQ(error({{1, 1, 1}, {1, 1, 1}}), "6 tokens in a batch of at most 5");
+  EXPECT_EQ(limits.longest(), 4);
+  EXPECT_EQ((TextLimits{.max_batch_tokens = 5}).longest(), 5);
+  EXPECT_EQ((TextLimits{.max_batch_tokens = 3, .max_seq_len = 4}).longest(), 3);
+}
+
+}  // namespace
+}  // namespace aft
