@@ -185,8 +185,12 @@ namespace aft::kernels {
 
 HWY_EXPORT(LinearImpl);
 
+int64_t PackedWeightFloats(int64_t in, int64_t out, Number /*format*/) {
+  return LinearPanels(out) * kPanel * (in + 1);
+}
+
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
-                        float* packed) {
+                        Number format, float* packed) {
   const int64_t panels = LinearPanels(out);
   float* packed_bias = packed + panels * kPanel * in;
   for (int64_t n = 0; n < panels * kPanel; ++n) {
@@ -194,7 +198,7 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
     for (int64_t k = 0; k < in; ++k) column[k * kPanel] = n < out ? weight[n * in + k] : 0.0F;
     packed_bias[n] = bias != nullptr && n < out ? bias[n] : 0.0F;
   }
-  return {Number::kFp32, packed, in, out};
+  return {format, packed, in, out};
 }
 
 void Linear(const PackedWeight& linear, const float* x, int64_t x_stride, int64_t rows, float* y,

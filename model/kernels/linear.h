@@ -22,13 +22,12 @@ struct PackedWeight {
 inline constexpr int64_t kPanel = 32;
 
 inline int64_t LinearPanels(int64_t out) { return (out + kPanel - 1) / kPanel; }
-inline int64_t PackedWeightFloats(int64_t in, int64_t out) {
-  return LinearPanels(out) * kPanel * (in + 1);
-}
+// Room for a packed weight, in floats whatever the format. REQUIRES: kFp32, the only one so far.
+int64_t PackedWeightFloats(int64_t in, int64_t out, Number format);
 
 // Packs weight [out, in] and bias [out] (null: zeros) into PackedWeightFloats() floats at `packed`.
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
-                        float* packed);
+                        Number format, float* packed);
 
 // What becomes of a product: y = activation(xW^T + b), or y = y + (xW^T + b), the residual.
 struct Epilogue {

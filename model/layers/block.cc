@@ -25,11 +25,6 @@ Block::Block(const NetworkConfig& config, const std::string& prefix, const Weigh
       norm2_(tensors, prefix + "norm2", config.d_model, config.norm_eps, arena),
       feed_forward_(config, prefix, tensors, arena) {}
 
-int64_t Block::ArenaFloats(const NetworkConfig& config) {
-  return 2 * LayerNormLayer::ArenaFloats(config.d_model) + MixerLayer::ArenaFloats(config) +
-         FeedForward::ArenaFloats(config);
-}
-
 void Block::Mix(const float* x, const RaggedBatch& batch, StateView state, float* mixed,
                 float* wide, const Workspace& workspace) const {
   norm1_.Forward(x, batch.offset[batch.rows], mixed, *workspace.executor);

@@ -26,8 +26,6 @@ class Block {
                                       const WeightMap& tensors, const MixerOptions& options,
                                       WeightArena& arena);
 
-  static int64_t ArenaFloats(const NetworkConfig& config);
-
   const Mixer& mixer() const { return mixer_.mixer(); }
 
   // What the layer's parts keep of a sequence, the mixer first; the parts of a state pool.

@@ -44,9 +44,9 @@ Embedding::Embedding(const NetworkConfig& config, const WeightMap& tensors, Weig
   position_rows_ = PositionRows(config);
 }
 
-int64_t Embedding::ArenaFloats(const NetworkConfig& config) {
-  return RoundUpToLine(config.vocab_size * config.d_model) +
-         RoundUpToLine(PositionRows(config) * config.d_model);
+int64_t Embedding::WaveFloats(const NetworkConfig& config) {
+  if (config.position != PositionKind::kSinusoidal) return 0;
+  return RoundUpToLine(PositionRows(config) * config.d_model);
 }
 
 void Embedding::Forward(const int32_t* tokens, int64_t count, int64_t position, float* x) const {

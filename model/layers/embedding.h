@@ -17,7 +17,8 @@ class Embedding {
   // Copies "embed.weight" and "position.weight" into `arena`. REQUIRES: they passed CheckTensors.
   Embedding(const NetworkConfig& config, const WeightMap& tensors, WeightArena& arena);
 
-  static int64_t ArenaFloats(const NetworkConfig& config);
+  // Floats of the waves that are kept ready; they are no tensor of the checkpoint.
+  static int64_t WaveFloats(const NetworkConfig& config);
 
   // The vectors [count, d] of tokens at positions position, position + 1, ... Sinusoidal positions
   // are exact however far. REQUIRES: ids below vocab_size; learned positions below position_rows.

@@ -10,11 +10,6 @@ FeedForward::FeedForward(const NetworkConfig& config, const std::string& prefix,
       down_(tensors, prefix + "ffn.down.weight", prefix + "ffn.down.bias", config.d_ff,
             config.d_model, arena) {}
 
-int64_t FeedForward::ArenaFloats(const NetworkConfig& config) {
-  return LinearLayer::ArenaFloats(config.d_model, config.d_ff) +
-         LinearLayer::ArenaFloats(config.d_ff, config.d_model);
-}
-
 void FeedForward::Forward(const float* x, int64_t tokens, float* wide, float* y,
                           const Executor& executor) const {
   up_.Forward(x, tokens, wide, activation_, executor);

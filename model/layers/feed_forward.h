@@ -17,8 +17,6 @@ class FeedForward {
   FeedForward(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
               WeightArena& arena);
 
-  static int64_t ArenaFloats(const NetworkConfig& config);
-
   //   x [tokens, d] in; wide [tokens, d_ff] workspace; y [tokens, d] in and out
   void Forward(const float* x, int64_t tokens, float* wide, float* y,
                const Executor& executor) const;

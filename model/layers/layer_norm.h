@@ -16,8 +16,6 @@ class LayerNormLayer {
   LayerNormLayer(const WeightMap& tensors, const std::string& name, int64_t width, float eps,
                  WeightArena& arena);
 
-  static int64_t ArenaFloats(int64_t width) { return 2 * RoundUpToLine(width); }
-
   // x [rows, width] -> y [rows, width], both dense; y may be x.
   void Forward(const float* x, int64_t rows, float* y, const Executor& executor) const;
 

@@ -12,9 +12,9 @@ constexpr int64_t kWorkPerThread = 500'000;
 
 LinearLayer::LinearLayer(const WeightMap& tensors, const std::string& weight,
                          const std::string& bias, int64_t in, int64_t out, WeightArena& arena)
-    : packed_(kernels::PackLinear(TensorData(tensors, weight),
-                                  bias.empty() ? nullptr : TensorData(tensors, bias), in, out,
-                                  arena.Take(kernels::PackedWeightFloats(in, out)))) {}
+    : packed_(kernels::PackLinear(
+          TensorData(tensors, weight), bias.empty() ? nullptr : TensorData(tensors, bias), in, out,
+          arena.format(), arena.Take(kernels::PackedWeightFloats(in, out, arena.format())))) {}
 
 void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                           const Executor& executor) const {

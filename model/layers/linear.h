@@ -14,13 +14,10 @@ namespace aft {
 // whatever the other rows are.
 class LinearLayer {
  public:
-  // Packs the weight [out, in] and bias [out] into `arena`; no bias when its name is empty.
+  // Packs the weight [out, in] and bias [out] into `arena`, in its format; no bias when its name is
+  // empty.
   LinearLayer(const WeightMap& tensors, const std::string& weight, const std::string& bias,
               int64_t in, int64_t out, WeightArena& arena);
-
-  static int64_t ArenaFloats(int64_t in, int64_t out) {
-    return RoundUpToLine(kernels::PackedWeightFloats(in, out));
-  }
 
   // x [rows, in] -> y [rows, out], both dense.
   void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,

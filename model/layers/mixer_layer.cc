@@ -33,12 +33,6 @@ MixerLayer::MixerLayer(const NetworkConfig& config, const std::string& prefix,
       mixer_(std::move(mixer)),
       out_(tensors, prefix + "out.weight", prefix + "out.bias", hid_, config.d_model, arena) {}
 
-int64_t MixerLayer::ArenaFloats(const NetworkConfig& config) {
-  const int64_t hid = MixerWidth(config);
-  return LinearLayer::ArenaFloats(config.d_model, PackedWidth(config.mixer, hid)) +
-         LinearLayer::ArenaFloats(hid, config.d_model);
-}
-
 void MixerLayer::Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide,
                          float* mixed, const Workspace& workspace) const {
   qkv_.Forward(x, batch.offset[batch.rows], wide, Activation::kNone, *workspace.executor);

@@ -21,8 +21,6 @@ class MixerLayer {
                                            const WeightMap& tensors, const MixerOptions& options,
                                            WeightArena& arena);
 
-  static int64_t ArenaFloats(const NetworkConfig& config);
-
   const Mixer& mixer() const { return *mixer_; }
 
   // Up to the mixer's output.

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "ATen/core/Tensor.h"
-#include "base/check.h"
+#include "absl/status/statusor.h"
+#include "model/config/config.h"
 #include "model/state/aligned_buffer.h"
 
 namespace aft {
@@ -19,20 +20,23 @@ using WeightMap = std::map<std::string, at::Tensor>;
 // the order in which a step reads them. Thread-compatible while it is filled.
 class WeightArena {
  public:
-  explicit WeightArena(AlignedBuffer buffer) : buffer_(std::move(buffer)) {}
+  // Room for the tensors that `config` implies, however they are packed, and for `more_floats`:
+  // addresses only, memory comes as it is taken. Matrices are to be stored in `format`.
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<WeightArena> Create(const NetworkConfig& config, Number format,
+                                            int64_t more_floats = 0);
 
-  // `floats` at 64-byte alignment, zeroed. REQUIRES: the buffer was made large enough.
-  float* Take(int64_t floats) {
-    float* taken = buffer_.data() + used_;
-    used_ += RoundUpToLine(floats);
-    AFT_CHECK(used_ <= buffer_.floats());
-    return taken;
-  }
+  // `floats` at 64-byte alignment, zeroed.
+  float* Take(int64_t floats);
 
-  int64_t bytes() const { return buffer_.bytes(); }
+  Number format() const { return format_; }
+  int64_t bytes() const { return used_ * static_cast<int64_t>(sizeof(float)); }  // taken
 
  private:
+  WeightArena(AlignedBuffer buffer, Number format) : buffer_(std::move(buffer)), format_(format) {}
+
   AlignedBuffer buffer_;
+  Number format_;
   int64_t used_ = 0;
 };
 

@@ -117,25 +117,27 @@ absl::Status CheckMemory(const CpuNetwork& network, const CpuEncoderRunner::Opti
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& options,
+                                                           Number format,
                                                            const Checkpoint& checkpoint) {
   CpuModelRunner::Options runner;
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
   runner.threads = Threads(options);
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
-                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors));
+                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
   return CpuModelRunner::Create(std::move(network), runner);
 }
 
 absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadCpuEncoder(const LoadOptions& options,
+                                                              Number format,
                                                               const Checkpoint& checkpoint) {
   CpuEncoderRunner::Options runner;
   runner.max_batch_rows = options.max_batch_rows;
   runner.max_batch_tokens = options.max_batch_tokens;
   runner.threads = Threads(options);
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
-                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors));
+                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
   return CpuEncoderRunner::Create(std::move(network), runner);
 }
@@ -162,14 +164,16 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
                        LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
   if (config.architecture == Architecture::kEncoder) {
     AFT_ASSIGN_OR_RETURN(
-        model.encoder, NamingTheFile(options, device == kCpu ? LoadCpuEncoder(options, checkpoint)
-                                                             : LoadGpuEncoder(options, format,
-                                                                              device, checkpoint)));
+        model.encoder,
+        NamingTheFile(options, device == kCpu
+                                   ? LoadCpuEncoder(options, format, checkpoint)
+                                   : LoadGpuEncoder(options, format, device, checkpoint)));
   } else {
     AFT_ASSIGN_OR_RETURN(
-        model.runner, NamingTheFile(options, device == kCpu ? LoadCpuRunner(options, checkpoint)
-                                                            : LoadGpuRunner(options, format, device,
-                                                                            checkpoint)));
+        model.runner,
+        NamingTheFile(options, device == kCpu
+                                   ? LoadCpuRunner(options, format, checkpoint)
+                                   : LoadGpuRunner(options, format, device, checkpoint)));
   }
   return model;
 }

@@ -26,18 +26,13 @@ bool HasHead(const NetworkConfig& config) {
 
 }  // namespace
 
-int64_t CpuNetwork::ArenaFloats(const NetworkConfig& config) {
-  return Embedding::ArenaFloats(config) + config.n_layers * Block::ArenaFloats(config) +
-         LayerNormLayer::ArenaFloats(config.d_model) +
-         (HasHead(config) ? LinearLayer::ArenaFloats(config.d_model, config.vocab_size) : 0);
-}
-
 absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConfig& config,
-                                                               const TensorMap& tensors) {
+                                                               const TensorMap& tensors,
+                                                               Number format) {
   AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
-  AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Create(ArenaFloats(config), "weights"));
-  std::unique_ptr<CpuNetwork> network(
-      new CpuNetwork(config, tensors, WeightArena(std::move(buffer))));
+  AFT_ASSIGN_OR_RETURN(WeightArena arena,
+                       WeightArena::Create(config, format, Embedding::WaveFloats(config)));
+  std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, tensors, std::move(arena)));
   AFT_RETURN_IF_ERROR(network->LoadLayers(tensors));
   return network;
 }

@@ -34,10 +34,11 @@ class CpuNetwork {
     const int32_t* ids = nullptr;
   };
 
-  // Packs the weights; `tensors` may be dropped afterwards. Errors: DATA_LOSS (CheckTensors),
-  // RESOURCE_EXHAUSTED.
+  // Packs the weights in `format` (kFp32 so far); `tensors` may be dropped afterwards. Errors:
+  // DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
-                                                            const TensorMap& tensors);
+                                                            const TensorMap& tensors,
+                                                            Number format = Number::kFp32);
 
   // Allocates the activations of steps (or texts) of up to `max_tokens`. `executor` is borrowed.
   // RESOURCE_EXHAUSTED when memory is short.
@@ -71,7 +72,6 @@ class CpuNetwork {
   CpuNetwork(const NetworkConfig& config, const TensorMap& tensors, WeightArena arena);
   absl::Status LoadLayers(const TensorMap& tensors);
 
-  static int64_t ArenaFloats(const NetworkConfig& config);
   int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
   int64_t LogitRows(int64_t max_tokens) const;      // 0 for encoders
 

@@ -32,9 +32,10 @@ struct TestLinear {
         out(out_width),
         weight(random.Normals(in * out, 1 / std::sqrt(static_cast<double>(in)))),
         bias(random.Normals(out)) {
-    const auto bytes = static_cast<size_t>(kernels::PackedWeightFloats(in, out) * 4 + 63) / 64 * 64;
+    const auto bytes =
+        static_cast<size_t>(kernels::PackedWeightFloats(in, out, Number::kFp32) * 4 + 63) / 64 * 64;
     memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    packed = kernels::PackLinear(weight.data(), bias.data(), in, out, memory.get());
+    packed = kernels::PackLinear(weight.data(), bias.data(), in, out, Number::kFp32, memory.get());
   }
 
   // y [rows, out], what was in it before, panels [begin, end).
@@ -137,7 +138,8 @@ TestLinear Identity(TestRandom& random) {
   TestLinear linear(random, 1, 1);
   linear.weight = {1.0F};
   linear.bias = {0.0F};
-  linear.packed = kernels::PackLinear(linear.weight.data(), nullptr, 1, 1, linear.memory.get());
+  linear.packed =
+      kernels::PackLinear(linear.weight.data(), nullptr, 1, 1, Number::kFp32, linear.memory.get());
   return linear;
 }
 

@@ -50,9 +50,9 @@ void BM_Linear(benchmark::State& state) {
   const int64_t rows = state.range(2);
   const Buffer weight = Random(in * out);
   const Buffer bias = Random(out);
-  const Buffer packed = Random(kernels::PackedWeightFloats(in, out));
+  const Buffer packed = Random(kernels::PackedWeightFloats(in, out, Number::kFp32));
   const kernels::PackedWeight linear =
-      kernels::PackLinear(weight.get(), bias.get(), in, out, packed.get());
+      kernels::PackLinear(weight.get(), bias.get(), in, out, Number::kFp32, packed.get());
   const Buffer x = Random(rows * in);
   const Buffer y = Random(rows * out);
   for (auto _ : state) {
