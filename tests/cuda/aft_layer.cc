@@ -1,127 +1,134 @@
 #include "tests/cuda/aft_layer.h"
 
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
-#include "gtest/gtest.h"
+#include "absl/strings/str_cat.h"
 #include "model/config/config.h"
-#include "tests/cuda/compare.h"
 #include "tests/support/mixer_reference.h"
 
-namespace aft::aft_layer {
+namespace aft {
 namespace {
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
+kernels::AftBias CpuBias(const AftShape& shape, const Matrix& table) {
+  if (shape.window == 0) return {};
+  return {table.data(), shape.bias_rows, shape.window, shape.causal};
+}
+
+kernels::cuda::AftModel Model(const AftShape& shape, const float* bias, bool wide) {
+  kernels::cuda::AftModel model;
+  model.hid = shape.hid;
+  model.window = shape.window;
+  model.prefix_block = shape.prefix_block;
+  model.ring = shape.ring;
+  model.causal = shape.causal;
+  model.bias = shape.window > 0 ? bias : nullptr;
+  model.bias_rows = shape.bias_rows;
+  model.wide = wide;
+  return model;
+}
+
 }  // namespace
 
-std::string Layer::Name() const {
-  return "hid " + std::to_string(hid) + ", window " + std::to_string(window) +
-         (ring == Number::kBf16 ? ", bf16 ring" : "") + ", H " + std::to_string(prefix_block) +
-         ", bias rows " + std::to_string(bias_rows) + ", spread " + std::to_string(spread) +
-         (causal ? "" : ", bidirectional");
-}
-
-LayerStates::LayerStates(TestRandom& random, const Layer& layer, int64_t slots, Storage storage)
-    : LayerStates(
-          layer, slots, storage,
-          random.Normals(std::max<int64_t>(layer.bias_rows * layer.columns(), 1), layer.spread)) {}
-
-LayerStates::LayerStates(const Layer& layer, int64_t slots, Storage storage,
-                         std::vector<float> table)
-    : layer_(layer),
-      slots_(slots),
-      storage_(storage),
-      table_(std::move(table)),
-      cpu_bias_(layer.window == 0
-                    ? kernels::AftBias()
-                    : kernels::AftBias(table_.data(), layer.bias_rows, layer.window, layer.causal)),
+AftLayer::AftLayer(TestRandom& random, const AftShape& shape, int64_t slots, Storage storage,
+                   int64_t ahead)
+    : DeviceLayer(shape.hid, 3 * shape.hid, shape.layout().Floats(), slots, storage),
+      shape_(shape),
+      table_(random.Normals(std::max<int64_t>(shape.bias_rows * shape.columns(), 1), shape.spread)),
+      cpu_bias_(CpuBias(shape, table_)),
       bias_(table_),
-      slot_stride_((layer.layout().Floats() + 15) / 16 * 16),
-      states_(Size(slots * slot_stride_)),
-      cpu_states_(states_.Get()) {
-  model_.hid = layer.hid;
-  model_.window = layer.window;
-  model_.prefix_block = layer.prefix_block;
-  model_.ring = layer.ring;
-  model_.causal = layer.causal;
-  model_.bias = layer.window > 0 ? bias_.get() : nullptr;
-  model_.bias_rows = layer.bias_rows;
-  model_.wide = cpu_bias_.wide;
+      model_(Model(shape, bias_.get(), cpu_bias_.wide)),
+      ahead_(ahead),
+      sums_stride_(kernels::cuda::AftLookaheadFloats(model_, ahead)),
+      sums_(Size(slots * sums_stride_)) {}
+
+std::string AftLayer::Name() const {
+  return absl::StrCat("AFT, hid ", shape_.hid, ", window ", shape_.window,
+                      shape_.ring == Number::kBf16 ? ", bf16 ring" : "", ", H ",
+                      shape_.prefix_block, ", bias rows ", shape_.bias_rows, ", spread ",
+                      shape_.spread, shape_.causal ? "" : ", bidirectional");
 }
 
-std::vector<float> LayerStates::Input(TestRandom& random, const std::string& keys,
-                                      int64_t tokens) const {
-  return Rounded(RandomQkv(random, keys, tokens, layer_.hid), storage_.in);
+DeviceLayer::Spoilt AftLayer::SpoiltBy(int64_t column, int64_t ago, int64_t c) const {
+  if (c != column % hid()) return Spoilt::kNoBit;
+  const bool query = column < hid();
+  const bool reached = query ? ago == 0 : ago >= 0 || !shape_.causal;
+  return reached ? Spoilt::kAnything : Spoilt::kRounding;
 }
 
-std::vector<double> LayerStates::Reference(const std::vector<float>& qkv,
-                                           const std::vector<float>& mask) const {
-  const int64_t hid = layer_.hid;
-  std::vector<double> packed(qkv.begin(), qkv.end());
-  if (layer_.ring == Number::kBf16 && layer_.window > 1) {
-    const std::vector<float> rounded = Rounded(qkv, Number::kBf16);
-    for (size_t i = 0; i < packed.size(); ++i) {
-      if (i % Size(3 * hid) >= Size(hid)) packed[i] = static_cast<double>(rounded[i]);
-    }
+std::vector<int64_t> AftLayer::Columns(TestRandom& random) const {
+  const int64_t channel = random.Below(hid());
+  return {channel, hid() + channel, 2 * hid() + channel};
+}
+
+Matrix AftLayer::Sums(int32_t slot) const {
+  return Rows(sums_.Get(), sums_stride_, slot, slot + 1);
+}
+
+Matrix AftLayer::RawInput(TestRandom& random, int64_t tokens, const std::string& keys) const {
+  return RandomQkv(random, keys, tokens, hid());
+}
+
+DeviceLayer::Expected AftLayer::Reference(const Matrix& packed, const Matrix& mask) const {
+  std::vector<double> stored(packed.begin(), packed.end());
+  if (shape_.ring == Number::kBf16 && shape_.window > 1 && shape_.causal) {
+    stored = InBf16Ring(packed, mask);
   }
   MixerConfig config;
-  config.kind = layer_.window == 0 ? MixerKind::kAftSimple : MixerKind::kAftLocal;
-  config.window = layer_.window;
-  config.band_rows = layer_.bias_rows > 1 ? layer_.bias_rows : 0;
+  config.kind = shape_.window == 0 ? MixerKind::kAftSimple : MixerKind::kAftLocal;
+  config.window = shape_.window;
+  config.band_rows = shape_.bias_rows > 1 ? shape_.bias_rows : 0;
   config.length_policy = LengthPolicy::kClamp;
-  config.prefix_block = layer_.prefix_block;
-  config.causal = layer_.causal;
+  config.prefix_block = shape_.prefix_block;
+  config.causal = shape_.causal;
   std::vector<double> latest_first(table_.begin(), table_.end());
-  if (layer_.window > 0) {
-    for (auto row = latest_first.begin(); row != latest_first.end(); row += layer_.columns()) {
-      std::reverse(row, row + layer_.columns());
+  if (shape_.window > 0) {
+    for (auto row = latest_first.begin(); row != latest_first.end(); row += shape_.columns()) {
+      std::reverse(row, row + shape_.columns());
     }
   }
-  return ReferenceMixer(config, hid, packed, {{"w.band", latest_first}},
-                        {mask.begin(), mask.end()});
+  return {
+      ReferenceMixer(config, hid(), stored, {{"w.band", latest_first}}, {mask.begin(), mask.end()}),
+      shape_.spread > 5 ? tolerance::kFp32Spread : tolerance::kFp32};
 }
 
-std::vector<float> LayerStates::ChunkOnCpu(int32_t slot, int64_t position,
-                                           const std::vector<float>& qkv) {
-  const kernels::AftParams params = {layer_.hid, &cpu_bias_, layer_.prefix_block, layer_.ring};
-  std::vector<float> scratch(Size(kernels::AftScratchFloats(params)));
-  const int64_t tokens = static_cast<int64_t>(qkv.size()) / (3 * layer_.hid);
-  std::vector<float> y(Size(tokens * layer_.hid));
+double AftLayer::StateTolerance(const float* cpu, int64_t i) const {
+  const int64_t kind = i / hid() % 3;  // num, den, max
+  if (i >= shape_.layout().KRing() || kind == 2) return 0;
+  const float den = cpu[kind == 0 ? i + hid() : i];
+  return tolerance::kFp32.each * std::max(1.0, static_cast<double>(den));
+}
+
+int64_t AftLayer::PrefillFloats(int64_t rows, int64_t tokens) const {
+  return kernels::cuda::AftPrefillWorkspaceFloats(model_, rows, tokens);
+}
+int64_t AftLayer::EncodeFloats(int64_t sequences, int64_t tokens) const {
+  return kernels::cuda::AftEncodeWorkspaceFloats(model_, sequences, tokens);
+}
+
+int AftLayer::CallStep(const kernels::cuda::StepRows& rows, kernels::cuda::In in,
+                       kernels::cuda::State state, kernels::cuda::Out out, float* /*workspace*/) {
+  return kernels::cuda::AftStep(model_, rows, in, state, {ahead_, sums_.get(), sums_stride_}, out,
+                                nullptr);
+}
+int AftLayer::CallPrefill(const kernels::cuda::ChunkRows& chunks, kernels::cuda::In in,
+                          kernels::cuda::State state, kernels::cuda::Out out, float* workspace) {
+  return kernels::cuda::AftPrefill(model_, chunks, in, state, out, workspace, nullptr);
+}
+int AftLayer::CallEncode(const kernels::cuda::Texts& texts, kernels::cuda::In in,
+                         kernels::cuda::Out out, float* workspace) {
+  return kernels::cuda::AftEncode(model_, texts, in, out, workspace, nullptr);
+}
+
+void AftLayer::CallCpu(const LayerChunk& chunk, int64_t tokens, float* states, int64_t slot_stride,
+                       float* y) {
+  const kernels::AftParams params = {hid(), &cpu_bias_, shape_.prefix_block, shape_.ring};
+  Matrix scratch(Size(kernels::AftScratchFloats(params)));
   const int64_t offset[] = {0, tokens};
-  kernels::AftForward(params, {1, &slot, &position, offset}, qkv.data(), 3 * layer_.hid,
-                      cpu_states_.data(), slot_stride_, y.data(), layer_.hid, scratch.data(), 0,
+  kernels::AftForward(params, {1, &chunk.slot, &chunk.position, offset}, chunk.packed.data(),
+                      3 * hid(), states, slot_stride, y, hid(), scratch.data(), 0,
                       kernels::AftUnits(params, 1));
-  return y;
 }
 
-std::vector<float> LayerStates::State(int32_t slot) const {
-  const std::vector<float> all = states_.Get();
-  const auto begin = all.begin() + slot * slot_stride_;
-  return {begin, begin + slot_stride_};
-}
-
-void LayerStates::ExpectStatesOfCpu(const std::vector<int32_t>& slots) const {
-  const kernels::AftStateLayout layout = layer_.layout();
-  const std::vector<float> all = states_.Get();
-  for (const int32_t slot : slots) {
-    const float* const state = all.data() + slot * slot_stride_;
-    const float* const cpu = cpu_states_.data() + slot * slot_stride_;
-    for (int64_t p = 0; p < layout.prefixes(); ++p) {
-      for (int64_t c = 0; c < layer_.hid; ++c) {
-        const int64_t num = p * 3 * layer_.hid + c;
-        const int64_t den = num + layer_.hid;
-        const float scale = std::max(1.0F, cpu[den]);
-        ASSERT_NEAR(state[num], cpu[num], 1e-5 * scale) << "slot " << slot << ", channel " << c;
-        ASSERT_NEAR(state[den], cpu[den], 1e-5 * scale) << "slot " << slot << ", channel " << c;
-        ASSERT_EQ(state[den + layer_.hid], cpu[den + layer_.hid]) << "slot " << slot;
-      }
-    }
-    const int64_t ring = layout.KRing();
-    const auto bytes = Size(layout.Floats() - ring) * sizeof(float);
-    ASSERT_EQ(std::memcmp(state + ring, cpu + ring, bytes), 0) << "ring of slot " << slot;
-  }
-}
-
-}  // namespace aft::aft_layer
+}  // namespace aft

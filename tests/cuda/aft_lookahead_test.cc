@@ -4,12 +4,11 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/cuda/aft_step_harness.h"
+#include "tests/cuda/aft_layer.h"
+#include "tests/support/same_bits.h"
 
-namespace aft::aft_step_test {
+namespace aft {
 namespace {
-
-constexpr double kTolerance = 5e-6;
 
 // The ages of one sequence.
 class Ages {
@@ -31,51 +30,49 @@ class Ages {
 };
 
 // Decodes three sequences at different positions.
-void ExpectSameResults(TestRandom& random, const Layer& layer, int64_t ahead, int64_t tokens,
+void ExpectSameResults(TestRandom& random, const AftShape& shape, int64_t ahead, int64_t tokens,
                        const std::string& keys = "n1", bool mixed = false, Storage storage = {}) {
+  constexpr int kSequences = 3;
+  AftLayer layer(random, shape, kSequences + 1, storage, ahead);
   SCOPED_TRACE(layer.Name() + ", keys " + keys + ", look-ahead " + std::to_string(ahead) +
                (mixed ? ", mixed ages" : ""));
-  constexpr int kSequences = 3;
-  Runner runner(random, layer, kSequences + 1, storage, ahead);
-  const int64_t width = 3 * layer.hid;
   const int32_t slots[] = {2, 0, 3};
-  std::vector<float> texts[kSequences];
-  std::vector<float> y[kSequences];
+  Matrix texts[kSequences];
+  Matrix y[kSequences];
   std::vector<Ages> ages(kSequences, Ages(ahead, mixed ? &random : nullptr));
-  for (std::vector<float>& text : texts) text = runner.Input(random, keys, tokens);
+  for (Matrix& text : texts) text = layer.Input(random, tokens, keys);
   for (int64_t step = 0; step < tokens + 4; ++step) {
-    std::vector<Row> rows;
+    std::vector<LayerChunk> chunks = {
+        {-1, 0, Matrix(static_cast<size_t>(layer.packed_width())), 0}};
     std::vector<int> sequences;
     for (int i = 0; i < kSequences; ++i) {
       const int64_t t = step - 2 * i;
       if (t < 0 || t >= tokens) continue;
-      const auto at = static_cast<size_t>(i);
-      rows.push_back({slots[i], t, RowOf(texts[i], width, t), ages[at].Next(t)});
+      chunks.push_back(layer.Chunk(texts[i], t, t + 1, slots[i]));
+      chunks.back().age = ages[static_cast<size_t>(i)].Next(t);
       sequences.push_back(i);
     }
-    rows.push_back({-1, 0, std::vector<float>(static_cast<size_t>(width)), 0});
-    const std::vector<float> out = runner.Step(rows);
+    const std::vector<Matrix> out = layer.Step(chunks);
+    EXPECT_EQ(out[0], Matrix(out[0].size(), 0.0F));
     for (size_t r = 0; r < sequences.size(); ++r) {
-      const std::vector<float> part = RowOf(out, layer.hid, static_cast<int64_t>(r));
-      y[sequences[r]].insert(y[sequences[r]].end(), part.begin(), part.end());
+      y[sequences[r]].insert(y[sequences[r]].end(), out[r + 1].begin(), out[r + 1].end());
     }
-    EXPECT_EQ(RowOf(out, layer.hid, static_cast<int64_t>(sequences.size())),
-              std::vector<float>(static_cast<size_t>(layer.hid), 0.0F));
-    runner.StepOnCpu(rows);
-    if (step % 9 == 8) runner.ExpectStatesOfCpu({2, 0, 3});
+    chunks.erase(chunks.begin());
+    layer.OnCpu(chunks);
+    if (step % 9 == 8) {
+      for (const int32_t slot : slots) layer.ExpectStateOfCpu(slot);
+    }
     ASSERT_FALSE(testing::Test::HasFailure()) << "step " << step;
   }
-  for (int i = 0; i < kSequences; ++i) {
-    ExpectNear(y[i], runner.Reference(texts[i]), storage.out, kTolerance);
-  }
+  for (int i = 0; i < kSequences; ++i) layer.ExpectNear(y[i], texts[i]);
 }
 
 TEST(AftLookaheadTest, GivesTheSameResultsForEveryWindow) {
   TestRandom random;
   for (const int64_t window : {2, 3, 9, 16, 32, 33, 65, 128, 140}) {
     for (const Number ring : {Number::kFp32, Number::kBf16}) {
-      const Layer layer{.hid = 36, .window = window, .ring = ring};
-      ExpectSameResults(random, layer, std::min<int64_t>(window, 8), window + 20);
+      const AftShape shape{.hid = 36, .window = window, .ring = ring};
+      ExpectSameResults(random, shape, std::min<int64_t>(window, 8), window + 20);
     }
   }
 }
@@ -109,8 +106,8 @@ TEST(AftLookaheadTest, EveryWidthAndStorage) {
   for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
     for (const Number ring : {Number::kFp32, Number::kBf16}) {
       for (const double spread : {1.0, 20.0}) {
-        const Layer layer{.hid = 40, .window = 18, .ring = ring, .spread = spread};
-        ExpectSameResults(random, layer, 8, 40, "n1", true, {Number::kBf16, out, true});
+        const AftShape shape{.hid = 40, .window = 18, .ring = ring, .spread = spread};
+        ExpectSameResults(random, shape, 8, 40, "n1", true, {Number::kBf16, out, true});
       }
     }
   }
@@ -127,24 +124,23 @@ TEST(AftLookaheadTest, BiasesByPositionAreThoseOfTheLaterRow) {
 TEST(AftLookaheadTest, NeighboursChangeNoBit) {
   TestRandom random;
   for (const double spread : {1.0, 20.0}) {
-    const Layer layer{.hid = 100, .window = 20, .spread = spread};
-    Runner together(random, layer, 4, {}, 8);
-    std::vector<float> texts[4];
-    for (std::vector<float>& text : texts) text = together.Input(random, "n1", 40);
+    AftLayer layer(random, {.hid = 100, .window = 20, .spread = spread}, 4, {}, 8);
+    const Matrix texts[] = {layer.Input(random, 40), layer.Input(random, 40)};
     // Slots 0 and 1 in one batch with each other, 2 and 3 alone with the same tokens and ages.
     Ages ages[] = {{8, nullptr}, {8, &random}};
     for (int64_t t = 0; t < 40; ++t) {
-      std::vector<Row> rows;
+      std::vector<LayerChunk> chunks;
       for (const int32_t slot : {0, 1}) {
-        rows.push_back({slot, t, RowOf(texts[slot], 300, t), ages[slot].Next(t)});
+        chunks.push_back(layer.Chunk(texts[slot], t, t + 1, slot));
+        chunks.back().age = ages[slot].Next(t);
       }
-      const std::vector<float> y = together.Step(rows);
+      const std::vector<Matrix> y = layer.Step(chunks);
       for (const int32_t slot : {0, 1}) {
-        Row alone = rows[static_cast<size_t>(slot)];
+        LayerChunk alone = chunks[static_cast<size_t>(slot)];
         alone.slot += 2;
-        ASSERT_TRUE(SameBits(together.Step({alone}), RowOf(y, 100, slot))) << t;
-        ASSERT_TRUE(SameBits(together.State(slot), together.State(slot + 2))) << t;
-        ASSERT_TRUE(SameBits(together.Sums(slot), together.Sums(slot + 2))) << t;
+        ASSERT_TRUE(SameBits(layer.Step({alone})[0], y[static_cast<size_t>(slot)])) << t;
+        ASSERT_TRUE(SameBits(layer.State(slot), layer.State(slot + 2))) << t;
+        ASSERT_TRUE(SameBits(layer.Sums(slot), layer.Sums(slot + 2))) << t;
       }
     }
   }
@@ -152,19 +148,21 @@ TEST(AftLookaheadTest, NeighboursChangeNoBit) {
 
 TEST(AftLookaheadTest, AStepWithoutLeavesTheSumsAlone) {
   TestRandom random;
-  const Layer layer{.hid = 36, .window = 16};
-  Runner runner(random, layer, 1, {}, 8);
-  const std::vector<float> text = runner.Input(random, "n1", 20);
-  const std::vector<float> untouched = runner.Sums(0);
-  for (int64_t t = 0; t < 10; ++t) runner.Step({{0, t, RowOf(text, 108, t), -1}});
-  EXPECT_TRUE(SameBits(runner.Sums(0), untouched));
-  runner.Step({{0, 10, RowOf(text, 108, 10), 0}});
-  const std::vector<float> sums = runner.Sums(0);
+  AftLayer layer(random, {.hid = 36, .window = 16}, 1, {}, 8);
+  const Matrix text = layer.Input(random, 20);
+  const auto step = [&](int64_t t, int64_t age) {
+    LayerChunk chunk = layer.Chunk(text, t, t + 1);
+    chunk.age = static_cast<int32_t>(age);
+    layer.Step({chunk});
+  };
+  const Matrix untouched = layer.Sums(0);
+  for (int64_t t = 0; t < 10; ++t) step(t, -1);
+  EXPECT_TRUE(SameBits(layer.Sums(0), untouched));
+  step(10, 0);
+  const Matrix sums = layer.Sums(0);
   EXPECT_FALSE(SameBits(sums, untouched));
-  for (int64_t t = 11; t < 18; ++t) {
-    runner.Step({{0, t, RowOf(text, 108, t), static_cast<int32_t>(t - 10)}});
-  }
-  EXPECT_TRUE(SameBits(runner.Sums(0), sums));
+  for (int64_t t = 11; t < 18; ++t) step(t, t - 10);
+  EXPECT_TRUE(SameBits(layer.Sums(0), sums));
 }
 
 kernels::cuda::AftModel Model(int64_t hid, int64_t window, bool wide = false) {
@@ -212,4 +210,4 @@ TEST(AftLookaheadTest, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace aft::aft_step_test
+}  // namespace aft

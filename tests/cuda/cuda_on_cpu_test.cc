@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/cuda/broken_kernels.cuh"
-#include "tests/cuda/compare.h"
 #include "tests/cuda/device_array.h"
+#include "tests/support/close.h"
 #include "tests/support/temp_files.h"
 
 namespace aft::kernels::cuda {

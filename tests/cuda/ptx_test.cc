@@ -8,10 +8,10 @@
 #include <limits>
 #include <vector>
 
-#include "tests/cuda/compare.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/ptx_kernels.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/close.h"
 
 namespace aft::kernels::cuda {
 namespace {
@@ -265,7 +265,7 @@ TEST_P(CudaPtxProductTest, EqualsFloat64OfTheRoundedOperands) {
                        GetParam().format.Round(static_cast<double>(b[k * 8 + i % 8]));
       }
     }
-    EXPECT_LE(CompareWith(expected, Multiply(a, b, c)).relative, 5e-6);
+    EXPECT_TRUE(Close(Multiply(a, b, c), expected, tolerance::kReordered));
   }
 }
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "model/kernels/norm.h"
-#include "tests/cuda/compare.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/device_matrix.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/close.h"
 
 namespace aft::kernels::cuda {
 namespace {
@@ -31,14 +31,10 @@ const std::vector<std::pair<Number, Number>> kNumbers = {{Number::kFp32, Number:
 int64_t Stride(int64_t width) { return width + 16; }
 
 void ExpectWithin(Number out, const std::vector<double>& reference, const std::vector<float>& y) {
-  const Errors errors = CompareWith(reference, y);
-  if (out == Number::kFp32) {
-    EXPECT_LE(errors.relative, 1e-5);
-    EXPECT_LE(errors.rms, 1e-6);
-  } else {
-    EXPECT_LE(errors.relative, 1e-2);
-    EXPECT_LE(errors.rms, 5e-3);
-  }
+  EXPECT_TRUE(Close(y, reference,
+                    out == Number::kFp32   ? tolerance::kFp32
+                    : out == Number::kBf16 ? tolerance::kBf16
+                                           : tolerance::kFp16));
 }
 
 // ---- AddNorm
@@ -167,10 +163,9 @@ TEST_F(CudaAddNormTest, ALargeMeanDoesNotCancel) {
     branch_bias_.assign(branch_bias_.size(), 0.0F);
     std::vector<float> y;
     Run(x, branch, &y);
-    const Errors errors = CompareWith(ReferenceAddNorm(x, {}, {}, weight_, bias_, 1e-5).y, y);
-    // The mean of numbers of 1000 is known to some 6e-5, and then times a weight; a variance as the
-    // difference of two squares would be off by 0.1.
-    EXPECT_LE(errors.relative, 1e-3);
+    // A variance as the difference of two squares would be off by 0.1.
+    EXPECT_TRUE(
+        Close(y, ReferenceAddNorm(x, {}, {}, weight_, bias_, 1e-5).y, tolerance::kLayerNorm1000));
   }
 }
 
@@ -183,7 +178,7 @@ TEST_F(CudaAddNormTest, EqualsTheCpuKernel) {
   Run(x, branch, &y);
   std::vector<float> cpu(x.size());
   LayerNorm(x.data(), width_, weight_.data(), bias_.data(), 1e-5F, cpu.data(), 0, 4);
-  EXPECT_LE(CompareWith({cpu.begin(), cpu.end()}, y).worst, 2e-5);
+  EXPECT_TRUE(Close(y, cpu, tolerance::kTwoFp32));
 }
 
 TEST_F(CudaAddNormTest, ARowIsTheSameBitsWhateverItsNeighbours) {
@@ -375,7 +370,7 @@ TEST(CudaEmbed, LooksUpTokensAndThoseLastSampledAndLearnedPositions) {
             expected.push_back(value);
           }
         }
-        EXPECT_LE(CompareWith(expected, rows.Run(model)).relative, 1e-6);
+        EXPECT_TRUE(Close(rows.Run(model), expected, tolerance::kFewOperations));
       }
     }
   }
@@ -404,7 +399,7 @@ TEST(CudaEmbed, WavesAreExactAtFarPositions) {
     }
     const EmbedModel model = {width, table.in().data, Number::kFp32,
                               1.0F,  nullptr,         device_frequencies.get()};
-    EXPECT_LE(CompareWith(expected, rows.Run(model)).worst, 2e-7);
+    EXPECT_TRUE(Close(rows.Run(model), expected, tolerance::kFewOperations));
   }
 }
 

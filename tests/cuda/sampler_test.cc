@@ -17,6 +17,7 @@
 #include "model/sampling/sampler.h"
 #include "tests/cuda/device_array.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -164,7 +165,10 @@ bool FollowsFromNearby(const Sequence& sequence, TokenId id) {
   return false;
 }
 
-bool Near(float a, float b) { return a == b || std::abs(a - b) <= 2e-5F + 1e-6F * std::abs(b); }
+bool Near(float a, float b) {
+  const double allowed = tolerance::kTwoFp32.each * std::max(1.0F, std::abs(b));
+  return a == b || std::abs(a - b) <= allowed;
+}
 
 void ExpectEqualToCpu(const std::vector<Sequence>& sequences, const Result& result) {
   for (size_t i = 0; i < sequences.size(); ++i) {

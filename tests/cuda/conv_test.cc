@@ -1,0 +1,213 @@
+// The AFT-conv kernels against float64 and the CPU's kernel: every shape that decides which kernel
+// runs and how it cuts its work. What all mixers promise is in relations_test.cc.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cuda/conv_layer.h"
+#include "tests/support/same_bits.h"
+
+namespace aft {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+class CudaConvTest : public testing::Test {
+ protected:
+  // A prompt, the steps alone, and the text both ways.
+  void ExpectAll(const ConvShape& shape, int64_t tokens, const std::string& keys = "n1") {
+    ConvLayer layer(random_, shape);
+    layer.ExpectRuns(random_, tokens, {tokens}, keys);
+    layer.ExpectRuns(random_, std::min<int64_t>(tokens, shape.taps + 4), {0}, keys);
+    if (shape.taps % 2 == 0) return;
+    ConvShape both_ways = shape;
+    both_ways.causal = false;
+    ConvLayer(random_, both_ways).ExpectEncodes(random_, tokens, keys);
+  }
+
+  TestRandom random_;
+};
+
+TEST_F(CudaConvTest, EveryShape) {
+  for (const int64_t hid : {8, 24, 33, 64, 96, 192}) {
+    for (const int64_t heads : {int64_t{1}, int64_t{2}, int64_t{3}, hid / 8, hid}) {
+      if (hid % heads != 0) continue;
+      for (const int64_t taps : {1, 7}) {
+        ExpectAll({.hid = hid,
+                   .heads = heads,
+                   .taps = taps,
+                   .ring = heads == 2 ? Number::kBf16 : Number::kFp32},
+                  75);
+      }
+    }
+  }
+}
+
+TEST_F(CudaConvTest, EveryNumberOfTapsAndLength) {
+  for (const int64_t heads : {1, 8}) {
+    for (const int64_t taps : {1, 2, 3, 7, 31, 33, 131, 150}) {
+      for (const int64_t tokens :
+           {int64_t{1}, int64_t{2}, taps - 1, taps, taps + 1, int64_t{16}, int64_t{63}, int64_t{64},
+            int64_t{65}, int64_t{131}, int64_t{200}, int64_t{330}}) {
+        if (tokens > 0) ExpectAll({.hid = 16, .heads = heads, .taps = taps}, tokens);
+      }
+    }
+  }
+}
+
+TEST_F(CudaConvTest, ExtremeFiltersAndKeys) {
+  for (const std::string& keys : kKeySets) {
+    for (const double spread : {0.1, 5.0, 20.0, 200.0}) {
+      for (const int64_t heads : {1, 16}) {
+        ExpectAll({.hid = 16, .heads = heads, .taps = 9, .spread = spread}, 140, keys);
+      }
+      const ConvShape image = {12, 4, 5, spread, Number::kFp32, false, 8};
+      ConvLayer(random_, image).ExpectEncodes(random_, 9 * 8, keys);
+    }
+  }
+}
+
+// Heads wider than all lanes of a block together, and more heads than a block has threads.
+TEST_F(CudaConvTest, WideBlocks) {
+  for (const int64_t heads : {1, 600}) {
+    for (const int64_t taps : {2, 40}) {
+      ConvLayer(random_, {.hid = 1200, .heads = heads, .taps = taps}).ExpectRuns(random_, 3, {0});
+    }
+  }
+}
+
+// A later key is 55 above the first, but the second token's largest weight is of its own key, 35
+// below, which the filter lifts: 90 below the largest in all.
+TEST_F(CudaConvTest, FaintKeysCountWhereTheKeysRiseLater) {
+  for (const int64_t heads : {1, 8}) {
+    ConvLayer layer(random_, {.hid = 16, .heads = heads, .taps = 2});
+    std::vector<double> filter;
+    for (int64_t head = 0; head < heads; ++head) filter.insert(filter.end(), {19, -19});
+    layer.set_filter(filter);
+    Matrix packed = layer.Input(random_, 20);
+    for (int64_t t = 0; t < 20; ++t) {
+      const float key = t == 1 ? -35.0F : t == 10 ? 55.0F : 0.0F;
+      std::fill_n(packed.begin() + t * layer.packed_width() + layer.hid(), heads, key);
+    }
+    layer.ExpectNear(layer.Run(packed, {20}), packed);
+  }
+}
+
+// What came in whole tiles leaves no trace of where it was cut.
+TEST_F(CudaConvTest, CutsBetweenTilesChangeNoBit) {
+  for (const int64_t heads : {1, 24}) {
+    ConvLayer layer(random_, {.heads = heads, .taps = 9}, 2);
+    const Matrix packed = layer.Input(random_, 200, "n10");
+    EXPECT_TRUE(SameBits(layer.Run(packed, {64, 128, 8}, 0), layer.Run(packed, {200}, 1)));
+  }
+}
+
+TEST_F(CudaConvTest, ManyTiles) {
+  for (const int64_t heads : {1, 8}) {
+    ConvLayer(random_, {.hid = 8, .heads = heads, .taps = 9})
+        .ExpectRuns(random_, 64 * 19 + 5, {64 * 19 + 5});
+  }
+}
+
+TEST_F(CudaConvTest, ImagesOfEveryShape) {
+  const std::vector<std::pair<int64_t, int64_t>> shapes = {
+      {1, 1}, {1, 9}, {9, 1}, {2, 3}, {8, 8}, {14, 14}, {3, 70}, {70, 3}, {20, 13}};
+  for (const int64_t taps : {1, 3, 5, 11}) {
+    for (const int64_t heads : {1, 3, 24}) {
+      for (const auto& [height, width] : shapes) {
+        if (heads == 24 && height * width > 100) continue;
+        Matrix mask(static_cast<size_t>(height * width), 0.0F);
+        for (float& x : mask) {
+          const int64_t kind = random_.Below(8);
+          if (kind < 3) x = static_cast<float>(random_.Normal());
+          if (kind == 7) x = kMasked;
+        }
+        mask[0] = 0;
+        const ConvShape image = {24, heads, taps, 1.0, Number::kFp32, false, width};
+        ConvLayer(random_, image).ExpectEncodes(random_, height * width, "n1", mask);
+      }
+    }
+  }
+}
+
+TEST_F(CudaConvTest, TokensThatSeeNoKeyAreZeroBesideAFirstTokenThatWeighsNothing) {
+  for (const int64_t heads : {1, 24}) {
+    for (const bool causal : {true, false}) {
+      ConvLayer layer(random_, {.heads = heads, .taps = 7, .spread = 50.0, .causal = causal});
+      std::vector<double> filter = layer.filter();
+      filter[0] = -100;
+      layer.set_filter(filter);
+      const Matrix packed = layer.Input(random_, 140, "n10");
+      Matrix mask(140, 0.0F);
+      std::fill_n(mask.begin(), 3, kMasked);
+      mask[30] = -2e30F;
+      const Matrix y = layer.Encode({packed}, {mask})[0];
+      layer.ExpectNear(y, packed, mask);
+      if (causal) {
+        EXPECT_EQ(Rows(y, 24, 0, 3), Matrix(3 * 24, 0.0F));
+      }
+    }
+  }
+}
+
+TEST_F(CudaConvTest, RefusesWhatItCannotDo) {
+  const ConvLayer layer(random_, {.hid = 8, .heads = 2, .taps = 3});
+  const DeviceArray<float> memory(64);
+  const auto step = [&](const kernels::cuda::ConvModel& model, Number in, Number out) {
+    return kernels::cuda::ConvStep(model, {}, {memory.get(), in, 18}, {memory.get(), 64},
+                                   {memory.get(), out, 8}, nullptr);
+  };
+  kernels::cuda::ConvModel model = layer.model();
+  EXPECT_EQ(step(model, Number::kFp32, Number::kFp32), 0);
+  EXPECT_NE(step(model, Number::kFp16, Number::kFp16), 0);
+  EXPECT_NE(step(model, Number::kBf16, Number::kFp32), 0);
+  model.heads = 3;
+  EXPECT_NE(step(model, Number::kFp32, Number::kFp32), 0);
+  model = layer.model();
+  model.causal = false;
+  EXPECT_NE(step(model, Number::kFp32, Number::kFp32), 0);
+
+  model.grid = true;
+  const auto encode = [&](int64_t taps, int64_t grid_width) {
+    model.taps = taps;
+    kernels::cuda::Texts texts;
+    texts.grid_width = grid_width;
+    return kernels::cuda::ConvEncode(model, texts, {memory.get(), Number::kFp32, 18},
+                                     {memory.get(), Number::kFp32, 8}, memory.get(), nullptr);
+  };
+  EXPECT_EQ(encode(3, 4), 0);
+  EXPECT_NE(encode(2, 4), 0);    // even
+  EXPECT_NE(encode(3, 0), 0);    // images of no width
+  EXPECT_NE(encode(999, 4), 0);  // a filter that no block can hold
+}
+
+// The whole product of shapes, taps and lengths.
+TEST_F(CudaConvTest, TheWholeMatrix) {
+  if (!Full()) GTEST_SKIP() << "AFT_CUDA_FULL is not set";
+  for (const int64_t hid : {8, 24, 33, 64, 96, 192}) {
+    for (const int64_t heads : {int64_t{1}, int64_t{2}, int64_t{4}, hid / 8, hid}) {
+      if (hid % heads != 0) continue;
+      for (const int64_t taps : {1, 2, 3, 7, 31, 33}) {
+        for (const Storage& storage : kStorages) {
+          ConvLayer layer(random_,
+                          {.hid = hid,
+                           .heads = heads,
+                           .taps = taps,
+                           .ring = random_.Below(2) == 1 ? Number::kBf16 : Number::kFp32},
+                          1, storage);
+          for (const int64_t tokens : {1, 2, 31, 63, 64, 65, 131, 200}) {
+            layer.ExpectRuns(random_, tokens, {tokens}, "n10");
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aft
