@@ -13,63 +13,45 @@
 namespace aft::server {
 namespace {
 
-constexpr float kMaxTemperature = 100.0F;
-constexpr float kMaxRepetitionPenalty = 10.0F;
-constexpr float kMaxCountPenalty = 2.0F;
 constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 64;
 
-// Written so that NaN fails.
-absl::Status DecodeMinPAndPenalties(const v1::SamplingOptions& message, SamplingParams* params) {
-  if (message.has_min_p()) {
-    if (!(message.min_p() >= 0.0F && message.min_p() <= 1.0F)) {
-      return Bad("sampling.min_p", absl::StrCat("must be in [0, 1], got ", message.min_p()));
-    }
-    params->min_p = message.min_p();
+struct Range {
+  float low;
+  float high;
+  bool above_low = false;  // not low itself
+};
+
+// Leaves `param` as it is when the field is not set.
+absl::Status DecodeFloat(absl::string_view name, bool is_set, float value, const Range& range,
+                         float& param) {
+  if (!is_set) return absl::OkStatus();
+  // Written so that NaN fails.
+  if (!((range.above_low ? value > range.low : value >= range.low) && value <= range.high)) {
+    return Bad(absl::StrCat("sampling.", name),
+               absl::StrCat("must be in ", range.above_low ? "(" : "[", range.low, ", ", range.high,
+                            "], got ", value));
   }
-  if (message.has_repetition_penalty()) {
-    const float penalty = message.repetition_penalty();
-    if (!(penalty > 0.0F && penalty <= kMaxRepetitionPenalty)) {
-      return Bad("sampling.repetition_penalty", absl::StrCat("must be in (0, 10], got ", penalty));
-    }
-    params->repetition_penalty = penalty;
-  }
-  const auto decode = [](absl::string_view path, float penalty, float* param) {
-    if (!(penalty >= -kMaxCountPenalty && penalty <= kMaxCountPenalty)) {
-      return Bad(path, absl::StrCat("must be in [-2, 2], got ", penalty));
-    }
-    *param = penalty;
-    return absl::OkStatus();
-  };
-  if (message.has_presence_penalty()) {
-    AFT_RETURN_IF_ERROR(
-        decode("sampling.presence_penalty", message.presence_penalty(), &params->presence_penalty));
-  }
-  if (message.has_frequency_penalty()) {
-    AFT_RETURN_IF_ERROR(decode("sampling.frequency_penalty", message.frequency_penalty(),
-                               &params->frequency_penalty));
-  }
+  param = value;
   return absl::OkStatus();
 }
 
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {
   SamplingParams params;
-  // Written so that NaN fails.
-  if (message.has_temperature()) {
-    if (!(message.temperature() >= 0.0F && message.temperature() <= kMaxTemperature)) {
-      return Bad("sampling.temperature",
-                 absl::StrCat("must be in [0, 100], got ", message.temperature()));
-    }
-    params.temperature = message.temperature();
-  }
-  if (message.has_top_p()) {
-    if (!(message.top_p() > 0.0F && message.top_p() <= 1.0F)) {
-      return Bad("sampling.top_p", absl::StrCat("must be in (0, 1], got ", message.top_p()));
-    }
-    params.top_p = message.top_p();
-  }
-  AFT_RETURN_IF_ERROR(DecodeMinPAndPenalties(message, &params));
+  AFT_RETURN_IF_ERROR(DecodeFloat("temperature", message.has_temperature(), message.temperature(),
+                                  {0, 100}, params.temperature));
+  AFT_RETURN_IF_ERROR(DecodeFloat("top_p", message.has_top_p(), message.top_p(),
+                                  {0, 1, /*above_low=*/true}, params.top_p));
+  AFT_RETURN_IF_ERROR(
+      DecodeFloat("min_p", message.has_min_p(), message.min_p(), {0, 1}, params.min_p));
+  AFT_RETURN_IF_ERROR(DecodeFloat("repetition_penalty", message.has_repetition_penalty(),
+                                  message.repetition_penalty(), {0, 10, /*above_low=*/true},
+                                  params.repetition_penalty));
+  AFT_RETURN_IF_ERROR(DecodeFloat("presence_penalty", message.has_presence_penalty(),
+                                  message.presence_penalty(), {-2, 2}, params.presence_penalty));
+  AFT_RETURN_IF_ERROR(DecodeFloat("frequency_penalty", message.has_frequency_penalty(),
+                                  message.frequency_penalty(), {-2, 2}, params.frequency_penalty));
   // More than the vocabulary keeps all, so clamping changes nothing.
   params.top_k = static_cast<int32_t>(
       std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));

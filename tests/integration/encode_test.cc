@@ -175,19 +175,6 @@ TEST(EncodeTest, ALanguageModelDoesNotEncode) {
             "model \"fake\" is a language model: it serves Generate and Score, not Encode");
 }
 
-TEST(EncodeTest, TheClientsDeadlineEndsARequestThatWaits) {
-  TestServer server(TestConfigWithEncoder());
-  server.encoder_control().Hold();
-  EncodeStream running(server.inference(), EncodeOf("running"));
-  server.encoder_control().WaitUntilBlocked();
-  EncodeStream stream(server.inference(), EncodeOf("waits"), [](grpc::ClientContext& context) {
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-  });
-  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  server.encoder_control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-}
-
 TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
   ServerConfig config = TestConfigWithEncoder();
   config.metrics_address = "127.0.0.1:0";
@@ -212,55 +199,6 @@ TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
   for (std::thread& thread : threads) thread.join();
   server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", 0);
   server.WaitForMetric("aft_requests_running{model=\"encoder\"}", 0);
-}
-
-TEST(EncodeTest, AFullQueueRefusesWithARetryHint) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.limits.max_queued_requests = 1;
-  TestServer server(config);
-  server.encoder_control().Hold();
-  std::deque<EncodeStream> streams;
-  for (int i = 0; i < 5; ++i) {
-    streams.emplace_back(server.inference(), EncodeOf("x"));
-    ASSERT_TRUE(streams.back().Next());
-  }
-  EncodeStream refused(server.inference(), EncodeOf("x"));
-  const grpc::Status status = refused.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
-  EXPECT_EQ(refused.context().GetServerTrailingMetadata().count("retry-after-ms"), 1U);
-}
-
-TEST(EncodeTest, DrainRunsWhatWaits) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.drain.grace = std::chrono::hours(1);
-  config.metrics_address = "127.0.0.1:0";
-  TestServer server(config);
-  server.encoder_control().Hold();
-  EncodeStream running(server.inference(), EncodeOf("running"));
-  server.encoder_control().WaitUntilBlocked();
-  EncodeStream waiting(server.inference(), EncodeOf("waits"));
-  ASSERT_TRUE(waiting.Next());
-  std::thread drain([&server] { server.server().Drain(); });
-  server.WaitForMetric("aft_model_state{model=\"encoder\",state=\"draining\"}", 1);
-  EncodeStream late(server.inference(), EncodeOf("late"));
-  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  server.encoder_control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  EXPECT_TRUE(waiting.Finish().ok());
-  EXPECT_EQ(Values(waiting, 5), Expected("waits"));
-  drain.join();
-}
-
-TEST(EncodeTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
-  TestServer server(TestConfigWithEncoder());
-  server.encoder_control().FailNext(absl::InternalError("secret pointer 0xdead"));
-  EncodeStream stream(server.inference(), EncodeOf("doomed"));
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_THAT(status.error_message(), testing::StartsWith("internal error; request id "));
-  EncodeStream next(server.inference(), EncodeOf("next"));
-  EXPECT_TRUE(next.Finish().ok());
 }
 
 TEST(EncodeTest, TheModelServiceTellsTheTask) {

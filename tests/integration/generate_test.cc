@@ -9,7 +9,6 @@ namespace aft::server {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 TEST(GenerateTest, StreamsStartedThenTokensThenFinished) {
   TestServer server;
@@ -89,33 +88,6 @@ TEST(GenerateTest, AnEmptyModelNameMeansTheOnlyModel) {
   GenerateStream stream(server.inference(), request);
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.started.model(), "fake");
-}
-
-TEST(GenerateTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
-  TestServer server(TestConfigWithMetrics());
-  v1::GenerateRequest request = Request("x", 3);
-  request.set_model("nobody");
-  GenerateStream stream(server.inference(), request);
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(), HasSubstr("\"nobody\""));
-  EXPECT_THAT(status.error_message(), HasSubstr("\"fake\""));
-  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "Generate", "")), 1);
-  ExpectServes(server);
-}
-
-TEST(GenerateTest, EchoesTheRequestIdOrMakesOne) {
-  TestServer server;
-  for (const std::string& id : {std::string("my request 1"), std::string(128, '~')}) {
-    GenerateStream own(server.inference(), Request("x", 1), [&](grpc::ClientContext& context) {
-      context.AddMetadata("x-request-id", id);
-    });
-    ASSERT_TRUE(own.Finish().ok());
-    EXPECT_EQ(own.InitialMetadata("x-request-id"), id);
-  }
-  GenerateStream made(server.inference(), Request("x", 1));
-  ASSERT_TRUE(made.Finish().ok());
-  EXPECT_THAT(made.InitialMetadata("x-request-id"), SizeIs(32));
 }
 
 TEST(GenerateTest, SendsLogprobsOnlyWhenAskedFor) {

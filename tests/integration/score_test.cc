@@ -190,17 +190,6 @@ TEST(ScoreTest, CancelFreesTheSlot) {
   ExpectServes(server);
 }
 
-TEST(ScoreTest, TheClientsDeadlineEndsIt) {
-  TestServer server;
-  server.control().Hold();
-  ScoreStream stream(server.inference(), ScoreOf(Text(100)), [](grpc::ClientContext& context) {
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-  });
-  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  server.control().Resume();
-  ExpectServes(server);
-}
-
 TEST(ScoreTest, AClientThatDoesNotReadIsEnded) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_stream_buffer_bytes = 4096;
@@ -229,21 +218,6 @@ TEST(ScoreTest, AnEncoderDoesNotScoreOrGenerate) {
   status = generate.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), HasSubstr("not Generate"));
-}
-
-TEST(ScoreTest, DrainLetsItFinish) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.drain.grace = std::chrono::hours(1);
-  TestServer server(config);
-  server.control().Hold();
-  ScoreStream stream(server.inference(), ScoreOf(Text(200)));
-  ASSERT_TRUE(stream.Next());
-  std::thread drain([&server] { server.server().Drain(); });
-  server.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
-  server.control().Resume();
-  EXPECT_TRUE(stream.Finish().ok());
-  ExpectScores(stream, Text(200));
-  drain.join();
 }
 
 }  // namespace

@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/unit/client/tcp_gate.h"
 
 namespace aft::server {
 namespace {
-
-using ::testing::HasSubstr;
 
 // One slot and one place in the queue.
 ServerConfig TinyConfig() {
@@ -76,30 +73,6 @@ TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
   EXPECT_EQ(counted, 1);
 }
 
-TEST(TroubleTest, AFullQueueRefusesWithARetryHint) {
-  TestServer server(TinyConfig());
-  server.control().Hold();
-  GenerateStream running(server.inference(), Request("running", 5));
-  ASSERT_TRUE(running.Next());
-  server.control().WaitUntilBlocked();
-  GenerateStream waiting(server.inference(), Request("waiting", 5));
-  ASSERT_TRUE(waiting.Next());  // accepted
-
-  GenerateStream refused(server.inference(), Request("refused", 5));
-  const grpc::Status status = refused.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
-  int hint_ms = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
-  EXPECT_GE(hint_ms, 100);
-  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 1);
-
-  server.control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  EXPECT_TRUE(waiting.Finish().ok());
-  ExpectServes(server);
-}
-
 TEST(TroubleTest, AClientThatVanishesFreesItsSlot) {
   TestServer server(TinyConfig());
   const std::string address = server.server().address();
@@ -146,21 +119,6 @@ TEST(TroubleTest, AClientThatKeepsUpMayReadMoreThanItsBufferHolds) {
   }
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.tokens, Expected(request));
-}
-
-TEST(TroubleTest, AFailedStepEndsItsRequestsWithTheirIdAndNoInternals) {
-  TestServer server(TinyConfig());
-  server.control().Hold();
-  GenerateStream stream(server.inference(), Request("doomed", 5));
-  ASSERT_TRUE(stream.Next());
-  server.control().WaitUntilBlocked();
-  server.control().FailNextCollect(absl::InternalError("secret pointer 0xdead"));
-  server.control().Resume();
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_EQ(status.error_message(),
-            "internal error; request id " + stream.InitialMetadata("x-request-id"));
-  ExpectServes(server);
 }
 
 TEST(TroubleTest, ManyClientsThatComeAndGoLeaveNothingBehind) {

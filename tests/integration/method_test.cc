@@ -1,0 +1,181 @@
+// What every method of InferenceService promises, over real gRPC, with fake models.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// A request of several steps where the method has more than one.
+template <typename Request>
+Request RequestOf(const std::string& model) {
+  Request request;
+  request.set_model(model);
+  request.set_text(std::string(60, 'x'));
+  return request;
+}
+
+struct GenerateMethod {
+  using Request = v1::GenerateRequest;
+  using Stream = GenerateStream;
+  static constexpr char kName[] = "Generate";
+  static constexpr char kModel[] = "fake";
+  static StepGate& Gate(TestServer& server) { return server.control(); }
+  static void FailNextStep(TestServer& server, const absl::Status& status) {
+    server.control().FailNextCollect(status);
+  }
+};
+
+struct ScoreMethod : GenerateMethod {
+  using Request = v1::ScoreRequest;
+  using Stream = ScoreStream;
+  static constexpr char kName[] = "Score";
+};
+
+struct EncodeMethod {
+  using Request = v1::EncodeRequest;
+  using Stream = EncodeStream;
+  static constexpr char kName[] = "Encode";
+  static constexpr char kModel[] = "encoder";
+  static StepGate& Gate(TestServer& server) { return server.encoder_control(); }
+  static void FailNextStep(TestServer& server, const absl::Status& status) {
+    server.encoder_control().FailNext(status);
+  }
+};
+
+// One request runs at a time, and one may wait.
+template <typename Method>
+class MethodTest : public testing::Test {
+ protected:
+  using Stream = typename Method::Stream;
+
+  void Start(bool with_metrics = false) {
+    ServerConfig config = TestConfigWithEncoder();
+    if (with_metrics) config.metrics_address = "127.0.0.1:0";
+    config.models[0].slots = 1;
+    config.models[1].max_batch_rows = 1;
+    config.limits.max_queued_requests = 1;
+    config.drain.grace = std::chrono::hours(1);
+    server_ = std::make_unique<TestServer>(config);
+  }
+
+  Stream Open(const std::string& model = Method::kModel,
+              const typename Stream::Prepare& prepare = {}) {
+    return Stream(server_->inference(), RequestOf<typename Method::Request>(model), prepare);
+  }
+  // A request that runs and whose step is held.
+  Stream OpenHeld() {
+    Method::Gate(*server_).Hold();
+    Stream stream = Open();
+    EXPECT_TRUE(stream.Next());
+    Method::Gate(*server_).WaitUntilBlocked();
+    return stream;
+  }
+  // And then it serves again.
+  void TearDown() override {
+    if (server_->server().lifecycle() != Lifecycle::kReady) return;
+    Method::Gate(*server_).Resume();
+    const grpc::Status status = Open().Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  std::unique_ptr<TestServer> server_;
+};
+
+using Methods = testing::Types<GenerateMethod, ScoreMethod, EncodeMethod>;
+TYPED_TEST_SUITE(MethodTest, Methods);
+
+TYPED_TEST(MethodTest, EchoesTheRequestIdOrMakesOne) {
+  this->Start();
+  auto own = this->Open(TypeParam::kModel, [](grpc::ClientContext& context) {
+    context.AddMetadata("x-request-id", "my request 1");
+  });
+  ASSERT_TRUE(own.Finish().ok());
+  EXPECT_EQ(own.InitialMetadata("x-request-id"), "my request 1");
+  auto made = this->Open();
+  ASSERT_TRUE(made.Finish().ok());
+  EXPECT_THAT(made.InitialMetadata("x-request-id"), SizeIs(32));
+}
+
+TYPED_TEST(MethodTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
+  this->Start(/*with_metrics=*/true);
+  const grpc::Status status = this->Open("nobody").Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  for (const char* name : {"\"nobody\"", "\"fake\"", "\"encoder\""}) {
+    EXPECT_THAT(status.error_message(), HasSubstr(name));
+  }
+  EXPECT_EQ(this->server_->Metric(RequestsTotal("NOT_FOUND", TypeParam::kName, "")), 1);
+}
+
+TYPED_TEST(MethodTest, AFullQueueRefusesWithARetryHint) {
+  this->Start(/*with_metrics=*/true);
+  auto running = this->OpenHeld();
+  auto waiting = this->Open();
+  ASSERT_TRUE(waiting.Next());  // accepted
+  auto refused = this->Open();
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
+  int hint_ms = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
+  EXPECT_GE(hint_ms, 100);
+  EXPECT_EQ(this->server_->Metric(
+                RequestsTotal("RESOURCE_EXHAUSTED", TypeParam::kName, TypeParam::kModel)),
+            1);
+  TypeParam::Gate(*this->server_).Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+}
+
+TYPED_TEST(MethodTest, TheClientsDeadlineEndsARequestThatWaits) {
+  this->Start();
+  auto running = this->OpenHeld();
+  auto stream = this->Open(TypeParam::kModel, [](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  });
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  TypeParam::Gate(*this->server_).Resume();
+  EXPECT_TRUE(running.Finish().ok());
+}
+
+TYPED_TEST(MethodTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
+  this->Start();
+  auto stream = this->OpenHeld();
+  TypeParam::FailNextStep(*this->server_, absl::InternalError("secret pointer 0xdead"));
+  TypeParam::Gate(*this->server_).Resume();
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(status.error_message(),
+            "internal error; request id " + stream.InitialMetadata("x-request-id"));
+}
+
+TYPED_TEST(MethodTest, DrainFinishesWhatRunsAndWhatWaitsAndRefusesTheRest) {
+  this->Start();
+  auto running = this->OpenHeld();
+  auto waiting = this->Open();
+  ASSERT_TRUE(waiting.Next());
+  std::thread drain([this] { this->server_->server().Drain(); });
+  v1::GetRequest get;
+  get.set_name(TypeParam::kModel);
+  for (v1::GetResponse got; got.model().state() != v1::MODEL_STATE_DRAINING;) {
+    grpc::ClientContext context;
+    ASSERT_TRUE(this->server_->models().Get(&context, get, &got).ok());
+  }
+  EXPECT_EQ(this->Open().Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  TypeParam::Gate(*this->server_).Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+  drain.join();
+}
+
+}  // namespace
+}  // namespace aft::server
