@@ -44,8 +44,7 @@ void Inbox::Stop(TimePoint deadline) {
 
 void Inbox::Take(Duration wait, Batch& batch) {
   const bool for_ever = wait == Duration::max();
-  const TimePoint until =
-      for_ever ? TimePoint::max() : std::chrono::steady_clock::now() + std::max(wait, Duration(0));
+  const TimePoint until = for_ever ? TimePoint::max() : std::chrono::steady_clock::now() + wait;
   batch.added.clear();
   batch.cancelled.clear();
   MutexLock lock(mutex_);

@@ -151,11 +151,15 @@ TYPED_TEST(MethodTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
   this->Start();
   auto stream = this->OpenHeld();
   TypeParam::FailNextStep(*this->server_, absl::InternalError("secret pointer 0xdead"));
+  testing::internal::CaptureStderr();
   TypeParam::Gate(*this->server_).Resume();
   const grpc::Status status = stream.Finish();
+  const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(status.error_message(),
             "internal error; request id " + stream.InitialMetadata("x-request-id"));
+  EXPECT_THAT(log, HasSubstr("request " + stream.InitialMetadata("x-request-id") + ": a model"));
+  EXPECT_THAT(log, HasSubstr("secret pointer 0xdead"));
 }
 
 TYPED_TEST(MethodTest, DrainFinishesWhatRunsAndWhatWaitsAndRefusesTheRest) {
