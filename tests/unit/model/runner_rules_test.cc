@@ -6,8 +6,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/runtime/snapshot.h"
 #include "model/runtime/step_rules.h"
 #include "model/runtime/text_rules.h"
+#include "model/sampling/penalties.h"
 
 namespace aft {
 namespace {
@@ -92,6 +94,43 @@ TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
   EXPECT_FALSE(accepts(5, 9));
   EXPECT_FALSE(accepts(4, 10));
   EXPECT_FALSE(accepts(4, kNoToken - 1));
+}
+
+TEST(SnapshotFormatTest, EveryFieldTravels) {
+  SequenceRecord record;
+  record.params.temperature = 0.5F;
+  record.params.top_k = 2;
+  record.params.top_p = 0.25F;
+  record.params.min_p = 0.125F;
+  record.params.repetition_penalty = 3;
+  record.params.presence_penalty = 4;
+  record.params.frequency_penalty = 5;
+  record.params.seed = uint64_t{6} << 40;
+  record.params.sequence = 7;
+  record.params.top_logprobs = 8;
+  record.next_position = int64_t{9} << 40;
+  record.sampled = uint64_t{10} << 40;
+  record.last_sampled = 11;
+  std::string bytes = BeginSnapshot(1, 2, record, /*state_bytes=*/4, /*counts=*/3);
+  SealSnapshot(&bytes);
+  const absl::StatusOr<OpenedSnapshot> opened = OpenSnapshot(bytes, 1, 2);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const SamplingParams& params = opened->record.params;
+  EXPECT_EQ(params.temperature, 0.5F);
+  EXPECT_EQ(params.top_k, 2);
+  EXPECT_EQ(params.top_p, 0.25F);
+  EXPECT_EQ(params.min_p, 0.125F);
+  EXPECT_EQ(params.repetition_penalty, 3);
+  EXPECT_EQ(params.presence_penalty, 4);
+  EXPECT_EQ(params.frequency_penalty, 5);
+  EXPECT_EQ(params.seed, uint64_t{6} << 40);
+  EXPECT_EQ(params.sequence, 7);
+  EXPECT_EQ(params.top_logprobs, 8);
+  EXPECT_EQ(opened->record.next_position, int64_t{9} << 40);
+  EXPECT_EQ(opened->record.sampled, uint64_t{10} << 40);
+  EXPECT_EQ(opened->record.last_sampled, 11);
+  EXPECT_EQ(opened->state.size(), 4);
+  EXPECT_EQ(opened->counts.size(), 3 * sizeof(TokenCount));
 }
 
 TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {
