@@ -96,11 +96,13 @@ TYPED_TEST_SUITE(MethodTest, Methods);
 
 TYPED_TEST(MethodTest, EchoesTheRequestIdOrMakesOne) {
   this->Start();
-  auto own = this->Open(TypeParam::kModel, [](grpc::ClientContext& context) {
-    context.AddMetadata("x-request-id", "my request 1");
-  });
-  ASSERT_TRUE(own.Finish().ok());
-  EXPECT_EQ(own.InitialMetadata("x-request-id"), "my request 1");
+  for (const std::string& id : {std::string("my request 1"), std::string(128, '~')}) {
+    auto own = this->Open(TypeParam::kModel, [&](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", id);
+    });
+    ASSERT_TRUE(own.Finish().ok());
+    EXPECT_EQ(own.InitialMetadata("x-request-id"), id);
+  }
   auto made = this->Open();
   ASSERT_TRUE(made.Finish().ok());
   EXPECT_THAT(made.InitialMetadata("x-request-id"), SizeIs(32));
