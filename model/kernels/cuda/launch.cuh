@@ -60,6 +60,16 @@ __device__ inline unsigned char* DynamicShared() {
 #endif
 }
 
+// Host: blocks for `count` of which each takes `each`.
+inline unsigned Blocks(int64_t count, int64_t each) {
+  return static_cast<unsigned>((count + each - 1) / each);
+}
+
+// Host: whether an access of `bytes`, or of 16 where that is less, may start at `data`.
+inline bool Aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes < 16 ? bytes : 16) == 0;
+}
+
 template <typename T>
 struct AsGiven {
   using Type = T;

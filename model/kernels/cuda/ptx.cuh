@@ -76,7 +76,7 @@ __device__ inline float Exp2(float x) {
 #endif
 }
 
-// e^x for x <= 88. Take differences of exponents before calling: see aft-operators.md 4.4.
+// e^x for x <= 88. Take differences of exponents before calling.
 __device__ inline float Exp(float x) { return Exp2(x * 1.44269504F); }
 
 // 1 / x, to 1 ulp; subnormals count as 0, in and out.

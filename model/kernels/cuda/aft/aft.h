@@ -27,9 +27,9 @@ struct AftModel {
   AftStateLayout layout() const { return {hid, window, prefix_block, ring}; }
 };
 
-// Block look-ahead decode (aft-operators.md 3.7). w does not depend on the query, so the sums over
-// what a sequence holds at position t0 can be made for the next `rows` tokens in one pass over its
-// ring; the steps after that read these sums and the few tokens since t0. StepRows::age[i] is
+// Block look-ahead decode: model/kernels/README.md. w does not depend on the query, so the sums
+// over what a sequence holds at position t0 can be made for the next `rows` tokens in one pass over
+// its ring; the steps after that read these sums and the few tokens since t0. StepRows::age[i] is
 // position[i] - t0 when the slot's sums are valid, 0 to make them now (t0 = position[i]), and -1 to
 // do without (their place is left alone). REQUIRES: age < rows; prefix_block = 0.
 struct AftLookahead {

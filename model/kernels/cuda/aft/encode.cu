@@ -8,7 +8,7 @@ namespace {
 constexpr unsigned kFoldThreads = 128;
 
 dim3 FoldGrid(const AftArgs& args) {
-  return {static_cast<unsigned>(args.rows.rows), AftBlocks(args.model.hid, kFoldThreads)};
+  return {static_cast<unsigned>(args.rows.rows), Blocks(args.model.hid, kFoldThreads)};
 }
 
 // AFT-simple: one sum for all tokens of a text.

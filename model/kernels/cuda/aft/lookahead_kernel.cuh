@@ -4,7 +4,7 @@
 #include "model/kernels/cuda/aft/aft.h"
 #include "model/kernels/cuda/aft/step_kernel.cuh"
 
-// The AFT step with block look-ahead (aft-operators.md 3.7). At age 0 the summers go through the
+// The AFT step with block look-ahead (model/kernels/README.md). At age 0 the summers go through the
 // ring once and, a group of tokens in registers, add it to the sums of each of the next R tokens.
 // At age r the sums of row r stand in for the prefix and all of the ring but the r tokens since t0.
 // A token that leaves the window between t0 and t0 + r is in the sums with bias 0, as it will be in

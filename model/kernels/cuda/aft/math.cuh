@@ -153,7 +153,7 @@ __device__ inline float RoundTo(float x) {
   return ToFloat(FromFloat<T>(x));
 }
 
-// ---- Sums without biases, of one channel (aft-operators.md 3.2)
+// ---- Sums without biases, of one channel (model/kernels/README.md)
 //
 // Numerator and denominator relative to exp(max), max the largest key: den >= 1 once a token is in.
 struct Prefix {

@@ -18,16 +18,11 @@ constexpr int64_t kShort = 64;
 
 constexpr unsigned kScanThreads = 128;
 
-bool Aligned(const void* data, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) ==
-         0;
-}
-
 template <typename In, typename OutT, int N>
 cudaError_t ScanAs(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream) {
-  const int64_t threads = (args.model.hid + N - 1) / N;
-  const unsigned block = std::min(AftBlocks(threads, 32) * 32, kScanThreads);
-  const dim3 grid(static_cast<unsigned>(blocks), AftBlocks(threads, block));
+  const int64_t threads = Blocks(args.model.hid, N);
+  const unsigned block = std::min(Blocks(threads, 32) * 32, kScanThreads);
+  const dim3 grid(static_cast<unsigned>(blocks), Blocks(threads, block));
   switch (scan) {
     case AftScan::kSums:
       return Launch(AftScanKernel<In, OutT, N, AftScan::kSums>, grid, dim3(block), 0, stream, args);
@@ -51,7 +46,7 @@ cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool
 // The sums that every tile finds, in the workspace; and the state's prefix, advanced.
 cudaError_t Carry(const AftArgs& args, Stream stream) {
   constexpr unsigned kThreads = 128;
-  const dim3 grid(static_cast<unsigned>(args.rows.rows), AftBlocks(args.model.hid, kThreads));
+  const dim3 grid(static_cast<unsigned>(args.rows.rows), Blocks(args.model.hid, kThreads));
   return args.triples == 2 ? Launch(AftCarryKernel<2>, grid, dim3(kThreads), 0, stream, args)
                            : Launch(AftCarryKernel<1>, grid, dim3(kThreads), 0, stream, args);
 }
@@ -75,11 +70,11 @@ cudaError_t SumAndCarry(const AftArgs& args, int64_t tiles, Stream stream) {
 
 template <typename In, typename Ring, int N>
 cudaError_t WriteRing(const AftArgs& args, int64_t longest, Stream stream) {
-  const int64_t threads = (args.model.hid + N - 1) / N;
+  const int64_t threads = Blocks(args.model.hid, N);
   return Launch(AftRingKernel<In, Ring, N>,
                 dim3(static_cast<unsigned>(args.rows.rows),
-                     AftBlocks(std::min(longest, args.model.window - 1), kAftRingTokens)),
-                dim3(std::min(AftBlocks(threads, 32) * 32, 256U)), 0, stream, args);
+                     Blocks(std::min(longest, args.model.window - 1), kAftRingTokens)),
+                dim3(std::min(Blocks(threads, 32) * 32, 256U)), 0, stream, args);
 }
 
 template <typename In, int N>
@@ -129,9 +124,9 @@ cudaError_t Simple(const AftArgs& args, int64_t tokens, int64_t longest, In qkv,
 }  // namespace
 
 AftWarps::AftWarps(int64_t hid, int64_t most) {
-  const int64_t warps = std::min<int64_t>((hid + kAftWarpChannels - 1) / kAftWarpChannels, most);
+  const int64_t warps = std::min<int64_t>(Blocks(hid, kAftWarpChannels), most);
   threads = static_cast<unsigned>(warps) * 32;
-  blocks = AftBlocks(hid, warps * kAftWarpChannels);
+  blocks = Blocks(hid, warps * kAftWarpChannels);
 }
 
 size_t AftWarps::SharedBytes(int prefixes) const {

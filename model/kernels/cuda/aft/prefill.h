@@ -11,10 +11,6 @@ bool AftAligned(const AftArgs& args, In qkv, int64_t n);
 // The pairs of input and output that the kernels take.
 bool AftTypes(In qkv, Out y);
 
-inline unsigned AftBlocks(int64_t count, int64_t each) {
-  return static_cast<unsigned>((count + each - 1) / each);
-}
-
 // Warps of kAftWarpChannels channels in a block, and blocks for all channels.
 struct AftWarps {
   explicit AftWarps(int64_t hid, int64_t most = 8);

@@ -15,11 +15,7 @@ constexpr int64_t kLongRing = 127;  // from here on a pass through the ring is m
 
 // Warps that sum a ring, by the window alone: the order of a sum must not depend on the batch.
 int Summers(int64_t ring_rows) {
-  return static_cast<int>(std::min<int64_t>((ring_rows + kGroup - 1) / kGroup, kMaxSummers));
-}
-
-bool Aligned(const void* data, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+  return static_cast<int>(std::min<int64_t>(Blocks(ring_rows, kGroup), kMaxSummers));
 }
 
 // Whether kWidth channels can be read and written at once everywhere.
@@ -31,8 +27,7 @@ bool FourWide(const StepTask& task) {
 }
 
 dim3 Grid(const StepTask& task, int width, unsigned lanes) {
-  const int64_t channels = static_cast<int64_t>(width) * lanes;
-  return {static_cast<unsigned>((task.hid + channels - 1) / channels),
+  return {Blocks(task.hid, static_cast<int64_t>(width) * lanes),
           static_cast<unsigned>(task.rows.rows)};
 }
 

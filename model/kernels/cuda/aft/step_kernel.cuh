@@ -6,7 +6,7 @@
 #include "model/kernels/cuda/aft/math.cuh"
 #include "model/kernels/cuda/types.h"
 
-// One AFT token of one sequence (contracts.md 4; aft-operators.md 3.3): y from the prefix, the ring
+// One AFT token of one sequence (model/kernels/README.md): y from the prefix, the ring
 // and the token itself, then token t - s + 1 moves from the ring into the prefix and t takes its
 // place. Bound by memory: a ring's number is used for some ten instructions, of which one is an
 // exponential, and a GPU has time for seventy.

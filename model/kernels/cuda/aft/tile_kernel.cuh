@@ -6,8 +6,8 @@
 #include "model/kernels/cuda/aft/sums_kernel.cuh"
 #include "model/kernels/cuda/aft/window.cuh"
 
-// AFT-local and AFT-full over many tokens, as products on tensor cores (aft-operators.md 3.3): for
-// the tokens t of a tile and the tokens j that some of them have in their window,
+// AFT-local and AFT-full over many tokens, as products on tensor cores (model/kernels/README.md).
+// For the tokens t of a tile and the tokens j that some of them have in their window,
 //
 //   [num | den] = E [e v | e] + exp(m - a) [prefix],   e_j = exp(k_j - a)
 //

@@ -14,10 +14,10 @@ template <typename T, bool kAdditive>
 cudaError_t LaunchScalar(const AttendArgs& args, int64_t tokens, Stream stream) {
   SharedLayout shared;
   const ScalarShared layout(shared);
-  const int chunks = (args.shape.value_width + kScalarColumns - 1) / kScalarColumns;
+  const unsigned chunks = Blocks(args.shape.value_width, kScalarColumns);
   return Launch(AttentionScalarKernel<T, kAdditive>,
                 dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kScalarQueries)),
-                     static_cast<unsigned>(args.shape.heads * chunks)),
+                     static_cast<unsigned>(args.shape.heads) * chunks),
                 dim3(kScalarWarps * 32), shared.bytes(), stream, args);
 }
 
@@ -56,7 +56,7 @@ cudaError_t LaunchStore(const AttendArgs& args, int64_t tokens, Stream stream) {
 }
 
 bool In16Bytes(const void* data, std::initializer_list<int64_t> counts, int64_t bytes) {
-  bool multiples = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  bool multiples = Aligned(data, 16);
   for (const int64_t count : counts) multiples = multiples && count * bytes % 16 == 0;
   return multiples;
 }
@@ -70,8 +70,7 @@ void SetAlignment(AttendArgs& args) {
   args.state_in_16_bytes =
       In16Bytes(args.state.base,
                 {args.state.slot_stride, shape.first_value, shape.values, shape.value_width}, 4);
-  args.y_in_pairs = reinterpret_cast<uintptr_t>(args.y.data) % 8 == 0 && args.y.stride % 2 == 0 &&
-                    shape.value_width % 2 == 0;
+  args.y_in_pairs = Aligned(args.y.data, 8) && args.y.stride % 2 == 0 && shape.value_width % 2 == 0;
 }
 
 int64_t WorkspaceFloats(const AttentionParams& params, int64_t tokens) {
@@ -85,9 +84,8 @@ cudaError_t Attend(AttendArgs args, int64_t tokens, float* workspace, Stream str
     args.factors = workspace;
     const int64_t warps = tokens * args.shape.heads;
     const cudaError_t error =
-        Launch(AttentionFactorsKernel,
-               dim3(static_cast<unsigned>((warps + kStoreWarps - 1) / kStoreWarps)),
-               dim3(kStoreWarps * 32), 0, stream, args.shape, args.packed, tokens, workspace);
+        Launch(AttentionFactorsKernel, dim3(Blocks(warps, kStoreWarps)), dim3(kStoreWarps * 32), 0,
+               stream, args.shape, args.packed, tokens, workspace);
     if (error != cudaSuccess) return error;
   }
   const bool fp32 = args.packed.type == Number::kFp32;

@@ -20,17 +20,16 @@ int64_t Splits(const AttentionParams& params) {
   return std::max<int64_t>(1, (MostBlocks(params) + kSplitBlocks - 1) / kSplitBlocks);
 }
 
-bool Aligned(const AttentionParams& params, const State& state) {
+bool ReadsVectors(const AttentionParams& params, const State& state) {
   const AttentionStateLayout layout(params);
   return params.value_width % 4 == 0 && layout.Keys() % 4 == 0 && layout.Values() % 4 == 0 &&
-         state.slot_stride % 4 == 0 && reinterpret_cast<uintptr_t>(state.base) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(params.position_keys) % 16 == 0;
+         state.slot_stride % 4 == 0 && Aligned(state.base, 16) && Aligned(params.position_keys, 16);
 }
 
 template <int kVector, int kGroups, bool kAdditive>
 cudaError_t LaunchStep(AttentionStepArgs args, int warps, Stream stream) {
   constexpr int kColumns = 32 * kVector * kGroups;
-  args.column_chunks = (args.shape.value_width + kColumns - 1) / kColumns;
+  args.column_chunks = static_cast<int>(Blocks(args.shape.value_width, kColumns));
   // Splits are for filling the GPU: with many rows a block takes several in turn, so that a large
   // capacity costs short contexts nothing. Who computes a split does not change it.
   const int64_t units = args.rows.rows * args.shape.heads * args.column_chunks;
@@ -76,7 +75,7 @@ int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed
   const int warps = static_cast<int>(std::clamp<int64_t>(MostBlocks(params), 1, kStepWarps));
   const bool additive = params.score == Score::kAdditive;
   cudaError_t error = cudaSuccess;
-  if (Aligned(params, state)) {
+  if (ReadsVectors(params, state)) {
     error = additive ? LaunchStepForWidth<4, true>(args, warps, stream)
                      : LaunchStepForWidth<4, false>(args, warps, stream);
   } else {

@@ -99,8 +99,7 @@ __device__ inline float Entering(float x, bool bf16_ring) {
 template <typename T>
 bool Aligned16(const void* first, int64_t stride, int64_t offset) {
   constexpr auto kNumbers = static_cast<int64_t>(16 / sizeof(T));
-  return reinterpret_cast<uintptr_t>(first) % 16 == 0 && stride % kNumbers == 0 &&
-         offset % kNumbers == 0;
+  return Aligned(first, 16) && stride % kNumbers == 0 && offset % kNumbers == 0;
 }
 
 // Host: calls fn(T{}, Y{}) with the types of In and Out, for the pairs there are kernels for.

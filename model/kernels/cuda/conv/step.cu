@@ -34,7 +34,7 @@ int Start(ConvStepArgs& args, int64_t rows, Stream stream) {
     units /= 2;
     bytes = shape(units * unit);
   }
-  const auto blocks = static_cast<unsigned>((dims.heads + args.heads - 1) / args.heads);
+  const auto blocks = Blocks(dims.heads, args.heads);
   return Launch(ConvStepKernel<T, Ring, Y, kVec>, dim3(blocks, static_cast<unsigned>(rows)),
                 static_cast<unsigned>(threads), bytes, stream, args);
 }

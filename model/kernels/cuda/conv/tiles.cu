@@ -9,10 +9,6 @@ namespace {
 
 constexpr size_t kMostShared = size_t{160} << 10;
 
-unsigned Blocks(int64_t n, int64_t per_block) {
-  return static_cast<unsigned>((n + per_block - 1) / per_block);
-}
-
 int64_t WorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens) {
   return 2 * ConvPlaces(rows, tokens) * (model.causal ? 1 : 2) * (model.hid + 2 * model.heads);
 }

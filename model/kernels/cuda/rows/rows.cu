@@ -19,13 +19,11 @@ using row_kernels::MappedRows;
 namespace {
 
 constexpr int64_t kMaxGrid = 0x7FFFFFFF;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t kMostThreads = 0xFFFFFFFF - 1024;  // kernels count them in 32 bits
 
 // Whether rows of `columns` numbers at `data` are accessed as whole groups of neighbours.
 bool InGroups(const void* data, int64_t number_bytes, int64_t stride, int64_t width, int columns) {
-  return width % columns == 0 && stride % columns == 0 &&
-         reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(number_bytes * columns) == 0;
+  return width % columns == 0 && stride % columns == 0 && Aligned(data, number_bytes * columns);
 }
 bool InGroups(const In& x, int64_t width, int columns) {
   return InGroups(x.data, NumberBytes(x.type), x.stride, width, columns);
@@ -67,7 +65,7 @@ cudaError_t AddNormByWarps(const AddNormRows<InT, OutT>& rows, Stream stream) {
   constexpr int64_t kFew = 512;
   const int64_t rows_of_block = rows.count <= kFew ? 1 : kAddNormWarpBlock / 32;
   return Launch(&row_kernels::AddNormKernel<InT, OutT, kGroups, kWhole, false>,
-                dim3(static_cast<unsigned>(CeilDiv(rows.count, rows_of_block))),
+                dim3(Blocks(rows.count, rows_of_block)),
                 dim3(static_cast<unsigned>(32 * rows_of_block)), 0, stream, rows);
 }
 
@@ -76,15 +74,15 @@ cudaError_t AddNormByBlocks(const AddNormRows<InT, OutT>& rows, Stream stream) {
   constexpr int kGroups = 4;
   SharedLayout shared;
   shared.Take<float>(2 * kMaxWarps);
-  const int64_t warps = CeilDiv(rows.width, 32 * kGroups * kAddNormColumns);
+  const unsigned warps = Blocks(rows.width, 32 * kGroups * kAddNormColumns);
   return Launch(&row_kernels::AddNormKernel<InT, OutT, kGroups, kWhole, true>,
-                dim3(static_cast<unsigned>(rows.count)), dim3(static_cast<unsigned>(32 * warps)),
-                shared.bytes(), stream, rows);
+                dim3(static_cast<unsigned>(rows.count)), dim3(32 * warps), shared.bytes(), stream,
+                rows);
 }
 
 template <bool kWhole, typename InT, typename OutT>
 cudaError_t LaunchAddNorm(const AddNormRows<InT, OutT>& rows, Stream stream) {
-  const int64_t groups_of_lane = CeilDiv(rows.width, 32 * kAddNormColumns);
+  const unsigned groups_of_lane = Blocks(rows.width, 32 * kAddNormColumns);
   if (groups_of_lane > 8) return AddNormByBlocks<kWhole>(rows, stream);
   if (groups_of_lane > 4) return AddNormByWarps<8, kWhole>(rows, stream);
   if (groups_of_lane > 2) return AddNormByWarps<4, kWhole>(rows, stream);
@@ -95,11 +93,10 @@ cudaError_t LaunchAddNorm(const AddNormRows<InT, OutT>& rows, Stream stream) {
 
 template <int kCount, bool kWhole, typename InT, typename OutT>
 cudaError_t LaunchMap(const MappedRows<InT, OutT>& rows, Stream stream) {
-  const int64_t items = CeilDiv(rows.count, kMapRows) * CeilDiv(rows.width, kCount);
-  const int64_t blocks = CeilDiv(items, kMapBlock);
-  if (blocks * kMapBlock > 0xFFFFFFFF) return cudaErrorInvalidValue;
-  return Launch(&row_kernels::MapKernel<InT, OutT, kCount, kWhole>,
-                dim3(static_cast<unsigned>(blocks)), dim3(kMapBlock), 0, stream, rows);
+  const int64_t items = int64_t{Blocks(rows.count, kMapRows)} * Blocks(rows.width, kCount);
+  if (items > kMostThreads) return cudaErrorInvalidValue;
+  return Launch(&row_kernels::MapKernel<InT, OutT, kCount, kWhole>, dim3(Blocks(items, kMapBlock)),
+                dim3(kMapBlock), 0, stream, rows);
 }
 
 int Map(In x, const int64_t* index, const float* bias, Activation activation, int64_t count,
@@ -126,9 +123,9 @@ int Map(In x, const int64_t* index, const float* bias, Activation activation, in
 
 template <bool kWhole, typename T>
 cudaError_t LaunchEmbed(const EmbedRows<T>& rows, Stream stream) {
-  const int64_t blocks = CeilDiv(rows.count * CeilDiv(rows.width, kEmbedColumns), kEmbedBlock);
-  if (blocks * kEmbedBlock > 0xFFFFFFFF) return cudaErrorInvalidValue;
-  return Launch(&row_kernels::EmbedKernel<T, kWhole>, dim3(static_cast<unsigned>(blocks)),
+  const int64_t items = rows.count * Blocks(rows.width, kEmbedColumns);
+  if (items > kMostThreads) return cudaErrorInvalidValue;
+  return Launch(&row_kernels::EmbedKernel<T, kWhole>, dim3(Blocks(items, kEmbedBlock)),
                 dim3(kEmbedBlock), 0, stream, rows);
 }
 

@@ -8,10 +8,6 @@ namespace {
 
 constexpr unsigned kThreads = 256;  // of the kernels with one thread per token
 
-unsigned BlocksFor(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 // Few threads suffice for a small vocabulary: fewer wait for one another, and more rows run at
 // once. A power of two, which divides kBins.
 unsigned ThreadsFor(int64_t vocab_size) {
@@ -25,7 +21,7 @@ unsigned ThreadsFor(int64_t vocab_size) {
 int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logits, int64_t stride,
            SampleOut out, Stream stream) {
   if (slots.vocab_size < 1 || slots.vocab_size > kMaxVocabSize) return cudaErrorInvalidValue;
-  const bool aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  const bool aligned = stride % 4 == 0 && Aligned(logits, 16);
   SharedLayout shared;
   const sampler::Space space(shared, static_cast<int32_t>(slots.vocab_size));
   return Launch(aligned ? sampler::SampleKernel<true> : sampler::SampleKernel<false>,
@@ -35,18 +31,18 @@ int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logit
 
 int MarkSeen(const SamplerSlots& slots, const int32_t* tokens, const int32_t* token_slots,
              int64_t count, Stream stream) {
-  return Launch(sampler::MarkSeenKernel, dim3(BlocksFor(count)), dim3(kThreads), 0, stream, slots,
-                tokens, token_slots, count);
+  return Launch(sampler::MarkSeenKernel, dim3(Blocks(count, kThreads)), dim3(kThreads), 0, stream,
+                slots, tokens, token_slots, count);
 }
 
 int ClearCounts(const SamplerSlots& slots, int32_t slot, Stream stream) {
-  return Launch(sampler::CopyCountsKernel, dim3(BlocksFor(slots.vocab_size)), dim3(kThreads), 0,
-                stream, slots, -1, slot);
+  return Launch(sampler::CopyCountsKernel, dim3(Blocks(slots.vocab_size, kThreads)), dim3(kThreads),
+                0, stream, slots, -1, slot);
 }
 
 int CopyCounts(const SamplerSlots& slots, int32_t from, int32_t to, Stream stream) {
-  return Launch(sampler::CopyCountsKernel, dim3(BlocksFor(slots.vocab_size)), dim3(kThreads), 0,
-                stream, slots, from, to);
+  return Launch(sampler::CopyCountsKernel, dim3(Blocks(slots.vocab_size, kThreads)), dim3(kThreads),
+                0, stream, slots, from, to);
 }
 
 }  // namespace aft::kernels::cuda
