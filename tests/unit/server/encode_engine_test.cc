@@ -134,6 +134,7 @@ TEST_F(EncodeEngineTest, RefusesABatchThatTheRunnerCannotTake) {
   EXPECT_EQ(create(4, 65).message(), "batch.max_tokens: must be in [1, 64], got 65");
   EXPECT_EQ(create(0, 64).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(create(4, 64).ok());
+  EXPECT_TRUE(create(1, 1).ok());
 }
 
 TEST_F(EncodeEngineTest, AFullBatchRunsAtOnceInOneStep) {

@@ -1,7 +1,9 @@
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,6 +59,20 @@ TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
   EXPECT_THAT(page, HasSubstr("aft_draining 0"));
   EXPECT_THAT(page,
               HasSubstr("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"} 1"));
+}
+
+TEST(MetricsTest, BucketsSpanWhatIsPromised) {
+  const std::vector<double>& sizes = SizeBuckets();
+  ASSERT_EQ(sizes.size(), 17U);
+  for (size_t i = 0; i < sizes.size(); ++i)
+    EXPECT_EQ(sizes[i], std::ldexp(1.0, static_cast<int>(i)));
+  const std::vector<double>& seconds = LatencyBuckets();
+  EXPECT_EQ(seconds.front(), 25e-6);
+  EXPECT_EQ(seconds.back(), 300);
+  for (size_t i = 1; i < seconds.size(); ++i) {
+    EXPECT_GT(seconds[i], 1.25 * seconds[i - 1]);
+    EXPECT_LE(seconds[i], 3.0 * seconds[i - 1]);
+  }
 }
 
 TEST(HistogramBatchTest, AddsTheSameAsSingleObservations) {
