@@ -1,13 +1,9 @@
 #include "model/kernels/cuda/conv/conv.h"
-#include "model/kernels/cuda/conv/narrow_kernel.cuh"
-#include "model/kernels/cuda/conv/output_kernel.cuh"
 #include "model/kernels/cuda/conv/sums_kernel.cuh"
 #include "model/kernels/cuda/conv/tiles.cuh"
 
 namespace aft::kernels::cuda {
 namespace {
-
-constexpr size_t kMostShared = size_t{160} << 10;
 
 int64_t WorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens) {
   return 2 * ConvPlaces(rows, tokens) * (model.causal ? 1 : 2) * (model.hid + 2 * model.heads);
@@ -31,39 +27,6 @@ ConvTileArgs MakeArgs(const ConvModel& model, In packed, Out y, int64_t rows, in
   return args;
 }
 
-template <typename T, typename Y, int kChannels, bool kGrid>
-int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
-  SharedLayout layout;
-  const ConvOutputShared<kChannels, kGrid> shared(layout, args);
-  if (layout.bytes() > kMostShared) return cudaErrorInvalidValue;
-  const unsigned chunks = Blocks(args.dims.width, kChannels);
-  const dim3 blocks(places, chunks * static_cast<unsigned>(args.dims.heads));
-  return Launch(ConvOutputKernel<T, Y, kChannels, kGrid>, blocks, kConvOutputThreads,
-                layout.bytes(), stream, args);
-}
-
-// Heads narrower than this are filtered, if the filter fits.
-constexpr int kMatrixWidth = 16;
-
-template <typename T, typename Y>
-int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
-  if (args.dims.width < kMatrixWidth && !args.grid) {
-    SharedLayout layout;
-    const ConvNarrowShared shared(layout, args.dims);
-    if (layout.bytes() <= kMostShared) {
-      const dim3 blocks(places, Blocks(args.dims.hid, kConvNarrowChannels));
-      return Launch(ConvNarrowKernel<T, Y>, blocks, kConvNarrowThreads, layout.bytes(), stream,
-                    args);
-    }
-  }
-  if (args.dims.width <= 32) {
-    return args.grid ? StartOutputs<T, Y, 32, true>(args, places, stream)
-                     : StartOutputs<T, Y, 32, false>(args, places, stream);
-  }
-  return args.grid ? StartOutputs<T, Y, 64, true>(args, places, stream)
-                   : StartOutputs<T, Y, 64, false>(args, places, stream);
-}
-
 template <typename T, int kVec>
 int StartSums(const ConvTileArgs& args, unsigned places, Stream stream) {
   SharedLayout layout;
@@ -74,7 +37,7 @@ int StartSums(const ConvTileArgs& args, unsigned places, Stream stream) {
 }
 
 template <typename T, typename Y>
-int StartAll(ConvTileArgs& args, int64_t tokens, Stream stream) {
+int StartAll(ConvTileArgs& args, Number in, Number out, int64_t tokens, Stream stream) {
   constexpr auto kVec = static_cast<int>(16 / sizeof(T));
   const ConvDims& dims = args.dims;
   args.packed_aligned = Aligned16<T>(args.packed, args.packed_stride, dims.hid) &&
@@ -92,7 +55,7 @@ int StartAll(ConvTileArgs& args, int64_t tokens, Stream stream) {
                           static_cast<unsigned>(args.rows), static_cast<unsigned>(args.sides()));
   error = Launch(ConvCarryKernel, carry_blocks, kConvSumsThreads, 0, stream, args);
   if (error != cudaSuccess) return error;
-  error = StartOutputs<T, Y>(args, places, stream);
+  error = ConvOutputs(args, in, out, places, stream);
   if (error != cudaSuccess || args.slot == nullptr) return error;
   const dim3 store_blocks(static_cast<unsigned>(dims.taps), static_cast<unsigned>(args.rows));
   return Launch(ConvStoreKernel<T>, store_blocks, kConvSumsThreads, 0, stream, args);
@@ -100,7 +63,7 @@ int StartAll(ConvTileArgs& args, int64_t tokens, Stream stream) {
 
 int Start(ConvTileArgs& args, Number in, Number out, int64_t tokens, Stream stream) {
   return ForConvTypes(in, out, [&](auto t, auto y) {
-    return StartAll<decltype(t), decltype(y)>(args, tokens, stream);
+    return StartAll<decltype(t), decltype(y)>(args, in, out, tokens, stream);
   });
 }
 

@@ -218,6 +218,9 @@ class ConvTokens {
   const int place_;  // row of the rings that token begin_ will have
 };
 
+// Host: the outputs of all tiles, given the sums around them (outputs.cu).
+int ConvOutputs(const ConvTileArgs& args, Number in, Number out, unsigned places, Stream stream);
+
 }  // namespace aft::kernels::cuda
 
 #endif  // AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_

@@ -1,0 +1,51 @@
+#include "model/kernels/cuda/conv/narrow_kernel.cuh"
+#include "model/kernels/cuda/conv/output_kernel.cuh"
+#include "model/kernels/cuda/conv/tiles.cuh"
+
+namespace aft::kernels::cuda {
+namespace {
+
+constexpr size_t kMostShared = size_t{160} << 10;
+
+template <typename T, typename Y, int kChannels, bool kGrid>
+int StartMatrix(const ConvTileArgs& args, unsigned places, Stream stream) {
+  SharedLayout layout;
+  const ConvOutputShared<kChannels, kGrid> shared(layout, args);
+  if (layout.bytes() > kMostShared) return cudaErrorInvalidValue;
+  const unsigned chunks = Blocks(args.dims.width, kChannels);
+  const dim3 blocks(places, chunks * static_cast<unsigned>(args.dims.heads));
+  return Launch(ConvOutputKernel<T, Y, kChannels, kGrid>, blocks, kConvOutputThreads,
+                layout.bytes(), stream, args);
+}
+
+// Heads narrower than this are filtered, if the filter fits.
+constexpr int kMatrixWidth = 16;
+
+template <typename T, typename Y>
+int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
+  if (args.dims.width < kMatrixWidth && !args.grid) {
+    SharedLayout layout;
+    const ConvNarrowShared shared(layout, args.dims);
+    if (layout.bytes() <= kMostShared) {
+      const dim3 blocks(places, Blocks(args.dims.hid, kConvNarrowChannels));
+      return Launch(ConvNarrowKernel<T, Y>, blocks, kConvNarrowThreads, layout.bytes(), stream,
+                    args);
+    }
+  }
+  if (args.dims.width <= 32) {
+    return args.grid ? StartMatrix<T, Y, 32, true>(args, places, stream)
+                     : StartMatrix<T, Y, 32, false>(args, places, stream);
+  }
+  return args.grid ? StartMatrix<T, Y, 64, true>(args, places, stream)
+                   : StartMatrix<T, Y, 64, false>(args, places, stream);
+}
+
+}  // namespace
+
+int ConvOutputs(const ConvTileArgs& args, Number in, Number out, unsigned places, Stream stream) {
+  return ForConvTypes(in, out, [&](auto t, auto y) {
+    return StartOutputs<decltype(t), decltype(y)>(args, places, stream);
+  });
+}
+
+}  // namespace aft::kernels::cuda
