@@ -45,7 +45,7 @@ inline constexpr TokenId kLastSampled = -1;
 
 enum class RowOutput {
   kNone,   // advance the state only (every prompt chunk but the last)
-  kLast,   // sample one token from the row's last position
+  kLast,   // sample one token from the row's last position; the prompt ends there
   kScore,  // the log-probability of every target (teacher forcing)
 };
 
@@ -60,8 +60,6 @@ struct StepRow {
   // kScore: targets[i] is the token that follows tokens[i]. As many as tokens, or one less when the
   // text ends with the row.
   std::vector<TokenId> targets{};
-  // The model generated these tokens; see RaggedBatch::generated.
-  bool generated = false;
 };
 
 // One flat batch. At most one row per slot.

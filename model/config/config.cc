@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/config/json_fields.h"
+#include "model/config/kinds.h"
 #include "model/config/mixer_fields.h"
 #include "model/config/rules.h"
 #include "model/config/tensors.h"
@@ -181,30 +182,15 @@ std::string FormatNetworkConfig(const NetworkConfig& config) {
 }
 
 bool StateGrows(const MixerConfig& mixer) {
-  switch (mixer.kind) {
-    case MixerKind::kDotProduct:
-    case MixerKind::kCosine:
-    case MixerKind::kAdditive:
-    case MixerKind::kLocation:
-      return true;
-    case MixerKind::kBlockLocal:
-      return mixer.full_decode;
-    case MixerKind::kAftSimple:
-    case MixerKind::kAftLocal:
-    case MixerKind::kAftFull:
-    case MixerKind::kAftConv:
-      return false;
-  }
-  return false;
+  const KindSpec& spec = SpecOf(mixer.kind);
+  return spec.state_grows != nullptr && spec.state_grows(mixer);
 }
+
+const char* MixerKindName(MixerKind kind) { return SpecOf(kind).name; }
 
 int64_t CountParameters(const NetworkConfig& config) {
   int64_t count = 0;
-  for (const TensorSpec& spec : ExpectedTensors(config)) {
-    int64_t numel = 1;
-    for (const int64_t size : spec.shape) numel *= size;
-    count += numel;
-  }
+  for (const TensorSpec& spec : ExpectedTensors(config)) count += spec.count();
   return count;
 }
 

@@ -7,23 +7,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/config/formats.h"
+#include "model/config/kinds.h"
 
 namespace aft {
-
-// The operators, with causal recurrence and bidirectional form each (model/README.md has the
-// formulas):
-enum class MixerKind {
-  kAftSimple,   // arXiv 2105.14103, eq. 5
-  kAftLocal,    // eq. 4
-  kAftFull,     // eq. 2
-  kAftConv,     // eq. 6
-  kBlockLocal,  // LSG: own block, the one before (bidirectional: and after), first token
-  kDotProduct,  // softmax(q.k / sqrt(head width)); Vaswani et al. 2017
-  kCosine,      // softmax(strength * cos(q, k)); Graves et al. 2014
-  kAdditive,    // softmax(v . tanh(q + k)); Bahdanau et al. 2015
-  kLocation,    // softmax(W_a q): scores from the query alone; Luong et al. 2015, eq. 8
-};
-inline constexpr int kMixerKinds = 9;
 
 // How a checkpoint stores the position bias w of AFT-local and AFT-full. All are folded into one
 // table at load.
@@ -40,8 +26,8 @@ enum class LengthPolicy {
   kZero,   // no bias
 };
 
-// The mixer of every layer: `"mixer": {...}` of config.json. Fields that a kind does not name must
-// keep their defaults.
+// The mixer of every layer: `"mixer": {...}` of config.json. Fields that the kind does not use
+// (KindSpec) must keep their defaults.
 struct MixerConfig {
   MixerKind kind = MixerKind::kAftLocal;
   // AFT-local: bias w acts on |t - t'| < window; 0 equals AFT-simple. AFT-conv: taps s of the

@@ -39,6 +39,10 @@ absl::Status KeyError(absl::string_view key, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": ", problem));
 }
 
+std::string OrAbsent(int64_t value) {
+  return value == 0 ? std::string("absent") : absl::StrCat(value);
+}
+
 double ShortestDouble(float value) {
   char text[64];
   const std::to_chars_result end = std::to_chars(text, text + sizeof(text) - 1, value);

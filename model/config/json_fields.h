@@ -18,6 +18,9 @@ absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
 // INVALID_ARGUMENT "key: problem".
 absl::Status KeyError(absl::string_view key, absl::string_view problem);
 
+// "absent" for 0, the default of sizes that may be left out.
+std::string OrAbsent(int64_t value);
+
 // The double whose shortest decimal form is that of `value`: 1e-05, not 9.99999974737875e-06.
 double ShortestDouble(float value);
 

@@ -1,13 +1,15 @@
 #include "model/config/mixer_fields.h"
 
 #include <limits>
-#include <type_traits>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "model/config/json_fields.h"
+#include "model/config/kinds.h"
 
 namespace aft {
 namespace {
@@ -19,14 +21,6 @@ constexpr int64_t kMaxBandRows = int64_t{1} << 20;
 constexpr int64_t kMaxScoreWidth = int64_t{1} << 12;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 
-constexpr Named<MixerKind> kKindNames[] = {
-    {MixerKind::kAftSimple, "aft_simple"},   {MixerKind::kAftLocal, "aft_local"},
-    {MixerKind::kAftFull, "aft_full"},       {MixerKind::kAftConv, "aft_conv"},
-    {MixerKind::kBlockLocal, "block_local"}, {MixerKind::kDotProduct, "dot_product"},
-    {MixerKind::kCosine, "cosine"},          {MixerKind::kAdditive, "additive"},
-    {MixerKind::kLocation, "location"},
-};
-static_assert(std::size(kKindNames) == kMixerKinds);
 constexpr Named<BiasForm> kBiasNames[] = {
     {BiasForm::kBand, "band"}, {BiasForm::kFull, "full"}, {BiasForm::kFactors, "factors"}};
 constexpr Named<LengthPolicy> kPolicyNames[] = {{LengthPolicy::kError, "error"},
@@ -35,59 +29,53 @@ constexpr Named<LengthPolicy> kPolicyNames[] = {{LengthPolicy::kError, "error"},
 constexpr Named<Number> kRingNames[] = {{Number::kFp32, NumberName(Number::kFp32)},
                                         {Number::kBf16, NumberName(Number::kBf16)}};
 
-// A set of kinds.
-constexpr uint32_t Bit(MixerKind kind) { return 1U << static_cast<int>(kind); }
-constexpr uint32_t kNoKind = 0;
-constexpr uint32_t kAll = (1U << kMixerKinds) - 1;
-constexpr uint32_t kSimple = Bit(MixerKind::kAftSimple);
-constexpr uint32_t kLocal = Bit(MixerKind::kAftLocal);
-constexpr uint32_t kFull = Bit(MixerKind::kAftFull);
-constexpr uint32_t kConv = Bit(MixerKind::kAftConv);
-constexpr uint32_t kBlock = Bit(MixerKind::kBlockLocal);
-constexpr uint32_t kAdditive = Bit(MixerKind::kAdditive);
-constexpr uint32_t kLocation = Bit(MixerKind::kLocation);
-constexpr uint32_t kHeads =
-    kConv | kBlock | kAdditive | Bit(MixerKind::kDotProduct) | Bit(MixerKind::kCosine);
-
+// The fields of "mixer" beside kind; KindSpec says which kind uses which.
 struct Field {
   const char* key;
   std::variant<int64_t MixerConfig::*, bool MixerConfig::*, float MixerConfig::*,
                BiasForm MixerConfig::*, LengthPolicy MixerConfig::*, Number MixerConfig::*>
       member;
-  uint32_t used_by;
-  uint32_t required_by = kNoKind;
   int64_t min = 0;
   int64_t max = 0;
 };
 constexpr Field kFields[] = {
-    {"window", &MixerConfig::window, kLocal | kConv, kLocal | kConv, 0, kMaxWindow},
-    {"band_rows", &MixerConfig::band_rows, kLocal | kFull | kLocation, kFull | kLocation, 0,
-     kMaxBandRows},
-    {"prefix_block", &MixerConfig::prefix_block, kSimple | kLocal, kNoKind, 0, kMaxPositions},
-    {"causal", &MixerConfig::causal, kAll},
-    {"hidden", &MixerConfig::hidden, kAll, kNoKind, 0, kMaxWidth},
-    {"heads", &MixerConfig::heads, kHeads, kNoKind, 1, kMaxWidth},
-    {"bias", &MixerConfig::bias, kLocal | kFull, kFull},
-    {"bias_rank", &MixerConfig::bias_rank, kLocal | kFull, kNoKind, 0, kMaxWidth},
-    {"length_policy", &MixerConfig::length_policy, kLocal | kFull},
-    {"ring", &MixerConfig::ring, kLocal | kFull | kConv},
-    {"reparameterized", &MixerConfig::reparameterized, kConv},
-    {"std_eps", &MixerConfig::std_eps, kConv},
-    {"unbiased_std", &MixerConfig::unbiased_std, kConv},
-    {"grid", &MixerConfig::grid, kConv},
-    {"block_size", &MixerConfig::block_size, kBlock, kBlock, 1, kMaxWindow},
-    {"global_token", &MixerConfig::global_token, kBlock},
-    {"full_decode", &MixerConfig::full_decode, kBlock},
-    {"score_width", &MixerConfig::score_width, kAdditive, kAdditive, 1, kMaxScoreWidth},
+    {"window", &MixerConfig::window, 0, kMaxWindow},
+    {"band_rows", &MixerConfig::band_rows, 0, kMaxBandRows},
+    {"prefix_block", &MixerConfig::prefix_block, 0, kMaxPositions},
+    {"causal", &MixerConfig::causal},
+    {"hidden", &MixerConfig::hidden, 0, kMaxWidth},
+    {"heads", &MixerConfig::heads, 1, kMaxWidth},
+    {"bias", &MixerConfig::bias},
+    {"bias_rank", &MixerConfig::bias_rank, 0, kMaxWidth},
+    {"length_policy", &MixerConfig::length_policy},
+    {"ring", &MixerConfig::ring},
+    {"reparameterized", &MixerConfig::reparameterized},
+    {"std_eps", &MixerConfig::std_eps},
+    {"unbiased_std", &MixerConfig::unbiased_std},
+    {"grid", &MixerConfig::grid},
+    {"block_size", &MixerConfig::block_size, 1, kMaxWindow},
+    {"global_token", &MixerConfig::global_token},
+    {"full_decode", &MixerConfig::full_decode},
+    {"score_width", &MixerConfig::score_width, 1, kMaxScoreWidth},
 };
+// Of every kind.
+constexpr absl::string_view kCommon[] = {"causal", "hidden"};
+
+bool Requires(const MixerConfig& mixer, const Field& field) {
+  return absl::c_linear_search(SpecOf(mixer.kind).required, field.key);
+}
+
+bool Uses(const MixerConfig& mixer, const Field& field) {
+  return Requires(mixer, field) || absl::c_linear_search(kCommon, field.key) ||
+         absl::c_linear_search(SpecOf(mixer.kind).optional, field.key);
+}
 
 class Reader {
  public:
   Reader(JsonFields& fields, MixerConfig* mixer) : fields_(fields), mixer_(mixer) {}
 
   void Read(const Field& field) {
-    const bool required = (field.required_by & Bit(mixer_->kind)) != 0;
-    if (!required && !fields_.Has(field.key)) return;
+    if (!Requires(*mixer_, field) && !fields_.Has(field.key)) return;
     std::visit([&](auto member) { Read(field, &(mixer_->*member)); }, field.member);
   }
 
@@ -120,13 +108,17 @@ nlohmann::ordered_json ValueOf(const MixerConfig& mixer, const Field& field) {
 
 }  // namespace
 
-const char* MixerKindName(MixerKind kind) { return NameOf(kKindNames, kind); }
-
 absl::Status ReadMixerConfig(const nlohmann::json& json, MixerConfig* mixer) {
   std::vector<absl::string_view> known = {"kind"};
   for (const Field& field : kFields) known.emplace_back(field.key);
   JsonFields fields(json, "mixer", known);
-  ReadEnum(fields, "kind", kKindNames, &mixer->kind);
+  std::vector<absl::string_view> kinds;
+  for (const KindSpec& spec : AllKinds()) kinds.emplace_back(spec.name);
+  std::string kind;
+  fields.Name("kind", kinds, &kind);
+  for (const KindSpec& spec : AllKinds()) {
+    if (kind == spec.name) mixer->kind = spec.kind;
+  }
   Reader reader(fields, mixer);
   for (const Field& field : kFields) reader.Read(field);
   return fields.status();
@@ -138,7 +130,7 @@ nlohmann::ordered_json WriteMixerConfig(const MixerConfig& mixer) {
   json["kind"] = MixerKindName(mixer.kind);
   for (const Field& field : kFields) {
     nlohmann::ordered_json value = ValueOf(mixer, field);
-    if ((field.required_by & Bit(mixer.kind)) != 0 || value != ValueOf(defaults, field)) {
+    if (Requires(mixer, field) || value != ValueOf(defaults, field)) {
       json[field.key] = std::move(value);
     }
   }
@@ -148,7 +140,7 @@ nlohmann::ordered_json WriteMixerConfig(const MixerConfig& mixer) {
 absl::Status CheckUnusedFields(const MixerConfig& mixer) {
   const MixerConfig defaults;
   for (const Field& field : kFields) {
-    if ((field.used_by & Bit(mixer.kind)) != 0) continue;
+    if (Uses(mixer, field)) continue;
     const nlohmann::ordered_json value = ValueOf(mixer, field);
     const nlohmann::ordered_json unused = ValueOf(defaults, field);
     if (value == unused) continue;

@@ -7,9 +7,9 @@
 
 namespace aft {
 
-// The "mixer" object of config.json, from one table of its fields: range, and which kinds use each.
+// The "mixer" object of config.json, from one table of its fields and what KindSpec says of them.
 
-// Every field is of its type and in its range; rules between fields are config_rules.h's.
+// Every field is of its type and in its range; rules between fields are CheckConfigRules's.
 absl::Status ReadMixerConfig(const nlohmann::json& json, MixerConfig* mixer);
 
 // Fields at their defaults are left out, unless the kind requires them.

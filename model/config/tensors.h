@@ -9,34 +9,43 @@
 
 namespace aft {
 
+// How a loaded model keeps a tensor, on every device.
+enum class TensorRole {
+  kMatrix,  // in the model's weight format: what products multiply by, and the embedding
+  kTable,   // fp32 always: biases, norms, rows by position, all tables of the mixers
+};
+
+// What training starts a tensor with.
+enum class TensorStart {
+  kZeros,
+  kOnes,
+  kWeight,     // N(0, 0.02^2)
+  kResidual,   // the same, narrower the more layers add to the residual stream
+  kNormal,     // N(0, spread^2)
+  kOffsets,    // a bias by offset: column j is offset j
+  kDiagonals,  // the same as [query, key]
+};
+
 // One tensor of a checkpoint: contiguous fp32, row-major.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
+  TensorStart start = TensorStart::kZeros;
+  double spread = 0;
+  TensorRole role = TensorRole::kTable;
+
+  int64_t count() const {
+    int64_t product = 1;
+    for (const int64_t size : shape) product *= size;
+    return product;
+  }
 };
 
-// Columns of the packed input of a mixer of width `hid`, which are the rows of mixer.qkv.weight.
-// With h = heads, a = score_width:
-//
-//   AFT-simple, AFT-local, AFT-full, block-local, dot product   q [hid], k [hid], v [hid]
-//   AFT-conv     q [hid], k [h], v [hid]              one key per head
-//   cosine       q [hid], k [hid], v [hid], b [h]     strength beta = softplus(b), per query
-//   additive     q [h * a], k [h * a], v [hid]        the bias b of tanh(q + k + b) is q's
-//   location     q [hid], v [hid]
+// Columns of the packed input of a mixer of width `hid`, which are the rows of mixer.qkv.weight:
+// KindSpec::packed.
 int64_t PackedWidth(const MixerConfig& mixer, int64_t hid);
 
-// Tables of a mixer, by their names below "layers.N.mixer.". With s = window, T = band_rows:
-//
-//   w.band [max(T, 1), s]       causal: column = t - t'            AFT-local with s > 0, kBand
-//   w.band [max(T, 1), 2s - 1]  bidirectional: column = t - t' + s - 1
-//   w.full [T, T]               [query, key]                       AFT-full, AFT-local, kFull
-//   w.u, w.v [T, bias_rank]                                        AFT-full, AFT-local, kFactors
-//   conv.w [h, s]               causal: column = t - t'; bidirectional: column 0 = earliest key,
-//                               column (s - 1) / 2 = t' = t        AFT-conv
-//   conv.w [h, s, s]            [head, key row, key column]        AFT-conv with grid
-//   conv.gamma, conv.beta [h]                                      AFT-conv, reparameterized
-//   score.v [h, a]                                                 additive
-//   location.weight [T, hid]    row = position attended to         location
+// KindSpec::tables, names below "layers.N.mixer.".
 std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hid);
 
 // Every tensor of model.safetensors of a network with this config, in the order of the data flow;

@@ -68,38 +68,14 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%s bytes (%.1f %s)", Grouped(bytes), scaled, unit);
 }
 
-const char* ArchitectureName(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kDecoderLm:
-      return "decoder_lm";
-    case Architecture::kEncoder:
-      return "encoder";
-    case Architecture::kMixer:
-      return "mixer";
-  }
-  return "unknown";
-}
-
-const char* PolicyName(LengthPolicy policy) {
-  switch (policy) {
-    case LengthPolicy::kError:
-      return "error";
-    case LengthPolicy::kClamp:
-      return "clamp";
-    case LengthPolicy::kZero:
-      return "zero";
-  }
-  return "unknown";
-}
-
-// The mixer's own keys of config.json.
-nlohmann::ordered_json MixerJson(const NetworkConfig& config) {
-  return nlohmann::ordered_json::parse(FormatNetworkConfig(config)).at("mixer");
+// config.json, whose names are the ones to show; defaults are left out.
+nlohmann::ordered_json ConfigJson(const NetworkConfig& config) {
+  return nlohmann::ordered_json::parse(FormatNetworkConfig(config));
 }
 
 std::string MixerText(const NetworkConfig& config) {
   std::vector<std::string> parts;
-  const nlohmann::ordered_json mixer = MixerJson(config);
+  const nlohmann::ordered_json mixer = ConfigJson(config).at("mixer");
   for (const auto& [key, value] : mixer.items()) {
     parts.push_back(
         key == "kind"
@@ -177,7 +153,7 @@ std::string InspectionText(const Inspection& inspection) {
   const auto line = [&text](const char* name, const std::string& value) {
     absl::StrAppendFormat(&text, "%-13s %s\n", name, value);
   };
-  line("architecture", ArchitectureName(config.architecture));
+  line("architecture", ConfigJson(config).at("architecture"));
   line("layers", absl::StrCat(config.n_layers));
   std::string widths = absl::StrCat("model ", config.d_model, ", mixer ", MixerWidth(config));
   if (config.architecture != Architecture::kMixer) {
@@ -195,21 +171,22 @@ std::string InspectionText(const Inspection& inspection) {
 
 std::string InspectionJson(const Inspection& inspection) {
   const NetworkConfig& config = inspection.config;
+  const nlohmann::ordered_json stored = ConfigJson(config);
   nlohmann::ordered_json json;
-  json["architecture"] = ArchitectureName(config.architecture);
+  json["architecture"] = stored.at("architecture");
   json["n_layers"] = config.n_layers;
   json["d_model"] = config.d_model;
   json["mixer_width"] = MixerWidth(config);
   json["d_ff"] = config.d_ff;
   json["vocab_size"] = config.vocab_size;
-  json["mixer"] = MixerJson(config);
+  json["mixer"] = stored.at("mixer");
   json["parameters"] = inspection.parameters;
   json["weight_bytes"] = inspection.weight_bytes;
   json["state_bytes_per_sequence"] = inspection.state_bytes;
   json["state_bytes_per_token"] = inspection.state_bytes_per_token;
   json["max_seq_len"] = config.max_seq_len == 0 ? nlohmann::ordered_json()
                                                 : nlohmann::ordered_json(config.max_seq_len);
-  json["length_policy"] = PolicyName(config.mixer.length_policy);
+  json["length_policy"] = stored.at("mixer").value("length_policy", "error");
   if (inspection.tokenizer_size == 0) {
     json["tokenizer"] = nullptr;
   } else {

@@ -1,9 +1,9 @@
 #include "model/gpu/gpu_mixer.h"
 
+#include "base/check.h"
 #include "base/status_macros.h"
-#include "model/gpu/gpu_aft_mixer.h"
-#include "model/gpu/gpu_attention_mixer.h"
-#include "model/gpu/gpu_conv_mixer.h"
+#include "model/config/kinds.h"
+#include "model/gpu/gpu_families.h"
 
 namespace aft {
 
@@ -12,21 +12,15 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config
                                                        const MixerOptions& options,
                                                        at::Device device) {
   AFT_RETURN_IF_ERROR(CheckMixerTables(config, hid, tables));
-  switch (config.kind) {
-    case MixerKind::kAftSimple:
-    case MixerKind::kAftLocal:
-    case MixerKind::kAftFull:
-      return GpuAftMixer::Create(config, hid, tables, device);
-    case MixerKind::kAftConv:
-      return GpuConvMixer::Create(config, hid, tables, device);
-    case MixerKind::kBlockLocal:
-    case MixerKind::kDotProduct:
-    case MixerKind::kCosine:
-    case MixerKind::kAdditive:
-    case MixerKind::kLocation:
-      return GpuAttentionMixer::Create(config, hid, tables, options, device);
+  switch (SpecOf(config.kind).family) {
+    case KernelFamily::kAft:
+      return MakeGpuAftMixer(config, hid, tables, device);
+    case KernelFamily::kConv:
+      return MakeGpuConvMixer(config, hid, tables, device);
+    case KernelFamily::kAttention:
+      return MakeGpuAttentionMixer(config, hid, tables, options, device);
   }
-  return absl::InvalidArgumentError("mixer.kind: not a kind");
+  AFT_CHECK(false);
 }
 
 }  // namespace aft

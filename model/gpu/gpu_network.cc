@@ -84,12 +84,8 @@ GpuNetwork::GpuNetwork(const NetworkConfig& config, Number format, const GpuLimi
 std::vector<GpuNeed> GpuNetwork::Needs() const {
   int64_t weights = 0;
   for (const TensorSpec& spec : ExpectedTensors(config_)) {
-    int64_t count = 1;
-    for (const int64_t size : spec.shape) count *= size;
-    const bool matrix = absl::EndsWith(spec.name, ".weight") && spec.shape.size() == 2 &&
-                        !absl::StrContains(spec.name, "position.") &&
-                        !absl::StrContains(spec.name, "location.");
-    weights += count * NumberBytes(matrix ? number_ : Number::kFp32);
+    weights +=
+        spec.count() * NumberBytes(spec.role == TensorRole::kMatrix ? number_ : Number::kFp32);
   }
   const int64_t wide = std::max(config_.d_model, hid_);
   const int64_t half = NumberBytes(number_);

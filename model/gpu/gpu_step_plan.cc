@@ -85,7 +85,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   size_t scored = 0;
   for (const StepRow& row : input.rows) {
     const auto tokens = static_cast<int64_t>(row.tokens.size());
-    const uint8_t generated = row.generated ? 1 : 0;
+    const uint8_t generated = sequences->sequence(row.slot).generates() ? 1 : 0;
     int64_t first = decode;
     if (tokens == 1) {
       const TokenId token = row.tokens[0];

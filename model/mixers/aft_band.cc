@@ -1,87 +1,76 @@
 #include "model/mixers/aft_band.h"
 
 #include <algorithm>
+#include <vector>
 
-#include "ATen/ops/mv.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/constant_pad_nd.h"
+#include "model/config/kinds.h"
 
 namespace aft {
 namespace {
 
-// Offsets that have a bias. Without positions beyond the table, no offset reaches its rows.
-int64_t EffectiveWindow(const MixerConfig& config) {
-  switch (config.kind) {
-    case MixerKind::kAftLocal: {
-      const bool by_offset =
-          config.bias == BiasForm::kBand &&
-          (config.band_rows == 0 || config.length_policy != LengthPolicy::kError);
-      return by_offset ? config.window : std::min(config.window, config.band_rows);
-    }
-    case MixerKind::kAftFull:
-      return config.band_rows;
-    default:
-      return 0;
-  }
+int64_t Window(const MixerConfig& config) {
+  const KindSpec& spec = SpecOf(config.kind);
+  const int64_t window = spec.bias_window == nullptr ? 0 : spec.bias_window(config);
+  const bool by_offset = config.bias == BiasForm::kBand &&
+                         (config.band_rows == 0 || config.length_policy != LengthPolicy::kError);
+  // Without positions beyond the table, no offset reaches its rows.
+  return by_offset ? window : std::min(window, config.band_rows);
 }
 
-// Biases of row t of the table for keys [first, end), all of which it has.
-void CopyRow(const MixerConfig& config, const MixerTables& tables, int64_t t, int64_t first,
-             int64_t end, float* to) {
-  switch (config.bias) {
-    case BiasForm::kBand: {
-      const int64_t columns = config.causal ? config.window : 2 * config.window - 1;
-      const int64_t centre = config.causal ? 0 : config.window - 1;
-      const float* row = tables.at("w.band").const_data_ptr<float>() + t * columns + centre;
-      for (int64_t key = first; key < end; ++key) *to++ = row[t - key];
-      return;
-    }
-    case BiasForm::kFull: {
-      const float* row = tables.at("w.full").const_data_ptr<float>() + t * config.band_rows;
-      std::copy(row + first, row + end, to);
-      return;
-    }
-    case BiasForm::kFactors: {
-      const at::Tensor w =
-          at::mv(tables.at("w.v").slice(0, first, end), tables.at("w.u").select(0, t));
-      std::copy_n(w.const_data_ptr<float>(), end - first, to);
-      return;
-    }
+// Columns of a band: from the earliest key to the latest.
+int64_t Columns(const MixerConfig& config, int64_t window) {
+  return config.causal ? window : 2 * window - 1;
+}
+
+// The band of a table [query, key], 0 for keys that it does not have. By slabs of rows, because a
+// product of factors may be far larger than its band.
+at::Tensor BandOfPairs(const MixerConfig& config, const MixerTables& tables, int64_t window) {
+  constexpr int64_t kSlab = 256;
+  const int64_t columns = Columns(config, window);
+  const int64_t rows = config.band_rows;
+  std::vector<at::Tensor> slabs;
+  for (int64_t begin = 0; begin < rows; begin += kSlab) {
+    const int64_t end = std::min(begin + kSlab, rows);
+    const int64_t first = begin - window + 1;  // the keys that the slab's rows see
+    const int64_t last = end - window + columns;
+    const int64_t from = std::max<int64_t>(first, 0);
+    const int64_t to = std::min(last, rows);
+    const at::Tensor pairs =
+        config.bias == BiasForm::kFull
+            ? tables.at("w.full").slice(0, begin, end).slice(1, from, to)
+            : tables.at("w.u").slice(0, begin, end).matmul(tables.at("w.v").slice(0, from, to).t());
+    // Rows that are read as one column longer than they are start one column later each.
+    const int64_t length = end - begin;
+    const at::Tensor flat = at::constant_pad_nd(pairs, {from - first, last - to}).flatten();
+    slabs.push_back(at::constant_pad_nd(flat, {0, length})
+                        .view({length, last - first + 1})
+                        .slice(1, 0, columns));
   }
+  return at::cat(slabs);
 }
 
 }  // namespace
 
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
   AftBand band;
-  band.causal = config.causal;
-  band.window = EffectiveWindow(config);
+  band.window = Window(config);
   if (band.window == 0) return band;
-  const int64_t columns = config.causal ? band.window : 2 * band.window - 1;
-  const int64_t rows = std::max<int64_t>(config.band_rows, 1);
-  band.rows = rows + (config.length_policy == LengthPolicy::kZero ? 1 : 0);
-  band.w.assign(static_cast<size_t>(band.rows * columns), 0.0F);
-  for (int64_t t = 0; t < rows; ++t) {
-    int64_t first = t - band.window + 1;
-    int64_t end = first + columns;
-    float* row = band.w.data() + t * columns;
-    if (config.bias != BiasForm::kBand) {
-      row += std::max<int64_t>(-first, 0);
-      first = std::max<int64_t>(first, 0);
-      end = std::min(end, rows);
-    }
-    CopyRow(config, tables, t, first, end, row);
+  if (config.bias == BiasForm::kBand) {
+    // By offset t - t', earliest key last.
+    const at::Tensor& stored = tables.at("w.band");
+    const int64_t centre = config.causal ? 0 : config.window - 1;
+    const int64_t first = config.causal ? centre : centre - band.window + 1;
+    band.w = stored.slice(1, first, first + Columns(config, band.window)).flip(1);
+  } else {
+    band.w = BandOfPairs(config, tables, band.window);
+  }
+  if (config.length_policy == LengthPolicy::kZero) {
+    band.w = at::constant_pad_nd(band.w, {0, 0, 0, 1});
   }
   return band;
-}
-
-kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables) {
-  const AftBand band = FoldAftBand(config, tables);
-  if (band.window == 0) {
-    if (config.causal) return {};
-    // The bidirectional kernel needs the current token's place between those before and after it.
-    constexpr float kNone = 0;
-    return {&kNone, 1, 1, /*only_past=*/false};
-  }
-  return {band.w.data(), band.rows, band.window, band.causal};
 }
 
 }  // namespace aft

@@ -2,29 +2,26 @@
 #define AFT_MODEL_MIXERS_AFT_BAND_H_
 
 #include <cstdint>
-#include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "model/config/config.h"
-#include "model/kernels/aft.h"
 #include "model/mixers/tables.h"
 
 namespace aft {
 
-// The biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form in the
-// checkpoint (config/config.h): w.full is cut to the band, w.u and w.v are multiplied out for it,
-// and the length policy's row for positions beyond band_rows comes last.
+// The position biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form
+// in the checkpoint: w.full is cut to the band, w.u and w.v are multiplied out for it.
 struct AftBand {
-  std::vector<float> w;  // [rows, columns] as kernels::AftBias takes them; empty when window = 0
-  int64_t rows = 1;
+  // |t - t'| < window have a bias.
   int64_t window = 0;
-  bool causal = true;
+  // [rows, columns] like the tables, contiguous; undefined when the window is 0. Row t has the
+  // biases of the keys t - window + 1 .. t, and on to t + window - 1 when bidirectional. The last
+  // row holds for all later positions too, if the length policy allows any.
+  at::Tensor w;
 };
 
-// `tables` hold what ExpectedMixerTables lists.
+// `tables` hold what ExpectedMixerTables lists. Differentiable in them.
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
-
-// The same as the CPU's kernels read it.
-kernels::AftBias FoldAftBias(const MixerConfig& config, const MixerTables& tables);
 
 }  // namespace aft
 

@@ -1,54 +1,81 @@
-#include "model/mixers/aft_mixer.h"
-
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/kernels/aft.h"
 #include "model/mixers/aft_band.h"
+#include "model/mixers/families.h"
 #include "model/mixers/state_specs.h"
 
 namespace aft {
+namespace {
 
-AftMixer::AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& tables)
-    : bias_(FoldAftBias(config, tables)), params_{hid, &bias_, config.prefix_block, config.ring} {}
-
-std::unique_ptr<Mixer> AftMixer::Create(const MixerConfig& config, int64_t hid,
-                                        const MixerTables& tables) {
-  return std::unique_ptr<Mixer>(new AftMixer(config, hid, tables));
+kernels::AftBias ToBias(const MixerConfig& config, const AftBand& band) {
+  if (band.window > 0) {
+    return {band.w.const_data_ptr<float>(), band.w.size(0), band.window, config.causal};
+  }
+  if (config.causal) return {};
+  // The bidirectional kernel needs the current token's place between those before and after it.
+  constexpr float kNone = 0;
+  return {&kNone, 1, 1, /*only_past=*/false};
 }
 
-StateSpec AftMixer::state_spec() const { return AftStateSpec(kernels::AftLayout(params_)); }
+// Results never depend on how a sequence is cut.
+class AftMixer : public Mixer {
+ public:
+  AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& tables)
+      : bias_(ToBias(config, FoldAftBand(config, tables))),
+        params_{hid, &bias_, config.prefix_block, config.ring} {}
 
-int64_t AftMixer::Grain(int64_t rows, int64_t tokens) const {
-  // Exponentials per channel that take about 8 us. A prompt's window costs multiply-adds instead.
-  constexpr int64_t kWorkPerThread = 1024;
-  const int64_t tokens_per_row = std::max<int64_t>(tokens / rows, 1);
-  const int64_t window = tokens_per_row > 1 ? params_.window() / 8 : params_.window();
-  return std::max<int64_t>(kWorkPerThread / ((window + 4) * tokens_per_row), 1);
-}
+  StateSpec state_spec() const override { return AftStateSpec(kernels::AftLayout(params_)); }
+  int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_); }
+  int64_t encode_scratch_floats(int64_t tokens) const override {
+    return kernels::AftEncodeScratchFloats(params_, tokens);
+  }
 
-void AftMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
-                       const Workspace& workspace) const {
-  AFT_CHECK(bias_.causal);
-  if (batch.rows == 0) return;
-  workspace.executor->For(
-      kernels::AftUnits(params_, batch.rows), Grain(batch.rows, batch.offset[batch.rows]),
-      [&](int64_t begin, int64_t end, int thread) {
-        kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
-                            out.data, out.stride,
-                            workspace.scratch + thread * workspace.scratch_stride, begin, end);
-      });
-}
+  void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
+               const Workspace& workspace) const override {
+    AFT_CHECK(bias_.causal);
+    if (batch.rows == 0) return;
+    workspace.executor->For(
+        kernels::AftUnits(params_, batch.rows), Grain(batch.rows, batch.offset[batch.rows]),
+        [&](int64_t begin, int64_t end, int thread) {
+          kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
+                              out.data, out.stride,
+                              workspace.scratch + thread * workspace.scratch_stride, begin, end);
+        });
+  }
 
-void AftMixer::Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
-                      const Workspace& workspace) const {
-  if (batch.sequences == 0) return;
-  workspace.executor->For(kernels::AftUnits(params_, batch.sequences),
-                          Grain(batch.sequences, batch.offset[batch.sequences]),
-                          [&](int64_t begin, int64_t end, int thread) {
-                            kernels::AftEncode(
-                                params_, batch, in.data, in.stride, out.data, out.stride,
-                                workspace.scratch + thread * workspace.scratch_stride, begin, end);
-                          });
+  void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
+              const Workspace& workspace) const override {
+    if (batch.sequences == 0) return;
+    workspace.executor->For(
+        kernels::AftUnits(params_, batch.sequences),
+        Grain(batch.sequences, batch.offset[batch.sequences]),
+        [&](int64_t begin, int64_t end, int thread) {
+          kernels::AftEncode(params_, batch, in.data, in.stride, out.data, out.stride,
+                             workspace.scratch + thread * workspace.scratch_stride, begin, end);
+        });
+  }
+
+ private:
+  // Units per thread below which a second one costs more than it brings.
+  int64_t Grain(int64_t rows, int64_t tokens) const {
+    // Exponentials per channel that take about 8 us. A prompt's window costs multiply-adds instead.
+    constexpr int64_t kWorkPerThread = 1024;
+    const int64_t tokens_per_row = std::max<int64_t>(tokens / rows, 1);
+    const int64_t window = tokens_per_row > 1 ? params_.window() / 8 : params_.window();
+    return std::max<int64_t>(kWorkPerThread / ((window + 4) * tokens_per_row), 1);
+  }
+
+  const kernels::AftBias bias_;
+  const kernels::AftParams params_;  // points to bias_
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Mixer>> MakeAftMixer(const MixerConfig& config, int64_t hid,
+                                                    const MixerTables& tables) {
+  return std::make_unique<AftMixer>(config, hid, tables);
 }
 
 }  // namespace aft

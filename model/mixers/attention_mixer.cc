@@ -1,10 +1,11 @@
-#include "model/mixers/attention_mixer.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/kernels/attention.h"
+#include "model/mixers/attention_tables.h"
+#include "model/mixers/families.h"
 #include "model/mixers/state_specs.h"
 
 namespace aft {
@@ -20,58 +21,72 @@ int64_t Grain(const kernels::AttentionParams& params, int64_t tokens, int64_t ke
   return std::max<int64_t>(kWorkPerThread / std::max<int64_t>(work / units, 1), 1);
 }
 
+// State: kernels::AttentionStateLayout, for max_seq_len tokens (rings: two blocks).
+class AttentionMixer : public Mixer {
+ public:
+  explicit AttentionMixer(AttentionTables tables) : tables_(std::move(tables)) {}
+
+  StateSpec state_spec() const override { return AttentionStateSpec(params_); }
+  int64_t scratch_floats() const override { return kernels::AttentionScratchFloats(params_); }
+  int64_t encode_scratch_floats(int64_t tokens) const override {
+    return kernels::AttentionEncodeScratchFloats(params_, tokens);
+  }
+
+  void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
+               const Workspace& workspace) const override {
+    if (batch.rows == 0) return;
+    int64_t keys = 0;  // seen by the batch's tokens together
+    for (int64_t i = 0; i < batch.rows; ++i) {
+      const int64_t length = batch.offset[i + 1] - batch.offset[i];
+      AFT_CHECK(params_.ring() || batch.slot[i] < 0 ||
+                batch.position[i] + length <= params_.capacity);
+      const int64_t seen = batch.position[i] + length / 2 + 1;
+      keys += length * (params_.ring() ? std::min(seen, 2 * params_.block_size) : seen);
+    }
+    const int64_t tokens = std::max<int64_t>(batch.offset[batch.rows], 1);
+    const int64_t units = batch.rows * params_.heads;
+    workspace.executor->For(
+        units, Grain(params_, tokens, keys / tokens, units),
+        [&](int64_t begin, int64_t end, int thread) {
+          kernels::AttentionForward(
+              params_, batch, in.data, in.stride, state.base, state.slot_stride, out.data,
+              out.stride, workspace.scratch + thread * workspace.scratch_stride, begin, end);
+        });
+  }
+
+  void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
+              const Workspace& workspace) const override {
+    if (batch.sequences == 0) return;
+    for (int64_t i = 0; i < batch.sequences; ++i) {
+      AFT_CHECK(params_.stores_keys() ||
+                batch.offset[i + 1] - batch.offset[i] <= params_.position_rows);
+    }
+    const int64_t tokens = std::max<int64_t>(batch.offset[batch.sequences], 1);
+    const int64_t keys = tokens / batch.sequences;
+    const int64_t units = batch.sequences * params_.heads;
+    workspace.executor->For(
+        units,
+        Grain(params_, tokens,
+              params_.block_size > 0 ? std::min(keys, 3 * params_.block_size) : keys, units),
+        [&](int64_t begin, int64_t end, int thread) {
+          kernels::AttentionEncode(params_, batch, in.data, in.stride, out.data, out.stride,
+                                   workspace.scratch + thread * workspace.scratch_stride, begin,
+                                   end);
+        });
+  }
+
+ private:
+  const AttentionTables tables_;
+  const kernels::AttentionParams& params_ = tables_.params;
+};
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Create(const MixerConfig& config,
-                                                              int64_t hid,
-                                                              const MixerTables& tables,
-                                                              const MixerOptions& options) {
+absl::StatusOr<std::unique_ptr<Mixer>> MakeAttentionMixer(const MixerConfig& config, int64_t hid,
+                                                          const MixerTables& tables,
+                                                          const MixerOptions& options) {
   AFT_ASSIGN_OR_RETURN(AttentionTables folded, FoldAttentionTables(config, hid, tables, options));
-  return std::unique_ptr<Mixer>(new AttentionMixer(std::move(folded)));
-}
-
-StateSpec AttentionMixer::state_spec() const { return AttentionStateSpec(params_); }
-
-void AttentionMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
-                             const Workspace& workspace) const {
-  if (batch.rows == 0) return;
-  int64_t keys = 0;  // seen by the batch's tokens together
-  for (int64_t i = 0; i < batch.rows; ++i) {
-    const int64_t length = batch.offset[i + 1] - batch.offset[i];
-    AFT_CHECK(params_.ring() || batch.slot[i] < 0 ||
-              batch.position[i] + length <= params_.capacity);
-    const int64_t seen = batch.position[i] + length / 2 + 1;
-    keys += length * (params_.ring() ? std::min(seen, 2 * params_.block_size) : seen);
-  }
-  const int64_t tokens = std::max<int64_t>(batch.offset[batch.rows], 1);
-  const int64_t units = batch.rows * params_.heads;
-  workspace.executor->For(units, Grain(params_, tokens, keys / tokens, units),
-                          [&](int64_t begin, int64_t end, int thread) {
-                            kernels::AttentionForward(
-                                params_, batch, in.data, in.stride, state.base, state.slot_stride,
-                                out.data, out.stride,
-                                workspace.scratch + thread * workspace.scratch_stride, begin, end);
-                          });
-}
-
-void AttentionMixer::Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
-                            const Workspace& workspace) const {
-  if (batch.sequences == 0) return;
-  for (int64_t i = 0; i < batch.sequences; ++i) {
-    AFT_CHECK(params_.stores_keys() ||
-              batch.offset[i + 1] - batch.offset[i] <= params_.position_rows);
-  }
-  const int64_t tokens = std::max<int64_t>(batch.offset[batch.sequences], 1);
-  const int64_t keys = tokens / batch.sequences;
-  const int64_t units = batch.sequences * params_.heads;
-  workspace.executor->For(
-      units,
-      Grain(params_, tokens, params_.block_size > 0 ? std::min(keys, 3 * params_.block_size) : keys,
-            units),
-      [&](int64_t begin, int64_t end, int thread) {
-        kernels::AttentionEncode(params_, batch, in.data, in.stride, out.data, out.stride,
-                                 workspace.scratch + thread * workspace.scratch_stride, begin, end);
-      });
+  return std::make_unique<AttentionMixer>(std::move(folded));
 }
 
 }  // namespace aft

@@ -1,42 +1,40 @@
 #include "model/mixers/conv_filter.h"
 
-#include <algorithm>
 #include <cmath>
 
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/std.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/kernels/aft.h"  // kNarrowBias
 
 namespace aft {
 
+at::Tensor AppliedConvFilter(const MixerConfig& config, const MixerTables& tables) {
+  const at::Tensor w = tables.at("conv.w").flatten(1);
+  if (!config.reparameterized) return w;
+  const at::Tensor spread = at::std(w, /*dim=*/1, config.unbiased_std, /*keepdim=*/true);
+  return tables.at("conv.gamma").unsqueeze(1) * (w - w.mean(1, /*keepdim=*/true)) /
+             (spread + config.std_eps) +
+         tables.at("conv.beta").unsqueeze(1);
+}
+
 absl::StatusOr<ConvFilter> FoldConvFilter(const MixerConfig& config, const MixerTables& tables) {
+  MixerTables doubles;
+  for (const auto& [name, table] : tables) doubles[name] = table.to(at::kDouble);
+  const at::Tensor w = AppliedConvFilter(config, doubles).contiguous();
   ConvFilter filter;
-  const int64_t taps = config.window * (config.grid ? config.window : 1);
-  filter.heads = config.heads;
-  filter.taps = taps;
-  filter.w.resize(static_cast<size_t>(taps * filter.heads));
-  const float* stored = tables.at("conv.w").const_data_ptr<float>();
+  filter.heads = w.size(0);
+  filter.taps = w.size(1);
+  filter.w.resize(static_cast<size_t>(w.numel()));
   for (int64_t head = 0; head < filter.heads; ++head) {
-    std::vector<double> w(stored + head * taps, stored + (head + 1) * taps);
-    if (config.reparameterized) {
-      if (config.std_eps == 0 &&
-          std::all_of(w.begin(), w.end(), [&w](double x) { return x == w[0]; })) {
-        return absl::DataLossError(
-            absl::StrCat("conv.w, head ", head, ": all taps are equal, so it has no spread"));
-      }
-      const auto count = static_cast<double>(taps);
-      double mean = 0;
-      for (const double x : w) mean += x / count;
-      double squares = 0;
-      for (const double x : w) squares += (x - mean) * (x - mean);
-      const double spread = std::sqrt(squares / (config.unbiased_std ? count - 1 : count));
-      const double gamma = tables.at("conv.gamma").const_data_ptr<float>()[head];
-      const double beta = tables.at("conv.beta").const_data_ptr<float>()[head];
-      const double scale = gamma / (spread + double{config.std_eps});
-      for (double& x : w) x = scale * (x - mean) + beta;
+    const at::Tensor stored = doubles.at("conv.w")[head].flatten();
+    if (config.reparameterized && config.std_eps == 0 && stored.eq(stored[0]).all().item<bool>()) {
+      return absl::DataLossError(
+          absl::StrCat("conv.w, head ", head, ": all taps are equal, so it has no spread"));
     }
-    for (int64_t j = 0; j < taps; ++j) {
-      const double x = w[static_cast<size_t>(j)];
+    for (int64_t j = 0; j < filter.taps; ++j) {
+      const double x = w.const_data_ptr<double>()[head * filter.taps + j];
       if (!std::isfinite(static_cast<float>(x))) {
         return absl::DataLossError(
             absl::StrCat("conv.w, head ", head, ", tap ", j, ": the bias is ", x));

@@ -1,13 +1,14 @@
-#include "model/mixers/conv_mixer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/kernels/conv.h"
+#include "model/kernels/conv_encode.h"
 #include "model/mixers/conv_filter.h"
+#include "model/mixers/families.h"
 #include "model/mixers/state_specs.h"
 
 namespace aft {
@@ -18,98 +19,112 @@ float ExpOrZero(double x) {
   return e < double{std::numeric_limits<float>::min()} ? 0.0F : static_cast<float>(e);
 }
 
+// AFT-conv: causal 1-D (our extension), bidirectional 1-D and 2-D. Its filter is folded into one
+// table at load; no length limit.
+class ConvMixer : public Mixer {
+ public:
+  ConvMixer(const MixerConfig& config, int64_t hid, const ConvFilter& filter)
+      : is_causal_(config.causal) {
+    const int64_t heads = filter.heads;
+    const int64_t taps = filter.taps;
+
+    const auto floats = static_cast<size_t>(taps * heads + kernels::kConvPad);
+    filter_.resize(floats);
+    weight_.resize(floats);
+    outside_.resize(static_cast<size_t>(heads + kernels::kConvPad));
+    for (int64_t head = 0; head < heads; ++head) {
+      double rise = 0;
+      for (int64_t j = 0; j < taps; ++j) {
+        rise = std::max(rise, filter.w[static_cast<size_t>(j * heads + head)]);
+      }
+      outside_[static_cast<size_t>(head)] = ExpOrZero(-rise);
+      for (int64_t j = 0; j < taps; ++j) {
+        const auto at = static_cast<size_t>(j * heads + head);
+        filter_[at] = static_cast<float>(filter.w[at]);
+        weight_[at] = ExpOrZero(filter.w[at] - rise);
+      }
+    }
+    causal_ = {hid, heads, config.window, filter_.data(), filter.wide, config.ring};
+    both_ways_ = {
+        hid, heads, config.window, config.grid, filter_.data(), weight_.data(), outside_.data()};
+  }
+
+  StateSpec state_spec() const override { return ConvStateSpec(kernels::ConvStateLayout(causal_)); }
+  int64_t scratch_floats() const override { return kernels::ConvScratchFloats(causal_); }
+
+  int64_t encode_scratch_floats(int64_t tokens) const override {
+    if (!is_causal_) return kernels::ConvEncodeScratchFloats(both_ways_, tokens);
+    return scratch_floats() + kernels::ConvStateLayout(causal_).Floats();
+  }
+
+  void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
+               const Workspace& workspace) const override {
+    AFT_CHECK(is_causal_);
+    if (batch.rows == 0) return;
+    const int64_t units = kernels::ConvUnits(causal_.hid, causal_.heads, batch.rows);
+    workspace.executor->For(
+        units, Grain(batch.offset[batch.rows], batch.rows),
+        [&](int64_t begin, int64_t end, int thread) {
+          kernels::ConvForward(causal_, batch, in.data, in.stride, nullptr, state.base,
+                               state.slot_stride, out.data, out.stride,
+                               workspace.scratch + thread * workspace.scratch_stride, begin, end);
+        });
+  }
+
+  void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
+              const Workspace& workspace) const override {
+    AFT_CHECK(!both_ways_.grid || batch.grid_width > 0);
+    if (batch.sequences == 0) return;
+    const int64_t per_sequence = kernels::ConvUnits(causal_.hid, causal_.heads, 1);
+    workspace.executor->For(
+        batch.sequences * per_sequence, Grain(batch.offset[batch.sequences], batch.sequences),
+        [&](int64_t begin, int64_t end, int thread) {
+          float* scratch = workspace.scratch + thread * workspace.scratch_stride;
+          if (!is_causal_) {
+            kernels::ConvEncode(both_ways_, batch, in.data, in.stride, out.data, out.stride,
+                                scratch, begin, end);
+            return;
+          }
+          // Forward from position 0, with a state of this thread that nobody sees again.
+          for (int64_t unit = begin; unit < end; ++unit) {
+            const int64_t first = batch.offset[unit / per_sequence];
+            const int64_t offset[] = {0, batch.offset[unit / per_sequence + 1] - first};
+            const int32_t slot = 0;
+            const int64_t position = 0;
+            kernels::ConvForward(causal_, {1, &slot, &position, offset},
+                                 in.data + first * in.stride, in.stride,
+                                 batch.mask == nullptr ? nullptr : batch.mask + first,
+                                 scratch + scratch_floats(), 0, out.data + first * out.stride,
+                                 out.stride, scratch, unit % per_sequence, unit % per_sequence + 1);
+          }
+        });
+  }
+
+ private:
+  // Units that are worth a thread: 2048 taps of a tile are some 10 us.
+  int64_t Grain(int64_t tokens, int64_t rows) const {
+    constexpr int64_t kWorkPerThread = 2048;
+    const int64_t tiles = std::max<int64_t>(causal_.head_width() / kernels::kConvTile, 1);
+    const int64_t taps = causal_.taps * (both_ways_.grid ? causal_.taps : 1);
+    const int64_t work = (taps + 4) * tiles * std::max<int64_t>(tokens / rows, 1);
+    return std::max<int64_t>(kWorkPerThread / work, 1);
+  }
+
+  const bool is_causal_;
+  // [taps, h], each with kConvPad zeros behind it; the last two for Encode.
+  std::vector<float> filter_;
+  std::vector<float> weight_;
+  std::vector<float> outside_;  // [h]
+  kernels::ConvParams causal_;  // point into these
+  kernels::ConvEncodeParams both_ways_;
+};
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mixer>> ConvMixer::Create(const MixerConfig& config, int64_t hid,
-                                                         const MixerTables& tables) {
+absl::StatusOr<std::unique_ptr<Mixer>> MakeConvMixer(const MixerConfig& config, int64_t hid,
+                                                     const MixerTables& tables) {
   AFT_ASSIGN_OR_RETURN(const ConvFilter filter, FoldConvFilter(config, tables));
-  const int64_t heads = filter.heads;
-  const int64_t taps = filter.taps;
-
-  std::unique_ptr<ConvMixer> mixer(new ConvMixer(config.causal));
-  const auto floats = static_cast<size_t>(taps * heads + kernels::kConvPad);
-  mixer->filter_.resize(floats);
-  mixer->weight_.resize(floats);
-  mixer->outside_.resize(static_cast<size_t>(heads + kernels::kConvPad));
-  for (int64_t head = 0; head < heads; ++head) {
-    double rise = 0;
-    for (int64_t j = 0; j < taps; ++j) {
-      rise = std::max(rise, filter.w[static_cast<size_t>(j * heads + head)]);
-    }
-    mixer->outside_[static_cast<size_t>(head)] = ExpOrZero(-rise);
-    for (int64_t j = 0; j < taps; ++j) {
-      const auto at = static_cast<size_t>(j * heads + head);
-      mixer->filter_[at] = static_cast<float>(filter.w[at]);
-      mixer->weight_[at] = ExpOrZero(filter.w[at] - rise);
-    }
-  }
-  mixer->causal_ = {hid, heads, config.window, mixer->filter_.data(), filter.wide, config.ring};
-  mixer->both_ways_ = {hid,
-                       heads,
-                       config.window,
-                       config.grid,
-                       mixer->filter_.data(),
-                       mixer->weight_.data(),
-                       mixer->outside_.data()};
-  return mixer;
-}
-
-StateSpec ConvMixer::state_spec() const { return ConvStateSpec(kernels::ConvStateLayout(causal_)); }
-
-// Units that are worth a thread: 2048 taps of a tile are some 10 us.
-int64_t ConvMixer::Grain(int64_t tokens, int64_t rows) const {
-  constexpr int64_t kWorkPerThread = 2048;
-  const int64_t tiles = std::max<int64_t>(causal_.head_width() / kernels::kConvTile, 1);
-  const int64_t taps = causal_.taps * (both_ways_.grid ? causal_.taps : 1);
-  const int64_t work = (taps + 4) * tiles * std::max<int64_t>(tokens / rows, 1);
-  return std::max<int64_t>(kWorkPerThread / work, 1);
-}
-
-void ConvMixer::Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
-                        const Workspace& workspace) const {
-  AFT_CHECK(is_causal_);
-  if (batch.rows == 0) return;
-  const int64_t units = kernels::ConvUnits(causal_.hid, causal_.heads, batch.rows);
-  workspace.executor->For(units, Grain(batch.offset[batch.rows], batch.rows),
-                          [&](int64_t begin, int64_t end, int thread) {
-                            kernels::ConvForward(
-                                causal_, batch, in.data, in.stride, nullptr, state.base,
-                                state.slot_stride, out.data, out.stride,
-                                workspace.scratch + thread * workspace.scratch_stride, begin, end);
-                          });
-}
-
-int64_t ConvMixer::encode_scratch_floats(int64_t tokens) const {
-  if (!is_causal_) return kernels::ConvEncodeScratchFloats(both_ways_, tokens);
-  return scratch_floats() + kernels::ConvStateLayout(causal_).Floats();
-}
-
-void ConvMixer::Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
-                       const Workspace& workspace) const {
-  AFT_CHECK(!both_ways_.grid || batch.grid_width > 0);
-  if (batch.sequences == 0) return;
-  const int64_t per_sequence = kernels::ConvUnits(causal_.hid, causal_.heads, 1);
-  workspace.executor->For(
-      batch.sequences * per_sequence, Grain(batch.offset[batch.sequences], batch.sequences),
-      [&](int64_t begin, int64_t end, int thread) {
-        float* scratch = workspace.scratch + thread * workspace.scratch_stride;
-        if (!is_causal_) {
-          kernels::ConvEncode(both_ways_, batch, in.data, in.stride, out.data, out.stride, scratch,
-                              begin, end);
-          return;
-        }
-        // Forward from position 0, with a state of this thread that nobody sees again.
-        for (int64_t unit = begin; unit < end; ++unit) {
-          const int64_t first = batch.offset[unit / per_sequence];
-          const int64_t offset[] = {0, batch.offset[unit / per_sequence + 1] - first};
-          const int32_t slot = 0;
-          const int64_t position = 0;
-          kernels::ConvForward(causal_, {1, &slot, &position, offset}, in.data + first * in.stride,
-                               in.stride, batch.mask == nullptr ? nullptr : batch.mask + first,
-                               scratch + scratch_floats(), 0, out.data + first * out.stride,
-                               out.stride, scratch, unit % per_sequence, unit % per_sequence + 1);
-        }
-      });
+  return std::make_unique<ConvMixer>(config, hid, filter);
 }
 
 }  // namespace aft

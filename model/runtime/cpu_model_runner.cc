@@ -114,9 +114,9 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
     const int64_t first = row_offsets_.back();
     row_slots_.push_back(row.slot);
     row_positions_.push_back(row.first_position);
-    row_generated_.push_back(row.generated ? 1 : 0);
     tokens_.insert(tokens_.end(), row.tokens.begin(), row.tokens.end());
     SequenceRecord* const sequence = &sequences_.sequence(row.slot);
+    row_generated_.push_back(sequence->generates() ? 1 : 0);
     // Behind kNoToken there is no sequence any more: any token will do.
     if (tokens_.back() == kLastSampled) tokens_.back() = std::max(sequence->last_sampled, 0);
     row_offsets_.push_back(static_cast<int64_t>(tokens_.size()));

@@ -15,6 +15,8 @@ struct SequenceRecord {
   SamplingParams params;
   int64_t next_position = 0;  // tokens consumed
   uint64_t sampled = 0;       // index of the next output token
+  // The prompt is over: what the sequence consumes now is RaggedBatch::generated.
+  bool generates() const { return sampled > 0; }
   // What kLastSampled stands for; kNoToken: nothing yet.
   TokenId last_sampled = kNoToken;
 };

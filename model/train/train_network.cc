@@ -19,10 +19,9 @@
 #include "ATen/ops/relu.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 
 namespace aft {
@@ -31,16 +30,14 @@ NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch) {
   NetworkCarry carry;
   if (!CanCarry(config.mixer) || config.position != PositionKind::kNone) return carry;
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    carry.push_back(
-        EmptyAftCarry(batch, MixerWidth(config), config.mixer.window, config.mixer.prefix_block));
+    carry.push_back(EmptyAftCarry(config.mixer, batch, MixerWidth(config)));
   }
   return carry;
 }
 
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry) {
   if (carry.empty()) return;
-  const AftCarry empty =
-      EmptyAftCarry(1, MixerWidth(config), config.mixer.window, config.mixer.prefix_block);
+  const AftCarry empty = EmptyAftCarry(config.mixer, 1, MixerWidth(config));
   for (AftCarry& layer : carry) {
     layer.k.select(0, stream).copy_(empty.k[0]);
     layer.v.select(0, stream).copy_(empty.v[0]);
@@ -58,30 +55,24 @@ double Slope(int64_t offset, int64_t layer, int64_t window) {
   return 5.0 * (1.0 - static_cast<double>(offset) / static_cast<double>(span));
 }
 
-// Standard deviation of a fresh weight matrix.
-double WeightSpread(const NetworkConfig& config, absl::string_view name) {
-  const bool residual =
-      absl::EndsWith(name, "mixer.out.weight") || absl::EndsWith(name, "down.weight");
+// Standard deviation of fresh weights.
+double WeightSpread(const NetworkConfig& config, TensorStart start) {
+  const bool residual = start == TensorStart::kResidual;
   return residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layers)) : 0.02;
 }
 
-void FillTable(absl::string_view name, const MixerConfig& config, int64_t layer,
-               at::Generator& generator, at::Tensor& table) {
-  if (name == "w.band" || (name == "conv.w" && !config.reparameterized)) {
+void FillTable(const TensorSpec& spec, int64_t window, int64_t layer, at::Generator& generator,
+               at::Tensor& table) {
+  if (spec.start == TensorStart::kNormal) table.normal_(0.0, spec.spread, generator);
+  if (spec.start == TensorStart::kOffsets) {
     for (int64_t j = 0; j < table.size(1); ++j) {
       table.select(1, j).fill_(Slope(j, layer, table.size(1)));
     }
-  } else if (name == "w.full") {
-    const int64_t window = config.kind == MixerKind::kAftFull ? table.size(0) : config.window;
+  }
+  if (spec.start == TensorStart::kDiagonals) {
     for (int64_t j = 0; j < table.size(0); ++j) {
       table.diagonal(-j).fill_(Slope(j, layer, window));
     }
-  } else if (name == "w.u" || name == "w.v") {
-    table.normal_(0.0, 0.1, generator);  // the paper's N(0, 1e-2)
-  } else if (name == "conv.w") {
-    table.normal_(0.0, 1.0, generator);  // only its direction matters; gamma = beta = 0 begin
-  } else if (name == "score.v") {
-    table.normal_(0.0, 1.0 / std::sqrt(static_cast<double>(config.score_width)), generator);
   }
 }
 
@@ -117,17 +108,19 @@ TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed) : config_(std::m
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const TensorSpec& spec : ExpectedTensors(config_)) {
     at::Tensor tensor = at::zeros(spec.shape);
-    if (absl::StrContains(spec.name, "norm") && absl::EndsWith(spec.name, "weight")) {
-      tensor.fill_(1.0);
-    } else if (spec.shape.size() == 2 && absl::EndsWith(spec.name, "weight")) {
-      tensor.normal_(0.0, WeightSpread(config_, spec.name), generator);
+    if (spec.start == TensorStart::kOnes) tensor.fill_(1.0);
+    if (spec.start == TensorStart::kWeight || spec.start == TensorStart::kResidual) {
+      tensor.normal_(0.0, WeightSpread(config_, spec.start), generator);
     }
     parameters_.emplace(spec.name, tensor);
   }
+  // After the weights, so that these are the same whatever the mixer.
+  const KindSpec& kind = SpecOf(config_.mixer.kind);
+  const int64_t window = kind.bias_window == nullptr ? 0 : kind.bias_window(config_.mixer);
   for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
-    for (auto& [name, table] : Tables(absl::StrCat("layers.", layer, ".mixer."))) {
-      at::Tensor shared = table;
-      FillTable(name, config_.mixer, layer, generator, shared);
+    for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, MixerWidth(config_))) {
+      FillTable(spec, window, layer, generator,
+                parameters_.at(absl::StrCat("layers.", layer, ".mixer.", spec.name)));
     }
   }
   for (auto& [name, tensor] : parameters_) tensor.set_requires_grad(true);

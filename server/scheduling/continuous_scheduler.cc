@@ -103,7 +103,6 @@ void ContinuousScheduler::AddDecodeRow(Sequence& sequence) {
   if (sequence.outputs_left_ == 0) return;  // the last ones are under way
   StepRow& row = AddRow(sequence);
   row.tokens.push_back(sequence.pending_ > 0 ? kLastSampled : sequence.next_token_);
-  row.generated = true;
   ++sequence.position_;
   AskForToken(sequence, row);
 }

@@ -32,7 +32,8 @@ class BesideTheCpuTest : public GpuMixerTest {
   // What the case's ring and values hold is copied, never computed.
   bool exact(const StateSection& section) const {
     return section.name != "prefix" &&
-           !(GetParam().config.kind == MixerKind::kCosine && section.name == "keys");
+           !(SpecOf(GetParam().config.kind).attention.score == AttentionScore::kCosine &&
+             section.name == "keys");
   }
 
   // Every float of the state that `tokens` tokens leave, in `gpu` as in `cpu`.

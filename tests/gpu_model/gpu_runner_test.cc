@@ -62,7 +62,6 @@ class Traffic {
     int64_t position = 0;
     int64_t ends = 0;
     bool scores = false;
-    bool decodes = false;
   };
 
   TokenId Token() { return static_cast<TokenId>(random_->Below(vocab_size_)); }
@@ -84,14 +83,12 @@ class Traffic {
     row.slot = slot;
     row.first_position = sequence->position;
     row.tokens.assign(begin, begin + tokens);
-    row.generated = sequence->decodes;
     sequence->position += tokens;
     if (sequence->scores) {
       row.output = RowOutput::kScore;
       row.targets.assign(begin + 1, begin + std::min(tokens + 1, left));
     } else if (tokens == left) {
       row.output = RowOutput::kLast;
-      sequence->decodes = true;
     }
     return row;
   }
@@ -145,10 +142,11 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
 std::vector<NetworkCase> Cases() {
   std::vector<NetworkCase> cases;
   for (NetworkCase& one : DecoderCases()) {
-    const bool kind = cases.size() < kMixerKinds;
-    const bool seen = one.name == "block_local_full_decode" || one.name == "narrow_learned_relu";
+    const bool kind = cases.size() < AllKinds().size();
+    const bool seen = one.name == "narrow_learned_relu";
     if (kind || seen || std::getenv("AFT_CUDA_FULL") != nullptr) cases.push_back(std::move(one));
   }
+  cases.push_back(FullDecodeCase());
   return cases;
 }
 
@@ -177,7 +175,6 @@ TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
     for (StepRow& row : input->rows) {
       row.first_position += static_cast<int64_t>(row.tokens.size());
       row.tokens = {kLastSampled};
-      row.generated = true;
     }
   };
   std::vector<ModelRunner::Ticket> tickets;

@@ -99,7 +99,7 @@ class RunnerPairFixture : public RunnerCalls {
   static std::vector<SampledToken> Continue(ModelRunner& runner, int32_t slot, int64_t position,
                                             std::vector<SampledToken> sampled, int64_t count) {
     while (!sampled.empty() && static_cast<int64_t>(sampled.size()) < count) {
-      StepRow row = {slot, position++, {sampled.back().id}, RowOutput::kLast, {}, true};
+      StepRow row = {slot, position++, {sampled.back().id}, RowOutput::kLast};
       StepOutput output = Step(runner, {{std::move(row)}});
       if (output.sampled.empty()) break;
       sampled.push_back(std::move(output.sampled[0]));

@@ -19,11 +19,10 @@ int64_t Number(const std::string& text) {
 }
 
 MixerKind KindByName(const std::string& name) {
-  for (int i = 0; i < kMixerKinds; ++i) {
-    if (MixerKindName(static_cast<MixerKind>(i)) == name) return static_cast<MixerKind>(i);
+  for (const KindSpec& spec : AllKinds()) {
+    if (spec.name == name) return spec.kind;
   }
   AFT_CHECK(false);
-  return {};
 }
 
 BiasForm BiasByName(const std::string& name) {

@@ -106,7 +106,7 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   std::vector<StepInput> single;
   for (int32_t slot = 0; slot < 5; ++slot) {
     const std::vector<TokenId> text = RandomPrompt(1 + random_.Below(12));
-    StepRow row = {slot, 0, text, slot % 2 == 0 ? RowOutput::kScore : RowOutput::kLast, {}, false};
+    StepRow row = {slot, 0, text, slot % 2 == 0 ? RowOutput::kScore : RowOutput::kLast};
     if (row.output == RowOutput::kScore) row.targets = text;
     together.rows.push_back(row);
     single.push_back({{row}});
@@ -183,18 +183,17 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   const std::vector<TokenId> text = RandomPrompt(60);
   const Matrix seen = NetworkReference(dense, tensors_, text);
   const Matrix blocks = NetworkReference(config_, tensors_, text);
+  // The prompt as such; then again with a token sampled behind it, and the rest one by one.
+  const std::vector<TokenId> prompt = Slice(text, 0, 30);
   runner->BindSlot(0, Greedy());
-  const auto score = [&](size_t begin, size_t end, bool generated) {
-    StepRow row = {0,
-                   static_cast<int64_t>(begin),
-                   Slice(text, begin, end),
-                   RowOutput::kScore,
-                   Slice(text, begin + 1, end + 1),
-                   generated};
-    return Step(*runner, {{row}}).scored.at(0);
-  };
-  std::vector<SampledToken> scored = score(0, 30, false);
-  for (size_t t = 30; t + 1 < 60; ++t) scored.push_back(score(t, t + 1, true)[0]);
+  std::vector<SampledToken> scored =
+      Step(*runner, {{{0, 0, prompt, RowOutput::kScore, Slice(text, 1, 31)}}}).scored.at(0);
+  runner->BindSlot(0, Greedy());
+  Step(*runner, {{{0, 0, prompt, RowOutput::kLast}}});
+  for (size_t t = 30; t + 1 < 60; ++t) {
+    const StepRow row = {0, static_cast<int64_t>(t), {text[t]}, RowOutput::kScore, {text[t + 1]}};
+    scored.push_back(Step(*runner, {{row}}).scored.at(0)[0]);
+  }
   for (size_t t = 0; t + 1 < 60; ++t) {
     const Matrix& want = t < 30 ? blocks : seen;
     EXPECT_NEAR(scored[t].logprob, LogSoftmax(want[t])[static_cast<size_t>(text[t + 1])],

@@ -10,6 +10,7 @@
 #include "ATen/ops/empty.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "model/train/forms/train_form.h"
 #include "tests/support/close.h"
@@ -58,15 +59,6 @@ MixerConfig Conv(int64_t heads, int64_t taps) {
   return config;
 }
 
-MixerConfig Attention(MixerKind kind, int64_t heads) {
-  MixerConfig config = Kind(kind);
-  config.heads = heads;
-  if (kind == MixerKind::kAdditive) config.score_width = 5;
-  if (kind == MixerKind::kLocation) config.band_rows = kMixerTokens;
-  if (kind == MixerKind::kBlockLocal) config.block_size = 8;
-  return config;
-}
-
 MixerConfig With(MixerConfig config, LengthPolicy policy) {
   config.length_policy = policy;
   return config;
@@ -80,15 +72,16 @@ MixerConfig Blocks(MixerConfig config, int64_t prefix_block) {
   return config;
 }
 
-// Forms that exist both ways.
+// Every kind, and forms of kinds that exist both ways.
 std::vector<MixerCase> SharedCases() {
   constexpr int64_t kT = kMixerTokens;
+  std::vector<MixerCase> cases;
+  for (const KindSpec& kind : AllKinds()) cases.push_back({kind.name, ExampleMixer(kind.kind, kT)});
   MixerConfig reparameterized = Conv(4, 5);
   reparameterized.reparameterized = true;
-  MixerConfig without_global = Attention(MixerKind::kBlockLocal, 2);
+  MixerConfig without_global = ExampleMixer(MixerKind::kBlockLocal, kT);
   without_global.global_token = false;
-  return {
-      {"simple", Kind(MixerKind::kAftSimple)},
+  const std::vector<MixerCase> forms = {
       {"local_0", Local(0)},
       {"local_1", Local(1)},
       {"local_8", Local(8)},
@@ -102,29 +95,23 @@ std::vector<MixerCase> SharedCases() {
       {"local_of_full", Local(8, kT, BiasForm::kFull)},
       {"local_of_full_clamp", With(Local(40, 30, BiasForm::kFull), LengthPolicy::kClamp)},
       {"local_of_factors", Local(8, kT, BiasForm::kFactors)},
-      {"full", Full(kT, BiasForm::kFull)},
       {"full_clamp", With(Full(30, BiasForm::kFull), LengthPolicy::kClamp)},
       {"full_zero", With(Full(30, BiasForm::kFull), LengthPolicy::kZero)},
       {"full_of_factors", Full(kT, BiasForm::kFactors)},
-      {"conv", Conv(4, 5)},
       {"conv_one_head", Conv(1, 7)},
       {"conv_head_per_channel", Conv(24, 5)},
       {"conv_wide", Conv(4, 5), 24, 30},
       {"conv_reparameterized", reparameterized},
-      {"block_local", Attention(MixerKind::kBlockLocal, 2)},
       {"block_local_without_global", without_global},
-      {"dot_product", Attention(MixerKind::kDotProduct, 3)},
-      {"cosine", Attention(MixerKind::kCosine, 2)},
-      {"additive", Attention(MixerKind::kAdditive, 2)},
-      {"location", Attention(MixerKind::kLocation, 1)},
   };
+  cases.insert(cases.end(), forms.begin(), forms.end());
+  return cases;
 }
 
 }  // namespace
 
 bool IsAft(const MixerConfig& config) {
-  return config.kind == MixerKind::kAftSimple || config.kind == MixerKind::kAftLocal ||
-         config.kind == MixerKind::kAftFull || config.kind == MixerKind::kAftConv;
+  return SpecOf(config.kind).family != KernelFamily::kAttention;
 }
 
 float RoundToBf16(float x) {
@@ -143,7 +130,7 @@ std::vector<MixerCase> CausalCases() {
   cases.push_back({"local_bf16", Bf16(Local(8)), 23});
   cases.push_back({"full_bf16", Bf16(Full(kMixerTokens, BiasForm::kFull)), 23});
   cases.push_back({"conv_bf16", Bf16(Conv(4, 5))});
-  MixerConfig full_decode = Attention(MixerKind::kBlockLocal, 2);
+  MixerConfig full_decode = ExampleMixer(MixerKind::kBlockLocal, kMixerTokens);
   full_decode.full_decode = true;
   cases.push_back({"block_local_full_decode", full_decode});
   return cases;
@@ -190,7 +177,7 @@ std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
   const MixerConfig& config = case_.config;
   std::vector<float> packed = random.Normals(tokens * width());
   if (IsAft(config)) {
-    const int64_t columns = config.kind == MixerKind::kAftConv ? config.heads : hid();
+    const int64_t columns = SpecOf(config.kind).packed(config, hid())[1].columns;  // of the keys
     const std::vector<float> qkv = RandomQkv(random, keys, tokens, columns);
     for (int64_t t = 0; t < tokens; ++t) {
       std::copy_n(qkv.begin() + (3 * t + 1) * columns, columns,

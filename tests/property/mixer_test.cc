@@ -8,7 +8,9 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "model/config/kinds.h"
 #include "tests/property/instruction_sets.h"
 #include "tests/property/mixer_harness.h"
 #include "tests/support/close.h"
@@ -25,12 +27,13 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
   bool is_aft() const { return IsAft(mixer_case().config); }
   // Column of the values.
   int64_t values(const TestMixer& mixer) const {
-    const MixerKind kind = mixer_case().config.kind;
-    if (kind == MixerKind::kAdditive || kind == MixerKind::kAftConv ||
-        kind == MixerKind::kLocation) {
-      return mixer.width() - mixer.hid();
+    int64_t column = 0;
+    const MixerConfig& config = mixer_case().config;
+    for (const PackedPart& part : SpecOf(config.kind).packed(config, mixer.hid())) {
+      if (absl::string_view(part.name) == "v") break;
+      column += part.columns;
     }
-    return 2 * mixer.hid();
+    return column;
   }
   std::vector<int64_t> RandomLengths() {
     std::vector<int64_t> lengths(kMixerTokens);

@@ -5,6 +5,7 @@
 
 #include "ATen/ops/empty.h"
 #include "base/check.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "tests/support/mixer_reference.h"
 
@@ -149,49 +150,13 @@ NetworkConfig Small(const MixerConfig& mixer) {
   return config;
 }
 
-MixerConfig Mixer(MixerKind kind, bool causal) {
-  MixerConfig mixer;
-  mixer.kind = kind;
-  mixer.causal = causal;
-  switch (kind) {
-    case MixerKind::kAftSimple:
-      break;
-    case MixerKind::kAftLocal:
-      mixer.window = 5;
-      break;
-    case MixerKind::kAftFull:
-      mixer.band_rows = kCaseTokens;
-      mixer.bias = BiasForm::kFull;
-      break;
-    case MixerKind::kAftConv:
-      mixer.window = 7;
-      mixer.heads = 4;
-      break;
-    case MixerKind::kBlockLocal:
-      mixer.block_size = 8;
-      mixer.heads = 4;
-      break;
-    case MixerKind::kDotProduct:
-    case MixerKind::kCosine:
-      mixer.heads = 4;
-      break;
-    case MixerKind::kAdditive:
-      mixer.heads = 2;
-      mixer.score_width = 6;
-      break;
-    case MixerKind::kLocation:
-      mixer.band_rows = kCaseTokens;
-      break;
-  }
-  return mixer;
-}
+MixerConfig Mixer(MixerKind kind, bool causal) { return ExampleMixer(kind, kCaseTokens, causal); }
 
 // Every kind once.
 std::vector<NetworkCase> Kinds(bool causal) {
   std::vector<NetworkCase> cases;
-  for (int kind = 0; kind < kMixerKinds; ++kind) {
-    const MixerConfig mixer = Mixer(static_cast<MixerKind>(kind), causal);
-    cases.push_back({MixerKindName(mixer.kind), Small(mixer)});
+  for (const KindSpec& kind : AllKinds()) {
+    cases.push_back({kind.name, Small(Mixer(kind.kind, causal))});
   }
   return cases;
 }
@@ -202,14 +167,11 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
   TensorMap tensors;
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     at::Tensor tensor = at::empty(spec.shape, at::kFloat);
+    // Biases that matter, and weights whose products do not grow.
+    const bool bias = spec.start == TensorStart::kOffsets || spec.start == TensorStart::kDiagonals;
     const double fan_in = spec.shape.size() == 2 ? static_cast<double>(spec.shape[1]) : 25;
-    const auto named = [&spec](const char* part) {
-      return spec.name.find(part) != std::string::npos;
-    };
-    const bool table =
-        named("w.band") || named("w.full") || named("conv.w") || spec.name == "embed.weight";
-    const std::vector<float> values =
-        random.Normals(tensor.numel(), table ? 1.0 : 1.5 / std::sqrt(fan_in));
+    const double spread = bias || spec.name == "embed.weight" ? 1.0 : 1.5 / std::sqrt(fan_in);
+    const std::vector<float> values = random.Normals(tensor.numel(), spread);
     std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
     tensors[spec.name] = tensor;
   }
@@ -266,8 +228,6 @@ std::vector<NetworkCase> DecoderCases() {
   mixer = Mixer(MixerKind::kBlockLocal, true);
   mixer.global_token = false;
   add("block_local_without_global", mixer);
-  mixer.full_decode = true;  // all tokens are the prompt's in the tests that use these cases
-  add("block_local_full_decode", mixer);
 
   mixer = Mixer(MixerKind::kAftSimple, true);
   mixer.hidden = 23;  // narrower than the model
@@ -287,6 +247,12 @@ std::vector<NetworkCase> DecoderCases() {
   wide.head_bias = false;
   wide.tie_embeddings = true;
   return cases;
+}
+
+NetworkCase FullDecodeCase() {
+  MixerConfig mixer = Mixer(MixerKind::kBlockLocal, true);
+  mixer.full_decode = true;
+  return {"block_local_full_decode", Small(mixer)};
 }
 
 std::vector<NetworkCase> EncoderCases() {

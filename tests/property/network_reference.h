@@ -39,6 +39,9 @@ inline constexpr int64_t kCaseTokens = 96;
 std::vector<NetworkCase> DecoderCases();
 std::vector<NetworkCase> EncoderCases();
 
+// The one that reads what it generated otherwise than a prompt, and so than NetworkReference.
+NetworkCase FullDecodeCase();
+
 }  // namespace aft
 
 #endif  // AFT_TESTS_PROPERTY_NETWORK_REFERENCE_H_

@@ -87,7 +87,7 @@ class RunnerFixture : public RunnerCalls {
     for (size_t at = 0; at < prompt.size(); at += chunk) {
       const size_t end = std::min(at + chunk, prompt.size());
       const RowOutput output = end == prompt.size() ? RowOutput::kLast : RowOutput::kNone;
-      StepRow row = {slot, position, Slice(prompt, at, end), output, {}, false};
+      StepRow row = {slot, position, Slice(prompt, at, end), output};
       StepOutput step = Step(runner, {{std::move(row)}});
       position += static_cast<int64_t>(end - at);
       for (SampledToken& token : step.sampled) sampled.push_back(std::move(token));
@@ -103,7 +103,7 @@ class RunnerFixture : public RunnerCalls {
                                             TokenId token, int64_t count) {
     std::vector<SampledToken> sampled;
     while (static_cast<int64_t>(sampled.size()) < count) {
-      StepRow row = {slot, position++, {token}, RowOutput::kLast, {}, false};
+      StepRow row = {slot, position++, {token}, RowOutput::kLast};
       StepOutput step = Step(runner, {{std::move(row)}});
       if (step.sampled.empty()) break;
       token = step.sampled[0].id;
@@ -122,12 +122,8 @@ class RunnerFixture : public RunnerCalls {
     std::vector<SampledToken> scored;
     for (size_t at = 0; at < text.size(); at += chunk) {
       const size_t end = std::min(at + chunk, text.size());
-      StepRow row = {slot,
-                     static_cast<int64_t>(at),
-                     Slice(text, at, end),
-                     RowOutput::kScore,
-                     Slice(text, at + 1, std::min(end + 1, text.size())),
-                     false};
+      StepRow row = {slot, static_cast<int64_t>(at), Slice(text, at, end), RowOutput::kScore,
+                     Slice(text, at + 1, std::min(end + 1, text.size()))};
       StepOutput step = Step(runner, {{std::move(row)}});
       EXPECT_TRUE(step.sampled.empty());
       EXPECT_EQ(step.scored.size(), 1U);

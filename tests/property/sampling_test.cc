@@ -72,7 +72,7 @@ class SamplingTest : public RunnerFixture {
                                               int64_t count) {
     std::vector<TokenId> ids;
     while (static_cast<int64_t>(ids.size()) < count) {
-      const StepRow row = {slot, position++, {kLastSampled}, RowOutput::kLast, {}, true};
+      const StepRow row = {slot, position++, {kLastSampled}, RowOutput::kLast};
       const StepOutput output = Step(runner, {{row}});
       if (output.sampled.empty()) break;
       ids.push_back(output.sampled[0].id);
@@ -171,7 +171,7 @@ TEST_F(SamplingTest, TheLastSampledTokenNeedsNoId) {
 }
 
 TEST_F(SamplingTest, TheLastSampledTokenMustExistAndComeAlone) {
-  const StepRow row = {0, 3, {kLastSampled}, RowOutput::kLast, {}, true};
+  const StepRow row = {0, 3, {kLastSampled}, RowOutput::kLast};
   runner_->BindSlot(0, Greedy());
   Step(*runner_, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
   ExpectRefused(row, "the slot sampled, and there is none");

@@ -105,8 +105,8 @@ TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
   const std::string fresh = runner_->SnapshotSlot(2);
   EXPECT_LT(fresh.size(), 200U);
   ASSERT_TRUE(runner_->RestoreSlot(1, fresh).ok());
-  StepRow first = {1, 0, {1, 2}, RowOutput::kLast, {}, false};
-  StepRow second = {2, 0, {1, 2}, RowOutput::kLast, {}, false};
+  StepRow first = {1, 0, {1, 2}, RowOutput::kLast};
+  StepRow second = {2, 0, {1, 2}, RowOutput::kLast};
   const StepOutput output = Step(*runner_, {{first, second}});
   ASSERT_EQ(output.sampled.size(), 2U);
   EXPECT_TRUE(Same(output.sampled[0], output.sampled[1]));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 
 #include "base/check.h"
@@ -199,7 +200,42 @@ std::vector<double> Location(const Inputs& x) {
   });
 }
 
+// What the tests know of a kind: its formula and an example, whose band_rows are as many as a text
+// needs if it has any.
+struct ReferenceKind {
+  std::vector<double> (*formula)(const Inputs& x);
+  MixerConfig example;
+};
+
+constexpr int64_t kRows = 1;
+constexpr ReferenceKind kKinds[] = {
+    {Aft, {.kind = MixerKind::kAftSimple}},
+    {Aft, {.kind = MixerKind::kAftLocal, .window = 5}},
+    {Aft, {.kind = MixerKind::kAftFull, .band_rows = kRows, .bias = BiasForm::kFull}},
+    {AftConv, {.kind = MixerKind::kAftConv, .window = 7, .heads = 2}},
+    {BlockLocal, {.kind = MixerKind::kBlockLocal, .heads = 2, .block_size = 8}},
+    {DotProduct, {.kind = MixerKind::kDotProduct, .heads = 2}},
+    {Cosine, {.kind = MixerKind::kCosine, .heads = 2}},
+    {Additive, {.kind = MixerKind::kAdditive, .heads = 2, .score_width = 6}},
+    {Location, {.kind = MixerKind::kLocation, .band_rows = kRows}},
+};
+
+const ReferenceKind& Reference(MixerKind kind) {
+  const auto* const found =
+      std::find_if(std::begin(kKinds), std::end(kKinds),
+                   [kind](const ReferenceKind& known) { return known.example.kind == kind; });
+  AFT_CHECK(found != std::end(kKinds));
+  return *found;
+}
+
 }  // namespace
+
+MixerConfig ExampleMixer(MixerKind kind, int64_t tokens, bool causal) {
+  MixerConfig config = Reference(kind).example;
+  config.causal = causal;
+  if (config.band_rows > 0) config.band_rows = tokens;
+  return config;
+}
 
 std::vector<double> ReferenceConvFilter(const MixerConfig& config, const ReferenceTables& tables) {
   std::vector<double> filter = tables.at("conv.w");
@@ -228,25 +264,7 @@ std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
   const Inputs x = {config, hid, packed, tables, mask, grid_width};
   AFT_CHECK(static_cast<int64_t>(packed.size()) == x.tokens() * x.width());
   AFT_CHECK(mask.empty() || static_cast<int64_t>(mask.size()) == x.tokens());
-  switch (config.kind) {
-    case MixerKind::kAftSimple:
-    case MixerKind::kAftLocal:
-    case MixerKind::kAftFull:
-      return Aft(x);
-    case MixerKind::kAftConv:
-      return AftConv(x);
-    case MixerKind::kBlockLocal:
-      return BlockLocal(x);
-    case MixerKind::kDotProduct:
-      return DotProduct(x);
-    case MixerKind::kCosine:
-      return Cosine(x);
-    case MixerKind::kAdditive:
-      return Additive(x);
-    case MixerKind::kLocation:
-      return Location(x);
-  }
-  return {};
+  return Reference(config.kind).formula(x);
 }
 
 }  // namespace aft

@@ -40,6 +40,10 @@ std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
                                    const std::vector<double>& packed, const ReferenceTables& tables,
                                    const std::vector<double>& mask = {}, int64_t grid_width = 0);
 
+// A small mixer of this kind for texts of up to `tokens`: what every suite that goes through all
+// kinds takes. Its heads divide even widths.
+MixerConfig ExampleMixer(MixerKind kind, int64_t tokens, bool causal = true);
+
 // conv.w [h, s] or [h, s, s] as the filter is applied: eq. 8 when the config says so.
 std::vector<double> ReferenceConvFilter(const MixerConfig& config, const ReferenceTables& tables);
 

@@ -1,5 +1,3 @@
-#include "model/train/forms/aft_conv_form.h"
-
 #include <algorithm>
 #include <limits>
 #include <tuple>
@@ -9,26 +7,16 @@
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/softmax.h"
-#include "ATen/ops/std.h"
 #include "model/kernels/ragged_batch.h"
-#include "model/train/forms/aft_local_form.h"
+#include "model/mixers/conv_filter.h"
 #include "model/train/forms/aft_sums.h"
 #include "model/train/forms/band_bias.h"
+#include "model/train/forms/forms.h"
 
 namespace aft {
 namespace {
 
 constexpr int64_t kMinTile = 64;
-
-// The taps as they are applied: [h, taps].
-at::Tensor Filter(const MixerConfig& config, const MixerTables& tables) {
-  const at::Tensor w = tables.at("conv.w").flatten(1);
-  if (!config.reparameterized) return w;
-  const at::Tensor spread = at::std(w, /*dim=*/1, config.unbiased_std, /*keepdim=*/true);
-  return tables.at("conv.gamma").unsqueeze(1) * (w - w.mean(1, /*keepdim=*/true)) /
-             (spread + config.std_eps) +
-         tables.at("conv.beta").unsqueeze(1);
-}
 
 // w(t, t') [h, T, T] of a bidirectional filter: 0 outside it.
 at::Tensor PairBias(const MixerConfig& config, const at::Tensor& filter, int64_t tokens,
@@ -65,7 +53,7 @@ at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor
   const int64_t tokens = k.size(1);
   const int64_t context = filter.size(1);  // one place for all older tokens, then window - 1
   const auto bias = [&](int64_t before, int64_t length) {
-    return CausalBandBias(filter.unsqueeze(1).expand({-1, length, -1}), context, before, length,
+    return CausalBandBias(filter.flip(1).unsqueeze(1).expand({-1, length, -1}), before, length,
                           k.options());
   };
   const at::ScalarType gemm =
@@ -90,14 +78,14 @@ at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor
 
 }  // namespace
 
-at::Tensor AftConvTrain(const MixerConfig& config, const at::Tensor& packed,
-                        const MixerTables& tables, const TrainFormOptions& options) {
+at::Tensor AftConvForm(const MixerConfig& config, const at::Tensor& packed,
+                       const MixerTables& tables, const TrainFormOptions& options) {
   const int64_t heads = config.heads;
   const int64_t hid = (packed.size(2) - heads) / 2;
   const auto qkv = packed.split_with_sizes({hid, heads, hid}, 2);
   const auto [k, values] = Masked(qkv[1], qkv[2], options.mask);
   const at::Tensor v = values.unflatten(2, {heads, hid / heads});
-  const at::Tensor filter = Filter(config, tables);
+  const at::Tensor filter = AppliedConvFilter(config, tables);
   const at::Tensor mean =
       config.causal ? CausalMean(k, v, filter, options)
                     : PairMean(k, v, PairBias(config, filter, packed.size(1), options.grid_width));

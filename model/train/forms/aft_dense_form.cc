@@ -1,5 +1,3 @@
-#include "model/train/forms/aft_dense_form.h"
-
 #include <limits>
 #include <tuple>
 
@@ -9,14 +7,10 @@
 #include "model/kernels/ragged_batch.h"
 #include "model/train/forms/aft_sums.h"
 #include "model/train/forms/band_bias.h"
+#include "model/train/forms/forms.h"
 
 namespace aft {
 namespace {
-
-bool HasBias(const MixerConfig& config) {
-  return config.kind == MixerKind::kAftFull ||
-         (config.kind == MixerKind::kAftLocal && config.window > 0);
-}
 
 // k, v [B, T, hid], bias [T, T].
 at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
@@ -40,13 +34,14 @@ at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor&
 
 }  // namespace
 
-at::Tensor AftDense(const MixerConfig& config, const at::Tensor& packed, const MixerTables& tables,
-                    const TrainFormOptions& options) {
+at::Tensor AftDenseForm(const MixerConfig& config, const at::Tensor& packed,
+                        const MixerTables& tables, const TrainFormOptions& options) {
   const auto qkv = packed.chunk(3, 2);
   const auto [k, v] = Masked(qkv[1], qkv[2], options.mask);
+  const at::Tensor bias = DenseBias(config, tables, packed.size(1));
   const at::Tensor mean =
-      HasBias(config) ? DenseMean(k, v, DenseBias(config, tables, packed.size(1)), options)
-                      : (at::softmax(k, 1) * v).sum(1, /*keepdim=*/true);  // every token the same
+      bias.defined() ? DenseMean(k, v, bias, options)
+                     : (at::softmax(k, 1) * v).sum(1, /*keepdim=*/true);  // every token the same
   return at::sigmoid(qkv[0]) * mean;
 }
 

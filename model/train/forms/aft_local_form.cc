@@ -1,5 +1,3 @@
-#include "model/train/forms/aft_local_form.h"
-
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "model/kernels/ragged_batch.h"
 #include "model/train/forms/aft_sums.h"
 #include "model/train/forms/band_bias.h"
+#include "model/train/forms/forms.h"
 
 namespace aft {
 namespace {
@@ -54,17 +53,15 @@ Context Prepend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask
   return result;
 }
 
-// Rows [R or 1, L, s] of a band for R tiles of L tokens.
-at::Tensor TileBand(const at::Tensor& band, int64_t window, int64_t tokens, int64_t length,
-                    int64_t tiles) {
-  if (window == 0) return {};
-  if (band.size(0) == 1) return band.unsqueeze(1).expand({1, length, window});
-  return PadBack(band.slice(0, 0, tokens), tiles * length - tokens, 0)
-      .view({tiles, length, window});
+// Rows [R or 1, L, s] of a band, if there is one, for R tiles of L tokens.
+at::Tensor TileBand(const at::Tensor& band, int64_t tokens, int64_t length, int64_t tiles) {
+  if (!band.defined()) return {};
+  if (band.size(0) == 1) return band.unsqueeze(1).expand({1, length, -1});
+  return PadBack(band, tiles * length - tokens, 0).view({tiles, length, -1});
 }
 
 // Blocks of H tokens, each beside the one before it.
-at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t window, int64_t length,
+at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t length,
                      at::ScalarType gemm) {
   const int64_t tokens = x.k.size(1) - length;
   const int64_t blocks = (tokens + length - 1) / length;
@@ -76,8 +73,8 @@ at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t window, i
   const at::Tensor k = tile(x.k, kEmptyKey);
   const at::Tensor v = tile(x.v, 0);
   const at::Tensor anchor = k.detach().amax(2, /*keepdim=*/true);
-  const at::Tensor bias = CausalBandBias(TileBand(band, window, tokens, length, blocks), window,
-                                         length, length, x.k.options());
+  const at::Tensor bias =
+      CausalBandBias(TileBand(band, tokens, length, blocks), length, length, x.k.options());
   const BiasWeights e = ExpBias(bias, /*floor=*/0);
   const at::Tensor sums = e.weights.to(gemm)
                               .unsqueeze(0)
@@ -93,16 +90,16 @@ at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t window, i
 }
 
 // All that came before: rows in tiles, each beside its window, plus the sum of everything older.
-at::Tensor PrefixMean(const Context& x, const at::Tensor& band, int64_t window, int64_t context,
+at::Tensor PrefixMean(const Context& x, const at::Tensor& band, int64_t context,
                       at::ScalarType gemm) {
   const int64_t tokens = x.k.size(1) - context;
   const at::Tensor anchor = x.k.detach().amax(1, /*keepdim=*/true);
   const at::Tensor operand = WeightedValues(x.k, x.v, anchor).unsqueeze(2);
   const auto bias = [&](int64_t length, int64_t tiles) {
-    return CausalBandBias(TileBand(band, window, tokens, length, tiles), window, context - 1,
-                          length, x.k.options());
+    return CausalBandBias(TileBand(band, tokens, length, tiles), context - 1, length,
+                          x.k.options());
   };
-  const int64_t length = std::min(tokens, std::max(kMinTile, window));
+  const int64_t length = std::min(tokens, std::max(kMinTile, context));
   const at::Tensor sums =
       PrefixSums(operand, bias(length, (tokens + length - 1) / length).unsqueeze(1), context, gemm);
   at::Tensor seen;
@@ -145,25 +142,26 @@ int64_t ContextLength(int64_t window, int64_t prefix_block) {
 
 }  // namespace
 
-AftCarry EmptyAftCarry(int64_t batch, int64_t hid, int64_t window, int64_t prefix_block) {
-  const int64_t context = ContextLength(window, prefix_block);
+AftCarry EmptyAftCarry(const MixerConfig& config, int64_t batch, int64_t hid) {
+  const int64_t context = ContextLength(config.window, config.prefix_block);
   return {at::full({batch, context, hid}, kEmptyKey), at::zeros({batch, context, hid})};
 }
 
-at::Tensor AftParallel(const at::Tensor& packed, const at::Tensor& band, int64_t window,
-                       int64_t prefix_block, AftCarry* carry, at::ScalarType gemm,
-                       const at::Tensor& mask) {
+at::Tensor AftLocalForm(const MixerConfig& config, const at::Tensor& packed,
+                        const MixerTables& tables, const TrainFormOptions& options) {
   const auto qkv = packed.chunk(3, 2);
   const int64_t tokens = packed.size(1);
-  if (gemm == at::ScalarType::Undefined) gemm = packed.scalar_type();
-  AFT_CHECK(carry == nullptr || prefix_block == 0 || tokens % prefix_block == 0);
-  AFT_CHECK(window == 0 || band.size(0) == 1 || (carry == nullptr && band.size(0) >= tokens));
+  const int64_t block = config.prefix_block;
+  const at::ScalarType gemm =
+      options.gemm == at::ScalarType::Undefined ? packed.scalar_type() : options.gemm;
+  AFT_CHECK(options.carry == nullptr || block == 0 || tokens % block == 0);
 
-  const int64_t context = ContextLength(window, prefix_block);
-  const Context x = Prepend(qkv[1], qkv[2], mask, context, carry);
-  const at::Tensor mean = prefix_block > 0 ? BlockMean(x, band, window, prefix_block, gemm)
-                                           : PrefixMean(x, band, window, context, gemm);
-  if (carry != nullptr) Store(x, context, prefix_block > 0, carry);
+  const at::Tensor band = BandFor(config, tables, tokens);
+  const int64_t context = ContextLength(band.defined() ? band.size(1) : 0, block);
+  const Context x = Prepend(qkv[1], qkv[2], options.mask, context, options.carry);
+  const at::Tensor mean =
+      block > 0 ? BlockMean(x, band, block, gemm) : PrefixMean(x, band, context, gemm);
+  if (options.carry != nullptr) Store(x, context, block > 0, options.carry);
   return at::sigmoid(qkv[0]) * mean;
 }
 

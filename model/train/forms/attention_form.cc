@@ -1,5 +1,3 @@
-#include "model/train/forms/attention_form.h"
-
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "ATen/ops/softplus.h"
 #include "ATen/ops/tanh.h"
 #include "model/kernels/ragged_batch.h"
+#include "model/train/forms/forms.h"
 
 namespace aft {
 namespace {
@@ -85,16 +84,16 @@ at::Tensor Fused(const MixerConfig& config, const at::Tensor& q, const at::Tenso
 
 }  // namespace
 
-at::Tensor DotProductTrain(const MixerConfig& config, const at::Tensor& packed,
-                           const TrainFormOptions& options) {
+at::Tensor DotProductForm(const MixerConfig& config, const at::Tensor& packed,
+                          const TrainFormOptions& options) {
   const auto qkv = packed.to(GemmType(packed, options)).chunk(3, 2);
   return Fused(config, Heads(qkv[0], config.heads), Heads(qkv[1], config.heads),
                Heads(qkv[2], config.heads), std::nullopt, options)
       .to(packed.scalar_type());
 }
 
-at::Tensor CosineTrain(const MixerConfig& config, const at::Tensor& packed,
-                       const TrainFormOptions& options) {
+at::Tensor CosineForm(const MixerConfig& config, const at::Tensor& packed,
+                      const TrainFormOptions& options) {
   const int64_t hid = (packed.size(2) - config.heads) / 3;
   const auto parts = packed.split_with_sizes({hid, hid, hid, config.heads}, 2);
   const auto direction = [&config](const at::Tensor& x) {
@@ -109,8 +108,8 @@ at::Tensor CosineTrain(const MixerConfig& config, const at::Tensor& packed,
       .to(packed.scalar_type());
 }
 
-at::Tensor AdditiveTrain(const MixerConfig& config, const at::Tensor& packed,
-                         const MixerTables& tables, const TrainFormOptions& options) {
+at::Tensor AdditiveForm(const MixerConfig& config, const at::Tensor& packed,
+                        const MixerTables& tables, const TrainFormOptions& options) {
   const int64_t keys = config.heads * config.score_width;
   const auto parts = packed.split_with_sizes({keys, keys, packed.size(2) - 2 * keys}, 2);
   const at::Tensor q = Heads(parts[0], config.heads).unsqueeze(3);
@@ -121,8 +120,8 @@ at::Tensor AdditiveTrain(const MixerConfig& config, const at::Tensor& packed,
   return Mix(config, scores, Heads(parts[2], config.heads).to(GemmType(packed, options)), options);
 }
 
-at::Tensor LocationTrain(const MixerConfig& config, const at::Tensor& packed,
-                         const MixerTables& tables, const TrainFormOptions& options) {
+at::Tensor LocationForm(const MixerConfig& config, const at::Tensor& packed,
+                        const MixerTables& tables, const TrainFormOptions& options) {
   const at::ScalarType gemm = GemmType(packed, options);
   const auto qv = packed.to(gemm).chunk(2, 2);
   const at::Tensor rows = tables.at("location.weight").slice(0, 0, packed.size(1)).to(gemm);
@@ -130,8 +129,8 @@ at::Tensor LocationTrain(const MixerConfig& config, const at::Tensor& packed,
   return Mix(config, scores, qv[1].unsqueeze(1), options);
 }
 
-at::Tensor BlockLocalTrain(const MixerConfig& config, const at::Tensor& packed,
-                           const TrainFormOptions& options) {
+at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
+                          const TrainFormOptions& options) {
   const int64_t tokens = packed.size(1);
   const int64_t b = config.block_size;
   const int64_t blocks = (tokens + b - 1) / b;

@@ -9,19 +9,20 @@
 
 namespace aft {
 
-// The position biases of AFT-local and AFT-full as the differentiable forms use them. A bias is
-// -inf where a row does not see a key.
+// The position biases of AFT-local and AFT-full as the differentiable forms use them. A band has a
+// column for every key from t - s + 1 on, as AftBand has. A bias is -inf where a row does not see a
+// key.
 
 // Biases of L rows over the C keys before them and their own L: 0 outside the window, -inf in the
-// future. rows [R, L, s], undefined when window is 0 -> [R or 1, L, C + L].
-at::Tensor CausalBandBias(const at::Tensor& rows, int64_t window, int64_t context, int64_t length,
+// future. band [R, L, s], undefined when there is none -> [R or 1, L, C + L].
+at::Tensor CausalBandBias(const at::Tensor& band, int64_t context, int64_t length,
                           const at::TensorOptions& options);
 
-// AFT-local's table in any form as a band for `tokens` tokens: [1 or tokens, s or 2s - 1], the
-// length policy applied; undefined when the window is 0.
-at::Tensor LocalBand(const MixerConfig& config, const MixerTables& tables, int64_t tokens);
+// The table in any form as a band for `tokens` tokens, the length policy applied: [1 or tokens, s],
+// or 2s - 1 columns when bidirectional; undefined when there are no biases.
+at::Tensor BandFor(const MixerConfig& config, const MixerTables& tables, int64_t tokens);
 
-// w [T, T] of AFT-full or bidirectional AFT-local for T tokens, the length policy applied.
+// The same for every pair of tokens, [T, T]; undefined when every token sees all without a bias.
 at::Tensor DenseBias(const MixerConfig& config, const MixerTables& tables, int64_t tokens);
 
 }  // namespace aft

@@ -6,13 +6,30 @@
 #include "ATen/core/Tensor.h"
 #include "model/config/config.h"
 #include "model/mixers/tables.h"
-#include "model/train/forms/aft_local_form.h"  // AftCarry
 
 namespace aft {
 
+// What one segment of a text leaves to the next one: truncated back-propagation carries it,
+// detached; fp32. Empty places hold a key of kEmptyKey and a value of 0, so that they weigh
+// nothing.
+//   prefix_block H > 0: the last H tokens.
+//   otherwise: entry 0 stands for all older tokens (the log-sum-exp of their keys, the mean of
+//   their values by weight: exactly as good as they are), then the last window - 1 tokens.
+struct AftCarry {
+  at::Tensor k, v;  // [B, C, hid]
+};
+
+// Whether segments of a text can be trained with the state carried from one to the next: causal
+// AFT-simple and AFT-local, without positions.
+bool CanCarry(const MixerConfig& config);
+
+// An empty carry for `batch` sequences. Rows of it may be copied over a carry to restart a
+// sequence. REQUIRES: CanCarry.
+AftCarry EmptyAftCarry(const MixerConfig& config, int64_t batch, int64_t hid);
+
 struct TrainFormOptions {
-  // Causal AFT-simple and AFT-local: null, or the state before this segment, replaced by the state
-  // after it (truncated back-propagation). Null for all others.
+  // Null, or the state before this segment, replaced by the state after it. REQUIRES: CanCarry; and
+  // that T is a multiple of prefix_block.
   AftCarry* carry = nullptr;
   // Type of the operands of large matrix products; Undefined: packed's own. bfloat16 trains faster.
   at::ScalarType gemm = at::ScalarType::Undefined;
@@ -20,9 +37,6 @@ struct TrainFormOptions {
   at::Tensor mask;
   int64_t grid_width = 0;  // SequenceBatch::grid_width
 };
-
-// Whether segments of a text can be trained with the state carried from one to the next.
-bool CanCarry(const MixerConfig& config);
 
 // The mixer as a function of whole sequences that start at position 0 (or continue `carry`), made
 // of differentiable LibTorch operators: the training form, the "plain LibTorch" side of the

@@ -23,22 +23,23 @@ std::unique_ptr<MixerModule> MakeModule(const Checkpoint& checkpoint) {
   return *std::move(module);
 }
 
-// The steps of a text: what comes before `first_generated` at once, then token by token.
+// The steps of a text: what comes before `first_generated` at once; then a new sequence of the
+// same, with a token sampled behind it, and the rest token by token.
 std::vector<StepRow> Rows(const std::vector<int32_t>& tokens, int64_t first_generated) {
   const auto count = static_cast<int64_t>(tokens.size());
   std::vector<StepRow> rows;
-  for (int64_t t = 0; t < count;) {
-    StepRow row;
+  const auto score = [&](int64_t begin, int64_t end) {
+    StepRow& row = rows.emplace_back();
     row.slot = 0;
-    row.first_position = t;
-    row.generated = t >= first_generated;
-    const int64_t end = row.generated ? t + 1 : std::min(first_generated, count);
-    row.tokens.assign(tokens.begin() + t, tokens.begin() + end);
-    row.targets.assign(tokens.begin() + t + 1, tokens.begin() + std::min(end + 1, count));
+    row.first_position = begin;
+    row.tokens.assign(tokens.begin() + begin, tokens.begin() + end);
+    row.targets.assign(tokens.begin() + begin + 1, tokens.begin() + std::min(end + 1, count));
     row.output = row.targets.empty() ? RowOutput::kNone : RowOutput::kScore;
-    rows.push_back(std::move(row));
-    t = end;
-  }
+  };
+  score(0, first_generated);
+  if (first_generated == count) return rows;
+  rows.push_back({0, 0, rows[0].tokens, RowOutput::kLast});
+  for (int64_t t = first_generated; t < count; ++t) score(t, t + 1);
   return rows;
 }
 
@@ -103,7 +104,6 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
   const LoadedModel model = Load(dir, static_cast<int64_t>(tokens.size()));
   SamplingParams params;
   params.top_logprobs = 20;
-  model.runner->BindSlot(0, params);
 
   const auto first_row = static_cast<int64_t>(tokens.size()) - expected.size(0);
   double distance = 0;
@@ -115,6 +115,7 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
     if (!(std::abs(logprob - want) <= distance)) distance = std::abs(logprob - want);
   };
   for (const StepRow& row : Rows(tokens, first_generated)) {
+    if (row.first_position == 0) model.runner->BindSlot(0, params);
     const auto ticket = model.runner->Submit({{row}});
     AFT_CHECK(ticket.ok());
     const auto output = model.runner->Collect(*ticket);

@@ -29,7 +29,7 @@ LoadedModel Load(const std::string& dir, int64_t max_step_tokens);
 // What a language model, loaded from `dir` as the server does, says of a text: the largest distance
 // of its log-probabilities, those of the text's tokens and of 20 alternatives each, from
 // `expected` [n, vocabulary], whose rows are the last n positions of `tokens`. From
-// `first_generated` on, each token is a step of its own and marked as generated.
+// `first_generated` on, each token is a step of its own, after one that was sampled.
 double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
                      const at::Tensor& expected, int64_t first_generated);
 inline double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,

@@ -281,16 +281,6 @@ TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
   EXPECT_EQ(scheduler.slots().free(), 2);
 }
 
-TEST(ContinuousSchedulerTest, DecodesAreMarkedAsTheModelsOwn) {
-  ContinuousScheduler scheduler(1, 4);
-  Sequence sequence(Prompt(2));
-  scheduler.Add(sequence);
-  EXPECT_FALSE(RunStep(scheduler).input.rows[0].generated);
-  scheduler.Sampled(sequence, 7);
-  EXPECT_TRUE(RunStep(scheduler).input.rows[0].generated);
-  scheduler.Remove(sequence);
-}
-
 TEST(ContinuousSchedulerTest, PlansAheadOfResults) {
   ContinuousScheduler scheduler(2, 8, /*max_in_flight=*/2);
   Sequence a(Prompt(2));

@@ -12,6 +12,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
+#include "model/config/kinds.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/train/tensor_reference.h"
 
@@ -22,7 +23,7 @@ constexpr int64_t kHid = 6;
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
 struct Case {
-  const char* name;
+  std::string name;
   int64_t tokens;
   MixerConfig config;
   int64_t grid_width = 0;
@@ -88,21 +89,13 @@ MixerConfig Blocks(int64_t block, bool causal, bool global) {
   return config;
 }
 
-MixerConfig WithHeads(MixerKind kind, int64_t heads, bool causal) {
-  MixerConfig config = Kind(kind, causal);
-  config.heads = heads;
-  if (kind == MixerKind::kAdditive) config.score_width = 4;
-  if (kind == MixerKind::kLocation) config.band_rows = 20;
-  return config;
-}
-
 std::vector<Case> Cases() {
   constexpr auto kClamp = LengthPolicy::kClamp;
   constexpr auto kZero = LengthPolicy::kZero;
   constexpr auto kBand = BiasForm::kBand;
   constexpr auto kFull = BiasForm::kFull;
   constexpr auto kFactors = BiasForm::kFactors;
-  return {
+  std::vector<Case> cases = {
       {"simple_1", 1, Simple(0)},
       {"simple", 12, Simple(0)},
       {"simple_tiles", 150, Simple(0)},
@@ -158,15 +151,14 @@ std::vector<Case> Cases() {
       {"block_bidirectional", 15, Blocks(4, false, true)},
       {"block_bidirectional_exact", 16, Blocks(4, false, true)},
       {"block_bidirectional_no_global", 15, Blocks(4, false, false)},
-      {"dot_product", 12, WithHeads(MixerKind::kDotProduct, 2, true)},
-      {"dot_product_bidirectional", 12, WithHeads(MixerKind::kDotProduct, 3, false)},
-      {"cosine", 12, WithHeads(MixerKind::kCosine, 2, true)},
-      {"cosine_bidirectional", 12, WithHeads(MixerKind::kCosine, 3, false)},
-      {"additive", 12, WithHeads(MixerKind::kAdditive, 2, true)},
-      {"additive_bidirectional", 12, WithHeads(MixerKind::kAdditive, 3, false)},
-      {"location", 12, WithHeads(MixerKind::kLocation, 1, true)},
-      {"location_bidirectional", 12, WithHeads(MixerKind::kLocation, 1, false)},
   };
+  for (const KindSpec& kind : AllKinds()) {
+    for (const bool causal : {true, false}) {
+      const std::string name = std::string(kind.name) + (causal ? "_causal" : "_both_ways");
+      cases.push_back({name, 12, ExampleMixer(kind.kind, 12, causal)});
+    }
+  }
+  return cases;
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) { return info.param.name; }
@@ -295,10 +287,7 @@ TEST_P(ExtremeTest, KeysAndBiasesOfAnySizeStayExact) {
 std::vector<Case> AftCases() {
   std::vector<Case> cases;
   for (const Case& c : Cases()) {
-    const MixerKind kind = c.config.kind;
-    const bool aft = kind == MixerKind::kAftSimple || kind == MixerKind::kAftLocal ||
-                     kind == MixerKind::kAftFull || kind == MixerKind::kAftConv;
-    if (aft) cases.push_back(c);
+    if (SpecOf(c.config.kind).family != KernelFamily::kAttention) cases.push_back(c);
   }
   return cases;
 }
@@ -324,7 +313,7 @@ TEST(TrainFormCarryTest, OnlyAShiftInvariantPrefixIsCarried) {
   EXPECT_FALSE(CanCarry(Simple(0, false)));
   EXPECT_FALSE(CanCarry(Local(4, 16)));
   EXPECT_FALSE(CanCarry(Full(16, BiasForm::kFull, true)));
-  EXPECT_FALSE(CanCarry(WithHeads(MixerKind::kDotProduct, 2, true)));
+  EXPECT_FALSE(CanCarry(ExampleMixer(MixerKind::kDotProduct, 16)));
 }
 
 }  // namespace

@@ -15,7 +15,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/config/kinds.h"
 #include "model/train/evaluate.h"
+#include "tests/support/mixer_reference.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -34,45 +36,34 @@ NetworkConfig TinyNetwork() {
 }
 
 struct CausalMixer {
-  const char* name;
+  std::string name;
   MixerConfig config;
 };
 
+// Every kind, and the forms whose tables it has not.
 std::vector<CausalMixer> CausalMixers() {
-  const auto make = [](MixerKind kind, auto... settings) {
-    MixerConfig config;
-    config.kind = kind;
-    (settings(config), ...);
-    return config;
+  constexpr int64_t kTokens = 32;
+  std::vector<CausalMixer> mixers;
+  for (const KindSpec& kind : AllKinds()) {
+    mixers.push_back({kind.name, ExampleMixer(kind.kind, kTokens)});
+  }
+  const auto add = [&mixers](const char* name, MixerKind kind, auto... settings) {
+    mixers.push_back({name, ExampleMixer(kind, kTokens)});
+    (settings(mixers.back().config), ...);
   };
-  const auto window = [](MixerConfig& c) { c.window = 8; };
-  const auto blocks = [](MixerConfig& c) { c.prefix_block = 32; };
-  const auto rows = [](MixerConfig& c) { c.band_rows = 32; };
-  const auto full = [](MixerConfig& c) { c.bias = BiasForm::kFull; };
+  const auto blocks = [](MixerConfig& c) { c.prefix_block = kTokens; };
+  const auto rows = [](MixerConfig& c) { c.band_rows = kTokens; };
   const auto factors = [](MixerConfig& c) {
     c.bias = BiasForm::kFactors;
     c.bias_rank = 4;
   };
-  const auto heads = [](MixerConfig& c) { c.heads = 2; };
   const auto normalised = [](MixerConfig& c) { c.reparameterized = true; };
-  const auto block_size = [](MixerConfig& c) { c.block_size = 8; };
-  const auto score_width = [](MixerConfig& c) { c.score_width = 4; };
-  return {
-      {"aft_simple", make(MixerKind::kAftSimple)},
-      {"aft_simple_blocks", make(MixerKind::kAftSimple, blocks)},
-      {"aft_local", make(MixerKind::kAftLocal, window)},
-      {"aft_local_rows", make(MixerKind::kAftLocal, window, rows)},
-      {"aft_local_factors", make(MixerKind::kAftLocal, window, rows, factors)},
-      {"aft_full", make(MixerKind::kAftFull, rows, full)},
-      {"aft_full_factors", make(MixerKind::kAftFull, rows, factors)},
-      {"aft_conv", make(MixerKind::kAftConv, window, heads)},
-      {"aft_conv_normalised", make(MixerKind::kAftConv, window, heads, normalised)},
-      {"block_local", make(MixerKind::kBlockLocal, block_size, heads)},
-      {"dot_product", make(MixerKind::kDotProduct, heads)},
-      {"cosine", make(MixerKind::kCosine, heads)},
-      {"additive", make(MixerKind::kAdditive, heads, score_width)},
-      {"location", make(MixerKind::kLocation, rows)},
-  };
+  add("aft_simple_blocks", MixerKind::kAftSimple, blocks);
+  add("aft_local_rows", MixerKind::kAftLocal, rows);
+  add("aft_local_factors", MixerKind::kAftLocal, rows, factors);
+  add("aft_full_factors", MixerKind::kAftFull, factors);
+  add("aft_conv_normalised", MixerKind::kAftConv, normalised);
+  return mixers;
 }
 
 class TrainerTest : public testing::Test {
@@ -149,7 +140,7 @@ TEST_F(TrainerTest, TrainsEveryCausalMixer) {
     config_.network = TinyNetwork();
     config_.network.mixer = mixer.config;
     config_.network.max_seq_len = StateGrows(mixer.config) ? 32 : mixer.config.band_rows;
-    const std::vector<double> losses = Train("/" + std::string(mixer.name));
+    const std::vector<double> losses = Train("/" + mixer.name);
     EXPECT_LT(losses.back(), losses.front() - 1);
     const auto checkpoint = ReadCheckpoint(dir_ + "/" + mixer.name);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();

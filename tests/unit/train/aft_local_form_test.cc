@@ -10,7 +10,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/cat.h"
 #include "gtest/gtest.h"
-#include "model/train/forms/aft_local_form.h"
+#include "model/train/forms/train_form.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/train/tensor_reference.h"
 
@@ -29,45 +29,51 @@ std::string Name(const testing::TestParamInfo<Case>& info) {
          std::to_string(c.prefix_block);
 }
 
-class AftParallelTest : public testing::TestWithParam<Case> {
+class AftLocalFormTest : public testing::TestWithParam<Case> {
  protected:
-  AftParallelTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
+  AftLocalFormTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
 
   const Case& c() const { return GetParam(); }
   int64_t segment() const { return c().prefix_block > 0 ? c().prefix_block : 3; }
 
   at::Tensor Expected(const at::Tensor& packed) const {
-    MixerConfig config;
-    config.window = c().window;
-    config.prefix_block = c().prefix_block;
-    MixerTables tables;
-    if (c().window > 0) tables["w.band"] = band_;
-    return TensorReference(config, kHid, packed, tables);
+    return TensorReference(config_, kHid, packed, tables_);
   }
 
   at::Tensor InSegments(const at::Tensor& packed) const {
-    const at::Tensor band = band_.defined() ? band_.to(packed.scalar_type()) : band_;
-    AftCarry carry = EmptyAftCarry(2, kHid, c().window, c().prefix_block);
+    MixerTables tables = tables_;
+    for (auto& [name, table] : tables) table = table.to(packed.scalar_type());
+    AftCarry carry = EmptyAftCarry(config_, 2, kHid);
+    TrainFormOptions options;
+    options.carry = &carry;
     std::vector<at::Tensor> parts;
     for (int64_t begin = 0; begin < c().tokens; begin += segment()) {
-      parts.push_back(AftParallel(packed.slice(1, begin, begin + segment()), band, c().window,
-                                  c().prefix_block, &carry));
+      parts.push_back(
+          TrainForm(config_, packed.slice(1, begin, begin + segment()), tables, options));
     }
     return at::cat(parts, 1);
   }
 
+  static MixerConfig Config(const Case& c) {
+    MixerConfig config;
+    config.window = c.window;
+    config.prefix_block = c.prefix_block;
+    return config;
+  }
+
   const at::Tensor packed_ = RandomDoubles({2, c().tokens, 3 * kHid}, 1) * 2;
-  const at::Tensor band_ = c().window > 0 ? RandomDoubles({1, c().window}, 2) : at::Tensor();
+  const MixerConfig config_ = Config(c());
+  const MixerTables tables_ = RandomTables(config_, kHid, 2);
 };
 
-TEST_P(AftParallelTest, CarriedSegmentsEqualOneLongText) {
+TEST_P(AftLocalFormTest, CarriedSegmentsEqualOneLongText) {
   // The carry itself is fp32.
   EXPECT_LT((InSegments(packed_) - Expected(packed_)).abs().max().item<double>(),
             tolerance::kFp32.each);
 }
 
 // Keys that rise by far more than an exponential holds, in some channels only; in fp32.
-TEST_P(AftParallelTest, CarriesKeysThatRiseFar) {
+TEST_P(AftLocalFormTest, CarriesKeysThatRiseFar) {
   at::Tensor packed = packed_.clone();
   at::Tensor keys = packed.slice(2, kHid, 2 * kHid);
   for (int64_t t = 0; t < c().tokens; ++t) {
@@ -80,17 +86,20 @@ TEST_P(AftParallelTest, CarriesKeysThatRiseFar) {
       << "keys of 1e3 are rounded to 6e-5";
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AftParallelTest,
+INSTANTIATE_TEST_SUITE_P(Shapes, AftLocalFormTest,
                          testing::Values(Case{12, 0, 0}, Case{12, 0, 4}, Case{12, 1, 0},
                                          Case{24, 4, 0}, Case{24, 4, 4}, Case{24, 3, 8},
                                          Case{9, 20, 0}),
                          Name);
 
-TEST(AftParallelBlocksTest, BlocksForgetWhatIsOlderThanTwoOfThem) {
+TEST(AftLocalFormBlocksTest, BlocksForgetWhatIsOlderThanTwoOfThem) {
+  MixerConfig config;
+  config.kind = MixerKind::kAftSimple;
+  config.prefix_block = 8;
   const at::Tensor packed = RandomDoubles({1, 24, 3}, 1);
   at::Tensor changed = packed.clone();
   changed.select(1, 3).fill_(9);  // in block 0
-  const at::Tensor difference = (AftParallel(packed, {}, 0, 8) - AftParallel(changed, {}, 0, 8))
+  const at::Tensor difference = (TrainForm(config, packed, {}) - TrainForm(config, changed, {}))
                                     .abs()
                                     .sum(at::IntArrayRef({0, 2}));
   EXPECT_GT(difference.slice(0, 3, 16).min().item<double>(), 0);

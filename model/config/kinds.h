@@ -1,0 +1,99 @@
+#ifndef AFT_MODEL_CONFIG_KINDS_H_
+#define AFT_MODEL_CONFIG_KINDS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace aft {
+
+struct MixerConfig;    // model/config/config.h
+struct NetworkConfig;  // model/config/config.h
+struct TensorSpec;     // model/config/tensors.h
+
+// The operators. kinds.cc describes each of them on one page.
+enum class MixerKind {
+  kAftSimple,
+  kAftLocal,
+  kAftFull,
+  kAftConv,
+  kBlockLocal,
+  kDotProduct,
+  kCosine,
+  kAdditive,
+  kLocation,
+};
+
+// Whose kernels compute a kind: all that a device tells kinds apart by.
+enum class KernelFamily {
+  kAft,        // kernels/aft.h: means weighted by exp(key + position bias), per channel
+  kConv,       // kernels/conv.h: the same, one key and one filter of biases per head
+  kAttention,  // kernels/attention.h: softmax over scores of a query and keys
+};
+
+// What an attention weighs a key by.
+enum class AttentionScore {
+  kDot,        // q . k
+  kScaledDot,  // q . k / sqrt(head width)
+  kCosine,     // strength of the query * cos(q, k)
+  kAdditive,   // table . tanh(q + k)
+};
+
+// Columns of the packed input of a mixer, which are rows of mixer.qkv.weight.
+struct PackedPart {
+  const char* name;
+  int64_t columns;
+};
+
+// All that is true of one kind. Whatever reads configs, makes tensors or computes goes by this.
+struct KindSpec {
+  MixerKind kind;
+  const char* name;  // "mixer.kind" of config.json
+
+  // For readers, in the notation of model/README.md, whose table of operators has these.
+  const char* output;      // of token t
+  const char* bias = "";   // or score, and the tensors that hold it
+  const char* state = "";  // of a sequence
+
+  KernelFamily family;
+
+  // Keys of the fields of MixerConfig that it uses beside kind, causal and hidden. All others must
+  // keep their defaults.
+  std::vector<absl::string_view> required = {};
+  std::vector<absl::string_view> optional = {};
+
+  // Rules between fields, each of which is in its range already: INVALID_ARGUMENT names the key
+  // that has to change.
+  std::vector<absl::Status (*)(const NetworkConfig& config)> rules = {};
+
+  // The packed input of a mixer of width `hid`, in this order.
+  std::vector<PackedPart> (*packed)(const MixerConfig& mixer, int64_t hid);
+
+  // Tables by their names below "layers.N.mixer."; null: none.
+  std::vector<TensorSpec> (*tables)(const MixerConfig& mixer, int64_t hid) = nullptr;
+
+  // Whether a sequence's state grows with its length, up to max_seq_len; null: it does not.
+  bool (*state_grows)(const MixerConfig& mixer) = nullptr;
+
+  // Family kAft: tokens closer than this, |t - t'| < window, have a position bias; null: none.
+  int64_t (*bias_window)(const MixerConfig& mixer) = nullptr;
+
+  // Family kAttention.
+  struct Attention {
+    AttentionScore score = AttentionScore::kDot;
+    const char* score_table = nullptr;  // kAdditive: [heads, score_width]
+    // Keys of positions [band_rows, hid] instead of keys that tokens bring; one head.
+    const char* key_table = nullptr;
+  } attention = {};
+};
+
+// In the order of MixerKind.
+absl::Span<const KindSpec> AllKinds();
+const KindSpec& SpecOf(MixerKind kind);
+
+}  // namespace aft
+
+#endif  // AFT_MODEL_CONFIG_KINDS_H_

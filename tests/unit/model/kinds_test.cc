@@ -1,0 +1,55 @@
+// The description of every kind against what else is written of it.
+
+#include "model/config/kinds.h"
+
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/config/config.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+// Tests run in the repository's root.
+std::string ModelPage() {
+  std::ostringstream text;
+  text << std::ifstream("model/README.md").rdbuf();
+  return text.str();
+}
+
+TEST(KindsTest, ThePageListsEveryKindAsItIsDescribed) {
+  const std::string page = ModelPage();
+  for (const KindSpec& kind : AllKinds()) {
+    EXPECT_THAT(page,
+                HasSubstr(absl::StrCat("\n| `", kind.name, "` | ", kind.output, " | ", kind.bias,
+                                       kind.bias[0] == '\0' ? "" : " ", "| ", kind.state, " |\n")));
+  }
+}
+
+// Unknown keys are refused with all known ones: a key that a kind names must be among them.
+TEST(KindsTest, EveryFieldOfAKindIsAKeyOfTheConfig) {
+  const std::string known(ParseNetworkConfig(R"({"format_version": 1, "architecture": "mixer",
+      "d_model": 1, "n_layers": 1, "mixer": {"unknown": 1}})")
+                              .status()
+                              .message());
+  ASSERT_THAT(known, HasSubstr("mixer.unknown: unknown key; known: kind, "));
+  for (const KindSpec& kind : AllKinds()) {
+    std::set<absl::string_view> keys;
+    for (const auto& list : {kind.required, kind.optional}) {
+      for (const absl::string_view key : list) {
+        EXPECT_THAT(absl::StrCat(known, ","), HasSubstr(absl::StrCat(" ", key, ","))) << kind.name;
+        EXPECT_TRUE(keys.insert(key).second) << kind.name << " names " << key << " twice";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aft
