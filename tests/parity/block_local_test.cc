@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "model/train/forms/train_form.h"
 #include "tests/parity/goldens.h"
-#include "tests/parity/mixer_run.h"
+#include "tests/property/mixer_harness.h"
 
 namespace aft {
 namespace {
@@ -29,16 +29,15 @@ struct Form {
   std::string name() const {
     return std::string(causal ? "causal" : "bidirectional") + (global ? ".global" : ".local");
   }
-  MixerConfig config() const {
-    MixerConfig config;
-    config.kind = MixerKind::kBlockLocal;
-    config.causal = causal;
-    config.global_token = global;
-    config.block_size = kBlock;
-    config.heads = kHeads;
-    return config;
+  MixerCase mixer() const {
+    MixerCase mixer = {name(), {}, kHid};
+    mixer.config.kind = MixerKind::kBlockLocal;
+    mixer.config.causal = causal;
+    mixer.config.global_token = global;
+    mixer.config.block_size = kBlock;
+    mixer.config.heads = kHeads;
+    return mixer;
   }
-  MixerRun Run() const { return MixerRun(config(), kHid, {}, kTokens); }
 
   friend void PrintTo(const Form& form, std::ostream* out) { *out << form.name(); }
 };
@@ -54,43 +53,42 @@ class BlockLocalTest : public testing::TestWithParam<Form> {
 };
 
 TEST_P(BlockLocalTest, AttentionGivesTheSameOutputs) {
-  const MixerRun run = GetParam().Run();
+  TestMixer mixer(GetParam().mixer(), MixerTables());
   for (const int64_t t : kLengths) {
     const at::Tensor packed = Golden("packed")[0].narrow(0, 0, t);
-    const at::Tensor expected = OfForm(".expected." + std::to_string(t));
-    const at::Tensor y = run.Encode(packed);
+    const std::vector<float> expected = Floats(OfForm(".expected." + std::to_string(t)));
+    const std::vector<float> y = mixer.Encode({Floats(packed)})[0];
     EXPECT_TRUE(Close(y, expected, tolerance::kFp32)) << t;
-    EXPECT_TRUE(Close(y, OfForm(".package." + std::to_string(t)), tolerance::kLayer)) << t;
-    EXPECT_TRUE(Close(TrainForm(GetParam().config(), packed.unsqueeze(0), {})[0], expected,
-                      tolerance::kFp32))
+    EXPECT_TRUE(Close(y, Floats(OfForm(".package." + std::to_string(t))), tolerance::kLayer)) << t;
+    EXPECT_TRUE(Close(Floats(TrainForm(GetParam().mixer().config, packed.unsqueeze(0), {})[0]),
+                      expected, tolerance::kFp32))
         << t;
     if (!GetParam().causal) continue;
     for (const int64_t chunk : {t, int64_t{3}, int64_t{1}}) {
-      EXPECT_TRUE(Close(run.Forward(packed, chunk), expected, tolerance::kFp32))
+      EXPECT_TRUE(Close(mixer.RunCut(Floats(packed), {chunk}), expected, tolerance::kFp32))
           << t << " by " << chunk;
     }
   }
 }
 
 TEST_P(BlockLocalTest, PaddingOnTheRightChangesNoTokenOfTheText) {
-  const MixerRun run = GetParam().Run();
-  const at::Tensor packed = Golden("packed").flatten(0, 1);
+  const TestMixer mixer(GetParam().mixer(), MixerTables());
+  const at::Tensor packed = Golden("packed");
   for (const std::string value : {"inf", "min"}) {
     const at::Tensor mask = Golden("mask." + value);
-    const at::Tensor before = mask.clone();
-    const at::Tensor y =
-        run.Encode(packed, {kTokens, kTokens}, mask.flatten()).view({2, kTokens, kHid});
-    EXPECT_TRUE(mask.equal(before));  // The package writes into it.
+    const std::vector<std::vector<float>> y =
+        mixer.Encode({Floats(packed[0]), Floats(packed[1])}, {Floats(mask[0]), Floats(mask[1])});
     TrainFormOptions options;
     options.mask = mask;
-    const at::Tensor trained = TrainForm(GetParam().config(), Golden("packed"), {}, options);
+    const at::Tensor trained = TrainForm(GetParam().mixer().config, packed, {}, options);
     for (int64_t b = 0; b < 2; ++b) {
       const int64_t t = kMaskLengths[b];
-      const at::Tensor expected = OfForm(".expected.mask." + std::to_string(b));
-      EXPECT_TRUE(Close(y[b].narrow(0, 0, t), expected, tolerance::kFp32)) << value << " " << b;
-      EXPECT_TRUE(Close(trained[b].narrow(0, 0, t), expected, tolerance::kFp32))
+      const std::vector<float> of_text = Tokens(y[static_cast<size_t>(b)], kHid, 0, t);
+      const std::vector<float> expected = Floats(OfForm(".expected.mask." + std::to_string(b)));
+      EXPECT_TRUE(Close(of_text, expected, tolerance::kFp32)) << value << " " << b;
+      EXPECT_TRUE(Close(Floats(trained[b].narrow(0, 0, t)), expected, tolerance::kFp32))
           << value << " " << b;
-      EXPECT_TRUE(Close(y[b].narrow(0, 0, t), OfForm(".package.mask." + value)[b].narrow(0, 0, t),
+      EXPECT_TRUE(Close(of_text, Floats(OfForm(".package.mask." + value)[b].narrow(0, 0, t)),
                         tolerance::kLayer))
           << value << " " << b;
     }
@@ -108,30 +106,32 @@ INSTANTIATE_TEST_SUITE_P(Goldens, BlockLocalTest,
 
 TEST(BlockLocalDifferenceTest, PaddingOnTheLeftIsSeenByNoOneHereOnly) {
   const TensorMap goldens = ReadGoldens("block_local").tensors;
-  const at::Tensor y =
-      Form{true, true}.Run().Encode(goldens.at("packed")[0], {kTokens}, goldens.at("left.mask"));
-  const at::Tensor text = y.narrow(0, 3, kTokens - 3);
-  EXPECT_TRUE(Close(text, goldens.at("left.expected"), tolerance::kFp32));
+  const std::vector<float> y =
+      TestMixer(Form{true, true}.mixer(), MixerTables())
+          .Encode({Floats(goldens.at("packed")[0])}, {Floats(goldens.at("left.mask"))})[0];
+  const std::vector<float> text = Tokens(y, kHid, 3, kTokens);
+  EXPECT_TRUE(Close(text, Floats(goldens.at("left.expected")), tolerance::kFp32));
   // The package shows the first token to all, although it is padding.
-  EXPECT_FALSE(Close(text, goldens.at("left.package"), tolerance::kBf16));
+  EXPECT_FALSE(Close(text, Floats(goldens.at("left.package")), tolerance::kBf16));
 }
 
 TEST(BlockLocalDifferenceTest, GenerationSeesEverythingOnRequestOnly) {
   const TensorMap goldens = ReadGoldens("block_local").tensors;
-  const at::Tensor packed = goldens.at("packed")[0];
-  const at::Tensor prefill = goldens.at("causal.global.expected.19");
-  MixerConfig config = Form{true, true}.config();
-  EXPECT_TRUE(Close(MixerRun(config, kHid, {}, kTokens).Forward(packed, kTokens, kTokens - 1),
-                    prefill, tolerance::kFp32));
+  const std::vector<float> packed = Floats(goldens.at("packed")[0]);
+  const std::vector<float> prefill = Floats(goldens.at("causal.global.expected.19"));
+  MixerCase mixer_case = Form{true, true}.mixer();
+  const auto generate = [&] {
+    return TestMixer(mixer_case, MixerTables()).RunCut(packed, {kTokens}, 0, 0, kTokens - 1);
+  };
+  EXPECT_TRUE(Close(generate(), prefill, tolerance::kFp32));
 
-  config.full_decode = true;
-  const at::Tensor y = MixerRun(config, kHid, {}, kTokens).Forward(packed, kTokens, kTokens - 1);
-  EXPECT_TRUE(
-      Close(y.narrow(0, 0, kTokens - 1), prefill.narrow(0, 0, kTokens - 1), tolerance::kFp32));
-  EXPECT_TRUE(
-      Close(y.narrow(0, kTokens - 1, 1), goldens.at("generation.expected"), tolerance::kFp32));
-  EXPECT_TRUE(
-      Close(y.narrow(0, kTokens - 1, 1), goldens.at("generation.package"), tolerance::kLayer));
+  mixer_case.config.full_decode = true;
+  const std::vector<float> y = generate();
+  EXPECT_TRUE(Close(Tokens(y, kHid, 0, kTokens - 1), Tokens(prefill, kHid, 0, kTokens - 1),
+                    tolerance::kFp32));
+  const std::vector<float> last = Tokens(y, kHid, kTokens - 1, kTokens);
+  EXPECT_TRUE(Close(last, Floats(goldens.at("generation.expected")), tolerance::kFp32));
+  EXPECT_TRUE(Close(last, Floats(goldens.at("generation.package")), tolerance::kLayer));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "tests/support/close.h"
 
 namespace aft {
 namespace {
@@ -64,17 +63,23 @@ SafetensorsFile ReadGoldens(const std::string& name) {
   return *std::move(file);
 }
 
+std::vector<float> Floats(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const at::Tensor floats = tensor.to(at::kFloat).contiguous();
+  return {floats.const_data_ptr<float>(), floats.const_data_ptr<float>() + floats.numel()};
+}
+std::vector<double> Doubles(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const at::Tensor doubles = tensor.to(at::kDouble).contiguous();
+  return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
+}
+
 testing::AssertionResult Close(const at::Tensor& got, const at::Tensor& want,
                                const Tolerance& tolerance) {
   if (got.sizes() != want.sizes()) {
     return testing::AssertionFailure() << "shape " << got.sizes() << ", want " << want.sizes();
   }
-  const auto numbers = [](const at::Tensor& tensor) {
-    const at::Tensor doubles = tensor.to(at::kDouble).contiguous();
-    const double* data = doubles.const_data_ptr<double>();
-    return std::vector<double>(data, data + doubles.numel());
-  };
-  return Close(numbers(got), numbers(want), tolerance);
+  return Close(Doubles(got), Doubles(want), tolerance);
 }
 
 std::vector<OperatorCase> OperatorCases(const SafetensorsFile& goldens) {

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "model/train/forms/train_form.h"
 #include "tests/parity/goldens.h"
-#include "tests/parity/mixer_run.h"
+#include "tests/property/mixer_harness.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {
@@ -42,12 +42,6 @@ struct Inputs {
   at::Tensor packed, expected, mask;
 };
 
-std::vector<double> Doubles(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  const float* data = tensor.const_data_ptr<float>();
-  return {data, data + tensor.numel()};
-}
-
 class OperatorTest : public testing::TestWithParam<OperatorCase> {
  protected:
   OperatorTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
@@ -55,7 +49,11 @@ class OperatorTest : public testing::TestWithParam<OperatorCase> {
   const MixerConfig& config() const { return GetParam().config; }
   int64_t hid() const { return inputs_.expected.size(1); }
   int64_t tokens() const { return inputs_.packed.size(0); }
-  MixerRun Run() const { return MixerRun(config(), hid(), inputs_.tables, tokens()); }
+  TestMixer Mixer() const {
+    MixerCase mixer_case = {GetParam().name, config(), hid()};
+    mixer_case.grid_width = GetParam().grid_width;
+    return TestMixer(mixer_case, inputs_.tables);
+  }
 
   const Inputs inputs_{GetParam().name};
 };
@@ -63,11 +61,9 @@ class OperatorTest : public testing::TestWithParam<OperatorCase> {
 TEST_P(OperatorTest, FormulasOfTheOtherTestsAgree) {
   ReferenceTables tables;
   for (const auto& [name, table] : inputs_.tables) tables[name] = Doubles(table);
-  std::vector<double> y = ReferenceMixer(config(), hid(), Doubles(inputs_.packed), tables,
-                                         Doubles(inputs_.mask), GetParam().grid_width);
-  // The file has fp32.
-  EXPECT_TRUE(Close(at::from_blob(y.data(), {tokens(), hid()}, at::kDouble), inputs_.expected,
-                    tolerance::kStored));
+  EXPECT_TRUE(Close(ReferenceMixer(config(), hid(), Doubles(inputs_.packed), tables,
+                                   Doubles(inputs_.mask), GetParam().grid_width),
+                    Floats(inputs_.expected), tolerance::kStored));
 }
 
 TEST_P(OperatorTest, TrainsTheSameFunction) {
@@ -79,15 +75,17 @@ TEST_P(OperatorTest, TrainsTheSameFunction) {
 }
 
 TEST_P(OperatorTest, EncodesWholeSequences) {
-  EXPECT_TRUE(Close(Run().Encode(inputs_.packed, {tokens()}, inputs_.mask, GetParam().grid_width),
-                    inputs_.expected, tolerance::kFp32));
+  std::vector<std::vector<float>> masks;
+  if (inputs_.mask.defined()) masks.push_back(Floats(inputs_.mask));
+  EXPECT_TRUE(Close(Mixer().Encode({Floats(inputs_.packed)}, masks)[0], Floats(inputs_.expected),
+                    tolerance::kFp32));
 }
 
 TEST_P(OperatorTest, PrefillsAndDecodes) {
   if (!config().causal) return;  // Forward is for causal mixers.
-  const MixerRun run = Run();
   for (const int64_t chunk : {tokens(), int64_t{5}, int64_t{1}}) {
-    EXPECT_TRUE(Close(run.Forward(inputs_.packed, chunk), inputs_.expected, tolerance::kFp32))
+    EXPECT_TRUE(Close(Mixer().RunCut(Floats(inputs_.packed), {chunk}), Floats(inputs_.expected),
+                      tolerance::kFp32))
         << chunk;
   }
 }

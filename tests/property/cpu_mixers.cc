@@ -31,7 +31,7 @@ class CpuMixer final : public DeviceMixer {
   CpuMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots)
       : case_(mixer_case), width_(PackedWidth(case_.config, case_.hid)) {
     MixerOptions options;
-    options.max_seq_len = 2 * kMixerTokens;
+    options.max_seq_len = case_.tokens;
     absl::StatusOr<std::unique_ptr<Mixer>> mixer =
         MakeMixer(case_.config, case_.hid, tables, options);
     AFT_CHECK(mixer.ok());
@@ -46,17 +46,19 @@ class CpuMixer final : public DeviceMixer {
   std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) override {
     std::vector<int32_t> slots;
     std::vector<int64_t> positions;
+    std::vector<uint8_t> generated;
     Rows rows(width_, case_.hid);
     for (const MixerChunk& chunk : chunks) {
       slots.push_back(chunk.slot);
       positions.push_back(chunk.position);
+      generated.push_back(chunk.generated ? 1 : 0);
       rows.Add(chunk.packed);
     }
     Scratch scratch(mixer_->scratch_floats());
-    mixer_->Forward(
-        {rows.packed.data(), width_},
-        {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(), rows.offsets.data()},
-        {states_.data(), slot_floats_}, rows.Y(), scratch.workspace());
+    mixer_->Forward({rows.packed.data(), width_},
+                    {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(),
+                     rows.offsets.data(), generated.data()},
+                    {states_.data(), slot_floats_}, rows.Y(), scratch.workspace());
     return rows.Parts();
   }
 

@@ -6,13 +6,11 @@
 #include <limits>
 #include <utility>
 
-#include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
-#include "model/train/forms/train_form.h"
 #include "tests/support/close.h"
 #include "tests/support/mixer_reference.h"
 
@@ -193,14 +191,17 @@ std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
 
 std::vector<float> TestMixer::RunCut(const std::vector<float>& packed,
                                      const std::vector<int64_t>& lengths, int32_t slot,
-                                     int64_t position) {
+                                     int64_t position, int64_t generated) {
   const int64_t tokens = static_cast<int64_t>(packed.size()) / width();
   std::vector<float> y;
   size_t i = 0;
   for (int64_t t = 0; t < tokens;) {
-    const int64_t end = std::min(t + lengths[std::min(i++, lengths.size() - 1)], tokens);
+    int64_t end = std::min(t + lengths[std::min(i++, lengths.size() - 1)], tokens);
+    const bool is_generated = position + t >= generated;
+    if (!is_generated) end = std::min(end, generated - position);
     AFT_CHECK(end > t);
-    const std::vector<float> part = Run({{slot, position + t, Tokens(packed, width(), t, end)}})[0];
+    const std::vector<float> part =
+        Run({{slot, position + t, Tokens(packed, width(), t, end), is_generated}})[0];
     y.insert(y.end(), part.begin(), part.end());
     t = end;
   }
@@ -216,17 +217,6 @@ std::vector<double> TestMixer::Reference(const std::vector<float>& packed,
   }
   return ReferenceMixer(case_.config, case_.hid, {packed.begin(), packed.end()}, tables,
                         {mask.begin(), mask.end()}, case_.config.grid ? case_.grid_width : 0);
-}
-
-std::vector<float> TestMixer::Trained(const std::vector<float>& packed,
-                                      const std::vector<float>& mask) const {
-  at::set_num_threads(1);  // tiny tensors: a second thread only waits
-  const int64_t tokens = static_cast<int64_t>(packed.size()) / width();
-  TrainFormOptions options;
-  if (!mask.empty()) options.mask = ToTensor(mask, {1, tokens});
-  options.grid_width = case_.config.grid ? case_.grid_width : 0;
-  return ToVector(
-      TrainForm(case_.config, ToTensor(packed, {1, tokens, width()}), tables_, options));
 }
 
 void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference,

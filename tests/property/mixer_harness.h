@@ -22,6 +22,7 @@ struct MixerCase {
   int64_t hid = 24;
   double spread = 1;       // of the tables: N(0, spread^2)
   int64_t grid_width = 4;  // of the images, where the config has a grid
+  int64_t tokens = 128;    // of the longest sequence
 
   friend void PrintTo(const MixerCase& mixer_case, std::ostream* out) { *out << mixer_case.name; }
 };
@@ -42,6 +43,7 @@ struct MixerChunk {
   int32_t slot = 0;
   int64_t position = 0;
   std::vector<float> packed;  // [length, width]
+  bool generated = false;     // by the model itself
 };
 
 // A mixer on some device, with a pool of slots whose memory starts as NaN.
@@ -108,15 +110,13 @@ class TestMixer {
   }
 
   // One sequence in `slot` from `position` on, cut into chunks of these lengths (the last length
-  // repeats).
+  // repeats) and before position `generated`, from which on its tokens were generated.
   std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
-                            int32_t slot = 0, int64_t position = 0);
+                            int32_t slot = 0, int64_t position = 0, int64_t generated = INT64_MAX);
 
-  // The same from the formula in float64, and from LibTorch operators.
+  // The same from the formula in float64.
   std::vector<double> Reference(const std::vector<float>& packed,
                                 const std::vector<float>& mask = {}) const;
-  std::vector<float> Trained(const std::vector<float>& packed,
-                             const std::vector<float>& mask = {}) const;
 
  private:
   const MixerCase case_;

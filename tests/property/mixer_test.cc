@@ -87,7 +87,7 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
 class CausalTest : public MixerTest {};
 class BidirectionalTest : public MixerTest {};
 
-TEST_P(CausalTest, EqualsItsFormulaAndItsTrainedForm) {
+TEST_P(CausalTest, EqualsItsFormula) {
   // Around the rows of the tables with a length policy (30), and at the limit of the others.
   for (const int64_t tokens : {int64_t{1}, int64_t{29}, int64_t{30}, int64_t{31}, kMixerTokens}) {
     TestMixer mixer(mixer_case(), random_);
@@ -96,7 +96,6 @@ TEST_P(CausalTest, EqualsItsFormulaAndItsTrainedForm) {
     EXPECT_TRUE(Close(mixer.RunCut(packed, {1}), reference, device_.step));
     EXPECT_TRUE(Close(mixer.RunCut(packed, {tokens}), reference, device_.prompt));
     EXPECT_TRUE(Close(mixer.RunCut(packed, {tokens / 2 + 1, 1}), reference, device_.prompt));
-    ExpectClose(mixer.Trained(packed), reference, tolerance::kDifferentiable.each);
   }
 }
 
@@ -287,7 +286,6 @@ TEST_P(BidirectionalTest, EncodesItsFormula) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     const std::vector<double> reference = mixer.Reference(sequences[i]);
     EXPECT_TRUE(Close(y[i], reference, device_.prompt));
-    ExpectClose(mixer.Trained(sequences[i]), reference, tolerance::kDifferentiable.each);
     EXPECT_TRUE(SameBits(mixer.Encode({sequences[i]})[0], y[i]));
   }
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ATen/ops/full.h"
+#include "ATen/ops/isfinite.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
@@ -83,6 +84,39 @@ TEST_P(LabmlImportTest, GivesThePackagesOutputs) {
 INSTANTIATE_TEST_SUITE_P(Goldens, LabmlImportTest,
                          testing::Values("labml_aft_local", "labml_aft_local_nobias"),
                          [](const auto& param_info) { return param_info.param; });
+
+TEST_P(LabmlImportTest, ARingInBf16StaysClose) {
+  const TempFolder folder;
+  Checkpoint checkpoint =
+      WriteAndRead(ImportLabml(ReadGoldens(GetParam()).tensors, {}), folder.File("out"));
+  checkpoint.config.mixer.ring = Number::kBf16;
+  const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
+  EXPECT_TRUE(
+      Close(RunModule(checkpoint, cases.at("x"), 1), cases.at("expected.64"), tolerance::kBf16));
+}
+
+TEST(DifferenceTest, KeysAbove88AreFiniteHereOnly) {
+  const TempFolder folder;
+  const Checkpoint module =
+      WriteAndRead(ImportAftPytorch(ReadGoldens("aft_pytorch_overflow").tensors, std::nullopt),
+                   folder.File("out"));
+  const TensorMap cases = ReadGoldens("aft_pytorch_overflow.cases").tensors;
+  EXPECT_FALSE(at::isfinite(cases.at("package.16")).any().item<bool>());
+  EXPECT_TRUE(Close(EncodeModule(module, cases.at("x")), cases.at("expected.16"),
+                    tolerance::kLayerKeys100));
+}
+
+TEST(DifferenceTest, KeysThatRiseBy104AreFiniteHereOnly) {
+  const TempFolder folder;
+  const Checkpoint module =
+      WriteAndRead(ImportLabml(ReadGoldens("labml_spread").tensors, {}), folder.File("out"));
+  const TensorMap cases = ReadGoldens("labml_spread.cases").tensors;
+  EXPECT_FALSE(at::isfinite(cases.at("package.64")).all().item<bool>());
+  for (const int64_t chunk : {64, 1}) {
+    EXPECT_TRUE(Close(RunModule(module, cases.at("x"), chunk), cases.at("expected.64"),
+                      tolerance::kLayerKeys100));
+  }
+}
 
 // The same band, by another way than the importer's: one element at a time.
 TEST(BandTest, OnlyTheBandOfThePositionBiasIsKept) {
