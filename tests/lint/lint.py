@@ -142,9 +142,30 @@ def circles(edges):
 
 
 def check_circles(files):
-  """files: path -> text of the sources. Headers that reach themselves."""
+  """files: path -> text of the sources. Headers that reach themselves; and units, X.h with its X.cc,
+  that reach each other: each would have to be read before the other. Units of tests may."""
+  def unit(path):
+    return path.rpartition(".")[0]
+
   to = {path: [h for h in INCLUDE.findall(text) if h in files] for path, text in files.items()}
-  for circle in circles(to):
+  found = list(circles(to))
+  if found:  # The rest walks from header to header.
+    yield from map(" -> ".join, found)
+    return
+  # What only headers are is part of whoever includes it.
+  compiled = {unit(path) for path in files
+              if path.endswith((".cc", ".cu")) and not path.startswith("tests/")}
+
+  def reached(path):
+    return {unit(path)} if unit(path) in compiled else set().union(*map(reached, to[path]))
+
+  units = {name: set() for name in compiled}
+  for path in files:
+    if unit(path) in compiled:
+      units[unit(path)].update(*map(reached, to[path]))
+  for name, others in units.items():
+    others.discard(name)  # Its own header.
+  for circle in circles(units):
     yield " -> ".join(circle)
 
 
@@ -201,6 +222,17 @@ def check_todo(path, text):
   return find_all(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))", text, "{0} needs an issue: TODO(#12)")
 
 
+def check_pages(path, text):
+  """What names a page names one that is in the repository: from its own folder or one above it."""
+  for found in re.finditer(r"[\w./:$-]*\w\.md\b", text):
+    name = found.group(0)
+    folders = [Path(path).parent, *Path(path).parent.parents]
+    # A checkpoint has a card.md of its own.
+    if "://" in name or "$" in name or name == "card.md" or any((ROOT / f / name).is_file() for f in folders):
+      continue
+    yield text.count("\n", 0, found.start()) + 1, f"{name} is not in the repository"
+
+
 CODE = r"\.(h|cc|cu|cuh)$"
 ANY = r"(\.(h|cc|cu|cuh|py|sh|proto|cmake|md|txt|json|ya?ml|textproto)|Dockerfile|/?dev|\.ci/run)$"
 RULES = [  # (name, which files, check)
@@ -212,6 +244,7 @@ RULES = [  # (name, which files, check)
     ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),
     ("machine-paths", ANY, check_machine_paths),
     ("todo", ANY, check_todo),
+    ("pages", ANY, check_pages),
     ("floors", r"^CONTRIBUTING\.md$", check_floors_page),
 ]
 

@@ -45,6 +45,8 @@ BAD = [
     ("machine-paths", "dev", "cp a /root/cache/b\n"),
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
     ("todo", "dev", "# FIXME(someone)\n"),
+    ("pages", "model/kernels/aft.cc", "// Explained in recurrences.md.\n"),
+    ("pages", "client/README.md", "See [the service](serving.md).\n"),
     ("floors", "CONTRIBUTING.md", "| folder | what |\n|---|---|\n| `base/` | checks |\n| `client/` | library |\n"),
 ]
 
@@ -55,7 +57,7 @@ GOOD = [  # (path, text)
     ("server/engine/loop.cc", '#include "model/api/model_runner.h"\n'
                               "void F() { AFT_CHECK(true); }  // Not a CHECK(x) of others\n"
                               'const char* text = "LOG(INFO) absl::Mutex";\n'),
-    ("server/observability/log.cc", '#include "spdlog/logger.h"\n'),
+    ("server/observability/log_writer.cc", '#include "spdlog/logger.h"\n'),
     ("model/kernels/aft_local_cpu.cc", '#include "hwy/highway.h"\n#include "model/kernels/aft_local.h"\n'),
     ("model/mixers/aft_local.cc", '#include "ATen/ops/exp.h"\n#include "model/state/state_pool.h"\n'),
     ("tests/integration/one_process_test.cc", '#include "ATen/ops/mm.h"\n#include "grpcpp/grpcpp.h"\n'),
@@ -71,6 +73,10 @@ GOOD = [  # (path, text)
 TREES = [
     (True, {"a.h": '#include "b.h"\n', "b.h": '#include "c.h"\n', "c.h": '#include "a.h"\n'}),
     (True, {"a.h": '#include "a.h"\n'}),
+    (True, {"a.h": "", "a.cc": '#include "a.h"\n#include "b.h"\n',
+            "b.h": "", "b.cc": '#include "b.h"\n#include "a.h"\n'}),
+    (True, {"a.h": "", "a.cc": '#include "part.h"\n', "part.h": '#include "b.h"\n',
+            "b.h": '#include "a.h"\n', "b.cu": '#include "b.h"\n'}),
     (False, {"a.h": "", "a.cc": '#include "a.h"\n#include "part-inl.h"\n', "part-inl.h": '#include "a.h"\n'}),
     (False, {"a.h": '#include "c.h"\n', "b.h": '#include "c.h"\n', "c.h": "",
              "d.cc": '#include "a.h"\n#include "b.h"\n'}),
