@@ -5,13 +5,11 @@
 #include <limits>
 #include <tuple>
 
-#include "base/check.h"
 #include "gtest/gtest.h"
 
 namespace aft {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kAdditiveWidth = 5;
 
 const float* At(const std::vector<float>& matrix, int64_t i) {
@@ -141,92 +139,6 @@ std::vector<double> AttentionReference(const AttentionLayer& layer,
     }
   }
   return y;
-}
-
-AttentionRunner::AttentionRunner(const AttentionLayer& layer, int64_t slots)
-    : layer_(layer), states_(static_cast<size_t>(slots * layer.slot_floats()), kNan) {}
-
-std::vector<std::vector<float>> AttentionRunner::Run(const std::vector<AttentionChunk>& chunks) {
-  const int64_t width = layer_.packed_width();
-  const int64_t hid = layer_.params.hid();
-  std::vector<int32_t> slots;
-  std::vector<int64_t> positions;
-  std::vector<int64_t> offsets = {0};
-  std::vector<uint8_t> generated;
-  std::vector<float> packed;
-  for (const AttentionChunk& chunk : chunks) {
-    slots.push_back(chunk.slot);
-    positions.push_back(chunk.position);
-    generated.push_back(chunk.generated ? 1 : 0);
-    packed.insert(packed.end(), chunk.packed.begin(), chunk.packed.end());
-    offsets.push_back(static_cast<int64_t>(packed.size()) / width);
-  }
-  const RaggedBatch batch = {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(),
-                             offsets.data(), generated.data()};
-  std::vector<float> y(static_cast<size_t>(offsets.back() * hid), kNan);
-  for (int64_t end = batch.rows * layer_.params.heads; end > 0;) {
-    // Ranges of 1 to 16 units, with scratch of their own, as if each ran on another thread.
-    shuffle_ = shuffle_ * 6364136223846793005ULL + 1442695040888963407ULL;
-    const int64_t begin = std::max<int64_t>(end - 1 - static_cast<int64_t>(shuffle_ >> 60U), 0);
-    std::vector<float> scratch(static_cast<size_t>(kernels::AttentionScratchFloats(layer_.params)),
-                               kNan);
-    kernels::AttentionForward(layer_.params, batch, packed.data(), width, states_.data(),
-                              layer_.slot_floats(), y.data(), hid, scratch.data(), begin, end);
-    end = begin;
-  }
-  std::vector<std::vector<float>> outputs;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    outputs.push_back(Tokens(y, hid, offsets[i], offsets[i + 1]));
-  }
-  return outputs;
-}
-
-std::vector<float> AttentionRunner::RunCut(const std::vector<float>& packed,
-                                           const std::vector<int64_t>& lengths, int64_t generated) {
-  const int64_t width = layer_.packed_width();
-  const int64_t tokens = static_cast<int64_t>(packed.size()) / width;
-  std::vector<float> y;
-  size_t i = 0;
-  for (int64_t t = 0; t < tokens;) {
-    int64_t end = std::min(t + lengths[std::min(i++, lengths.size() - 1)], tokens);
-    if (t < generated) end = std::min(end, generated);
-    AFT_CHECK(end > t);
-    const std::vector<float> part = Run({{0, t, Tokens(packed, width, t, end), t >= generated}})[0];
-    y.insert(y.end(), part.begin(), part.end());
-    t = end;
-  }
-  return y;
-}
-
-std::vector<std::vector<float>> RunEncode(const AttentionLayer& layer,
-                                          const std::vector<std::vector<float>>& sequences,
-                                          const std::vector<std::vector<float>>& masks) {
-  const int64_t width = layer.packed_width();
-  const int64_t hid = layer.params.hid();
-  std::vector<int64_t> offsets = {0};
-  std::vector<float> packed;
-  std::vector<float> mask;
-  int64_t longest = 0;
-  for (const std::vector<float>& sequence : sequences) {
-    packed.insert(packed.end(), sequence.begin(), sequence.end());
-    offsets.push_back(static_cast<int64_t>(packed.size()) / width);
-    longest = std::max(longest, offsets.back() - offsets[offsets.size() - 2]);
-  }
-  for (const std::vector<float>& one : masks) mask.insert(mask.end(), one.begin(), one.end());
-  const SequenceBatch batch = {static_cast<int64_t>(sequences.size()), offsets.data(),
-                               masks.empty() ? nullptr : mask.data()};
-  std::vector<float> y(static_cast<size_t>(offsets.back() * hid), kNan);
-  for (int64_t unit = batch.sequences * layer.params.heads; unit-- > 0;) {
-    std::vector<float> scratch(
-        static_cast<size_t>(kernels::AttentionEncodeScratchFloats(layer.params, longest)), kNan);
-    kernels::AttentionEncode(layer.params, batch, packed.data(), width, y.data(), hid,
-                             scratch.data(), unit, unit + 1);
-  }
-  std::vector<std::vector<float>> outputs;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    outputs.push_back(Tokens(y, hid, offsets[i], offsets[i + 1]));
-  }
-  return outputs;
 }
 
 }  // namespace aft

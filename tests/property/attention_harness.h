@@ -7,7 +7,6 @@
 
 #include "model/kernels/attention.h"
 #include "tests/property/random_inputs.h"
-#include "tests/support/same_bits.h"
 
 namespace aft {
 
@@ -48,41 +47,6 @@ std::vector<double> AttentionReference(const AttentionLayer& layer,
                                        const std::vector<float>& packed,
                                        const std::vector<float>& mask, int64_t generated,
                                        double* largest);
-
-// A part of one sequence as it enters a batch.
-struct AttentionChunk {
-  int32_t slot = 0;
-  int64_t position = 0;
-  std::vector<float> packed;  // [length, packed_width()]
-  bool generated = false;
-};
-
-// The kernel over a pool of slots whose memory starts as NaN, so that any read of what was never
-// written shows.
-class AttentionRunner {
- public:
-  AttentionRunner(const AttentionLayer& layer, int64_t slots);
-
-  // Runs one batch, its units in random ranges; returns y per chunk.
-  std::vector<std::vector<float>> Run(const std::vector<AttentionChunk>& chunks);
-
-  // One sequence in slot 0, cut into chunks of these lengths (the last length repeats), which are
-  // generated from position `generated` on.
-  std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
-                            int64_t generated = INT64_MAX);
-
-  std::vector<float>& states() { return states_; }
-
- private:
-  const AttentionLayer& layer_;
-  std::vector<float> states_;
-  uint64_t shuffle_ = 1;
-};
-
-// AttentionEncode of these sequences in one batch; masks are empty or one per sequence.
-std::vector<std::vector<float>> RunEncode(const AttentionLayer& layer,
-                                          const std::vector<std::vector<float>>& sequences,
-                                          const std::vector<std::vector<float>>& masks);
 
 }  // namespace aft
 
