@@ -14,7 +14,7 @@ inline constexpr int32_t kMaxTopLogprobs = 20;
 // How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
 // (server/rpc) refuses what is out of range and names the field.
 //
-// Order of application (contract 6): penalties, temperature, min-p, top-k, top-p. Log-probabilities
+// Order of application: penalties, temperature, min-p, top-k, top-p. Log-probabilities
 // are taken from the raw logits, before any of it.
 struct SamplingParams {
   // 0 is greedy: the highest logit, ties to the lower token id. Range [0, 100].

@@ -58,8 +58,9 @@ struct MixerConfig {
   bool unbiased_std = true;
   bool grid = false;  // 2-D filter [h, s, s] on images; bidirectional only
 
-  int64_t block_size = 0;    // block-local
-  bool global_token = true;  // block-local: every token also sees the first one
+  int64_t block_size = 0;  // block-local
+  // Block-local: every token also sees the first one and, bidirectional, that one sees every token.
+  bool global_token = true;
   bool full_decode = false;  // block-local: generated tokens see everything before them, as the
                              // reference's generation does (but not its prefill); state grows
   int64_t score_width = 0;   // additive: width of q and k per head

@@ -14,7 +14,7 @@ struct MixerConfig;    // model/config/config.h
 struct NetworkConfig;  // model/config/config.h
 struct TensorSpec;     // model/config/tensors.h
 
-// The operators. kinds.cc describes each of them on one page.
+// The operators. kind_specs.cc describes each of them on one page.
 enum class MixerKind {
   kAftSimple,
   kAftLocal,
