@@ -20,6 +20,25 @@ if(AFT_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# aft_precompiled(NAME HEADERS ... DEPS ...): headers of other projects that a family of files shares,
+# read once. Libraries and tests of a folder that sets AFT_PRECOMPILED to NAME begin with them. Never a
+# header of ours, so that nothing is rebuilt for it. Files still include what they use: the preset asan
+# compiles them without.
+function(aft_precompiled name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS;OPTIONS" ${ARGN})
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/precompiled/${name}.cc" CONTENT "")
+  add_library(aft_precompiled_${name} OBJECT "${CMAKE_BINARY_DIR}/precompiled/${name}.cc")
+  target_link_libraries(aft_precompiled_${name} PRIVATE ${ARG_DEPS} aft_warnings)
+  target_compile_options(aft_precompiled_${name} PRIVATE ${ARG_OPTIONS} -fpch-preprocess)
+  target_precompile_headers(aft_precompiled_${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+function(aft_use_precompiled target)
+  if(AFT_PRECOMPILED)
+    target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
+    target_precompile_headers(${target} REUSE_FROM aft_precompiled_${AFT_PRECOMPILED})
+  endif()
+endfunction()
+
 # aft_library(NAME SOURCES ... DEPS ...): static library `aft_NAME`, alias `aft::NAME`. A library
 # without sources is header-only. Includes are written from the repository's root.
 function(aft_library name)
@@ -28,6 +47,7 @@ function(aft_library name)
     add_library(aft_${name} STATIC ${ARG_SOURCES})
     target_include_directories(aft_${name} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_link_libraries(aft_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} aft_warnings)
+    aft_use_precompiled(aft_${name})
   else()
     add_library(aft_${name} INTERFACE)
     target_include_directories(aft_${name} INTERFACE "${CMAKE_SOURCE_DIR}")
@@ -44,19 +64,41 @@ function(aft_program name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} aft_warnings)
 endfunction()
 
-# aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry. Label
-# `tsan`: torch-free and gRPC-free, built by the target tsan_tests and run under ThreadSanitizer.
-# `cuda_on_cpu`: runs CUDA kernels on the CPU; the target cuda_on_cpu_tests.
+# What tests are compiled with. -pthread, because gRPC and re2 ask for it, and a precompiled header fits
+# only if all have it.
+set(AFT_TEST_OPTIONS -O1 -pthread)
+
+# aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry; at -O1,
+# which compiles a third faster: what must be fast is in the libraries. Labels:
+#   tsan         torch-free and gRPC-free: built by the target tsan_tests, run under ThreadSanitizer
+#   cuda_on_cpu  runs CUDA kernels on the CPU; the target cuda_on_cpu_tests
+#   random       draws its inputs from AFT_TEST_SEED (whoever links aft::random_inputs has it)
 add_custom_target(tsan_tests)
 add_custom_target(cuda_on_cpu_tests)
 function(aft_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   aft_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock_main)
+  target_compile_options(${name} PRIVATE ${AFT_TEST_OPTIONS})
+  aft_use_precompiled(${name})
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  if(aft::random_inputs IN_LIST ARG_DEPS)
+    list(APPEND ARG_LABELS random)
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
   foreach(label tsan cuda_on_cpu)
     if(label IN_LIST ARG_LABELS)
       add_dependencies(${label}_tests ${name})
     endif()
   endforeach()
+endfunction()
+
+# aft_test_objects(NAME SOURCES ... DEPS ...): tests that several programs hold, compiled once;
+# `aft_NAME` among the DEPS of those.
+function(aft_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(aft_${name} OBJECT ${ARG_SOURCES})
+  target_include_directories(aft_${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(aft_${name} PRIVATE ${ARG_DEPS} GTest::gmock aft_warnings)
+  target_compile_options(aft_${name} PRIVATE ${AFT_TEST_OPTIONS})
+  aft_use_precompiled(aft_${name})
 endfunction()

@@ -1,7 +1,8 @@
 # Decides whether CUDA kernels are compiled, and says so in one line that CI prints.
 #
 #   OFF   nothing of CUDA
-#   AUTO  with nvcc: the kernels and the queue are compiled, as a check; the programs stay CPU programs
+#   AUTO  with nvcc: the kernels and the queue are compiled, as a check, for one architecture; the
+#         programs stay CPU programs
 #   ON    the programs run on GPUs too, and need LibTorch's CUDA libraries to start
 set(AFT_CUDA_ENABLED OFF)
 if(NOT AFT_CUDA STREQUAL "OFF")
@@ -14,11 +15,14 @@ if(NOT AFT_CUDA STREQUAL "OFF")
   endif()
 endif()
 if(AFT_CUDA_ENABLED)
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 90)  # `native` fails on a machine without a GPU.
+  if(NOT CMAKE_CUDA_ARCHITECTURES)  # `native` fails on a machine without a GPU.
+    if(AFT_CUDA STREQUAL "ON")
+      set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    else()
+      set(CMAKE_CUDA_ARCHITECTURES 90)
+    endif()
   endif()
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
-  set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3")
   set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3")
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)

@@ -14,17 +14,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "model/kernels/simd.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/aft.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
 #include "model/kernels/aft_chunk-inl.h"
 #include "model/kernels/aft_step-inl.h"
+#include "model/kernels/simd.h"
 
-#ifndef AFT_MODEL_KERNELS_AFT_CC_
-#define AFT_MODEL_KERNELS_AFT_CC_
 namespace aft::kernels {
 
 // A state of one tile, for one sequence at a time. Only StepTile keeps rings.
@@ -37,8 +30,6 @@ inline int64_t EncodeStateFloats(const AftParams& params) {
 }
 
 }  // namespace aft::kernels
-#endif  // AFT_MODEL_KERNELS_AFT_CC_
-
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
@@ -141,11 +132,11 @@ void EncodeCausal(const AftParams& params, const SequenceBatch& batch, const flo
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(Forward);
-HWY_EXPORT(EncodeCausal);
+AFT_EXPORT(Forward);
+AFT_EXPORT(EncodeCausal);
 
 void AftForward(const AftParams& params, const RaggedBatch& batch, const float* qkv,
                 int64_t qkv_stride, float* state, int64_t slot_stride, float* y, int64_t y_stride,

@@ -11,13 +11,8 @@
 #include <cstdint>
 
 #include "model/kernels/aft.h"
-#include "model/kernels/simd.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/aft_encode.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
 #include "model/kernels/aft_tile-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -284,10 +279,10 @@ void EncodeWhole(const AftParams& params, const SequenceBatch& batch, const floa
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(EncodeWhole);
+AFT_EXPORT(EncodeWhole);
 
 void AftEncode(const AftParams& params, const SequenceBatch& batch, const float* qkv,
                int64_t qkv_stride, float* y, int64_t y_stride, float* scratch, int64_t begin,

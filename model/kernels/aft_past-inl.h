@@ -1,16 +1,12 @@
-// The causal AFT kernels' state, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_AFT_PAST_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_AFT_PAST_INL_H_
-#undef AFT_MODEL_KERNELS_AFT_PAST_INL_H_
-#else
+// The causal AFT kernels' state, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_AFT_PAST_INL_H_
 #define AFT_MODEL_KERNELS_AFT_PAST_INL_H_
-#endif
 
 #include <algorithm>
 #include <cstdint>
 
-#include "hwy/highway.h"
 #include "model/kernels/aft_tile-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

@@ -1,17 +1,13 @@
-// AFT token by token, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_AFT_STEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_AFT_STEP_INL_H_
-#undef AFT_MODEL_KERNELS_AFT_STEP_INL_H_
-#else
+// AFT token by token, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_AFT_STEP_INL_H_
 #define AFT_MODEL_KERNELS_AFT_STEP_INL_H_
-#endif
 
 #include <algorithm>
 #include <cstdint>
 
 #include "hwy/cache_control.h"
-#include "hwy/highway.h"
 #include "model/kernels/aft_past-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

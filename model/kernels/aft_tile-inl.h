@@ -1,18 +1,14 @@
-// What the AFT kernels share, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_AFT_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_AFT_TILE_INL_H_
-#undef AFT_MODEL_KERNELS_AFT_TILE_INL_H_
-#else
+// What the AFT kernels share, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_AFT_TILE_INL_H_
 #define AFT_MODEL_KERNELS_AFT_TILE_INL_H_
-#endif
 
 #include <cstdint>
 #include <type_traits>
 
-#include "hwy/highway.h"
 #include "model/kernels/aft.h"
 #include "model/kernels/bf16-inl.h"
 #include "model/kernels/exp-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "model/kernels/attention_tile.h"
-#include "model/kernels/simd.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/attention.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
 #include "model/kernels/attention_head-inl.h"
 #include "model/kernels/attention_tile-inl.h"
+#include "model/kernels/attention_tile.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -154,11 +149,11 @@ void AttentionEncodeImpl(const AttentionParams& params, const SequenceBatch& bat
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(AttentionForwardImpl);
-HWY_EXPORT(AttentionEncodeImpl);
+AFT_EXPORT(AttentionForwardImpl);
+AFT_EXPORT(AttentionEncodeImpl);
 
 int64_t AttentionScratchFloats(const AttentionParams& params) {
   return kKeyBlock * params.score_width + AttentionTileFloats(params, kTileRows);

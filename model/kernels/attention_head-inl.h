@@ -1,19 +1,15 @@
-// One head of one sequence, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_
-#undef AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_
-#else
+// One head of one sequence, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_
 #define AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_
-#endif
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "hwy/highway.h"
 #include "model/kernels/attention.h"
 #include "model/kernels/attention_tile-inl.h"
 #include "model/kernels/attention_tile.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

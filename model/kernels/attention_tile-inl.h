@@ -1,19 +1,15 @@
-// The core of softmax attention, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_
-#undef AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_
-#else
+// The core of softmax attention, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_
 #define AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_
-#endif
 
 #include <algorithm>
 #include <cstdint>
 
 #include "hwy/cache_control.h"
-#include "hwy/highway.h"
 #include "model/kernels/attention.h"
 #include "model/kernels/attention_tile.h"
 #include "model/kernels/exp-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

@@ -1,14 +1,10 @@
-// bf16 in memory, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_BF16_INL_H_
-#undef AFT_MODEL_KERNELS_BF16_INL_H_
-#else
+// bf16 in memory, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_BF16_INL_H_
 #define AFT_MODEL_KERNELS_BF16_INL_H_
-#endif
 
 #include <cstdint>
 
-#include "hwy/highway.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

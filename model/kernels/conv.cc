@@ -14,15 +14,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "model/kernels/simd.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/conv.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
 #include "model/kernels/conv_channels-inl.h"
 #include "model/kernels/conv_heads-inl.h"
 #include "model/kernels/conv_row.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -195,10 +190,10 @@ void ConvForwardImpl(const ConvParams& params, const RaggedBatch& batch, const f
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(ConvForwardImpl);
+AFT_EXPORT(ConvForwardImpl);
 
 int64_t ConvScratchFloats(const ConvParams& params) { return ConvScratch(params).Floats(); }
 

@@ -21,18 +21,11 @@
 #include <limits>
 
 #include "model/kernels/aft.h"
+#include "model/kernels/conv-inl.h"
 #include "model/kernels/conv.h"
+#include "model/kernels/exp-inl.h"
 #include "model/kernels/simd.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/conv_encode.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-#include "model/kernels/conv-inl.h"
-#include "model/kernels/exp-inl.h"
-
-#ifndef AFT_MODEL_KERNELS_CONV_ENCODE_ONCE_
-#define AFT_MODEL_KERNELS_CONV_ENCODE_ONCE_
 namespace aft::kernels {
 
 // Outputs side by side in the innermost loop, which then reads every weight once for all.
@@ -135,7 +128,6 @@ void ConvEncodeExactly(const ConvEncodeParams& params, const ConvGrid& grid,
 }
 
 }  // namespace aft::kernels
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -388,10 +380,10 @@ void ConvEncodeImpl(const ConvEncodeParams& params, const SequenceBatch& batch, 
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(ConvEncodeImpl);
+AFT_EXPORT(ConvEncodeImpl);
 
 int64_t ConvEncodeScratchFloats(const ConvEncodeParams& params, int64_t tokens) {
   return ConvEncodeScratch(params, tokens).floats;

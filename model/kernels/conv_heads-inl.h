@@ -1,20 +1,16 @@
 // First part of the causal AFT-conv kernel (conv.cc), compiled once per instruction set.
-#if defined(AFT_MODEL_KERNELS_CONV_HEADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_CONV_HEADS_INL_H_
-#undef AFT_MODEL_KERNELS_CONV_HEADS_INL_H_
-#else
+#ifndef AFT_MODEL_KERNELS_CONV_HEADS_INL_H_
 #define AFT_MODEL_KERNELS_CONV_HEADS_INL_H_
-#endif
 
 #include <algorithm>
 #include <cstdint>
 
 #include "hwy/cache_control.h"
-#include "hwy/highway.h"
 #include "model/kernels/aft.h"
 #include "model/kernels/conv-inl.h"
 #include "model/kernels/conv_row.h"
 #include "model/kernels/exp-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

@@ -1,12 +1,8 @@
-// Exponential for the kernels, compiled once per instruction set: no ordinary include guard.
-#if defined(AFT_MODEL_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef AFT_MODEL_KERNELS_EXP_INL_H_
-#undef AFT_MODEL_KERNELS_EXP_INL_H_
-#else
+// Exponential for the kernels, compiled once per instruction set.
+#ifndef AFT_MODEL_KERNELS_EXP_INL_H_
 #define AFT_MODEL_KERNELS_EXP_INL_H_
-#endif
 
-#include "hwy/highway.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {

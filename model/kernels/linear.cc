@@ -3,13 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "model/kernels/simd.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/linear.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
 #include "model/kernels/exp-inl.h"
+#include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -180,10 +175,10 @@ void LinearImpl(const PackedWeight& linear, const float* x, int64_t x_stride, in
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(LinearImpl);
+AFT_EXPORT(LinearImpl);
 
 int64_t PackedWeightFloats(int64_t in, int64_t out, Number /*format*/) {
   return LinearPanels(out) * kPanel * (in + 1);

@@ -4,11 +4,6 @@
 
 #include "model/kernels/simd.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "model/kernels/norm.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
@@ -57,10 +52,10 @@ void LayerNormRows(const float* x, int64_t width, const float* weight, const flo
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if AFT_DISPATCH
 namespace aft::kernels {
 
-HWY_EXPORT(LayerNormRows);
+AFT_EXPORT(LayerNormRows);
 
 void LayerNorm(const float* x, int64_t width, const float* weight, const float* bias, float eps,
                float* y, int64_t begin, int64_t end) {

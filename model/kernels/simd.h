@@ -1,14 +1,49 @@
 #ifndef AFT_MODEL_KERNELS_SIMD_H_
 #define AFT_MODEL_KERNELS_SIMD_H_
 
-// Includes Highway with the instruction sets that are worth their compile time. Every kernel is
-// built once per set and chosen at run time, so one binary runs on any x86-64 and no flag such as
-// -march=native is needed: AVX-512 (AVX3), AVX2 with FMA, SSE4, and a portable baseline.
-// The rest brings nothing for fp32: SSSE3, and AVX3_DL, which adds integer instructions only.
-// SVE and RVV are off because the kernels keep arrays of vectors, which these cannot have.
+// Highway, one instruction set per object file; what a kernel includes instead of hwy/highway.h.
+// CMake compiles every kernel once for each set of AFT_KERNEL_TARGETS (AFT_KERNEL_TARGET names the
+// one at hand) and once for the portable baseline, whose object also chooses at run time:
 //
-// Include in a kernel's .cc after `#define HWY_TARGET_INCLUDE` and before foreach_target.h.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+//   #if AFT_DISPATCH
+//   AFT_EXPORT(Kernel);  // then HWY_DYNAMIC_DISPATCH(Kernel)(arguments)
+//   #endif
+//
+// So one binary runs on any x86-64, and no flag such as -march=native is needed. Kernels need
+// external linkage; what several files define in aft::kernels::HWY_NAMESPACE needs different names.
+
+#ifdef AFT_KERNEL_TARGET
+#define AFT_DISPATCH 0
+#define HWY_BASELINE_TARGETS AFT_KERNEL_TARGET
+#define HWY_COMPILE_ONLY_STATIC
+#else
+#define AFT_DISPATCH 1
+#define HWY_DISABLED_TARGETS (~(AFT_KERNEL_TARGETS | HWY_EMU128 | HWY_SCALAR | HWY_NEON))
+#endif
+
+#include "hwy/highway.h"
+
+// Declares a kernel that another object holds, for the table.
+#define AFT_DECLARE(set, kernel)          \
+  namespace set {                         \
+  decltype(HWY_NAMESPACE::kernel) kernel; \
+  }
+#if HWY_TARGETS & HWY_AVX3
+#define AFT_DECLARE_AVX3(kernel) AFT_DECLARE(N_AVX3, kernel)
+#else
+#define AFT_DECLARE_AVX3(kernel)
+#endif
+#if HWY_TARGETS & HWY_AVX2
+#define AFT_DECLARE_AVX2(kernel) AFT_DECLARE(N_AVX2, kernel)
+#else
+#define AFT_DECLARE_AVX2(kernel)
+#endif
+#if HWY_TARGETS & HWY_SSE4
+#define AFT_DECLARE_SSE4(kernel) AFT_DECLARE(N_SSE4, kernel)
+#else
+#define AFT_DECLARE_SSE4(kernel)
+#endif
+#define AFT_EXPORT(kernel) \
+  AFT_DECLARE_AVX3(kernel) AFT_DECLARE_AVX2(kernel) AFT_DECLARE_SSE4(kernel) HWY_EXPORT(kernel)
 
 #endif  // AFT_MODEL_KERNELS_SIMD_H_

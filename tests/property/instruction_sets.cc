@@ -1,9 +1,6 @@
 #include "tests/property/instruction_sets.h"
 
-// Before Highway: the sets that the kernels are built for.
 #include "model/kernels/simd.h"
-// Second group, so that the order stays.
-#include "hwy/highway.h"
 
 namespace aft {
 

@@ -27,8 +27,7 @@ struct Dim {
 // Why the last launch failed, or empty.
 const std::string& LastError();
 
-// Seed of the orders in which threads and blocks run. At first AFT_ORDER_SEED, or AFT_TEST_SEED, or
-// a fresh one; it is printed.
+// Seed of the orders in which threads and blocks run. At first AFT_TEST_SEED, or 1.
 void SetOrderSeed(uint64_t seed);
 
 // Runs `thread` for every CUDA thread. False, with LastError, when

@@ -1,0 +1,95 @@
+# ./dev test and ./dev coverage; sourced by ./dev.
+# shellcheck shell=bash
+
+# run_tests PRESET [CTEST ARGUMENT...]: runs what was built; a failure is noted in $failed.
+run_tests() {
+  say "Tests ($1)${2:+: ${*:2}}"
+  ctest --preset "$1" -j "$JOBS" "${@:2}" || failed+=" $1"
+}
+
+# Those whose names contain one of the arguments; without arguments all.
+named() { (( $# == 0 )) || printf '%s\n' -R "$(IFS='|'; echo "$*")"; }
+
+test_command() {
+  local failed='' option='' count filter
+  if [[ ${1:-} == --* ]]; then option=$1; shift; fi
+  case $option in
+    '') ;;
+    --asan | --full) ;;
+    --seeds)
+      count=${1:-}
+      [[ $count =~ ^[1-9][0-9]*$ ]] || die "usage: ./dev test --seeds N [NAME...]"
+      shift
+      ;;
+    *) die "unknown option '$option'" ;;
+  esac
+  mapfile -t filter < <(named "$@")
+
+  if [[ $option == --seeds ]]; then
+    build default
+    hunt "$count" "${filter[@]}"
+  elif [[ $option == --asan ]]; then
+    build asan
+    run_tests asan "${filter[@]}"
+  elif (( $# )) && [[ -z $option ]]; then
+    build default
+    run_tests default "${filter[@]}"
+  else
+    build default
+    build tsan tsan_tests
+    build races cuda_on_cpu_tests
+    if [[ $option == --full ]]; then
+      build asan
+      # All architectures, and the programs that need a GPU to run.
+      build cuda aft-server cuda_kernels_bench cuda_kernels_gpu_test gpu_model_gpu_test
+    fi
+    lint_protos || failed+=' buf'
+    run_tests tsan
+    run_tests races
+    if [[ $option == --full ]]; then
+      run_tests asan
+      export AFT_CUDA_FULL=1
+    fi
+    run_tests default
+  fi
+  [[ -z $failed ]] || die "failed:$failed"
+}
+
+# hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.
+hunt() {
+  local count=$1 run seed name
+  shift
+  for (( run = 1; run <= count; ++run )); do
+    seed=$(( RANDOM << 30 | RANDOM << 15 | RANDOM ))
+    say "Run $run of $count: AFT_TEST_SEED=$seed"
+    AFT_TEST_SEED=$seed ctest --preset default -j "$JOBS" -L random "$@" && continue
+    failed+=" seed $seed"
+    while IFS=: read -r _ name; do
+      say "Repeat with: AFT_TEST_SEED=$seed ./dev test $name"
+    done <build/default/Testing/Temporary/LastTestsFailed.log
+  done
+}
+
+# Lines of base, model and server that the tests run; templates count once.
+coverage() {
+  apt_install coverage gcovr
+  build coverage
+  find build/coverage -name '*.gcda' -delete
+  local failed=''
+  run_tests coverage
+  [[ -z $failed ]] || die "failed:$failed"
+  step gcovr "Reading the counts" gcovr --root . --filter base/ --filter model/ --filter server/ \
+    --gcov-ignore-parse-errors -j "$JOBS" --json-summary build/coverage/summary.json build/coverage
+  /usr/bin/python3 - build/coverage/summary.json <<'END'
+import collections, json, sys
+totals = collections.Counter()
+for file in json.load(open(sys.argv[1]))["files"]:
+    parts = file["filename"].split("/")
+    for folder in {parts[0], "/".join(parts[:-1])}:
+        totals[folder, "covered"] += file["line_covered"]
+        totals[folder, "total"] += file["line_total"]
+for folder in sorted({name for name, _ in totals}):
+    covered, total = totals[folder, "covered"], totals[folder, "total"]
+    print(f"  {folder:<32} {covered:6} of {total:6} lines  {100 * covered / max(total, 1):5.1f} %")
+END
+}
