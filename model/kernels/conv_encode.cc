@@ -96,8 +96,8 @@ struct ConvSequence {
 };
 
 // Token t of head i (in the unit) from the definition; `weights` holds a float per token.
-void ConvEncodeExactly(const ConvEncodeParams& params, const ConvGrid& grid,
-                       const ConvSequence& sequence, int64_t t, int64_t i, float* weights) {
+inline void ConvEncodeExactly(const ConvEncodeParams& params, const ConvGrid& grid,
+                              const ConvSequence& sequence, int64_t t, int64_t i, float* weights) {
   const auto exponent = [&](int64_t key) {
     double x = sequence.k[key * sequence.packed_stride + i];
     if (sequence.mask != nullptr) x += sequence.mask[key];
