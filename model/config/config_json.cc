@@ -1,5 +1,3 @@
-#include "model/config/config.h"
-
 #include <iterator>
 #include <limits>
 #include <string>
@@ -9,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/config/config.h"
 #include "model/config/json_fields.h"
 #include "model/config/kinds.h"
 #include "model/config/mixer_fields.h"

@@ -1,5 +1,3 @@
-#include "model/config/kinds.h"
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -9,6 +7,7 @@
 #include "base/status_macros.h"
 #include "model/config/config.h"
 #include "model/config/json_fields.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 
 namespace aft {

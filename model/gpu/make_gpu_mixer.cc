@@ -1,9 +1,8 @@
-#include "model/gpu/gpu_mixer.h"
-
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/config/kinds.h"
 #include "model/gpu/gpu_families.h"
+#include "model/gpu/gpu_mixer.h"
 
 namespace aft {
 

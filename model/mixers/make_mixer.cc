@@ -1,9 +1,8 @@
-#include "model/mixers/mixer.h"
-
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/config/kinds.h"
 #include "model/mixers/families.h"
+#include "model/mixers/mixer.h"
 
 namespace aft {
 

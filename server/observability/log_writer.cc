@@ -1,5 +1,3 @@
-#include "server/observability/log.h"
-
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
@@ -7,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "server/observability/log.h"
 #include "server/observability/log_format.h"
 
 namespace aft::server::log {

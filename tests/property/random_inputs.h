@@ -8,8 +8,8 @@
 
 namespace aft {
 
-// Source of a test's random inputs: the same ones in every run and on every machine, or those of the
-// seed AFT_TEST_SEED (`./dev test --seeds N` draws some).
+// Source of a test's random inputs: the same ones in every run and on every machine, or those of
+// the seed AFT_TEST_SEED (`./dev test --seeds N` draws some).
 class TestRandom {
  public:
   TestRandom();

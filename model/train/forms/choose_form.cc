@@ -1,8 +1,7 @@
-#include "model/train/forms/train_form.h"
-
 #include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/train/forms/forms.h"
+#include "model/train/forms/train_form.h"
 
 namespace aft {
 

@@ -43,6 +43,17 @@ TEST(StepRulesTest, AcceptsWhatIsAtTheLimits) {
   EXPECT_EQ(Error({Row(0, 0, {1, 2}, RowOutput::kScore, {0})}), "");
 }
 
+TEST(StepRulesTest, ATextOfOneTokenIsALimitAndNoLimitIsNone) {
+  StepRules::Limits limits = kLimits;
+  limits.max_seq_len = 1;
+  StepRules one(limits);
+  EXPECT_TRUE(one.Check({{Row(0, 0, {1})}}).ok());
+  EXPECT_EQ(one.Check({{Row(0, 0, {1, 1})}}).message(),
+            "row 0: position 1 is beyond max_seq_len 1");
+  limits.max_seq_len = 0;
+  EXPECT_TRUE(StepRules(limits).Check({{Row(0, 0, {1, 1, 1, 1, 1})}}).ok());
+}
+
 TEST(StepRulesTest, NamesWhatIsBeyond) {
   EXPECT_EQ(Error({Row(0, 0, {1}), Row(2, 0, {1})}), "row 1: slot 2 is out of range");
   EXPECT_EQ(Error({Row(-1, 0, {1})}), "row 0: slot -1 is out of range");
