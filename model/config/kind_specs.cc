@@ -14,7 +14,6 @@ namespace aft {
 namespace {
 
 // ---- What several kinds share
-// --------------------------------------------------------------------
 
 std::vector<PackedPart> QueryKeyValue(const MixerConfig& /*mixer*/, int64_t hid) {
   return {{"q", hid}, {"k", hid}, {"v", hid}};
@@ -89,7 +88,6 @@ std::vector<TensorSpec> BiasTables(const MixerConfig& mixer) {
 }
 
 // ---- AFT (arXiv 2105.14103)
-// ----------------------------------------------------------------------
 
 KindSpec AftSimple() {
   return {
@@ -240,7 +238,6 @@ KindSpec AftConv() {
 }
 
 // ---- Attention
-// -----------------------------------------------------------------------------------
 
 absl::Status OnlyCausalBlocksDecode(const NetworkConfig& config) {
   if (!config.mixer.full_decode || config.mixer.causal) return absl::OkStatus();

@@ -196,7 +196,6 @@ TEST(SourceTypesTest, HalvesAndDoublesBecomeFp32) {
 }
 
 // ---- Refusals
-// ------------------------------------------------------------------------------------
 
 struct Damage {
   std::string name;  // the test's
