@@ -55,7 +55,8 @@ class AttentionTest : public EveryInstructionSet {
                               attention.hid, " channels, blocks of ", config.block_size, ", ",
                               attention.tokens, " tokens"));
     EXPECT_TRUE(Close(mixer.Encode({packed})[0], reference, tolerance));
-    if (config.causal) EXPECT_TRUE(Close(mixer.RunCut(packed, lengths), reference, tolerance));
+    if (!config.causal) return;
+    EXPECT_TRUE(Close(mixer.RunCut(packed, lengths), reference, tolerance));
   }
 
   TestRandom random_;
