@@ -66,7 +66,7 @@ endfunction()
 
 # What tests are compiled with. -pthread, because gRPC and re2 ask for it, and a precompiled header fits
 # only if all have it. GCC 12 at -O1 sees wrong bounds in std::string.
-set(AFT_TEST_OPTIONS -O1 -pthread -Wno-array-bounds)
+set(AFT_TEST_OPTIONS -O1 -pthread -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict)
 
 # aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry; at -O1,
 # which compiles a third faster: what must be fast is in the libraries. Labels:
