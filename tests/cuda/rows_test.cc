@@ -32,7 +32,7 @@ int64_t Stride(int64_t width) { return width + 16; }
 
 void ExpectWithin(Number out, const std::vector<double>& reference, const std::vector<float>& y) {
   EXPECT_TRUE(Close(y, reference,
-                    out == Number::kFp32   ? tolerance::kFp32
+                    out == Number::kFp32   ? tolerance::kLinear
                     : out == Number::kBf16 ? tolerance::kBf16
                                            : tolerance::kFp16));
 }
