@@ -64,11 +64,10 @@ class AttentionTest : public EveryInstructionSet {
 
 TEST_P(AttentionTest, EqualsFloat64AtEveryWidthAndNumberOfHeads) {
   for (const MixerKind kind : kKinds) {
-    for (const int64_t heads : {1, 2, 4}) {
-      for (const int64_t width : {1, 8, 33, 64}) {
-        for (const bool causal : {true, false}) {
-          ExpectFloat64(Attention(kind, heads, width, 90, causal), {50, 1, 1, 7});
-        }
+    for (const auto& [heads, width] :
+         {std::pair<int64_t, int64_t>{1, 1}, {2, 8}, {4, 33}, {1, 64}, {2, 64}}) {
+      for (const bool causal : {true, false}) {
+        ExpectFloat64(Attention(kind, heads, width, 90, causal), {50, 1, 1, 7});
       }
     }
   }

@@ -26,8 +26,7 @@ inline constexpr Tolerance kFp16 = {2e-3, 1e-3};
 // Softmax attention: a score of size S is rounded too. S is the largest.
 constexpr Tolerance Attention(double s) { return {3e-6 + 4e-7 * s}; }
 constexpr Tolerance AttentionSplitTf32(double s) { return {5e-6 + 6e-7 * s}; }
-inline constexpr Tolerance kScoresRounded = {1e-3};  // exact reference, scores of 20 and more
-inline constexpr Tolerance kKeysRounded = {2e-3};    // the same: keys of 1e3, scores of 1e4
+inline constexpr Tolerance kKeysRounded = {2e-3};  // exact reference, keys of 1e3, scores of 1e4
 
 // ---- Two results of fp32 arithmetic
 inline constexpr Tolerance kReordered = {5e-6};       // the same terms, added in another order
