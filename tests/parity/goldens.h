@@ -1,17 +1,12 @@
 #ifndef AFT_TESTS_PARITY_GOLDENS_H_
 #define AFT_TESTS_PARITY_GOLDENS_H_
 
-#include <cstdint>
-#include <map>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/config/config.h"
-#include "model/mixers/tables.h"
 #include "tests/support/close.h"
 
 namespace aft {
@@ -27,21 +22,6 @@ std::vector<double> Doubles(const at::Tensor& tensor);
 // As tests/support/close.h; also fails on shapes that differ. Type and layout do not matter.
 testing::AssertionResult Close(const at::Tensor& got, const at::Tensor& want,
                                const Tolerance& tolerance);
-
-// One case of operators.safetensors.
-struct OperatorCase {
-  std::string name;
-  MixerConfig config;
-  int64_t grid_width = 0;
-
-  friend void PrintTo(const OperatorCase& golden, std::ostream* out) { *out << golden.name; }
-};
-
-// All of them, by name.
-std::vector<OperatorCase> OperatorCases(const SafetensorsFile& goldens);
-
-// The tensors "<prefix><key>" by key.
-MixerTables Below(const TensorMap& tensors, const std::string& prefix);
 
 }  // namespace aft
 

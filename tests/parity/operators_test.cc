@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "ATen/Parallel.h"
-#include "ATen/ops/from_blob.h"
 #include "gtest/gtest.h"
+#include "model/config/tensors.h"
 #include "model/train/forms/train_form.h"
 #include "tests/parity/goldens.h"
 #include "tests/property/mixer_harness.h"
+#include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {
@@ -23,80 +24,83 @@ const SafetensorsFile& Goldens() {
   return *kGoldens;
 }
 
-// The tables, and packed, expected and mask taken out of them.
-struct Inputs {
-  explicit Inputs(const std::string& name) : tables(Below(Goldens().tensors, name + ".")) {
-    packed = Take("packed");
-    expected = Take("expected");
-    mask = Take("mask");
-  }
-  at::Tensor Take(const std::string& key) {
-    const auto entry = tables.find(key);
-    if (entry == tables.end()) return {};
-    at::Tensor tensor = std::move(entry->second);
-    tables.erase(entry);
-    return tensor;
-  }
+constexpr int64_t kGridWidth = 7;  // of the images
 
-  MixerTables tables;
-  at::Tensor packed, expected, mask;
-};
+std::vector<MixerCase> Cases() {
+  std::vector<MixerCase> cases;
+  for (const auto& [name, mixer] : Goldens().metadata) {
+    MixerCase one = {name, MixerOf(mixer)};
+    one.hid = Goldens().tensors.at(name + ".expected").size(1);
+    if (one.config.grid) one.grid_width = kGridWidth;
+    cases.push_back(one);
+  }
+  return cases;
+}
 
-class OperatorTest : public testing::TestWithParam<OperatorCase> {
+class OperatorTest : public testing::TestWithParam<MixerCase> {
  protected:
-  OperatorTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
-
-  const MixerConfig& config() const { return GetParam().config; }
-  int64_t hid() const { return inputs_.expected.size(1); }
-  int64_t tokens() const { return inputs_.packed.size(0); }
-  TestMixer Mixer() const {
-    MixerCase mixer_case = {GetParam().name, config(), hid()};
-    mixer_case.grid_width = GetParam().grid_width;
-    return TestMixer(mixer_case, inputs_.tables);
+  OperatorTest() {
+    at::set_num_threads(1);  // tiny tensors: a second thread only waits
+    for (const TensorSpec& spec : ExpectedMixerTables(config(), hid())) {
+      tables_[spec.name] = Golden(spec.name);
+    }
   }
 
-  const Inputs inputs_{GetParam().name};
+  // Undefined when the case has none.
+  static at::Tensor Golden(const std::string& key) {
+    const auto found = Goldens().tensors.find(GetParam().name + "." + key);
+    return found == Goldens().tensors.end() ? at::Tensor() : found->second;
+  }
+  static const MixerConfig& config() { return GetParam().config; }
+  static int64_t hid() { return GetParam().hid; }
+  int64_t tokens() const { return packed_.size(0); }
+  TestMixer Mixer() const { return TestMixer(GetParam(), tables_); }
+
+  const at::Tensor packed_ = Golden("packed");
+  const at::Tensor expected_ = Golden("expected");
+  const at::Tensor mask_ = Golden("mask");
+  MixerTables tables_;
 };
 
 TEST_P(OperatorTest, FormulasOfTheOtherTestsAgree) {
   ReferenceTables tables;
-  for (const auto& [name, table] : inputs_.tables) tables[name] = Doubles(table);
-  EXPECT_TRUE(Close(ReferenceMixer(config(), hid(), Doubles(inputs_.packed), tables,
-                                   Doubles(inputs_.mask), GetParam().grid_width),
-                    Floats(inputs_.expected), tolerance::kStored));
+  for (const auto& [name, table] : tables_) tables[name] = Doubles(table);
+  EXPECT_TRUE(Close(ReferenceMixer(config(), hid(), Doubles(packed_), tables, Doubles(mask_),
+                                   GetParam().grid_width),
+                    Floats(expected_), tolerance::kStored));
 }
 
 TEST_P(OperatorTest, TrainsTheSameFunction) {
   TrainFormOptions options;
-  if (inputs_.mask.defined()) options.mask = inputs_.mask.unsqueeze(0);
+  if (mask_.defined()) options.mask = mask_.unsqueeze(0);
   options.grid_width = GetParam().grid_width;
-  EXPECT_TRUE(Close(TrainForm(config(), inputs_.packed.unsqueeze(0), inputs_.tables, options)[0],
-                    inputs_.expected, tolerance::kFp32));
+  EXPECT_TRUE(Close(TrainForm(config(), packed_.unsqueeze(0), tables_, options)[0], expected_,
+                    tolerance::kFp32));
 }
 
 TEST_P(OperatorTest, EncodesWholeSequences) {
   std::vector<std::vector<float>> masks;
-  if (inputs_.mask.defined()) masks.push_back(Floats(inputs_.mask));
-  EXPECT_TRUE(Close(Mixer().Encode({Floats(inputs_.packed)}, masks)[0], Floats(inputs_.expected),
-                    tolerance::kFp32));
+  if (mask_.defined()) masks.push_back(Floats(mask_));
+  EXPECT_TRUE(
+      Close(Mixer().Encode({Floats(packed_)}, masks)[0], Floats(expected_), tolerance::kFp32));
 }
 
 TEST_P(OperatorTest, PrefillsAndDecodes) {
   if (!config().causal) return;  // Forward is for causal mixers.
   for (const int64_t chunk : {tokens(), int64_t{5}, int64_t{1}}) {
-    EXPECT_TRUE(Close(Mixer().RunCut(Floats(inputs_.packed), {chunk}), Floats(inputs_.expected),
-                      tolerance::kFp32))
+    EXPECT_TRUE(
+        Close(Mixer().RunCut(Floats(packed_), {chunk}), Floats(expected_), tolerance::kFp32))
         << chunk;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, OperatorTest, testing::ValuesIn(OperatorCases(Goldens())),
+INSTANTIATE_TEST_SUITE_P(Goldens, OperatorTest, testing::ValuesIn(Cases()),
                          [](const auto& param_info) { return param_info.param.name; });
 
 // Block-local attention has goldens of its own (models_test.cc).
 TEST(OperatorGoldensTest, CoverEveryPublishedOperatorCausalAndBidirectional) {
   std::set<std::pair<MixerKind, bool>> seen;
-  for (const OperatorCase& golden : OperatorCases(Goldens())) {
+  for (const MixerCase& golden : Cases()) {
     seen.insert({golden.config.kind, golden.config.causal});
   }
   for (const MixerKind kind :

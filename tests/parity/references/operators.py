@@ -2,8 +2,7 @@
 `packed` [T, width] and the tables in, y out. Each equation is checked against a second source.
 
 operators.safetensors holds, for every case NAME: NAME.packed, NAME.expected, NAME.mask (some),
-NAME.<table>; and as metadata NAME = "key=value ..." with the fields of mixer::MixerConfig, and
-grid_width.
+NAME.<table>; and as metadata NAME = "kind key=value ..." (tests/support/mixer_of.h).
 """
 
 import numpy as np
@@ -33,7 +32,8 @@ class Goldens:
     if mask is not None:
       entries["mask"] = mask
     self.tensors.update({f"{name}.{key}": value for key, value in entries.items()})
-    self.about[name] = " ".join(f"{key}={value}" for key, value in fields.items())
+    self.about[name] = " ".join([fields.pop("kind")] + [
+        f"{key}={str(value).lower()}" for key, value in fields.items()])
 
 
 def columns(packed, *widths):
@@ -69,20 +69,20 @@ def aft(g):
     if not is_causal:  # Eq. 5: one softmax over time per channel.
       keys = k if mask is None else k + mask[:, None]
       same(name, eq.sigmoid(q) * (torch.softmax(torch.from_numpy(keys), 0).numpy() * v).sum(0), y)
-    g.add(name, y, packed, {"kind": "aft_simple", "causal": int(is_causal)}, mask)
+    g.add(name, y, packed, {"kind": "aft_simple", "causal": is_causal}, mask)
 
   for name, is_causal, mask in each_form("aft_full"):
     packed, w = g.normal(T, 3 * HID), g.normal(T, T)
     y = eq.aft(*columns(packed, HID, HID, HID), w.astype(np.float64), sees(is_causal), mask)
     g.add(name, y, packed,
-          {"kind": "aft_full", "causal": int(is_causal), "bias": "full", "band_rows": T}, mask,
+          {"kind": "aft_full", "causal": is_causal, "bias": "full", "band_rows": T}, mask,
           **{"w.full": w})
 
   for name, is_causal, mask in each_form("aft_full_factors"):
     packed, u, v = g.normal(T, 3 * HID), g.normal(T, 5), g.normal(T, 5)
     w = u.astype(np.float64) @ v.T.astype(np.float64)
     y = eq.aft(*columns(packed, HID, HID, HID), w, sees(is_causal), mask)
-    g.add(name, y, packed, {"kind": "aft_full", "causal": int(is_causal), "bias": "factors",
+    g.add(name, y, packed, {"kind": "aft_full", "causal": is_causal, "bias": "factors",
                             "band_rows": T, "bias_rank": 5}, mask, **{"w.u": u, "w.v": v})
 
   # Shift-invariant and by absolute position, with keys from -100 to 100.
@@ -99,7 +99,7 @@ def aft(g):
           if 0 <= column < table.shape[1]:
             w[i, j] = table[i if rows else 0, column]
       y = eq.aft(*columns(packed, HID, HID, HID), w, sees(is_causal), mask)
-      g.add(name, y, packed, {"kind": "aft_local", "causal": int(is_causal), "window": s,
+      g.add(name, y, packed, {"kind": "aft_local", "causal": is_causal, "window": s,
                               "band_rows": rows}, mask, **{"w.band": table})
 
 
@@ -158,9 +158,9 @@ def aft_conv(g):
     if mask is None:
       same(name, conv_by_eq6(q, k, v, taps, is_causal, grid_width), y)
     g.add(name, y, packed,
-          {"kind": "aft_conv", "causal": int(is_causal), "window": s, "heads": heads,
-           "reparameterized": normalised, "unbiased_std": unbiased, "grid": int(grid_width > 0),
-           "grid_width": grid_width}, mask, **tables)
+          {"kind": "aft_conv", "causal": is_causal, "window": s, "heads": heads,
+           "reparameterized": bool(normalised), "unbiased_std": bool(unbiased),
+           "grid": grid_width > 0}, mask, **tables)
 
 
 # ---- Dot product, cosine, additive, location -----------------------------------------------------
@@ -177,7 +177,7 @@ def dot_product(g):
     other = F.scaled_dot_product_attention(*(torch_heads(x, HEADS) for x in (q, k, v)),
                                            attn_mask=additive_mask(is_causal, mask))
     same(name, other.transpose(0, 1).reshape(T, HID).numpy(), y)
-    g.add(name, y, packed, {"kind": "dot_product", "causal": int(is_causal), "heads": HEADS}, mask)
+    g.add(name, y, packed, {"kind": "dot_product", "causal": is_causal, "heads": HEADS}, mask)
 
   # torch's own layer, with its projections.
   x = g.normal(T, HID)
@@ -203,7 +203,7 @@ def cosine(g):
     scores = strength * F.cosine_similarity(qt[:, :, None], kt[:, None], dim=-1)
     weights = torch.softmax(scores + additive_mask(is_causal, mask), -1)
     same(name, (weights @ torch_heads(v, HEADS)).transpose(0, 1).reshape(T, HID).numpy(), y)
-    g.add(name, y, packed, {"kind": "cosine", "causal": int(is_causal), "heads": HEADS}, mask)
+    g.add(name, y, packed, {"kind": "cosine", "causal": is_causal, "heads": HEADS}, mask)
 
   # Zero vectors have no direction: cosine 0, no NaN.
   packed = g.normal(T, 3 * HID + HEADS)
@@ -236,7 +236,7 @@ def additive(g):
     y = eq.attention(eq.additive_scores(q, k, score.astype(np.float64)), v, sees(is_causal), mask)
     if mask is None:
       same(name, bahdanau(q, k, v, score.astype(np.float64), is_causal), y)
-    g.add(name, y, packed, {"kind": "additive", "causal": int(is_causal), "heads": HEADS,
+    g.add(name, y, packed, {"kind": "additive", "causal": is_causal, "heads": HEADS,
                             "score_width": width}, mask, **{"score.v": score})
 
 
@@ -249,7 +249,7 @@ def location(g):
     y = eq.attention(scores[None], v, sees(is_causal), mask)
     a = torch.softmax(torch.from_numpy(scores) + additive_mask(is_causal, mask), -1)
     same(name, a.numpy() @ v, y)
-    g.add(name, y, packed, {"kind": "location", "causal": int(is_causal), "band_rows": rows}, mask,
+    g.add(name, y, packed, {"kind": "location", "causal": is_causal, "band_rows": rows}, mask,
           **{"location.weight": weight})
 
 

@@ -2,19 +2,30 @@
 
 #include "model/train/forms/train_form.h"
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/randn.h"
+#include "ATen/ops/stack.h"
+#include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "model/config/kinds.h"
+#include "model/config/tensors.h"
+#include "tests/support/mixer_of.h"
+#include "tests/support/mixer_reference.h"
 #include "tests/support/tolerances.h"
-#include "tests/unit/train/tensor_reference.h"
 
 namespace aft {
 namespace {
@@ -22,146 +33,124 @@ namespace {
 constexpr int64_t kHid = 6;
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
+at::Tensor RandomDoubles(at::IntArrayRef shape, uint64_t seed) {
+  return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kDouble));
+}
+
+MixerTables RandomTables(const MixerConfig& config, int64_t hid, uint64_t seed) {
+  MixerTables tables;
+  for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
+    tables[spec.name] = RandomDoubles(spec.shape, ++seed);
+  }
+  return tables;
+}
+
+std::vector<double> ToVector(const at::Tensor& x) {
+  const at::Tensor values = x.detach().to(at::kDouble).contiguous();
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+}
+
+// ReferenceMixer of every sequence: packed [B, T, P], mask [B, T] or undefined -> [B, T, hid],
+// double.
+at::Tensor TensorReference(const MixerConfig& config, int64_t hid, const at::Tensor& packed,
+                           const MixerTables& tables, const at::Tensor& mask = {},
+                           int64_t grid_width = 0) {
+  ReferenceTables doubles;
+  for (const auto& [name, table] : tables) doubles[name] = ToVector(table);
+  std::vector<at::Tensor> rows;
+  for (int64_t b = 0; b < packed.size(0); ++b) {
+    const std::vector<double> y =
+        ReferenceMixer(config, hid, ToVector(packed[b]), doubles,
+                       mask.defined() ? ToVector(mask[b]) : std::vector<double>(), grid_width);
+    rows.push_back(at::tensor(y, at::kDouble).view({packed.size(1), hid}));
+  }
+  return at::stack(rows);
+}
+
 struct Case {
-  std::string name;
   int64_t tokens;
-  MixerConfig config;
+  std::string mixer;
   int64_t grid_width = 0;
+  MixerConfig config = MixerOf(mixer);
 };
 
-MixerConfig Kind(MixerKind kind, bool causal = true) {
-  MixerConfig config;
-  config.kind = kind;
-  config.causal = causal;
-  return config;
-}
-
-MixerConfig Simple(int64_t prefix_block, bool causal = true) {
-  MixerConfig config = Kind(MixerKind::kAftSimple, causal);
-  config.prefix_block = prefix_block;
-  return config;
-}
-
-MixerConfig Local(int64_t window, int64_t rows, BiasForm bias = BiasForm::kBand, bool causal = true,
-                  LengthPolicy policy = LengthPolicy::kError, int64_t prefix_block = 0) {
-  MixerConfig config = Kind(MixerKind::kAftLocal, causal);
-  config.window = window;
-  config.band_rows = rows;
-  config.bias = bias;
-  config.bias_rank = bias == BiasForm::kFactors ? 2 : 0;
-  config.length_policy = policy;
-  config.prefix_block = prefix_block;
-  return config;
-}
-
-MixerConfig Full(int64_t rows, BiasForm bias, bool causal,
-                 LengthPolicy policy = LengthPolicy::kError) {
-  MixerConfig config = Local(0, rows, bias, causal, policy);
-  config.kind = MixerKind::kAftFull;
-  return config;
-}
-
-MixerConfig Conv(int64_t heads, int64_t window, bool causal) {
-  MixerConfig config = Kind(MixerKind::kAftConv, causal);
-  config.heads = heads;
-  config.window = window;
-  return config;
-}
-
-MixerConfig Grid(int64_t window) {
-  MixerConfig config = Conv(2, window, false);
-  config.grid = true;
-  return config;
-}
-
-MixerConfig Reparameterized(MixerConfig config, bool unbiased, float eps) {
-  config.reparameterized = true;
-  config.unbiased_std = unbiased;
-  config.std_eps = eps;
-  return config;
-}
-
-MixerConfig Blocks(int64_t block, bool causal, bool global) {
-  MixerConfig config = Kind(MixerKind::kBlockLocal, causal);
-  config.block_size = block;
-  config.global_token = global;
-  config.heads = 2;
-  return config;
-}
-
 std::vector<Case> Cases() {
-  constexpr auto kClamp = LengthPolicy::kClamp;
-  constexpr auto kZero = LengthPolicy::kZero;
-  constexpr auto kBand = BiasForm::kBand;
-  constexpr auto kFull = BiasForm::kFull;
-  constexpr auto kFactors = BiasForm::kFactors;
   std::vector<Case> cases = {
-      {"simple_1", 1, Simple(0)},
-      {"simple", 12, Simple(0)},
-      {"simple_tiles", 150, Simple(0)},
-      {"simple_blocks", 14, Simple(4)},
-      {"simple_bidirectional", 12, Simple(0, false)},
-      {"local_s1", 12, Local(1, 0)},
-      {"local", 24, Local(4, 0)},
-      {"local_wide", 9, Local(20, 0)},
-      {"local_tiles", 150, Local(5, 0)},
-      {"local_wide_tiles", 150, Local(70, 0)},
-      {"local_blocks", 24, Local(4, 0, kBand, true, LengthPolicy::kError, 4)},
-      {"local_rows", 12, Local(4, 16)},
-      {"local_rows_tiles", 150, Local(4, 150)},
-      {"local_rows_clamp", 13, Local(4, 7, kBand, true, kClamp)},
-      {"local_rows_zero", 13, Local(4, 7, kBand, true, kZero)},
-      {"local_rows_blocks", 13, Local(4, 16, kBand, true, LengthPolicy::kError, 4)},
-      {"local_rows_blocks_clamp", 13, Local(4, 7, kBand, true, kClamp, 5)},
-      {"local_full", 12, Local(4, 12, kFull)},
-      {"local_full_wide", 6, Local(12, 8, kFull)},
-      {"local_full_clamp", 13, Local(4, 7, kFull, true, kClamp)},
-      {"local_factors", 12, Local(4, 16, kFactors)},
-      {"local_bidirectional", 12, Local(4, 0, kBand, false)},
-      {"local_bidirectional_rows", 12, Local(4, 16, kBand, false)},
-      {"local_bidirectional_clamp", 12, Local(4, 5, kBand, false, kClamp)},
-      {"local_bidirectional_full", 12, Local(4, 16, kFull, false)},
-      {"local_bidirectional_full_clamp", 12, Local(4, 7, kFull, false, kClamp)},
-      {"local_bidirectional_factors_zero", 12, Local(4, 7, kFactors, false, kZero)},
-      {"full_1", 1, Full(4, kFull, true)},
-      {"full", 12, Full(12, kFull, true)},
-      {"full_part", 9, Full(12, kFull, true)},
-      {"full_clamp", 12, Full(7, kFull, true, kClamp)},
-      {"full_zero", 12, Full(7, kFull, true, kZero)},
-      {"full_factors", 12, Full(14, kFactors, true)},
-      {"full_bidirectional", 12, Full(12, kFull, false)},
-      {"full_bidirectional_clamp", 17, Full(7, kFull, false, kClamp)},
-      {"full_bidirectional_factors_zero", 12, Full(7, kFactors, false, kZero)},
-      {"conv", 12, Conv(2, 3, true)},
-      {"conv_s1", 7, Conv(6, 1, true)},
-      {"conv_wide", 5, Conv(3, 9, true)},
-      {"conv_tiles", 150, Conv(2, 4, true)},
-      {"conv_reparameterized", 12, Reparameterized(Conv(2, 4, true), true, 0)},
-      {"conv_reparameterized_biased", 12, Reparameterized(Conv(2, 4, true), false, 1e-2F)},
-      {"conv_same", 12, Conv(2, 5, false)},
-      {"conv_grid", 12, Grid(3), 4},
-      {"conv_grid_wide", 15, Grid(5), 3},
-      {"conv_grid_reparameterized", 12, Reparameterized(Grid(3), true, 1e-3F), 3},
-      {"block_1", 1, Blocks(4, true, true)},
-      {"block_exact", 8, Blocks(4, true, true)},
-      {"block", 15, Blocks(4, true, true)},
-      {"block_no_global", 15, Blocks(4, true, false)},
-      {"block_size_1", 6, Blocks(1, true, true)},
-      {"block_bidirectional_1", 1, Blocks(4, false, true)},
-      {"block_bidirectional", 15, Blocks(4, false, true)},
-      {"block_bidirectional_exact", 16, Blocks(4, false, true)},
-      {"block_bidirectional_no_global", 15, Blocks(4, false, false)},
+      {1, "aft_simple"},
+      {12, "aft_simple"},
+      {150, "aft_simple"},
+      {14, "aft_simple prefix_block=4"},
+      {24, "aft_simple prefix_block=8"},
+      {12, "aft_simple causal=false"},
+      {12, "aft_local window=1"},
+      {24, "aft_local window=4"},
+      {9, "aft_local window=20"},
+      {150, "aft_local window=5"},
+      {150, "aft_local window=70"},
+      {24, "aft_local window=4 prefix_block=4"},
+      {24, "aft_local window=3 prefix_block=8"},
+      {12, "aft_local window=4 band_rows=16"},
+      {150, "aft_local window=4 band_rows=150"},
+      {13, "aft_local window=4 band_rows=7 length_policy=clamp"},
+      {13, "aft_local window=4 band_rows=7 length_policy=zero"},
+      {13, "aft_local window=4 band_rows=16 prefix_block=4"},
+      {13, "aft_local window=4 band_rows=7 prefix_block=5 length_policy=clamp"},
+      {12, "aft_local window=4 band_rows=12 bias=full"},
+      {6, "aft_local window=12 band_rows=8 bias=full"},
+      {13, "aft_local window=4 band_rows=7 bias=full length_policy=clamp"},
+      {12, "aft_local window=4 band_rows=16 bias=factors bias_rank=2"},
+      {12, "aft_local window=4 causal=false"},
+      {12, "aft_local window=4 causal=false band_rows=16"},
+      {12, "aft_local window=4 causal=false band_rows=5 length_policy=clamp"},
+      {12, "aft_local window=4 causal=false band_rows=16 bias=full"},
+      {12, "aft_local window=4 causal=false band_rows=7 bias=full length_policy=clamp"},
+      {12,
+       "aft_local window=4 causal=false band_rows=7 bias=factors bias_rank=2 length_policy=zero"},
+      {1, "aft_full bias=full band_rows=4"},
+      {12, "aft_full bias=full band_rows=12"},
+      {9, "aft_full bias=full band_rows=12"},
+      {12, "aft_full bias=full band_rows=7 length_policy=clamp"},
+      {12, "aft_full bias=full band_rows=7 length_policy=zero"},
+      {12, "aft_full bias=factors bias_rank=2 band_rows=14"},
+      {12, "aft_full bias=full band_rows=12 causal=false"},
+      {17, "aft_full bias=full band_rows=7 causal=false length_policy=clamp"},
+      {12, "aft_full bias=factors bias_rank=2 band_rows=7 causal=false length_policy=zero"},
+      {12, "aft_conv window=3 heads=2"},
+      {7, "aft_conv window=1 heads=6"},
+      {5, "aft_conv window=9 heads=3"},
+      {150, "aft_conv window=4 heads=2"},
+      {12, "aft_conv window=4 heads=2 reparameterized=true"},
+      {12, "aft_conv window=4 heads=2 reparameterized=true unbiased_std=false std_eps=1e-2"},
+      {12, "aft_conv window=5 heads=2 causal=false"},
+      {12, "aft_conv window=3 heads=2 causal=false grid=true", 4},
+      {15, "aft_conv window=5 heads=2 causal=false grid=true", 3},
+      {12, "aft_conv window=3 heads=2 causal=false grid=true reparameterized=true std_eps=1e-3", 3},
+      {1, "block_local block_size=4 heads=2"},
+      {8, "block_local block_size=4 heads=2"},
+      {15, "block_local block_size=4 heads=2"},
+      {15, "block_local block_size=4 heads=2 global_token=false"},
+      {6, "block_local block_size=1 heads=2"},
+      {1, "block_local block_size=4 heads=2 causal=false"},
+      {15, "block_local block_size=4 heads=2 causal=false"},
+      {16, "block_local block_size=4 heads=2 causal=false"},
+      {15, "block_local block_size=4 heads=2 causal=false global_token=false"},
   };
   for (const KindSpec& kind : AllKinds()) {
     for (const bool causal : {true, false}) {
-      const std::string name = std::string(kind.name) + (causal ? "_causal" : "_both_ways");
-      cases.push_back({name, 12, ExampleMixer(kind.kind, 12, causal)});
+      const std::string name = absl::StrCat(kind.name, causal ? " example" : " both ways");
+      cases.push_back({12, name, 0, ExampleMixer(kind.kind, 12, causal)});
     }
   }
   return cases;
 }
 
-std::string CaseName(const testing::TestParamInfo<Case>& info) { return info.param.name; }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.tokens << " tokens, " << c.mixer; }
+
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  std::string name = absl::StrCat(info.param.mixer, "_", info.param.tokens);
+  for (char& c : name) c = absl::ascii_isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
 
 // Masks of two sequences: none, padding in front (token 0 too) and behind, soft scores.
 std::vector<at::Tensor> Masks(int64_t tokens) {
@@ -173,8 +162,6 @@ std::vector<at::Tensor> Masks(int64_t tokens) {
   return {at::Tensor(), padded, soft};
 }
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
 class TrainFormTest : public testing::TestWithParam<Case> {
  protected:
   TrainFormTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
@@ -183,10 +170,7 @@ class TrainFormTest : public testing::TestWithParam<Case> {
   int64_t tokens() const { return GetParam().tokens; }
 
   at::Tensor Form(const at::Tensor& packed, const MixerTables& tables, const at::Tensor& mask) {
-    TrainFormOptions options;
-    options.mask = mask;
-    options.grid_width = GetParam().grid_width;
-    return TrainForm(config(), packed, tables, options);
+    return TrainForm(config(), packed, tables, {.mask = mask, .grid_width = GetParam().grid_width});
   }
   at::Tensor Expected(const at::Tensor& packed, const at::Tensor& mask) {
     return TensorReference(config(), kHid, packed, tables_, mask, GetParam().grid_width);
@@ -251,26 +235,38 @@ TEST_P(TrainFormTest, GradientsEqualFiniteDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(Mixers, TrainFormTest, testing::ValuesIn(Cases()), CaseName);
 
-// What one exponential relative to a shared maximum cannot hold: keys that rise by hundreds, and
-// biases of hundreds; in fp32.
+// Keys of some channels that rise and fall by hundreds, as fp32 holds them: what one exponential
+// relative to a shared maximum cannot hold.
+at::Tensor SteepKeys(const at::Tensor& packed, int64_t key_columns) {
+  at::Tensor steep = packed.clone();
+  at::Tensor keys = steep.slice(2, kHid, kHid + key_columns);
+  for (int64_t t = 0; t < packed.size(1); ++t) {
+    keys.select(2, 1).select(1, t) += 40.0 * static_cast<double>(t);
+    if (key_columns < 4) continue;
+    keys.select(2, 2).select(1, t) += t % 5 == 4 ? 300.0 : 0.0;
+    keys.select(2, 3).select(1, t) -= 90.0 * static_cast<double>(t);
+  }
+  return steep.to(at::kFloat);
+}
+
+std::vector<Case> CasesWhere(const std::function<bool(const Case&)>& wanted) {
+  std::vector<Case> cases = Cases();
+  cases.erase(std::remove_if(cases.begin(), cases.end(), std::not_fn(wanted)), cases.end());
+  return cases;
+}
+
+// Biases of hundreds too.
 class ExtremeTest : public TrainFormTest {};
 
 TEST_P(ExtremeTest, KeysAndBiasesOfAnySizeStayExact) {
   const bool conv = config().kind == MixerKind::kAftConv;
-  at::Tensor packed = packed_.clone();
-  at::Tensor keys = packed.slice(2, kHid, kHid + (conv ? config().heads : kHid));
-  for (int64_t t = 0; t < tokens(); ++t) {
-    keys.select(2, 1).select(1, t) += 40.0 * static_cast<double>(t);
-    if (keys.size(2) < 4) continue;
-    keys.select(2, 2).select(1, t) += t % 5 == 4 ? 300.0 : 0.0;
-    keys.select(2, 3).select(1, t) -= 90.0 * static_cast<double>(t);
-  }
+  const at::Tensor packed = SteepKeys(packed_, conv ? config().heads : kHid);
   MixerTables steep = tables_;
   for (auto& [name, table] : steep) table = table * 150;
   for (const MixerTables& tables : {tables_, steep}) {
-    const at::Tensor expected = TensorReference(config(), kHid, packed.to(at::kFloat),
-                                                To(tables, at::kFloat), {}, GetParam().grid_width);
-    at::Tensor leaf = packed.to(at::kFloat).set_requires_grad(true);
+    const at::Tensor expected =
+        TensorReference(config(), kHid, packed, To(tables, at::kFloat), {}, GetParam().grid_width);
+    at::Tensor leaf = packed.clone().set_requires_grad(true);
     MixerTables leaves = To(tables, at::kFloat);
     for (auto& [name, table] : leaves) table.set_requires_grad(true);
     const at::Tensor y = Form(leaf, leaves, {});
@@ -284,14 +280,46 @@ TEST_P(ExtremeTest, KeysAndBiasesOfAnySizeStayExact) {
   }
 }
 
-std::vector<Case> AftCases() {
-  std::vector<Case> cases;
-  for (const Case& c : Cases()) {
-    if (SpecOf(c.config.kind).family != KernelFamily::kAttention) cases.push_back(c);
+INSTANTIATE_TEST_SUITE_P(Mixers, ExtremeTest, testing::ValuesIn(CasesWhere([](const Case& c) {
+                           return SpecOf(c.config.kind).family != KernelFamily::kAttention;
+                         })),
+                         CaseName);
+
+// Segments with a carried state against one long text.
+class CarryTest : public TrainFormTest {
+ protected:
+  at::Tensor InSegments(const at::Tensor& packed) const {
+    const int64_t segment = config().prefix_block > 0 ? config().prefix_block : 3;
+    const MixerTables tables = To(tables_, packed.scalar_type());
+    AftCarry carry = EmptyAftCarry(config(), packed.size(0), kHid);
+    TrainFormOptions options;
+    options.carry = &carry;
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& part : packed.split(segment, 1)) {
+      parts.push_back(TrainForm(config(), part, tables, options));
+    }
+    return at::cat(parts, 1);
   }
-  return cases;
+};
+
+TEST_P(CarryTest, SegmentsEqualOneLongText) {
+  // The carry itself is fp32.
+  EXPECT_LT(LargestDifference(InSegments(packed_), Expected(packed_, {})), tolerance::kFp32.each);
 }
-INSTANTIATE_TEST_SUITE_P(Mixers, ExtremeTest, testing::ValuesIn(AftCases()), CaseName);
+
+TEST_P(CarryTest, KeysMayRiseFar) {
+  const at::Tensor packed = SteepKeys(packed_, kHid);
+  EXPECT_LT(LargestDifference(InSegments(packed), Expected(packed, {})),
+            tolerance::kKeysRounded.each)
+      << "keys of 1e3 are rounded to 6e-5";
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixers, CarryTest, testing::ValuesIn(CasesWhere([](const Case& c) {
+                           const int64_t block = c.config.prefix_block;
+                           return CanCarry(c.config) && (block == 0 || c.tokens % block == 0) &&
+                                  c.tokens <= 24;
+                         })),
+                         CaseName);
 
 TEST(TrainFormGemmTest, BfloatOperandsStayCloseForEveryCausalKind) {
   for (const Case& c : Cases()) {
@@ -303,17 +331,18 @@ TEST(TrainFormGemmTest, BfloatOperandsStayCloseForEveryCausalKind) {
     options.gemm = at::kBFloat16;
     const at::Tensor y = TrainForm(c.config, packed, tables, options);
     EXPECT_EQ(y.scalar_type(), at::kFloat);
-    EXPECT_LT(LargestDifference(y, TensorReference(c.config, kHid, packed, tables)), 0.1) << c.name;
+    EXPECT_LT(LargestDifference(y, TensorReference(c.config, kHid, packed, tables)), 0.1)
+        << c.mixer;
   }
 }
 
 TEST(TrainFormCarryTest, OnlyAShiftInvariantPrefixIsCarried) {
-  EXPECT_TRUE(CanCarry(Simple(0)));
-  EXPECT_TRUE(CanCarry(Local(4, 0)));
-  EXPECT_FALSE(CanCarry(Simple(0, false)));
-  EXPECT_FALSE(CanCarry(Local(4, 16)));
-  EXPECT_FALSE(CanCarry(Full(16, BiasForm::kFull, true)));
-  EXPECT_FALSE(CanCarry(ExampleMixer(MixerKind::kDotProduct, 16)));
+  EXPECT_TRUE(CanCarry(MixerOf("aft_simple")));
+  EXPECT_TRUE(CanCarry(MixerOf("aft_local window=4")));
+  for (const char* mixer : {"aft_simple causal=false", "aft_local window=4 band_rows=16",
+                            "aft_full band_rows=16 bias=full", "dot_product"}) {
+    EXPECT_FALSE(CanCarry(MixerOf(mixer))) << mixer;
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/kinds.h"
 #include "model/train/evaluate.h"
+#include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 #include "tests/support/temp_files.h"
 
@@ -29,40 +31,22 @@ NetworkConfig TinyNetwork() {
   config.d_model = 16;
   config.n_layers = 2;
   config.d_ff = 32;
-  config.mixer.kind = MixerKind::kAftLocal;
-  config.mixer.window = 4;
-  config.mixer.prefix_block = 16;
+  config.mixer = MixerOf("aft_local window=4 prefix_block=16");
   return config;
 }
 
-struct CausalMixer {
-  std::string name;
-  MixerConfig config;
-};
+constexpr int64_t kTokens = 32;
 
 // Every kind, and the forms whose tables it has not.
-std::vector<CausalMixer> CausalMixers() {
-  constexpr int64_t kTokens = 32;
-  std::vector<CausalMixer> mixers;
-  for (const KindSpec& kind : AllKinds()) {
-    mixers.push_back({kind.name, ExampleMixer(kind.kind, kTokens)});
+std::map<std::string, MixerConfig> CausalMixers() {
+  std::map<std::string, MixerConfig> mixers;
+  for (const KindSpec& kind : AllKinds()) mixers[kind.name] = ExampleMixer(kind.kind, kTokens);
+  for (const char* form : {"aft_simple prefix_block=32", "aft_local window=5 band_rows=32",
+                           "aft_local window=5 band_rows=32 bias=factors bias_rank=4",
+                           "aft_full band_rows=32 bias=factors bias_rank=4",
+                           "aft_conv window=7 heads=2 reparameterized=true"}) {
+    mixers[form] = MixerOf(form);
   }
-  const auto add = [&mixers](const char* name, MixerKind kind, auto... settings) {
-    mixers.push_back({name, ExampleMixer(kind, kTokens)});
-    (settings(mixers.back().config), ...);
-  };
-  const auto blocks = [](MixerConfig& c) { c.prefix_block = kTokens; };
-  const auto rows = [](MixerConfig& c) { c.band_rows = kTokens; };
-  const auto factors = [](MixerConfig& c) {
-    c.bias = BiasForm::kFactors;
-    c.bias_rank = 4;
-  };
-  const auto normalised = [](MixerConfig& c) { c.reparameterized = true; };
-  add("aft_simple_blocks", MixerKind::kAftSimple, blocks);
-  add("aft_local_rows", MixerKind::kAftLocal, rows);
-  add("aft_local_factors", MixerKind::kAftLocal, rows, factors);
-  add("aft_full_factors", MixerKind::kAftFull, factors);
-  add("aft_conv_normalised", MixerKind::kAftConv, normalised);
   return mixers;
 }
 
@@ -135,28 +119,25 @@ TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {
 TEST_F(TrainerTest, TrainsEveryCausalMixer) {
   config_.total_tokens = 4 * 32 * 20;
   config_.eval_every_steps = 1000;
-  for (const CausalMixer& mixer : CausalMixers()) {
-    SCOPED_TRACE(mixer.name);
+  for (const auto& [name, mixer] : CausalMixers()) {
+    SCOPED_TRACE(name);
     config_.network = TinyNetwork();
-    config_.network.mixer = mixer.config;
-    config_.network.max_seq_len = StateGrows(mixer.config) ? 32 : mixer.config.band_rows;
-    const std::vector<double> losses = Train("/" + mixer.name);
+    config_.network.mixer = mixer;
+    config_.network.max_seq_len = StateGrows(mixer) ? kTokens : mixer.band_rows;
+    const std::vector<double> losses = Train("/" + name);
     EXPECT_LT(losses.back(), losses.front() - 1);
-    const auto checkpoint = ReadCheckpoint(dir_ + "/" + mixer.name);
+    const auto checkpoint = ReadCheckpoint(dir_ + "/" + name);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     const TrainNetwork fresh(config_.network, config_.seed);
-    for (const auto& [name, table] : checkpoint->tensors) {
-      EXPECT_FALSE(at::equal(table, fresh.parameters().at(name))) << name << " was not trained";
+    for (const auto& [tensor, trained] : checkpoint->tensors) {
+      EXPECT_FALSE(at::equal(trained, fresh.parameters().at(tensor))) << tensor << " stayed";
     }
   }
 }
 
 TEST_F(TrainerTest, TrainsPositionsActivationsAndMissingBiases) {
   config_.total_tokens = 4 * 32 * 20;
-  config_.network.mixer = MixerConfig();
-  config_.network.mixer.kind = MixerKind::kDotProduct;
-  config_.network.mixer.heads = 2;
-  config_.network.mixer.hidden = 24;
+  config_.network.mixer = MixerOf("dot_product heads=2 hidden=24");
   config_.network.max_seq_len = 40;
   for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
     const bool learned = activation == Activation::kRelu;
@@ -193,8 +174,7 @@ TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
 }
 
 TEST_F(TrainerTest, SegmentsWithoutACarriedStateAreAtNewPlaces) {
-  config_.network.mixer = MixerConfig();
-  config_.network.mixer.kind = MixerKind::kDotProduct;
+  config_.network.mixer = MixerOf("dot_product");
   config_.network.max_seq_len = 32;
   config_.restart_probability = 1e-9;
   const std::vector<double> rarely = Train("/rarely");
