@@ -7,6 +7,7 @@
 
 #include "ATen/ops/empty_like.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "model/network/activations.h"
 #include "model/network/mixer_module.h"
@@ -145,6 +146,18 @@ testing::AssertionResult Refuses(const absl::Status& status, const std::string& 
     return testing::AssertionSuccess();
   }
   return testing::AssertionFailure() << status << ", expected INVALID_ARGUMENT with: " << part;
+}
+
+void ExpectRefused(const TensorMap& tensors,
+                   const std::function<absl::Status(const TensorMap&)>& import,
+                   const std::vector<Damage>& damages) {
+  for (const Damage& damage : damages) {
+    TensorMap damaged = tensors;
+    damaged.erase(damage.name);
+    if (damage.value.defined()) damaged[damage.name] = damage.value;
+    EXPECT_TRUE(
+        Refuses(import(damaged), absl::StrCat("tensor '", damage.name, "': ", damage.problem)));
+  }
 }
 
 }  // namespace aft

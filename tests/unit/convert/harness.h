@@ -2,6 +2,7 @@
 #define AFT_TESTS_UNIT_CONVERT_HARNESS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,18 @@ std::vector<int32_t> Ids(const at::Tensor& tokens);
 
 // That `status` is INVALID_ARGUMENT and its message has `part`.
 testing::AssertionResult Refuses(const absl::Status& status, const std::string& part);
+
+// A fault of a source: a tensor that is another one, or (undefined) is not there.
+struct Damage {
+  std::string name;
+  at::Tensor value;
+  std::string problem;  // begins what the import says of it
+};
+
+// That `import` refuses the tensors with each of these faults, by its tensor's name.
+void ExpectRefused(const TensorMap& tensors,
+                   const std::function<absl::Status(const TensorMap&)>& import,
+                   const std::vector<Damage>& damages);
 
 }  // namespace aft
 

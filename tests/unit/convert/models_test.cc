@@ -1,12 +1,16 @@
 // Language models of labml_nn and Hugging Face's GPT-2: from the packages' files to a checkpoint
 // that is loaded as the server does and gives the packages' log-probabilities, and every refusal.
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "model/convert/gpt2.h"
 #include "model/convert/inspect.h"
@@ -87,45 +91,27 @@ TEST_P(LabmlModelTest, RefusesTheFirstPositionWithoutABias) {
 }
 
 TEST_P(LabmlModelTest, NamesWhatIsWrong) {
-  const auto refuses = [&](const std::string& message, auto damage) {
-    TensorMap damaged = golden_.tensors;
-    damage(damaged);
-    EXPECT_TRUE(Refuses(ImportLabml(damaged, options_).status(), message));
+  const auto import = [&](const TensorMap& tensors) {
+    return ImportLabml(tensors, options_).status();
   };
   const std::string layer = "encoder.layers.0.";
-  refuses("tensor 'src_embed.linear.weight': is missing",
-          [](TensorMap& t) { t.erase("src_embed.linear.weight"); });
-  refuses("tensor 'src_embed.positional_encodings': is missing",
-          [](TensorMap& t) { t.erase("src_embed.positional_encodings"); });
-  refuses("tensor 'src_embed.positional_encodings': has 63 rows, but pos_bias 64",
-          [](TensorMap& t) {
-            t["src_embed.positional_encodings"] = at::zeros({63, 1, 32});
-          });
-  refuses("tensor 'encoder.layers.0.norm_self_attn.weight': is missing", [&](TensorMap& t) {
-    for (auto it = t.lower_bound(layer); it != t.end() && it->first.find("encoder.layers.") == 0;) {
-      it = t.erase(it);
-    }
-  });
-  refuses("tensor 'encoder.layers.0.self_attn.key.weight': has shape [32, 31]", [&](TensorMap& t) {
-    t[layer + "self_attn.key.weight"] = at::zeros({32, 31});
-  });
-  refuses(
-      "tensor 'encoder.layers.0.feed_forward.layer2.weight': has shape [32, 65], expected "
-      "[32, 64]",
-      [&](TensorMap& t) {
-        t[layer + "feed_forward.layer2.weight"] = at::zeros({32, 65});
-      });
-  refuses("tensor 'encoder.layers.0.norm_ff.bias': is missing",
-          [&](TensorMap& t) { t.erase(layer + "norm_ff.bias"); });
-  refuses("tensor 'generator.projection.bias': is missing",
-          [](TensorMap& t) { t.erase("generator.projection.bias"); });
-  refuses("tensor 'generator.projection.weight': has shape [41, 32], expected [40, 32]",
-          [](TensorMap& t) {
-            t["generator.projection.weight"] = at::zeros({41, 32});
-          });
-  refuses("tensor 'encoder.layers.0.src_attn.query.weight': has no place", [&](TensorMap& t) {
-    t[layer + "src_attn.query.weight"] = at::zeros({32, 32});
-  });
+  ExpectRefused(
+      golden_.tensors, import,
+      {{"src_embed.linear.weight", {}, "is missing"},
+       {"src_embed.positional_encodings", {}, "is missing"},
+       {"src_embed.positional_encodings", at::zeros({63, 1, 32}), "has 63 rows, but pos_bias 64"},
+       {layer + "self_attn.key.weight", at::zeros({32, 31}), "has shape [32, 31]"},
+       {layer + "feed_forward.layer2.weight", at::zeros({32, 65}),
+        "has shape [32, 65], expected [32, 64]"},
+       {layer + "norm_ff.bias", {}, "is missing"},
+       {layer + "src_attn.query.weight", at::zeros({32, 32}), "has no place"},
+       {"generator.projection.bias", {}, "is missing"},
+       {"generator.projection.weight", at::zeros({41, 32}),
+        "has shape [41, 32], expected [40, 32]"}});
+  TensorMap no_layers = golden_.tensors;
+  no_layers.erase(no_layers.lower_bound("encoder.layers."), no_layers.lower_bound("encoder.norm"));
+  EXPECT_TRUE(
+      Refuses(import(no_layers), "tensor 'encoder.layers.0.norm_self_attn.weight': is missing"));
 }
 
 TEST_P(LabmlModelTest, NamesWhatIsWrongWithTheCharacters) {
@@ -153,27 +139,19 @@ TEST(LabmlLayersTest, AllLayersMustAgree) {
   LabmlOptions options;
   options.chars_path = WriteCharacters(folder, golden.metadata.at("characters"));
   const std::string second = "encoder.layers.1.self_attn.";
-  const auto refuses = [&](const std::string& message, auto damage) {
-    TensorMap damaged = golden.tensors;
-    damage(damaged);
-    EXPECT_TRUE(Refuses(ImportLabml(damaged, options).status(), message));
+  const auto import = [&](const TensorMap& tensors) {
+    return ImportLabml(tensors, options).status();
   };
-  refuses(
-      "tensor 'encoder.layers.1.self_attn.local_mask': has a window of 3, but layer 0's is 8",
-      [&](TensorMap& t) {
-        t[second + "local_mask"] = at::ones({64, 64}, at::kFloat).tril(2).triu(-2).to(at::kBool);
-      });
-  refuses("tensor 'encoder.layers.1.self_attn.pos_bias': has shape [63, 63], expected [64, 64]",
-          [&](TensorMap& t) {
-            t[second + "pos_bias"] = at::zeros({63, 63});
-          });
-  refuses("tensor 'encoder.layers.1.self_attn.query.bias': must be there in all layers",
-          [&](TensorMap& t) {
-            for (const char* name : {"query.bias", "key.bias", "value.bias"})
-              t.erase(second + name);
-          });
-  refuses("tensor 'encoder.layers.1.norm_self_attn.weight': is missing",
-          [&](TensorMap& t) { t.erase("encoder.layers.1.norm_self_attn.weight"); });
+  const at::Tensor narrow = at::ones({64, 64}, at::kFloat).tril(2).triu(-2).to(at::kBool);
+  ExpectRefused(
+      golden.tensors, import,
+      {{second + "local_mask", narrow, "has a window of 3, but layer 0's is 8"},
+       {second + "pos_bias", at::zeros({63, 63}), "has shape [63, 63], expected [64, 64]"},
+       {"encoder.layers.1.norm_self_attn.weight", {}, "is missing"}});
+  TensorMap no_bias = golden.tensors;
+  for (const char* name : {"query.bias", "key.bias", "value.bias"}) no_bias.erase(second + name);
+  EXPECT_TRUE(
+      Refuses(import(no_bias), "tensor '" + second + "query.bias': must be there in all layers"));
 }
 
 class Gpt2Test : public testing::Test {
@@ -199,6 +177,19 @@ class Gpt2Test : public testing::Test {
     return ImportGpt2(in_, {});
   }
 
+  // Of the checkpoint at out_, with the text's tokens generated from each of these positions on.
+  void ExpectLogProbabilities(const std::string& name, const std::vector<int64_t>& generated_from) {
+    const std::vector<int32_t> tokens = Ids(Expected("tokens"));
+    for (const int64_t first : generated_from) {
+      const int64_t position = std::min(first, static_cast<int64_t>(tokens.size()));
+      for (const char* source : {".expected", ".package"}) {
+        EXPECT_LE(ScoreDistance(out_, tokens, Expected(name + source), position), kLogProbability)
+            << source << " from " << first;
+      }
+    }
+  }
+
+  static constexpr int64_t kWhole = INT64_MAX;
   const std::string kGolden = "tests/parity/goldens/gpt2";
   const SafetensorsFile cases_;
   const Json config_;
@@ -215,10 +206,7 @@ TEST_F(Gpt2Test, GivesThePackagesLogProbabilities) {
   EXPECT_EQ(checkpoint.config.mixer.heads, 4);
   EXPECT_EQ(checkpoint.config.max_seq_len, 128);
   EXPECT_TRUE(checkpoint.config.tie_embeddings);
-  const std::vector<int32_t> tokens = Ids(Expected("tokens"));
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("dot_product.expected")), kLogProbability);
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("dot_product.package")), kLogProbability);
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("dot_product.expected"), 1), kLogProbability);
+  ExpectLogProbabilities("dot_product", {1, kWhole});
 }
 
 TEST_F(Gpt2Test, GivesThePackagesLogProbabilitiesWithBlockLocalAttention) {
@@ -227,19 +215,14 @@ TEST_F(Gpt2Test, GivesThePackagesLogProbabilitiesWithBlockLocalAttention) {
   EXPECT_EQ(checkpoint.config.mixer.block_size, 8);
   EXPECT_TRUE(checkpoint.config.mixer.global_token);
   EXPECT_FALSE(checkpoint.config.mixer.full_decode);
-  const std::vector<int32_t> tokens = Ids(Expected("tokens"));
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("block_local.expected")), kLogProbability);
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("block_local.package")), kLogProbability);
   // Decode equals prefill, which in the package it does not.
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("block_local.expected"), 17), kLogProbability);
+  ExpectLogProbabilities("block_local", {17, kWhole});
 }
 
 TEST_F(Gpt2Test, GeneratesAsThePackageDoesWithFullDecode) {
   block_local_.full_decode = true;
   WriteAndRead(ImportGpt2(in_, block_local_), out_);
-  const std::vector<int32_t> tokens = Ids(Expected("tokens"));
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("generated.expected"), 17), kLogProbability);
-  EXPECT_LE(ScoreDistance(out_, tokens, Expected("generated.package"), 17), kLogProbability);
+  ExpectLogProbabilities("generated", {17});
 }
 
 TEST_F(Gpt2Test, CopiesTheTokenizer) {
@@ -280,20 +263,24 @@ TEST_F(Gpt2Test, KeepsAHeadOfItsOwn) {
 }
 
 TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
-  const auto refuses = [this](const std::string& key, const Json& value,
-                              const std::string& message) {
-    EXPECT_TRUE(Refuses(WithConfig(key, value).status(), "config.json: " + message));
+  struct Bad {
+    const char* key;
+    Json value;
+    const char* problem;
   };
-  refuses("model_type", "gptj", "model_type: must be gpt2, got 'gptj'");
-  refuses("activation_function", "silu", "activation_function: must be gelu_new");
-  refuses("scale_attn_weights", false, "scale_attn_weights: only true is supported");
-  refuses("scale_attn_by_inverse_layer_idx", true,
-          "scale_attn_by_inverse_layer_idx: only false is supported");
-  refuses("add_cross_attention", true, "add_cross_attention: only false is supported");
-  refuses("n_head", 0, "n_head: must be a positive size");
-  refuses("n_embd", "32", "n_embd: must be a positive size, got string");
-  refuses("n_layer", nullptr, "n_layer: must be a positive size, got null");
-  refuses("layer_norm_epsilon", "x", "layer_norm_epsilon: must be a number");
+  for (const Bad& bad :
+       std::vector<Bad>{{"model_type", "gptj", "must be gpt2, got 'gptj'"},
+                        {"activation_function", "silu", "must be gelu_new"},
+                        {"scale_attn_weights", false, "only true is supported"},
+                        {"scale_attn_by_inverse_layer_idx", true, "only false is supported"},
+                        {"add_cross_attention", true, "only false is supported"},
+                        {"n_head", 0, "must be a positive size"},
+                        {"n_embd", "32", "must be a positive size, got string"},
+                        {"n_layer", nullptr, "must be a positive size, got null"},
+                        {"layer_norm_epsilon", "x", "must be a number"}}) {
+    EXPECT_TRUE(Refuses(WithConfig(bad.key, bad.value).status(),
+                        absl::StrCat("config.json: ", bad.key, ": ", bad.problem)));
+  }
   Json config = config_;
   config.erase("n_positions");
   WriteBytes(in_ + "/config.json", config.dump());
@@ -308,19 +295,13 @@ TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
 }
 
 TEST_F(Gpt2Test, NamesTheTensorThatItCannotTake) {
-  TensorMap damaged = weights_;
-  damaged.erase("transformer.h.1.ln_2.bias");
-  EXPECT_TRUE(Refuses(WithWeights(damaged).status(),
-                      "model.safetensors: tensor 'transformer.h.1.ln_2.bias': is missing"));
-  damaged = weights_;
-  damaged["transformer.h.0.mlp.c_fc.weight"] = at::zeros({128, 32});
-  EXPECT_TRUE(Refuses(WithWeights(damaged).status(),
-                      "tensor 'transformer.h.0.mlp.c_fc.weight': has shape [128, 32], expected "
-                      "[32, 128]"));
-  damaged = weights_;
-  damaged["transformer.h.2.ln_1.bias"] = at::zeros({32});
-  EXPECT_TRUE(
-      Refuses(WithWeights(damaged).status(), "tensor 'transformer.h.2.ln_1.bias': has no place"));
+  const std::string layer = "transformer.h.";
+  ExpectRefused(weights_,
+                [this](const TensorMap& weights) { return WithWeights(weights).status(); },
+                {{layer + "1.ln_2.bias", {}, "is missing"},
+                 {layer + "0.mlp.c_fc.weight", at::zeros({128, 32}),
+                  "has shape [128, 32], expected [32, 128]"},
+                 {layer + "2.ln_1.bias", at::zeros({32}), "has no place"}});
 }
 
 TEST_F(Gpt2Test, SaysWhichFilesItMisses) {
