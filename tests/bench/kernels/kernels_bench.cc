@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <random>
-#include <vector>
 
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
@@ -15,7 +13,6 @@
 #include "ATen/ops/randn.h"
 #include "benchmark/benchmark.h"
 #include "c10/core/InferenceMode.h"
-#include "model/kernels/aft.h"
 #include "model/kernels/linear.h"
 #include "model/kernels/norm.h"
 
@@ -84,47 +81,6 @@ void LinearShapes(benchmark::internal::Benchmark* bench) {
 }
 BENCHMARK(BM_Linear)->Apply(LinearShapes);
 BENCHMARK(BM_LinearTorch)->Apply(LinearShapes);
-
-// AFT over `rows` sequences that each bring `length` tokens, through the layers of one network in
-// turn, as a step does: with many rows the states come from memory, not from a cache.
-void BM_Aft(benchmark::State& state) {
-  constexpr int64_t kLayers = 6;
-  const int64_t hid = state.range(0);
-  const int64_t window = state.range(1);
-  const int64_t block = state.range(2);
-  const int64_t rows = state.range(3);
-  const int64_t length = state.range(4);
-  const Buffer band = Random(window);
-  const kernels::AftBias bias(band.get(), 1, window, true);
-  const kernels::AftParams params = {hid, &bias, block};
-  const int64_t layer_floats = (kernels::AftLayout(params).Floats() + 15) / 16 * 16;
-  const int64_t slot_floats = kLayers * layer_floats;
-  const Buffer states = Random(rows * slot_floats);
-  const Buffer qkv = Random(rows * length * 3 * hid);
-  const Buffer y = Random(rows * length * hid);
-  const Buffer scratch = Random(kernels::AftScratchFloats(params) + 1);
-  std::vector<int32_t> slots(static_cast<size_t>(rows));
-  std::iota(slots.begin(), slots.end(), 0);
-  std::vector<int64_t> offsets(static_cast<size_t>(rows) + 1);
-  for (int64_t r = 0; r <= rows; ++r) offsets[static_cast<size_t>(r)] = r * length;
-  std::vector<int64_t> positions(static_cast<size_t>(rows), 0);
-  const RaggedBatch batch = {rows, slots.data(), positions.data(), offsets.data()};
-  for (auto _ : state) {
-    for (int64_t layer = 0; layer < kLayers; ++layer) {
-      kernels::AftForward(params, batch, qkv.get(), 3 * hid, states.get() + layer * layer_floats,
-                          slot_floats, y.get(), hid, scratch.get(), 0,
-                          kernels::AftUnits(params, rows));
-    }
-    for (int64_t& position : positions) position += length;
-  }
-  state.counters["s/token/layer"] = benchmark::Counter(
-      static_cast<double>(rows * length * kLayers),
-      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
-}
-BENCHMARK(BM_Aft)
-    ->ArgNames({"hid", "window", "block", "rows", "length"})
-    ->ArgsProduct({{192, 512}, {0, 32}, {0, 256}, {1, 64}, {1}})
-    ->ArgsProduct({{192, 512}, {0, 32}, {0, 256}, {1}, {256}});
 
 void BM_LayerNorm(benchmark::State& state) {
   const int64_t width = state.range(0);
