@@ -12,22 +12,27 @@
 
 namespace aft {
 
-// The mixer of a kind with these fields of config.json, the others at their defaults:
-// "aft_local window=8 bias=factors bias_rank=3 causal=false". Rules between fields are not checked.
-inline MixerConfig MixerOf(absl::string_view kind_and_fields) {
-  nlohmann::json json;
+// The "mixer" object of config.json of a kind with these fields:
+// "aft_local window=8 bias=factors bias_rank=3 causal=false".
+inline nlohmann::ordered_json MixerJson(absl::string_view kind_and_fields) {
+  nlohmann::ordered_json json;
   for (const absl::string_view field : absl::StrSplit(kind_and_fields, ' ')) {
     const std::pair<std::string, std::string> entry = absl::StrSplit(field, '=');
     const auto& [key, text] = entry;
-    const nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (text.empty()) {
       json["kind"] = key;
-    } else {
-      json[key] = value.is_discarded() ? nlohmann::json(text) : value;
+      continue;
     }
+    json[key] = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (json[key].is_discarded()) json[key] = text;
   }
+  return json;
+}
+
+// The mixer that it describes. Rules between fields are not checked.
+inline MixerConfig MixerOf(absl::string_view kind_and_fields) {
   MixerConfig config;
-  AFT_CHECK(ReadMixerConfig(json, &config).ok());
+  AFT_CHECK(ReadMixerConfig(MixerJson(kind_and_fields), &config).ok());
   return config;
 }
 

@@ -1,178 +1,249 @@
+// config.json: what each architecture and mixer may say, and what is refused by the key's name.
+
 #include "model/config/config.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/config/tensors.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/mixer_of.h"
 
 namespace aft {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
-Json ValidJson() {
-  return Json::parse(R"({
-    "format_version": 1, "architecture": "decoder_lm", "vocab_size": 256, "d_model": 128,
-    "n_layers": 4, "d_ff": 512, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
-    "tie_embeddings": false, "max_seq_len": 1024,
-    "mixer": {"kind": "aft_local", "window": 32, "band_rows": 1024, "prefix_block": 128},
-    "tokenizer": {"kind": "bytes"}})");
-}
-
-absl::Status ParseError(const Json& json) { return ParseNetworkConfig(json.dump()).status(); }
-
-// The member at `pointer` ("/mixer/window") replaced by `value`.
-Json With(const char* pointer, Json value) {
-  Json json = ValidJson();
-  json[Json::json_pointer(pointer)] = std::move(value);
+Json Causal(const std::string& mixer, int64_t max_seq_len = 0) {
+  Json json = Json::parse(R"({
+    "format_version": 1, "architecture": "decoder_lm", "vocab_size": 256, "d_model": 48,
+    "n_layers": 2, "d_ff": 96, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
+    "tie_embeddings": false, "tokenizer": {"kind": "bytes"}})");
+  json["mixer"] = MixerJson(mixer);
+  if (max_seq_len != 0) json["max_seq_len"] = max_seq_len;
   return json;
 }
 
-Json Without(std::string parent, const char* key) {
-  Json json = ValidJson();
+Json Encoder(const std::string& mixer) {
+  Json json = Causal(mixer + " causal=false");
+  json["architecture"] = "encoder";
+  json.erase("tie_embeddings");
+  return json;
+}
+
+Json Module(const std::string& mixer) {
+  Json json = {{"format_version", 1}, {"architecture", "mixer"}, {"d_model", 48}, {"n_layers", 1}};
+  json["mixer"] = MixerJson(mixer);
+  return json;
+}
+
+// A decoder with most keys; the member at `pointer` ("/mixer/window") replaced.
+Json Valid() { return Causal("aft_local window=32 band_rows=1024 prefix_block=128", 1024); }
+Json With(const char* pointer, Json value, Json json = Valid()) {
+  json[Json::json_pointer(pointer)] = std::move(value);
+  return json;
+}
+Json Without(const std::string& parent, const char* key) {
+  Json json = Valid();
   json[Json::json_pointer(parent)].erase(key);
   return json;
 }
 
-void ExpectRefused(const Json& json, const std::string& message_start) {
-  const absl::Status status = ParseError(json);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << json.dump();
-  EXPECT_THAT(std::string(status.message()), StartsWith(message_start)) << json.dump();
-}
-
-TEST(NetworkConfigTest, ReadsEveryField) {
-  const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(ValidJson().dump());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->vocab_size, 256);
-  EXPECT_EQ(config->d_model, 128);
-  EXPECT_EQ(config->n_layers, 4);
-  EXPECT_EQ(config->d_ff, 512);
-  EXPECT_EQ(config->norm_eps, 1e-5F);
-  EXPECT_FALSE(config->tie_embeddings);
-  EXPECT_EQ(config->max_seq_len, 1024);
-  EXPECT_EQ(config->mixer.kind, MixerKind::kAftLocal);
-  EXPECT_EQ(config->mixer.window, 32);
-  EXPECT_EQ(config->mixer.band_rows, 1024);
-  EXPECT_EQ(config->mixer.prefix_block, 128);
-  EXPECT_EQ(config->tokenizer, "bytes");
-}
-
-TEST(NetworkConfigTest, OptionalKeysMayBeAbsent) {
-  Json json = ValidJson();
-  json.erase("max_seq_len");
-  json["mixer"] = {{"kind", "aft_simple"}};
+NetworkConfig Accepted(const Json& json) {
   const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(json.dump());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->max_seq_len, 0);
-  EXPECT_EQ(config->mixer.kind, MixerKind::kAftSimple);
-  EXPECT_EQ(config->mixer.window, 0);
-  EXPECT_EQ(config->mixer.band_rows, 0);
-  EXPECT_EQ(config->mixer.prefix_block, 0);
+  EXPECT_TRUE(config.ok()) << config.status() << "\n" << json.dump();
+  return config.ok() ? *config : NetworkConfig();
 }
 
-TEST(NetworkConfigTest, FormatParsesBackToTheSameText) {
-  std::vector<Json> valid = {ValidJson(), With("/tie_embeddings", true),
-                             With("/mixer", {{"kind", "aft_simple"}, {"prefix_block", 1}}),
-                             With("/mixer", {{"kind", "aft_local"}, {"window", 0}})};
-  for (const float eps : {1e-12F, 1e-6F, 3.3e-4F, 0.1F}) valid.push_back(With("/norm_eps", eps));
-  for (const Json& json : valid) {
-    // The smallest and largest values are those of float, which lie a little off the decimal
-    // bounds.
-    if (json["norm_eps"].get<double>() < 1e-12 || json["norm_eps"].get<double>() > 0.1) continue;
-    const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(json.dump());
-    ASSERT_TRUE(config.ok()) << config.status();
-    const std::string text = FormatNetworkConfig(*config);
+std::string Refusal(const std::string& text) {
+  const absl::Status status = ParseNetworkConfig(text).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(status.message());
+}
+std::string Refusal(const Json& json) { return Refusal(json.dump()); }
+
+void ExpectRefused(const Json& json, const std::string& message_start) {
+  EXPECT_THAT(Refusal(json), StartsWith(message_start)) << json.dump();
+}
+
+// One of each kind, decoder and encoder, with every field of its own somewhere.
+std::vector<Json> ValidConfigs() {
+  const std::string conv = "aft_conv window=5 heads=6";
+  const std::string block = "block_local block_size=4 heads=3";
+  std::vector<Json> configs = {
+      Valid(),
+      Causal("aft_simple hidden=20 prefix_block=8"),
+      Causal("aft_local window=0"),
+      Causal("aft_local window=4 band_rows=64 bias=factors bias_rank=3 length_policy=clamp "
+             "ring=bf16"),
+      Causal("aft_full band_rows=64 bias=full", 64),
+      Causal("aft_conv window=4 heads=6 reparameterized=true std_eps=1e-6 unbiased_std=false"),
+      Causal(block),
+      Causal("block_local block_size=4 global_token=false full_decode=true", 1 << 20),
+      Causal("dot_product heads=4", 100),
+      Causal("cosine heads=4 hidden=16", 100),
+      Causal("additive heads=4 score_width=7", 100),
+      Causal("location band_rows=64", 64),
+      Encoder("aft_simple"),
+      Encoder(conv),
+      Encoder(block),
+      Encoder("dot_product heads=4"),
+      Module("aft_local window=3"),
+      Module("aft_conv window=3 heads=6 causal=false grid=true"),
+      With("/tie_embeddings", true),
+      With("/position", {{"kind", "sinusoidal"}}, Encoder(conv)),
+  };
+  for (const double eps : {1e-12, 1e-6, 3.3e-4, 0.1}) configs.push_back(With("/norm_eps", eps));
+  Json many = Causal(conv, 512);
+  many.update({{"activation", "relu"},
+               {"position", {{"kind", "learned"}, {"rows", 600}}},
+               {"embedding_scale", 6.9282},
+               {"qkv_bias", false},
+               {"head_bias", false},
+               {"vocab_size", 70},
+               {"tokenizer", {{"kind", "chars"}}}});
+  configs.push_back(many);
+  return configs;
+}
+
+TEST(ConfigTest, FormatParsesBackToTheSameConfig) {
+  for (const Json& json : ValidConfigs()) {
+    const NetworkConfig config = Accepted(json);
+    const std::string text = FormatNetworkConfig(config);
     EXPECT_EQ(text.back(), '\n');
-    const absl::StatusOr<NetworkConfig> again = ParseNetworkConfig(text);
-    ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ(FormatNetworkConfig(*again), text);
-    EXPECT_EQ(again->norm_eps, config->norm_eps);
+    EXPECT_EQ(FormatNetworkConfig(Accepted(Json::parse(text))), text);
+    // Nothing is lost on the way, nothing is added.
+    EXPECT_EQ(nlohmann::json::parse(text), nlohmann::json::parse(json.dump()));
+    EXPECT_GT(CountParameters(config), 0);
   }
 }
 
-TEST(NetworkConfigTest, FormatWritesTheShortestEpsilon) {
-  const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(ValidJson().dump());
-  ASSERT_TRUE(config.ok());
-  EXPECT_THAT(FormatNetworkConfig(*config), HasSubstr("\"norm_eps\": 1e-05,"));
+TEST(ConfigTest, ReadsEveryField) {
+  const NetworkConfig config = Accepted(Valid());
+  EXPECT_EQ(config.vocab_size, 256);
+  EXPECT_EQ(config.d_model, 48);
+  EXPECT_EQ(config.n_layers, 2);
+  EXPECT_EQ(config.d_ff, 96);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  EXPECT_EQ(config.norm_eps, 1e-5F);
+  EXPECT_FALSE(config.tie_embeddings);
+  EXPECT_EQ(config.max_seq_len, 1024);
+  EXPECT_EQ(config.mixer.kind, MixerKind::kAftLocal);
+  EXPECT_EQ(config.mixer.window, 32);
+  EXPECT_EQ(config.mixer.band_rows, 1024);
+  EXPECT_EQ(config.mixer.prefix_block, 128);
+  EXPECT_EQ(config.tokenizer, "bytes");
+
+  const NetworkConfig many = Accepted(ValidConfigs().back());
+  EXPECT_EQ(many.activation, Activation::kRelu);
+  EXPECT_EQ(many.position, PositionKind::kLearned);
+  EXPECT_EQ(many.position_rows, 600);
+  EXPECT_FLOAT_EQ(many.embedding_scale, 6.9282F);
+  EXPECT_FALSE(many.qkv_bias);
+  EXPECT_FALSE(many.head_bias);
+  EXPECT_EQ(many.tokenizer, "chars");
+  EXPECT_EQ(many.mixer.heads, 6);
+
+  const MixerConfig local = Accepted(ValidConfigs()[3]).mixer;
+  EXPECT_EQ(local.bias, BiasForm::kFactors);
+  EXPECT_EQ(local.bias_rank, 3);
+  EXPECT_EQ(local.length_policy, LengthPolicy::kClamp);
+  EXPECT_EQ(local.ring, Number::kBf16);
+  const MixerConfig conv = Accepted(ValidConfigs()[5]).mixer;
+  EXPECT_TRUE(conv.reparameterized);
+  EXPECT_FLOAT_EQ(conv.std_eps, 1e-6F);
+  EXPECT_FALSE(conv.unbiased_std);
+  const MixerConfig block = Accepted(ValidConfigs()[7]).mixer;
+  EXPECT_EQ(block.block_size, 4);
+  EXPECT_FALSE(block.global_token);
+  EXPECT_TRUE(block.full_decode);
+  EXPECT_EQ(MixerWidth(Accepted(ValidConfigs()[9])), 16);
+  EXPECT_EQ(Accepted(ValidConfigs()[10]).mixer.score_width, 7);
+  const NetworkConfig module = Accepted(ValidConfigs()[17]);
+  EXPECT_EQ(module.architecture, Architecture::kMixer);
+  EXPECT_EQ(module.tokenizer, "");
+  EXPECT_TRUE(module.mixer.grid);
+  EXPECT_FALSE(module.mixer.causal);
 }
 
-TEST(NetworkConfigTest, EveryRequiredKeyIsNamedWhenMissing) {
+// ---- One key
+
+TEST(ConfigTest, EveryRequiredKeyIsNamedWhenMissing) {
   for (const char* key :
        {"format_version", "architecture", "vocab_size", "d_model", "n_layers", "d_ff", "activation",
         "norm", "norm_eps", "tie_embeddings", "mixer", "tokenizer"}) {
-    ExpectRefused(Without("", key), std::string(key) + ": missing");
+    ExpectRefused(Without("", key), absl::StrCat(key, ": missing"));
   }
   ExpectRefused(Without("/mixer", "kind"), "mixer.kind: missing");
-  ExpectRefused(Without("/mixer", "window"), "mixer.window: missing");
   ExpectRefused(Without("/tokenizer", "kind"), "tokenizer.kind: missing");
+  const std::pair<const char*, const char*> of_mixers[] = {
+      {"aft_local", "window"},          {"aft_conv", "window"},        {"aft_full", "band_rows"},
+      {"location", "band_rows"},        {"block_local", "block_size"}, {"additive", "score_width"},
+      {"aft_full band_rows=64", "bias"}};
+  for (const auto& [mixer, key] : of_mixers) {
+    EXPECT_EQ(Refusal(Causal(mixer, 64)), absl::StrCat("mixer.", key, ": missing"));
+  }
 }
 
-TEST(NetworkConfigTest, UnknownKeysAreNamedWithTheirPath) {
+TEST(ConfigTest, UnknownKeysAreNamedWithTheirPath) {
   ExpectRefused(With("/dropout", 0.1), "dropout: unknown key; known: format_version, ");
   ExpectRefused(With("/mixer/windwo", 32), "mixer.windwo: unknown key; known: kind, window, ");
   ExpectRefused(With("/tokenizer/path", "x"), "tokenizer.path: unknown key; known: kind");
 }
 
-struct IntegerKey {
-  const char* pointer;
-  const char* path;
-  int64_t min;
-  int64_t max;
-};
-
-class IntegerKeyTest : public testing::TestWithParam<IntegerKey> {};
-
-TEST_P(IntegerKeyTest, RefusesOtherTypesAndValuesOutOfRange) {
-  const IntegerKey& key = GetParam();
-  const std::string path = key.path;
-  for (const Json& wrong : {Json("7"), Json(true), Json(nullptr), Json(7.0), Json(1e300),
-                            Json::array({7}), Json::object()}) {
-    ExpectRefused(With(key.pointer, wrong), path + ": must be an integer, got ");
-  }
-  const auto lowest = std::numeric_limits<int64_t>::min();
-  for (const Json& outside :
-       {Json(key.min - 1), Json(key.max + 1), Json(lowest),
-        Json(std::numeric_limits<int64_t>::max()), Json(std::numeric_limits<uint64_t>::max())}) {
-    ExpectRefused(With(key.pointer, outside), path + ": must be ");
-    EXPECT_THAT(std::string(ParseError(With(key.pointer, outside)).message()),
-                HasSubstr("got " + outside.dump()));
-  }
+// "/mixer/window" as messages have it.
+std::string Path(const char* pointer) {
+  return absl::StrReplaceAll(std::string(pointer).substr(1), {{"/", "."}});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    EveryKey, IntegerKeyTest,
-    testing::Values(IntegerKey{"/format_version", "format_version", 1, 1},
-                    IntegerKey{"/vocab_size", "vocab_size", 1, 1 << 24},
-                    IntegerKey{"/d_model", "d_model", 1, 65536},
-                    IntegerKey{"/n_layers", "n_layers", 1, 1024},
-                    IntegerKey{"/d_ff", "d_ff", 1, 262144},
-                    IntegerKey{"/max_seq_len", "max_seq_len", 1, 2147483647},
-                    IntegerKey{"/mixer/window", "mixer.window", 0, 65536},
-                    IntegerKey{"/mixer/band_rows", "mixer.band_rows", 0, 1 << 20},
-                    IntegerKey{"/mixer/prefix_block", "mixer.prefix_block", 0, 2147483647}));
-
-TEST(NetworkConfigTest, NamesOutsideTheirSetAreRefused) {
-  for (const char* pointer :
-       {"/architecture", "/activation", "/norm", "/mixer/kind", "/tokenizer/kind"}) {
-    std::string path = std::string(pointer).substr(1);
-    if (const size_t slash = path.find('/'); slash != std::string::npos) path[slash] = '.';
-    for (const Json& wrong : {Json("other"), Json(""), Json(1), Json(nullptr), Json::object()}) {
-      ExpectRefused(With(pointer, wrong), path + ": must be \"");
+TEST(ConfigTest, IntegersOfOtherTypesAndOutOfRangeAreRefused) {
+  struct Key {
+    const char* pointer;
+    int64_t min;
+    int64_t max;
+  };
+  using Limits = std::numeric_limits<int64_t>;
+  for (const auto& [pointer, min, max] : {Key{"/format_version", 1, 1},
+                                          {"/vocab_size", 1, 1 << 24},
+                                          {"/d_model", 1, 65536},
+                                          {"/n_layers", 1, 1024},
+                                          {"/d_ff", 1, 262144},
+                                          {"/max_seq_len", 1, 2147483647},
+                                          {"/mixer/window", 0, 65536},
+                                          {"/mixer/band_rows", 0, 1 << 20},
+                                          {"/mixer/prefix_block", 0, 2147483647}}) {
+    for (const Json& wrong : {Json("7"), Json(true), Json(nullptr), Json(7.0), Json(1e300),
+                              Json::array({7}), Json::object()}) {
+      ExpectRefused(With(pointer, wrong), Path(pointer) + ": must be an integer, got ");
+    }
+    for (const Json& outside : {Json(min - 1), Json(max + 1), Json(Limits::min()),
+                                Json(Limits::max()), Json(std::numeric_limits<uint64_t>::max())}) {
+      ExpectRefused(With(pointer, outside), Path(pointer) + ": must be ");
+      EXPECT_THAT(Refusal(With(pointer, outside)), HasSubstr("got " + outside.dump()));
     }
   }
-  EXPECT_EQ(std::string(ParseError(With("/architecture", "rnn")).message()),
-            "architecture: must be \"decoder_lm\" or \"encoder\" or \"mixer\", got \"rnn\"");
 }
 
-TEST(NetworkConfigTest, BooleansAndNumbersOfOtherTypesAreRefused) {
+TEST(ConfigTest, OtherValuesOfTheWrongKindAreRefused) {
+  for (const char* pointer :
+       {"/architecture", "/activation", "/norm", "/mixer/kind", "/tokenizer/kind"}) {
+    for (const Json& wrong : {Json("other"), Json(""), Json(1), Json(nullptr), Json::object()}) {
+      ExpectRefused(With(pointer, wrong), Path(pointer) + ": must be \"");
+    }
+  }
+  EXPECT_EQ(Refusal(With("/architecture", "rnn")),
+            "architecture: must be \"decoder_lm\" or \"encoder\" or \"mixer\", got \"rnn\"");
   for (const Json& wrong : {Json(0), Json("false"), Json(nullptr)}) {
     ExpectRefused(With("/tie_embeddings", wrong), "tie_embeddings: must be true or false, got ");
   }
@@ -182,9 +253,6 @@ TEST(NetworkConfigTest, BooleansAndNumbersOfOtherTypesAreRefused) {
   for (const Json& outside : {Json(0), Json(-1e-5), Json(1e-13), Json(0.11), Json(1e300)}) {
     ExpectRefused(With("/norm_eps", outside), "norm_eps: must be >= 1e-12 and <= 0.1, got ");
   }
-}
-
-TEST(NetworkConfigTest, ObjectsOfOtherTypesAreRefused) {
   for (const Json& wrong : {Json(1), Json("aft_local"), Json(nullptr), Json::array()}) {
     ExpectRefused(With("/mixer", wrong), "mixer: must be an object, got ");
     ExpectRefused(With("/tokenizer", wrong), "tokenizer: must be an object, got ");
@@ -192,52 +260,159 @@ TEST(NetworkConfigTest, ObjectsOfOtherTypesAreRefused) {
   }
 }
 
-TEST(NetworkConfigTest, KeysThatContradictEachOtherAreRefused) {
-  ExpectRefused(With("/max_seq_len", 1000),
-                "mixer.band_rows: must be 0 or equal to max_seq_len (1000), got 1024");
-  ExpectRefused(Without("", "max_seq_len"),
-                "mixer.band_rows: must be 0 or equal to max_seq_len (absent), got 1024");
-  ExpectRefused(With("/mixer/prefix_block", 31), "mixer.prefix_block: must be 0 or >= 32, got 31");
-  ExpectRefused(With("/mixer/window", 0), "mixer.band_rows: must be absent or 0 without a window");
-  ExpectRefused(With("/mixer/kind", "aft_simple"),
-                "mixer.window: must be absent or 0 for aft_simple, got 32");
-  ExpectRefused(With("/vocab_size", 300), "vocab_size: must be 256 with the bytes tokenizer");
-  EXPECT_TRUE(ParseError(With("/mixer/prefix_block", 32)).ok());
+// ---- Rules between keys
+
+// A field that its kind does not use is named, whichever it is.
+TEST(ConfigTest, FieldsOfOtherKindsAreRefusedByName) {
+  for (const std::string field :
+       {"window=4", "band_rows=64", "prefix_block=8", "heads=2", "bias=full", "bias_rank=3",
+        "ring=bf16", "length_policy=zero", "std_eps=0.5", "unbiased_std=false", "grid=true",
+        "reparameterized=true", "block_size=4", "global_token=false", "full_decode=true",
+        "score_width=8"}) {
+    const bool of_simple = field == "prefix_block=8";
+    const std::string kind = of_simple ? "location band_rows=64 " : "aft_simple ";
+    ExpectRefused(Causal(kind + field, 64),
+                  absl::StrCat("mixer.", field.substr(0, field.find('=')), ": must be absent or "));
+  }
+  // At its default it says nothing and does no harm.
+  Accepted(Causal("aft_simple window=0 heads=1 grid=false"));
 }
 
-TEST(NetworkConfigTest, DuplicateKeysAreNamedWithTheirPath) {
-  std::string text = ValidJson().dump();
-  const auto insert_before = [&](const std::string& place, const std::string& addition) {
-    std::string changed = text;
+TEST(ConfigTest, WhatContradictsItselfIsRefused) {
+  const std::string local = "aft_local window=4 ";
+  const std::string conv = "aft_conv window=3 ";
+  const std::pair<Json, const char*> refused[] = {
+      // Heads and widths.
+      {Causal("dot_product heads=5", 9), "mixer.heads: must divide the mixer's width (48), got 5"},
+      {Causal("cosine heads=4 hidden=18", 9),
+       "mixer.heads: must divide the mixer's width (18), got 4"},
+      // Biases and their rows.
+      {Causal("aft_full band_rows=9 bias=band", 9),
+       "mixer.bias: must be \"full\" or \"factors\" for aft_full"},
+      {Causal("aft_full band_rows=0 bias=full", 9),
+       "mixer.band_rows: must be >= 1 for aft_full, got 0"},
+      {Causal("aft_full band_rows=9 bias=full", 10),
+       "mixer.band_rows: must be equal to max_seq_len (10), got 9"},
+      {Causal("location band_rows=9", 10),
+       "mixer.band_rows: must be equal to max_seq_len (10), got 9"},
+      {Causal(local + "bias=full"), "mixer.band_rows: must be >= 1 for this mixer.bias"},
+      {Causal(local + "band_rows=9"),
+       "mixer.band_rows: must be 0 or equal to max_seq_len (absent), got 9"},
+      {Causal(local + "band_rows=9", 8),
+       "mixer.band_rows: must be 0 or equal to max_seq_len (8), got 9"},
+      {Causal("aft_local window=0 band_rows=9", 9),
+       "mixer.band_rows: must be absent or 0 without a window"},
+      {Causal("aft_local window=0 band_rows=9 bias=full", 9),
+       "mixer.bias: must be absent or \"band\" without a window"},
+      {Causal(local + "length_policy=zero"),
+       "mixer.length_policy: must be absent or \"error\" without mixer.band_rows"},
+      {Causal(local + "band_rows=9 bias=factors", 9),
+       "mixer.bias_rank: must be >= 1 with mixer.bias \"factors\", got 0"},
+      {Causal(local + "band_rows=9 bias_rank=2", 9),
+       "mixer.bias_rank: must be absent or 0 without mixer.bias \"factors\", got 2"},
+      {Causal(local + "prefix_block=3"), "mixer.prefix_block: must be 0 or >= 4, got 3"},
+      {Causal("aft_simple window=4"), "mixer.window: must be absent or 0 for aft_simple, got 4"},
+      // Convolutions.
+      {Causal("aft_conv window=0"), "mixer.window: must be >= 1 for aft_conv"},
+      {Encoder("aft_conv window=4"),
+       "mixer.window: must be odd for a bidirectional aft_conv, got 4"},
+      {Module(conv + "grid=true"), "mixer.grid: must be false unless mixer.causal is false"},
+      {Encoder(conv + "grid=true"), "mixer.grid: must be false unless the architecture is mixer"},
+      {Module("aft_conv window=1025 causal=false grid=true"),
+       "mixer.window: must be <= 1023 with mixer.grid, got 1025"},
+      {Causal("aft_conv window=1 reparameterized=true"),
+       "mixer.reparameterized: must be false with a mixer.window of 1"},
+      {Causal(conv + "std_eps=1e-5"),
+       "mixer.std_eps: must be absent or 0 unless mixer.reparameterized"},
+      {Causal(conv + "unbiased_std=false"),
+       "mixer.unbiased_std: must be absent or true unless mixer.reparameterized"},
+      // Causal or not.
+      {Encoder("aft_simple prefix_block=4"),
+       "mixer.prefix_block: must be absent or 0 when mixer.causal is false, got 4"},
+      {Encoder("block_local block_size=4 full_decode=true"),
+       "mixer.full_decode: must be false when mixer.causal is false"},
+      {Causal("aft_simple causal=false"),
+       "mixer.causal: must be true for the architecture decoder_lm, got false"},
+      // Lengths.
+      {Causal("dot_product"),
+       "max_seq_len: must be >= 1 for dot_product: a sequence's state grows"},
+      {Causal("cosine"), "max_seq_len: must be >= 1 for cosine: a sequence's state grows"},
+      {Causal("block_local block_size=4 full_decode=true"),
+       "max_seq_len: must be >= 1 for block_local"},
+      // Vocabularies.
+      {With("/vocab_size", 65), "vocab_size: must be 256 with the bytes tokenizer, got 65"},
+  };
+  for (const auto& [json, message] : refused) ExpectRefused(json, message);
+  Accepted(Causal(local + "band_rows=9 length_policy=zero"));
+  Accepted(Causal(local + "band_rows=9 length_policy=clamp", 5));
+  Accepted(Causal(local + "prefix_block=4"));
+  for (const char* tokenizer : {"chars", "bpe"}) {
+    const Json json = With("/tokenizer/kind", tokenizer, With("/vocab_size", 65));
+    EXPECT_EQ(Accepted(json).tokenizer, tokenizer);
+  }
+}
+
+TEST(ConfigTest, PositionsLimitTheLength) {
+  const auto with = [](Json position, int64_t max_seq_len) {
+    return With("/position", std::move(position), Causal("aft_simple", max_seq_len));
+  };
+  const Json learned = {{"kind", "learned"}, {"rows", 99}};
+  EXPECT_EQ(Refusal(with(learned, 100)),
+            "max_seq_len: must be >= 1 and <= position.rows (99), got 100");
+  EXPECT_EQ(Refusal(with(learned, 0)),
+            "max_seq_len: must be >= 1 and <= position.rows (99), got absent");
+  EXPECT_EQ(Accepted(with(learned, 99)).position_rows, 99);
+  EXPECT_EQ(Refusal(with({{"kind", "learned"}}, 99)), "position.rows: missing");
+  EXPECT_EQ(Refusal(with({{"kind", "sinusoidal"}, {"rows", 99}}, 99)),
+            "position.rows: must be absent for sinusoidal");
+  ExpectRefused(with({{"kind", "rotary"}}, 99),
+                "position.kind: must be \"none\" or \"learned\" or ");
+  EXPECT_EQ(Refusal(with(3, 99)), "position: must be an object, got 3");
+}
+
+TEST(ConfigTest, ArchitecturesRefuseWhatTheyDoNotHave) {
+  const Json module = Module("aft_simple");
+  for (const char* key : {"vocab_size", "d_ff", "activation", "norm", "norm_eps", "position",
+                          "embedding_scale", "head_bias", "tie_embeddings", "tokenizer"}) {
+    Json more = module;
+    more[key] = 1;
+    EXPECT_EQ(Refusal(more), absl::StrCat(key, ": must be absent for the architecture mixer"));
+  }
+  EXPECT_EQ(Refusal(With("/n_layers", 2, module)), "n_layers: must be 1, got 2");
+  for (const char* key : {"head_bias", "tie_embeddings"}) {
+    Json more = Encoder("aft_simple");
+    more[key] = true;
+    EXPECT_EQ(Refusal(more), absl::StrCat(key, ": must be absent for the architecture encoder"));
+  }
+}
+
+// ---- The text
+
+TEST(ConfigTest, DuplicateKeysAreNamedWithTheirPath) {
+  const auto insert_before = [](const std::string& place, const std::string& addition) {
+    std::string changed = Valid().dump();
     changed.insert(changed.find(place), addition);
-    return std::string(ParseNetworkConfig(changed).status().message());
+    return Refusal(changed);
   };
   EXPECT_EQ(insert_before("\"d_model\"", "\"d_model\": 1, "), "d_model: given more than once");
   EXPECT_EQ(insert_before("\"window\"", "\"window\": 32, "), "mixer.window: given more than once");
 }
 
-TEST(NetworkConfigTest, TextThatIsNotJsonIsRefused) {
-  const std::string valid = ValidJson().dump();
+TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
+  const std::string valid = Valid().dump();
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("nul"), valid + "x", valid + valid,
-        std::string("{\"a\xFF\": 1}"), "// note\n" + valid, std::string("{\"norm_eps\": 1e999}")}) {
-    const absl::Status status = ParseNetworkConfig(text).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), StartsWith("config is not valid JSON")) << text;
+        std::string("{\"a\xFF\": 1}"), "// note\n" + valid, std::string("{\"norm_eps\": 1e999}"),
+        // A NUL would end the parser's input, deep nesting exhaust a stack.
+        valid + std::string("\0{", 2), std::string(500'000, '[')}) {
+    EXPECT_THAT(Refusal(text), StartsWith("config is not valid JSON"));
   }
-  const std::string with_nul = valid + std::string("\0{", 2);
-  EXPECT_EQ(ParseNetworkConfig(with_nul).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(ParseNetworkConfig(std::string(2 << 20, ' ')).status().message()),
-              HasSubstr("at most 1048576"));
-  // Deep nesting must not exhaust the stack.
-  EXPECT_FALSE(ParseNetworkConfig(std::string(500'000, '[')).ok());
-  EXPECT_FALSE(ParseNetworkConfig("{\"mixer\": " + std::string(200'000, '[') +
-                                  std::string(200'000, ']') + "}")
-                   .ok());
+  EXPECT_THAT(Refusal(std::string(2 << 20, ' ')), HasSubstr("at most 1048576"));
+  Refusal("{\"mixer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
 }
 
-TEST(NetworkConfigTest, RandomByteChangesNeverCrash) {
-  const std::string valid = ValidJson().dump();
+TEST(ConfigTest, RandomByteChangesNeverCrash) {
+  const std::string valid = Valid().dump();
   std::mt19937 random(7);
   int refused = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -256,7 +431,9 @@ TEST(NetworkConfigTest, RandomByteChangesNeverCrash) {
   EXPECT_GT(refused, 1000);
 }
 
-TEST(NetworkConfigTest, CountsTheWeightsOfASmallNetwork) {
+// ---- Tensors
+
+TEST(ConfigTest, CountsTheWeightsOfASmallNetwork) {
   NetworkConfig config;
   config.vocab_size = 5;
   config.d_model = 2;
@@ -273,8 +450,7 @@ TEST(NetworkConfigTest, CountsTheWeightsOfASmallNetwork) {
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4);
   config.mixer.band_rows = 10;
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer + 36) + 4);
-  config.mixer.kind = MixerKind::kAftSimple;
-  config.mixer.window = 0;
+  config.mixer = MixerOf("aft_simple");
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer - 4) + 4);
   config.qkv_bias = false;
   EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer - 4 - 6) + 4);
@@ -283,16 +459,28 @@ TEST(NetworkConfigTest, CountsTheWeightsOfASmallNetwork) {
   EXPECT_EQ(CountParameters(config), (5 + 11) * 2 + 3 * (layer - 4 - 6) + 4);
 }
 
-TEST(NetworkConfigTest, TheLargestConfigDoesNotOverflow) {
-  Json json = ValidJson();
-  json["d_model"] = 65536;
-  json["n_layers"] = 1024;
-  json["d_ff"] = 262144;
-  json["max_seq_len"] = 1 << 20;
-  json["mixer"] = {{"kind", "aft_local"}, {"window", 65536}, {"band_rows", 1 << 20}};
-  const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(json.dump());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_GT(CountParameters(*config), int64_t{1} << 45);
+TEST(ConfigTest, TensorsFollowTheArchitecture) {
+  const auto names = [](const Json& json) {
+    std::string joined;
+    for (const TensorSpec& spec : ExpectedTensors(Accepted(json))) joined += spec.name + " ";
+    return joined;
+  };
+  EXPECT_EQ(names(Module("aft_simple")),
+            "layers.0.mixer.qkv.weight layers.0.mixer.qkv.bias layers.0.mixer.out.weight "
+            "layers.0.mixer.out.bias ");
+  EXPECT_THAT(names(Encoder("aft_simple")), Not(HasSubstr("head.")));
+  EXPECT_THAT(names(Causal("aft_simple")), HasSubstr("norm.bias head.weight head.bias"));
+  EXPECT_THAT(names(Causal("additive score_width=3", 9)), HasSubstr("layers.1.mixer.score.v "));
+}
+
+TEST(ConfigTest, TheLargestConfigsDoNotOverflow) {
+  for (Json json : {Causal("aft_local window=65536 band_rows=1048576", 1 << 20),
+                    Causal("aft_full band_rows=1048576 bias=full", 1 << 20),
+                    Causal("additive heads=65536 score_width=4096", 2147483647),
+                    Causal("aft_conv window=65536 heads=65536")}) {
+    json.update({{"d_model", 65536}, {"n_layers", 1024}, {"d_ff", 262144}});
+    EXPECT_GT(CountParameters(Accepted(json)), int64_t{1} << 45);
+  }
 }
 
 }  // namespace
