@@ -6,6 +6,7 @@
 
 #include "ATen/ops/equal.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/atomic_file.h"
@@ -59,51 +60,29 @@ TEST(CheckpointTest, RoundTripsThroughAFolderThatItCreates) {
   EXPECT_EQ(checkpoint->metadata.at("step"), "5");
 }
 
-TEST(CheckpointTest, MissingFilesAreNotFoundAndNamed) {
+// A folder whose files become, one after the other, no checkpoint.
+TEST(CheckpointTest, ErrorsNameTheFile) {
   TempFolder folder;
-  absl::Status status = ReadCheckpoint(folder.File("none")).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()),
-              StartsWith("cannot open " + folder.File("none/config.json")));
+  const std::string config = folder.File("config.json");
+  const std::string weights = folder.File("model.safetensors");
+  const auto expect = [&](absl::StatusCode code, const std::string& message) {
+    const absl::Status status = ReadCheckpoint(folder.path()).status();
+    EXPECT_EQ(status.code(), code);
+    EXPECT_THAT(std::string(status.message()), StartsWith(message));
+  };
+  expect(absl::StatusCode::kNotFound, "cannot open " + config);
   ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
-  std::filesystem::remove(folder.File("model.safetensors"));
-  status = ReadCheckpoint(folder.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()),
-              StartsWith("cannot open " + folder.File("model.safetensors")));
-}
-
-TEST(CheckpointTest, RefusedConfigNamesFileAndKey) {
-  TempFolder folder;
-  ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
-  std::string text = ReadBytes(folder.File("config.json"));
-  text.replace(text.find("\"window\": 4"), 11, "\"window\": -3");
-  WriteBytes(folder.File("config.json"), text);
-  const absl::Status status = ReadCheckpoint(folder.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              StartsWith(folder.File("config.json") + ": mixer.window: must be >= 0 "));
-}
-
-TEST(CheckpointTest, CorruptWeightsNameTheFile) {
-  TempFolder folder;
-  ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
-  WriteBytes(folder.File("model.safetensors"), "not weights at all");
-  const absl::Status status = ReadCheckpoint(folder.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), StartsWith(folder.File("model.safetensors") + ": "));
-}
-
-TEST(CheckpointTest, ConfigThatIsNotAFileIsRefused) {
-  TempFolder folder;
-  std::filesystem::create_directory(folder.File("config.json"));
-  EXPECT_EQ(ReadCheckpoint(folder.path()).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(CheckpointTest, OversizedConfigIsRefused) {
-  TempFolder folder;
-  WriteBytes(folder.File("config.json"), std::string(3 << 20, ' '));
-  EXPECT_EQ(ReadCheckpoint(folder.path()).status().code(), absl::StatusCode::kInvalidArgument);
+  WriteBytes(weights, "not weights at all");
+  expect(absl::StatusCode::kDataLoss, weights + ": ");
+  std::filesystem::remove(weights);
+  expect(absl::StatusCode::kNotFound, "cannot open " + weights);
+  WriteBytes(config, absl::StrReplaceAll(ReadBytes(config), {{"\"window\": 4", "\"window\": -3"}}));
+  expect(absl::StatusCode::kInvalidArgument, config + ": mixer.window: must be >= 0 ");
+  WriteBytes(config, std::string(3 << 20, ' '));
+  expect(absl::StatusCode::kInvalidArgument, config + ": config is ");
+  std::filesystem::remove(config);
+  std::filesystem::create_directory(config);
+  expect(absl::StatusCode::kInvalidArgument, config + ": not a regular file");
 }
 
 TEST(CheckpointTest, InvalidConfigIsNotWritten) {
