@@ -94,7 +94,7 @@ void AttentionForwardImpl(const AttentionParams& params, const RaggedBatch& batc
     for (int64_t t = first; t < first + tokens;) {
       const int64_t tile_end = attention.TileEnd(t, first + tokens);
       for (int64_t i = t; i < tile_end; ++i) attention.Put(i);
-      attention.AttendCausal(t, tile_end, local);
+      attention.Attend(t, tile_end, local, first + tokens);
       t = tile_end;
     }
   }
@@ -135,11 +135,7 @@ void AttentionEncodeImpl(const AttentionParams& params, const SequenceBatch& bat
     for (int64_t t = 0; t < tokens;) {
       const bool sees_all = first_sees_all && t == 0;
       const int64_t tile_end = sees_all ? 1 : attention.TileEnd(t, tokens);
-      if (params.causal) {
-        attention.AttendCausal(t, tile_end, local);
-      } else {
-        attention.AttendBoth(t, tile_end, local && !sees_all, tokens);
-      }
+      attention.Attend(t, tile_end, local && !sees_all, tokens);
       t = tile_end;
     }
   }

@@ -66,12 +66,45 @@ class AttentionHead {
               kTileRows, scratch + kKeyBlock * params.score_width) {}
 
   // Stores token t's key and value; zeros when the bias hides it, so that nothing of it passes.
-  void Put(int64_t t);
-  // Outputs of tokens [begin, end), all in one span, which see what is stored: own span and the one
-  // before when `local`, else everything.
-  void AttendCausal(int64_t begin, int64_t end, bool local);
-  // The same for whole sequences of `tokens` tokens, to both sides.
-  void AttendBoth(int64_t begin, int64_t end, bool local, int64_t tokens);
+  void Put(int64_t t) {
+    const bool hidden = keys_.bias != nullptr && keys_.bias[t] <= kMaskedBelow;
+    const int64_t at = t % keys_.span;
+    const float* v = Packed(t) + p_.ValueColumn() + head_ * p_.value_width;
+    float* to_v = Values(t / keys_.span) + at * p_.value_width;
+    for (int64_t c = 0; c < p_.value_width; ++c) to_v[c] = hidden ? 0.0F : v[c];
+    if (t == 0 && keys_.first_v != nullptr) std::copy_n(v, p_.value_width, keys_.first_v);
+    if (!p_.stores_keys()) return;
+    const float* k = Packed(t) + p_.KeyColumn() + head_ * p_.score_width;
+    float factor = hidden ? 0.0F : 1.0F;
+    if (p_.score == Score::kCosine && !hidden) factor = InverseLength(k, p_.score_width);
+    float* to_k =
+        Keys(t / keys_.span) + at / kKeyBlock * kKeyBlock * p_.score_width + at % kKeyBlock;
+    for (int64_t c = 0; c < p_.score_width; ++c) {
+      to_k[c * kKeyBlock] = factor == 0.0F ? 0.0F : k[c] * factor;
+    }
+    if (t == 0 && keys_.first_k != nullptr) std::copy_n(k, p_.score_width, keys_.first_k);
+  }
+
+  // Outputs of tokens [begin, end), all in one span, of a sequence of `tokens` tokens so far; they
+  // see what is stored: own span and those beside it when `local`, else everything; causal: up to
+  // themselves.
+  void Attend(int64_t begin, int64_t end, bool local, int64_t tokens) {
+    StartTile(begin, end);
+    const int64_t own = begin / keys_.span;
+    const int64_t first = local ? std::max<int64_t>(own - 1, 0) : 0;
+    const int64_t furthest = p_.causal ? own : (tokens - 1) / keys_.span;
+    const int64_t last = local ? std::min(own + 1, furthest) : furthest;
+    if (first > 0 && p_.global_token) AddFirst();
+    for (int64_t span = first; span <= last; ++span) {
+      if (p_.causal && span == own) {
+        tile_.Add(Range(own, begin - own * keys_.span + 1, 1));
+      } else {
+        tile_.Add(Range(span, std::min(keys_.span, tokens - span * keys_.span), 0));
+      }
+    }
+    tile_.Finish(y_ + (begin - first_position_) * y_stride_, y_stride_);
+  }
+
   // End of the tile that begins with token t: at a border of a span, or after kTileRows.
   int64_t TileEnd(int64_t t, int64_t end) const {
     return std::min({end, t + kTileRows, (t / keys_.span + 1) * keys_.span});
@@ -90,10 +123,27 @@ class AttentionHead {
             keys_.bias == nullptr ? nullptr : keys_.bias + span * keys_.span, seen, step};
   }
 
-  void StartTile(int64_t begin, int64_t end);
-  void AddFirst();
-  void Finish(int64_t begin) {
-    tile_.Finish(y_ + (begin - first_position_) * y_stride_, y_stride_);
+  void StartTile(int64_t begin, int64_t end) {
+    const float* q = Packed(begin) + head_ * p_.score_width;
+    float factor[kTileRows];
+    for (int64_t r = 0; r < end - begin; ++r) {
+      factor[r] = p_.score == Score::kDot ? p_.scale : 1.0F;
+      if (p_.score == Score::kCosine) {
+        const float strength = Packed(begin + r)[p_.StrengthColumn() + head_];
+        factor[r] = Softplus(strength) * InverseLength(q + r * packed_stride_, p_.score_width);
+      }
+    }
+    tile_.Start(end - begin, q, packed_stride_, factor);
+  }
+
+  void AddFirst() {
+    if (keys_.first_k == nullptr) {  // still in its span
+      tile_.Add(Range(0, 1, 0));
+      return;
+    }
+    std::fill_n(first_block_, kKeyBlock * p_.score_width, 0.0F);
+    for (int64_t c = 0; c < p_.score_width; ++c) first_block_[c * kKeyBlock] = keys_.first_k[c];
+    tile_.Add({first_block_, keys_.first_v, nullptr, 1, 0});
   }
 
   const AttentionParams& p_;
@@ -107,69 +157,6 @@ class AttentionHead {
   float* const first_block_;  // token 0's key as a block [score_width, 32]
   AttentionTile tile_;
 };
-
-inline void AttentionHead::Put(int64_t t) {
-  const bool hidden = keys_.bias != nullptr && keys_.bias[t] <= kMaskedBelow;
-  const int64_t at = t % keys_.span;
-  const float* v = Packed(t) + p_.ValueColumn() + head_ * p_.value_width;
-  float* to_v = Values(t / keys_.span) + at * p_.value_width;
-  for (int64_t c = 0; c < p_.value_width; ++c) to_v[c] = hidden ? 0.0F : v[c];
-  if (t == 0 && keys_.first_v != nullptr) std::copy_n(v, p_.value_width, keys_.first_v);
-  if (!p_.stores_keys()) return;
-  const float* k = Packed(t) + p_.KeyColumn() + head_ * p_.score_width;
-  float factor = hidden ? 0.0F : 1.0F;
-  if (p_.score == Score::kCosine && !hidden) factor = InverseLength(k, p_.score_width);
-  float* to_k = Keys(t / keys_.span) + at / kKeyBlock * kKeyBlock * p_.score_width + at % kKeyBlock;
-  for (int64_t c = 0; c < p_.score_width; ++c) {
-    to_k[c * kKeyBlock] = factor == 0.0F ? 0.0F : k[c] * factor;
-  }
-  if (t == 0 && keys_.first_k != nullptr) std::copy_n(k, p_.score_width, keys_.first_k);
-}
-
-inline void AttentionHead::StartTile(int64_t begin, int64_t end) {
-  const float* q = Packed(begin) + head_ * p_.score_width;
-  float factor[kTileRows];
-  for (int64_t r = 0; r < end - begin; ++r) {
-    factor[r] = p_.score == Score::kDot ? p_.scale : 1.0F;
-    if (p_.score == Score::kCosine) {
-      const float strength = Packed(begin + r)[p_.StrengthColumn() + head_];
-      factor[r] = Softplus(strength) * InverseLength(q + r * packed_stride_, p_.score_width);
-    }
-  }
-  tile_.Start(end - begin, q, packed_stride_, factor);
-}
-
-inline void AttentionHead::AddFirst() {
-  if (keys_.first_k == nullptr) {  // still in its span
-    tile_.Add(Range(0, 1, 0));
-    return;
-  }
-  std::fill_n(first_block_, kKeyBlock * p_.score_width, 0.0F);
-  for (int64_t c = 0; c < p_.score_width; ++c) first_block_[c * kKeyBlock] = keys_.first_k[c];
-  tile_.Add({first_block_, keys_.first_v, nullptr, 1, 0});
-}
-
-inline void AttentionHead::AttendCausal(int64_t begin, int64_t end, bool local) {
-  StartTile(begin, end);
-  const int64_t own = begin / keys_.span;
-  const int64_t first = local ? std::max<int64_t>(own - 1, 0) : 0;
-  if (first > 0 && p_.global_token) AddFirst();
-  for (int64_t span = first; span < own; ++span) tile_.Add(Range(span, keys_.span, 0));
-  tile_.Add(Range(own, begin - own * keys_.span + 1, 1));
-  Finish(begin);
-}
-
-inline void AttentionHead::AttendBoth(int64_t begin, int64_t end, bool local, int64_t tokens) {
-  StartTile(begin, end);
-  const int64_t own = begin / keys_.span;
-  const int64_t first = local ? std::max<int64_t>(own - 1, 0) : 0;
-  const int64_t last = (tokens - 1) / keys_.span;
-  if (first > 0 && p_.global_token) AddFirst();
-  for (int64_t span = first; span <= (local ? std::min(own + 1, last) : last); ++span) {
-    tile_.Add(Range(span, std::min(keys_.span, tokens - span * keys_.span), 0));
-  }
-  Finish(begin);
-}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
