@@ -1,9 +1,7 @@
 #include "model/convert/aft_module.h"
 
 #include <algorithm>
-#include <vector>
 
-#include "ATen/ops/cat.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -11,44 +9,38 @@
 
 namespace aft {
 
-absl::StatusOr<Projections> TakeProjections(Source& source, const std::string& prefix,
-                                            const ProjectionNames& names, const std::string& layer,
-                                            TensorMap* tensors, ProjectionSizes sizes) {
-  Projections found;
-  const std::string q = prefix + names.q;
-  AFT_ASSIGN_OR_RETURN(at::Tensor weight, source.Take(q + ".weight", {sizes.hid, sizes.d}));
-  found.hid = weight.size(0);
-  found.d = weight.size(1);
-  found.qkv_bias = source.Has(q + ".bias");
-  std::vector<at::Tensor> weights = {std::move(weight)};
-  std::vector<at::Tensor> biases;
-  for (const std::string& name : {names.q, names.k, names.v}) {
-    if (name != names.q) {
-      AFT_ASSIGN_OR_RETURN(weights.emplace_back(),
-                           source.Take(prefix + name + ".weight", {found.hid, found.d}));
-    }
-    if (found.qkv_bias) {
-      AFT_ASSIGN_OR_RETURN(biases.emplace_back(),
-                           source.Take(prefix + name + ".bias", {found.hid}));
-    }
+namespace {
+
+// The band |t - t'| < window of a position bias w [T, T], [query, key], as w.band: causal [T, s],
+// column = t - t'; bidirectional [T, 2s - 1], column = t - t' + s - 1. What lies outside of the
+// band is dropped; places without a key are 0. REQUIRES: 1 <= window <= T.
+at::Tensor BandOf(const at::Tensor& w, int64_t window, bool causal) {
+  const int64_t rows = w.size(0);
+  AFT_CHECK(window >= 1 && window <= rows);
+  const int64_t columns = causal ? window : 2 * window - 1;
+  at::Tensor band = at::zeros({rows, columns}, at::kFloat);
+  for (int64_t column = 0; column < columns; ++column) {
+    const int64_t offset = causal ? column : column - (window - 1);  // t - t'
+    const at::Tensor diagonal = w.diagonal(-offset);
+    band.select(1, column)
+        .narrow(0, std::max<int64_t>(offset, 0), diagonal.size(0))
+        .copy_(diagonal);
   }
-  (*tensors)[layer + "mixer.qkv.weight"] = at::cat(weights);
-  if (found.qkv_bias) (*tensors)[layer + "mixer.qkv.bias"] = at::cat(biases);
-  const std::string out = prefix + names.out;
-  AFT_ASSIGN_OR_RETURN((*tensors)[layer + "mixer.out.weight"],
-                       source.Take(out + ".weight", {found.d, found.hid}));
-  AFT_ASSIGN_OR_RETURN((*tensors)[layer + "mixer.out.bias"], source.Take(out + ".bias", {found.d}));
-  return found;
+  return band;
 }
 
-NetworkConfig MixerModuleConfig(const Projections& projections) {
+}  // namespace
+
+absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::string& query) {
+  AFT_ASSIGN_OR_RETURN(const at::Tensor weight,
+                       source.Take(query + ".weight", {Source::kAny, Source::kAny}));
   NetworkConfig config;
   config.architecture = Architecture::kMixer;
-  config.d_model = projections.d;
+  config.d_model = weight.size(1);
   config.n_layers = 1;
-  config.qkv_bias = projections.qkv_bias;
+  config.qkv_bias = source.Has(query + ".bias");
   config.tokenizer.clear();
-  config.mixer.hidden = projections.hid == projections.d ? 0 : projections.hid;
+  config.mixer.hidden = weight.size(0) == config.d_model ? 0 : weight.size(0);
   return config;
 }
 
@@ -74,21 +66,6 @@ absl::Status UseBias(const std::string& name, const at::Tensor& w, std::optional
   mixer.band_rows = rows;
   (*tensors)[layer + "mixer.w.band"] = BandOf(w, mixer.window, mixer.causal);
   return absl::OkStatus();
-}
-
-at::Tensor BandOf(const at::Tensor& w, int64_t window, bool causal) {
-  const int64_t rows = w.size(0);
-  AFT_CHECK(window >= 1 && window <= rows);
-  const int64_t columns = causal ? window : 2 * window - 1;
-  at::Tensor band = at::zeros({rows, columns}, at::kFloat);
-  for (int64_t column = 0; column < columns; ++column) {
-    const int64_t offset = causal ? column : column - (window - 1);  // t - t'
-    const at::Tensor diagonal = w.diagonal(-offset);
-    band.select(1, column)
-        .narrow(0, std::max<int64_t>(offset, 0), diagonal.size(0))
-        .copy_(diagonal);
-  }
-  return band;
 }
 
 }  // namespace aft

@@ -7,25 +7,23 @@
 namespace aft {
 
 absl::StatusOr<Import> ImportAftPytorch(const TensorMap& tensors, std::optional<int64_t> window) {
+  constexpr Renamed kLayers[] = {{"mixer.qkv", "to_q to_k to_v"}, {"mixer.out", "project"}};
   Source source(tensors);
   Import import;
   import.metadata["imported_from"] = "aft-pytorch";
-  AFT_ASSIGN_OR_RETURN(const Projections projections,
-                       TakeProjections(source, "", {"to_q", "to_k", "to_v", "project"}, "layers.0.",
-                                       &import.tensors));
-  import.config = MixerModuleConfig(projections);
+  AFT_ASSIGN_OR_RETURN(import.config, MixerModuleConfig(source, "to_q"));
   MixerConfig& mixer = import.config.mixer;
   mixer.causal = false;
-  if (!source.Has("wbias")) {
-    if (window.has_value()) {
-      return TensorError("wbias", "is missing: an AFTSimple, which has no window");
-    }
+  if (source.Has("wbias")) {
+    AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take("wbias", {Source::kAny, Source::kAny}));
+    AFT_RETURN_IF_ERROR(
+        UseBias("wbias", bias, window, "layers.0.", &import.config, &import.tensors));
+  } else if (window.has_value()) {
+    return TensorError("wbias", "is missing: an AFTSimple, which has no window");
+  } else {
     mixer.kind = MixerKind::kAftSimple;
-    AFT_RETURN_IF_ERROR(source.Finish());
-    return import;
   }
-  AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take("wbias", {Source::kAny, Source::kAny}));
-  AFT_RETURN_IF_ERROR(UseBias("wbias", bias, window, "layers.0.", &import.config, &import.tensors));
+  AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kLayers, &import.tensors));
   AFT_RETURN_IF_ERROR(source.Finish());
   return import;
 }

@@ -124,59 +124,38 @@ MixerConfig Attention(const Gpt2Options& options, int64_t heads) {
   return mixer;
 }
 
-// A Conv1D, whose weight is [in, out].
-absl::Status CopyConv1d(Source& source, const std::string& from, const std::string& to, int64_t out,
-                        int64_t in, TensorMap* tensors) {
-  AFT_ASSIGN_OR_RETURN(const at::Tensor weight, source.Take(from + ".weight", {in, out}));
-  (*tensors)[to + ".weight"] = weight.t().contiguous();
-  AFT_ASSIGN_OR_RETURN((*tensors)[to + ".bias"], source.Take(from + ".bias", {out}));
-  return absl::OkStatus();
-}
-
-absl::Status CopyLayer(Source& source, const std::string& from, const std::string& to,
-                       const NetworkConfig& config, TensorMap* tensors) {
-  const int64_t d = config.d_model;
-  // Buffers: the causal mask, and what masked scores become.
-  source.Ignore(from + "attn.bias");
-  source.Ignore(from + "attn.masked_bias");
-  AFT_RETURN_IF_ERROR(CopyNorm(source, from + "ln_1", to + "norm1", d, tensors));
-  AFT_RETURN_IF_ERROR(
-      CopyConv1d(source, from + "attn.c_attn", to + "mixer.qkv", 3 * d, d, tensors));
-  AFT_RETURN_IF_ERROR(CopyConv1d(source, from + "attn.c_proj", to + "mixer.out", d, d, tensors));
-  AFT_RETURN_IF_ERROR(CopyNorm(source, from + "ln_2", to + "norm2", d, tensors));
-  AFT_RETURN_IF_ERROR(
-      CopyConv1d(source, from + "mlp.c_fc", to + "ffn.up", config.d_ff, d, tensors));
-  return CopyConv1d(source, from + "mlp.c_proj", to + "ffn.down", d, config.d_ff, tensors);
-}
-
-// lm_head has no prefix in any version. Files may hold it beside the embedding that it is tied to.
-absl::Status CopyHead(Source& source, const NetworkConfig& config, TensorMap* tensors) {
-  const std::string name = "lm_head.weight";
-  if (config.tie_embeddings && !source.Has(name)) return absl::OkStatus();
-  AFT_ASSIGN_OR_RETURN(const at::Tensor head,
-                       source.Take(name, {config.vocab_size, config.d_model}));
-  if (!config.tie_embeddings) {
-    (*tensors)["head.weight"] = head;
-  } else if (!head.equal(tensors->at("embed.weight"))) {
-    return TensorError(name, "differs from the embedding, to which tie_word_embeddings ties it");
-  }
-  return absl::OkStatus();
-}
+// Its linear layers are Conv1Ds, whose weights are [in, out].
+constexpr Renamed kLayers[] = {{"embed", "wte"},
+                               {"position", "wpe"},
+                               {"norm1", "h.$0.ln_1"},
+                               {"mixer.qkv", "h.$0.attn.c_attn", true},
+                               {"mixer.out", "h.$0.attn.c_proj", true},
+                               {"norm2", "h.$0.ln_2"},
+                               {"ffn.up", "h.$0.mlp.c_fc", true},
+                               {"ffn.down", "h.$0.mlp.c_proj", true},
+                               {"norm", "ln_f"}};
 
 absl::Status CopyTensors(const TensorMap& all, const NetworkConfig& config, TensorMap* tensors) {
   Source source(all);
   const std::string prefix = source.HasPrefix("transformer.") ? "transformer." : "";
-  const int64_t d = config.d_model;
-  AFT_ASSIGN_OR_RETURN((*tensors)["embed.weight"],
-                       source.Take(prefix + "wte.weight", {config.vocab_size, d}));
-  AFT_ASSIGN_OR_RETURN((*tensors)["position.weight"],
-                       source.Take(prefix + "wpe.weight", {config.position_rows, d}));
-  for (int64_t i = 0; i < config.n_layers; ++i) {
-    AFT_RETURN_IF_ERROR(CopyLayer(source, absl::StrCat(prefix, "h.", i, "."),
-                                  absl::StrCat("layers.", i, "."), config, tensors));
+  // It has no prefix in any version. Files may hold it beside the embedding that it is tied to.
+  const std::string head = "lm_head.weight";
+  const bool tied = config.tie_embeddings;
+  at::Tensor weight;
+  if (!tied || source.Has(head)) {
+    AFT_ASSIGN_OR_RETURN(weight, source.Take(head, {config.vocab_size, config.d_model}));
   }
-  AFT_RETURN_IF_ERROR(CopyNorm(source, prefix + "ln_f", "norm", d, tensors));
-  AFT_RETURN_IF_ERROR(CopyHead(source, config, tensors));
+  if (!tied) (*tensors)["head.weight"] = weight;
+  AFT_RETURN_IF_ERROR(TakeNetwork(source, config, prefix, kLayers, tensors));
+  if (tied && weight.defined() && !weight.equal(tensors->at("embed.weight"))) {
+    return TensorError(head, "differs from the embedding, to which tie_word_embeddings ties it");
+  }
+  for (int64_t i = 0; i < config.n_layers; ++i) {
+    // Buffers: the causal mask, and what masked scores become.
+    for (const char* buffer : {"bias", "masked_bias"}) {
+      source.Ignore(absl::StrCat(prefix, "h.", i, ".attn.", buffer));
+    }
+  }
   return source.Finish();
 }
 

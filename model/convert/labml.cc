@@ -13,8 +13,20 @@
 namespace aft {
 namespace {
 
-constexpr char kEmbedding[] = "src_embed.linear.weight";
 constexpr char kPositions[] = "src_embed.positional_encodings";
+
+constexpr Renamed kModelLayers[] = {
+    {"embed", "src_embed.linear"},
+    {"norm1", "encoder.layers.$0.norm_self_attn"},
+    {"mixer.qkv",
+     "encoder.layers.$0.self_attn.query encoder.layers.$0.self_attn.key "
+     "encoder.layers.$0.self_attn.value"},
+    {"mixer.out", "encoder.layers.$0.self_attn.output"},
+    {"norm2", "encoder.layers.$0.norm_ff"},
+    {"ffn.up", "encoder.layers.$0.feed_forward.layer1"},
+    {"ffn.down", "encoder.layers.$0.feed_forward.layer2"},
+    {"norm", "encoder.norm"},
+    {"head", "generator.projection"}};
 
 // The window that local_mask below `prefix` is the band of; else the option's.
 absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_t rows,
@@ -37,34 +49,23 @@ absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_
   return window;
 }
 
-struct AftLocal {
-  Projections projections;
-  at::Tensor bias;  // [T, T]
-  int64_t window = 0;
-};
-
-// `first`: the layer whose sizes this one must have, or null.
-absl::StatusOr<AftLocal> TakeAftLocal(Source& source, const std::string& prefix,
-                                      const std::string& layer, std::optional<int64_t> window,
-                                      const AftLocal* first, ProjectionSizes sizes,
-                                      TensorMap* tensors) {
-  AftLocal local;
-  if (first != nullptr) sizes.hid = first->projections.hid;
-  AFT_ASSIGN_OR_RETURN(
-      local.projections,
-      TakeProjections(source, prefix, {"query", "key", "value", "output"}, layer, tensors, sizes));
-  const int64_t rows = first == nullptr ? Source::kAny : first->bias.size(0);
-  AFT_ASSIGN_OR_RETURN(local.bias, source.Take(prefix + "pos_bias", {rows, rows}));
-  AFT_ASSIGN_OR_RETURN(local.window, Window(source, prefix, local.bias.size(0), window));
-  if (first == nullptr) return local;
-  if (local.projections.qkv_bias != first->projections.qkv_bias) {
+// Takes the position bias below `prefix`, and what the config says of AFT-local; `first`: from the
+// first layer, whose sizes the others must have.
+absl::Status TakeAftLocal(Source& source, const std::string& prefix, const std::string& layer,
+                          std::optional<int64_t> given, bool first, Import* import) {
+  NetworkConfig& config = import->config;
+  const int64_t rows = first ? Source::kAny : config.max_seq_len;
+  AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take(prefix + "pos_bias", {rows, rows}));
+  AFT_ASSIGN_OR_RETURN(const int64_t window, Window(source, prefix, bias.size(0), given));
+  if (source.Has(prefix + "query.bias") != config.qkv_bias) {
     return TensorError(prefix + "query.bias", "must be there in all layers or in none");
   }
-  if (local.window != first->window) {
-    return TensorError(prefix + "local_mask", absl::StrCat("has a window of ", local.window,
-                                                           ", but layer 0's is ", first->window));
+  if (!first && window != config.mixer.window) {
+    return TensorError(
+        prefix + "local_mask",
+        absl::StrCat("has a window of ", window, ", but layer 0's is ", config.mixer.window));
   }
-  return local;
+  return UseBias(prefix + "pos_bias", bias, window, layer, &config, &import->tensors);
 }
 
 // Whether `positions` [T, d] is labml's table of waves, within what fp32 angles lose.
@@ -104,56 +105,39 @@ absl::Status UsePositions(Source& source, Import* import) {
 }
 
 absl::StatusOr<Import> ImportModule(Source& source, const LabmlOptions& options) {
+  constexpr Renamed kLayers[] = {{"mixer.qkv", "query key value"}, {"mixer.out", "output"}};
   Import import;
-  AFT_ASSIGN_OR_RETURN(const AftLocal local, TakeAftLocal(source, "", "layers.0.", options.window,
-                                                          nullptr, {}, &import.tensors));
-  import.config = MixerModuleConfig(local.projections);
-  AFT_RETURN_IF_ERROR(
-      UseBias("pos_bias", local.bias, local.window, "layers.0.", &import.config, &import.tensors));
+  AFT_ASSIGN_OR_RETURN(import.config, MixerModuleConfig(source, "query"));
+  AFT_RETURN_IF_ERROR(TakeAftLocal(source, "", "layers.0.", options.window, true, &import));
+  AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kLayers, &import.tensors));
   return import;
 }
 
 absl::StatusOr<Import> ImportModel(Source& source, const LabmlOptions& options) {
   Import import;
   NetworkConfig& config = import.config;
-  TensorMap& tensors = import.tensors;
-  AFT_ASSIGN_OR_RETURN(tensors["embed.weight"],
-                       source.Take(kEmbedding, {Source::kAny, Source::kAny}));
-  config.vocab_size = tensors["embed.weight"].size(0);
-  config.d_model = tensors["embed.weight"].size(1);
+  AFT_ASSIGN_OR_RETURN(const at::Tensor embedding,
+                       source.Take("src_embed.linear.weight", {Source::kAny, Source::kAny}));
+  config.vocab_size = embedding.size(0);
+  config.d_model = embedding.size(1);
+  const std::string first = "encoder.layers.0.";
+  AFT_ASSIGN_OR_RETURN(const at::Tensor query, source.Take(first + "self_attn.query.weight",
+                                                           {Source::kAny, config.d_model}));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor up, source.Take(first + "feed_forward.layer1.weight",
+                                                        {Source::kAny, config.d_model}));
+  config.mixer.hidden = query.size(0) == config.d_model ? 0 : query.size(0);
+  config.qkv_bias = source.Has(first + "self_attn.query.bias");
+  config.d_ff = up.size(0);
   config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
   config.activation = options.activation;
-
-  AftLocal first;
   for (int64_t i = 0; i == 0 || source.HasPrefix(absl::StrCat("encoder.layers.", i, ".")); ++i) {
-    const std::string from = absl::StrCat("encoder.layers.", i, ".");
-    const std::string to = absl::StrCat("layers.", i, ".");
-    AFT_RETURN_IF_ERROR(
-        CopyNorm(source, from + "norm_self_attn", to + "norm1", config.d_model, &tensors));
-    AFT_ASSIGN_OR_RETURN(AftLocal local, TakeAftLocal(source, from + "self_attn.", to,
-                                                      options.window, i == 0 ? nullptr : &first,
-                                                      {config.d_model, Source::kAny}, &tensors));
-    AFT_RETURN_IF_ERROR(
-        UseBias(from + "self_attn.pos_bias", local.bias, local.window, to, &config, &tensors));
-    if (i == 0) {
-      first = std::move(local);
-      AFT_ASSIGN_OR_RETURN(const at::Tensor up, source.Take(from + "feed_forward.layer1.weight",
-                                                            {Source::kAny, config.d_model}));
-      config.d_ff = up.size(0);
-    }
-    AFT_RETURN_IF_ERROR(CopyNorm(source, from + "norm_ff", to + "norm2", config.d_model, &tensors));
-    AFT_RETURN_IF_ERROR(CopyLinear(source, from + "feed_forward.layer1", to + "ffn.up", config.d_ff,
-                                   config.d_model, &tensors));
-    AFT_RETURN_IF_ERROR(CopyLinear(source, from + "feed_forward.layer2", to + "ffn.down",
-                                   config.d_model, config.d_ff, &tensors));
+    AFT_RETURN_IF_ERROR(TakeAftLocal(source, absl::StrCat("encoder.layers.", i, ".self_attn."),
+                                     absl::StrCat("layers.", i, "."), options.window, i == 0,
+                                     &import));
     config.n_layers = i + 1;
   }
-  config.qkv_bias = first.projections.qkv_bias;
-  config.mixer.hidden = first.projections.hid == config.d_model ? 0 : first.projections.hid;
   AFT_RETURN_IF_ERROR(UsePositions(source, &import));
-  AFT_RETURN_IF_ERROR(CopyNorm(source, "encoder.norm", "norm", config.d_model, &tensors));
-  AFT_RETURN_IF_ERROR(CopyLinear(source, "generator.projection", "head", config.vocab_size,
-                                 config.d_model, &tensors));
+  AFT_RETURN_IF_ERROR(TakeNetwork(source, config, "", kModelLayers, &import.tensors));
   AFT_RETURN_IF_ERROR(UseCharacters(options.chars_path, &import));
   return import;
 }

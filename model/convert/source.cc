@@ -1,12 +1,21 @@
 #include "model/convert/source.h"
 
 #include <cstddef>
+#include <cstring>
 
+#include "ATen/ops/cat.h"
 #include "ATen/ops/isfinite.h"
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/strings/substitute.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/safetensors_header.h"
+#include "model/config/tensors.h"
 
 namespace aft {
 namespace {
@@ -78,17 +87,35 @@ bool Source::HasPrefix(const std::string& prefix) const {
   return first != tensors_.end() && first->first.compare(0, prefix.size(), prefix) == 0;
 }
 
-absl::Status CopyLinear(Source& source, const std::string& from, const std::string& to, int64_t out,
-                        int64_t in, TensorMap* tensors) {
-  AFT_ASSIGN_OR_RETURN((*tensors)[to + ".weight"], source.Take(from + ".weight", {out, in}));
-  AFT_ASSIGN_OR_RETURN((*tensors)[to + ".bias"], source.Take(from + ".bias", {out}));
-  return absl::OkStatus();
-}
-
-absl::Status CopyNorm(Source& source, const std::string& from, const std::string& to, int64_t d,
-                      TensorMap* tensors) {
-  AFT_ASSIGN_OR_RETURN((*tensors)[to + ".weight"], source.Take(from + ".weight", {d}));
-  AFT_ASSIGN_OR_RETURN((*tensors)[to + ".bias"], source.Take(from + ".bias", {d}));
+absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
+                         absl::Span<const Renamed> layers, TensorMap* tensors) {
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    if (tensors->count(spec.name) != 0) continue;
+    // [layers.N.]name.leaf
+    absl::string_view name = spec.name;
+    std::string number;
+    if (absl::ConsumePrefix(&name, "layers.")) {
+      number = std::string(name.substr(0, name.find('.')));
+      name.remove_prefix(number.size() + 1);
+    }
+    const auto layer = absl::c_find_if(layers, [name](const Renamed& known) {
+      return absl::StartsWith(name, absl::StrCat(known.name, "."));
+    });
+    AFT_CHECK(layer != layers.end());
+    const std::string source_names = absl::Substitute(layer->source, number);
+    const std::vector<std::string> parts = absl::StrSplit(source_names, ' ');
+    std::vector<int64_t> shape = spec.shape;
+    shape[0] /= static_cast<int64_t>(parts.size());
+    if (layer->transposed) absl::c_reverse(shape);
+    std::vector<at::Tensor> rows;
+    for (const std::string& part : parts) {
+      const auto leaf = name.substr(std::strlen(layer->name));
+      AFT_ASSIGN_OR_RETURN(const at::Tensor tensor,
+                           source.Take(absl::StrCat(prefix, part, leaf), shape));
+      rows.push_back(layer->transposed && shape.size() == 2 ? tensor.t() : tensor);
+    }
+    (*tensors)[spec.name] = at::cat(rows).contiguous();
+  }
   return absl::OkStatus();
 }
 

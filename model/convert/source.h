@@ -10,7 +10,9 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
 
 namespace aft {
 
@@ -48,12 +50,18 @@ class Source {
   std::set<std::string> taken_;
 };
 
-// Takes from.weight [out, in] and from.bias [out] and adds them to `tensors` under the name `to`.
-absl::Status CopyLinear(Source& source, const std::string& from, const std::string& to, int64_t out,
-                        int64_t in, TensorMap* tensors);
-// The same for a layer norm's weight and bias [d].
-absl::Status CopyNorm(Source& source, const std::string& from, const std::string& to, int64_t d,
-                      TensorMap* tensors);
+// A projection or norm of our networks, "ffn.up" for that of every layer, and its name in the
+// source, where $0 stands for the layer's number; of several names, the rows one after the other.
+struct Renamed {
+  const char* name;
+  const char* source;
+  bool transposed = false;  // matrices are [in, out] there
+};
+
+// Takes what a network of this config still needs beside `tensors`, and adds it there. The names in
+// the source begin with `prefix`.
+absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
+                         absl::Span<const Renamed> layers, TensorMap* tensors);
 
 // "tensor 'name': problem".
 absl::Status TensorError(const std::string& name, const std::string& problem);

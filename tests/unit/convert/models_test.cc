@@ -111,7 +111,7 @@ TEST_P(LabmlModelTest, NamesWhatIsWrong) {
   TensorMap no_layers = golden_.tensors;
   no_layers.erase(no_layers.lower_bound("encoder.layers."), no_layers.lower_bound("encoder.norm"));
   EXPECT_TRUE(
-      Refuses(import(no_layers), "tensor 'encoder.layers.0.norm_self_attn.weight': is missing"));
+      Refuses(import(no_layers), "tensor 'encoder.layers.0.self_attn.query.weight': is missing"));
 }
 
 TEST_P(LabmlModelTest, NamesWhatIsWrongWithTheCharacters) {
