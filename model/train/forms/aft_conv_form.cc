@@ -56,8 +56,6 @@ at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor
     return CausalBandBias(filter.flip(1).unsqueeze(1).expand({-1, length, -1}), before, length,
                           k.options());
   };
-  const at::ScalarType gemm =
-      options.gemm == at::ScalarType::Undefined ? k.scalar_type() : options.gemm;
   const at::Tensor keys = at::constant_pad_nd(k, {0, 0, context, 0}, kEmptyKey).unsqueeze(3);
   const at::Tensor values = at::constant_pad_nd(v, {0, 0, 0, 0, context, 0}, 0);
   const at::Tensor anchor = keys.detach().amax(1, /*keepdim=*/true);
@@ -71,7 +69,7 @@ at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor
   const int64_t length = std::min(tokens, std::max(kMinTile, context));
   const Quotient quotient =
       Divide(PrefixSums(WeightedValues(keys, values, anchor),
-                        bias(context - 1, length).unsqueeze(0), context, gemm),
+                        bias(context - 1, length).unsqueeze(0), context, options.GemmType(k)),
              1, seen);
   return quotient.bad.any().item<bool>() ? PairMean(k, v, bias(0, tokens)) : quotient.mean;
 }

@@ -70,23 +70,12 @@ at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t length,
   const auto tile = [&](const at::Tensor& t, double empty) {
     return PadBack(t, padding, empty).unfold(1, 2 * length, length).transpose(2, 3);
   };
-  const at::Tensor k = tile(x.k, kEmptyKey);
-  const at::Tensor v = tile(x.v, 0);
-  const at::Tensor anchor = k.detach().amax(2, /*keepdim=*/true);
   const at::Tensor bias =
       CausalBandBias(TileBand(band, tokens, length, blocks), length, length, x.k.options());
-  const BiasWeights e = ExpBias(bias, /*floor=*/0);
-  const at::Tensor sums = e.weights.to(gemm)
-                              .unsqueeze(0)
-                              .matmul(WeightedValues(k, v, anchor).to(gemm))
-                              .to(k.scalar_type());
-  at::Tensor seen;
-  if (x.live.defined()) {
-    seen =
-        bias.isneginf().logical_not().to(at::kFloat).matmul(tile(x.live, 0).to(at::kFloat)).gt(0);
-  }
-  const at::Tensor mean = Redo(Divide(sums, k.size(3), seen), k, v, [&bias]() { return bias; });
-  return mean.flatten(1, 2).slice(1, 0, tokens);
+  return TileMean(tile(x.k, kEmptyKey), tile(x.v, 0), bias, /*floor=*/0,
+                  x.live.defined() ? tile(x.live, 0) : at::Tensor(), gemm)
+      .flatten(1, 2)
+      .slice(1, 0, tokens);
 }
 
 // All that came before: rows in tiles, each beside its window, plus the sum of everything older.
@@ -152,8 +141,7 @@ at::Tensor AftLocalForm(const MixerConfig& config, const at::Tensor& packed,
   const auto qkv = packed.chunk(3, 2);
   const int64_t tokens = packed.size(1);
   const int64_t block = config.prefix_block;
-  const at::ScalarType gemm =
-      options.gemm == at::ScalarType::Undefined ? packed.scalar_type() : options.gemm;
+  const at::ScalarType gemm = options.GemmType(packed);
   AFT_CHECK(options.carry == nullptr || block == 0 || tokens % block == 0);
 
   const at::Tensor band = BandFor(config, tables, tokens);

@@ -116,4 +116,19 @@ at::Tensor Redo(const Quotient& quotient, const at::Tensor& k, const at::Tensor&
       .transpose(2, 3);
 }
 
+at::Tensor TileMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias, double floor,
+                    const at::Tensor& live, at::ScalarType gemm) {
+  const at::Tensor anchor = k.detach().amax(2, /*keepdim=*/true);
+  const at::Tensor sums = ExpBias(bias, floor)
+                              .weights.to(gemm)
+                              .unsqueeze(0)
+                              .matmul(WeightedValues(k, v, anchor).to(gemm))
+                              .to(k.scalar_type());
+  at::Tensor seen;
+  if (live.defined()) {
+    seen = bias.isneginf().logical_not().to(at::kFloat).matmul(live.to(at::kFloat)).gt(0);
+  }
+  return Redo(Divide(sums, k.size(3), seen), k, v, [&bias]() { return bias; });
+}
+
 }  // namespace aft

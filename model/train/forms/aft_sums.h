@@ -61,6 +61,12 @@ Quotient Divide(const at::Tensor& sums, int64_t keys, const at::Tensor& seen);
 at::Tensor Redo(const Quotient& quotient, const at::Tensor& k, const at::Tensor& v,
                 absl::FunctionRef<at::Tensor()> bias);
 
+// The means of L rows over the N keys of their tile, all at once, `bad` ones again by Redo.
+//   k, v [B, R, N, n]; bias [R or 1, L, N], -inf where unseen; live [B, R, N, 1] or undefined:
+//   which keys are not masked -> [B, R, L, n]
+at::Tensor TileMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias, double floor,
+                    const at::Tensor& live, at::ScalarType gemm);
+
 }  // namespace aft
 
 #endif  // AFT_MODEL_TRAIN_FORMS_AFT_SUMS_H_

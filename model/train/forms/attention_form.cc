@@ -29,10 +29,6 @@ at::Tensor Heads(const at::Tensor& x, int64_t heads) {
 // [B, h, T, n] -> [B, T, h * n].
 at::Tensor Join(const at::Tensor& x) { return x.transpose(1, 2).flatten(2); }
 
-at::ScalarType GemmType(const at::Tensor& packed, const TrainFormOptions& options) {
-  return options.gemm == at::ScalarType::Undefined ? packed.scalar_type() : options.gemm;
-}
-
 // The mask as scores of keys, [B, 1, 1, T]; undefined when there is none.
 at::Tensor KeyScores(const TrainFormOptions& options, at::ScalarType type) {
   if (!options.mask.defined()) return {};
@@ -86,7 +82,7 @@ at::Tensor Fused(const MixerConfig& config, const at::Tensor& q, const at::Tenso
 
 at::Tensor DotProductForm(const MixerConfig& config, const at::Tensor& packed,
                           const TrainFormOptions& options) {
-  const auto qkv = packed.to(GemmType(packed, options)).chunk(3, 2);
+  const auto qkv = packed.to(options.GemmType(packed)).chunk(3, 2);
   return Fused(config, Heads(qkv[0], config.heads), Heads(qkv[1], config.heads),
                Heads(qkv[2], config.heads), std::nullopt, options)
       .to(packed.scalar_type());
@@ -102,7 +98,7 @@ at::Tensor CosineForm(const MixerConfig& config, const at::Tensor& packed,
            at::clamp_min(at::linalg_vector_norm(heads, 2, {3}, /*keepdim=*/true), kShortest);
   };
   const at::Tensor strength = Heads(at::softplus(parts[3]), config.heads);  // [B, h, T, 1]
-  const at::ScalarType gemm = GemmType(packed, options);
+  const at::ScalarType gemm = options.GemmType(packed);
   return Fused(config, (strength * direction(parts[0])).to(gemm), direction(parts[1]).to(gemm),
                Heads(parts[2], config.heads).to(gemm), 1.0, options)
       .to(packed.scalar_type());
@@ -117,12 +113,12 @@ at::Tensor AdditiveForm(const MixerConfig& config, const at::Tensor& packed,
   // [B, h, T, T, a] . [h, 1, a, 1]
   const at::Tensor scores =
       at::tanh(q + k).matmul(tables.at("score.v").unsqueeze(1).unsqueeze(3)).squeeze(4);
-  return Mix(config, scores, Heads(parts[2], config.heads).to(GemmType(packed, options)), options);
+  return Mix(config, scores, Heads(parts[2], config.heads).to(options.GemmType(packed)), options);
 }
 
 at::Tensor LocationForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options) {
-  const at::ScalarType gemm = GemmType(packed, options);
+  const at::ScalarType gemm = options.GemmType(packed);
   const auto qv = packed.to(gemm).chunk(2, 2);
   const at::Tensor rows = tables.at("location.weight").slice(0, 0, packed.size(1)).to(gemm);
   const at::Tensor scores = qv[0].matmul(rows.t()).to(packed.scalar_type()).unsqueeze(1);
@@ -137,7 +133,7 @@ at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
   const int64_t padding = blocks * b - tokens;
   const int64_t after = config.causal ? 0 : b;  // keys behind the own block
   const int64_t span = 2 * b + after;
-  const auto qkv = packed.to(GemmType(packed, options)).chunk(3, 2);
+  const auto qkv = packed.to(options.GemmType(packed)).chunk(3, 2);
   const at::Tensor q = Heads(qkv[0], config.heads);
   const at::Tensor k = Heads(qkv[1], config.heads);
   const at::Tensor v = Heads(qkv[2], config.heads);

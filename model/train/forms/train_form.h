@@ -33,6 +33,9 @@ struct TrainFormOptions {
   AftCarry* carry = nullptr;
   // Type of the operands of large matrix products; Undefined: packed's own. bfloat16 trains faster.
   at::ScalarType gemm = at::ScalarType::Undefined;
+  at::ScalarType GemmType(const at::Tensor& packed) const {
+    return gemm == at::ScalarType::Undefined ? packed.scalar_type() : gemm;
+  }
   // [B, T] or undefined: SequenceBatch::mask.
   at::Tensor mask;
   int64_t grid_width = 0;  // SequenceBatch::grid_width
