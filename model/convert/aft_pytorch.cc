@@ -1,7 +1,6 @@
-#include "model/convert/aft_pytorch.h"
-
 #include "base/status_macros.h"
 #include "model/convert/aft_module.h"
+#include "model/convert/import.h"
 #include "model/convert/source.h"
 
 namespace aft {

@@ -1,11 +1,10 @@
-#include "model/convert/gpt2.h"
-
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/json_fields.h"
+#include "model/convert/import.h"
 #include "model/convert/source.h"
 #include "model/convert/tokenizer_files.h"
 #include "model/tokenizer/vocabulary_file.h"

@@ -1,10 +1,13 @@
 #ifndef AFT_MODEL_CONVERT_IMPORT_H_
 #define AFT_MODEL_CONVERT_IMPORT_H_
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
 
@@ -23,6 +26,55 @@ struct Import {
 // INVALID_ARGUMENT or DATA_LOSS when config and tensors make no checkpoint (names key or tensor);
 // else the file system's.
 absl::Status WriteImport(const std::string& dir, const Import& import);
+
+// ---- From other packages. INVALID_ARGUMENT names the tensor, key or option.
+
+// A module of the package aft-pytorch (rish-16/aft-pytorch, 9a89696; the AFT notebook has the same
+// code), from its state_dict: to_q, to_k, to_v, project, wbias [T, T]. All are bidirectional:
+//
+//   no wbias          AFTSimple
+//   wbias             AFTFull; at most T tokens
+//   wbias and window  AFTLocal(s = window): the state_dict does not hold s, and outside of the band
+//                     wbias is garbage that the module itself overwrites with 0
+//
+// The checkpoint's architecture is "mixer".
+absl::StatusOr<Import> ImportAftPytorch(const TensorMap& tensors, std::optional<int64_t> window);
+
+struct LabmlOptions {
+  // chars.json of the model's vocabulary (model/tokenizer/tokenizers.h); "" for a vocabulary of
+  // 256 bytes, and for bare modules, which have none.
+  std::string chars_path;
+  // The state_dict does not say which; the experiment's is relu.
+  Activation activation = Activation::kRelu;
+  // Only for state_dicts without local_mask, from which it is read otherwise.
+  std::optional<int64_t> window;
+};
+
+// From labml_nn (e6b3c8a6), either of:
+//
+//   transformers/aft `AFTLocal`: query, key, value, output, pos_bias [T, T], local_mask [T, T];
+//     becomes an architecture "mixer"
+//   the language model of transformers/aft/experiment.py: src_embed.*, encoder.layers.N.*,
+//     encoder.norm.*, generator.projection.*. Positions are recognised as sinusoidal, or kept as
+//     learned. At most T tokens
+//
+// Both are causal.
+absl::StatusOr<Import> ImportLabml(const TensorMap& tensors, const LabmlOptions& options);
+
+// The attention that serves the model's weights: GPT-2's own, or LSG's block-local (ccdv-ai
+// lsg_converter c56734b, BlockLocalSelfAttention), which has no weights of its own either.
+struct Gpt2Options {
+  bool block_local = false;
+  // For block-local; see MixerConfig.
+  int64_t block_size = 128;
+  bool global_token = true;
+  bool full_decode = false;
+};
+
+// A Hugging Face GPT-2 folder: config.json, model.safetensors (names with or without
+// "transformer."; linear weights are [in, out] there), vocab.json and merges.txt if it has them.
+// Errors start with the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS.
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& options);
 
 }  // namespace aft
 

@@ -13,7 +13,7 @@
 #include "model/mixers/mixer.h"
 #include "model/network/check_tensors.h"
 #include "model/state/state_pool.h"
-#include "model/tokenizer/load_tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {

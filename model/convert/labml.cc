@@ -1,5 +1,3 @@
-#include "model/convert/labml.h"
-
 #include <cmath>
 #include <utility>
 
@@ -7,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/convert/aft_module.h"
+#include "model/convert/import.h"
 #include "model/convert/source.h"
 #include "model/convert/tokenizer_files.h"
 

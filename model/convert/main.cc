@@ -8,11 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/convert/aft_pytorch.h"
-#include "model/convert/gpt2.h"
 #include "model/convert/import.h"
 #include "model/convert/inspect.h"
-#include "model/convert/labml.h"
 
 namespace aft {
 namespace {

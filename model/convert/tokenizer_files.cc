@@ -7,8 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/tokenizer/char_tokenizer.h"
-#include "model/tokenizer/load_tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 
 namespace aft {

@@ -11,8 +11,6 @@
 // is far below M, which the filter must make up for (|w| of 60 and more); then den is small, and
 // such rows are computed again, in double, from their definition.
 
-#include "model/kernels/conv_encode.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

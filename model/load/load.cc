@@ -21,7 +21,7 @@
 #include "model/runtime/cpu_model_runner.h"
 #include "model/runtime/memory.h"
 #include "model/runtime/torch_guard.h"
-#include "model/tokenizer/load_tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 
 namespace aft {
 namespace {

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/kernels/conv.h"
-#include "model/kernels/conv_encode.h"
 #include "model/mixers/conv_filter.h"
 #include "model/mixers/families.h"
 #include "model/mixers/state_specs.h"

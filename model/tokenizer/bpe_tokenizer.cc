@@ -1,5 +1,3 @@
-#include "model/tokenizer/bpe_tokenizer.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,14 +13,64 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/tokenizer/bpe_merger.h"
-#include "model/tokenizer/gpt2_splitter.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
 #include "model/tokenizer/vocabulary_file.h"
+#include "re2/re2.h"
 
 namespace aft {
 namespace {
 
 using TokenIds = absl::flat_hash_map<std::string, int32_t>;
+
+// Unicode's White_Space, which is what \s means there; RE2's own \s is ASCII's.
+#define AFT_WHITE_SPACE                                                    \
+  R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F})" \
+  R"(\x{205F}\x{3000})"
+constexpr char kSpaces[] = "[" AFT_WHITE_SPACE "]+";
+constexpr char kWords[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{L}\p{N})" AFT_WHITE_SPACE "]+";
+#undef AFT_WHITE_SPACE
+
+// Length of the match at the start of `text`, 0 if there is none.
+size_t MatchLength(const re2::RE2& pattern, absl::string_view text) {
+  const re2::StringPiece input(text.data(), text.size());
+  re2::StringPiece match;
+  if (!pattern.Match(input, 0, input.size(), re2::RE2::ANCHOR_START, &match, 1)) return 0;
+  return match.size();
+}
+
+// Cuts text into the pieces within which GPT-2's byte-pair encoding merges; their concatenation is
+// the text. Source: openai/gpt-2, src/encoder.py,
+//
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//
+// RE2 has no look-ahead, so runs of white space are cut by hand: all but the last character of a
+// run that something follows, or the whole run at the end of the text. Thread-safe.
+class Gpt2Splitter {
+ public:
+  Gpt2Splitter() { AFT_CHECK(spaces_.ok() && words_.ok()); }
+
+  // The first piece of `text`, at a cost that depends on the piece alone.
+  // REQUIRES: text is not empty and valid UTF-8.
+  absl::string_view FirstPiece(absl::string_view text) const {
+    const size_t spaces = MatchLength(spaces_, text);
+    if (spaces > 0) {
+      if (spaces == text.size()) return text;
+      size_t last = spaces - 1;  // where the run's last character starts
+      while ((static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
+      if (last > 0) return text.substr(0, last);
+      if (text[0] != ' ') return text.substr(0, spaces);
+    }
+    const size_t length = MatchLength(words_, text);
+    AFT_CHECK(length > 0);
+    return text.substr(0, length);
+  }
+
+ private:
+  const re2::RE2 spaces_{kSpaces, re2::RE2::Quiet};
+  const re2::RE2 words_{kWords, re2::RE2::Quiet};
+};
 
 // GPT-2 spells each byte as one printable character: those of Latin-1 as themselves, the other 68
 // as U+0100 and up, in their order.

@@ -1,9 +1,8 @@
-#include "model/tokenizer/byte_tokenizer.h"
-
 #include <array>
 #include <cstddef>
 
 #include "base/check.h"
+#include "model/tokenizer/tokenizers.h"
 
 namespace aft {
 namespace {

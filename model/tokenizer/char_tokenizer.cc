@@ -1,5 +1,3 @@
-#include "model/tokenizer/char_tokenizer.h"
-
 #include <cstdint>
 #include <utility>
 
@@ -8,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
 #include "model/tokenizer/vocabulary_file.h"
 

@@ -1,4 +1,3 @@
-#include "model/tokenizer/load_tokenizer.h"
 
 #include <utility>
 #include <vector>
@@ -6,9 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/tokenizer/bpe_tokenizer.h"
-#include "model/tokenizer/byte_tokenizer.h"
-#include "model/tokenizer/char_tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 
 namespace aft {

@@ -11,8 +11,7 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
-#include "model/convert/aft_pytorch.h"
-#include "model/convert/labml.h"
+#include "model/convert/import.h"
 #include "tests/parity/goldens.h"
 #include "tests/unit/convert/harness.h"
 

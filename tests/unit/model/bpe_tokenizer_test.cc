@@ -1,5 +1,3 @@
-#include "model/tokenizer/bpe_tokenizer.h"
-
 #include <memory>
 #include <random>
 #include <string>
@@ -7,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/tokenizers.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/temp_files.h"
 

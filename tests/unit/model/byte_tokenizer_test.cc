@@ -1,5 +1,3 @@
-#include "model/tokenizer/byte_tokenizer.h"
-
 #include <memory>
 #include <numeric>
 #include <string>
@@ -7,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/tokenizers.h"
 
 namespace aft {
 namespace {

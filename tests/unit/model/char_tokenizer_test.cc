@@ -1,11 +1,9 @@
-#include "model/tokenizer/char_tokenizer.h"
-
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/tokenizer/load_tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
 #include "tests/support/temp_files.h"
 

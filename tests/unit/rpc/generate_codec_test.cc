@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/tokenizer/char_tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 #include "tests/unit/rpc/decode.h"
 
 namespace aft::server {
