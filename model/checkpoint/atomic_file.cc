@@ -10,67 +10,59 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 
 namespace aft {
 
-absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
-  static std::atomic<uint64_t> counter{0};
-  std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", temporary));
-  return std::unique_ptr<AtomicFile>(new AtomicFile(path, std::move(temporary), fd));
-}
+namespace {
 
-AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) close(fd_);
-  if (!committed_) unlink(temporary_.c_str());
-}
-
-absl::Status AtomicFile::Error(absl::string_view what) const {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", temporary_));
-}
-
-absl::Status AtomicFile::Append(const void* data, size_t bytes) {
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = write(fd_, next, bytes);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return Error("write");
-    }
-    next += written;
-    bytes -= static_cast<size_t>(written);
+absl::Status WriteAll(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return absl::ErrnoToStatus(errno, "cannot write");
+    bytes.remove_prefix(static_cast<size_t>(written));
   }
   return absl::OkStatus();
 }
 
-absl::Status AtomicFile::Commit() {
-  if (fsync(fd_) != 0) return Error("sync");
-  if (close(std::exchange(fd_, -1)) != 0) return Error("close");
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot rename ", temporary_, " to ", path_));
-  }
-  committed_ = true;
-  // The rename itself must reach the disk too.
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
+// The rename itself must reach the disk too.
+absl::Status SyncFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
   const int fd = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open folder of ", path_));
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open folder of ", path));
   const bool synced = fsync(fd) == 0;
   const int error = errno;
   close(fd);
   // Some file systems cannot sync a folder, and say EINVAL.
-  if (!synced && error != EINVAL) {
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot sync folder of ", path_));
-  }
-  return absl::OkStatus();
+  if (synced || error == EINVAL) return absl::OkStatus();
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot sync folder of ", path));
 }
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
-  AFT_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
-  AFT_RETURN_IF_ERROR(file->Append(content.data(), content.size()));
-  return file->Commit();
+}  // namespace
+
+absl::Status WriteFileAtomically(const std::string& path,
+                                 absl::Span<const absl::string_view> pieces) {
+  static std::atomic<uint64_t> counter{0};
+  const std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", temporary));
+  absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
+  absl::Status status;
+  for (const absl::string_view piece : pieces) {
+    if (status.ok()) status = WriteAll(fd, piece);
+  }
+  if (status.ok() && fsync(fd) != 0) status = absl::ErrnoToStatus(errno, "cannot sync");
+  if (close(fd) != 0) status.Update(absl::ErrnoToStatus(errno, "cannot close"));
+  AFT_RETURN_IF_ERROR(InFile(temporary, status));
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));
+  }
+  std::move(remove).Cancel();
+  return SyncFolderOf(path);
 }
 
 }  // namespace aft

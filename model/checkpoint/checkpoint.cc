@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/atomic_file.h"
 
@@ -39,13 +40,9 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
   const std::string config_path = PathIn(dir, kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(config_path));
-  absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(json);
-  if (!config.ok()) {
-    return absl::Status(config.status().code(),
-                        absl::StrCat(config_path, ": ", config.status().message()));
-  }
+  AFT_ASSIGN_OR_RETURN(NetworkConfig config, InFile(config_path, ParseNetworkConfig(json)));
   AFT_ASSIGN_OR_RETURN(SafetensorsFile weights, ReadSafetensors(PathIn(dir, kWeightsFileName)));
-  return Checkpoint{*std::move(config), std::move(weights.tensors), std::move(weights.metadata)};
+  return Checkpoint{std::move(config), std::move(weights.tensors), std::move(weights.metadata)};
 }
 
 absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
@@ -59,7 +56,7 @@ absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config
     return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create folder ", dir));
   }
   AFT_RETURN_IF_ERROR(WriteSafetensors(PathIn(dir, kWeightsFileName), tensors, metadata));
-  return WriteFileAtomically(PathIn(dir, kConfigFileName), json);
+  return WriteFileAtomically(PathIn(dir, kConfigFileName), {json});
 }
 
 }  // namespace aft

@@ -10,14 +10,15 @@
 #include <cerrno>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/ops/empty.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/atomic_file.h"
 #include "model/checkpoint/safetensors_header.h"
@@ -44,11 +45,6 @@ constexpr std::array<Dtype, 10> kDtypes = {{{"F64", at::kDouble},
                                             {"BOOL", at::kBool}}};
 
 constexpr int64_t kLengthBytes = 8;
-
-// `status` with the file's name in front of its message.
-absl::Status InFile(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
 
 absl::Status ReadAt(int fd, int64_t offset, int64_t bytes, void* out) {
   char* next = static_cast<char*>(out);
@@ -116,11 +112,8 @@ absl::StatusOr<SafetensorsFile> Read(int fd) {
   SafetensorsFile file;
   file.metadata = std::move(header.metadata);
   for (const auto& [name, entry] : header.tensors) {
-    absl::StatusOr<at::Tensor> tensor = ReadTensor(fd, data_start, entry);
-    if (!tensor.ok()) {
-      return InFile(absl::StrCat("tensor '", ShownTensorName(name), "'"), tensor.status());
-    }
-    file.tensors.emplace(name, *std::move(tensor));
+    const std::string shown = absl::StrCat("tensor '", ShownTensorName(name), "'");
+    AFT_ASSIGN_OR_RETURN(file.tensors[name], InFile(shown, ReadTensor(fd, data_start, entry)));
   }
   return file;
 }
@@ -157,15 +150,15 @@ absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
 absl::Status Write(const std::string& path, const TensorMap& tensors,
                    const std::map<std::string, std::string>& metadata) {
   AFT_ASSIGN_OR_RETURN(const std::string header, FormatHeader(tensors, metadata));
-  AFT_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
   const uint64_t header_bytes = header.size();
-  AFT_RETURN_IF_ERROR(file->Append(&header_bytes, sizeof(header_bytes)));
-  AFT_RETURN_IF_ERROR(file->Append(header.data(), header.size()));
+  std::vector<absl::string_view> pieces = {
+      {reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)}, header};
+  std::vector<at::Tensor> dense;
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
-    AFT_RETURN_IF_ERROR(file->Append(dense.const_data_ptr(), dense.nbytes()));
+    const at::Tensor& data = dense.emplace_back(tensor.detach().to(at::kCPU).contiguous());
+    pieces.emplace_back(static_cast<const char*>(data.const_data_ptr()), data.nbytes());
   }
-  return file->Commit();
+  return WriteFileAtomically(path, pieces);
 }
 
 }  // namespace
@@ -176,9 +169,7 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   const absl::Cleanup close_file = [fd] { close(fd); };
   try {
-    absl::StatusOr<SafetensorsFile> file = Read(fd);
-    if (!file.ok()) return InFile(path, file.status());
-    return file;
+    return InFile(path, Read(fd));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(absl::StrCat(path, ": not enough memory"));
   } catch (const std::exception& error) {
@@ -189,8 +180,7 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
 absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
                               const std::map<std::string, std::string>& metadata) {
   try {
-    const absl::Status status = Write(path, tensors, metadata);
-    return status.ok() ? status : InFile(path, status);
+    return InFile(path, Write(path, tensors, metadata));
   } catch (const nlohmann::json::type_error&) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": a tensor name or the metadata is not valid UTF-8"));

@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/json_fields.h"
@@ -158,29 +159,21 @@ absl::Status CopyTensors(const TensorMap& all, const NetworkConfig& config, Tens
   return source.Finish();
 }
 
-absl::Status InFile(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 }  // namespace
 
 absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& options) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(config_path));
-  const absl::StatusOr<Json> json = ParseStrictJson(text);
-  if (!json.ok()) return InFile(config_path, json.status());
-  int64_t heads = 0;
-  absl::StatusOr<NetworkConfig> config = ReadConfig(*json, &heads);
-  if (!config.ok()) return InFile(config_path, config.status());
-  config->mixer = Attention(options, heads);
-
+  AFT_ASSIGN_OR_RETURN(const Json json, InFile(config_path, ParseStrictJson(text)));
   Import import;
-  import.config = *std::move(config);
+  int64_t heads = 0;
+  AFT_ASSIGN_OR_RETURN(import.config, InFile(config_path, ReadConfig(json, &heads)));
+  import.config.mixer = Attention(options, heads);
   import.metadata["imported_from"] = "gpt2";
   const std::string weights_path = absl::StrCat(dir, "/", kWeightsFileName);
   AFT_ASSIGN_OR_RETURN(const SafetensorsFile weights, ReadSafetensors(weights_path));
-  const absl::Status copied = CopyTensors(weights.tensors, import.config, &import.tensors);
-  if (!copied.ok()) return InFile(weights_path, copied);
+  AFT_RETURN_IF_ERROR(
+      InFile(weights_path, CopyTensors(weights.tensors, import.config, &import.tensors)));
   AFT_RETURN_IF_ERROR(UseBpe(dir, &import));
   return import;
 }

@@ -39,7 +39,7 @@ absl::Status WriteImport(const std::string& dir, const Import& import) {
   AFT_RETURN_IF_ERROR(
       WriteCheckpoint(partial.string(), import.config, import.tensors, import.metadata));
   for (const auto& [name, content] : import.files) {
-    AFT_RETURN_IF_ERROR(WriteFileAtomically((partial / name).string(), content));
+    AFT_RETURN_IF_ERROR(WriteFileAtomically((partial / name).string(), {content}));
   }
   fs::rename(partial, target, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create ", dir));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/tensors.h"
@@ -125,11 +126,8 @@ std::string TokenizerText(const Inspection& inspection) {
 
 absl::StatusOr<Inspection> Inspect(const std::string& dir) {
   AFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, ReadCheckpoint(dir));
-  const absl::Status complete = CheckTensors(checkpoint.config, checkpoint.tensors);
-  if (!complete.ok()) {
-    return absl::Status(complete.code(),
-                        absl::StrCat(dir, "/", kWeightsFileName, ": ", complete.message()));
-  }
+  AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kWeightsFileName),
+                             CheckTensors(checkpoint.config, checkpoint.tensors)));
   Inspection inspection;
   inspection.config = checkpoint.config;
   inspection.parameters = CountParameters(checkpoint.config);

@@ -4,8 +4,9 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/convert/import.h"
@@ -39,11 +40,8 @@ absl::Status RunInspect(const std::string& dir, bool json) {
 
 // Writes the checkpoint and describes what is there now.
 absl::Status Finish(absl::StatusOr<Import> import, const Flags& flags, bool name_source) {
-  if (!import.ok()) {
-    if (!name_source) return import.status();
-    return absl::Status(import.status().code(),
-                        absl::StrCat(flags.in, ": ", import.status().message()));
-  }
+  if (name_source) import = InFile(flags.in, std::move(import));
+  AFT_RETURN_IF_ERROR(import.status());
   AFT_RETURN_IF_ERROR(WriteImport(flags.out, *import));
   return RunInspect(flags.out, /*json=*/false);
 }

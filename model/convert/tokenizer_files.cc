@@ -1,11 +1,13 @@
 #include "model/convert/tokenizer_files.h"
 
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
@@ -32,13 +34,10 @@ absl::Status UseCharacters(const std::string& chars_path, Import* import) {
     return UseBytes("its characters must be given (--chars), or be the 256 bytes", import);
   }
   AFT_ASSIGN_OR_RETURN(std::vector<std::string> characters, ReadTokenList(chars_path));
-  absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
-      MakeCharTokenizer(std::move(characters));
-  if (!tokenizer.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(chars_path, ": ", tokenizer.status().message()));
-  }
-  if ((*tokenizer)->vocab_size() != import->config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(chars_path, ": has ", (*tokenizer)->vocab_size(),
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
+                       InFile(chars_path, MakeCharTokenizer(std::move(characters))));
+  if (tokenizer->vocab_size() != import->config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(chars_path, ": has ", tokenizer->vocab_size(),
                                                    " characters, but the embedding ",
                                                    import->config.vocab_size, " rows"));
   }

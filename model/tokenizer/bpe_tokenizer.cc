@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/tokenizer/bpe_merger.h"
 #include "model/tokenizer/tokenizers.h"
@@ -190,9 +191,7 @@ absl::Status ReadMerges(const std::string& path, const TokenIds& ids, BpeMerges*
     const absl::string_view line = absl::StripSuffix(rest.substr(0, end), "\r");
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (number == 1 && line.substr(0, 8) == "#version") continue;
-    if (const absl::Status status = AddMerge(line, ids, merges); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", status.message()));
-    }
+    AFT_RETURN_IF_ERROR(InFile(absl::StrCat(path, ":", number), AddMerge(line, ids, merges)));
   }
   return absl::OkStatus();
 }
@@ -226,11 +225,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::str
       token.clear();
       continue;
     }
-    absl::StatusOr<std::string> bytes = Unspell(token, spelled);
-    if (!bytes.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(vocab_path, ": ", bytes.status().message()));
-    }
-    token = *std::move(bytes);
+    AFT_ASSIGN_OR_RETURN(token, InFile(vocab_path, Unspell(token, spelled)));
   }
   return std::make_shared<BpeTokenizer>(std::move(tokens), eos == ids.end() ? -1 : eos->second,
                                         std::move(merges));

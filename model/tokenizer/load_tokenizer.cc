@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
@@ -21,10 +22,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(absl::string_view kind,
   if (kind == "chars") {
     const std::string path = absl::StrCat(dir, "/", kCharsFileName);
     AFT_ASSIGN_OR_RETURN(std::vector<std::string> characters, ReadTokenList(path));
-    absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
-        MakeCharTokenizer(std::move(characters));
-    if (tokenizer.ok()) return tokenizer;
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokenizer.status().message()));
+    return InFile(path, MakeCharTokenizer(std::move(characters)));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       dir, ": tokenizer.kind: must be \"bytes\", \"chars\" or \"bpe\", got \"", kind, "\""));

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "nlohmann/json.hpp"
@@ -105,10 +106,8 @@ absl::Status ReadJson(const std::string& path, VocabularyReader* reader) {
   if (text.find('\0') != std::string::npos) {
     return FileError(path, absl::StrCat("not valid JSON: NUL at byte ", text.find('\0')));
   }
-  if (!Json::sax_parse(text.begin(), text.end(), reader)) {
-    return FileError(path, reader->status().message());
-  }
-  return absl::OkStatus();
+  Json::sax_parse(text.begin(), text.end(), reader);
+  return InFile(path, reader->status());
 }
 
 }  // namespace

@@ -8,19 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "model/checkpoint/atomic_file.h"
 
 namespace aft {
 namespace {
 
 constexpr char kHeader[] =
     "step,tokens,seconds,train_bpb,held_out_fresh_bpb,held_out_carried_bpb,learning_rate";
-
-absl::Status WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::trunc);
-  file << content;
-  file.close();
-  return file ? absl::OkStatus() : absl::InternalError(absl::StrCat(path, ": cannot be written"));
-}
 
 }  // namespace
 
@@ -51,7 +45,7 @@ absl::Status WriteCurveCsv(const std::string& path, const std::vector<CurvePoint
     absl::StrAppendFormat(&text, "%d,%d,%.1f,%.4f,%.4f,%.4f,%.3g\n", p.step, p.tokens, p.seconds,
                           p.train, p.fresh, p.carried, p.learning_rate);
   }
-  return WriteFile(path, text);
+  return WriteFileAtomically(path, {text});
 }
 
 absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint>& curve) {
@@ -69,7 +63,8 @@ absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint
     return kTop + (kHeight - kTop - kBottom) * (high - std::min(bits, high)) / (high - low);
   };
   std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" font-family=\"sans-serif\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" "
+      "font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n",
       kWidth, kHeight, kWidth, kHeight);
   for (double bits = low; bits < high + 0.01; bits += 0.2) {
@@ -104,7 +99,7 @@ absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint
         kWidth - kRight - 6, legend, line.color, line.name);
     legend += 16;
   }
-  return WriteFile(path, svg + "</svg>\n");
+  return WriteFileAtomically(path, {svg, "</svg>\n"});
 }
 
 }  // namespace aft

@@ -18,6 +18,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "base/in_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/check_tensors.h"
 #include "model/train/evaluate.h"
@@ -47,8 +48,9 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
   if (!checkpoint.ok()) return Fail(checkpoint.status());
   auto corpus = aft::ReadCorpus(config.texts, config.held_out, config.segment + 1);
   if (!corpus.ok()) return Fail(corpus.status());
-  const absl::Status fits = aft::CheckTensors(checkpoint->config, checkpoint->tensors);
-  if (!fits.ok()) return Fail(absl::Status(fits.code(), dir + ": " + std::string(fits.message())));
+  const absl::Status fits =
+      aft::InFile(dir, aft::CheckTensors(checkpoint->config, checkpoint->tensors));
+  if (!fits.ok()) return Fail(fits);
   aft::TrainNetwork network(checkpoint->config, /*seed=*/0);
   {
     const at::NoGradGuard no_grad;

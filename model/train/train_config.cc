@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -116,13 +117,9 @@ absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
   Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded())
     return absl::InvalidArgumentError(absl::StrCat(path, ": not valid JSON"));
-  auto config = Parse(std::move(json));
-  if (!config.ok()) {
-    return absl::Status(config.status().code(),
-                        absl::StrCat(path, ": ", config.status().message()));
-  }
+  AFT_ASSIGN_OR_RETURN(TrainConfig config, InFile(path, Parse(std::move(json))));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  for (std::string& text_path : config->texts) text_path = (folder / text_path).string();
+  for (std::string& text_path : config.texts) text_path = (folder / text_path).string();
   return config;
 }
 

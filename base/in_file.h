@@ -1,0 +1,28 @@
+#ifndef AFT_BASE_IN_FILE_H_
+#define AFT_BASE_IN_FILE_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace aft {
+
+// An error with the name of the file that it is in: "path: message". OK stays OK.
+inline absl::Status InFile(absl::string_view path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+template <typename T>
+absl::StatusOr<T> InFile(absl::string_view path, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return InFile(path, value.status());
+}
+
+}  // namespace aft
+
+#endif  // AFT_BASE_IN_FILE_H_
