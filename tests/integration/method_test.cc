@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
@@ -29,6 +30,8 @@ struct GenerateMethod {
   using Stream = GenerateStream;
   static constexpr char kName[] = "Generate";
   static constexpr char kModel[] = "fake";
+  static constexpr char kOtherModel[] = "encoder";
+  static constexpr char kOthersTask[] = "an encoder: it serves Encode";
   static StepGate& Gate(TestServer& server) { return server.control(); }
   static void FailNextStep(TestServer& server, const absl::Status& status) {
     server.control().FailNextCollect(status);
@@ -46,6 +49,8 @@ struct EncodeMethod {
   using Stream = EncodeStream;
   static constexpr char kName[] = "Encode";
   static constexpr char kModel[] = "encoder";
+  static constexpr char kOtherModel[] = "fake";
+  static constexpr char kOthersTask[] = "a language model: it serves Generate and Score";
   static StepGate& Gate(TestServer& server) { return server.encoder_control(); }
   static void FailNextStep(TestServer& server, const absl::Status& status) {
     server.encoder_control().FailNext(status);
@@ -118,6 +123,33 @@ TYPED_TEST(MethodTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre)
   EXPECT_EQ(this->server_->Metric(RequestsTotal("NOT_FOUND", TypeParam::kName, "")), 1);
 }
 
+TYPED_TEST(MethodTest, AModelForOtherMethodsSaysWhichItServes) {
+  this->Start();
+  const grpc::Status status = this->Open(TypeParam::kOtherModel).Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(),
+            absl::StrCat("model \"", TypeParam::kOtherModel, "\" is ", TypeParam::kOthersTask,
+                         ", not ", TypeParam::kName));
+}
+
+TYPED_TEST(MethodTest, ABadFieldIsNamedAndCounted) {
+  this->Start(/*with_metrics=*/true);
+  typename TypeParam::Request request;
+  request.set_model(TypeParam::kModel);
+  request.set_text("");
+  typename TypeParam::Stream stream(this->server_->inference(), request);
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "text: must not be empty");
+  EXPECT_TRUE(stream.events.empty());
+  EXPECT_EQ(
+      this->server_->Metric(RequestsTotal("INVALID_ARGUMENT", TypeParam::kName, TypeParam::kModel)),
+      1);
+  EXPECT_EQ(this->server_->Metric(absl::StrCat("aft_rejected_total{model=\"", TypeParam::kModel,
+                                               "\",reason=\"invalid\"}")),
+            1);
+}
+
 TYPED_TEST(MethodTest, AFullQueueRefusesWithARetryHint) {
   this->Start(/*with_metrics=*/true);
   auto running = this->OpenHeld();
@@ -165,7 +197,7 @@ TYPED_TEST(MethodTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
 }
 
 TYPED_TEST(MethodTest, DrainFinishesWhatRunsAndWhatWaitsAndRefusesTheRest) {
-  this->Start();
+  this->Start(/*with_metrics=*/true);
   auto running = this->OpenHeld();
   auto waiting = this->Open();
   ASSERT_TRUE(waiting.Next());
@@ -176,11 +208,17 @@ TYPED_TEST(MethodTest, DrainFinishesWhatRunsAndWhatWaitsAndRefusesTheRest) {
     grpc::ClientContext context;
     ASSERT_TRUE(this->server_->models().Get(&context, get, &got).ok());
   }
+  EXPECT_EQ(this->server_->server().lifecycle(), Lifecycle::kDraining);
+  EXPECT_EQ(this->server_->Metric("aft_draining"), 1);
+  const std::string labels = absl::StrCat("{model=\"", TypeParam::kModel, "\",");
+  EXPECT_EQ(this->server_->Metric("aft_model_state" + labels + "state=\"draining\"}"), 1);
   EXPECT_EQ(this->Open().Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(this->server_->Metric("aft_rejected_total" + labels + "reason=\"draining\"}"), 1);
   TypeParam::Gate(*this->server_).Resume();
   EXPECT_TRUE(running.Finish().ok());
   EXPECT_TRUE(waiting.Finish().ok());
   drain.join();
+  EXPECT_EQ(this->server_->server().lifecycle(), Lifecycle::kStopped);
 }
 
 }  // namespace

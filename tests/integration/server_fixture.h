@@ -9,8 +9,10 @@
 
 #include "aft/v1/inference.grpc.pb.h"
 #include "aft/v1/models.grpc.pb.h"
+#include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
 #include "server/app/server.h"
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
@@ -96,7 +98,8 @@ inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context
   return stub.Encode(context, request);
 }
 
-// One stream of InferenceService, whose events are kept. Movable.
+// One stream of InferenceService, whose events are kept. The test fails when they break the
+// protocol. Movable.
 template <typename Response>
 class EventStream {
  public:
@@ -115,6 +118,8 @@ class EventStream {
   bool Next() {
     Response event;
     if (!reader_->Read(&event)) return false;
+    EXPECT_EQ(checker_.Take(event), "");
+    EXPECT_NE(event.event_case(), Response::EVENT_NOT_SET);
     events.push_back(std::move(event));
     OnEvent(events.back());
     return true;
@@ -130,7 +135,9 @@ class EventStream {
   grpc::Status Finish() {
     while (Next()) {
     }
-    return reader_->Finish();
+    const grpc::Status status = reader_->Finish();
+    EXPECT_TRUE(checker_.finished() || !status.ok());
+    return status;
   }
 
   grpc::ClientContext& context() { return *context_; }
@@ -156,6 +163,7 @@ class EventStream {
 
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   std::unique_ptr<grpc::ClientReader<Response>> reader_;
+  client::StreamChecker checker_;
 };
 
 using ScoreStream = EventStream<v1::ScoreResponse>;
@@ -170,9 +178,6 @@ class GenerateStream : public EventStream<v1::GenerateResponse> {
   v1::Finished finished;
   std::vector<TokenId> tokens;
   std::string text;
-  int started_count = 0;
-  int finished_count = 0;
-  bool contiguous = true;  // no gap between deltas
 
  private:
   void OnEvent(const v1::GenerateResponse& event) override;

@@ -1,216 +1,132 @@
 #include "tests/unit/client/fake_server.h"
 
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
-#include "aft/v1/inference.grpc.pb.h"
-#include "aft/v1/models.grpc.pb.h"
-#include "base/check.h"
-#include "google/protobuf/text_format.h"
-#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpc/health/v1/health.pb.h"
+#include "tests/support/proto_text.h"
 
 namespace aft::client {
 namespace {
 
-template <typename Message>
-Message FromText(const std::string& text) {
-  Message message;
-  AFT_CHECK(google::protobuf::TextFormat::ParseFromString(text, &message));
-  return message;
+grpc::ByteBuffer ToBytes(const google::protobuf::Message& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
 }
 
-void AddMetadata(const Script& script, grpc::CallbackServerContext& context) {
-  if (script.send_request_id) {
-    const auto given = context.client_metadata().find("x-request-id");
-    std::string id = script.request_id.empty() ? "fake-1" : script.request_id;
-    if (given != context.client_metadata().end()) {
-      id.assign(given->second.data(), given->second.size());
-    }
-    context.AddInitialMetadata("x-request-id", id);
-  }
-  for (const auto& [key, value] : script.trailers) context.AddTrailingMetadata(key, value);
+std::string ToString(grpc::ByteBuffer bytes) {
+  grpc::Slice slice;
+  AFT_CHECK(bytes.DumpToSingleSlice(&slice).ok());
+  return std::string(slice.begin(), slice.end());
 }
 
-// The next of an endless stream; nothing for the methods that have none.
-bool NextEndless(uint32_t index, v1::GenerateResponse& event) {
-  event = DeltaEvent(index, "x");
-  return true;
-}
-template <typename Response>
-bool NextEndless(uint32_t /*index*/, Response& /*event*/) {
-  return false;
+// "/aft.v1.ModelService/List" as it was generated.
+const google::protobuf::MethodDescriptor& FindMethod(std::string name) {
+  std::replace(name.begin(), name.end(), '/', '.');
+  const auto* const method =
+      google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(name.substr(1));
+  AFT_CHECK(method != nullptr);
+  return *method;
 }
 
-// Writes the events one by one, then ends as the script says. Ends in one Finish, never beside a
-// pending write.
-template <typename Response>
-class StreamReactor final : public grpc::ServerWriteReactor<Response> {
+}  // namespace
+
+// One call of any method. Writes the answer's messages one by one, then ends as the script says. At
+// most one operation is under way, and the one Finish comes after the last.
+class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
  public:
-  StreamReactor(FakeServer& server, const Script& script, std::vector<Response> events)
-      : server_(server), end_(script.end), status_(script.status), events_(std::move(events)) {
-    this->StartSendInitialMetadata();
-    Next(/*ok=*/true);
+  Call(FakeServer& server, grpc::GenericCallbackServerContext& context)
+      : server_(server), context_(context) {
+    StartRead(&request_);
   }
 
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      answer_ = server_.AnswerTo(context_.method(), ToString(request_));
+      AddMetadata();
+      StartSendInitialMetadata();
+    }
+    Next(ok);
+  }
   void OnWriteDone(bool ok) override { Next(ok); }
   void OnCancel() override {
     server_.RecordCancellation();
     MutexLock lock(mutex_);
     cancelled_ = true;
-    if (!writing_) FinishOnce(grpc::Status::CANCELLED);
+    if (!busy_) FinishOnce(grpc::Status::CANCELLED);
   }
   void OnDone() override { delete this; }
 
  private:
-  void Next(bool ok) {
-    MutexLock lock(mutex_);
-    writing_ = false;
-    if (!ok || cancelled_) {
-      FinishOnce(grpc::Status::CANCELLED);
-    } else if (next_ < events_.size()) {
-      Write(events_[next_++]);
-    } else if (end_ == Script::End::kEndlessText && NextEndless(endless_index_++, endless_)) {
-      Write(endless_);
-    } else if (end_ == Script::End::kStatus) {
-      FinishOnce(status_);
+  void AddMetadata() {
+    const auto given = context_.client_metadata().find("x-request-id");
+    const bool has_id = given != context_.client_metadata().end();
+    context_.AddInitialMetadata(
+        "x-request-id",
+        has_id ? std::string(given->second.data(), given->second.size()) : "fake-1");
+    for (const auto& [key, value] : answer_.script.trailers) {
+      context_.AddTrailingMetadata(key, value);
     }
   }
 
-  void Write(const Response& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    writing_ = true;
-    this->StartWrite(&event);
+  void Next(bool ok) {
+    MutexLock lock(mutex_);
+    busy_ = false;
+    if (!ok || cancelled_) {
+      FinishOnce(grpc::Status::CANCELLED);
+    } else if (next_ < answer_.messages.size()) {
+      Write(answer_.messages[next_++]);
+    } else if (answer_.end == Script::End::kEndlessText) {
+      Write(ToBytes(DeltaEvent(endless_index_++, "x")));
+    } else if (answer_.end == Script::End::kStatus) {
+      FinishOnce(answer_.script.status);
+    }
+  }
+
+  void Write(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    busy_ = true;
+    outgoing_.Swap(&message);
+    StartWrite(&outgoing_);
   }
 
   void FinishOnce(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (finished_) return;
+    if (!finished_) Finish(status);
     finished_ = true;
-    this->Finish(status);
   }
 
   FakeServer& server_;
-  const Script::End end_;
-  const grpc::Status status_;
-  const std::vector<Response> events_;
+  grpc::GenericCallbackServerContext& context_;
+  grpc::ByteBuffer request_;
+  Answer answer_;
   Mutex mutex_;
+  grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t endless_index_ ABSL_GUARDED_BY(mutex_) = 0;
-  Response endless_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool busy_ ABSL_GUARDED_BY(mutex_) = true;  // reading the request at first
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class StalledReactor final : public grpc::ServerUnaryReactor {
+class FakeServer::Service final : public grpc::CallbackGenericService {
  public:
-  explicit StalledReactor(FakeServer& server) : server_(server) {}
-  void OnCancel() override {
-    server_.RecordCancellation();
-    Finish(grpc::Status::CANCELLED);
-  }
-  void OnDone() override { delete this; }
-
- private:
-  FakeServer& server_;
-};
-
-// Ends a unary call by the script; `fill` makes the response and its status when all is well.
-template <typename Fill>
-grpc::ServerUnaryReactor* Answer(FakeServer& server, grpc::CallbackServerContext& context,
-                                 const Fill& fill) {
-  const Script script = server.script();
-  AddMetadata(script, context);
-  if (script.end == Script::End::kStall && script.events.empty()) return new StalledReactor(server);
-  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  reactor->Finish(script.status.ok() ? fill() : script.status);
-  return reactor;
-}
-
-class Inference final : public v1::InferenceService::CallbackService {
- public:
-  explicit Inference(FakeServer& server) : server_(server) {}
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
-    return Start(*context, *request, &Script::events);
-  }
-  grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
-                                                     const v1::ScoreRequest* request) override {
-    return Start(*context, *request, &Script::score_events);
-  }
-  grpc::ServerWriteReactor<v1::EncodeResponse>* Encode(grpc::CallbackServerContext* context,
-                                                       const v1::EncodeRequest* request) override {
-    return Start(*context, *request, &Script::encode_events);
-  }
-
- private:
-  template <typename Request, typename Response>
-  grpc::ServerWriteReactor<Response>* Start(grpc::CallbackServerContext& context,
-                                            const Request& request,
-                                            std::vector<Response> Script::*events) {
-    const Script script = server_.script();
-    AddMetadata(script, context);
-    server_.RecordRequest(request);
-    return new StreamReactor<Response>(server_, script, script.*events);
-  }
-
-  FakeServer& server_;
-};
-
-class Models final : public v1::ModelService::CallbackService {
- public:
-  explicit Models(FakeServer& server) : server_(server) {}
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest*,
-                                 v1::ListResponse* response) override {
-    return Answer(server_, *context, [&] {
-      for (const v1::Model& model : server_.models()) *response->add_models() = model;
-      return grpc::Status::OK;
-    });
-  }
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
-                                v1::GetResponse* response) override {
-    return Answer(server_, *context, [&] {
-      for (const v1::Model& model : server_.models()) {
-        if (model.name() != request->name()) continue;
-        *response->mutable_model() = model;
-        return grpc::Status::OK;
-      }
-      return grpc::Status(grpc::NOT_FOUND, "no model \"" + request->name() + "\"");
-    });
+  explicit Service(FakeServer& server) : server_(server) {}
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    return new Call(server_, *context);
   }
 
  private:
   FakeServer& server_;
 };
 
-class Health final : public grpc::health::v1::Health::CallbackService {
- public:
-  explicit Health(FakeServer& server) : server_(server) {}
-  // "down" is not serving, "unknown" does not exist, everything else serves.
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override {
-    return Answer(server_, *context, [&] {
-      if (request->service() == "unknown") return grpc::Status(grpc::NOT_FOUND, "no such service");
-      response->set_status(request->service() == "down"
-                               ? grpc::health::v1::HealthCheckResponse::NOT_SERVING
-                               : grpc::health::v1::HealthCheckResponse::SERVING);
-      return grpc::Status::OK;
-    });
-  }
-
- private:
-  FakeServer& server_;
-};
-
-}  // namespace
-
-FakeServer::FakeServer() {
-  services_.push_back(std::make_unique<Inference>(*this));
-  services_.push_back(std::make_unique<Models>(*this));
-  services_.push_back(std::make_unique<Health>(*this));
+FakeServer::FakeServer() : service_(std::make_unique<Service>(*this)) {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-  for (const auto& service : services_) builder.RegisterService(service.get());
+  builder.RegisterCallbackGenericService(service_.get());
   server_ = builder.BuildAndStart();
   AFT_CHECK(server_ != nullptr && port_ > 0);
   address_ = absl::StrCat("127.0.0.1:", port_);
@@ -226,19 +142,32 @@ void FakeServer::SetScript(Script script) {
   script_ = std::move(script);
 }
 
-Script FakeServer::script() const {
-  MutexLock lock(mutex_);
-  return script_;
-}
-
 void FakeServer::SetModels(std::vector<v1::Model> models) {
   MutexLock lock(mutex_);
   models_ = std::move(models);
 }
 
-std::vector<v1::Model> FakeServer::models() const {
+FakeServer::Answer FakeServer::AnswerTo(const std::string& name, const std::string& request) {
+  const google::protobuf::MethodDescriptor& method = FindMethod(name);
   MutexLock lock(mutex_);
-  return models_;
+  last_[method.input_type()->full_name()] = request;
+  Answer answer = {.script = script_, .end = script_.end, .messages = {}};
+  const auto add = [&answer](const auto& messages) {
+    for (const auto& message : messages) answer.messages.push_back(ToBytes(message));
+  };
+  if (method.server_streaming()) {
+    ++requests_;
+    changed_.NotifyAll();
+    if (method.name() == "Generate") return add(script_.events), answer;
+    if (answer.end == Script::End::kEndlessText) answer.end = Script::End::kStall;
+    method.name() == "Score" ? add(script_.score_events) : add(script_.encode_events);
+    return answer;
+  }
+  if (answer.end != Script::End::kStall || !script_.events.empty()) {
+    answer.end = Script::End::kStatus;
+    if (script_.status.ok()) AnswerUnary(method.name(), request, answer);
+  }
+  return answer;
 }
 
 void FakeServer::WaitForRequests(int n) {
@@ -256,17 +185,41 @@ int FakeServer::cancellations() const {
   return cancellations_;
 }
 
-void FakeServer::RecordRequest(const google::protobuf::Message& request) {
-  MutexLock lock(mutex_);
-  last_[request.GetTypeName()] = request.SerializeAsString();
-  ++requests_;
-  changed_.NotifyAll();
-}
-
 void FakeServer::RecordCancellation() {
   MutexLock lock(mutex_);
   ++cancellations_;
   changed_.NotifyAll();
+}
+
+void FakeServer::AnswerUnary(const std::string& method, const std::string& request,
+                             Answer& answer) {
+  if (method == "List") {
+    v1::ListResponse response;
+    response.mutable_models()->Assign(models_.begin(), models_.end());
+    answer.messages.push_back(ToBytes(response));
+  } else if (method == "Get") {
+    v1::GetRequest get;
+    AFT_CHECK(get.ParseFromString(request));
+    answer.script.status = {grpc::NOT_FOUND, "no model \"" + get.name() + "\""};
+    for (const v1::Model& model : models_) {
+      if (model.name() != get.name()) continue;
+      v1::GetResponse response;
+      *response.mutable_model() = model;
+      answer.messages.push_back(ToBytes(response));
+      answer.script.status = grpc::Status::OK;
+    }
+  } else {
+    grpc::health::v1::HealthCheckRequest check;
+    AFT_CHECK(check.ParseFromString(request));
+    grpc::health::v1::HealthCheckResponse response;
+    const bool down = check.service() == "down";
+    response.set_status(down ? response.NOT_SERVING : response.SERVING);
+    if (check.service() == "unknown") {
+      answer.script.status = {grpc::NOT_FOUND, "no such service"};
+    } else {
+      answer.messages.push_back(ToBytes(response));
+    }
+  }
 }
 
 v1::GenerateResponse StartedEvent(uint64_t seed) {
@@ -294,25 +247,14 @@ v1::GenerateResponse FinishedEvent(uint32_t tokens) {
 }
 
 Script FailedScript(grpc::Status status, std::vector<v1::GenerateResponse> events) {
-  Script script;
-  script.events = std::move(events);
-  script.status = std::move(status);
-  return script;
+  return {.events = std::move(events), .status = std::move(status)};
 }
 
 Script StalledScript(std::vector<v1::GenerateResponse> events) {
-  Script script;
-  script.events = std::move(events);
-  script.end = Script::End::kStall;
-  return script;
+  return {.events = std::move(events), .end = Script::End::kStall};
 }
 
-Script EndlessScript() {
-  Script script;
-  script.events = {StartedEvent()};
-  script.end = Script::End::kEndlessText;
-  return script;
-}
+Script EndlessScript() { return {.events = {StartedEvent()}, .end = Script::End::kEndlessText}; }
 
 Script TextScript(const std::vector<std::string>& texts) {
   Script script;
@@ -327,31 +269,24 @@ Script TextScript(const std::vector<std::string>& texts) {
 }
 
 Script ScoreScript() {
-  Script script;
-  for (const char* event : {
-           "started { model: 'fake' tokens: 3 }",
-           "chunk { first_index: 1 token_ids: 98"
-           "        logprobs { logprob: -1 top { token_id: 5 logprob: -0.5 } } }",
-           "chunk { first_index: 2 token_ids: 99"
-           "        logprobs { logprob: -2 top { token_id: 5 logprob: -0.5 } } }",
-           "finished { scored_tokens: 2 scored_bytes: 2 logprob: -3 perplexity: 4.4816890703 }",
-       }) {
-    script.score_events.push_back(FromText<v1::ScoreResponse>(event));
-  }
-  return script;
+  const auto event = FromText<v1::ScoreResponse>;
+  return {.score_events = {
+              event("started { model: 'fake' tokens: 3 }"),
+              event("chunk { first_index: 1 token_ids: 98"
+                    "        logprobs { logprob: -1 top { token_id: 5 logprob: -0.5 } } }"),
+              event("chunk { first_index: 2 token_ids: 99"
+                    "        logprobs { logprob: -2 top { token_id: 5 logprob: -0.5 } } }"),
+              event("finished { scored_tokens: 2 scored_bytes: 2 logprob: -3"
+                    "           perplexity: 4.4816890703 }"),
+          }};
 }
 
 Script EncodeScript() {
-  Script script;
-  for (const char* event : {
-           "started { model: 'fake' tokens: 2 width: 2 }",
-           "vectors { values: [1, 0.1] }",
-           "vectors { first_index: 1 values: [-2.5, 3] }",
-           "finished { batch_rows: 4 }",
-       }) {
-    script.encode_events.push_back(FromText<v1::EncodeResponse>(event));
-  }
-  return script;
+  const auto event = FromText<v1::EncodeResponse>;
+  return {.encode_events = {event("started { model: 'fake' tokens: 2 width: 2 }"),
+                            event("vectors { values: [1, 0.1] }"),
+                            event("vectors { first_index: 1 values: [-2.5, 3] }"),
+                            event("finished { batch_rows: 4 }")}};
 }
 
 }  // namespace aft::client

@@ -14,27 +14,23 @@
 #include "aft/v1/models.pb.h"
 #include "base/check.h"
 #include "base/mutex.h"
-#include "grpc/health/v1/health.pb.h"
 
 namespace aft::client {
 
-// What the fake answers to a call. Calls that are no streams end with `status`; they stall, too,
-// when a script that stalls has no events.
+// What the fake answers to a call, beside the call's own x-request-id or "fake-1". Calls that are
+// no streams end with `status`; they stall, too, when a script that stalls has no events.
 struct Script {
-  std::vector<v1::GenerateResponse> events;  // of Generate
-  std::vector<v1::ScoreResponse> score_events;
-  std::vector<v1::EncodeResponse> encode_events;
+  std::vector<v1::GenerateResponse> events = {};  // of Generate
+  std::vector<v1::ScoreResponse> score_events = {};
+  std::vector<v1::EncodeResponse> encode_events = {};
   enum class End {
     kStatus,       // ends with `status`
     kStall,        // says nothing more until the client leaves
     kEndlessText,  // one-token deltas until the client leaves; Generate only
   };
   End end = End::kStatus;
-  grpc::Status status;
-  std::multimap<std::string, std::string> trailers;
-  // Initial metadata x-request-id; empty: the request's own or "fake-1".
-  std::string request_id;
-  bool send_request_id = true;
+  grpc::Status status = {};
+  std::multimap<std::string, std::string> trailers = {};
 };
 
 // A server on a free loopback port that answers every call by one script and tells what it saw.
@@ -51,10 +47,7 @@ class FakeServer {
 
   // Of calls that begin after this.
   void SetScript(Script script);
-  Script script() const;
-
   void SetModels(std::vector<v1::Model> models);
-  std::vector<v1::Model> models() const;
 
   // The latest request of that type; an empty one when none has come.
   template <typename Request>
@@ -71,11 +64,23 @@ class FakeServer {
   void WaitForCancellations(int n);
   int cancellations() const;
 
-  // For the services.
-  void RecordRequest(const google::protobuf::Message& request);
+ private:
+  class Call;
+  class Service;
+  struct Answer {
+    Script script;
+    Script::End end = Script::End::kStatus;
+    std::vector<grpc::ByteBuffer> messages;
+  };
+
+  // What that call gets; remembers its request.
+  Answer AnswerTo(const std::string& name, const std::string& request);
+  // Models are those that were set. Of services, "down" is not serving, "unknown" does not exist,
+  // everything else serves.
+  void AnswerUnary(const std::string& method, const std::string& request, Answer& answer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordCancellation();
 
- private:
   mutable Mutex mutex_;
   CondVar changed_;
   Script script_ ABSL_GUARDED_BY(mutex_);
@@ -85,7 +90,7 @@ class FakeServer {
   int requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  std::vector<std::unique_ptr<grpc::Service>> services_;
+  const std::unique_ptr<Service> service_;
   int port_ = 0;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;

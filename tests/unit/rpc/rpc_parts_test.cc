@@ -15,6 +15,7 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/model_service.h"
 #include "server/rpc/retry_hint.h"
+#include "tests/support/proto_text.h"
 
 namespace aft::server {
 namespace {
@@ -117,11 +118,8 @@ TEST(ModelCodecTest, EveryStateAndFieldTravels) {
   status.state = ModelState::kFailed;
   status.error = "why";
   status.slots = 5;
-  v1::Model model = EncodeModel(status);
-  EXPECT_EQ(model.state(), v1::MODEL_STATE_FAILED);
-  EXPECT_EQ(model.error(), "why");
-  EXPECT_EQ(model.slots(), 5);
-  EXPECT_EQ(model.architecture(), "");
+  const std::string text = "name: 'm' version: '2' error: 'why' slots: 5 ";
+  ExpectText(EncodeModel(status), text + "state: MODEL_STATE_FAILED");
 
   status.info = ModelInfo{.architecture = "aft_local",
                           .vocab_size = 257,
@@ -131,23 +129,20 @@ TEST(ModelCodecTest, EveryStateAndFieldTravels) {
                           .weight_bytes = 6,
                           .weight_format = "fp32",
                           .device = "cpu"};
-  const std::pair<ModelState, v1::ModelState> states[] = {
-      {ModelState::kLoading, v1::MODEL_STATE_LOADING},
-      {ModelState::kReady, v1::MODEL_STATE_READY},
-      {ModelState::kDraining, v1::MODEL_STATE_DRAINING}};
-  for (const auto& [state, encoded] : states) {
+  const std::string info =
+      "architecture: 'aft_local' vocab_size: 257 parameters: 3 max_seq_len: 4 state_bytes: 5 "
+      "weight_bytes: 6 weight_format: 'fp32' device: 'cpu' ";
+  const std::pair<ModelState, const char*> states[] = {{ModelState::kLoading, "LOADING"},
+                                                       {ModelState::kReady, "READY"},
+                                                       {ModelState::kDraining, "DRAINING"}};
+  for (const auto& [state, name] : states) {
     status.state = state;
-    EXPECT_EQ(EncodeModel(status).state(), encoded);
+    ExpectText(EncodeModel(status),
+               absl::StrCat(text, info, "task: TASK_GENERATE state: MODEL_STATE_", name));
   }
-  model = EncodeModel(status);
-  EXPECT_EQ(model.architecture(), "aft_local");
-  EXPECT_EQ(model.vocab_size(), 257);
-  EXPECT_EQ(model.parameters(), 3);
-  EXPECT_EQ(model.max_seq_len(), 4);
-  EXPECT_EQ(model.state_bytes(), 5);
-  EXPECT_EQ(model.weight_bytes(), 6);
-  EXPECT_EQ(model.weight_format(), "fp32");
-  EXPECT_EQ(model.device(), "cpu");
+  status.vector_width = 3;
+  ExpectText(EncodeModel(status),
+             text + info + "task: TASK_ENCODE vector_width: 3 state: MODEL_STATE_DRAINING");
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+#ifndef AFT_TESTS_SUPPORT_PROTO_TEXT_H_
+#define AFT_TESTS_SUPPORT_PROTO_TEXT_H_
+
+#include <string>
+
+#include "base/check.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+
+namespace aft {
+
+// A message from its text-proto, which must be one.
+template <typename Message>
+Message FromText(const std::string& text) {
+  Message message;
+  AFT_CHECK(google::protobuf::TextFormat::ParseFromString(text, &message));
+  return message;
+}
+
+// The message has these fields and no others.
+template <typename Message>
+void ExpectText(const Message& message, const std::string& text) {
+  EXPECT_EQ(message.ShortDebugString(), FromText<Message>(text).ShortDebugString());
+}
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_PROTO_TEXT_H_

@@ -1,0 +1,259 @@
+// What codecs make of good requests and of the engine's answers. That each field out of range is
+// refused by name: bad_field_test.cc.
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/tokenizer/tokenizers.h"
+#include "server/rpc/encode_codec.h"
+#include "server/rpc/generate_codec.h"
+#include "server/rpc/score_codec.h"
+#include "tests/support/proto_text.h"
+#include "tests/unit/rpc/decode.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+template <typename Codec>
+auto DecodeProto(const std::string& text, const ModelFacts& facts = {}, Codec* codec = nullptr) {
+  return Decode<Codec>(FromText<typename Codec::Request>(text), facts, {}, codec);
+}
+
+TEST(GenerateCodecTest, UnsetFieldsTakeTheDocumentedDefaults) {
+  const auto request = DecodeProto<GenerateCodec>("text: 'hi'");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->prompt, ElementsAre('h', 'i'));
+  EXPECT_EQ(request->sampling.temperature, 1.0F);
+  EXPECT_EQ(request->sampling.top_k, 0);
+  EXPECT_EQ(request->sampling.top_p, 1.0F);
+  EXPECT_EQ(request->sampling.min_p, 0.0F);
+  EXPECT_EQ(request->sampling.repetition_penalty, 1.0F);
+  EXPECT_EQ(request->sampling.presence_penalty, 0.0F);
+  EXPECT_EQ(request->sampling.frequency_penalty, 0.0F);
+  EXPECT_NE(request->sampling.seed, DecodeProto<GenerateCodec>("text: 'hi'")->sampling.seed);
+  EXPECT_EQ(request->sampling.top_logprobs, -1);
+  EXPECT_EQ(request->stop.max_tokens, 256);
+  EXPECT_TRUE(request->stop.strings.empty());
+  EXPECT_FALSE(request->stop.include_stop_string);
+  EXPECT_FALSE(request->stop.ignore_eos);
+}
+
+TEST(GenerateCodecTest, ZeroDiffersFromUnset) {
+  const auto request = DecodeProto<GenerateCodec>(
+      "raw: 'hi' sampling { temperature: 0 seed: 0 } output { top_logprobs: 0 }");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->prompt, ElementsAre('h', 'i'));
+  EXPECT_EQ(request->sampling.temperature, 0.0F);
+  EXPECT_EQ(request->sampling.seed, 0);
+  EXPECT_EQ(request->sampling.top_logprobs, 0);
+}
+
+TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
+  auto message = FromText<v1::GenerateRequest>(
+      "tokens { ids: [0, 256] }"
+      "sampling { temperature: 100 top_k: 4294967295 top_p: 1 min_p: 1 repetition_penalty: 10"
+      "           presence_penalty: -2 frequency_penalty: 2 seed: 18446744073709551615 }"
+      "stop { max_tokens: 1048576 include_stop_string: true ignore_eos: true }"
+      "output { top_logprobs: 20 }");
+  for (int i = 0; i < 16; ++i) message.mutable_stop()->add_strings(std::string(256, 'x'));
+  for (int i = 0; i < 64; ++i) message.mutable_stop()->add_token_ids(256);
+  const auto request = Decode<GenerateCodec>(message);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->prompt, ElementsAre(0, 256));
+  EXPECT_EQ(request->sampling.temperature, 100.0F);
+  EXPECT_EQ(request->sampling.top_k, std::numeric_limits<int32_t>::max());
+  EXPECT_EQ(request->sampling.min_p, 1.0F);
+  EXPECT_EQ(request->sampling.repetition_penalty, 10.0F);
+  EXPECT_EQ(request->sampling.presence_penalty, -2.0F);
+  EXPECT_EQ(request->sampling.frequency_penalty, 2.0F);
+  EXPECT_EQ(request->sampling.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(request->sampling.top_logprobs, 20);
+  EXPECT_EQ(request->stop.max_tokens, 1'048'576);
+  EXPECT_EQ(request->stop.strings, std::vector<std::string>(16, std::string(256, 'x')));
+  EXPECT_EQ(request->stop.token_ids, std::vector<TokenId>(64, 256));
+  EXPECT_TRUE(request->stop.include_stop_string);
+  EXPECT_TRUE(request->stop.ignore_eos);
+}
+
+TEST(GenerateCodecTest, NamesTheCharacterThatTheVocabularyLacks) {
+  auto tokenizer = MakeCharTokenizer({"h"});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(DecodeProto<GenerateCodec>("text: 'hi'", {.tokenizer = *std::move(tokenizer)}).status(),
+            absl::InvalidArgumentError(
+                "text: character 'i' (U+0069) at byte 1 is not in the model's vocabulary"));
+}
+
+TEST(ScoreCodecTest, AlternativesAreThoseAskedFor) {
+  const auto unset = DecodeProto<ScoreCodec>("text: 'hi'");
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  EXPECT_THAT(unset->text, ElementsAre('h', 'i'));
+  EXPECT_EQ(unset->top_logprobs, 0);
+  EXPECT_EQ(DecodeProto<ScoreCodec>("text: 'hi' output { top_logprobs: 2 }")->top_logprobs, 2);
+}
+
+TEST(EncodeCodecTest, PoolingAndNormalisationAreThoseAskedFor) {
+  const auto unset = DecodeProto<EncodeCodec>("raw: 'hi'", {.max_batch_tokens = 2});
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  EXPECT_THAT(unset->text, ElementsAre('h', 'i'));
+  EXPECT_EQ(unset->pooling, Pooling::kNone);
+  EXPECT_FALSE(unset->normalize);
+  const std::pair<const char*, Pooling> names[] = {
+      {"MEAN", Pooling::kMean}, {"FIRST", Pooling::kFirst}, {"LAST", Pooling::kLast}};
+  for (const auto& [name, pooling] : names) {
+    const auto request =
+        DecodeProto<EncodeCodec>(absl::StrCat("text: 'x' normalize: true pooling: POOLING_", name));
+    EXPECT_EQ(request->pooling, pooling);
+    EXPECT_TRUE(request->normalize);
+  }
+}
+
+// Two parts that follow each other, the second with alternatives.
+const TokenDelta kFirst = {
+    .first_index = 5,
+    .tokens = {{.id = 1, .logprob = -1.0F, .top = {}}, {.id = 2, .logprob = -2.0F, .top = {}}},
+    .text = "ab"};
+const TokenDelta kSecond = {
+    .first_index = 7,
+    .tokens = {{.id = 3, .logprob = -0.5F, .top = {{.id = 9, .logprob = -0.25F}}}},
+    .text = "c"};
+
+TEST(GenerateCodecTest, AppendedDeltasBecomeOne) {
+  GenerateCodec codec;
+  EXPECT_GT(codec.Append(kFirst), 0);
+  EXPECT_GT(codec.Append(kSecond), 0);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(codec.Take(response));
+  ExpectText(response, "delta { first_index: 5 token_ids: [1, 2, 3] text: 'abc' }");
+  EXPECT_FALSE(codec.Take(response));  // it was taken
+}
+
+TEST(GenerateCodecTest, LogProbabilitiesComeWhenTheyAreAskedFor) {
+  GenerateCodec codec;
+  ASSERT_TRUE(DecodeProto("text: 'hi' output { top_logprobs: 1 }", {}, &codec).ok());
+  codec.Append(kSecond);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(codec.Take(response));
+  ExpectText(response,
+             "delta { first_index: 7 token_ids: 3 text: 'c'"
+             "        logprobs { logprob: -0.5 top { token_id: 9 logprob: -0.25 } } }");
+}
+
+TEST(ScoreCodecTest, AppendedChunksBecomeOne) {
+  ScoreCodec codec;
+  codec.Append(kFirst);
+  codec.Append(kSecond);
+  v1::ScoreResponse response;
+  ASSERT_TRUE(codec.Take(response));
+  ExpectText(response,
+             "chunk { first_index: 5 token_ids: [1, 2, 3]"
+             "        logprobs { logprob: -1 } logprobs { logprob: -2 }"
+             "        logprobs { logprob: -0.5 top { token_id: 9 logprob: -0.25 } } }");
+}
+
+template <typename Codec>
+void ExpectSizeIsAboutRight(Codec codec) {
+  TokenDelta delta;
+  for (int i = 0; i < 100; ++i) {
+    delta.tokens.push_back({.id = i, .logprob = -1.0F, .top = {{.id = i, .logprob = -1.0F}}});
+    delta.text += "x";
+  }
+  const size_t estimate = codec.Append(delta);
+  typename Codec::Response message;
+  ASSERT_TRUE(codec.Take(message));
+  EXPECT_GE(estimate * 2, message.ByteSizeLong());
+  EXPECT_LE(estimate, message.ByteSizeLong() * 2);
+}
+
+TEST(CodecTest, TheSizeOfAPartIsAboutWhatItCostsOnTheWire) {
+  GenerateCodec codec;
+  ASSERT_TRUE(DecodeProto("text: 'hi' output { top_logprobs: 1 }", {}, &codec).ok());
+  ExpectSizeIsAboutRight(codec);
+  ExpectSizeIsAboutRight(ScoreCodec());
+}
+
+// What a client gets of `values`, message by message.
+std::vector<v1::Vectors> Send(std::vector<float> values, int64_t width) {
+  EncodeCodec codec;
+  EXPECT_TRUE(DecodeProto("text: 'x'", {.vector_width = width}, &codec).ok());
+  codec.Append(std::move(values));
+  std::vector<v1::Vectors> messages;
+  for (v1::EncodeResponse response; codec.Take(response);) messages.push_back(response.vectors());
+  return messages;
+}
+
+TEST(EncodeCodecTest, VectorsAreNeverCut) {
+  constexpr size_t kWidth = 1000;
+  std::vector<float> values(200 * kWidth);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  std::vector<float> sent;
+  for (const v1::Vectors& message : Send(values, kWidth)) {
+    EXPECT_EQ(message.first_index() * kWidth, sent.size());
+    EXPECT_EQ(message.values_size() % kWidth, 0U);
+    EXPECT_LE(message.ByteSizeLong(), size_t{34} << 10);
+    sent.insert(sent.end(), message.values().begin(), message.values().end());
+  }
+  EXPECT_EQ(sent, values);
+}
+
+TEST(EncodeCodecTest, AVectorLargerThanAMessageGoesAlone) {
+  const std::vector<v1::Vectors> messages = Send(std::vector<float>(2 * 100'000, 1.0F), 100'000);
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_EQ(messages[1].first_index(), 1U);
+  EXPECT_EQ(messages[1].values_size(), 100'000);
+}
+
+template <typename Codec>
+void ExpectFinished(const Outcome& outcome, const std::string& text) {
+  typename Codec::Response response;
+  Codec().Finish(outcome, *response.mutable_finished());
+  ExpectText(response, "finished { " + text + " }");
+}
+
+TEST(CodecTest, FinishedSumsUp) {
+  Outcome outcome;
+  outcome.timings.queue = std::chrono::microseconds(5);
+  outcome.timings.first_token = std::chrono::microseconds(6);
+  outcome.timings.total = std::chrono::hours(2);
+  const std::string timings = " timings { queue_us: 5 first_token_us: 6 total_us: 7200000000 } ";
+  outcome.usage = {.prompt_tokens = 3, .generated_tokens = 4};
+  const std::string usage = " usage { prompt_tokens: 3 generated_tokens: 4 } ";
+  outcome.reason = FinishReason::kEos;
+  ExpectFinished<GenerateCodec>(outcome, "reason: FINISH_REASON_EOS" + usage + timings);
+  outcome.reason = FinishReason::kLength;
+  outcome.limit = "stop.max_tokens=3";
+  ExpectFinished<GenerateCodec>(
+      outcome, "reason: FINISH_REASON_LENGTH limit: 'stop.max_tokens=3'" + usage + timings);
+  outcome.reason = FinishReason::kStop;
+  outcome.stop_string = "end";
+  ExpectFinished<GenerateCodec>(outcome,
+                                "reason: FINISH_REASON_STOP stop_string: 'end'" + usage + timings);
+  outcome.stop_token_id = 0;
+  ExpectFinished<GenerateCodec>(outcome,
+                                "reason: FINISH_REASON_STOP stop_token_id: 0" + usage + timings);
+  outcome.batch_rows = 4;
+  ExpectFinished<EncodeCodec>(outcome, "batch_rows: 4" + timings);
+}
+
+TEST(ScoreCodecTest, FinishedSumsUp) {
+  Outcome outcome;
+  outcome.usage.scored_tokens = 4;
+  outcome.scored_bytes = 10;
+  outcome.logprob = -8;
+  v1::ScoreFinished message;
+  ScoreCodec().Finish(outcome, message);
+  EXPECT_DOUBLE_EQ(message.perplexity(), std::exp(2.0));
+  message.clear_perplexity();
+  ExpectText(message, "scored_tokens: 4 logprob: -8 scored_bytes: 10 timings {}");
+  ExpectFinished<ScoreCodec>(Outcome(), "timings {}");  // no perplexity of nothing
+}
+
+}  // namespace
+}  // namespace aft::server
