@@ -99,22 +99,6 @@ TEST_F(DelayBatcherTest, IsReadyAtOnceWhenAllTokensAreTaken) {
   EXPECT_THAT(Take(), ElementsAre(100));
 }
 
-TEST_F(DelayBatcherTest, AShortTextDoesNotOvertakeALongOne) {
-  Add(60);
-  Add(50);
-  Add(1);
-  EXPECT_THAT(Take(), ElementsAre(60));
-  EXPECT_THAT(Take(), ElementsAre(50, 1));
-}
-
-TEST_F(DelayBatcherTest, WhatWaitedWhileTheModelWasBusyIsReadyAtOnce) {
-  Add(1);
-  Add(2);
-  clock_.Advance(milliseconds(50));  // a long step
-  EXPECT_TRUE(Ready());
-  EXPECT_THAT(Take(), ElementsAre(1, 2));
-}
-
 TEST_F(DelayBatcherTest, ARemovedTextLeavesTheBatch) {
   BatchItem& first = Add(60);
   clock_.Advance(milliseconds(2));

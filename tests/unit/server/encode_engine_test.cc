@@ -9,13 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "prometheus/registry.h"
 #include "server/engine/pooling.h"
 #include "tests/support/fake_encoder_runner.h"
-#include "tests/support/manual_clock.h"
-#include "tests/support/recording_sink.h"
+#include "tests/unit/server/engine_fixture.h"
 
 namespace aft::server {
 namespace {
@@ -30,54 +26,43 @@ using ::testing::SizeIs;
 // Batches of at most 4 texts and 64 tokens over a fake encoder and a clock that the test moves. The
 // delay is an hour unless a test says otherwise: a batch runs when it is full, or when the test
 // moves the clock.
-class EncodeEngineTest : public testing::Test {
+class EncodeEngineTest : public AnyEngineTest<EncodeEngine, RecordingVectorSink> {
  protected:
-  using Sink = std::shared_ptr<RecordingVectorSink>;
-
-  void Start() {
-    options_.model.name = "fake";
-    options_.clock = [this] { return clock_.Now(); };
-    auto created = EncodeEngine::Create(
-        options_, std::make_unique<FakeEncoderRunner>(model_, control_), metrics_);
-    ASSERT_TRUE(created.ok()) << created.status();
-    engine_ = *std::move(created);
+  EncodeEngineTest() {
+    options.model.max_batch_rows = 4;
+    options.model.max_batch_tokens = 64;
+    options.model.max_batch_delay = hours(1);
   }
 
-  void TearDown() override { control_->Resume(); }
+  void Start() {
+    auto created =
+        EncodeEngine::Create(options, std::make_unique<FakeEncoderRunner>(model, control), metrics);
+    ASSERT_TRUE(created.ok()) << created.status();
+    engine = *std::move(created);
+  }
+
+  void TearDown() override { control->Resume(); }
 
   EncodingRequest Request(std::vector<TokenId> text) {
-    EncodingRequest request;
-    request.id = "request-" + std::to_string(++requests_);
+    auto request = Arriving<EncodingRequest>();
     request.text = std::move(text);
-    request.arrival = clock_.Now();
     return request;
   }
   EncodingRequest Request(size_t tokens) {
-    return Request(std::vector<TokenId>(tokens, static_cast<TokenId>(requests_ % 200)));
+    return Request(std::vector<TokenId>(tokens, static_cast<TokenId>(arrived % 200)));
   }
 
-  struct Accepted {
-    RequestHandle handle;
-    Sink sink;
-  };
-  // REQUIRES: the engine accepts it.
-  Accepted Submit(EncodingRequest request) {
-    auto sink = std::make_shared<RecordingVectorSink>();
-    const auto handle = engine_->Encode(std::move(request), sink);
-    AFT_CHECK(handle.ok());
-    return {*handle, std::move(sink)};
-  }
-  absl::Status Refused(EncodingRequest request) {
-    const auto sink = std::make_shared<RecordingVectorSink>();
-    const auto handle = engine_->Encode(std::move(request), sink);
-    EXPECT_FALSE(sink->finished());
-    return handle.status();
+  // Each is accepted.
+  std::vector<Sink> SubmitAll(const std::vector<EncodingRequest>& texts) {
+    std::vector<Sink> sinks;
+    for (const EncodingRequest& text : texts) sinks.push_back(Submit(text).sink);
+    return sinks;
   }
 
   // The engine sleeps by the real clock: after the test's has moved, it must look again.
   void Advance(Duration by) {
-    clock_.Advance(by);
-    engine_->Cancel(0);  // of nothing
+    clock.Advance(by);
+    engine->Cancel(0);  // of nothing
   }
 
   void ExpectVectors(const Sink& sink, const EncodingRequest& request) {
@@ -85,7 +70,7 @@ class EncodeEngineTest : public testing::Test {
     EXPECT_EQ(outcome.status, absl::OkStatus());
     EXPECT_EQ(outcome.reason, FinishReason::kDone);
     EXPECT_EQ(outcome.usage.prompt_tokens, request.text.size());
-    EXPECT_EQ(sink->vectors(), FakeEncoderRunner::Vectors(model_, request.text));
+    EXPECT_EQ(sink->vectors(), FakeEncoderRunner::Vectors(model, request.text));
   }
 
   // A new request is served right: whatever happened before did no lasting harm.
@@ -99,35 +84,20 @@ class EncodeEngineTest : public testing::Test {
   // Texts of each batch that has run.
   std::vector<size_t> BatchRows() const {
     std::vector<size_t> rows;
-    for (const TokenSequences& batch : control_->batches()) rows.push_back(batch.size());
+    for (const TokenSequences& batch : control->batches()) rows.push_back(batch.size());
     return rows;
   }
 
-  FakeEncoderRunner::Options model_;
-  EngineOptions options_ = [] {
-    EngineOptions options;
-    options.model.max_batch_rows = 4;
-    options.model.max_batch_tokens = 64;
-    options.model.max_batch_delay = hours(1);
-    return options;
-  }();
-  ManualClock clock_;
-  prometheus::Registry registry_;
-  ModelMetrics metrics_{registry_, "fake"};
-  std::shared_ptr<FakeEncoderControl> control_ = std::make_shared<FakeEncoderControl>();
-  std::unique_ptr<EncodeEngine> engine_;
-
- private:
-  size_t requests_ = 0;
+  FakeEncoderRunner::Options model;
+  std::shared_ptr<FakeEncoderControl> control = std::make_shared<FakeEncoderControl>();
 };
 
 TEST_F(EncodeEngineTest, RefusesABatchThatTheRunnerCannotTake) {
   const auto create = [&](int64_t rows, int64_t tokens) {
-    EngineOptions options;
-    options.model.max_batch_rows = rows;
-    options.model.max_batch_tokens = tokens;
-    return EncodeEngine::Create(options, std::make_unique<FakeEncoderRunner>(model_, control_),
-                                metrics_)
+    EngineOptions tried;
+    tried.model.max_batch_rows = rows;
+    tried.model.max_batch_tokens = tokens;
+    return EncodeEngine::Create(tried, std::make_unique<FakeEncoderRunner>(model, control), metrics)
         .status();
   };
   EXPECT_EQ(create(5, 64).message(), "batch.max_rows: must be in [1, 4], got 5");
@@ -139,25 +109,21 @@ TEST_F(EncodeEngineTest, RefusesABatchThatTheRunnerCannotTake) {
 
 TEST_F(EncodeEngineTest, AFullBatchRunsAtOnceInOneStep) {
   Start();
-  control_->Hold();
-  std::vector<EncodingRequest> requests;
-  std::vector<Sink> sinks;
-  for (size_t i = 1; i <= 4; ++i) {
-    requests.push_back(Request(i));
-    sinks.push_back(Submit(requests.back()).sink);
-  }
-  control_->WaitUntilBlocked();
-  clock_.Advance(milliseconds(5));
-  control_->Resume();
+  control->Hold();
+  const std::vector<EncodingRequest> texts = {Request(1), Request(2), Request(3), Request(4)};
+  const std::vector<Sink> sinks = SubmitAll(texts);
+  control->WaitUntilBlocked();
+  clock.Advance(milliseconds(5));
+  control->Resume();
   for (size_t i = 0; i < 4; ++i) {
-    ExpectVectors(sinks[i], requests[i]);
+    ExpectVectors(sinks[i], texts[i]);
     EXPECT_EQ(sinks[i]->Wait().batch_rows, 4U);
   }
   EXPECT_THAT(BatchRows(), ElementsAre(4));
-  EXPECT_EQ(metrics_.encoded_tokens.Value(), 1 + 2 + 3 + 4);
-  EXPECT_DOUBLE_EQ(metrics_.step_seconds.Collect().histogram.sample_sum, 5e-3);
-  EXPECT_DOUBLE_EQ(metrics_.e2e_seconds.Collect().histogram.sample_sum, 4 * 5e-3);
-  EXPECT_EQ(metrics_.finished(Ending::kDone).Value(), 4);
+  EXPECT_EQ(metrics.encoded_tokens.Value(), 1 + 2 + 3 + 4);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.step_seconds), 5e-3);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.e2e_seconds), 4 * 5e-3);
+  EXPECT_EQ(metrics.finished(Ending::kDone).Value(), 4);
 }
 
 TEST_F(EncodeEngineTest, ALoneTextRunsAfterTheDelay) {
@@ -173,14 +139,9 @@ TEST_F(EncodeEngineTest, ALoneTextRunsAfterTheDelay) {
 }
 
 TEST_F(EncodeEngineTest, TheThreadWakesByItselfWhenTheDelayIsOver) {
-  options_.model.max_batch_delay = milliseconds(1);
-  options_.clock = nullptr;
-  options_.model.name = "fake";
-  options_.clock = EngineOptions().clock;  // the real one
-  auto created = EncodeEngine::Create(
-      options_, std::make_unique<FakeEncoderRunner>(model_, control_), metrics_);
-  ASSERT_TRUE(created.ok());
-  engine_ = *std::move(created);
+  options.model.max_batch_delay = milliseconds(1);
+  options.clock = EngineOptions().clock;  // the real one
+  Start();
   EncodingRequest request = Request(3);
   request.arrival = std::chrono::steady_clock::now();
   const Sink sink = Submit(request).sink;
@@ -189,21 +150,17 @@ TEST_F(EncodeEngineTest, TheThreadWakesByItselfWhenTheDelayIsOver) {
 
 TEST_F(EncodeEngineTest, WhatArrivesDuringAStepIsTheNextBatch) {
   Start();
-  control_->Hold();
-  std::vector<EncodingRequest> requests;
-  std::vector<Sink> sinks;
-  for (size_t i = 0; i < 4; ++i) {
-    requests.push_back(Request(2));
-    sinks.push_back(Submit(requests.back()).sink);
-  }
-  control_->WaitUntilBlocked();
-  for (size_t i = 0; i < 6; ++i) {
-    requests.push_back(Request(3 + i));
-    sinks.push_back(Submit(requests.back()).sink);
-  }
-  control_->Resume();
+  control->Hold();
+  const std::vector<EncodingRequest> first = {Request(2), Request(2), Request(2), Request(2)};
+  const std::vector<Sink> first_sinks = SubmitAll(first);
+  control->WaitUntilBlocked();
+  const std::vector<EncodingRequest> next = {Request(3), Request(4), Request(5),
+                                             Request(6), Request(7), Request(8)};
+  const std::vector<Sink> next_sinks = SubmitAll(next);
+  control->Resume();
   Advance(hours(1));
-  for (size_t i = 0; i < requests.size(); ++i) ExpectVectors(sinks[i], requests[i]);
+  for (size_t i = 0; i < first.size(); ++i) ExpectVectors(first_sinks[i], first[i]);
+  for (size_t i = 0; i < next.size(); ++i) ExpectVectors(next_sinks[i], next[i]);
   EXPECT_THAT(BatchRows(), ElementsAre(4, 4, 2));
 }
 
@@ -232,22 +189,7 @@ TEST_F(EncodeEngineTest, RefusesWhatWouldBreakTheBatch) {
     EXPECT_EQ(Refused(Request(text)).code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_THAT(std::string(Refused(Request(65)).message()), HasSubstr("at most 64 tokens, got 65"));
-  EXPECT_THAT(control_->batches(), SizeIs(0));
-}
-
-TEST_F(EncodeEngineTest, RefusesMoreRequestsThanMayWait) {
-  options_.limits.max_queued_requests = 2;
-  Start();
-  control_->Hold();
-  std::vector<Sink> sinks;
-  for (int i = 0; i < 6; ++i) sinks.push_back(Submit(Request(1)).sink);
-  const absl::Status status = Refused(Request(1));
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("max_queued_requests=2"));
-  control_->Resume();
-  Advance(hours(1));
-  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
-  ExpectServes();
+  EXPECT_THAT(control->batches(), SizeIs(0));
 }
 
 TEST_F(EncodeEngineTest, ACancelledTextLeavesTheBatchBeforeItRuns) {
@@ -255,24 +197,13 @@ TEST_F(EncodeEngineTest, ACancelledTextLeavesTheBatchBeforeItRuns) {
   const Accepted leaver = Submit(Request(1));
   const EncodingRequest request = Request(2);
   const Sink stayer = Submit(request).sink;
-  engine_->Cancel(leaver.handle);
+  engine->Cancel(leaver.handle);
   EXPECT_EQ(leaver.sink->Wait().status.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(leaver.sink->vectors().empty());
   Advance(hours(1));
   ExpectVectors(stayer, request);
-  EXPECT_THAT(control_->batches(), ElementsAre(TokenSequences{request.text}));
-  engine_->Cancel(leaver.handle);  // again is harmless
-  ExpectServes();
-}
-
-TEST_F(EncodeEngineTest, ADeadlineEndsATextThatWaits) {
-  Start();
-  EncodingRequest request = Request(1);
-  request.deadline = clock_.Now() + seconds(1);
-  const Sink sink = Submit(request).sink;
-  Advance(seconds(1));
-  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(control_->batches(), SizeIs(0));
+  EXPECT_THAT(control->batches(), ElementsAre(TokenSequences{request.text}));
+  engine->Cancel(leaver.handle);  // again is harmless
   ExpectServes();
 }
 
@@ -280,20 +211,19 @@ TEST_F(EncodeEngineTest, DrainingRunsWhatWaitsAtOnce) {
   Start();
   const EncodingRequest request = Request(3);
   const Sink sink = Submit(request).sink;
-  engine_->BeginDrain();
+  engine->BeginDrain();
   ExpectVectors(sink, request);  // though its delay is not over
   EXPECT_EQ(Refused(Request(1)).code(), absl::StatusCode::kUnavailable);
-  engine_->Shutdown(TimePoint::max());  // nothing runs: returns
+  engine->Shutdown(TimePoint::max());  // nothing runs: returns
 }
 
 TEST_F(EncodeEngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   Start();
-  control_->Hold();
-  std::vector<Sink> sinks;
-  for (int i = 0; i < 6; ++i) sinks.push_back(Submit(Request(1)).sink);
-  control_->WaitUntilBlocked();
-  std::thread shutdown([&] { engine_->Shutdown(clock_.Now()); });
-  control_->AllowSteps(1);
+  control->Hold();
+  const std::vector<Sink> sinks = SubmitAll(std::vector<EncodingRequest>(6, Request(1)));
+  control->WaitUntilBlocked();
+  std::thread shutdown([&] { engine->Shutdown(clock.Now()); });
+  control->AllowSteps(1);
   shutdown.join();
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(sinks[i]->Wait().status.code(),
@@ -302,38 +232,28 @@ TEST_F(EncodeEngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   }
 }
 
-TEST_F(EncodeEngineTest, DestructionEndsEveryRequest) {
-  Start();
-  const Sink sink = Submit(Request(1)).sink;
-  engine_.reset();
-  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
-}
-
 TEST_F(EncodeEngineTest, AFailedStepEndsItsOwnBatchAndNothingElse) {
   Start();
-  control_->Hold();
-  std::vector<EncodingRequest> requests;
-  std::vector<Sink> sinks;
-  for (int i = 0; i < 8; ++i) {
-    requests.push_back(Request(2));
-    sinks.push_back(Submit(requests.back()).sink);
-  }
-  control_->WaitUntilBlocked();
-  control_->FailNext(absl::InternalError("secret detail"));
-  control_->Resume();
+  control->Hold();
+  std::vector<EncodingRequest> texts;
+  for (int i = 0; i < 8; ++i) texts.push_back(Request(2));
+  const std::vector<Sink> sinks = SubmitAll(texts);
+  control->WaitUntilBlocked();
+  control->FailNext(absl::InternalError("secret detail"));
+  control->Resume();
   for (size_t i = 0; i < 4; ++i) {
     const Outcome outcome = sinks[i]->Wait();
     EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(requests[i].id));
+    EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(texts[i].id));
     EXPECT_THAT(std::string(outcome.status.message()), ::testing::Not(HasSubstr("secret")));
     EXPECT_TRUE(sinks[i]->vectors().empty());
   }
-  for (size_t i = 4; i < 8; ++i) ExpectVectors(sinks[i], requests[i]);
+  for (size_t i = 4; i < 8; ++i) ExpectVectors(sinks[i], texts[i]);
   ExpectServes();
 }
 
 TEST_F(EncodeEngineTest, VectorsThatAreNotFiniteEndTheirOwnTextOnly) {
-  model_.nan_token = 99;
+  model.nan_token = 99;
   Start();
   const Sink bad = Submit(Request({1, 99, 2})).sink;
   const EncodingRequest request = Request({1, 2});
@@ -345,8 +265,8 @@ TEST_F(EncodeEngineTest, VectorsThatAreNotFiniteEndTheirOwnTextOnly) {
 
 TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
   constexpr unsigned kSeed = 5;
-  options_.model.max_batch_delay = milliseconds(0);
-  options_.limits.max_queued_requests = 1000;
+  options.model.max_batch_delay = milliseconds(0);
+  options.limits.max_queued_requests = 1000;
   Start();
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) {
@@ -356,15 +276,15 @@ TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
         EncodingRequest request;
         request.id = "many";
         request.text.assign(1 + random() % 64, static_cast<TokenId>(random() % 257));
-        request.arrival = clock_.Now();
+        request.arrival = clock.Now();
         const bool cancel = random() % 4 == 0;
         const auto sink = std::make_shared<RecordingVectorSink>();
-        const auto handle = engine_->Encode(request, sink);
+        const auto handle = engine->Encode(request, sink);
         AFT_CHECK(handle.ok());
-        if (cancel) engine_->Cancel(*handle);
+        if (cancel) engine->Cancel(*handle);
         const Outcome outcome = sink->Wait();  // the sink checks that it comes once
         if (outcome.status.ok()) {
-          EXPECT_EQ(sink->vectors(), FakeEncoderRunner::Vectors(model_, request.text));
+          EXPECT_EQ(sink->vectors(), FakeEncoderRunner::Vectors(model, request.text));
         } else {
           EXPECT_TRUE(cancel);
           EXPECT_EQ(outcome.status.code(), absl::StatusCode::kCancelled);
@@ -373,7 +293,7 @@ TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const EngineLoad load = engine_->load();
+  const EngineLoad load = engine->load();
   EXPECT_EQ(load.running, 0);
   EXPECT_EQ(load.waiting, 0);
 }

@@ -21,13 +21,74 @@
 
 namespace aft::server {
 
-// An engine over a fake model and a clock that the test moves. Every test ends by checking that the
-// engine kept the rules of model_runner.h. The programs run twice: with one step at a time, as a
-// CPU runs them, and with AFT_STEPS_IN_FLIGHT=2, as a GPU does.
-class EngineTest : public ::testing::Test {
+// What the tests of every engine have: a clock that the test moves, metrics, and how requests go
+// in.
+template <typename Engine, typename PartSink>
+class AnyEngineTest : public ::testing::Test {
  protected:
-  using Sink = std::shared_ptr<RecordingSink>;
+  using Sink = std::shared_ptr<PartSink>;
 
+  AnyEngineTest() {
+    options.model.name = "fake";
+    options.clock = [this] { return clock.Now(); };
+  }
+
+  // A request with a name of its own that arrives now.
+  template <typename Request>
+  Request Arriving() {
+    Request request;
+    request.id = "request-" + std::to_string(++arrived);
+    request.arrival = clock.Now();
+    return request;
+  }
+
+  struct Accepted {
+    RequestHandle handle;
+    Sink sink;
+  };
+  // REQUIRES: the engine accepts it.
+  template <typename Request>
+  Accepted Submit(Request request, Sink sink = std::make_shared<PartSink>()) {
+    const auto handle = Offer(std::move(request), sink);
+    AFT_CHECK(handle.ok());
+    return {*handle, std::move(sink)};
+  }
+  template <typename Request>
+  absl::Status Refused(Request request) {
+    const auto sink = std::make_shared<PartSink>();
+    const auto handle = Offer(std::move(request), sink);
+    EXPECT_FALSE(sink->finished());
+    return handle.status();
+  }
+
+  static double SumOf(const prometheus::Histogram& histogram) {
+    return histogram.Collect().histogram.sample_sum;
+  }
+
+  EngineOptions options;
+  ManualClock clock;
+  prometheus::Registry registry;
+  ModelMetrics metrics{registry, "fake"};
+  std::unique_ptr<Engine> engine;
+  uint64_t arrived = 0;
+
+ private:
+  absl::StatusOr<RequestHandle> Offer(GenerationRequest request, const Sink& sink) {
+    return engine->Generate(std::move(request), sink);
+  }
+  absl::StatusOr<RequestHandle> Offer(ScoringRequest request, const Sink& sink) {
+    return engine->Score(std::move(request), sink);
+  }
+  absl::StatusOr<RequestHandle> Offer(EncodingRequest request, const Sink& sink) {
+    return engine->Encode(std::move(request), sink);
+  }
+};
+
+// An engine over a fake model. Every test ends by checking that the engine kept the rules of
+// model_runner.h. The programs run twice: with one step at a time, as a CPU runs them, and with
+// AFT_STEPS_IN_FLIGHT=2, as a GPU does.
+class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
+ protected:
   EngineTest() {
     const char* in_flight = std::getenv("AFT_STEPS_IN_FLIGHT");
     if (in_flight != nullptr) model.max_steps_in_flight = std::atoi(in_flight);
@@ -35,9 +96,7 @@ class EngineTest : public ::testing::Test {
 
   // Starts the engine; change `model` and `options` before.
   void Start() {
-    options.model.name = "fake";
     options.model.max_step_tokens = model.max_step_tokens;
-    options.clock = [this] { return clock.Now(); };
     auto created = GenerateEngine::Create(
         options, std::make_unique<FakeModelRunner>(model, control), tokenizer, metrics);
     ASSERT_TRUE(created.ok()) << created.status();
@@ -52,33 +111,12 @@ class EngineTest : public ::testing::Test {
   }
 
   GenerationRequest Request(std::vector<TokenId> prompt, int32_t max_tokens) {
-    GenerationRequest request;
-    request.id = "request-" + std::to_string(++requests_);
+    auto request = Arriving<GenerationRequest>();
     request.prompt = std::move(prompt);
-    request.sampling.seed = requests_;
+    request.sampling.seed = arrived;
     request.stop.max_tokens = max_tokens;
     request.stop.ignore_eos = true;
-    request.arrival = clock.Now();
     return request;
-  }
-
-  struct Accepted {
-    RequestHandle handle;
-    Sink sink;
-  };
-  // REQUIRES: the engine accepts it.
-  template <typename Request>
-  Accepted Submit(Request request, Sink sink = std::make_shared<RecordingSink>()) {
-    const auto handle = Offer(std::move(request), sink);
-    AFT_CHECK(handle.ok());
-    return {*handle, std::move(sink)};
-  }
-  template <typename Request>
-  absl::Status Refused(Request request) {
-    const auto sink = std::make_shared<RecordingSink>();
-    const auto handle = Offer(std::move(request), sink);
-    EXPECT_FALSE(sink->finished());
-    return handle.status();
   }
 
   // What the request must give, whatever else is in the batch.
@@ -95,31 +133,13 @@ class EngineTest : public ::testing::Test {
     EXPECT_EQ(sink->tokens(), Expected(request));
   }
 
-  static double SumOf(const prometheus::Histogram& histogram) {
-    return histogram.Collect().histogram.sample_sum;
-  }
   std::string MetricsPage() const {
     return prometheus::TextSerializer().Serialize(registry.Collect());
   }
 
   FakeModelRunner::Options model;
-  EngineOptions options;
-  ManualClock clock;
-  prometheus::Registry registry;
-  ModelMetrics metrics{registry, "fake"};
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
   std::shared_ptr<FakeModelControl> control = std::make_shared<FakeModelControl>();
-  std::unique_ptr<GenerateEngine> engine;
-
- private:
-  absl::StatusOr<RequestHandle> Offer(GenerationRequest request, const Sink& sink) {
-    return engine->Generate(std::move(request), sink);
-  }
-  absl::StatusOr<RequestHandle> Offer(ScoringRequest request, const Sink& sink) {
-    return engine->Score(std::move(request), sink);
-  }
-
-  uint64_t requests_ = 0;
 };
 
 }  // namespace aft::server

@@ -89,10 +89,8 @@ TEST_F(EnginePipelineTest, ARefusedStepEndsAllThatAreInItAndTheNextOnesAreServed
 TEST_F(EnginePipelineTest, ALongTextIsScoredWhole) {
   model.max_step_tokens = 8;
   Start();
-  ScoringRequest request;
-  request.id = "score";
+  auto request = Arriving<ScoringRequest>();
   request.text = std::vector<TokenId>(50, 3);
-  request.arrival = clock.Now();
   EXPECT_EQ(Submit(std::move(request)).sink->Wait().usage.scored_tokens, 49U);
 }
 

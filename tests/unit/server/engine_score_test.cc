@@ -15,11 +15,9 @@ using ::testing::HasSubstr;
 class EngineScoreTest : public EngineTest {
  protected:
   ScoringRequest Score(std::vector<TokenId> text, int32_t top_logprobs = 0) {
-    ScoringRequest request;
-    request.id = "score-" + std::to_string(++scores_);
+    auto request = Arriving<ScoringRequest>();
     request.text = std::move(text);
     request.top_logprobs = top_logprobs;
-    request.arrival = clock.Now();
     return request;
   }
 
@@ -60,9 +58,6 @@ class EngineScoreTest : public EngineTest {
     EXPECT_EQ(outcome.scored_bytes, text.size() - 1);  // these tokens are bytes
     EXPECT_EQ(outcome.usage.generated_tokens, 0U);
   }
-
- private:
-  int scores_ = 0;
 };
 
 TEST_F(EngineScoreTest, EveryTokenButTheFirstIsScored) {
@@ -113,14 +108,6 @@ TEST_F(EngineScoreTest, ATextMayFillTheModelsWholeLength) {
   const absl::Status refused = Refused(Score(Text(13)));
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 12 tokens, got 13"));
-}
-
-TEST_F(EngineScoreTest, RefusesWhatWouldBreakTheBatch) {
-  Start();
-  for (const std::vector<TokenId>& text : {std::vector<TokenId>{}, {1, 257}, {-1}}) {
-    EXPECT_EQ(Refused(Score(text)).code(), absl::StatusCode::kInvalidArgument);
-  }
-  EXPECT_EQ(control->step_count(), 0);
 }
 
 TEST_F(EngineScoreTest, ScoresAndGenerationsShareStepsAndDoNotHarmEachOther) {
@@ -181,36 +168,6 @@ TEST_F(EngineScoreTest, ACancelledTextDoesNotLeaveItsScoresToItsNeighbour) {
   EXPECT_EQ(leaves.sink->Wait().status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(EngineScoreTest, ADeadlineEndsAScoreInTheQueue) {
-  model.slots = 1;
-  Start();
-  control->Hold();
-  const Sink running = Submit(Request({1}, 5)).sink;
-  control->WaitUntilBlocked();
-  ScoringRequest late = Score(Text(5));
-  late.deadline = clock.Now() + std::chrono::seconds(1);
-  const Sink queued = Submit(late).sink;
-  clock.Advance(std::chrono::seconds(1));
-  control->Resume();
-  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_TRUE(queued->parts().empty());
-  EXPECT_TRUE(running->Wait().status.ok());
-}
-
-TEST_F(EngineScoreTest, DrainingLetsAScoreFinish) {
-  model.max_step_tokens = 8;
-  Start();
-  control->Hold();
-  const std::vector<TokenId> text = Text(60);
-  const Sink sink = Submit(Score(text)).sink;
-  control->WaitUntilBlocked();
-  engine->BeginDrain();
-  EXPECT_EQ(Refused(Score(text)).code(), absl::StatusCode::kUnavailable);
-  control->Resume();
-  engine->Shutdown(TimePoint::max());
-  ExpectScores(*sink, sink->Wait(), text);
-}
-
 TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursGoOn) {
   model.next_token = [](uint64_t, int64_t position) {
     return position == 10 ? kNoToken : static_cast<TokenId>(position);
@@ -223,15 +180,6 @@ TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursGoOn) 
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(doomed.id));
   ExpectScores(*good, good->Wait(), Text(10));
-}
-
-TEST_F(EngineScoreTest, AFailedStepEndsItsScores) {
-  Start();
-  control->FailNextCollect(absl::InternalError("secret detail"));
-  const Outcome outcome = Submit(Score(Text(5))).sink->Wait();
-  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(outcome.status.message()), ::testing::Not(HasSubstr("secret")));
-  ExpectServes();
 }
 
 TEST_F(EngineScoreTest, AReaderThatIsTooSlowLosesItsScore) {

@@ -135,16 +135,6 @@ TEST(ContinuousSchedulerTest, GivesWhatShortPromptsLeaveOverToTheOldest) {
   EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(11, 8, 1));
 }
 
-TEST(ContinuousSchedulerTest, AVeryLongPromptDoesNotHoldBackThoseBehindIt) {
-  ContinuousScheduler scheduler(2, 64);
-  Sequence giant(Prompt(1'000'000)), small(Prompt(100));
-  scheduler.Add(giant);
-  scheduler.Add(small);
-  int steps = 0;
-  for (; small.prompt_left() > 0; ++steps) RunStep(scheduler);
-  EXPECT_LE(steps, 4);
-}
-
 TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
   ContinuousScheduler scheduler(4, 5);
   std::deque<Sequence> sequences;
