@@ -28,7 +28,7 @@ TEST(BadInputTest, ABadRequestIdIsRefused) {
 
 // One call with any bytes, through gRPC's untyped client.
 grpc::Status CallWithBytes(const std::string& address, const std::string& method,
-                           const std::string& bytes) {
+                           const std::string& bytes, std::string* answer = nullptr) {
   grpc::GenericStub stub(TestServer::Connect(address));
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
@@ -42,6 +42,10 @@ grpc::Status CallWithBytes(const std::string& address, const std::string& method
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
+  grpc::Slice flat;
+  if (answer != nullptr && response.DumpToSingleSlice(&flat).ok()) {
+    answer->assign(flat.begin(), flat.end());
+  }
   return status;
 }
 
@@ -67,6 +71,20 @@ TEST(BadInputTest, AnUnknownMethodIsUnimplemented) {
       CallWithBytes(server.server().address(), "/aft.v1.InferenceService/Dream", "").error_code(),
       grpc::StatusCode::UNIMPLEMENTED);
   ExpectServes(server);
+}
+
+TEST(ReflectionTest, ListsTheServices) {
+  TestServer server;
+  // ServerReflectionRequest { list_services: "*" }; Debian ships no header for the message.
+  std::string answer;
+  const grpc::Status status = CallWithBytes(
+      server.server().address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+      "\x3a\x01*", &answer);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  for (const char* service :
+       {"aft.v1.InferenceService", "aft.v1.ModelService", "grpc.health.v1.Health"}) {
+    EXPECT_THAT(answer, HasSubstr(service));
+  }
 }
 
 TEST(BadInputTest, ARequestAboveTheMessageLimitIsRefused) {

@@ -3,7 +3,6 @@
 #include <thread>
 
 #include "gmock/gmock.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/integration/slow_loader.h"
@@ -56,8 +55,7 @@ TEST(LifecycleTest, AModelThatFailsToLoadIsReportedAndTheOthersServe) {
   broken.name = "broken";
   broken.checkpoint_dir = "corrupt";
   config.models.push_back(broken);
-  const auto control = std::make_shared<FakeModelControl>();
-  const ModelLoader load = FakeLoader(control);
+  const ModelLoader load = FakeLoader();
   TestServer server(config, [load](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
     if (options.checkpoint_dir == "corrupt") {
       return absl::DataLossError("corrupt/model.safetensors: head.weight: out of range");
@@ -101,15 +99,14 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
   TestServer first(TestConfigWithMetrics());
   ServerConfig config = TestConfig();
   config.listen_address = first.server().address();
-  const auto control = std::make_shared<FakeModelControl>();
-  auto second = Server::Create(config, FakeLoader(control), "test");
+  auto second = Server::Create(config, FakeLoader(), "test");
   ASSERT_TRUE(second.ok());
   EXPECT_EQ((*second)->Start().message(),
             "cannot listen on " + first.server().address() + ": Address already in use");
 
   config.listen_address = "127.0.0.1:0";
   config.metrics_address = first.server().metrics_address();
-  auto third = Server::Create(config, FakeLoader(control), "test");
+  auto third = Server::Create(config, FakeLoader(), "test");
   ASSERT_TRUE(third.ok());
   EXPECT_THAT(std::string((*third)->Start().message()), HasSubstr(config.metrics_address));
   ExpectServes(first);
@@ -118,45 +115,8 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
 TEST(LifecycleTest, ABadConfigIsRefusedBeforeAnythingOpens) {
   ServerConfig config = TestConfig();
   config.models[0].slots = 0;
-  const auto server =
-      Server::Create(config, FakeLoader(std::make_shared<FakeModelControl>()), "test");
+  const auto server = Server::Create(config, FakeLoader(), "test");
   EXPECT_EQ(server.status().message(), "models[0].slots: must be in [1, 65536], got 0");
-}
-
-TEST(ReflectionTest, ListsTheServices) {
-  TestServer server;
-  // ServerReflectionRequest { list_services: "*" }; Debian ships no header for the message.
-  const std::string bytes = "\x3a\x01*";
-  grpc::GenericStub stub(TestServer::Connect(server.server().address()));
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto wait = [&queue] {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  auto call = stub.PrepareCall(
-      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
-  call->StartCall(nullptr);
-  ASSERT_TRUE(wait());
-  const grpc::Slice slice(bytes);
-  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-  ASSERT_TRUE(wait());
-  grpc::ByteBuffer answer;
-  call->Read(&answer, nullptr);
-  ASSERT_TRUE(wait());
-  grpc::Slice flat;
-  ASSERT_TRUE(answer.DumpToSingleSlice(&flat).ok());
-  const std::string text(flat.begin(), flat.end());
-  EXPECT_THAT(text, HasSubstr("aft.v1.InferenceService"));
-  EXPECT_THAT(text, HasSubstr("aft.v1.ModelService"));
-  EXPECT_THAT(text, HasSubstr("grpc.health.v1.Health"));
-  call->WritesDone(nullptr);
-  ASSERT_TRUE(wait());
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  ASSERT_TRUE(wait());
-  EXPECT_TRUE(status.ok());
 }
 
 }  // namespace

@@ -94,57 +94,6 @@ TEST(ServedModelTest, ScoresEqualTheLogprobsOfGenerationBitForBit) {
   }
 }
 
-TEST(ServedModelTest, PenaltiesApplyToTheTokensGeneratedSoFar) {
-  ServedModel server(ConfigOf(kShippedModel));
-  v1::GenerateRequest request = Request(kPrompt, 150, 1);
-  request.mutable_sampling()->set_temperature(0);
-  request.mutable_sampling()->set_presence_penalty(0.5F);
-  request.mutable_sampling()->set_frequency_penalty(0.25F);
-  request.mutable_output()->set_top_logprobs(20);
-  GenerateStream stream(server.inference(), request);
-  std::map<uint32_t, int> counts;
-  int changed = 0;
-  while (stream.Next()) {
-    const v1::Delta& delta = stream.event().delta();
-    for (int i = 0; i < delta.token_ids_size(); ++i) {
-      const auto& top = delta.logprobs(i).top();
-      ASSERT_EQ(top.size(), 20);
-      const auto penalised = [&](const v1::Alternative& token) {
-        const int count = counts[token.token_id()];
-        return token.logprob() - 0.25F * static_cast<float>(count) - (count > 0 ? 0.5F : 0.0F);
-      };
-      const auto& best = *std::max_element(
-          top.begin(), top.end(),
-          [&](const auto& a, const auto& b) { return penalised(a) < penalised(b); });
-      // Else the best one may not be among the alternatives.
-      if (penalised(best) > top[19].logprob()) {
-        EXPECT_EQ(delta.token_ids(i), best.token_id());
-      }
-      if (delta.token_ids(i) != top[0].token_id()) ++changed;
-      ++counts[delta.token_ids(i)];
-    }
-  }
-  EXPECT_TRUE(stream.Finish().ok());
-  EXPECT_EQ(stream.tokens.size(), 150U);
-  EXPECT_GT(changed, 10);
-}
-
-TEST(ServedModelTest, MinPOfOneIsGreedy) {
-  ServedModel server(ConfigOf(kShippedModel));
-  const auto generate = [&](float temperature, float min_p) {
-    v1::GenerateRequest request = Request(kPrompt, 60, 4);
-    request.mutable_sampling()->set_temperature(temperature);
-    request.mutable_sampling()->set_min_p(min_p);
-    GenerateStream stream(server.inference(), request);
-    EXPECT_TRUE(stream.Finish().ok());
-    return stream.tokens;
-  };
-  const std::vector<TokenId> greedy = generate(0, 0);
-  EXPECT_EQ(greedy.size(), 60U);
-  EXPECT_EQ(generate(3, 1), greedy);
-  EXPECT_NE(generate(3, 0), greedy);
-}
-
 TEST(ServedModelTest, ScoresAreTheSameBitsUnderAnyLoad) {
   ServedModel server(ConfigOf(kShippedModel));
   const Generated generated = Generate(server, 3);

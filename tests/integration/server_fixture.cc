@@ -75,44 +75,25 @@ ServerConfig TestConfigWithEncoder() {
   return config;
 }
 
-ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control, FakeModelRunner::Options options,
-                       std::shared_ptr<FakeEncoderControl> encoder_control,
-                       FakeEncoderRunner::Options encoder_options) {
-  return [=](const LoadOptions& load) {
-    LoadedModel model;
-    model.tokenizer = std::make_shared<FakeTokenizer>();
-    if (load.checkpoint_dir == "encoder") {
-      FakeEncoderRunner::Options sized = encoder_options;
-      sized.max_batch_rows = load.max_batch_rows;
-      sized.max_batch_tokens = load.max_batch_tokens;
-      model.encoder = std::make_unique<FakeEncoderRunner>(sized, encoder_control);
-    } else {
-      FakeModelRunner::Options sized = options;
-      sized.slots = load.slots;
-      sized.max_step_tokens = load.max_step_tokens;
-      model.runner = std::make_unique<FakeModelRunner>(sized, control);
-    }
-    return absl::StatusOr<LoadedModel>(std::move(model));
+ModelLoader FakeLoader(FakeModels models) {
+  return [models = std::move(models)](const LoadOptions& load) {
+    return absl::StatusOr<LoadedModel>(models.Load(load));
   };
 }
 
 TestServer::TestServer(ServerConfig config, FakeModelRunner::Options options,
                        FakeEncoderRunner::Options encoder_options)
-    : control_(std::make_shared<FakeModelControl>()),
-      encoder_control_(std::make_shared<FakeEncoderControl>()) {
-  control_->DropInputs();
-  auto server = Server::Create(
-      std::move(config),
-      FakeLoader(control_, std::move(options), encoder_control_, encoder_options), "test");
-  AFT_CHECK(server.ok());
-  server_ = *std::move(server);
-  Start();
+    : TestServer(std::move(config),
+                 FakeModels{.options = std::move(options), .encoder_options = encoder_options}) {}
+
+TestServer::TestServer(ServerConfig config, const FakeModels& fakes)
+    : TestServer(std::move(config), FakeLoader(fakes), fakes) {
+  fakes_.control->DropInputs();
   AFT_CHECK(server_->WaitReady().ok());
 }
 
-TestServer::TestServer(ServerConfig config, ModelLoader loader)
-    : control_(std::make_shared<FakeModelControl>()),
-      encoder_control_(std::make_shared<FakeEncoderControl>()) {
+TestServer::TestServer(ServerConfig config, ModelLoader loader, const FakeModels& fakes)
+    : fakes_(fakes) {
   auto server = Server::Create(std::move(config), std::move(loader), "test");
   AFT_CHECK(server.ok());
   server_ = *std::move(server);
@@ -129,10 +110,10 @@ void TestServer::Start() {
 }
 
 TestServer::~TestServer() {
-  control_->Resume();  // an engine that the test holds could not stop
-  encoder_control_->Resume();
+  fakes_.control->Resume();  // an engine that the test holds could not stop
+  fakes_.encoder_control->Resume();
   server_.reset();
-  for (const std::string& violation : control_->violations()) ADD_FAILURE() << violation;
+  for (const std::string& violation : fakes_.control->violations()) ADD_FAILURE() << violation;
 }
 
 std::shared_ptr<grpc::Channel> TestServer::Connect(const std::string& address,

@@ -16,8 +16,7 @@
 #include "server/app/server.h"
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
-#include "tests/support/fake_encoder_runner.h"
-#include "tests/support/fake_model_runner.h"
+#include "tests/support/fake_loader.h"
 
 namespace aft::server {
 
@@ -31,11 +30,7 @@ ServerConfig TestConfigWithMetrics();
 // as soon as it is idle: a test that wants a full one holds the batch before it.
 ServerConfig TestConfigWithEncoder();
 
-// A loader of fakes under these controls: encoders for the path "encoder", else language models.
-ModelLoader FakeLoader(std::shared_ptr<FakeModelControl> control,
-                       FakeModelRunner::Options options = {},
-                       std::shared_ptr<FakeEncoderControl> encoder_control = nullptr,
-                       FakeEncoderRunner::Options encoder_options = {});
+ModelLoader FakeLoader(FakeModels models = {});
 
 // A running server with a fake model, and stubs to it.
 class TestServer {
@@ -44,13 +39,13 @@ class TestServer {
   explicit TestServer(ServerConfig config = TestConfig(), FakeModelRunner::Options options = {},
                       FakeEncoderRunner::Options encoder_options = {});
   // Started; loads with `loader`.
-  TestServer(ServerConfig config, ModelLoader loader);
+  TestServer(ServerConfig config, ModelLoader loader, const FakeModels& fakes = {});
   // The fake model has seen no broken rule.
   ~TestServer();
 
   Server& server() { return *server_; }
-  FakeModelControl& control() { return *control_; }
-  FakeEncoderControl& encoder_control() { return *encoder_control_; }
+  FakeModelControl& control() { return *fakes_.control; }
+  FakeEncoderControl& encoder_control() { return *fakes_.encoder_control; }
   v1::InferenceService::Stub& inference() { return *inference_; }
   v1::ModelService::Stub& models() { return *models_; }
   grpc::health::v1::Health::Stub& health() { return *health_; }
@@ -71,10 +66,11 @@ class TestServer {
   void WaitForMetric(const std::string& name, double value);
 
  private:
+  TestServer(ServerConfig config, const FakeModels& fakes);
+
   void Start();
 
-  const std::shared_ptr<FakeModelControl> control_;
-  const std::shared_ptr<FakeEncoderControl> encoder_control_;
+  const FakeModels fakes_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<v1::InferenceService::Stub> inference_;
   std::unique_ptr<v1::ModelService::Stub> models_;

@@ -1,12 +1,9 @@
 #ifndef AFT_TESTS_INTEGRATION_SLOW_LOADER_H_
 #define AFT_TESTS_INTEGRATION_SLOW_LOADER_H_
 
-#include <memory>
-
 #include "base/mutex.h"
 #include "server/registry/model_registry.h"
 #include "tests/integration/server_fixture.h"
-#include "tests/support/fake_model_runner.h"
 
 namespace aft::server {
 
@@ -14,7 +11,7 @@ namespace aft::server {
 class SlowLoader {
  public:
   ModelLoader AsLoader() {
-    return [this, load = FakeLoader(std::make_shared<FakeModelControl>())](const LoadOptions& o) {
+    return [this, load = FakeLoader()](const LoadOptions& o) {
       MutexLock lock(mutex_);
       while (!released_) changed_.Wait(mutex_);
       return load(o);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
@@ -82,35 +83,18 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
           "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json "
           "--request-id r1 --deadline 100");
   EXPECT_EQ(ended.code, 0) << ended.err;
-  const v1::GenerateRequest request = server_.last<v1::GenerateRequest>();
-  EXPECT_EQ(request.text(), "hello");
-  EXPECT_EQ(request.model(), "austen");
-  EXPECT_EQ(request.stop().max_tokens(), 9u);
-  EXPECT_FLOAT_EQ(request.sampling().temperature(), 0.5f);
-  EXPECT_EQ(request.sampling().top_k(), 3u);
-  EXPECT_FLOAT_EQ(request.sampling().top_p(), 0.25f);
-  EXPECT_FLOAT_EQ(request.sampling().min_p(), 0.125f);
-  EXPECT_FLOAT_EQ(request.sampling().repetition_penalty(), 1.25f);
-  EXPECT_FLOAT_EQ(request.sampling().presence_penalty(), -0.5f);
-  EXPECT_FLOAT_EQ(request.sampling().frequency_penalty(), 0.75f);
-  EXPECT_EQ(request.sampling().seed(), 18446744073709551615u);
-  EXPECT_THAT(request.stop().strings(), ElementsAre("\n\n", "[END]"));
-  EXPECT_THAT(request.stop().token_ids(), ElementsAre(10, 13));
-  EXPECT_TRUE(request.stop().include_stop_string());
-  EXPECT_TRUE(request.stop().ignore_eos());
-  EXPECT_EQ(request.output().top_logprobs(), 2u);
+  ExpectText(server_.last<v1::GenerateRequest>(),
+             "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
+             "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
+             "  frequency_penalty: 0.75 seed: 18446744073709551615 }"
+             "stop { max_tokens: 9 strings: ['\\n\\n', '[END]'] token_ids: [10, 13]"
+             "  include_stop_string: true ignore_eos: true } output { top_logprobs: 2 }");
 }
 
 TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
   server_.SetScript(TextScript({"a"}));
   EXPECT_EQ(Run("generate --prompt hello").code, 0);
-  const v1::GenerateRequest request = server_.last<v1::GenerateRequest>();
-  EXPECT_FALSE(request.sampling().has_temperature() || request.sampling().has_top_k() ||
-               request.sampling().has_top_p() || request.sampling().has_seed() ||
-               request.sampling().has_min_p() || request.sampling().has_repetition_penalty() ||
-               request.sampling().has_presence_penalty() ||
-               request.sampling().has_frequency_penalty() || request.stop().has_max_tokens() ||
-               request.output().has_top_logprobs());
+  ExpectText(server_.last<v1::GenerateRequest>(), "text: 'hello' sampling {} stop {}");
 }
 
 TEST_F(AftctlTest, GenerateReadsThePromptFromStandardInputAsItIs) {
@@ -259,10 +243,7 @@ TEST_F(AftctlTest, ScorePrintsTotals) {
   server_.SetScript(ScoreScript());
   const Ended ended = Run("score --prompt abc --model austen");
   EXPECT_EQ(ended.code, 0) << ended.err;
-  const auto request = server_.last<v1::ScoreRequest>();
-  EXPECT_EQ(request.text(), "abc");
-  EXPECT_EQ(request.model(), "austen");
-  EXPECT_FALSE(request.output().has_top_logprobs());
+  ExpectText(server_.last<v1::ScoreRequest>(), "text: 'abc' model: 'austen'");
   EXPECT_EQ(ended.out,
             "tokens           3, of them scored 2\n"
             "log-probability  -3.0000\n"
@@ -310,8 +291,7 @@ TEST_F(AftctlTest, EncodePrintsALineForEachVector) {
   server_.SetScript(EncodeScript());
   const Ended ended = Run("encode --prompt ab --pooling mean --normalize");
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(server_.last<v1::EncodeRequest>().pooling(), v1::POOLING_MEAN);
-  EXPECT_TRUE(server_.last<v1::EncodeRequest>().normalize());
+  ExpectText(server_.last<v1::EncodeRequest>(), "text: 'ab' pooling: POOLING_MEAN normalize: true");
   EXPECT_EQ(ended.out, "1 0.100000001\n-2.5 3\n");
   EXPECT_THAT(ended.err, StartsWith("[2 tokens | 2 vectors of 2 | in a batch of 4 | "));
 }
@@ -335,16 +315,11 @@ TEST_F(AftctlTest, AModelThatCannotDoItIsARefusal) {
 }
 
 TEST_F(AftctlTest, ModelsListsAndDescribes) {
-  v1::Model model;
-  model.set_name("austen");
-  model.set_state(v1::MODEL_STATE_READY);
-  model.set_parameters(3'000'000);
-  model.set_state_bytes(3 << 20);
-  v1::Model broken;
-  broken.set_name("broken");
-  broken.set_state(v1::MODEL_STATE_FAILED);
-  broken.set_error("model.safetensors: truncated");
-  server_.SetModels({model, broken});
+  server_.SetModels(
+      {FromText<v1::Model>("name: 'austen' state: MODEL_STATE_READY parameters: 3000000 "
+                           "state_bytes: 3145728"),
+       FromText<v1::Model>("name: 'broken' state: MODEL_STATE_FAILED "
+                           "error: 'model.safetensors: truncated'")});
 
   const Ended list = Run("models");
   EXPECT_EQ(list.code, 0) << list.err;

@@ -1,75 +1,80 @@
 #include "client/lib/stream_checker.h"
 
 #include <string>
+#include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/client/fake_server.h"
+#include "tests/support/proto_text.h"
 
 namespace aft::client {
 namespace {
 
-using testing::HasSubstr;
+struct Case {
+  const char* broken;  // what is wrong with the stream; empty: nothing
+  std::vector<const char*> events;
+};
 
-// What is wrong with a stream; empty: nothing.
 template <typename Response>
-std::string Check(const std::vector<Response>& events) {
-  StreamChecker checker;
-  for (const Response& event : events) {
-    const std::string broken = checker.Take(event);
-    if (!broken.empty()) return broken;
+void Check(const std::vector<Case>& cases) {
+  for (const auto& [broken, events] : cases) {
+    SCOPED_TRACE(testing::PrintToString(events));
+    StreamChecker checker;
+    std::string found;
+    for (size_t i = 0; i < events.size() && found.empty(); ++i) {
+      found = checker.Take(FromText<Response>(events[i]));
+    }
+    EXPECT_EQ(found, broken);
+    if (!found.empty()) continue;
+    EXPECT_TRUE(checker.started());
+    EXPECT_TRUE(checker.finished());
   }
-  EXPECT_TRUE(checker.started());
-  EXPECT_TRUE(checker.finished());
-  return "";
 }
 
-TEST(StreamCheckerTest, WholeStreamsAreFine) {
-  EXPECT_EQ(Check(TextScript({"ab", "c"}).events), "");
-  EXPECT_EQ(Check(ScoreScript().score_events), "");
-  EXPECT_EQ(Check(EncodeScript().encode_events), "");
+TEST(StreamCheckerTest, FollowsGenerations) {
+  constexpr char kOutside[] = "a token came outside Started and Finished";
+  Check<v1::GenerateResponse>({
+      {"",
+       {"started {}", "delta { token_ids: [1, 2] }", "delta { first_index: 2 token_ids: 3 }",
+        "finished {}"}},
+      {"",
+       {"started {}", "delta { text: 'held back' }", "", "delta { token_ids: 1 }", "finished {}"}},
+      {"tokens 2 to 4 are lost",
+       {"started {}", "delta { token_ids: [1, 2] }", "delta { first_index: 5 token_ids: 3 }"}},
+      {"token 1 came twice",
+       {"started {}", "delta { token_ids: [1, 2] }", "delta { first_index: 1 token_ids: 3 }"}},
+      {kOutside, {"delta { token_ids: 1 }"}},
+      {kOutside, {"started {}", "finished {}", "delta {}"}},
+      {"Started came twice", {"started {}", "started {}"}},
+      {"Finished came before Started or twice", {"finished {}"}},
+      {"Finished came before Started or twice", {"started {}", "finished {}", "finished {}"}},
+  });
 }
 
-TEST(StreamCheckerTest, EventsOfANewerServerAreFine) {
-  auto events = ScoreScript().score_events;
-  events.insert(events.begin() + 1, v1::ScoreResponse());
-  EXPECT_EQ(Check(events), "");
+TEST(StreamCheckerTest, FollowsScores) {
+  constexpr char kFirst[] = "chunk { first_index: 1 token_ids: 98 logprobs {} }";
+  Check<v1::ScoreResponse>({
+      {"",
+       {"started {}", "", kFirst, "chunk { first_index: 2 token_ids: 99 logprobs {} }",
+        "finished {}"}},
+      {"scores 1 to 2 are lost",
+       {"started {}", kFirst, "chunk { first_index: 4 token_ids: 99 logprobs {} }"}},
+      {"a chunk has not as many log-probabilities as tokens",
+       {"started {}", "chunk { first_index: 1 token_ids: 98 }"}},
+      {"a score came outside Started and Finished", {kFirst}},
+  });
 }
 
-TEST(StreamCheckerTest, NamesAGap) {
-  auto scores = ScoreScript().score_events;
-  scores[2].mutable_chunk()->set_first_index(4);
-  EXPECT_EQ(Check(scores), "scores 1 to 2 are lost");
-  auto vectors = EncodeScript().encode_events;
-  vectors[2].mutable_vectors()->set_first_index(0);
-  EXPECT_EQ(Check(vectors), "vector 0 came twice");
-}
-
-TEST(StreamCheckerTest, NamesAChunkWithoutItsLogprobs) {
-  auto events = ScoreScript().score_events;
-  events[1].mutable_chunk()->clear_logprobs();
-  EXPECT_THAT(Check(events), HasSubstr("log-probabilities"));
-}
-
-TEST(StreamCheckerTest, NamesACutVectorAndAMissingWidth) {
-  auto events = EncodeScript().encode_events;
-  events[1].mutable_vectors()->add_values(7);
-  EXPECT_EQ(Check(events), "a vector is cut");
-  events = EncodeScript().encode_events;
-  events[0].mutable_started()->clear_width();
-  EXPECT_EQ(Check(events), "the vectors have no width");
-}
-
-TEST(StreamCheckerTest, NamesEventsOutOfOrder) {
-  auto tokens = TextScript({"ab"}).events;
-  tokens.emplace_back().mutable_delta();  // though it brings nothing
-  EXPECT_EQ(Check(tokens), "a token came outside Started and Finished");
-  auto scores = ScoreScript().score_events;
-  scores.erase(scores.begin());
-  EXPECT_EQ(Check(scores), "a score came outside Started and Finished");
-  auto vectors = EncodeScript().encode_events;
-  vectors.push_back(vectors.back());
-  EXPECT_EQ(Check(vectors), "Finished came before Started or twice");
+TEST(StreamCheckerTest, FollowsVectors) {
+  constexpr char kStarted[] = "started { width: 2 }";
+  constexpr char kFirst[] = "vectors { values: [1, 2] }";
+  Check<v1::EncodeResponse>({
+      {"", {kStarted, kFirst, "vectors { first_index: 1 values: [3, 4, 5, 6] }", "finished {}"}},
+      {"vector 0 came twice", {kStarted, kFirst, kFirst}},
+      {"a vector is cut", {kStarted, "vectors { values: [1, 2, 3] }"}},
+      {"the vectors have no width", {"started {}"}},
+      {"Vectors came before Started", {kFirst}},
+      {"a vector came outside Started and Finished", {kStarted, "finished {}", kFirst}},
+  });
 }
 
 }  // namespace

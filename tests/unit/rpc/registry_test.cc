@@ -1,29 +1,16 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
-#include "tests/support/fake_encoder_runner.h"
-#include "tests/support/fake_model_runner.h"
-#include "tests/support/fake_tokenizer.h"
+#include "tests/support/fake_loader.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::HasSubstr;
-
-LoadedModel FakeModel(const LoadOptions& options) {
-  FakeModelRunner::Options fake;
-  fake.slots = options.slots;
-  fake.max_step_tokens = options.max_step_tokens;
-  LoadedModel model;
-  model.runner = std::make_unique<FakeModelRunner>(fake, std::make_shared<FakeModelControl>());
-  model.tokenizer = std::make_shared<FakeTokenizer>();
-  return model;
-}
 
 // A registry of the models "a" and "b" (folders of the same names), whose loader does what each
 // test says.
@@ -48,7 +35,7 @@ class ModelRegistryTest : public testing::Test {
           WaitUntilAllowed();
           loaded_ = options;
           if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
-          return FakeModel(options);
+          return FakeModels().Load(options);
         },
         prometheus_, [this] { OnChange(); });
   }
@@ -170,7 +157,7 @@ TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
       config,
       [](LoadOptions options) {
         options.max_step_tokens = 2;  // less than slots + 1
-        return absl::StatusOr<LoadedModel>(FakeModel(options));
+        return absl::StatusOr<LoadedModel>(FakeModels().Load(options));
       },
       prometheus_, [] {});
   registry_->StartLoading();
@@ -203,38 +190,23 @@ TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
 }
 
 TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
-  ServerConfig config = Config({"a"});
+  ServerConfig config = Config({"encoder"});
   config.models[0].max_batch_rows = 3;
   config.models[0].max_batch_tokens = 50;
-  LoadOptions seen;
-  registry_ = std::make_unique<ModelRegistry>(
-      config,
-      [&seen](const LoadOptions& options) {
-        seen = options;
-        FakeEncoderRunner::Options fake;
-        fake.max_batch_rows = options.max_batch_rows;
-        fake.max_batch_tokens = options.max_batch_tokens;
-        LoadedModel model;
-        model.encoder =
-            std::make_unique<FakeEncoderRunner>(fake, std::make_shared<FakeEncoderControl>());
-        model.tokenizer = std::make_shared<FakeTokenizer>();
-        return absl::StatusOr<LoadedModel>(std::move(model));
-      },
-      prometheus_, [] {});
-  EXPECT_EQ(registry_->Get("a")->vector_width, 0);  // not known yet
+  MakeFrom(config);
+  EXPECT_EQ(registry_->Get("encoder")->vector_width, 0);  // not known yet
+  AllowLoads();
   registry_->StartLoading();
-  while (!registry_->load_result().has_value()) std::this_thread::yield();
-  EXPECT_TRUE(registry_->load_result()->ok());
-  const auto model = registry_->Acquire("a");
+  EXPECT_TRUE(WaitLoaded().ok());
+  const auto model = registry_->Acquire("encoder");
   ASSERT_TRUE(model.ok());
   EXPECT_EQ((*model)->generate, nullptr);
   ASSERT_NE((*model)->encode, nullptr);
   EXPECT_EQ(&(*model)->engine(), (*model)->encode.get());
-  EXPECT_EQ(registry_->Get("a")->vector_width, 3);
-  EXPECT_EQ(registry_->Get("a")->slots, 3);
-  registry_->Shutdown(TimePoint::max());
-  EXPECT_EQ(seen.max_batch_rows, 3);
-  EXPECT_EQ(seen.max_batch_tokens, 50);
+  EXPECT_EQ(registry_->Get("encoder")->vector_width, 3);
+  EXPECT_EQ(registry_->Get("encoder")->slots, 3);
+  EXPECT_EQ(loaded_.max_batch_rows, 3);
+  EXPECT_EQ(loaded_.max_batch_tokens, 50);
 }
 
 }  // namespace

@@ -97,17 +97,26 @@ TEST(ActiveCallsTest, WaitsForNoneOrTheDeadline) {
 
 TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const int reuse = 1;  // as servers do
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)), 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   void* raw = &address;
-  ASSERT_EQ(bind(fd, static_cast<sockaddr*>(raw), size), 0);
+  auto* const any = static_cast<sockaddr*>(raw);
+  ASSERT_EQ(bind(fd, any, size), 0);
   ASSERT_EQ(listen(fd, 1), 0);
-  ASSERT_EQ(getsockname(fd, static_cast<sockaddr*>(raw), &size), 0);
-  EXPECT_EQ(ExplainBindError(absl::StrCat("127.0.0.1:", ntohs(address.sin_port))),
-            "Address already in use");
-  close(fd);
+  ASSERT_EQ(getsockname(fd, any, &size), 0);
+  const std::string taken = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  EXPECT_EQ(ExplainBindError(taken), "Address already in use");
+
+  // Connections that the last owner has closed linger in TIME_WAIT and are no reason.
+  const int client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(client, any, size), 0);
+  const int served = accept(fd, nullptr, nullptr);
+  for (const int end : {served, client, fd}) close(end);
+  EXPECT_EQ(ExplainBindError(taken), "unknown reason");
   EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // an address of no machine
 }
 

@@ -1,0 +1,42 @@
+#ifndef AFT_TESTS_SUPPORT_FAKE_LOADER_H_
+#define AFT_TESTS_SUPPORT_FAKE_LOADER_H_
+
+#include <memory>
+#include <utility>
+
+#include "model/api/load.h"
+#include "tests/support/fake_encoder_runner.h"
+#include "tests/support/fake_model_runner.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace aft {
+
+// Fakes and their controls, of the sizes that a LoadOptions asks for.
+struct FakeModels {
+  FakeModelRunner::Options options = {};
+  FakeEncoderRunner::Options encoder_options = {};
+  std::shared_ptr<FakeModelControl> control = std::make_shared<FakeModelControl>();
+  std::shared_ptr<FakeEncoderControl> encoder_control = std::make_shared<FakeEncoderControl>();
+
+  // An encoder for the path "encoder", else a language model.
+  LoadedModel Load(const LoadOptions& load) const {
+    LoadedModel model;
+    model.tokenizer = std::make_shared<FakeTokenizer>();
+    if (load.checkpoint_dir == "encoder") {
+      FakeEncoderRunner::Options sized = encoder_options;
+      sized.max_batch_rows = load.max_batch_rows;
+      sized.max_batch_tokens = load.max_batch_tokens;
+      model.encoder = std::make_unique<FakeEncoderRunner>(sized, encoder_control);
+    } else {
+      FakeModelRunner::Options sized = options;
+      sized.slots = load.slots;
+      sized.max_step_tokens = load.max_step_tokens;
+      model.runner = std::make_unique<FakeModelRunner>(sized, control);
+    }
+    return model;
+  }
+};
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_FAKE_LOADER_H_
