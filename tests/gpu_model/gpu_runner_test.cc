@@ -1,6 +1,7 @@
 // The whole GPU runner over emulated kernels: the same tokens as on the CPU, whatever is in a step.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -10,8 +11,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/gpu_model/print_case.h"
 #include "tests/gpu_model/runner_pair.h"
+#include "tests/support/close.h"
 
 namespace aft {
 namespace {
@@ -150,7 +151,67 @@ std::vector<NetworkCase> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Runner, EveryKindOnGpuTest, testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Runner, EveryKindOnGpuTest, testing::ValuesIn(Cases()), CaseName);
+
+// Weights of 16 bits, beside the CPU in fp32.
+class SixteenBitsTest : public RunnerPairFixture,
+                        public testing::WithParamInterface<NetworkCase> {};
+
+// How much the distribution of `other` differs from that of `exact`, in nats. REQUIRES: `top` holds
+// the whole vocabulary.
+double Divergence(const SampledToken& exact, const SampledToken& other) {
+  double sum = 0;
+  for (const TokenLogprob& p : exact.top) {
+    const auto q = std::find_if(other.top.begin(), other.top.end(),
+                                [&p](const TokenLogprob& token) { return token.id == p.id; });
+    if (q == other.top.end()) return INFINITY;
+    sum += std::exp(double{p.logprob}) * (double{p.logprob} - double{q->logprob});
+  }
+  return sum;
+}
+
+TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
+  config_ = GetParam().config;
+  config_.vocab_size = kMaxTopLogprobs;
+  DrawWeights();
+  const auto cpu = Cpu();
+  for (const auto& [format, allowed] : {std::pair(Number::kBf16, tolerance::kDivergenceBf16),
+                                        std::pair(Number::kFp16, tolerance::kDivergenceFp16)}) {
+    format_ = format;
+    const auto gpu = Gpu();
+    const std::vector<TokenId> text = RandomText(40);
+    for (const size_t chunk : {1U, 21U}) {
+      const std::vector<SampledToken> exact = Score(*cpu, 0, text, kMaxTopLogprobs, chunk);
+      const std::vector<SampledToken> scored = Score(*gpu, 0, text, kMaxTopLogprobs, chunk);
+      ASSERT_EQ(scored.size(), exact.size());
+      for (size_t i = 0; i < exact.size(); ++i) {
+        ASSERT_EQ(exact[i].top.size(), static_cast<size_t>(config_.vocab_size));
+        EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << NumberName(format) << ", " << i;
+      }
+    }
+    // The state's format does not depend on the weights'.
+    EXPECT_TRUE(cpu->RestoreSlot(1, gpu->SnapshotSlot(0)).ok());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBitsTest, testing::ValuesIn(DecoderCases()), CaseName);
+
+class SixteenBitEncoderTest : public SixteenBitsTest {};
+
+TEST_P(SixteenBitEncoderTest, VectorsStayClose) {
+  config_ = GetParam().config;
+  options_.max_step_tokens = kCaseTokens;
+  DrawWeights();
+  const std::vector<std::vector<TokenId>> texts = {RandomText(17), RandomText(1), RandomText(40)};
+  const std::vector<float> exact = Encode(*CpuEncoder(), texts);
+  format_ = Number::kBf16;
+  EXPECT_TRUE(Close(Encode(*GpuEncoder(), texts), exact, tolerance::kVectorsBf16));
+  format_ = Number::kFp16;
+  EXPECT_TRUE(Close(Encode(*GpuEncoder(), texts), exact, tolerance::kVectorsFp16));
+}
+
+INSTANTIATE_TEST_SUITE_P(Encoders, SixteenBitEncoderTest, testing::ValuesIn(EncoderCases()),
+                         CaseName);
 
 TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
   DrawWeights();
@@ -346,25 +407,6 @@ TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
   ExpectNear(Step(*gpu, step), Step(*cpu, step));
   EXPECT_EQ(tokens_, 297);
   EXPECT_EQ(other_tokens_, 0);  // a score's token is its target
-}
-
-TEST_F(GpuRunnerTest, AForkIsASequenceOfItsOwn) {
-  DrawWeights();
-  const auto gpu = Gpu();
-  SamplingParams params = Warm(3);
-  params.repetition_penalty = 1.5F;
-  params.frequency_penalty = 0.5F;
-  const std::vector<SampledToken> start = Generate(*gpu, 0, RandomText(6), 4, params);
-  gpu->ForkSlot(0, 3);
-  // The copy's last token is known on the device.
-  const StepOutput forked = Step(*gpu, {{{3, 9, {kLastSampled}, RowOutput::kLast}}});
-  const StepOutput original = Step(*gpu, {{{0, 9, {start.back().id}, RowOutput::kLast}}});
-  EXPECT_TRUE(Same(forked.sampled, original.sampled));
-  EXPECT_EQ(gpu->SnapshotSlot(0), gpu->SnapshotSlot(3));
-  // From here on they are two.
-  const std::string before = gpu->SnapshotSlot(3);
-  Continue(*gpu, 0, 10, {original.sampled}, 5);
-  EXPECT_EQ(gpu->SnapshotSlot(3), before);
 }
 
 TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {

@@ -1,28 +1,42 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "model/gpu/gpu_encoder_runner.h"
 #include "model/gpu/gpu_model_runner.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/tested_runners.h"
-#include "tests/support/tolerances.h"
 
 namespace aft {
+namespace {
+
+absl::StatusOr<LoadedModel> Load(const LoadOptions& options, const NetworkConfig& config,
+                                 const TensorMap& tensors) {
+  const bool encoder = config.architecture == Architecture::kEncoder;
+  const GpuLimits limits = encoder ? GpuLimits{options.max_batch_rows, options.max_batch_tokens}
+                                   : GpuLimits{options.slots, options.max_step_tokens};
+  std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<GpuNetwork> network,
+                       GpuNetwork::Create(config, tensors, Number::kFp32, limits, queue.get()));
+  LoadedModel model;
+  if (encoder) {
+    AFT_ASSIGN_OR_RETURN(model.encoder,
+                         GpuEncoderRunner::Create(
+                             std::move(queue), std::move(network),
+                             {.max_batch_rows = limits.rows, .max_batch_tokens = limits.tokens}));
+  } else {
+    AFT_ASSIGN_OR_RETURN(model.runner, GpuModelRunner::Create(std::move(queue), std::move(network),
+                                                              {.slots = options.slots,
+                                                               .max_step_tokens = limits.tokens}));
+  }
+  return model;
+}
+
+}  // namespace
 
 const RunnerDevice& TestedRunners() {
   static const RunnerDevice device = {
-      [](const LoadOptions& options, const NetworkConfig& config,
-         const TensorMap& tensors) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
-        std::unique_ptr<GpuQueue> queue = MakeTestQueue();
-        AFT_ASSIGN_OR_RETURN(
-            std::unique_ptr<GpuNetwork> network,
-            GpuNetwork::Create(config, tensors, Number::kFp32,
-                               {.rows = options.slots, .tokens = options.max_step_tokens},
-                               queue.get()));
-        return GpuModelRunner::Create(
-            std::move(queue), std::move(network),
-            {.slots = options.slots, .max_step_tokens = options.max_step_tokens});
-      },
-      /*same_bits=*/false, tolerance::kLogits.each};
+      &Load, /*same_bits=*/false, tolerance::kLogits.each,
+      TestDevice().is_cuda() ? tolerance::kVectorsGpu : tolerance::kUnitVectors};
   return device;
 }
 

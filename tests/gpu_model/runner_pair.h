@@ -3,16 +3,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/gpu/gpu_encoder_runner.h"
 #include "model/gpu/gpu_model_runner.h"
+#include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
 #include "tests/gpu_model/lazy_queue.h"
-#include "tests/property/network_reference.h"
-#include "tests/property/random_inputs.h"
 #include "tests/property/runner_calls.h"
 #include "tests/support/tolerances.h"
 
@@ -64,10 +63,26 @@ class RunnerPairFixture : public RunnerCalls {
     return *std::move(runner);
   }
 
-  std::vector<TokenId> RandomText(int64_t length) {
-    std::vector<TokenId> text(static_cast<size_t>(length));
-    for (TokenId& token : text) token = static_cast<TokenId>(random_.Below(config_.vocab_size));
-    return text;
+  // Encoders, for options_.slots texts of options_.max_step_tokens tokens.
+  std::unique_ptr<CpuEncoderRunner> CpuEncoder() {
+    auto network = CpuNetwork::Create(config_, tensors_);
+    EXPECT_TRUE(network.ok()) << network.status();
+    auto encoder = CpuEncoderRunner::Create(
+        *std::move(network), {options_.slots, options_.max_step_tokens, /*threads=*/1});
+    EXPECT_TRUE(encoder.ok()) << encoder.status();
+    return *std::move(encoder);
+  }
+
+  std::unique_ptr<GpuEncoderRunner> GpuEncoder() {
+    std::unique_ptr<GpuQueue> queue = MakeRunnerQueue(device_);
+    auto network = GpuNetwork::Create(config_, tensors_, format_,
+                                      {.rows = options_.slots, .tokens = options_.max_step_tokens},
+                                      queue.get());
+    EXPECT_TRUE(network.ok()) << network.status();
+    auto encoder = GpuEncoderRunner::Create(std::move(queue), *std::move(network),
+                                            {options_.slots, options_.max_step_tokens});
+    EXPECT_TRUE(encoder.ok()) << encoder.status();
+    return *std::move(encoder);
   }
 
   // Any of what a request may ask for.
@@ -83,28 +98,6 @@ class RunnerPairFixture : public RunnerCalls {
     if (random_.Below(2) == 0) params.presence_penalty = 0.4F;
     if (random_.Below(2) == 0) params.frequency_penalty = 0.3F;
     return params;
-  }
-
-  // Sampled tokens: the prompt in one step, then `count` - 1 single tokens, alone in their steps.
-  static std::vector<SampledToken> Generate(ModelRunner& runner, int32_t slot,
-                                            const std::vector<TokenId>& prompt, int64_t count,
-                                            const SamplingParams& params) {
-    runner.BindSlot(slot, params);
-    std::vector<SampledToken> sampled =
-        Step(runner, {{{slot, 0, prompt, RowOutput::kLast}}}).sampled;
-    return Continue(runner, slot, static_cast<int64_t>(prompt.size()), std::move(sampled), count);
-  }
-
-  // `sampled`, and what follows its last token, which goes to `position`, up to `count` in all.
-  static std::vector<SampledToken> Continue(ModelRunner& runner, int32_t slot, int64_t position,
-                                            std::vector<SampledToken> sampled, int64_t count) {
-    while (!sampled.empty() && static_cast<int64_t>(sampled.size()) < count) {
-      StepRow row = {slot, position++, {sampled.back().id}, RowOutput::kLast};
-      StepOutput output = Step(runner, {{std::move(row)}});
-      if (output.sampled.empty()) break;
-      sampled.push_back(std::move(output.sampled[0]));
-    }
-    return sampled;
   }
 
   // The same numbers but for rounding, which may also change the order of what nearly ties.
@@ -137,9 +130,6 @@ class RunnerPairFixture : public RunnerCalls {
     EXPECT_LE(other_tokens_, 1) << "of " << tokens_;
   }
 
-  TestRandom random_;
-  NetworkConfig config_;
-  TensorMap tensors_;
   GpuModelRunner::Options options_;
   Number format_ = Number::kFp32;
   std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();

@@ -26,7 +26,7 @@ TEST_P(EveryKindTest, GenerationEqualsFloat64) {
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
-  std::vector<TokenId> text = RandomPrompt(33);
+  std::vector<TokenId> text = RandomText(33);
   const size_t prompt = text.size();
   const std::vector<SampledToken> sampled = Generate(*runner, 3, text, 40, Greedy(), 9);
   ASSERT_EQ(sampled.size(), 40U);
@@ -49,7 +49,7 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
-  const std::vector<TokenId> text = RandomPrompt(kCaseTokens);
+  const std::vector<TokenId> text = RandomText(kCaseTokens);
   const Matrix logits = NetworkReference(config_, tensors_, text);
   for (const size_t chunk : {1U, 7U, 64U}) {
     const std::vector<SampledToken> scored = Score(*runner, 2, text, 0, chunk);
@@ -68,7 +68,7 @@ TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
-  const std::vector<TokenId> prompt = RandomPrompt(50);
+  const std::vector<TokenId> prompt = RandomText(50);
   const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Warm(7), 64);
   ASSERT_EQ(whole.size(), 20U);
   for (const size_t chunk : {1U, 2U, 7U, 16U, 31U, 49U}) {
@@ -81,7 +81,7 @@ TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
-  std::vector<TokenId> text = RandomPrompt(20);
+  std::vector<TokenId> text = RandomText(20);
   SamplingParams params = Warm(3);
   params.top_logprobs = 4;
   const std::vector<SampledToken> sampled = Generate(*runner, 0, text, 60, params, 64);
@@ -105,7 +105,7 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   StepInput together;
   std::vector<StepInput> single;
   for (int32_t slot = 0; slot < 5; ++slot) {
-    const std::vector<TokenId> text = RandomPrompt(1 + random_.Below(12));
+    const std::vector<TokenId> text = RandomText(1 + random_.Below(12));
     StepRow row = {slot, 0, text, slot % 2 == 0 ? RowOutput::kScore : RowOutput::kLast};
     if (row.output == RowOutput::kScore) row.targets = text;
     together.rows.push_back(row);
@@ -134,8 +134,8 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   const std::unique_ptr<ModelRunner> other = Load();
   ASSERT_NE(runner, nullptr);
   ASSERT_NE(other, nullptr);
-  Generate(*other, 4, RandomPrompt(60), 5, Greedy(), 64);  // something to be replaced
-  const std::vector<TokenId> prompt = RandomPrompt(21);
+  Generate(*other, 4, RandomText(60), 5, Greedy(), 64);  // something to be replaced
+  const std::vector<TokenId> prompt = RandomText(21);
   const std::vector<SampledToken> sampled = Generate(*runner, 0, prompt, 8, Warm(9), 64);
   ASSERT_EQ(sampled.size(), 8U);
   const int64_t position = 28;
@@ -180,7 +180,7 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   dense.mixer = {};
   dense.mixer.kind = MixerKind::kDotProduct;
   dense.mixer.heads = 4;
-  const std::vector<TokenId> text = RandomPrompt(60);
+  const std::vector<TokenId> text = RandomText(60);
   const Matrix seen = NetworkReference(dense, tensors_, text);
   const Matrix blocks = NetworkReference(config_, tensors_, text);
   // The prompt as such; then again with a token sampled behind it, and the rest one by one.
@@ -212,7 +212,7 @@ TEST_F(PositionTest, LearnedPositionsEndTheText) {
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
   EXPECT_EQ(runner->info().max_seq_len, 30);
-  EXPECT_EQ(Generate(*runner, 0, RandomPrompt(29), 2, Greedy(), 64).size(), 2U);
+  EXPECT_EQ(Generate(*runner, 0, RandomText(29), 2, Greedy(), 64).size(), 2U);
   const absl::Status beyond = runner->Submit({{{0, 30, {1}, RowOutput::kLast}}}).status();
   EXPECT_THAT(std::string(beyond.message()), HasSubstr("position 30 is beyond max_seq_len 30"));
 }
@@ -232,7 +232,7 @@ TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
   ASSERT_NE(runner, nullptr);
   // Only the last two blocks count, so that the reference may start at position 4080.
   constexpr size_t kStart = 4080;
-  const std::vector<TokenId> text = RandomPrompt(kStart + 60);
+  const std::vector<TokenId> text = RandomText(kStart + 60);
   const std::vector<SampledToken> scored = Score(*runner, 0, text, 0, 64);
   ASSERT_EQ(scored.size(), text.size() - 1);
   NetworkConfig tail = config_;

@@ -24,6 +24,18 @@ class LoadTest : public RunnerFixture {
   }
 };
 
+TEST_F(LoadTest, AModelIsARunnerOrAnEncoderAndItsTokenizer) {
+  for (const bool encoder : {false, true}) {
+    config_.architecture = encoder ? Architecture::kEncoder : Architecture::kDecoderLm;
+    Write();
+    const absl::StatusOr<LoadedModel> model = LoadModel(options_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->encoder != nullptr, encoder);
+    EXPECT_EQ(model->runner != nullptr, !encoder);
+    EXPECT_NE(model->tokenizer, nullptr);
+  }
+}
+
 TEST_F(LoadTest, NamesEveryTensorThatDoesNotFit) {
   Write();
   tensors_["layers.1.norm2.bias"][0] = NAN;

@@ -22,7 +22,8 @@ class Reference {
     for (size_t t = 0; t < tokens.size(); ++t) x.push_back(Embed(tokens[t], t));
     for (int64_t i = 0; i < config_.n_layers; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
-      Add(x, MixerLayer(Norm(x, layer + "norm1"), i));
+      const std::string mixer = layer + "mixer.";
+      Add(x, Linear(Mix(Linear(Norm(x, layer + "norm1"), mixer + "qkv"), mixer), mixer + "out"));
       Matrix wide = Linear(Norm(x, layer + "norm2"), layer + "ffn.up");
       for (std::vector<double>& row : wide) {
         for (double& v : row) v = Activate(v);
@@ -32,11 +33,6 @@ class Reference {
     x = Norm(x, "norm");
     if (config_.architecture == Architecture::kEncoder) return x;
     return Linear(x, "head", config_.tie_embeddings ? "embed" : "head");
-  }
-
-  Matrix MixerLayer(const Matrix& x, int64_t index) const {
-    const std::string name = "layers." + std::to_string(index) + ".mixer.";
-    return Linear(Mix(Linear(x, name + "qkv"), name), name + "out");
   }
 
  private:
@@ -181,11 +177,6 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const std::vector<int32_t>& tokens) {
   return Reference(config, tensors).Run(tokens);
-}
-
-Matrix MixerLayerReference(const NetworkConfig& config, const TensorMap& tensors, const Matrix& x,
-                           int64_t layer) {
-  return Reference(config, tensors).MixerLayer(x, layer);
 }
 
 std::vector<double> LogSoftmax(const std::vector<double>& logits) {

@@ -2,6 +2,7 @@
 #define AFT_TESTS_PROPERTY_NETWORK_REFERENCE_H_
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,6 @@ using Matrix = std::vector<std::vector<double>>;  // one row per token
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const std::vector<int32_t>& tokens);
 
-// out(mixer(qkv(x))) of one layer.
-Matrix MixerLayerReference(const NetworkConfig& config, const TensorMap& tensors, const Matrix& x,
-                           int64_t layer = 0);
-
 // Natural logarithms of softmax(logits).
 std::vector<double> LogSoftmax(const std::vector<double>& logits);
 
@@ -34,6 +31,8 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits);
 struct NetworkCase {
   std::string name;
   NetworkConfig config;
+
+  friend void PrintTo(const NetworkCase& network, std::ostream* out) { *out << network.name; }
 };
 inline constexpr int64_t kCaseTokens = 96;
 std::vector<NetworkCase> DecoderCases();

@@ -2,17 +2,28 @@
 #define AFT_TESTS_PROPERTY_RUNNER_CALLS_H_
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/api/encoder_runner.h"
 #include "model/api/model_runner.h"
+#include "tests/property/network_reference.h"
 
 namespace aft {
 
-// What every test of a runner does with it.
+// A random model, and what every test of a runner does with one.
 class RunnerCalls : public testing::Test {
  protected:
+  std::vector<TokenId> RandomText(int64_t length) {
+    std::vector<TokenId> text(static_cast<size_t>(length));
+    for (TokenId& token : text) token = static_cast<TokenId>(random_.Below(config_.vocab_size));
+    return text;
+  }
+
   static SamplingParams Greedy() {
     SamplingParams params;
     params.temperature = 0;
@@ -37,6 +48,84 @@ class RunnerCalls : public testing::Test {
     return output.ok() ? *std::move(output) : StepOutput();
   }
 
+  // The prompt in chunks of `chunk` tokens, then single tokens: `count` of them, alone in the
+  // batch.
+  static std::vector<SampledToken> Generate(ModelRunner& runner, int32_t slot,
+                                            const std::vector<TokenId>& prompt, int64_t count,
+                                            const SamplingParams& params, size_t chunk = 64) {
+    runner.BindSlot(slot, params);
+    std::vector<SampledToken> sampled;
+    int64_t position = 0;
+    for (size_t at = 0; at < prompt.size(); at += chunk) {
+      const size_t end = std::min(at + chunk, prompt.size());
+      const RowOutput output = end == prompt.size() ? RowOutput::kLast : RowOutput::kNone;
+      StepRow row = {slot, position, Slice(prompt, at, end), output};
+      StepOutput step = Step(runner, {{std::move(row)}});
+      position += static_cast<int64_t>(end - at);
+      for (SampledToken& token : step.sampled) sampled.push_back(std::move(token));
+    }
+    if (sampled.empty()) return sampled;
+    std::vector<SampledToken> more = Continue(runner, slot, position, sampled[0].id, count - 1);
+    std::move(more.begin(), more.end(), std::back_inserter(sampled));
+    return sampled;
+  }
+
+  // `count` more tokens of the sequence in `slot`, the first after `token` at `position`.
+  static std::vector<SampledToken> Continue(ModelRunner& runner, int32_t slot, int64_t position,
+                                            TokenId token, int64_t count) {
+    std::vector<SampledToken> sampled;
+    while (static_cast<int64_t>(sampled.size()) < count) {
+      StepRow row = {slot, position++, {token}, RowOutput::kLast};
+      StepOutput step = Step(runner, {{std::move(row)}});
+      if (step.sampled.empty()) break;
+      token = step.sampled[0].id;
+      sampled.push_back(std::move(step.sampled[0]));
+    }
+    return sampled;
+  }
+
+  // The log-probability of every token of `text` but the first, in chunks of `chunk` tokens.
+  static std::vector<SampledToken> Score(ModelRunner& runner, int32_t slot,
+                                         const std::vector<TokenId>& text, int32_t top,
+                                         size_t chunk) {
+    SamplingParams params;
+    params.top_logprobs = top;
+    runner.BindSlot(slot, params);
+    std::vector<SampledToken> scored;
+    for (size_t at = 0; at < text.size(); at += chunk) {
+      const size_t end = std::min(at + chunk, text.size());
+      StepRow row = {slot, static_cast<int64_t>(at), Slice(text, at, end), RowOutput::kScore,
+                     Slice(text, at + 1, std::min(end + 1, text.size()))};
+      StepOutput step = Step(runner, {{std::move(row)}});
+      EXPECT_TRUE(step.sampled.empty());
+      EXPECT_EQ(step.scored.size(), 1U);
+      if (step.scored.size() != 1) break;
+      for (SampledToken& token : step.scored[0]) scored.push_back(std::move(token));
+    }
+    return scored;
+  }
+
+  // The vectors of all tokens, text after text.
+  static std::vector<float> Encode(EncoderRunner& encoder,
+                                   const std::vector<std::vector<TokenId>>& texts) {
+    const absl::StatusOr<std::vector<TokenVectors>> vectors = encoder.Encode(texts);
+    EXPECT_TRUE(vectors.ok()) << vectors.status();
+    std::vector<float> all;
+    if (!vectors.ok()) return all;
+    EXPECT_EQ(vectors->size(), texts.size());
+    for (size_t i = 0; i < vectors->size(); ++i) {
+      const TokenVectors& text = (*vectors)[i];
+      EXPECT_EQ(text.size(), texts[i].size() * static_cast<size_t>(encoder.width()));
+      all.insert(all.end(), text.begin(), text.end());
+    }
+    return all;
+  }
+
+  static std::vector<TokenId> Slice(const std::vector<TokenId>& tokens, size_t begin, size_t end) {
+    return {tokens.begin() + static_cast<int64_t>(begin),
+            tokens.begin() + static_cast<int64_t>(end)};
+  }
+
   static bool Same(const SampledToken& a, const SampledToken& b) {
     return a.id == b.id && a.logprob == b.logprob &&
            std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(),
@@ -48,7 +137,15 @@ class RunnerCalls : public testing::Test {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                       [](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
   }
+
+  TestRandom random_;
+  NetworkConfig config_;
+  TensorMap tensors_;
 };
+
+inline std::string CaseName(const testing::TestParamInfo<NetworkCase>& test) {
+  return test.param.name;
+}
 
 }  // namespace aft
 

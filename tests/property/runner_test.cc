@@ -42,7 +42,7 @@ TEST_F(RunnerTest, PromptChunksChangeNoBit) {
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
-  const std::vector<TokenId> prompt = RandomPrompt(50);
+  const std::vector<TokenId> prompt = RandomText(50);
   const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Greedy(), 64);
   for (const size_t chunk : {1U, 2U, 7U, 16U, 31U, 49U}) {
     EXPECT_TRUE(Same(Generate(*runner, 1, prompt, 20, Greedy(), chunk), whole)) << chunk;
@@ -59,7 +59,7 @@ TEST_F(RunnerTest, BatchNeighboursAndThreadsChangeNoBit) {
   std::vector<SamplingParams> params(kSequences, Greedy());
   std::vector<std::vector<SampledToken>> alone;
   for (int32_t i = 0; i < kSequences; ++i) {
-    prompts.push_back(RandomPrompt(1 + random_.Below(7)));
+    prompts.push_back(RandomText(1 + random_.Below(7)));
     params[static_cast<size_t>(i)].temperature = static_cast<float>(i % 3);
     params[static_cast<size_t>(i)].seed = static_cast<uint64_t>(i);
     alone.push_back(
@@ -101,9 +101,9 @@ TEST_F(RunnerTest, AReusedSlotShowsNoTrace) {
     ASSERT_NE(runner, nullptr);
     SamplingParams params = Warm(11);
     params.repetition_penalty = 1.4F;
-    const std::vector<TokenId> prompt = RandomPrompt(5);
+    const std::vector<TokenId> prompt = RandomText(5);
     const std::vector<SampledToken> fresh = Generate(*runner, 1, prompt, 6, params, 64);
-    Generate(*runner, 2, RandomPrompt(20), 10, params, 64);
+    Generate(*runner, 2, RandomText(20), 10, params, 64);
     EXPECT_TRUE(Same(Generate(*runner, 2, prompt, 6, params, 64), fresh));
     EXPECT_TRUE(Same(Generate(*runner, 1, prompt, 6, params, 64), fresh));
   }
@@ -129,9 +129,9 @@ TEST_F(RunnerTest, RefusesStepsThatBreakTheRulesAndComputesNothing) {
   refused({{{0, 3, {256}, RowOutput::kLast}}}, "token 256 is out of range");
   refused({{{0, 3, {-1}, RowOutput::kLast}}}, "token -1 is out of range");
   refused({{{0, 4, {1}, RowOutput::kLast}}}, "position 4, but slot 0 is at 3");
-  refused({{{0, 3, RandomPrompt(18), RowOutput::kLast}}}, "position 20 is beyond max_seq_len 20");
+  refused({{{0, 3, RandomText(18), RowOutput::kLast}}}, "position 20 is beyond max_seq_len 20");
   StepInput large;
-  for (int32_t i = 0; i < 4; ++i) large.rows.push_back({i, 0, RandomPrompt(17), RowOutput::kNone});
+  for (int32_t i = 0; i < 4; ++i) large.rows.push_back({i, 0, RandomText(17), RowOutput::kNone});
   refused(large, "68 tokens in a step of at most 64");
   refused({{{0, 3, {1}, RowOutput::kLast, {2}}}}, "targets, but nothing to score");
   refused({{{0, 3, {1, 2}, RowOutput::kScore, {}}}}, "0 targets for 2 tokens");

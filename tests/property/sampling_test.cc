@@ -94,7 +94,7 @@ TEST_F(SamplingTest, PenaltiesCountPromptAndOutputHoweverThePromptWasCut) {
   for (int round = 0; round < 5; ++round) {
     // Half of the prompt is of likely tokens.
     std::vector<TokenId> prompt = Naive({}, RandomPenalties(), 12);
-    for (const TokenId token : RandomPrompt(12)) prompt.push_back(token);
+    for (const TokenId token : RandomText(12)) prompt.push_back(token);
     const SamplingParams params = RandomPenalties();
     const std::vector<TokenId> expected = Naive(prompt, params, 60);
     for (const size_t chunk : {1U, 5U, 24U}) {
@@ -110,7 +110,7 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
   std::vector<std::vector<TokenId>> together(kSequences);
   StepInput step;
   for (int32_t i = 0; i < kSequences; ++i) {
-    prompts.push_back(RandomPrompt(1 + random_.Below(9)));
+    prompts.push_back(RandomText(1 + random_.Below(9)));
     params.push_back(RandomPenalties());
     if (i % 3 == 0) params.back() = Greedy();  // no penalties, no counts
     runner_->BindSlot(i, params.back());
@@ -132,12 +132,12 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
 
 TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
   const SamplingParams params = RandomPenalties();
-  const std::vector<TokenId> prompt = RandomPrompt(7);
+  const std::vector<TokenId> prompt = RandomText(7);
   const std::vector<TokenId> expected = Naive(prompt, params, 40);
   Generate(*runner_, 0, prompt, 10, params, 64);
   // What the slots held before leaves no trace.
-  Generate(*runner_, 1, RandomPrompt(3), 5, RandomPenalties(), 64);
-  Generate(*runner_, 2, RandomPrompt(3), 5, Greedy(), 64);
+  Generate(*runner_, 1, RandomText(3), 5, RandomPenalties(), 64);
+  Generate(*runner_, 2, RandomText(3), 5, Greedy(), 64);
   runner_->ForkSlot(0, 1);
   const std::string snapshot = runner_->SnapshotSlot(0);
   ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
@@ -153,9 +153,9 @@ TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
 
 TEST_F(SamplingTest, ASnapshotHoldsCountsOnlyWhereThereArePenalties) {
   SamplingParams params = RandomPenalties();
-  Generate(*runner_, 0, RandomPrompt(7), 3, params, 64);
+  Generate(*runner_, 0, RandomText(7), 3, params, 64);
   const std::string with = runner_->SnapshotSlot(0);
-  Generate(*runner_, 0, RandomPrompt(7), 3, Greedy(), 64);
+  Generate(*runner_, 0, RandomText(7), 3, Greedy(), 64);
   const std::string without = runner_->SnapshotSlot(0);
   EXPECT_EQ(with.size(), without.size() + 2 * static_cast<size_t>(config_.vocab_size));
 }
@@ -163,7 +163,7 @@ TEST_F(SamplingTest, ASnapshotHoldsCountsOnlyWhereThereArePenalties) {
 TEST_F(SamplingTest, TheLastSampledTokenNeedsNoId) {
   SamplingParams params = Warm(11);
   params.temperature = 3;
-  const std::vector<TokenId> prompt = RandomPrompt(5);
+  const std::vector<TokenId> prompt = RandomText(5);
   const std::vector<TokenId> expected = Ids(Generate(*runner_, 0, prompt, 21, params, 64));
   Generate(*runner_, 1, prompt, 1, params, 64);
   EXPECT_EQ(ContinueBlindly(*runner_, 1, 5, 20),

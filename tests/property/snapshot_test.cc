@@ -22,7 +22,7 @@ class SnapshotTest : public RunnerFixture {
     Write();
     runner_ = Load();
     ASSERT_NE(runner_, nullptr);
-    Generate(*runner_, 0, RandomPrompt(12), 3, Warm(5), 64);
+    Generate(*runner_, 0, RandomText(12), 3, Warm(5), 64);
     snapshot_ = runner_->SnapshotSlot(0);
   }
 
@@ -47,7 +47,7 @@ class SnapshotTest : public RunnerFixture {
 };
 
 TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
-  Generate(*runner_, 1, RandomPrompt(7), 2, Warm(1), 64);
+  Generate(*runner_, 1, RandomText(7), 2, Warm(1), 64);
   const std::string before = runner_->SnapshotSlot(1);
   for (size_t at = 0; at < snapshot_.size(); at += 1 + static_cast<size_t>(random_.Below(20))) {
     std::string damaged = snapshot_;
@@ -124,7 +124,7 @@ TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
   ASSERT_NE(runner, nullptr);
   EXPECT_GE(runner->info().state_bytes, 3 * 2 * 40 * 4 * 4096);
   EXPECT_EQ(runner->info().state_bytes_per_token, 3 * 2 * 40 * 4);
-  Generate(*runner, 0, RandomPrompt(40), 1, Greedy(), 64);
+  Generate(*runner, 0, RandomText(40), 1, Greedy(), 64);
   const auto used = static_cast<size_t>(runner->info().state_bytes_per_token);
   EXPECT_GE(runner->SnapshotSlot(0).size(), 40 * used);
   EXPECT_LT(runner->SnapshotSlot(0).size(), 80 * used);

@@ -1,22 +1,21 @@
 #ifndef AFT_TESTS_PROPERTY_TESTED_RUNNERS_H_
 #define AFT_TESTS_PROPERTY_TESTED_RUNNERS_H_
 
-#include <memory>
-
 #include "absl/status/statusor.h"
 #include "model/api/load.h"
 #include "model/network/check_tensors.h"
+#include "tests/support/tolerances.h"
 
 namespace aft {
 
-// The device on which a test program runs language models, and what they promise there.
+// The device on which a test program runs models, and what they promise there.
 struct RunnerDevice {
   // `config` and `tensors` are those of options.checkpoint_dir.
-  absl::StatusOr<std::unique_ptr<ModelRunner>> (*load)(const LoadOptions& options,
-                                                       const NetworkConfig& config,
-                                                       const TensorMap& tensors);
+  absl::StatusOr<LoadedModel> (*load)(const LoadOptions& options, const NetworkConfig& config,
+                                      const TensorMap& tensors);
   bool same_bits;          // whatever else is in a step, and however a text is cut
   double log_probability;  // else they are as near as this, as to the formula
+  Tolerance vectors;       // likewise of encoders
 };
 
 // Defined by cpu_runners_tested.cc or by tests/gpu_model.
