@@ -1,6 +1,5 @@
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,42 +13,8 @@ namespace aft::client {
 namespace {
 
 struct GenerateFlags : StreamFlags {
-  std::optional<uint32_t> max_tokens;
-  std::optional<float> temperature;
-  std::optional<uint32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::optional<float> presence_penalty;
-  std::optional<float> frequency_penalty;
-  std::optional<uint64_t> seed;
-  std::vector<std::string> stop;
-  std::vector<uint32_t> stop_token;
-  bool include_stop = false;
-  bool ignore_eos = false;
-  std::optional<uint32_t> logprobs;
-};
-
-v1::GenerateRequest MakeRequest(const GenerateFlags& flags) {
   v1::GenerateRequest request;
-  v1::SamplingOptions& sampling = *request.mutable_sampling();
-  if (flags.temperature) sampling.set_temperature(*flags.temperature);
-  if (flags.top_k) sampling.set_top_k(*flags.top_k);
-  if (flags.top_p) sampling.set_top_p(*flags.top_p);
-  if (flags.min_p) sampling.set_min_p(*flags.min_p);
-  if (flags.repetition_penalty) sampling.set_repetition_penalty(*flags.repetition_penalty);
-  if (flags.presence_penalty) sampling.set_presence_penalty(*flags.presence_penalty);
-  if (flags.frequency_penalty) sampling.set_frequency_penalty(*flags.frequency_penalty);
-  if (flags.seed) sampling.set_seed(*flags.seed);
-  v1::StopOptions& stop = *request.mutable_stop();
-  if (flags.max_tokens) stop.set_max_tokens(*flags.max_tokens);
-  stop.mutable_strings()->Assign(flags.stop.begin(), flags.stop.end());
-  stop.mutable_token_ids()->Assign(flags.stop_token.begin(), flags.stop_token.end());
-  stop.set_include_stop_string(flags.include_stop);
-  stop.set_ignore_eos(flags.ignore_eos);
-  if (flags.logprobs) request.mutable_output()->set_top_logprobs(*flags.logprobs);
-  return request;
-}
+};
 
 double Ms(std::chrono::nanoseconds duration) { return static_cast<double>(duration.count()) / 1e6; }
 
@@ -93,9 +58,17 @@ std::string Summary(const GenerateResult& result) {
 
 int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
   return RunStream(
-      common, flags, MakeRequest(flags), &Client::Generate,
+      common, flags, flags.request, &Client::Generate,
       [](const v1::GenerateResponse& event) { return event.delta().text(); },
       [](const GenerateResult& result, Output&) { PrintSummary(Summary(result)); });
+}
+
+// An option that sets a field of the request, which stays unset without it.
+template <typename Message, typename Value>
+CLI::Option* AddField(CLI::App& app, const char* name, Message& message,
+                      void (Message::*set)(Value), const char* help) {
+  return app.add_option_function<Value>(
+      name, [&message, set](Value value) { (message.*set)(value); }, help);
 }
 
 // CLI11 takes the largest number for one that is too large. Empty: fine.
@@ -110,32 +83,52 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<GenerateFlags>();
   GenerateFlags& flags = *owned;
   CLI::Option* const json = AddStream(app, "Text to continue", flags);
-  app.add_option("--max-tokens", flags.max_tokens,
-                 "Most tokens to generate; default: the server's");
-  app.add_option("--temperature", flags.temperature, "0 is greedy; default 1");
-  app.add_option("--top-k", flags.top_k,
-                 "Sample from the K likeliest tokens; 0: from all (default)");
-  app.add_option("--top-p", flags.top_p,
-                 "Sample from the likeliest tokens with this total probability; default 1");
-  app.add_option("--min-p", flags.min_p,
-                 "Sample from the tokens at least P times as likely as the likeliest; default 0");
-  app.add_option("--repetition-penalty", flags.repetition_penalty,
-                 "Divides the logits of tokens that the text holds already; default 1");
-  app.add_option("--presence-penalty", flags.presence_penalty,
-                 "Taken from the logits of tokens that were generated already; default 0");
-  app.add_option("--frequency-penalty", flags.frequency_penalty,
-                 "Taken from them each time that they were generated; default 0");
-  app.add_option("--seed", flags.seed, "Same seed, same text; default: the server draws one")
+  v1::SamplingOptions& sampling = *flags.request.mutable_sampling();
+  v1::StopOptions& stop = *flags.request.mutable_stop();
+  AddField(app, "--max-tokens", stop, &v1::StopOptions::set_max_tokens,
+           "Most tokens to generate; default: the server's");
+  AddField(app, "--temperature", sampling, &v1::SamplingOptions::set_temperature,
+           "0 is greedy; default 1");
+  AddField(app, "--top-k", sampling, &v1::SamplingOptions::set_top_k,
+           "Sample from the K likeliest tokens; 0: from all (default)");
+  AddField(app, "--top-p", sampling, &v1::SamplingOptions::set_top_p,
+           "Sample from the likeliest tokens with this total probability; default 1");
+  AddField(app, "--min-p", sampling, &v1::SamplingOptions::set_min_p,
+           "Sample from the tokens at least P times as likely as the likeliest; default 0");
+  AddField(app, "--repetition-penalty", sampling, &v1::SamplingOptions::set_repetition_penalty,
+           "Divides the logits of tokens that the text holds already; default 1");
+  AddField(app, "--presence-penalty", sampling, &v1::SamplingOptions::set_presence_penalty,
+           "Taken from the logits of tokens that were generated already; default 0");
+  AddField(app, "--frequency-penalty", sampling, &v1::SamplingOptions::set_frequency_penalty,
+           "Taken from them each time that they were generated; default 0");
+  AddField(app, "--seed", sampling, &v1::SamplingOptions::set_seed,
+           "Same seed, same text; default: the server draws one")
       ->check(CheckSeed);
   // allow_extra_args(false): one value per --stop, so that nothing after it is swallowed.
-  app.add_option("--stop", flags.stop, "End before this string; may be repeated")
+  app.add_option_function<std::vector<std::string>>(
+         "--stop",
+         [&stop](const auto& all) {
+           *stop.mutable_strings() = {all.begin(), all.end()};
+         },
+         "End before this string; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--stop-token", flags.stop_token, "End at this token id; may be repeated")
+  app.add_option_function<std::vector<uint32_t>>(
+         "--stop-token",
+         [&stop](const auto& all) {
+           *stop.mutable_token_ids() = {all.begin(), all.end()};
+         },
+         "End at this token id; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag("--include-stop", flags.include_stop, "Print the stop string as well");
-  app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's end of text");
-  app.add_option("--logprobs", flags.logprobs,
-                 "With --json: log-probability of each token and of its N best alternatives")
+  app.add_flag_callback(
+      "--include-stop", [&stop] { stop.set_include_stop_string(true); },
+      "Print the stop string as well");
+  app.add_flag_callback(
+      "--ignore-eos", [&stop] { stop.set_ignore_eos(true); },
+      "Go on after the model's end of text");
+  app.add_option_function<uint32_t>(
+         "--logprobs",
+         [&flags](uint32_t n) { flags.request.mutable_output()->set_top_logprobs(n); },
+         "With --json: log-probability of each token and of its N best alternatives")
       ->needs(json);
   return [&common, owned] { return RunGenerate(common, *owned); };
 }

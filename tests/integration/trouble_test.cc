@@ -35,26 +35,6 @@ TEST(TroubleTest, CancelFreesTheSlot) {
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
-TEST(TroubleTest, CancelOfAWaitingRequestFreesItsPlaceInTheQueue) {
-  TestServer server(TinyConfig());
-  server.control().Hold();
-  GenerateStream running(server.inference(), Request("running", kEndless));
-  ASSERT_TRUE(running.Next());
-  server.control().WaitUntilBlocked();
-  GenerateStream waiting(server.inference(), Request("waiting", 5));
-  ASSERT_TRUE(waiting.Next());
-  waiting.context().TryCancel();
-  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
-  server.control().Resume();
-  // The slot is never free meanwhile.
-  server.WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
-  GenerateStream next(server.inference(), Request("next", 5));
-  EXPECT_TRUE(next.Next());  // accepted: the place in the queue is free
-  running.context().TryCancel();
-  EXPECT_TRUE(next.Finish().ok());
-  ExpectServes(server);
-}
-
 TEST(TroubleTest, TheClientsDeadlineEndsTheRequestOnBothSides) {
   TestServer server(TinyConfig());
   // A request that is slow to arrive counts as cancelled: then a longer deadline, whose slack is

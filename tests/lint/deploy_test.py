@@ -33,29 +33,11 @@ class ConfigTest(unittest.TestCase):
         result = print_config(path)
         self.assertEqual(result.returncode, 0, result.stderr)
 
-  def test_example_config_states_the_defaults(self):
-    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
-      file.write('models { path: "austen-aft-local" }')
-      file.flush()
-      results = [print_config(file.name), print_config(DEPLOY / "config/server.textproto")]
-    # The two name the same model by different paths.
-    defaults, example = (re.sub(r'path: ".*/', 'path: "', r.stdout) for r in results)
-    self.assertIn("max_queued_tokens", defaults)
-    self.assertEqual(example, defaults)
-
   def test_example_config_names_every_field(self):
     schema = (ROOT / "proto/aft/config/v1/server_config.proto").read_text()
     example = (DEPLOY / "config/server.textproto").read_text()
     for field in re.findall(r"^\s*(?:optional |repeated )?\w+ (\w+) = \d+;", schema, re.MULTILINE):
       self.assertRegex(example, rf"(?m)^\s*{field}\b", field)
-
-  def test_a_wrong_config_is_refused(self):
-    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
-      file.write("listen_adress: \"x\"\n")
-      file.flush()
-      result = print_config(file.name)
-    self.assertNotEqual(result.returncode, 0)
-    self.assertIn("listen_adress", result.stderr)
 
 
 class KubernetesTest(unittest.TestCase):

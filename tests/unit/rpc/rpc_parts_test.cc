@@ -10,17 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/rpc/active_calls.h"
 #include "server/rpc/bind_error.h"
 #include "server/rpc/call_metadata.h"
-#include "server/rpc/health_service.h"
 #include "server/rpc/model_service.h"
 #include "server/rpc/retry_hint.h"
 #include "tests/support/proto_text.h"
 
 namespace aft::server {
 namespace {
-
-using grpc::health::v1::HealthCheckResponse;
 
 TEST(StatusTest, KeepsCodeAndMessageOfEveryStatus) {
   for (int code = 1; code <= 16; ++code) {
@@ -52,18 +50,6 @@ TEST(DeadlineTest, ACancelShortlyBeforeItIsTheDeadlines) {
   EXPECT_TRUE(ended(9'800, 10'000));
   EXPECT_TRUE(ended(10'001, 10'000));
   EXPECT_FALSE(EndedByDeadline(start, start, TimePoint::max()));
-}
-
-TEST(HealthServiceTest, AnswersWhatWasSet) {
-  ActiveCalls active;
-  HealthService health(active);
-  EXPECT_EQ(health.Find(""), HealthCheckResponse::SERVICE_UNKNOWN);
-  health.SetServing({{"", true}, {"a", false}});
-  EXPECT_EQ(health.Find(""), HealthCheckResponse::SERVING);
-  EXPECT_EQ(health.Find("a"), HealthCheckResponse::NOT_SERVING);
-  health.SetServing({{"", false}});
-  EXPECT_EQ(health.Find(""), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(health.Find("b"), HealthCheckResponse::SERVICE_UNKNOWN);
 }
 
 TEST(RetryHintTest, GrowsWithTheQueueAndTheLengthOfRequestsWithinBounds) {

@@ -49,21 +49,6 @@ TEST_F(EngineTest, RefusesWhatWouldBreakTheBatch) {
   EXPECT_EQ(control->step_count(), 0);
 }
 
-TEST_F(EngineTest, RefusesMoreRequestsThanMayWait) {
-  model.slots = 2;
-  options.limits.max_queued_requests = 3;
-  Start();
-  control->Hold();
-  std::vector<Sink> sinks;
-  for (int i = 0; i < 5; ++i) sinks.push_back(Submit(Request({1}, 2)).sink);
-  const absl::Status status = Refused(Request({1}, 2));
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("max_queued_requests=3"));
-  control->Resume();
-  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
-  ExpectServes();
-}
-
 TEST_F(EngineTest, RefusesMoreTokensThanMayWait) {
   model.slots = 1;
   options.limits.max_queued_tokens = 10;
