@@ -2,12 +2,14 @@
 #define AFT_MODEL_RUNTIME_MEMORY_H_
 
 #include <cstdint>
+#include <string>
 
 namespace aft {
 
 // Bytes that this process may still allocate without swapping: MemAvailable of /proc/meminfo, or
-// what is left of the cgroup's limit when that is less. A large number when neither can be read.
-int64_t AvailableMemory();
+// what is left of the limit of the cgroup (version 2 or 1) when that is less. A large number when
+// neither can be read. `root`: where /proc and /sys are.
+int64_t AvailableMemory(const std::string& root = "");
 
 }  // namespace aft
 

@@ -1,0 +1,62 @@
+#include "model/runtime/memory.h"
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/support/temp_files.h"
+
+namespace aft {
+namespace {
+
+constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+// A machine's /proc and /sys.
+class MemoryTest : public testing::Test {
+ protected:
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = folder_.path() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  void WriteMachine() const {
+    Write("/proc/meminfo",
+          "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 4000 kB\nBuffers: 1 kB\n");
+  }
+  int64_t Available() const { return AvailableMemory(folder_.path()); }
+
+  const TempFolder folder_;
+};
+
+TEST_F(MemoryTest, NothingThatCanBeReadIsNoLimit) { EXPECT_EQ(Available(), kUnknown); }
+
+TEST_F(MemoryTest, IsWhatTheMachineHasLeft) {
+  WriteMachine();
+  EXPECT_EQ(Available(), 4000 * 1024);
+}
+
+TEST_F(MemoryTest, IsWhatTheCgroupHasLeftWhereThatIsLess) {
+  WriteMachine();
+  for (const auto& [limit, used] :
+       {std::pair("memory.max", "memory.current"),
+        std::pair("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")}) {
+    const std::string folder = "/sys/fs/cgroup/";
+    Write(folder + limit, "1000000\n");
+    EXPECT_EQ(Available(), 4000 * 1024);  // as long as its use is not known
+    Write(folder + used, "300000\n");
+    EXPECT_EQ(Available(), 700'000);
+    Write(folder + used, "1000001\n");
+    EXPECT_EQ(Available(), 0);
+    Write(folder + limit, "9223372036854771712\n");
+    EXPECT_EQ(Available(), 4000 * 1024);
+    std::filesystem::remove_all(folder_.path() + folder);
+  }
+  Write("/sys/fs/cgroup/memory.max", "max\n");
+  Write("/sys/fs/cgroup/memory.current", "300000\n");
+  EXPECT_EQ(Available(), 4000 * 1024);
+}
+
+}  // namespace
+}  // namespace aft
