@@ -5,8 +5,8 @@
 #include "model/gpu/gpu_families.h"
 #include "model/gpu/kernel_status.h"
 #include "model/kernels/cuda/aft/aft.h"
-#include "model/mixers/aft_band.h"
-#include "model/mixers/state_specs.h"
+#include "model/mixers/families.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 

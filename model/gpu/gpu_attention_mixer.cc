@@ -6,8 +6,7 @@
 #include "model/gpu/gpu_families.h"
 #include "model/gpu/kernel_status.h"
 #include "model/kernels/cuda/attention/attention.h"
-#include "model/mixers/attention_tables.h"
-#include "model/mixers/state_specs.h"
+#include "model/mixers/families.h"
 
 namespace aft {
 

@@ -7,8 +7,8 @@
 #include "model/gpu/gpu_families.h"
 #include "model/gpu/kernel_status.h"
 #include "model/kernels/cuda/conv/conv.h"
-#include "model/mixers/conv_filter.h"
-#include "model/mixers/state_specs.h"
+#include "model/mixers/families.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 

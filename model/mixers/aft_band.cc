@@ -1,5 +1,3 @@
-#include "model/mixers/aft_band.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -7,6 +5,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/constant_pad_nd.h"
 #include "model/config/kinds.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 namespace {

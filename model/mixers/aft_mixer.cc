@@ -2,9 +2,8 @@
 
 #include "base/check.h"
 #include "model/kernels/aft.h"
-#include "model/mixers/aft_band.h"
 #include "model/mixers/families.h"
-#include "model/mixers/state_specs.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 namespace {

@@ -4,9 +4,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/kernels/attention.h"
-#include "model/mixers/attention_tables.h"
 #include "model/mixers/families.h"
-#include "model/mixers/state_specs.h"
 
 namespace aft {
 namespace {

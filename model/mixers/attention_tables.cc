@@ -1,11 +1,10 @@
-#include "model/mixers/attention_tables.h"
-
 #include <cmath>
 
 #include "ATen/ops/empty.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/config/kinds.h"
+#include "model/mixers/families.h"
 
 namespace aft {
 

@@ -1,5 +1,3 @@
-#include "model/mixers/conv_filter.h"
-
 #include <cmath>
 
 #include "ATen/TensorOperators.h"
@@ -7,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/kernels/aft.h"  // kNarrowBias
+#include "model/mixers/tables.h"
 
 namespace aft {
 

@@ -6,9 +6,8 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/kernels/conv.h"
-#include "model/mixers/conv_filter.h"
 #include "model/mixers/families.h"
-#include "model/mixers/state_specs.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 namespace {

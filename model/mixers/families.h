@@ -4,12 +4,35 @@
 #include <cstdint>
 #include <memory>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "model/config/config.h"
+#include "model/kernels/aft.h"
+#include "model/kernels/attention.h"
+#include "model/kernels/conv.h"
 #include "model/mixers/mixer.h"
 
 namespace aft {
 
-// The mixer of each kernel family, for MakeMixer, which has checked the tables.
+// Of each kernel family, what its mixers keep of a sequence: the same on every device.
+StateSpec AftStateSpec(const kernels::AftStateLayout& layout);
+StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout);
+StateSpec AttentionStateSpec(const kernels::AttentionParams& params);
+
+// What the kernels of the softmax attentions take, on the CPU: contiguous fp32.
+struct AttentionTables {
+  kernels::AttentionParams params;  // points into the two below
+  at::Tensor score_weight;          // additive, else undefined
+  at::Tensor position_keys;         // location, else undefined; made by kernels::PackKeys
+};
+
+// `tables` hold what ExpectedMixerTables lists. INVALID_ARGUMENT when the state grows and
+// options.max_seq_len is 0.
+absl::StatusOr<AttentionTables> FoldAttentionTables(const MixerConfig& config, int64_t hid,
+                                                    const MixerTables& tables,
+                                                    const MixerOptions& options);
+
+// The mixer of each family, for MakeMixer, which has checked the tables.
 
 // AFT-full is AFT-local with a window of band_rows: same kernel, same state.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeAftMixer(const MixerConfig& config, int64_t hid,

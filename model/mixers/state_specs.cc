@@ -1,4 +1,4 @@
-#include "model/mixers/state_specs.h"
+#include "model/mixers/families.h"
 
 namespace aft {
 

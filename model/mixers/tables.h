@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/config/config.h"
 
 namespace aft {
@@ -17,6 +19,35 @@ using MixerTables = std::map<std::string, at::Tensor>;
 // DATA_LOSS when one that ExpectedMixerTables lists is missing, has another shape, or is not
 // contiguous fp32.
 absl::Status CheckMixerTables(const MixerConfig& config, int64_t hid, const MixerTables& tables);
+
+// The position biases of AFT-simple (none), AFT-local and AFT-full as one band, whatever their form
+// in the checkpoint: w.full is cut to the band, w.u and w.v are multiplied out for it.
+struct AftBand {
+  // |t - t'| < window have a bias.
+  int64_t window = 0;
+  // [rows, columns] like the tables, contiguous; undefined when the window is 0. Row t has the
+  // biases of the keys t - window + 1 .. t, and on to t + window - 1 when bidirectional. The last
+  // row holds for all later positions too, if the length policy allows any.
+  at::Tensor w;
+};
+
+// `tables` hold what ExpectedMixerTables lists. Differentiable in them.
+AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
+
+// AFT-conv's filter as it is applied: conv.w [heads, taps], normalised per head with conv.gamma and
+// conv.beta (eq. 8) when the config says so. Differentiable in the tables.
+at::Tensor AppliedConvFilter(const MixerConfig& config, const MixerTables& tables);
+
+// The same, checked, for kernels.
+struct ConvFilter {
+  int64_t heads = 1;
+  int64_t taps = 1;       // of a head: s, or s * s on images
+  std::vector<double> w;  // [taps, heads]
+  bool wide = false;      // some |w| is above kernels::kNarrowBias
+};
+
+// DATA_LOSS when the filter is not finite, or to be normalised but all taps of a head are equal.
+absl::StatusOr<ConvFilter> FoldConvFilter(const MixerConfig& config, const MixerTables& tables);
 
 }  // namespace aft
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -43,10 +45,14 @@ CpuNetwork::CpuNetwork(const NetworkConfig& config, const TensorMap& tensors, We
 // The arena is filled in the order in which a step reads it.
 absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
   for (int64_t i = 0; i < config_.n_layers; ++i) {
-    AFT_ASSIGN_OR_RETURN(Block block,
-                         Block::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
-    first_state_.push_back(i == 0 ? 0 : first_state_.back() + blocks_.back().state_specs().size());
-    blocks_.push_back(std::move(block));
+    const std::string prefix = absl::StrCat("layers.", i, ".");
+    LayerNormLayer norm1(tensors, prefix + "norm1", config_.d_model, config_.norm_eps, arena_);
+    AFT_ASSIGN_OR_RETURN(MixerLayer mixer,
+                         MixerLayer::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
+    LayerNormLayer norm2(tensors, prefix + "norm2", config_.d_model, config_.norm_eps, arena_);
+    FeedForward feed_forward(config_, prefix, tensors, arena_);
+    first_state_.push_back(i == 0 ? 0 : first_state_.back() + layers_.back().state_specs().size());
+    layers_.push_back({norm1, std::move(mixer), norm2, feed_forward});
   }
   norm_.emplace(tensors, "norm", config_.d_model, config_.norm_eps, arena_);
   if (!HasHead(config_)) return absl::OkStatus();
@@ -59,8 +65,8 @@ absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
 
 std::vector<StateSpec> CpuNetwork::state_specs() const {
   std::vector<StateSpec> specs;
-  for (const Block& block : blocks_) {
-    for (StateSpec& spec : block.state_specs()) specs.push_back(std::move(spec));
+  for (const CpuLayer& layer : layers_) {
+    for (StateSpec& spec : layer.state_specs()) specs.push_back(std::move(spec));
   }
   return specs;
 }
@@ -69,8 +75,8 @@ int64_t CpuNetwork::ScratchFloats(int64_t max_tokens) const {
   const int64_t longest =
       config_.max_seq_len > 0 ? std::min(max_tokens, config_.max_seq_len) : max_tokens;
   int64_t floats = 0;
-  for (const Block& block : blocks_) {
-    const Mixer& mixer = block.mixer();
+  for (const CpuLayer& layer : layers_) {
+    const Mixer& mixer = layer.mixer.mixer();
     floats = std::max(
         floats, HasHead(config_) ? mixer.scratch_floats() : mixer.encode_scratch_floats(longest));
   }
@@ -118,14 +124,17 @@ absl::Status CpuNetwork::Embed(const Texts& texts) {
 absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
                              const std::vector<StateView>& states) {
   const auto i = static_cast<size_t>(layer);
-  blocks_[i].Mix(activations_->x, batch.rows, states[first_state_[i]], activations_->mixed,
-                 activations_->wide, activations_->shared);
+  const Activations& a = *activations_;
+  layers_[i].norm1.Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
+  layers_[i].mixer.Forward(a.mixed, batch.rows, states[first_state_[i]], a.wide, a.mixed, a.shared);
   return absl::OkStatus();
 }
 
 absl::Status CpuNetwork::Encode(int64_t layer, const Texts& texts) {
-  blocks_[static_cast<size_t>(layer)].Encode(activations_->x, texts.sequences, activations_->mixed,
-                                             activations_->wide, activations_->shared);
+  const CpuLayer& parts = layers_[static_cast<size_t>(layer)];
+  const Activations& a = *activations_;
+  parts.norm1.Forward(a.x, texts.tokens, a.mixed, *a.shared.executor);
+  parts.mixer.Encode(a.mixed, texts.sequences, a.wide, a.mixed, a.shared);
   return absl::OkStatus();
 }
 
@@ -140,8 +149,11 @@ absl::Status CpuNetwork::Keep(const int64_t* outputs, int64_t count) {
 }
 
 absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
-  blocks_[static_cast<size_t>(layer)].Finish(activations_->x, activations_->mixed, count,
-                                             activations_->wide, activations_->shared);
+  const CpuLayer& parts = layers_[static_cast<size_t>(layer)];
+  const Activations& a = *activations_;
+  parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
+  parts.norm2.Forward(a.x, count, a.mixed, *a.shared.executor);
+  parts.feed_forward.Forward(a.mixed, count, a.wide, a.x, *a.shared.executor);
   return absl::OkStatus();
 }
 

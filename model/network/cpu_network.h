@@ -8,13 +8,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/layers/block.h"
 #include "model/layers/embedding.h"
+#include "model/layers/feed_forward.h"
+#include "model/layers/layer_norm.h"
+#include "model/layers/mixer_layer.h"
 #include "model/network/activations.h"
 #include "model/network/check_tensors.h"
 #include "model/network/network.h"
 
 namespace aft {
+
+// One pre-norm layer: x += out(mixer(qkv(norm1(x)))), then x += feed_forward(norm2(x)).
+struct CpuLayer {
+  LayerNormLayer norm1;
+  MixerLayer mixer;
+  LayerNormLayer norm2;
+  FeedForward feed_forward;
+
+  // What the layer's parts keep of a sequence, the mixer first; the parts of a state pool.
+  std::vector<StateSpec> state_specs() const { return {mixer.mixer().state_spec()}; }
+};
 
 // The network on the CPU (see Network). Row i of a step's or an Encode's results is the same bits
 // whatever the other rows are, however a text is cut, and however many threads work. Calls cannot
@@ -79,8 +92,8 @@ class CpuNetwork {
   WeightArena arena_;
   uint64_t fingerprint_ = 0;
   Embedding embedding_;
-  std::vector<Block> blocks_;
-  std::vector<size_t> first_state_;  // of each block, in state_specs()
+  std::vector<CpuLayer> layers_;
+  std::vector<size_t> first_state_;  // of each layer, in state_specs()
   std::optional<LayerNormLayer> norm_;
   std::optional<LinearLayer> head_;
 

@@ -40,32 +40,38 @@ struct Header {
 };
 static_assert(sizeof(Header) == 112 && std::is_trivially_copyable_v<Header>, "written as it is");
 
+// fn(field of the header, what it holds of the record).
+template <typename H, typename Record, typename Fn>
+void ForEachField(H& header, Record& record, const Fn& fn) {
+  auto& params = record.params;
+  fn(header.position, record.next_position);
+  fn(header.sampled, record.sampled);
+  fn(header.last_sampled, record.last_sampled);
+  fn(header.seed, params.seed);
+  fn(header.sequence, params.sequence);
+  fn(header.top_k, params.top_k);
+  fn(header.top_logprobs, params.top_logprobs);
+  fn(header.temperature, params.temperature);
+  fn(header.top_p, params.top_p);
+  fn(header.min_p, params.min_p);
+  fn(header.repetition_penalty, params.repetition_penalty);
+  fn(header.presence_penalty, params.presence_penalty);
+  fn(header.frequency_penalty, params.frequency_penalty);
+}
+
 }  // namespace
 
 int64_t SnapshotHeaderBytes() { return sizeof(Header); }
 
 std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord& record,
                           int64_t state_bytes, int64_t counts) {
-  const SamplingParams& params = record.params;
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
-  header.top_k = params.top_k;
   header.model = model;
   header.layout = layout;
-  header.position = record.next_position;
   header.state_bytes = state_bytes;
-  header.sampled = record.sampled;
-  header.seed = params.seed;
-  header.sequence = params.sequence;
-  header.top_logprobs = params.top_logprobs;
-  header.temperature = params.temperature;
-  header.top_p = params.top_p;
-  header.min_p = params.min_p;
-  header.repetition_penalty = params.repetition_penalty;
-  header.presence_penalty = params.presence_penalty;
-  header.frequency_penalty = params.frequency_penalty;
-  header.last_sampled = record.last_sampled;
+  ForEachField(header, record, [](auto& field, const auto& value) { field = value; });
   header.counts_bytes = counts * static_cast<int64_t>(sizeof(TokenCount));
   const auto body = static_cast<size_t>(state_bytes + header.counts_bytes);
   std::string snapshot(sizeof(header) + body + kChecksumBytes, '\0');
@@ -108,20 +114,7 @@ absl::StatusOr<OpenedSnapshot> OpenSnapshot(absl::string_view snapshot, uint64_t
   }
   opened.state = body.substr(0, static_cast<size_t>(header.state_bytes));
   opened.counts = body.substr(opened.state.size());
-  SamplingParams& params = opened.record.params;
-  params.temperature = header.temperature;
-  params.top_k = header.top_k;
-  params.top_p = header.top_p;
-  params.min_p = header.min_p;
-  params.repetition_penalty = header.repetition_penalty;
-  params.presence_penalty = header.presence_penalty;
-  params.frequency_penalty = header.frequency_penalty;
-  params.seed = header.seed;
-  params.sequence = header.sequence;
-  params.top_logprobs = header.top_logprobs;
-  opened.record.next_position = header.position;
-  opened.record.sampled = header.sampled;
-  opened.record.last_sampled = header.last_sampled;
+  ForEachField(header, opened.record, [](const auto& field, auto& value) { value = field; });
   return opened;
 }
 

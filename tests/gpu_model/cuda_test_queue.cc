@@ -7,7 +7,7 @@
 
 namespace aft {
 
-std::unique_ptr<GpuQueue> MakeTestQueue() {
+std::unique_ptr<GpuQueue> MakeTestQueue(std::shared_ptr<LazyQueue::Control> /*control*/) {
   absl::StatusOr<std::unique_ptr<GpuQueue>> queue = OpenCudaQueue(0);
   EXPECT_TRUE(queue.ok()) << queue.status();
   AFT_CHECK(queue.ok());

@@ -20,14 +20,7 @@ constexpr double kTolerance = tolerance::kFp32.each;
 
 std::string CaseName(const testing::TestParamInfo<MixerCase>& info) { return info.param.name; }
 
-std::vector<double> Doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
-
-class GpuMixerTest : public testing::TestWithParam<MixerCase> {
- protected:
-  TestRandom random_;
-};
-
-class BesideTheCpuTest : public GpuMixerTest {
+class BesideTheCpuTest : public testing::TestWithParam<MixerCase> {
  protected:
   // What the case's ring and values hold is copied, never computed.
   bool exact(const StateSection& section) const {
@@ -52,43 +45,24 @@ class BesideTheCpuTest : public GpuMixerTest {
       }
     }
   }
+
+  TestRandom random_;
 };
 
-TEST_P(BesideTheCpuTest, StatesLookLikeTheCpus) {
-  const TestMixer cpu(GetParam(), random_, 1, CpuMixers());
-  const StateSpec spec = TestMixer(GetParam(), cpu.tables()).state_spec();
-  const StateSpec expected = cpu.state_spec();
-  EXPECT_EQ(spec.floats, expected.floats);
-  EXPECT_EQ(spec.floats_per_token, expected.floats_per_token);
-  ASSERT_EQ(spec.sections.size(), expected.sections.size());
-  for (size_t i = 0; i < spec.sections.size(); ++i) {
-    EXPECT_EQ(spec.sections[i].name, expected.sections[i].name);
-    EXPECT_EQ(spec.sections[i].offset, expected.sections[i].offset);
-    EXPECT_EQ(spec.sections[i].floats, expected.sections[i].floats);
-  }
-}
-
-TEST_P(BesideTheCpuTest, StepsEqualTheFormulaAndTheCpu) {
+TEST_P(BesideTheCpuTest, StatesEqualTheCpusHoweverATextIsCut) {
   TestMixer cpu(GetParam(), random_, 1, CpuMixers());
   TestMixer gpu(GetParam(), cpu.tables());
+  const StateSpec spec = gpu.state_spec();
+  EXPECT_EQ(spec.floats_per_token, cpu.state_spec().floats_per_token);
+  ASSERT_EQ(SlotLayout({spec}).fingerprint(), SlotLayout({cpu.state_spec()}).fingerprint());
   const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
-  const std::vector<float> y = gpu.RunCut(packed, {1});
-  ExpectClose(y, cpu.Reference(packed), kTolerance);
-  ExpectClose(y, Doubles(cpu.RunCut(packed, {1})), 2 * kTolerance);
-  ExpectSameState(gpu.state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
-}
-
-TEST_P(BesideTheCpuTest, PromptsEqualTheFormulaHoweverTheyAreCut) {
-  TestMixer cpu(GetParam(), random_, 1, CpuMixers());
-  TestMixer gpu(GetParam(), cpu.tables());
-  const std::vector<float> packed = cpu.Packed(random_, kMixerTokens);
-  const std::vector<double> reference = cpu.Reference(packed);
   cpu.RunCut(packed, {kMixerTokens});
   std::vector<int64_t> lengths(kMixerTokens);
   for (int64_t& length : lengths) length = 1 + random_.Below(11);
-  for (const std::vector<int64_t>& cut : {std::vector<int64_t>{kMixerTokens}, {33, 1}, lengths}) {
-    ExpectClose(gpu.RunCut(packed, cut), reference, kTolerance);
-    ExpectSameState(gpu.state_spec(), gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
+  for (const std::vector<int64_t>& cut :
+       {std::vector<int64_t>{1}, {kMixerTokens}, {33, 1}, lengths}) {
+    gpu.RunCut(packed, cut);
+    ExpectSameState(spec, gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
   }
 }
 

@@ -17,45 +17,16 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The rows of a batch, one after the other, on the device.
-struct Batch {
-  Batch(const std::vector<MixerChunk>& chunks, int64_t width) {
-    std::vector<int32_t> slots;
-    std::vector<int64_t> positions;
-    std::vector<float> values;
-    for (const MixerChunk& chunk : chunks) {
-      slots.push_back(chunk.slot);
-      positions.push_back(chunk.position);
-      values.insert(values.end(), chunk.packed.begin(), chunk.packed.end());
-      offsets.push_back(static_cast<int64_t>(values.size()) / width);
-      longest = std::max(longest, offsets.back() - offsets[offsets.size() - 2]);
-    }
-    slot = std::make_unique<DeviceArray<int32_t>>(slots);
-    position = std::make_unique<DeviceArray<int64_t>>(positions);
-    offset = std::make_unique<DeviceArray<int64_t>>(offsets);
-    packed = std::make_unique<DeviceArray<float>>(values);
-  }
+// A batch on the device.
+struct Batch : MixerRows {
+  explicit Batch(const MixerRows& rows)
+      : MixerRows(rows), slot(slots), position(positions), offset(offsets), values(packed) {}
 
-  int64_t tokens() const { return offsets.back(); }
-
-  std::vector<int64_t> offsets = {0};
-  int64_t longest = 0;
-  std::unique_ptr<DeviceArray<int32_t>> slot;
-  std::unique_ptr<DeviceArray<int64_t>> position;
-  std::unique_ptr<DeviceArray<int64_t>> offset;
-  std::unique_ptr<DeviceArray<float>> packed;
+  const DeviceArray<int32_t> slot;
+  const DeviceArray<int64_t> position;
+  const DeviceArray<int64_t> offset;
+  const DeviceArray<float> values;
 };
-
-// The matrix in the rows' parts.
-std::vector<std::vector<float>> Parts(const DeviceArray<float>& y, int64_t width,
-                                      const std::vector<int64_t>& offsets) {
-  const std::vector<float> values = y.Get();
-  std::vector<std::vector<float>> parts;
-  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-    parts.push_back(Tokens(values, width, offsets[i], offsets[i + 1]));
-  }
-  return parts;
-}
 
 }  // namespace
 
@@ -77,34 +48,34 @@ GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const MixerTables& table
 
 std::vector<std::vector<float>> GpuTestMixer::Step(const std::vector<MixerChunk>& rows,
                                                    const std::vector<int32_t>& ages) {
-  const Batch batch(rows, width_);
+  const Batch batch({rows, width_});
   AFT_CHECK(batch.longest <= 1);
   const DeviceArray<int32_t> age(ages);
-  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t count = batch.count();
   const DeviceArray<float> y(static_cast<size_t>(count * case_.hid));
   const DeviceArray<float> workspace(
       static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
-  EXPECT_EQ(mixer_->Step({count, batch.slot->get(), batch.position->get(), nullptr,
+  EXPECT_EQ(mixer_->Step({count, batch.slot.get(), batch.position.get(), nullptr,
                           ages.empty() ? nullptr : age.get()},
-                         {batch.packed->get(), Number::kFp32, width_}, state(),
+                         {batch.values.get(), Number::kFp32, width_}, state(),
                          ages.empty() ? nullptr : slot_scratch_->get(),
                          {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
             absl::OkStatus());
-  return Parts(y, case_.hid, batch.offsets);
+  return batch.Parts(y.Get(), case_.hid);
 }
 
 std::vector<std::vector<float>> GpuTestMixer::Prefill(const std::vector<MixerChunk>& chunks) {
-  const Batch batch(chunks, width_);
-  const auto count = static_cast<int64_t>(chunks.size());
+  const Batch batch({chunks, width_});
+  const int64_t count = batch.count();
   const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
   const DeviceArray<float> workspace(
       static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
-  EXPECT_EQ(mixer_->Prefill({count, batch.slot->get(), batch.position->get(), batch.offset->get(),
+  EXPECT_EQ(mixer_->Prefill({count, batch.slot.get(), batch.position.get(), batch.offset.get(),
                              nullptr, batch.tokens(), batch.longest},
-                            {batch.packed->get(), Number::kFp32, width_}, state(),
+                            {batch.values.get(), Number::kFp32, width_}, state(),
                             {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
             absl::OkStatus());
-  return Parts(y, case_.hid, batch.offsets);
+  return batch.Parts(y.Get(), case_.hid);
 }
 
 std::vector<std::vector<float>> GpuTestMixer::Run(const std::vector<MixerChunk>& chunks) {
@@ -126,25 +97,19 @@ std::vector<std::vector<float>> GpuTestMixer::Run(const std::vector<MixerChunk>&
 std::vector<std::vector<float>> GpuTestMixer::Encode(
     const std::vector<std::vector<float>>& sequences,
     const std::vector<std::vector<float>>& masks) const {
-  std::vector<MixerChunk> chunks;
-  for (const std::vector<float>& sequence : sequences) chunks.push_back({0, 0, sequence});
-  const Batch batch(chunks, width_);
-  std::vector<float> values;
-  for (const std::vector<float>& part : masks) {
-    values.insert(values.end(), part.begin(), part.end());
-  }
-  const DeviceArray<float> mask(values);
-  const auto count = static_cast<int64_t>(sequences.size());
+  const Batch batch({sequences, width_});
+  const DeviceArray<float> mask(MixerRows(masks, 1).packed);
+  const int64_t count = batch.count();
   const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
   const DeviceArray<float> workspace(
       static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
   EXPECT_EQ(
-      mixer_->Encode({count, batch.offset->get(), masks.empty() ? nullptr : mask.get(),
+      mixer_->Encode({count, batch.offset.get(), masks.empty() ? nullptr : mask.get(),
                       case_.config.grid ? case_.grid_width : 0, batch.tokens(), batch.longest},
-                     {batch.packed->get(), Number::kFp32, width_},
+                     {batch.values.get(), Number::kFp32, width_},
                      {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
       absl::OkStatus());
-  return Parts(y, case_.hid, batch.offsets);
+  return batch.Parts(y.Get(), case_.hid);
 }
 
 std::vector<float> GpuTestMixer::SlotBytes(int32_t slot) const {

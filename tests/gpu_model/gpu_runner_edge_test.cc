@@ -335,9 +335,9 @@ TEST_F(GpuRunnerEdgeTest, AModelThatNeedsMoreSharedMemoryThanTheDeviceHasIsRefus
   config_.mixer.kind = MixerKind::kAftConv;
   config_.mixer.heads = 2;
   DrawWeights();
-  EXPECT_TRUE(TryGpu(MakeRunnerQueue(device_)).ok());
+  EXPECT_TRUE(TryGpu(MakeTestQueue(device_)).ok());
   cuda_on_cpu::SetSharedLimit(4 << 10);
-  const absl::Status status = TryGpu(MakeRunnerQueue(device_)).status();
+  const absl::Status status = TryGpu(MakeTestQueue(device_)).status();
   cuda_on_cpu::SetSharedLimit(cuda_on_cpu::kMostShared);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Conv"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("shared memory"));

@@ -103,7 +103,7 @@ class GpuRunnerTest : public RunnerPairFixture {
  protected:
   // Whether a model of config_ decodes with sums made ahead.
   bool HasLookahead() {
-    const std::unique_ptr<GpuQueue> queue = MakeRunnerQueue(device_);
+    const std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
     const auto network = GpuNetwork::Create(config_, tensors_, Number::kFp32,
                                             {.rows = kSlots, .tokens = kStepTokens}, queue.get());
     return network.ok() && (*network)->lookahead_rows() > 0;

@@ -11,15 +11,11 @@
 #include "model/gpu/gpu_model_runner.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
-#include "tests/gpu_model/lazy_queue.h"
+#include "tests/gpu_model/test_queue.h"
 #include "tests/property/runner_calls.h"
 #include "tests/support/tolerances.h"
 
 namespace aft {
-
-// The queue of a runner under test: a LazyQueue (runner_lazy_queue.cc), or a GPU's, which ignores
-// `control` (runner_cuda_queue.cc).
-std::unique_ptr<GpuQueue> MakeRunnerQueue(std::shared_ptr<LazyQueue::Control> control);
 
 // A random model of which tests make runners, on the CPU and on the CPU that plays the GPU.
 class RunnerPairFixture : public RunnerCalls {
@@ -58,7 +54,7 @@ class RunnerPairFixture : public RunnerCalls {
   }
 
   std::unique_ptr<GpuModelRunner> Gpu() {
-    auto runner = TryGpu(MakeRunnerQueue(device_));
+    auto runner = TryGpu(MakeTestQueue(device_));
     EXPECT_TRUE(runner.ok()) << runner.status();
     return *std::move(runner);
   }
@@ -74,7 +70,7 @@ class RunnerPairFixture : public RunnerCalls {
   }
 
   std::unique_ptr<GpuEncoderRunner> GpuEncoder() {
-    std::unique_ptr<GpuQueue> queue = MakeRunnerQueue(device_);
+    std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
     auto network = GpuNetwork::Create(config_, tensors_, format_,
                                       {.rows = options_.slots, .tokens = options_.max_step_tokens},
                                       queue.get());

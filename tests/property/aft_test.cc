@@ -190,15 +190,6 @@ TEST_P(AftTest, ImagesOfEverySizeAndFilter) {
   }
 }
 
-TEST_P(AftTest, MaskedKeysOfWideFiltersContributeNothing) {
-  for (const bool causal : {true, false}) {
-    std::vector<float> mask = random_.Normals(50);
-    for (const size_t t : {0U, 1U, 2U, 20U, 21U, 49U}) mask[t] = kMasked;
-    mask[30] = -2e30F;
-    ExpectFloat64(Conv(33, 3, 7, causal, 50), {50}, "n10", kEach, mask);
-  }
-}
-
 TEST_P(AftTest, TheReparameterisedFilterIsFolded) {
   for (const bool unbiased : {true, false}) {
     for (const bool grid : {true, false}) {

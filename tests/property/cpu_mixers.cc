@@ -44,42 +44,28 @@ class CpuMixer final : public DeviceMixer {
   StateSpec state_spec() const override { return mixer_->state_spec(); }
 
   std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) override {
-    std::vector<int32_t> slots;
-    std::vector<int64_t> positions;
-    std::vector<uint8_t> generated;
-    Rows rows(width_, case_.hid);
-    for (const MixerChunk& chunk : chunks) {
-      slots.push_back(chunk.slot);
-      positions.push_back(chunk.position);
-      generated.push_back(chunk.generated ? 1 : 0);
-      rows.Add(chunk.packed);
-    }
+    const MixerRows rows(chunks, width_);
+    std::vector<float> y(static_cast<size_t>(rows.tokens() * case_.hid), kNan);
     Scratch scratch(mixer_->scratch_floats());
     mixer_->Forward({rows.packed.data(), width_},
-                    {static_cast<int64_t>(chunks.size()), slots.data(), positions.data(),
-                     rows.offsets.data(), generated.data()},
-                    {states_.data(), slot_floats_}, rows.Y(), scratch.workspace());
-    return rows.Parts();
+                    {rows.count(), rows.slots.data(), rows.positions.data(), rows.offsets.data(),
+                     rows.generated.data()},
+                    {states_.data(), slot_floats_}, {y.data(), case_.hid}, scratch.workspace());
+    return rows.Parts(y, case_.hid);
   }
 
   std::vector<std::vector<float>> Encode(
       const std::vector<std::vector<float>>& sequences,
       const std::vector<std::vector<float>>& masks) const override {
-    Rows rows(width_, case_.hid);
-    int64_t longest = 0;
-    for (const std::vector<float>& sequence : sequences) {
-      rows.Add(sequence);
-      longest = std::max(longest, static_cast<int64_t>(sequence.size()) / width_);
-    }
-    std::vector<float> mask;
-    for (const std::vector<float>& part : masks) mask.insert(mask.end(), part.begin(), part.end());
-    Scratch scratch(mixer_->encode_scratch_floats(longest));
-    mixer_->Encode(
-        {rows.packed.data(), width_},
-        {static_cast<int64_t>(sequences.size()), rows.offsets.data(),
-         masks.empty() ? nullptr : mask.data(), case_.config.grid ? case_.grid_width : 0},
-        rows.Y(), scratch.workspace());
-    return rows.Parts();
+    const MixerRows rows(sequences, width_);
+    const std::vector<float> mask = MixerRows(masks, 1).packed;
+    std::vector<float> y(static_cast<size_t>(rows.tokens() * case_.hid), kNan);
+    Scratch scratch(mixer_->encode_scratch_floats(rows.longest));
+    mixer_->Encode({rows.packed.data(), width_},
+                   {rows.count(), rows.offsets.data(), masks.empty() ? nullptr : mask.data(),
+                    case_.config.grid ? case_.grid_width : 0},
+                   {y.data(), case_.hid}, scratch.workspace());
+    return rows.Parts(y, case_.hid);
   }
 
   std::vector<float> SlotBytes(int32_t slot) const override {
@@ -90,33 +76,6 @@ class CpuMixer final : public DeviceMixer {
   }
 
  private:
-  // A batch's matrices, row after row.
-  struct Rows {
-    Rows(int64_t packed_width, int64_t out_width) : width(packed_width), hid(out_width) {}
-
-    void Add(const std::vector<float>& part) {
-      packed.insert(packed.end(), part.begin(), part.end());
-      offsets.push_back(static_cast<int64_t>(packed.size()) / width);
-    }
-    MixerOut Y() {
-      y.assign(static_cast<size_t>(offsets.back() * hid), kNan);
-      return {y.data(), hid};
-    }
-    std::vector<std::vector<float>> Parts() const {
-      std::vector<std::vector<float>> parts;
-      for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-        parts.push_back(Tokens(y, hid, offsets[i], offsets[i + 1]));
-      }
-      return parts;
-    }
-
-    const int64_t width;
-    const int64_t hid;
-    std::vector<float> packed;
-    std::vector<int64_t> offsets = {0};
-    std::vector<float> y;
-  };
-
   // NaN, so that a mixer which reads what it has not written shows.
   struct Scratch {
     explicit Scratch(int64_t per_thread)

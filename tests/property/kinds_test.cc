@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -95,6 +96,7 @@ TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
   }
 }
 
+// Prompts, some of them scored, then single tokens.
 TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   Write();
   const std::unique_ptr<ModelRunner> alone = Load();
@@ -103,27 +105,33 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   ASSERT_NE(alone, nullptr);
   ASSERT_NE(threaded, nullptr);
   StepInput together;
-  std::vector<StepInput> single;
-  for (int32_t slot = 0; slot < 5; ++slot) {
-    const std::vector<TokenId> text = RandomText(1 + random_.Below(12));
-    StepRow row = {slot, 0, text, slot % 2 == 0 ? RowOutput::kScore : RowOutput::kLast};
-    if (row.output == RowOutput::kScore) row.targets = text;
-    together.rows.push_back(row);
-    single.push_back({{row}});
-  }
-  for (int32_t slot = 0; slot < 5; ++slot) {
-    alone->BindSlot(slot, Warm(1));
-    threaded->BindSlot(slot, Warm(1));
-  }
-  const StepOutput all = Step(*threaded, together);
-  ASSERT_EQ(all.scored.size(), 3U);
-  ASSERT_EQ(all.sampled.size(), 2U);
-  for (size_t i = 0; i < single.size(); ++i) {
-    const StepOutput one = Step(*alone, single[i]);
-    if (i % 2 == 0) {
-      EXPECT_TRUE(Same(one.scored.at(0), all.scored[i / 2])) << i;
+  for (int32_t slot = 0; slot < 8; ++slot) {
+    for (ModelRunner* runner : {alone.get(), threaded.get()}) {
+      runner->BindSlot(slot, slot == 7 ? Greedy() : Warm(static_cast<uint64_t>(slot)));
+    }
+    const std::vector<TokenId> text = RandomText(1 + random_.Below(7));
+    if (slot % 2 == 0) {
+      together.rows.push_back({slot, 0, text, RowOutput::kScore, text});
     } else {
-      EXPECT_TRUE(Same(one.sampled.at(0), all.sampled[i / 2])) << i;
+      together.rows.push_back({slot, 0, text, RowOutput::kLast});
+    }
+  }
+  for (int round = 0; round < 4; ++round) {
+    StepOutput apart;
+    for (const StepRow& row : together.rows) {
+      StepOutput one = Step(*alone, {{row}});
+      for (SampledToken& token : one.sampled) apart.sampled.push_back(std::move(token));
+      for (auto& tokens : one.scored) apart.scored.push_back(std::move(tokens));
+    }
+    const StepOutput all = Step(*threaded, together);
+    EXPECT_TRUE(Same(all.sampled, apart.sampled)) << round;
+    ASSERT_EQ(all.scored.size(), apart.scored.size());
+    for (size_t i = 0; i < all.scored.size(); ++i) {
+      EXPECT_TRUE(Same(all.scored[i], apart.scored[i])) << round << ", row " << i;
+    }
+    for (StepRow& row : together.rows) {
+      const int64_t position = row.first_position + static_cast<int64_t>(row.tokens.size());
+      row = {row.slot, position, RandomText(1), RowOutput::kLast, {}};
     }
   }
 }

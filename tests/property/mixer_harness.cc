@@ -143,6 +143,32 @@ std::vector<MixerCase> BidirectionalCases() {
   return cases;
 }
 
+MixerRows::MixerRows(const std::vector<MixerChunk>& chunks, int64_t width) {
+  for (const MixerChunk& chunk : chunks) Add(chunk, width);
+}
+
+MixerRows::MixerRows(const std::vector<std::vector<float>>& sequences, int64_t width) {
+  for (const std::vector<float>& sequence : sequences) Add({0, 0, sequence}, width);
+}
+
+void MixerRows::Add(const MixerChunk& chunk, int64_t width) {
+  slots.push_back(chunk.slot);
+  positions.push_back(chunk.position);
+  generated.push_back(chunk.generated ? 1 : 0);
+  packed.insert(packed.end(), chunk.packed.begin(), chunk.packed.end());
+  offsets.push_back(static_cast<int64_t>(packed.size()) / width);
+  longest = std::max(longest, offsets.back() - offsets[offsets.size() - 2]);
+}
+
+std::vector<std::vector<float>> MixerRows::Parts(const std::vector<float>& matrix,
+                                                 int64_t columns) const {
+  std::vector<std::vector<float>> parts;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    parts.push_back(Tokens(matrix, columns, offsets[i], offsets[i + 1]));
+  }
+  return parts;
+}
+
 TestMixer::TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots,
                      const MixerDevice& device)
     : case_(mixer_case) {

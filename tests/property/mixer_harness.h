@@ -46,6 +46,28 @@ struct MixerChunk {
   bool generated = false;     // by the model itself
 };
 
+// The chunks of one batch, one after the other.
+struct MixerRows {
+  MixerRows(const std::vector<MixerChunk>& chunks, int64_t width);
+  // Whole texts.
+  MixerRows(const std::vector<std::vector<float>>& sequences, int64_t width);
+
+  int64_t count() const { return static_cast<int64_t>(slots.size()); }
+  int64_t tokens() const { return offsets.back(); }
+  // A matrix [tokens, columns] in the rows' parts.
+  std::vector<std::vector<float>> Parts(const std::vector<float>& matrix, int64_t columns) const;
+
+  std::vector<int32_t> slots;
+  std::vector<int64_t> positions;
+  std::vector<uint8_t> generated;
+  std::vector<int64_t> offsets = {0};
+  std::vector<float> packed;
+  int64_t longest = 0;  // tokens
+
+ private:
+  void Add(const MixerChunk& chunk, int64_t width);
+};
+
 // A mixer on some device, with a pool of slots whose memory starts as NaN.
 class DeviceMixer {
  public:

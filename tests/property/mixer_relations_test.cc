@@ -30,83 +30,10 @@ MixerCase Case(MixerKind kind, int64_t window = 0, int64_t band_rows = 0,
   return {"", config, kHid};
 }
 
-std::vector<double> Doubles(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
-}
-
 class MixerRelationsTest : public testing::Test {
  protected:
   TestRandom random_;
 };
-
-TEST_F(MixerRelationsTest, LocalWithoutWindowIsSimple) {
-  TestMixer local(Case(MixerKind::kAftLocal), Tables());
-  TestMixer simple(Case(MixerKind::kAftSimple), Tables());
-  const std::vector<float> packed = simple.Packed(random_, 50);
-  EXPECT_TRUE(SameBits(local.RunCut(packed, {50}), simple.RunCut(packed, {50})));
-}
-
-TEST_F(MixerRelationsTest, LocalWithoutBiasIsSimple) {
-  TestMixer local(Case(MixerKind::kAftLocal, 8), Tables{{"w.band", std::vector<float>(8)}});
-  TestMixer simple(Case(MixerKind::kAftSimple), Tables());
-  const std::vector<float> packed = simple.Packed(random_, 50);
-  ExpectClose(local.RunCut(packed, {50}), Doubles(simple.RunCut(packed, {50})),
-              tolerance::kReordered.each);
-}
-
-TEST_F(MixerRelationsTest, LocalWithAWindowOfAllIsFull) {
-  for (const bool causal : {true, false}) {
-    const std::vector<float> w = random_.Normals(kMixerTokens * kMixerTokens);
-    MixerCase full = Case(MixerKind::kAftFull, 0, kMixerTokens, BiasForm::kFull);
-    full.config.causal = causal;
-    for (const int64_t window : {kMixerTokens, 2 * kMixerTokens}) {
-      MixerCase local = Case(MixerKind::kAftLocal, window, kMixerTokens, BiasForm::kFull);
-      local.config.causal = causal;
-      const TestMixer a(local, Tables{{"w.full", w}});
-      const TestMixer b(full, Tables{{"w.full", w}});
-      const std::vector<float> packed = a.Packed(random_, kMixerTokens);
-      EXPECT_TRUE(SameBits(a.Encode({packed})[0], b.Encode({packed})[0]));
-    }
-  }
-}
-
-TEST_F(MixerRelationsTest, LocalIgnoresWhatLiesOutsideTheBand) {
-  const MixerCase local = Case(MixerKind::kAftLocal, 8, kMixerTokens, BiasForm::kFull);
-  std::vector<float> w = random_.Normals(kMixerTokens * kMixerTokens);
-  TestMixer a(local, Tables{{"w.full", w}});
-  for (int64_t t = 0; t < kMixerTokens; ++t) {
-    for (int64_t key = 0; key < kMixerTokens; ++key) {
-      if (key > t || t - key >= 8) w[static_cast<size_t>(t * kMixerTokens + key)] = 1e30F;
-    }
-  }
-  TestMixer b(local, Tables{{"w.full", w}});
-  const std::vector<float> packed = a.Packed(random_, kMixerTokens);
-  EXPECT_TRUE(SameBits(a.RunCut(packed, {30, 1}), b.RunCut(packed, {30, 1})));
-}
-
-TEST_F(MixerRelationsTest, ConvWithOneFilterAndAHeadPerChannelIsLocal) {
-  constexpr int64_t kTaps = 5;
-  const std::vector<float> band = random_.Normals(kTaps);
-  for (const bool causal : {true, false}) {
-    MixerCase conv = Case(MixerKind::kAftConv, kTaps);
-    conv.config.heads = kHid;
-    conv.config.causal = causal;
-    MixerCase local = Case(MixerKind::kAftLocal, causal ? kTaps : (kTaps + 1) / 2);
-    local.config.causal = causal;
-    // A causal filter and band begin with t itself. A bidirectional filter begins with the earliest
-    // key, a band with the latest.
-    std::vector<float> filter = band;
-    if (!causal) std::reverse(filter.begin(), filter.end());
-    Tables filters;
-    for (int64_t head = 0; head < kHid; ++head) {
-      filters["conv.w"].insert(filters["conv.w"].end(), filter.begin(), filter.end());
-    }
-    const TestMixer a(conv, filters);
-    const TestMixer b(local, Tables{{"w.band", band}});
-    const std::vector<float> packed = b.Packed(random_, kMixerTokens);
-    ExpectClose(a.Encode({packed})[0], Doubles(b.Encode({packed})[0]), tolerance::kReordered.each);
-  }
-}
 
 TEST_F(MixerRelationsTest, ABf16StateOfOddSizeEndsOnAWholeFloat) {
   MixerCase odd = Case(MixerKind::kAftLocal, 4);

@@ -37,59 +37,6 @@ TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   EXPECT_EQ(scored.scored[0][1].id, kNoToken);
 }
 
-TEST_F(RunnerTest, PromptChunksChangeNoBit) {
-  config_.mixer.prefix_block = 16;
-  Write();
-  const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
-  const std::vector<TokenId> prompt = RandomText(50);
-  const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Greedy(), 64);
-  for (const size_t chunk : {1U, 2U, 7U, 16U, 31U, 49U}) {
-    EXPECT_TRUE(Same(Generate(*runner, 1, prompt, 20, Greedy(), chunk), whole)) << chunk;
-  }
-}
-
-TEST_F(RunnerTest, BatchNeighboursAndThreadsChangeNoBit) {
-  Write();
-  const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
-  constexpr int32_t kSequences = 8;
-  constexpr int64_t kCount = 30;
-  std::vector<std::vector<TokenId>> prompts;
-  std::vector<SamplingParams> params(kSequences, Greedy());
-  std::vector<std::vector<SampledToken>> alone;
-  for (int32_t i = 0; i < kSequences; ++i) {
-    prompts.push_back(RandomText(1 + random_.Below(7)));
-    params[static_cast<size_t>(i)].temperature = static_cast<float>(i % 3);
-    params[static_cast<size_t>(i)].seed = static_cast<uint64_t>(i);
-    alone.push_back(
-        Generate(*runner, 5, prompts.back(), kCount, params[static_cast<size_t>(i)], 64));
-  }
-  options_.intra_op_threads = 3;
-  const std::unique_ptr<ModelRunner> threaded = Load();
-  ASSERT_NE(threaded, nullptr);
-  for (ModelRunner* batched : {runner.get(), threaded.get()}) {
-    std::vector<std::vector<SampledToken>> together(kSequences);
-    StepInput step;
-    for (int32_t i = 0; i < kSequences; ++i) {
-      const auto index = static_cast<size_t>(i);
-      batched->BindSlot(i, params[index]);
-      step.rows.push_back({i, 0, prompts[index], RowOutput::kLast});
-    }
-    for (int64_t n = 0; n < kCount; ++n) {
-      StepOutput output = Step(*batched, step);
-      ASSERT_EQ(output.sampled.size(), static_cast<size_t>(kSequences));
-      for (size_t i = 0; i < kSequences; ++i) {
-        StepRow& row = step.rows[i];
-        row.first_position += static_cast<int64_t>(row.tokens.size());
-        row.tokens = {output.sampled[i].id};
-        together[i].push_back(std::move(output.sampled[i]));
-      }
-    }
-    for (size_t i = 0; i < kSequences; ++i) EXPECT_TRUE(Same(together[i], alone[i])) << i;
-  }
-}
-
 TEST_F(RunnerTest, AReusedSlotShowsNoTrace) {
   for (const MixerKind kind : {MixerKind::kAftLocal, MixerKind::kDotProduct}) {
     config_.mixer = {};

@@ -94,12 +94,6 @@ TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
   ExpectRefused(*config, snapshot_, "snapshot: of another model");
 }
 
-TEST_F(SnapshotTest, RestoresTheSamplingParametersAndTheirCounts) {
-  runner_->BindSlot(1, Greedy());
-  ASSERT_TRUE(runner_->RestoreSlot(1, snapshot_).ok());
-  EXPECT_TRUE(Same(Continue(*runner_, 1, 14, 50, 12), Continue(*runner_, 0, 14, 50, 12)));
-}
-
 TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
   runner_->BindSlot(2, Warm(8));
   const std::string fresh = runner_->SnapshotSlot(2);

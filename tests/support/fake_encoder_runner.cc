@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "model/runtime/text_rules.h"
 
 namespace aft {
 
@@ -52,16 +53,13 @@ TokenVectors FakeEncoderRunner::Vectors(const Options& options, const std::vecto
 absl::StatusOr<std::vector<TokenVectors>> FakeEncoderRunner::Encode(
     const TokenSequences& sequences) {
   AFT_RETURN_IF_ERROR(control_->EnterStep(sequences));
-  if (static_cast<int64_t>(sequences.size()) > options_.max_batch_rows) {
-    return absl::InvalidArgumentError("too many texts");
-  }
-  int64_t tokens = 0;
+  AFT_RETURN_IF_ERROR(CheckTexts({.max_batch_rows = options_.max_batch_rows,
+                                  .max_batch_tokens = options_.max_batch_tokens,
+                                  .vocab_size = options_.vocab_size,
+                                  .max_seq_len = options_.max_seq_len},
+                                 sequences));
   std::vector<TokenVectors> vectors;
-  for (const auto& text : sequences) {
-    tokens += static_cast<int64_t>(text.size());
-    vectors.push_back(Vectors(options_, text));
-  }
-  if (tokens > options_.max_batch_tokens) return absl::InvalidArgumentError("too many tokens");
+  for (const std::vector<TokenId>& text : sequences) vectors.push_back(Vectors(options_, text));
   return vectors;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace aft {
 
@@ -63,6 +64,10 @@ void FakeModelControl::Violation(std::string text) {
 FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelControl> control)
     : options_(std::move(options)),
       control_(std::move(control)),
+      sequences_({.slots = options_.slots,
+                  .max_step_tokens = options_.max_step_tokens,
+                  .vocab_size = options_.vocab_size,
+                  .max_seq_len = options_.max_seq_len}),
       slots_(static_cast<size_t>(options_.slots)) {
   info_.architecture = "fake";
   info_.vocab_size = options_.vocab_size;
@@ -130,14 +135,13 @@ void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
       control_->Violation(absl::StrCat("BindSlot of slot ", slot, ", which is in a step"));
     }
   }
-  // The old hash and position stay: only a row at position 0 may make the slot forget them.
-  Slot& state = slots_[static_cast<size_t>(slot)];
-  state.bound = true;
-  state.params = params;
-  state.sampled = false;
+  // The old hash stays: only a row at position 0 may make the slot forget it.
+  sequences_.Bind(slot, params);
+  slots_[static_cast<size_t>(slot)].bound = true;
 }
 
 void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
+  sequences_.Fork(from, to);
   slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
 }
 
@@ -168,15 +172,16 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
   for (const StepRow& row : input.rows) {
     flight.slots.push_back(row.slot);
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    SequenceRecord& sequence = sequences_.sequence(row.slot);
     if (row.first_position == 0) slot.hash = kEmptyHash;
-    slot.position = row.first_position;
+    int64_t position = row.first_position;
     std::vector<SampledToken> scores;
     for (size_t i = 0; i < row.tokens.size(); ++i) {
-      const TokenId token = row.tokens[i] == kLastSampled ? slot.last_sampled : row.tokens[i];
-      slot.hash = Consume(slot.hash, token, slot.position++);
+      const TokenId token = row.tokens[i] == kLastSampled ? sequence.last_sampled : row.tokens[i];
+      slot.hash = Consume(slot.hash, token, position++);
       if (i >= row.targets.size()) continue;
-      scores.push_back(ScoreToken(slot.hash, row.targets[i], slot.params.top_logprobs));
-      if (options_.next_token && options_.next_token(slot.hash, slot.position) == kNoToken) {
+      scores.push_back(ScoreToken(slot.hash, row.targets[i], sequence.params.top_logprobs));
+      if (options_.next_token && options_.next_token(slot.hash, position) == kNoToken) {
         scores.back().id = kNoToken;
       }
     }
@@ -184,15 +189,15 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     if (row.output == RowOutput::kScore) flight.output.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;
-    sampled.id = NextToken(options_, slot.hash, slot.position, slot.params);
-    if (slot.params.top_logprobs >= 0) sampled.logprob = -1.0F;
-    for (int32_t i = 0; i < slot.params.top_logprobs; ++i) {
+    sampled.id = NextToken(options_, slot.hash, position, sequence.params);
+    if (sequence.params.top_logprobs >= 0) sampled.logprob = -1.0F;
+    for (int32_t i = 0; i < sequence.params.top_logprobs; ++i) {
       sampled.top.push_back({.id = i, .logprob = -1.0F - static_cast<float>(i)});
     }
-    slot.sampled = true;
-    slot.last_sampled = sampled.id;
+    sequence.last_sampled = sampled.id;
     flight.output.sampled.push_back(std::move(sampled));
   }
+  sequences_.Advance(input);
   flights_.push_back(std::move(flight));
   return last_ticket_;
 }
@@ -206,7 +211,7 @@ absl::StatusOr<StepOutput> FakeModelRunner::Collect(Ticket ticket) {
   flights_.pop_front();
   if (absl::Status failure = control_->TakeCollectFailure(); !failure.ok()) {
     for (const int32_t slot : flight.slots) {
-      slots_[static_cast<size_t>(slot)].position = -1;  // undefined from now on
+      sequences_.sequence(slot).next_position = -1;  // undefined from now on
     }
     return failure;
   }
@@ -214,63 +219,15 @@ absl::StatusOr<StepOutput> FakeModelRunner::Collect(Ticket ticket) {
 }
 
 absl::Status FakeModelRunner::Check(const StepInput& input) {
-  int64_t tokens = 0;
+  if (input.rows.empty()) return absl::InvalidArgumentError("a step without rows");
+  AFT_RETURN_IF_ERROR(sequences_.Check(input));
   for (const StepRow& row : input.rows) {
-    if (row.slot < 0 || row.slot >= options_.slots) {
-      return absl::InvalidArgumentError(absl::StrCat("slot ", row.slot, " is out of range"));
-    }
-    Slot& slot = slots_[static_cast<size_t>(row.slot)];
-    if (std::exchange(slot.last_step, last_ticket_) == last_ticket_) {
-      return absl::InvalidArgumentError(absl::StrCat("slot ", row.slot, " is in the step twice"));
-    }
-    if (row.first_position == 0 && !slot.bound) {
+    if (row.first_position == 0 && !slots_[static_cast<size_t>(row.slot)].bound) {
       return absl::InvalidArgumentError(
           absl::StrCat("slot ", row.slot, " starts without BindSlot"));
     }
-    if (row.first_position != 0 && (row.first_position != slot.position || slot.bound)) {
-      return absl::InvalidArgumentError(absl::StrCat("slot ", row.slot, " jumps to position ",
-                                                     row.first_position, " from ", slot.position));
-    }
-    if (row.tokens.empty()) return absl::InvalidArgumentError("a row without tokens");
-    if (absl::Status status = CheckTokens(row, slot); !status.ok()) return status;
-    if (absl::Status status = CheckTargets(row); !status.ok()) return status;
-    tokens += static_cast<int64_t>(row.tokens.size());
-    if (options_.max_seq_len != 0 &&
-        row.first_position + static_cast<int64_t>(row.tokens.size()) > options_.max_seq_len) {
-      return absl::InvalidArgumentError("a position beyond max_seq_len");
-    }
-  }
-  if (tokens > options_.max_step_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens in one step"));
-  }
-  if (input.rows.empty()) return absl::InvalidArgumentError("a step without rows");
-  return absl::OkStatus();
-}
-
-absl::Status FakeModelRunner::CheckTokens(const StepRow& row, const Slot& slot) const {
-  for (const TokenId token : row.tokens) {
-    if (token == kLastSampled && row.tokens.size() == 1 && slot.sampled) continue;
-    if (token < 0 || token >= options_.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is out of range"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FakeModelRunner::CheckTargets(const StepRow& row) const {
-  if (row.output != RowOutput::kScore) {
-    return row.targets.empty() ? absl::OkStatus() : absl::InvalidArgumentError("idle targets");
-  }
-  if (row.targets.size() != row.tokens.size() && row.targets.size() + 1 != row.tokens.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(row.targets.size(), " targets for ", row.tokens.size(), " tokens"));
-  }
-  for (size_t i = 0; i < row.targets.size(); ++i) {
-    const TokenId target = row.targets[i];
-    if (target < 0 || target >= options_.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("target ", target, " is out of range"));
-    }
-    if (i + 1 < row.tokens.size() && target != row.tokens[i + 1]) {
+    for (size_t i = 0; i < row.targets.size() && i + 1 < row.tokens.size(); ++i) {
+      if (row.targets[i] == row.tokens[i + 1]) continue;
       return absl::InvalidArgumentError("a target that is not the next token");
     }
   }

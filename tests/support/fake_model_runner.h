@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
+#include "model/runtime/step_rules.h"
 #include "tests/support/step_gate.h"
 
 namespace aft {
@@ -99,13 +100,8 @@ class FakeModelRunner final : public ModelRunner {
 
  private:
   struct Slot {
-    bool bound = false;
+    bool bound = false;  // and not named by a step since
     uint64_t hash = kEmptyHash;
-    int64_t position = 0;
-    SamplingParams params;
-    uint64_t last_step = 0;
-    bool sampled = false;
-    TokenId last_sampled = 0;
   };
 
   // A step that is not collected yet.
@@ -119,13 +115,13 @@ class FakeModelRunner final : public ModelRunner {
                            const SamplingParams& params);
   // Of `target` after the tokens that `hash` stands for.
   static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
+  // The rules of every runner, and those that only the caller can know it broke.
   absl::Status Check(const StepInput& input);
-  absl::Status CheckTokens(const StepRow& row, const Slot& slot) const;
-  absl::Status CheckTargets(const StepRow& row) const;
 
   const Options options_;
   const std::shared_ptr<FakeModelControl> control_;
   ModelInfo info_;
+  StepRules sequences_;
   std::vector<Slot> slots_;
   std::deque<Flight> flights_;
   Ticket last_ticket_ = 0;

@@ -8,7 +8,7 @@
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/softmax.h"
 #include "model/kernels/ragged_batch.h"
-#include "model/mixers/conv_filter.h"
+#include "model/mixers/tables.h"
 #include "model/train/forms/aft_sums.h"
 #include "model/train/forms/band_bias.h"
 #include "model/train/forms/forms.h"

@@ -7,7 +7,7 @@
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "base/check.h"
-#include "model/mixers/aft_band.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 namespace {
