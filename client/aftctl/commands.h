@@ -27,6 +27,19 @@ Command AddEncode(CLI::App& app, const CommonFlags& flags);
 Command AddModels(CLI::App& app, const CommonFlags& flags);
 Command AddHealth(CLI::App& app, const CommonFlags& flags);
 
+struct Subcommand {
+  const char* name;
+  const char* what;
+  Command (*add)(CLI::App&, const CommonFlags&);
+};
+inline constexpr Subcommand kSubcommands[] = {
+    {"generate", "Continue a prompt, streaming the text", AddGenerate},
+    {"score", "How likely a language model finds a text, token by token", AddScore},
+    {"encode", "The vectors of a text under an encoder", AddEncode},
+    {"models", "List the served models, or describe one", AddModels},
+    {"health", "Exit with 0 only when the server is SERVING", AddHealth},
+};
+
 // Adds --deadline; 0 is "none" when `seconds` starts at 0.
 void AddDeadline(CLI::App& app, double& seconds);
 std::chrono::milliseconds ToMilliseconds(double seconds);

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
+#include <map>
 #include <string>
-#include <utility>
 
 #include "client/aftctl/commands.h"
 #include "client/tool/exit_code.h"
@@ -30,19 +29,11 @@ int Run(int argc, char** argv) {
       ->envname("AFT_ADDRESS")
       ->capture_default_str();
 
-  CLI::App& generate = *app.add_subcommand("generate", "Continue a prompt, streaming the text");
-  CLI::App& score =
-      *app.add_subcommand("score", "How likely a language model finds a text, token by token");
-  CLI::App& encode = *app.add_subcommand("encode", "The vectors of a text under an encoder");
-  CLI::App& models = *app.add_subcommand("models", "List the served models, or describe one");
-  CLI::App& health = *app.add_subcommand("health", "Exit with 0 only when the server is SERVING");
-  const std::array<std::pair<CLI::App*, Command>, 5> commands = {{
-      {&generate, AddGenerate(generate, flags)},
-      {&score, AddScore(score, flags)},
-      {&encode, AddEncode(encode, flags)},
-      {&models, AddModels(models, flags)},
-      {&health, AddHealth(health, flags)},
-  }};
+  std::map<const CLI::App*, Command> commands;
+  for (const auto& [name, what, add] : kSubcommands) {
+    CLI::App& subcommand = *app.add_subcommand(name, what);
+    commands[&subcommand] = add(subcommand, flags);
+  }
 
   try {
     app.parse(argc, argv);
@@ -50,10 +41,7 @@ int Run(int argc, char** argv) {
     // Prints help, version or the mistake. Help and version are no mistakes.
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  for (const auto& [subcommand, command] : commands) {
-    if (subcommand->parsed()) return command();
-  }
-  return kExitUsage;
+  return commands.at(app.get_subcommands().front())();
 }
 
 }  // namespace

@@ -30,25 +30,6 @@ absl::Status CheckRequestId(absl::string_view id) {
       "the request id must be at most 128 printable ASCII characters without spaces");
 }
 
-grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
-  grpc::ChannelArguments args = options.channel_args;
-  const auto set_default = [&args](const char* key, int value) {
-    const grpc_channel_args given = args.c_channel_args();
-    const bool is_set =
-        std::any_of(given.args, given.args + given.num_args,
-                    [key](const grpc_arg& arg) { return absl::string_view(arg.key) == key; });
-    if (!is_set) args.SetInt(key, value);
-  };
-  // Despite its name this bounds one connection attempt.
-  set_default(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-              static_cast<int>(std::clamp<int64_t>(options.connect_timeout.count(), 100, 600'000)));
-  set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
-  // A proxy from the environment cannot reach this machine's own loopback.
-  if (IsLoopback(options.address)) set_default(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return args;
-}
-
 // Adds a part of the stream to what has come so far.
 void Append(const v1::GenerateResponse& event, GenerateResult& result) {
   const v1::Delta& delta = event.delta();
@@ -150,6 +131,25 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
 }
 
 }  // namespace
+
+grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
+  grpc::ChannelArguments args = options.channel_args;
+  const auto set_default = [&args](const char* key, int value) {
+    const grpc_channel_args given = args.c_channel_args();
+    const bool is_set =
+        std::any_of(given.args, given.args + given.num_args,
+                    [key](const grpc_arg& arg) { return absl::string_view(arg.key) == key; });
+    if (!is_set) args.SetInt(key, value);
+  };
+  // Despite its name this bounds one connection attempt.
+  set_default(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+              static_cast<int>(std::clamp<int64_t>(options.connect_timeout.count(), 100, 600'000)));
+  set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  // A proxy from the environment cannot reach this machine's own loopback.
+  if (IsLoopback(options.address)) set_default(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return args;
+}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   AFT_RETURN_IF_ERROR(CheckAddress(options.address));

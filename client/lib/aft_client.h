@@ -75,6 +75,9 @@ struct EncodeResult : CallResult {
   std::vector<float> values;  // [count, started.width()], vector after vector
 };
 
+// What the client asks of its channel: what `options` say, and defaults for the rest.
+grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options);
+
 // Called for every event of a stream in order, on the thread that made the call; it should be
 // quick, for the server holds output back (or gives up) while it runs. Not called again once the
 // call's token is cancelled.

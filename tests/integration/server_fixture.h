@@ -81,31 +81,22 @@ class TestServer {
 std::string RequestsTotal(const std::string& code, const std::string& method,
                           const std::string& model = "fake");
 
-inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context,
-                  const v1::GenerateRequest& request) {
-  return stub.Generate(context, request);
-}
-inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context,
-                  const v1::ScoreRequest& request) {
-  return stub.Score(context, request);
-}
-inline auto Start(v1::InferenceService::Stub& stub, grpc::ClientContext* context,
-                  const v1::EncodeRequest& request) {
-  return stub.Encode(context, request);
-}
-
 // One stream of InferenceService, whose events are kept. The test fails when they break the
 // protocol. Movable.
-template <typename Response>
-class EventStream {
+template <auto kMethod>
+class EventStream;
+
+template <typename Request, typename Response,
+          std::unique_ptr<grpc::ClientReader<Response>> (v1::InferenceService::Stub::*kMethod)(
+              grpc::ClientContext*, const Request&)>
+class EventStream<kMethod> {
  public:
   using Prepare = std::function<void(grpc::ClientContext&)>;
 
-  template <typename Request>
   EventStream(v1::InferenceService::Stub& stub, const Request& request,
               const Prepare& prepare = {}) {
     if (prepare) prepare(*context_);
-    reader_ = Start(stub, context_.get(), request);
+    reader_ = (stub.*kMethod)(context_.get(), request);
   }
   virtual ~EventStream() = default;
   EventStream(EventStream&&) = default;
@@ -162,11 +153,11 @@ class EventStream {
   client::StreamChecker checker_;
 };
 
-using ScoreStream = EventStream<v1::ScoreResponse>;
-using EncodeStream = EventStream<v1::EncodeResponse>;
+using ScoreStream = EventStream<&v1::InferenceService::Stub::Score>;
+using EncodeStream = EventStream<&v1::InferenceService::Stub::Encode>;
 
 // Adds up what has been read.
-class GenerateStream : public EventStream<v1::GenerateResponse> {
+class GenerateStream : public EventStream<&v1::InferenceService::Stub::Generate> {
  public:
   using EventStream::EventStream;
 

@@ -308,6 +308,30 @@ TEST(ClientOptionsTest, RefusesAMalformedAddress) {
   EXPECT_THAT(Message(client.status()), HasSubstr("the port is missing"));
 }
 
+TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
+  ClientOptions options;
+  options.connect_timeout = milliseconds(700);
+  options.channel_args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 9);
+  const auto value = [&](absl::string_view key) {
+    const grpc::ChannelArguments made = MakeChannelArgs(options);
+    int found = -1;
+    const grpc_channel_args args = made.c_channel_args();
+    for (size_t i = 0; i < args.num_args; ++i) {
+      if (args.args[i].key == key) found = args.args[i].value.integer;
+    }
+    return found;
+  };
+  EXPECT_EQ(value(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS), 700);
+  EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 200);
+  EXPECT_EQ(value(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS), 5000);
+  EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIME_MS), 9);
+  EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), 0);  // to this machine
+  options.address = "aft.example:8500";
+  EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), -1);
+  options.channel_args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
+  EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 10);
+}
+
 TEST_F(ClientTest, ScoreReturnsEveryTokensLogprob) {
   server_.SetScript(ScoreScript());
   v1::ScoreRequest request;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "grpc/health/v1/health.pb.h"
-#include "tests/support/proto_text.h"
 
 namespace aft::client {
 namespace {
@@ -152,15 +151,14 @@ FakeServer::Answer FakeServer::AnswerTo(const std::string& name, const std::stri
   MutexLock lock(mutex_);
   last_[method.input_type()->full_name()] = request;
   Answer answer = {.script = script_, .end = script_.end, .messages = {}};
-  const auto add = [&answer](const auto& messages) {
-    for (const auto& message : messages) answer.messages.push_back(ToBytes(message));
-  };
   if (method.server_streaming()) {
     ++requests_;
     changed_.NotifyAll();
-    if (method.name() == "Generate") return add(script_.events), answer;
-    if (answer.end == Script::End::kEndlessText) answer.end = Script::End::kStall;
-    method.name() == "Score" ? add(script_.score_events) : add(script_.encode_events);
+    const auto add = [&](const google::protobuf::Message& event) {
+      if (event.GetDescriptor() == method.output_type()) answer.messages.push_back(ToBytes(event));
+    };
+    for (const v1::GenerateResponse& event : script_.events) add(event);
+    for (const auto& event : script_.other_events) add(*event);
     return answer;
   }
   if (answer.end != Script::End::kStall || !script_.events.empty()) {
@@ -269,24 +267,23 @@ Script TextScript(const std::vector<std::string>& texts) {
 }
 
 Script ScoreScript() {
-  const auto event = FromText<v1::ScoreResponse>;
-  return {.score_events = {
-              event("started { model: 'fake' tokens: 3 }"),
-              event("chunk { first_index: 1 token_ids: 98"
-                    "        logprobs { logprob: -1 top { token_id: 5 logprob: -0.5 } } }"),
-              event("chunk { first_index: 2 token_ids: 99"
-                    "        logprobs { logprob: -2 top { token_id: 5 logprob: -0.5 } } }"),
-              event("finished { scored_tokens: 2 scored_bytes: 2 logprob: -3"
-                    "           perplexity: 4.4816890703 }"),
-          }};
+  return StreamScript<v1::ScoreResponse>({
+      "started { model: 'fake' tokens: 3 }",
+      "chunk { first_index: 1 token_ids: 98"
+      "        logprobs { logprob: -1 top { token_id: 5 logprob: -0.5 } } }",
+      "chunk { first_index: 2 token_ids: 99"
+      "        logprobs { logprob: -2 top { token_id: 5 logprob: -0.5 } } }",
+      "finished { scored_tokens: 2 scored_bytes: 2 logprob: -3 perplexity: 4.4816890703 }",
+  });
 }
 
 Script EncodeScript() {
-  const auto event = FromText<v1::EncodeResponse>;
-  return {.encode_events = {event("started { model: 'fake' tokens: 2 width: 2 }"),
-                            event("vectors { values: [1, 0.1] }"),
-                            event("vectors { first_index: 1 values: [-2.5, 3] }"),
-                            event("finished { batch_rows: 4 }")}};
+  return StreamScript<v1::EncodeResponse>({
+      "started { model: 'fake' tokens: 2 width: 2 }",
+      "vectors { values: [1, 0.1] }",
+      "vectors { first_index: 1 values: [-2.5, 3] }",
+      "finished { batch_rows: 4 }",
+  });
 }
 
 }  // namespace aft::client

@@ -14,6 +14,8 @@
 #include "aft/v1/models.pb.h"
 #include "base/check.h"
 #include "base/mutex.h"
+#include "google/protobuf/message.h"
+#include "tests/support/proto_text.h"
 
 namespace aft::client {
 
@@ -21,8 +23,8 @@ namespace aft::client {
 // no streams end with `status`; they stall, too, when a script that stalls has no events.
 struct Script {
   std::vector<v1::GenerateResponse> events = {};  // of Generate
-  std::vector<v1::ScoreResponse> score_events = {};
-  std::vector<v1::EncodeResponse> encode_events = {};
+  // Of the method that answers with their type.
+  std::vector<std::shared_ptr<const google::protobuf::Message>> other_events = {};
   enum class End {
     kStatus,       // ends with `status`
     kStall,        // says nothing more until the client leaves
@@ -108,6 +110,16 @@ Script StalledScript(std::vector<v1::GenerateResponse> events = {});
 Script EndlessScript();
 // Started, one Delta for each of `texts`, Finished.
 Script TextScript(const std::vector<std::string>& texts);
+
+// These events, as text-proto.
+template <typename Response>
+Script StreamScript(const std::vector<const char*>& events) {
+  Script script;
+  for (const char* event : events) {
+    script.other_events.push_back(std::make_shared<Response>(FromText<Response>(event)));
+  }
+  return script;
+}
 
 // "abc" with the tokens 98 and 99 scored in a chunk each, -1 and -2, with one alternative.
 Script ScoreScript();
