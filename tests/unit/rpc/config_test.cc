@@ -6,7 +6,6 @@
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <regex>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +14,7 @@
 #include "client/lib/address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "re2/re2.h"
 #include "server/config/loader.h"
 #include "tests/support/temp_files.h"
 
@@ -110,21 +110,20 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
   std::ifstream schema("proto/aft/config/v1/server_config.proto");
   ASSERT_TRUE(schema.good());
   const std::string in_force = FormatEffectiveConfig(Valid());
-  const std::regex field(R"( *optional \w+ (\w+) = \d+;)");
-  const std::regex documented(R"raw([Dd]efault ("[^"]*"|\d+))raw");
+  const RE2 field(R"( *optional \w+ (\w+) = \d+;)");
+  const RE2 documented(R"raw([Dd]efault ("[^"]*"|\d+))raw");
   std::string comment;
-  std::smatch found;
   int fields = 0;
   for (std::string line; std::getline(schema, line);) {
-    if (!std::regex_match(line, found, field)) {
+    std::string name;
+    if (!RE2::FullMatch(line, field, &name)) {
       comment = line.find("//") != std::string::npos ? comment + line : "";
       continue;
     }
-    const std::string name = found[1];
-    const bool has_default = std::regex_search(comment, found, documented);
+    std::string value;
+    const bool has_default = RE2::PartialMatch(comment, documented, &value);
     EXPECT_EQ(has_default, name != "name" && name != "path") << name;
-    const std::string value = has_default ? found[1].str() + "\n" : "";
-    EXPECT_THAT(in_force, HasSubstr(name + ": " + value));
+    EXPECT_THAT(in_force, HasSubstr(name + ": " + (has_default ? value + "\n" : "")));
     comment.clear();
     ++fields;
   }
