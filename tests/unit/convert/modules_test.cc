@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ATen/ops/full.h"
 #include "ATen/ops/isfinite.h"
@@ -20,78 +21,65 @@ namespace {
 
 constexpr int64_t kLengths[] = {1, 7, 8, 9, 64};  // 1, s - 1, s, s + 1, the most there may be
 
-struct AftPytorchCase {
-  std::string name;
-  MixerKind kind;
-  std::optional<int64_t> window;
-};
-
-class AftPytorchImportTest : public testing::TestWithParam<AftPytorchCase> {};
-
-TEST_P(AftPytorchImportTest, GivesThePackagesOutputs) {
-  const TempFolder folder;
-  const Checkpoint checkpoint =
-      WriteAndRead(ImportAftPytorch(ReadGoldens(GetParam().name).tensors, GetParam().window),
-                   folder.File("out"));
+// Whole, and for causal modules through the state by one chunk and token by token.
+void ExpectThePackagesOutputs(const std::string& name, const Checkpoint& checkpoint) {
+  SCOPED_TRACE(name);
   EXPECT_EQ(checkpoint.config.architecture, Architecture::kMixer);
-  EXPECT_EQ(checkpoint.config.mixer.kind, GetParam().kind);
-  EXPECT_FALSE(checkpoint.config.mixer.causal);
-  // AFTSimple has no table by position, and so no limit.
-  const bool limited = GetParam().kind != MixerKind::kAftSimple;
-  EXPECT_EQ(checkpoint.config.max_seq_len, limited ? 64 : 0);
-  const TensorMap cases = ReadGoldens(GetParam().name + ".cases").tensors;
-  for (const int64_t t : kLengths) {
-    const at::Tensor y = EncodeModule(checkpoint, cases.at("x").narrow(0, 0, t));
-    EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), tolerance::kLayer)) << t;
-    EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), tolerance::kLayer)) << t;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Goldens, AftPytorchImportTest,
-    testing::Values(AftPytorchCase{"aft_pytorch_full_16", MixerKind::kAftFull, std::nullopt},
-                    AftPytorchCase{"aft_pytorch_full_32", MixerKind::kAftFull, std::nullopt},
-                    AftPytorchCase{"aft_pytorch_simple_16", MixerKind::kAftSimple, std::nullopt},
-                    AftPytorchCase{"aft_pytorch_simple_32", MixerKind::kAftSimple, std::nullopt},
-                    AftPytorchCase{"aft_pytorch_local_16", MixerKind::kAftLocal, 8},
-                    AftPytorchCase{"aft_pytorch_local_32", MixerKind::kAftLocal, 8}),
-    [](const auto& param_info) { return param_info.param.name; });
-
-class LabmlImportTest : public testing::TestWithParam<std::string> {};
-
-TEST_P(LabmlImportTest, GivesThePackagesOutputs) {
-  const TempFolder folder;
-  const Checkpoint checkpoint =
-      WriteAndRead(ImportLabml(ReadGoldens(GetParam()).tensors, {}), folder.File("out"));
-  EXPECT_EQ(checkpoint.config.architecture, Architecture::kMixer);
-  EXPECT_EQ(checkpoint.config.mixer.kind, MixerKind::kAftLocal);
-  EXPECT_TRUE(checkpoint.config.mixer.causal);
-  EXPECT_EQ(checkpoint.config.mixer.window, 8);
-  EXPECT_EQ(checkpoint.config.max_seq_len, 64);
-  EXPECT_EQ(checkpoint.config.qkv_bias, GetParam() != "labml_aft_local_nobias");
-  const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
+  const TensorMap cases = ReadGoldens(name + ".cases").tensors;
   for (const int64_t t : kLengths) {
     const at::Tensor x = cases.at("x").narrow(0, 0, t);
-    for (const at::Tensor& y :
-         {RunModule(checkpoint, x, t), RunModule(checkpoint, x, 1), EncodeModule(checkpoint, x)}) {
+    std::vector<at::Tensor> outputs = {EncodeModule(checkpoint, x)};
+    if (checkpoint.config.mixer.causal) {
+      for (const int64_t chunk : {t, int64_t{1}})
+        outputs.push_back(RunModule(checkpoint, x, chunk));
+    }
+    for (const at::Tensor& y : outputs) {
       EXPECT_TRUE(Close(y, cases.at("expected." + std::to_string(t)), tolerance::kLayer)) << t;
       EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), tolerance::kLayer)) << t;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, LabmlImportTest,
-                         testing::Values("labml_aft_local", "labml_aft_local_nobias"),
-                         [](const auto& param_info) { return param_info.param; });
-
-TEST_P(LabmlImportTest, ARingInBf16StaysClose) {
+TEST(AftPytorchImportTest, GivesThePackagesOutputs) {
   const TempFolder folder;
-  Checkpoint checkpoint =
-      WriteAndRead(ImportLabml(ReadGoldens(GetParam()).tensors, {}), folder.File("out"));
-  checkpoint.config.mixer.ring = Number::kBf16;
-  const TensorMap cases = ReadGoldens(GetParam() + ".cases").tensors;
-  EXPECT_TRUE(
-      Close(RunModule(checkpoint, cases.at("x"), 1), cases.at("expected.64"), tolerance::kBf16));
+  struct Class {
+    std::string name;
+    MixerKind kind;
+    std::optional<int64_t> window;
+    int64_t max_seq_len;  // AFTSimple has no table by position, and so no limit
+  };
+  for (const Class& one : {Class{"full", MixerKind::kAftFull, std::nullopt, 64},
+                           {"simple", MixerKind::kAftSimple, std::nullopt, 0},
+                           {"local", MixerKind::kAftLocal, 8, 64}}) {
+    for (const char* hidden : {"_16", "_32"}) {
+      const std::string name = "aft_pytorch_" + one.name + hidden;
+      const Checkpoint checkpoint =
+          WriteAndRead(ImportAftPytorch(ReadGoldens(name).tensors, one.window), folder.File(name));
+      EXPECT_EQ(checkpoint.config.mixer.kind, one.kind);
+      EXPECT_FALSE(checkpoint.config.mixer.causal);
+      EXPECT_EQ(checkpoint.config.max_seq_len, one.max_seq_len);
+      ExpectThePackagesOutputs(name, checkpoint);
+    }
+  }
+}
+
+TEST(LabmlImportTest, GivesThePackagesOutputs) {
+  const TempFolder folder;
+  for (const std::string name : {"labml_aft_local", "labml_aft_local_nobias"}) {
+    Checkpoint checkpoint =
+        WriteAndRead(ImportLabml(ReadGoldens(name).tensors, {}), folder.File(name));
+    EXPECT_EQ(checkpoint.config.mixer.kind, MixerKind::kAftLocal);
+    EXPECT_TRUE(checkpoint.config.mixer.causal);
+    EXPECT_EQ(checkpoint.config.mixer.window, 8);
+    EXPECT_EQ(checkpoint.config.max_seq_len, 64);
+    EXPECT_EQ(checkpoint.config.qkv_bias, name == "labml_aft_local");
+    ExpectThePackagesOutputs(name, checkpoint);
+    // A ring in bf16 stays close.
+    checkpoint.config.mixer.ring = Number::kBf16;
+    const TensorMap cases = ReadGoldens(name + ".cases").tensors;
+    EXPECT_TRUE(
+        Close(RunModule(checkpoint, cases.at("x"), 1), cases.at("expected.64"), tolerance::kBf16));
+  }
 }
 
 TEST(DifferenceTest, KeysAbove88AreFiniteHereOnly) {
