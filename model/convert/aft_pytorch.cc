@@ -1,5 +1,4 @@
 #include "base/status_macros.h"
-#include "model/convert/aft_module.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
 

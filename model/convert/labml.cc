@@ -4,7 +4,6 @@
 #include "ATen/ops/ones.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/convert/aft_module.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
 #include "model/convert/tokenizer_files.h"

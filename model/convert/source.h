@@ -2,6 +2,7 @@
 #define AFT_MODEL_CONVERT_SOURCE_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -62,6 +63,16 @@ struct Renamed {
 // the source begin with `prefix`.
 absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
                          absl::Span<const Renamed> layers, TensorMap* tensors);
+
+// The config of an architecture "mixer" around the projections of which `query` is a name: [hid,
+// d], with biases or without. Its kind is still to be set.
+absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::string& query);
+
+// Makes `config` an AFT-full with the position bias w [T, T], [query, key], or with a window an
+// AFT-local of which only the band |t - t'| < window counts, and adds the table to `tensors` below
+// `layer`. At most T tokens either way. INVALID_ARGUMENT names `name`, the source's of w.
+absl::Status UseBias(const std::string& name, const at::Tensor& w, std::optional<int64_t> window,
+                     const std::string& layer, NetworkConfig* config, TensorMap* tensors);
 
 // "tensor 'name': problem".
 absl::Status TensorError(const std::string& name, const std::string& problem);

@@ -3,8 +3,6 @@
 //   kernels_bench --benchmark_min_time=0.2 --benchmark_filter=Linear
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <random>
 
 #include "ATen/Parallel.h"
@@ -15,22 +13,17 @@
 #include "c10/core/InferenceMode.h"
 #include "model/kernels/linear.h"
 #include "model/kernels/norm.h"
+#include "model/state/aligned_buffer.h"
 
 namespace aft {
 namespace {
 
-struct Free {
-  void operator()(float* p) const { std::free(p); }
-};
-using Buffer = std::unique_ptr<float[], Free>;
-
-// Uniform values in [-1, 1) at 64-byte alignment.
-Buffer Random(int64_t floats) {
-  const auto bytes = static_cast<size_t>((floats * 4 + 63) / 64 * 64);
-  Buffer buffer(static_cast<float*>(std::aligned_alloc(64, bytes)));
+// Uniform values in [-1, 1).
+AlignedBuffer Random(int64_t floats) {
+  AlignedBuffer buffer = *AlignedBuffer::Create(floats, "random");
   std::minstd_rand random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
-  for (int64_t i = 0; i < floats; ++i) buffer[i] = uniform(random);
+  for (int64_t i = 0; i < floats; ++i) buffer.data()[i] = uniform(random);
   return buffer;
 }
 
@@ -45,15 +38,15 @@ void BM_Linear(benchmark::State& state) {
   const int64_t in = state.range(0);
   const int64_t out = state.range(1);
   const int64_t rows = state.range(2);
-  const Buffer weight = Random(in * out);
-  const Buffer bias = Random(out);
-  const Buffer packed = Random(kernels::PackedWeightFloats(in, out, Number::kFp32));
+  AlignedBuffer weight = Random(in * out);
+  AlignedBuffer bias = Random(out);
+  AlignedBuffer packed = Random(kernels::PackedWeightFloats(in, out, Number::kFp32));
   const kernels::PackedWeight linear =
-      kernels::PackLinear(weight.get(), bias.get(), in, out, Number::kFp32, packed.get());
-  const Buffer x = Random(rows * in);
-  const Buffer y = Random(rows * out);
+      kernels::PackLinear(weight.data(), bias.data(), in, out, Number::kFp32, packed.data());
+  AlignedBuffer x = Random(rows * in);
+  AlignedBuffer y = Random(rows * out);
   for (auto _ : state) {
-    kernels::Linear(linear, x.get(), in, rows, y.get(), out, Activation::kNone, 0,
+    kernels::Linear(linear, x.data(), in, rows, y.data(), out, Activation::kNone, 0,
                     kernels::LinearPanels(out));
     benchmark::ClobberMemory();
   }
@@ -84,11 +77,11 @@ BENCHMARK(BM_LinearTorch)->Apply(LinearShapes);
 
 void BM_LayerNorm(benchmark::State& state) {
   const int64_t width = state.range(0);
-  const Buffer x = Random(64 * width);
-  const Buffer y = Random(64 * width);
-  const Buffer weight = Random(width);
+  AlignedBuffer x = Random(64 * width);
+  AlignedBuffer y = Random(64 * width);
+  AlignedBuffer weight = Random(width);
   for (auto _ : state) {
-    kernels::LayerNorm(x.get(), width, weight.get(), weight.get(), 1e-5F, y.get(), 0, 64);
+    kernels::LayerNorm(x.data(), width, weight.data(), weight.data(), 1e-5F, y.data(), 0, 64);
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * 64);
