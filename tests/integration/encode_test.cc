@@ -1,8 +1,6 @@
 // Encode over real gRPC, with a fake encoder.
 #include <deque>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -92,32 +90,6 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
     EXPECT_LT(event.ByteSizeLong(), size_t{34} << 10);
   }
   EXPECT_EQ(Values(stream, text.size(), 700), Expected(text, options));
-}
-
-TEST(EncodeTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  config.limits.max_queued_requests = 1000;
-  TestServer server(config);
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 6; ++t) {
-    threads.emplace_back([&server, t] {
-      std::mt19937 random(t + 1);
-      for (int i = 0; i < 20; ++i) {
-        const std::string text(1 + random() % 64, static_cast<char>('a' + t));
-        EncodeStream stream(server.inference(), EncodeOf(text));
-        const bool leave = random() % 2 == 0;
-        if (leave) stream.context().TryCancel();
-        const grpc::Status status = stream.Finish();
-        if (leave) continue;
-        EXPECT_TRUE(status.ok()) << status.error_message();
-        EXPECT_EQ(Values(stream, text.size()), Expected(text));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", 0);
-  server.WaitForMetric("aft_requests_running{model=\"encoder\"}", 0);
 }
 
 }  // namespace

@@ -124,11 +124,13 @@ TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
 TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
   Make({"a", "b"});
   EXPECT_EQ(registry_->Acquire("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(registry_->FindMetrics(""), nullptr);
   Make({"a"});
   AllowLoads();
   registry_->StartLoading();
   EXPECT_TRUE(WaitLoaded().ok());
   EXPECT_TRUE(registry_->Acquire("").ok());
+  EXPECT_NE(registry_->FindMetrics(""), nullptr);
 }
 
 TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
