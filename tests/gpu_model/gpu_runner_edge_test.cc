@@ -64,12 +64,11 @@ TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
   SamplingParams penalties = Warm(8);
   penalties.repetition_penalty = 1.5F;
   penalties.frequency_penalty = 0.3F;
-  for (const MixerKind kind : {MixerKind::kAftLocal, MixerKind::kAftConv, MixerKind::kDotProduct}) {
-    config_.mixer = {};
-    config_.mixer.kind = kind;
-    config_.mixer.window = kind == MixerKind::kDotProduct ? 0 : 5;
-    config_.mixer.heads = kind == MixerKind::kAftLocal ? 1 : 2;
-    config_.max_seq_len = kind == MixerKind::kDotProduct ? 80 : 0;
+  for (const MixerConfig& mixer : {MixerConfig{.window = 5},
+                                   {.kind = MixerKind::kAftConv, .window = 5, .heads = 2},
+                                   {.kind = MixerKind::kDotProduct, .heads = 2}}) {
+    config_.mixer = mixer;
+    config_.max_seq_len = StateGrows(mixer) ? 80 : 0;
     DrawWeights();
     const auto cpu = Cpu();
     const auto gpu = Gpu();
@@ -266,8 +265,7 @@ TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
   EXPECT_THAT(std::string(small.message()), HasSubstr("of weights"));
   EXPECT_TRUE(TryGpu(std::make_unique<HostQueue>(300 * mib)).ok());
 
-  config_.mixer = {};
-  config_.mixer.kind = MixerKind::kDotProduct;
+  config_.mixer = {.kind = MixerKind::kDotProduct};
   config_.max_seq_len = int64_t{1} << 30;
   DrawWeights();
   const absl::Status grows = TryGpu(std::make_unique<HostQueue>()).status();

@@ -386,8 +386,7 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
 }
 
 TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
-  config_.mixer = {};
-  config_.mixer.kind = MixerKind::kAftSimple;
+  config_.mixer = {.kind = MixerKind::kAftSimple};
   config_.n_layers = 1;
   options_.max_step_tokens = 300;  // logits come 256 at a time
   DrawWeights();

@@ -25,24 +25,14 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr Tolerance kEach = {tolerance::kFp32.each};
 
 MixerCase Local(int64_t hid, int64_t window, double spread = 1, int64_t prefix_block = 0) {
-  MixerCase local;
-  local.config.kind = MixerKind::kAftLocal;
-  local.config.window = window;
-  local.config.prefix_block = prefix_block;
-  local.hid = hid;
-  local.spread = spread;
-  return local;
+  return {"", {.window = window, .prefix_block = prefix_block}, hid, spread};
 }
 
 MixerCase Conv(int64_t hid, int64_t heads, int64_t taps, bool causal, double spread = 1) {
-  MixerCase conv;
-  conv.config.kind = MixerKind::kAftConv;
-  conv.config.heads = heads;
-  conv.config.window = taps;
-  conv.config.causal = causal;
-  conv.hid = hid;
-  conv.spread = spread;
-  return conv;
+  return {"",
+          {.kind = MixerKind::kAftConv, .window = taps, .causal = causal, .heads = heads},
+          hid,
+          spread};
 }
 
 class AftTest : public EveryInstructionSet {

@@ -22,16 +22,14 @@ constexpr MixerKind kKinds[] = {MixerKind::kDotProduct, MixerKind::kCosine, Mixe
 
 MixerCase Attention(MixerKind kind, int64_t heads, int64_t width, int64_t tokens,
                     bool causal = true) {
-  MixerCase attention;
-  attention.config.kind = kind;
-  attention.config.heads = kind == MixerKind::kLocation ? 1 : heads;
-  attention.config.score_width = kind == MixerKind::kAdditive ? 5 : 0;
-  attention.config.band_rows = kind == MixerKind::kLocation ? tokens : 0;
-  attention.config.block_size = kind == MixerKind::kBlockLocal ? 32 : 0;
-  attention.config.causal = causal;
-  attention.hid = attention.config.heads * width;
-  attention.tokens = tokens;
-  return attention;
+  const bool location = kind == MixerKind::kLocation;
+  const MixerConfig config = {.kind = kind,
+                              .band_rows = location ? tokens : 0,
+                              .causal = causal,
+                              .heads = location ? 1 : heads,
+                              .block_size = kind == MixerKind::kBlockLocal ? 32 : 0,
+                              .score_width = kind == MixerKind::kAdditive ? 5 : 0};
+  return {.name = {}, .config = config, .hid = config.heads * width, .tokens = tokens};
 }
 MixerCase BlockLocal(int64_t block, bool global, int64_t tokens, bool causal = true) {
   MixerCase attention = Attention(MixerKind::kBlockLocal, 2, 4, tokens, causal);

@@ -175,19 +175,16 @@ class GeneratedTest : public RunnerFixture {};
 TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   config_.n_layers = 1;
   config_.max_seq_len = kCaseTokens;
-  config_.mixer = {};
-  config_.mixer.kind = MixerKind::kBlockLocal;
-  config_.mixer.block_size = 8;
-  config_.mixer.heads = 4;
-  config_.mixer.global_token = false;
-  config_.mixer.full_decode = true;
+  config_.mixer = {.kind = MixerKind::kBlockLocal,
+                   .heads = 4,
+                   .block_size = 8,
+                   .global_token = false,
+                   .full_decode = true};
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   ASSERT_NE(runner, nullptr);
   NetworkConfig dense = config_;
-  dense.mixer = {};
-  dense.mixer.kind = MixerKind::kDotProduct;
-  dense.mixer.heads = 4;
+  dense.mixer = {.kind = MixerKind::kDotProduct, .heads = 4};
   const std::vector<TokenId> text = RandomText(60);
   const Matrix seen = NetworkReference(dense, tensors_, text);
   const Matrix blocks = NetworkReference(config_, tensors_, text);
@@ -230,10 +227,7 @@ TEST_F(PositionTest, LearnedPositionsEndTheText) {
 TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
   config_.position = PositionKind::kSinusoidal;
   config_.embedding_scale = 0.01F;  // the positions decide
-  config_.mixer = {};
-  config_.mixer.kind = MixerKind::kBlockLocal;
-  config_.mixer.block_size = 16;
-  config_.mixer.global_token = false;
+  config_.mixer = {.kind = MixerKind::kBlockLocal, .block_size = 16, .global_token = false};
   config_.n_layers = 1;
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();

@@ -105,8 +105,7 @@ TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
 }
 
 TEST_F(LoadTest, GrowingStatesCountWhole) {
-  config_.mixer = {};
-  config_.mixer.kind = MixerKind::kDotProduct;
+  config_.mixer = {.kind = MixerKind::kDotProduct};
   config_.max_seq_len = int64_t{1} << 30;
   Write();
   ExpectRefused(absl::StatusCode::kResourceExhausted, "(1073741824 tokens, max_seq_len)");

@@ -12,6 +12,7 @@
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "tests/support/close.h"
+#include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {
@@ -29,80 +30,48 @@ std::vector<float> ToVector(const at::Tensor& tensor) {
   return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()};
 }
 
-MixerConfig Kind(MixerKind kind) {
-  MixerConfig config;
-  config.kind = kind;
-  return config;
-}
-
-MixerConfig Local(int64_t window, int64_t band_rows = 0, BiasForm bias = BiasForm::kBand) {
-  MixerConfig config = Kind(MixerKind::kAftLocal);
-  config.window = window;
-  config.band_rows = band_rows;
-  config.bias = bias;
-  config.bias_rank = bias == BiasForm::kFactors ? 3 : 0;
-  return config;
-}
-
-MixerConfig Full(int64_t rows, BiasForm bias) {
-  MixerConfig config = Local(0, rows, bias);
-  config.kind = MixerKind::kAftFull;
-  return config;
-}
-
-MixerConfig Conv(int64_t heads, int64_t taps) {
-  MixerConfig config = Kind(MixerKind::kAftConv);
-  config.heads = heads;
-  config.window = taps;
-  return config;
-}
-
-MixerConfig With(MixerConfig config, LengthPolicy policy) {
-  config.length_policy = policy;
-  return config;
-}
-MixerConfig Bf16(MixerConfig config) {
-  config.ring = Number::kBf16;
-  return config;
-}
-MixerConfig Blocks(MixerConfig config, int64_t prefix_block) {
-  config.prefix_block = prefix_block;
-  return config;
+// A case as MixerOf (tests/support/mixer_of.h) reads it.
+struct Form {
+  const char* name;
+  const char* mixer;
+  int64_t hid = 24;
+  double spread = 1;
+};
+void Append(const std::vector<Form>& forms, std::vector<MixerCase>* cases) {
+  for (const Form& form : forms) {
+    cases->push_back({form.name, MixerOf(form.mixer), form.hid, form.spread});
+  }
 }
 
 // Every kind, and forms of kinds that exist both ways.
 std::vector<MixerCase> SharedCases() {
-  constexpr int64_t kT = kMixerTokens;
+  static_assert(kMixerTokens == 64, "as many rows have the tables below");
   std::vector<MixerCase> cases;
-  for (const KindSpec& kind : AllKinds()) cases.push_back({kind.name, ExampleMixer(kind.kind, kT)});
-  MixerConfig reparameterized = Conv(4, 5);
-  reparameterized.reparameterized = true;
-  MixerConfig without_global = ExampleMixer(MixerKind::kBlockLocal, kT);
-  without_global.global_token = false;
-  const std::vector<MixerCase> forms = {
-      {"local_0", Local(0)},
-      {"local_1", Local(1)},
-      {"local_8", Local(8)},
-      {"local_33", Local(33)},
-      {"local_37_channels", Local(8), 37},
-      {"local_wide", Local(8), 24, 20},
-      {"local_rows", Local(8, kT)},
-      {"local_clamp", With(Local(8, 30), LengthPolicy::kClamp)},
-      {"local_zero", With(Local(8, 30), LengthPolicy::kZero)},
-      {"local_wider_than_rows", With(Local(40, 30), LengthPolicy::kClamp)},
-      {"local_of_full", Local(8, kT, BiasForm::kFull)},
-      {"local_of_full_clamp", With(Local(40, 30, BiasForm::kFull), LengthPolicy::kClamp)},
-      {"local_of_factors", Local(8, kT, BiasForm::kFactors)},
-      {"full_clamp", With(Full(30, BiasForm::kFull), LengthPolicy::kClamp)},
-      {"full_zero", With(Full(30, BiasForm::kFull), LengthPolicy::kZero)},
-      {"full_of_factors", Full(kT, BiasForm::kFactors)},
-      {"conv_one_head", Conv(1, 7)},
-      {"conv_head_per_channel", Conv(24, 5)},
-      {"conv_wide", Conv(4, 5), 24, 30},
-      {"conv_reparameterized", reparameterized},
-      {"block_local_without_global", without_global},
-  };
-  cases.insert(cases.end(), forms.begin(), forms.end());
+  for (const KindSpec& kind : AllKinds()) {
+    cases.push_back({kind.name, ExampleMixer(kind.kind, kMixerTokens)});
+  }
+  Append({{"local_0", "aft_local window=0"},
+          {"local_1", "aft_local window=1"},
+          {"local_8", "aft_local window=8"},
+          {"local_33", "aft_local window=33"},
+          {"local_37_channels", "aft_local window=8", 37},
+          {"local_wide", "aft_local window=8", 24, 20},
+          {"local_rows", "aft_local window=8 band_rows=64"},
+          {"local_clamp", "aft_local window=8 band_rows=30 length_policy=clamp"},
+          {"local_zero", "aft_local window=8 band_rows=30 length_policy=zero"},
+          {"local_wider_than_rows", "aft_local window=40 band_rows=30 length_policy=clamp"},
+          {"local_of_full", "aft_local window=8 band_rows=64 bias=full"},
+          {"local_of_full_clamp", "aft_local window=40 band_rows=30 bias=full length_policy=clamp"},
+          {"local_of_factors", "aft_local window=8 band_rows=64 bias=factors bias_rank=3"},
+          {"full_clamp", "aft_full band_rows=30 bias=full length_policy=clamp"},
+          {"full_zero", "aft_full band_rows=30 bias=full length_policy=zero"},
+          {"full_of_factors", "aft_full band_rows=64 bias=factors bias_rank=3"},
+          {"conv_one_head", "aft_conv heads=1 window=7"},
+          {"conv_head_per_channel", "aft_conv heads=24 window=5"},
+          {"conv_wide", "aft_conv heads=4 window=5", 24, 30},
+          {"conv_reparameterized", "aft_conv heads=4 window=5 reparameterized=true"},
+          {"block_local_without_global", "block_local heads=2 block_size=8 global_token=false"}},
+         &cases);
   return cases;
 }
 
@@ -121,24 +90,21 @@ float RoundToBf16(float x) {
 
 std::vector<MixerCase> CausalCases() {
   std::vector<MixerCase> cases = SharedCases();
-  cases.push_back({"simple_blocks", Blocks(Kind(MixerKind::kAftSimple), 16)});
-  cases.push_back({"local_blocks", Blocks(Local(8), 16)});
-  cases.push_back({"local_rows_blocks", Blocks(Local(8, kMixerTokens), 9)});
-  cases.push_back({"local_wide_blocks", Blocks(Local(31), 31), 24, 20});
-  cases.push_back({"local_bf16", Bf16(Local(8)), 23});
-  cases.push_back({"full_bf16", Bf16(Full(kMixerTokens, BiasForm::kFull)), 23});
-  cases.push_back({"conv_bf16", Bf16(Conv(4, 5))});
-  MixerConfig full_decode = ExampleMixer(MixerKind::kBlockLocal, kMixerTokens);
-  full_decode.full_decode = true;
-  cases.push_back({"block_local_full_decode", full_decode});
+  Append({{"simple_blocks", "aft_simple prefix_block=16"},
+          {"local_blocks", "aft_local window=8 prefix_block=16"},
+          {"local_rows_blocks", "aft_local window=8 band_rows=64 prefix_block=9"},
+          {"local_wide_blocks", "aft_local window=31 prefix_block=31", 24, 20},
+          {"local_bf16", "aft_local window=8 ring=bf16", 23},
+          {"full_bf16", "aft_full band_rows=64 bias=full ring=bf16", 23},
+          {"conv_bf16", "aft_conv heads=4 window=5 ring=bf16"},
+          {"block_local_full_decode", "block_local heads=2 block_size=8 full_decode=true"}},
+         &cases);
   return cases;
 }
 
 std::vector<MixerCase> BidirectionalCases() {
   std::vector<MixerCase> cases = SharedCases();
-  MixerConfig grid = Conv(3, 3);
-  grid.grid = true;
-  cases.push_back({"conv_grid", grid});
+  Append({{"conv_grid", "aft_conv heads=3 window=3 grid=true"}}, &cases);
   for (MixerCase& mixer_case : cases) mixer_case.config.causal = false;
   return cases;
 }

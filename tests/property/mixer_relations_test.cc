@@ -1,4 +1,4 @@
-// Mixers that equal each other, refusals, and long runs.
+// Refusals, sizes of states, and long runs.
 
 #include <algorithm>
 #include <cmath>
@@ -18,27 +18,13 @@ namespace {
 
 using Tables = std::map<std::string, std::vector<float>>;
 
-constexpr int64_t kHid = 24;
-
-MixerCase Case(MixerKind kind, int64_t window = 0, int64_t band_rows = 0,
-               BiasForm bias = BiasForm::kBand) {
-  MixerConfig config;
-  config.kind = kind;
-  config.window = window;
-  config.band_rows = band_rows;
-  config.bias = bias;
-  return {"", config, kHid};
-}
-
 class MixerRelationsTest : public testing::Test {
  protected:
   TestRandom random_;
 };
 
 TEST_F(MixerRelationsTest, ABf16StateOfOddSizeEndsOnAWholeFloat) {
-  MixerCase odd = Case(MixerKind::kAftLocal, 4);
-  odd.config.ring = Number::kBf16;
-  odd.hid = 23;
+  const MixerCase odd = {"", {.window = 4, .ring = Number::kBf16}, 23};
   const StateSpec spec = TestMixer(odd, random_).state_spec();
   EXPECT_EQ(spec.floats, 3 * 23 + 2 * 35);  // 35 floats hold 69 numbers
 }
@@ -83,9 +69,7 @@ TEST_F(MixerRelationsTest, AHundredThousandTokensDoNotDrift) {
   for (const auto& [kind, window] : {std::pair(MixerKind::kAftLocal, int64_t{0}),
                                      {MixerKind::kAftLocal, 8},
                                      {MixerKind::kAftConv, 8}}) {
-    MixerCase mixer_case = Case(kind, window);
-    mixer_case.hid = kWidth;
-    mixer_case.config.heads = kWidth;
+    const MixerCase mixer_case = {"", {.kind = kind, .window = window, .heads = kWidth}, kWidth};
     const std::vector<float> band = random_.Normals(window);
     Tables tables = {{"w.band", band}};
     for (int64_t head = 0; head < kWidth; ++head) {
@@ -110,7 +94,8 @@ TEST_F(MixerRelationsTest, AHundredThousandTokensDoNotDrift) {
 }
 
 TEST_F(MixerRelationsTest, RefusesTablesThatDoNotFit) {
-  const MixerConfig config = Case(MixerKind::kAftLocal, 8).config;
+  constexpr int64_t kHid = 24;
+  const MixerConfig config = {.window = 8};
   EXPECT_EQ(MakeMixer(config, kHid, {}).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(MakeMixer(config, kHid, {{"w.band", at::zeros({1, 7})}}).status().code(),
             absl::StatusCode::kDataLoss);

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
 namespace aft {
@@ -146,13 +147,11 @@ NetworkConfig Small(const MixerConfig& mixer) {
   return config;
 }
 
-MixerConfig Mixer(MixerKind kind, bool causal) { return ExampleMixer(kind, kCaseTokens, causal); }
-
 // Every kind once.
 std::vector<NetworkCase> Kinds(bool causal) {
   std::vector<NetworkCase> cases;
   for (const KindSpec& kind : AllKinds()) {
-    cases.push_back({kind.name, Small(Mixer(kind.kind, causal))});
+    cases.push_back({kind.name, Small(ExampleMixer(kind.kind, kCaseTokens, causal))});
   }
   return cases;
 }
@@ -190,48 +189,28 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits) {
 
 std::vector<NetworkCase> DecoderCases() {
   std::vector<NetworkCase> cases = Kinds(/*causal=*/true);
-  const auto add = [&cases](std::string name, MixerConfig mixer) -> NetworkConfig& {
-    cases.push_back({std::move(name), Small(mixer)});
+  const auto add = [&cases](const char* name, const char* mixer) -> NetworkConfig& {
+    cases.push_back({name, Small(MixerOf(mixer))});
     return cases.back().config;
   };
-  MixerConfig mixer = Mixer(MixerKind::kAftLocal, true);
-  mixer.prefix_block = 8;
-  add("prefix_blocks_and_tied_head", mixer).tie_embeddings = true;
+  static_assert(kCaseTokens == 96, "as many rows have the tables below");
+  add("prefix_blocks_and_tied_head", "aft_local window=5 prefix_block=8").tie_embeddings = true;
+  add("band_by_position", "aft_local window=5 band_rows=96");
+  // Shorter than the texts.
+  add("clamp", "aft_local window=5 band_rows=20 length_policy=clamp");
+  add("factors_zero",
+      "aft_local window=5 band_rows=20 length_policy=zero bias=factors bias_rank=3");
+  add("reparameterized_conv", "aft_conv heads=2 window=4 reparameterized=true std_eps=1e-5");
+  add("block_local_without_global", "block_local heads=2 block_size=8 global_token=false");
 
-  mixer = Mixer(MixerKind::kAftLocal, true);
-  mixer.band_rows = kCaseTokens;
-  add("band_by_position", mixer);
-
-  mixer.band_rows = 20;  // shorter than the texts
-  mixer.length_policy = LengthPolicy::kClamp;
-  add("clamp", mixer);
-  mixer.length_policy = LengthPolicy::kZero;
-  mixer.bias = BiasForm::kFactors;
-  mixer.bias_rank = 3;
-  add("factors_zero", mixer);
-
-  mixer = Mixer(MixerKind::kAftConv, true);
-  mixer.window = 4;
-  mixer.reparameterized = true;
-  mixer.std_eps = 1e-5F;
-  add("reparameterized_conv", mixer);
-
-  mixer = Mixer(MixerKind::kBlockLocal, true);
-  mixer.global_token = false;
-  add("block_local_without_global", mixer);
-
-  mixer = Mixer(MixerKind::kAftSimple, true);
-  mixer.hidden = 23;  // narrower than the model
-  NetworkConfig& narrow = add("narrow_learned_relu", mixer);
+  NetworkConfig& narrow = add("narrow_learned_relu", "aft_simple hidden=23");
   narrow.position = PositionKind::kLearned;
   narrow.position_rows = kCaseTokens + 10;
   narrow.max_seq_len = kCaseTokens;
   narrow.activation = Activation::kRelu;
   narrow.qkv_bias = false;
 
-  mixer = Mixer(MixerKind::kCosine, true);
-  mixer.hidden = 64;  // wider
-  NetworkConfig& wide = add("wide_waves_gelu", mixer);
+  NetworkConfig& wide = add("wide_waves_gelu", "cosine heads=2 hidden=64");
   wide.position = PositionKind::kSinusoidal;
   wide.embedding_scale = 1.7F;
   wide.activation = Activation::kGelu;
@@ -241,17 +220,14 @@ std::vector<NetworkCase> DecoderCases() {
 }
 
 NetworkCase FullDecodeCase() {
-  MixerConfig mixer = Mixer(MixerKind::kBlockLocal, true);
-  mixer.full_decode = true;
-  return {"block_local_full_decode", Small(mixer)};
+  return {"block_local_full_decode",
+          Small(MixerOf("block_local heads=2 block_size=8 full_decode=true"))};
 }
 
 std::vector<NetworkCase> EncoderCases() {
   std::vector<NetworkCase> cases = Kinds(/*causal=*/false);
-  MixerConfig causal = Mixer(MixerKind::kAftLocal, true);
-  cases.push_back({"causal_aft_local", Small(causal)});
-  causal = Mixer(MixerKind::kDotProduct, true);
-  cases.push_back({"causal_dot_product", Small(causal)});
+  cases.push_back({"causal_aft_local", Small(MixerOf("aft_local window=5"))});
+  cases.push_back({"causal_dot_product", Small(MixerOf("dot_product heads=2"))});
   for (NetworkCase& one : cases) one.config.architecture = Architecture::kEncoder;
   cases[1].config.position = PositionKind::kSinusoidal;
   cases[1].config.activation = Activation::kGelu;

@@ -38,11 +38,9 @@ TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
 }
 
 TEST_F(RunnerTest, AReusedSlotShowsNoTrace) {
-  for (const MixerKind kind : {MixerKind::kAftLocal, MixerKind::kDotProduct}) {
-    config_.mixer = {};
-    config_.mixer.kind = kind;
-    config_.mixer.window = kind == MixerKind::kAftLocal ? 5 : 0;
-    config_.max_seq_len = kind == MixerKind::kDotProduct ? 64 : 0;
+  for (const MixerConfig& mixer : {MixerConfig{.window = 5}, {.kind = MixerKind::kDotProduct}}) {
+    config_.mixer = mixer;
+    config_.max_seq_len = StateGrows(mixer) ? 64 : 0;
     Write();
     const std::unique_ptr<ModelRunner> runner = Load();
     ASSERT_NE(runner, nullptr);

@@ -109,9 +109,7 @@ TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
 class GrowingSnapshotTest : public RunnerFixture {};
 
 TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
-  config_.mixer = {};
-  config_.mixer.kind = MixerKind::kDotProduct;
-  config_.mixer.heads = 4;
+  config_.mixer = {.kind = MixerKind::kDotProduct, .heads = 4};
   config_.max_seq_len = 4096;
   Write();
   const std::unique_ptr<ModelRunner> runner = Load();
