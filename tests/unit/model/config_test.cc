@@ -222,7 +222,12 @@ TEST(ConfigTest, IntegersOfOtherTypesAndOutOfRangeAreRefused) {
                                           {"/max_seq_len", 1, 2147483647},
                                           {"/mixer/window", 0, 65536},
                                           {"/mixer/band_rows", 0, 1 << 20},
-                                          {"/mixer/prefix_block", 0, 2147483647}}) {
+                                          {"/mixer/prefix_block", 0, 2147483647},
+                                          {"/mixer/hidden", 0, 65536},
+                                          {"/mixer/heads", 1, 65536},
+                                          {"/mixer/bias_rank", 0, 65536},
+                                          {"/mixer/block_size", 1, 65536},
+                                          {"/mixer/score_width", 1, 4096}}) {
     for (const Json& wrong : {Json("7"), Json(true), Json(nullptr), Json(7.0), Json(1e300),
                               Json::array({7}), Json::object()}) {
       ExpectRefused(With(pointer, wrong), Path(pointer) + ": must be an integer, got ");
@@ -314,8 +319,8 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
       {Causal("aft_simple window=4"), "mixer.window: must be absent or 0 for aft_simple, got 4"},
       // Convolutions.
       {Causal("aft_conv window=0"), "mixer.window: must be >= 1 for aft_conv"},
-      {Encoder("aft_conv window=4"),
-       "mixer.window: must be odd for a bidirectional aft_conv, got 4"},
+      {Encoder("aft_conv window=6"),
+       "mixer.window: must be odd for a bidirectional aft_conv, got 6"},
       {Module(conv + "grid=true"), "mixer.grid: must be false unless mixer.causal is false"},
       {Encoder(conv + "grid=true"), "mixer.grid: must be false unless the architecture is mixer"},
       {Module("aft_conv window=1025 causal=false grid=true"),

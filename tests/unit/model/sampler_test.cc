@@ -135,6 +135,14 @@ TEST(PhiloxTest, MatchesTheKnownAnswersOfRandom123) {
       ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
 }
 
+TEST(SamplerTest, NegativeZeroTiesWithZero) {
+  EXPECT_EQ(SampleToken({-0.0F, 0.0F}, Params(0.0F)).id, 0);
+  EXPECT_EQ(SampleToken({0.0F, -0.0F}, Params(0.0F)).id, 0);
+  for (uint64_t i = 0; i < 200; ++i) {
+    EXPECT_NE(SampleToken({1.0F, 2.0F, -0.0F, 0.0F}, Params(5.0F, 3), i).id, 3);
+  }
+}
+
 TEST(SamplerTest, TopPKeepsNoMoreThanReachesItExactly) {
   const std::vector<float> logits(4, 1.0F);
   for (uint64_t i = 0; i < 200; ++i) {
