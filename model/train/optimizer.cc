@@ -10,18 +10,14 @@
 #include "ATen/ops/full.h"
 #include "ATen/ops/linalg_vector_norm.h"
 #include "ATen/ops/zeros_like.h"
-#include "absl/strings/match.h"
+#include "model/config/tensors.h"
 
 namespace aft {
-namespace {
 
-bool Decays(const std::string& name) {
-  return absl::EndsWith(name, "weight") && !absl::StrContains(name, "norm");
-}
-
-}  // namespace
-
-AdamW::AdamW(const TensorMap& parameters) {
+AdamW::AdamW(const NetworkConfig& config, const TensorMap& parameters) {
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    if (spec.role == TensorRole::kMatrix) matrices_.insert(spec.name);
+  }
   for (const auto& [name, tensor] : parameters) {
     first[name] = at::zeros_like(tensor.detach());
     second[name] = at::zeros_like(tensor.detach());
@@ -57,7 +53,7 @@ double AdamW::Step(const TrainConfig& config, int64_t step, int64_t total_steps,
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> params, grads, firsts, seconds, counts;
     for (auto& [name, tensor] : parameters) {
-      if (Decays(name) != decay) continue;
+      if ((matrices_.count(name) != 0) != decay) continue;
       params.push_back(tensor);
       grads.push_back(tensor.grad());
       firsts.push_back(first.at(name));

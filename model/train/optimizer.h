@@ -2,6 +2,8 @@
 #define AFT_MODEL_TRAIN_OPTIMIZER_H_
 
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include "model/checkpoint/safetensors.h"
 #include "model/train/train_config.h"
@@ -9,10 +11,11 @@
 namespace aft {
 
 // AdamW over named tensors (LibTorch's fused CPU kernel), with global gradient clipping, linear
-// warm-up and cosine decay to a tenth of the peak. Weight decay acts on weight matrices only.
+// warm-up and cosine decay to a tenth of the peak. Weight decay acts on TensorRole::kMatrix only.
 class AdamW {
  public:
-  explicit AdamW(const TensorMap& parameters);
+  // The parameters of a network with this config.
+  AdamW(const NetworkConfig& config, const TensorMap& parameters);
 
   // Applies the gradients and clears them. Returns the gradient's global norm before clipping.
   double Step(const TrainConfig& config, int64_t step, int64_t total_steps, TensorMap& parameters);
@@ -23,6 +26,9 @@ class AdamW {
   // from.
   TensorMap first, second;
   int64_t steps = 0;
+
+ private:
+  std::set<std::string> matrices_;
 };
 
 }  // namespace aft

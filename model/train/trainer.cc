@@ -34,7 +34,7 @@ Trainer::Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Corpus
       out_dir_(std::move(out_dir)),
       corpus_(std::move(corpus)),
       network_(config_.network, config_.seed),
-      optimizer_(network_.parameters()),
+      optimizer_(config_.network, network_.parameters()),
       carry_(EmptyNetworkCarry(config_.network, config_.batch)),
       streams_(static_cast<size_t>(config_.batch), TextStream(corpus_.get())),
       random_(config_.seed) {}

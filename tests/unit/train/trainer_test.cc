@@ -13,10 +13,13 @@
 #include "ATen/Parallel.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/equal.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/zeros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/kinds.h"
+#include "model/config/tensors.h"
 #include "model/train/evaluate.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
@@ -195,6 +198,24 @@ TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {
   const at::Tensor mixed = network.Forward(tokens, &carry, options);
   EXPECT_TRUE(at::equal(mixed[0], fresh[0]));
   EXPECT_FALSE(at::equal(mixed[1], fresh[1]));
+}
+
+TEST(AdamWTest, MatricesAloneDecay) {
+  NetworkConfig network = TinyNetwork();
+  network.position = PositionKind::kLearned;
+  network.position_rows = network.max_seq_len = 8;
+  TensorMap parameters;
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
+    tensor.mutable_grad() = at::zeros(spec.shape);
+  }
+  TrainConfig config;
+  config.warmup_steps = 0;
+  AdamW(network, parameters).Step(config, 0, 10, parameters);
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    const bool decayed = parameters.at(spec.name).max().item<float>() < 1;
+    EXPECT_EQ(decayed, spec.role == TensorRole::kMatrix) << spec.name;
+  }
 }
 
 }  // namespace
