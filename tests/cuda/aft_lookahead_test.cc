@@ -4,7 +4,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/cuda/aft_layer.h"
+#include "model/kernels/cuda/aft/aft.h"
+#include "tests/cuda/layer.h"
 #include "tests/support/same_bits.h"
 
 namespace aft {
@@ -29,11 +30,16 @@ class Ages {
   int64_t made_at_ = -1;
 };
 
+LayerShape Ahead(LayerShape shape, int64_t rows) {
+  shape.ahead = rows;
+  return shape;
+}
+
 // Decodes three sequences at different positions.
-void ExpectSameResults(TestRandom& random, const AftShape& shape, int64_t ahead, int64_t tokens,
+void ExpectSameResults(TestRandom& random, const LayerShape& shape, int64_t ahead, int64_t tokens,
                        const std::string& keys = "n1", bool mixed = false, Storage storage = {}) {
   constexpr int kSequences = 3;
-  AftLayer layer(random, shape, kSequences + 1, storage, ahead);
+  DeviceLayer layer(random, Ahead(shape, ahead), kSequences + 1, storage);
   SCOPED_TRACE(layer.Name() + ", keys " + keys + ", look-ahead " + std::to_string(ahead) +
                (mixed ? ", mixed ages" : ""));
   const int32_t slots[] = {2, 0, 3};
@@ -70,9 +76,9 @@ void ExpectSameResults(TestRandom& random, const AftShape& shape, int64_t ahead,
 TEST(AftLookaheadTest, GivesTheSameResultsForEveryWindow) {
   TestRandom random;
   for (const int64_t window : {2, 3, 9, 16, 32, 33, 65, 128, 140}) {
-    for (const Number ring : {Number::kFp32, Number::kBf16}) {
-      const AftShape shape{.hid = 36, .window = window, .ring = ring};
-      ExpectSameResults(random, shape, std::min<int64_t>(window, 8), window + 20);
+    const LayerShape shape = Aft(36, {.window = window});
+    for (const LayerShape& ring : {shape, WithBf16Ring(shape)}) {
+      ExpectSameResults(random, ring, std::min<int64_t>(window, 8), window + 20);
     }
   }
 }
@@ -81,9 +87,8 @@ TEST(AftLookaheadTest, AnyNumberOfRowsAndAges) {
   TestRandom random;
   for (const int64_t ahead : {1, 2, 3, 8, 13, 16}) {
     for (const bool mixed : {false, true}) {
-      ExpectSameResults(random, {.hid = 36, .window = 16}, ahead, 50, "n1", mixed);
-      ExpectSameResults(random, {.hid = 36, .window = 40, .ring = Number::kBf16, .spread = 20.0},
-                        ahead, 60, "n1", mixed);
+      ExpectSameResults(random, Aft(36, {.window = 16}), ahead, 50, "n1", mixed);
+      ExpectSameResults(random, WithBf16Ring(Aft(36, {.window = 40}, 20)), ahead, 60, "n1", mixed);
     }
   }
 }
@@ -92,22 +97,22 @@ TEST(AftLookaheadTest, WideBiasesAndExtremeKeys) {
   TestRandom random;
   for (const std::string& keys : kKeySets) {
     for (const double spread : {1.0, 5.0, 20.0}) {
-      ExpectSameResults(random, {.hid = 36, .window = 20, .spread = spread}, 8, 50, keys, true);
+      ExpectSameResults(random, Aft(36, {.window = 20}, spread), 8, 50, keys, true);
     }
-    ExpectSameResults(random, {.hid = 36, .window = 130, .spread = 20.0}, 16, 150, keys);
+    ExpectSameResults(random, Aft(36, {.window = 130}, 20), 16, 150, keys);
   }
 }
 
 TEST(AftLookaheadTest, EveryWidthAndStorage) {
   TestRandom random;
   for (const int64_t hid : {4, 8, 64, 100, 192, 512}) {
-    ExpectSameResults(random, {.hid = hid, .window = 32}, 8, 40);
+    ExpectSameResults(random, Aft(hid, {.window = 32}), 8, 40);
   }
   for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
-    for (const Number ring : {Number::kFp32, Number::kBf16}) {
-      for (const double spread : {1.0, 20.0}) {
-        const AftShape shape{.hid = 40, .window = 18, .ring = ring, .spread = spread};
-        ExpectSameResults(random, shape, 8, 40, "n1", true, {Number::kBf16, out, true});
+    for (const double spread : {1.0, 20.0}) {
+      const LayerShape shape = Aft(40, {.window = 18}, spread);
+      for (const LayerShape& ring : {shape, WithBf16Ring(shape)}) {
+        ExpectSameResults(random, ring, 8, 40, "n1", true, {Number::kBf16, out, true});
       }
     }
   }
@@ -115,16 +120,16 @@ TEST(AftLookaheadTest, EveryWidthAndStorage) {
 
 TEST(AftLookaheadTest, BiasesByPositionAreThoseOfTheLaterRow) {
   TestRandom random;
-  ExpectSameResults(random, {.hid = 36, .window = 18, .bias_rows = 30}, 8, 60);
-  ExpectSameResults(random, {.hid = 36, .window = 64, .bias_rows = 64}, 16, 64);  // AFT-full
-  ExpectSameResults(random, {.hid = 36, .window = 64, .bias_rows = 64, .spread = 20.0}, 16, 64);
+  ExpectSameResults(random, Aft(36, {.window = 18, .band_rows = 30}), 8, 60);
+  ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}), 16, 64);  // AFT-full
+  ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}, 20), 16, 64);
 }
 
 // Bits too: the rows of a batch with different ages, together and one by one.
 TEST(AftLookaheadTest, NeighboursChangeNoBit) {
   TestRandom random;
   for (const double spread : {1.0, 20.0}) {
-    AftLayer layer(random, {.hid = 100, .window = 20, .spread = spread}, 4, {}, 8);
+    DeviceLayer layer(random, Ahead(Aft(100, {.window = 20}, spread), 8), 4);
     const Matrix texts[] = {layer.Input(random, 40), layer.Input(random, 40)};
     // Slots 0 and 1 in one batch with each other, 2 and 3 alone with the same tokens and ages.
     Ages ages[] = {{8, nullptr}, {8, &random}};
@@ -148,7 +153,7 @@ TEST(AftLookaheadTest, NeighboursChangeNoBit) {
 
 TEST(AftLookaheadTest, AStepWithoutLeavesTheSumsAlone) {
   TestRandom random;
-  AftLayer layer(random, {.hid = 36, .window = 16}, 1, {}, 8);
+  DeviceLayer layer(random, Ahead(Aft(36, {.window = 16}), 8));
   const Matrix text = layer.Input(random, 20);
   const auto step = [&](int64_t t, int64_t age) {
     LayerChunk chunk = layer.Chunk(text, t, t + 1);

@@ -1,14 +1,15 @@
 // The AFT kernels against the formula in float64 and the CPU's kernel: every shape that decides
 // which kernel runs and how it cuts its work. What all mixers promise is in relations_test.cc.
 
+#include "model/kernels/cuda/aft/aft.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/cuda/aft_layer.h"
-#include "tests/support/close.h"
+#include "tests/cuda/layer.h"
 #include "tests/support/same_bits.h"
 
 namespace aft {
@@ -16,17 +17,15 @@ namespace {
 
 class CudaAftTest : public testing::Test {
  protected:
-  // A prompt, then steps; the steps alone; and, where there is no ring, the text both ways.
-  void ExpectAll(const AftShape& shape, int64_t tokens, const std::string& keys = "n1",
+  // A prompt, then steps; the steps alone; and, where there is no restart, the text both ways.
+  void ExpectAll(const LayerShape& shape, int64_t tokens, const std::string& keys = "n1",
                  Storage storage = {}) {
-    AftLayer layer(random_, shape, 1, storage);
+    DeviceLayer layer(random_, shape, 1, storage);
     layer.ExpectRuns(random_, tokens, {tokens}, keys);
-    layer.ExpectRuns(random_, std::min<int64_t>(tokens, shape.window + 20), {0}, keys);
+    layer.ExpectRuns(random_, std::min<int64_t>(tokens, shape.config.window + 20), {0}, keys);
     layer.ExpectEncodes(random_, tokens, keys);
-    if (shape.prefix_block > 0) return;
-    AftShape both_ways = shape;
-    both_ways.causal = false;
-    AftLayer(random_, both_ways, 1, storage).ExpectEncodes(random_, tokens, keys);
+    if (shape.config.prefix_block > 0) return;
+    DeviceLayer(random_, BothWays(shape), 1, storage).ExpectEncodes(random_, tokens, keys);
   }
 
   TestRandom random_;
@@ -34,9 +33,10 @@ class CudaAftTest : public testing::Test {
 
 TEST_F(CudaAftTest, EveryWindow) {
   for (const int64_t window : {0, 1, 2, 7, 31, 32, 33, 65, 100, 200}) {
-    ExpectAll({.hid = 8, .window = window}, 131);
-    ExpectAll({.hid = 8, .window = window}, 131, "n1", kBf16Storage);
-    ExpectAll({.hid = 8, .window = window, .ring = Number::kBf16}, 131, "n10");
+    const LayerShape shape = Aft(8, {.window = window});
+    ExpectAll(shape, 131);
+    ExpectAll(shape, 131, "n1", kBf16Storage);
+    ExpectAll(WithBf16Ring(shape), 131, "n10");
   }
 }
 
@@ -45,7 +45,7 @@ TEST_F(CudaAftTest, EveryLength) {
     for (const int64_t tokens :
          {int64_t{1}, int64_t{2}, window - 1, window, window + 1, int64_t{63}, int64_t{64},
           int64_t{65}, int64_t{131}, int64_t{300}}) {
-      if (tokens >= 1) ExpectAll({.hid = 8, .window = window}, tokens);
+      if (tokens >= 1) ExpectAll(Aft(8, {.window = window}), tokens);
     }
   }
 }
@@ -53,8 +53,8 @@ TEST_F(CudaAftTest, EveryLength) {
 TEST_F(CudaAftTest, EveryWidth) {
   for (const int64_t hid : {1, 2, 8, 33, 64, 100, 192, 512}) {
     for (const int64_t window : {0, 17}) {
-      ExpectAll({.hid = hid, .window = window}, 70);
-      ExpectAll({.hid = hid, .window = window}, 70, "n1", kBf16Storage);
+      ExpectAll(Aft(hid, {.window = window}), 70);
+      ExpectAll(Aft(hid, {.window = window}), 70, "n1", kBf16Storage);
     }
   }
 }
@@ -63,12 +63,12 @@ TEST_F(CudaAftTest, StepsHaveEveryPairOfStorages) {
   for (const Number in : {Number::kFp32, Number::kBf16}) {
     for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
       for (const int64_t hid : {33, 36, 64}) {
-        for (const Number ring : {Number::kFp32, Number::kBf16}) {
+        const LayerShape shape = Aft(hid, {.window = 12});
+        for (const LayerShape& ring : {shape, WithBf16Ring(shape)}) {
           const bool padded = random_.Below(2) == 0;
-          AftLayer(random_, {.hid = hid, .window = 12, .ring = ring}, 1, {in, out, padded})
-              .ExpectRuns(random_, 25, {0});
+          DeviceLayer(random_, ring, 1, {in, out, padded}).ExpectRuns(random_, 25, {0});
         }
-        AftLayer(random_, {.hid = hid}, 1, {in, out, true}).ExpectRuns(random_, 9, {0});
+        DeviceLayer(random_, Aft(hid, {}), 1, {in, out, true}).ExpectRuns(random_, 9, {0});
       }
     }
   }
@@ -78,34 +78,36 @@ TEST_F(CudaAftTest, WideBiases) {
   for (const double spread : {0.1, 5.0, 20.0, 60.0}) {
     for (const std::string keys : {"n1", "u100", "spike"}) {
       for (const int64_t window : {2, 33, 100}) {
-        ExpectAll({.hid = 8, .window = window, .spread = spread}, 140, keys);
+        ExpectAll(Aft(8, {.window = window}, spread), 140, keys);
       }
-      ExpectAll({.hid = 8, .window = 33, .spread = spread}, 140, keys, kBf16Storage);
+      ExpectAll(Aft(8, {.window = 33}, spread), 140, keys, kBf16Storage);
     }
   }
 }
 
 TEST_F(CudaAftTest, BiasesByPositionEndWithTheLastRow) {
   for (const int64_t window : {1, 7, 33}) {
-    ExpectAll({.hid = 8, .window = window, .bias_rows = 25}, 60);
+    ExpectAll(Aft(8, {.window = window, .band_rows = 25}), 60);
   }
-  ExpectAll({.hid = 8, .window = 20, .bias_rows = 100}, 140);
-  ExpectAll({.hid = 8, .window = 140, .bias_rows = 140}, 140, "n10");  // AFT-full
-  ExpectAll({.hid = 8, .window = 140, .bias_rows = 140}, 140, "n10", kBf16Storage);
+  ExpectAll(Aft(8, {.window = 20, .band_rows = 100}), 140);
+  const LayerShape full = Aft(8, {.window = 140, .band_rows = 140});
+  ExpectAll(full, 140, "n10");
+  ExpectAll(full, 140, "n10", kBf16Storage);
 }
 
 TEST_F(CudaAftTest, PrefixRestartAddsEveryTokenOnce) {
   for (const int64_t window : {0, 1, 7, 20}) {
     for (const int64_t block :
          {std::max<int64_t>(window, 1), window + 5, int64_t{64}, int64_t{100}}) {
-      for (const Number ring : {Number::kFp32, Number::kBf16}) {
-        const AftShape shape = {.hid = 9, .window = window, .ring = ring, .prefix_block = block};
-        AftLayer(random_, shape).ExpectRuns(random_, std::min<int64_t>(4 * block + 9, 80), {0});
-        AftLayer(random_, shape).ExpectRuns(random_, 220, {220});
+      const LayerShape shape = Aft(9, {.window = window, .prefix_block = block});
+      for (const LayerShape& ring : {shape, WithBf16Ring(shape)}) {
+        DeviceLayer layer(random_, ring);
+        layer.ExpectRuns(random_, std::min<int64_t>(4 * block + 9, 80), {0});
+        layer.ExpectRuns(random_, 220, {220});
       }
     }
   }
-  AftLayer(random_, {.hid = 8, .window = 20, .prefix_block = 64}, 1, kBf16Storage)
+  DeviceLayer(random_, Aft(8, {.window = 20, .prefix_block = 64}), 1, kBf16Storage)
       .ExpectRuns(random_, 220, {70, 0});
 }
 
@@ -113,16 +115,16 @@ TEST_F(CudaAftTest, PrefixRestartAddsEveryTokenOnce) {
 // its tiles worked on at once.
 TEST_F(CudaAftTest, WalkingGivesTheBitsOfTiles) {
   struct Case {
-    AftShape shape;
+    LayerShape shape;
     int32_t rows;
     int64_t tokens;
     Storage storage;
     int64_t parts;
   };
-  for (const Case& c : {Case{{.hid = 4, .window = 20}, 192, 66, {}, 2},
-                        Case{{.hid = 4, .window = 20}, 192, 66, kBf16Storage, 1},
-                        Case{{.hid = 1024}, 65, 65, kBf16Storage, 1}}) {
-    AftLayer layer(random_, c.shape, 2 * c.rows, c.storage);  // alone: slots from `rows` on
+  for (const Case& c : {Case{Aft(4, {.window = 20}), 192, 66, {}, 2},
+                        Case{Aft(4, {.window = 20}), 192, 66, kBf16Storage, 1},
+                        Case{Aft(1024, {}), 65, 65, kBf16Storage, 1}}) {
+    DeviceLayer layer(random_, c.shape, 2 * c.rows, c.storage);  // alone: slots from `rows` on
     SCOPED_TRACE(layer.Name());
     for (int64_t part = 0; part < c.parts; ++part) {
       const Matrix packed = layer.Input(random_, c.tokens, "n10");
@@ -137,30 +139,6 @@ TEST_F(CudaAftTest, WalkingGivesTheBitsOfTiles) {
         EXPECT_TRUE(SameBits(layer.State(i), layer.State(alone.slot))) << "row " << i;
       }
     }
-  }
-}
-
-TEST_F(CudaAftTest, ClosedAndOpenGates) {
-  for (const int64_t window : {0, 20}) {
-    AftLayer layer(random_, {.hid = 8, .window = window});
-    Matrix packed = layer.Input(random_, 70);
-    for (size_t i = 0; i < packed.size(); ++i) {
-      if (i % 24 < 8) packed[i] = i % 2 == 0 ? 1e4F : -1e4F;
-    }
-    layer.ExpectNear(layer.Run(packed, {50, 0}), packed);
-  }
-}
-
-TEST_F(CudaAftTest, ConstantValuesComeOutAsTheyAre) {
-  for (const std::string& keys : kKeySets) {
-    AftLayer layer(random_, {.hid = 4, .window = 20});
-    Matrix packed = layer.Input(random_, 140, keys);
-    for (size_t i = 0; i < packed.size(); ++i) {
-      if (i % 12 < 4) packed[i] = 1e4F;  // an open gate
-      if (i % 12 >= 8) packed[i] = 2.5F;
-    }
-    const Matrix y = layer.Run(packed, {120, 0});
-    EXPECT_TRUE(Close(y, Matrix(y.size(), 2.5F), tolerance::kReordered)) << keys;
   }
 }
 
@@ -192,10 +170,10 @@ TEST_F(CudaAftTest, TheWholeMatrix) {
              {int64_t{1}, int64_t{2}, window - 1, window, window + 1, int64_t{63}, int64_t{64},
               int64_t{65}, int64_t{131}, int64_t{300}}) {
           if (tokens < 1) continue;
-          AftShape shape = {.hid = hid, .window = window, .prefix_block = block};
-          shape.spread = std::vector<double>{0.1, 1.0, 5.0, 20.0}[random_.Below(4)];
-          if (random_.Below(2) == 0) shape.ring = Number::kBf16;
-          ExpectAll(shape, tokens, kKeySets[static_cast<size_t>(random_.Below(10))],
+          const double spread = std::vector<double>{0.1, 1.0, 5.0, 20.0}[random_.Below(4)];
+          const LayerShape shape = Aft(hid, {.window = window, .prefix_block = block}, spread);
+          ExpectAll(random_.Below(2) == 0 ? WithBf16Ring(shape) : shape, tokens,
+                    kKeySets[static_cast<size_t>(random_.Below(10))],
                     random_.Below(2) == 0 ? kBf16Storage : Storage{});
         }
       }

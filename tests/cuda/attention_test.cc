@@ -1,72 +1,62 @@
 // The attention kernels against float64: every shape that decides which kernel runs and how it cuts
 // its work, and what only attention promises. What all mixers promise is in relations_test.cc.
 
+#include "model/kernels/cuda/attention/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/cuda/attention_layer.h"
+#include "tests/cuda/layer.h"
 #include "tests/support/close.h"
 #include "tests/support/same_bits.h"
 
 namespace aft {
 namespace {
 
-constexpr int64_t kNever = INT64_MAX;
 constexpr Storage kBf16ToFp32 = {Number::kBf16, Number::kFp32};
 
 std::vector<int64_t> Few(const std::vector<int64_t>& all, const std::vector<int64_t>& few) {
   return Full() ? all : few;
 }
 
+LayerShape Blocks(int64_t heads, int64_t width, int64_t block_size, bool global_token = true) {
+  LayerShape shape = Attention(MixerKind::kBlockLocal, heads, width);
+  shape.config.block_size = block_size;
+  shape.config.global_token = global_token;
+  return shape;
+}
+
 class CudaAttentionTest : public testing::Test {
  protected:
-  std::shared_ptr<AttentionLayer> Layer(AttentionKind kind, int64_t heads, int64_t width,
-                                        int64_t capacity) {
-    return std::make_shared<AttentionLayer>(kind, heads, width, capacity, random_);
-  }
-
   // A prompt and steps as `lengths` says, and the text both ways.
-  void ExpectAll(const std::shared_ptr<AttentionLayer>& layer, int64_t tokens,
-                 const std::vector<int64_t>& lengths, Storage storage = {}) {
-    CudaAttention device(layer, 1, storage);
-    device.ExpectRuns(random_, tokens, lengths);
-    layer->params.causal = false;
-    device.ExpectEncodes(random_, tokens);
-    layer->params.causal = true;
-  }
-
-  // Results of {100, 0} tokens at a time, against an exact reference.
-  void ExpectRunIs(const std::shared_ptr<AttentionLayer>& layer, const Matrix& packed,
-                   const Tolerance& allowed) {
-    double largest = 0;
-    const std::vector<double> reference = AttentionReference(*layer, packed, {}, kNever, &largest);
-    ASSERT_GT(largest, 50);  // scores
-    EXPECT_TRUE(Close(CudaAttention(layer).Run(packed, {100, 0}), reference, allowed));
+  void ExpectAll(const LayerShape& shape, int64_t tokens, const std::vector<int64_t>& lengths,
+                 Storage storage = {}) {
+    DeviceLayer(random_, shape, 1, storage).ExpectRuns(random_, tokens, lengths);
+    DeviceLayer(random_, BothWays(shape), 1, storage).ExpectEncodes(random_, tokens);
   }
 
   TestRandom random_;
 };
 
 TEST_F(CudaAttentionTest, EveryWidthAndNumberOfHeads) {
-  for (const AttentionKind kind : kAttentionKinds) {
+  for (const MixerKind kind : kAttentions) {
     for (const int64_t width : Few({1, 8, 16, 33, 64, 80, 96, 128}, {1, 33, 64, 80})) {
       for (const int64_t heads : Few({1, 2, 3, 4}, {1 + random_.Below(2)})) {
-        ExpectAll(Layer(kind, heads, width, 70), 70, {50, 0, 0, 7});
+        ExpectAll(Attention(kind, heads, width, 70), 70, {50, 0, 0, 7});
       }
     }
   }
 }
 
 TEST_F(CudaAttentionTest, EveryWidthInBf16) {
-  for (const AttentionKind kind : kAttentionKinds) {
+  for (const MixerKind kind : kAttentions) {
     for (const int64_t width : Few({8, 16, 33, 64, 80, 128}, {16, 33, 64, 80})) {
       for (const Storage& storage : {kBf16Storage, kBf16ToFp32}) {
-        ExpectAll(Layer(kind, 2, width, 100), 100, {60, 0, 0, 3}, storage);
+        ExpectAll(Attention(kind, 2, width, 100), 100, {60, 0, 0, 3}, storage);
       }
     }
   }
@@ -74,20 +64,20 @@ TEST_F(CudaAttentionTest, EveryWidthInBf16) {
 
 // A step's lanes hold four groups of columns each; 516 columns are two blocks'.
 TEST_F(CudaAttentionTest, StepsOfWideValues) {
-  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kAdditive}) {
+  for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kAdditive}) {
     for (const int64_t width : {132, 516}) {
-      CudaAttention(Layer(kind, 1, width, 40)).ExpectRuns(random_, 40, {33, 0});
+      DeviceLayer(random_, Attention(kind, 1, width, 40)).ExpectRuns(random_, 40, {33, 0});
     }
   }
 }
 
 TEST_F(CudaAttentionTest, EveryLength) {
-  for (const AttentionKind kind : kAttentionKinds) {
+  for (const MixerKind kind : kAttentions) {
     for (const int64_t tokens :
          Few({1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 131, 200}, {1, 33, 64, 131})) {
-      const auto layer = Layer(kind, 1, 8, tokens);
-      ExpectAll(layer, tokens, {tokens});
-      CudaAttention(layer).ExpectRuns(random_, tokens, {(tokens + 1) / 2});
+      const LayerShape shape = Attention(kind, 1, 8, tokens);
+      ExpectAll(shape, tokens, {tokens});
+      DeviceLayer(random_, shape).ExpectRuns(random_, tokens, {(tokens + 1) / 2});
     }
   }
 }
@@ -99,11 +89,9 @@ TEST_F(CudaAttentionTest, EveryBlockAndLength) {
                                     {2 * block + 3, 4 * block})) {
       if (tokens == 0) continue;
       for (const bool global : {true, false}) {
-        const auto layer = Layer(AttentionKind::kBlockLocal, 2, 4, 0);
-        layer->params.block_size = block;
-        layer->params.global_token = global;
-        ExpectAll(layer, tokens, {tokens});
-        CudaAttention(layer).ExpectRuns(random_, tokens, {3, 0});
+        const LayerShape shape = Blocks(2, 4, block, global);
+        ExpectAll(shape, tokens, {tokens});
+        DeviceLayer(random_, shape).ExpectRuns(random_, tokens, {3, 0});
       }
     }
   }
@@ -111,13 +99,11 @@ TEST_F(CudaAttentionTest, EveryBlockAndLength) {
 
 TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
   constexpr int64_t kTokens = 1100;  // three splits
-  for (const AttentionKind kind : kAttentionKinds) {
-    const auto layer = Layer(kind, 1, 4, kTokens);
-    layer->params.block_size = kind == AttentionKind::kBlockLocal ? 600 : 0;
-    CudaAttention device(layer);
+  for (const MixerKind kind : kAttentions) {
+    const bool local = kind == MixerKind::kBlockLocal;
+    DeviceLayer device(random_, local ? Blocks(1, 4, 600) : Attention(kind, 1, 4, kTokens));
     const Matrix packed = device.Input(random_, kTokens);
-    double largest = 0;
-    const std::vector<double> all = AttentionReference(*layer, packed, {}, kNever, &largest);
+    const std::vector<double> all = device.Reference(packed);
     // The CPU's kernel runs the tokens between: only the steps are in question.
     int64_t done = 0;
     for (const int64_t t : {511, 512, 513, 600, 1023, 1024, 1025, 1099}) {
@@ -125,9 +111,8 @@ TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
       device.set_states(device.cpu_states());
       const Matrix y = device.Step({device.Chunk(packed, t, t + 1)})[0];
       const auto row = all.begin() + t * device.hid();
-      EXPECT_TRUE(Close(y, std::vector<double>(row, row + device.hid()),
-                        tolerance::AttentionSplitTf32(largest)))
-          << layer->Name() << " token " << t;
+      EXPECT_TRUE(Close(y, std::vector<double>(row, row + device.hid()), tolerance::kFp32))
+          << device.Name() << " token " << t;
       device.cpu_states() = device.states();
       done = t + 1;
     }
@@ -137,7 +122,7 @@ TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
 // With many rows a block takes a row's splits in turn instead of one.
 TEST_F(CudaAttentionTest, SplitsAreTheSameBitsInALargeBatch) {
   constexpr int64_t kTokens = 1100;
-  CudaAttention device(Layer(AttentionKind::kDot, 1, 4, kTokens));
+  DeviceLayer device(random_, Attention(MixerKind::kDotProduct, 1, 4, kTokens));
   const Matrix packed = device.Input(random_, kTokens);
   device.OnCpu({device.Chunk(packed, 0, kTokens - 1)});
   device.set_states(device.cpu_states());
@@ -153,15 +138,20 @@ TEST_F(CudaAttentionTest, SplitsAreTheSameBitsInALargeBatch) {
 TEST_F(CudaAttentionTest, FullDecodeLetsGeneratedTokensSeeEverything) {
   for (const int64_t block : {4, 32}) {
     for (const bool global : {true, false}) {
-      const auto layer = Layer(AttentionKind::kBlockLocal, 2, 8, 130);
-      layer->params.block_size = block;
-      layer->params.global_token = global;
-      layer->params.full_decode = true;
-      CudaAttention device(layer);
+      LayerShape shape = Blocks(2, 8, block, global);
+      shape.config.full_decode = true;
+      DeviceLayer device(random_, shape);
       const Matrix packed = device.Input(random_, 130);
-      device.ExpectNear(device.Run(packed, {128, 0}), packed);
-      device.set_generated(105);
-      device.ExpectNear(device.Run(packed, {50, 50, 0, 0, 4, 0}), packed);
+      const Matrix prompt = device.Run(packed, {128, 0});
+      device.ExpectNear(prompt, packed);
+      // The generated ones are those of a mixer without blocks.
+      constexpr int64_t kGenerated = 105;
+      const DeviceLayer all(random_, Attention(MixerKind::kDotProduct, 2, 8));
+      std::vector<double> expected = device.Reference(packed);
+      const std::vector<double> seeing_all = all.Reference(packed);
+      const int64_t from = kGenerated * device.hid();
+      std::copy(seeing_all.begin() + from, seeing_all.end(), expected.begin() + from);
+      device.ExpectNear(device.Run(packed, {50, 50, 0, 0, 4, 0}, 0, kGenerated), packed, expected);
     }
   }
 }
@@ -169,20 +159,17 @@ TEST_F(CudaAttentionTest, FullDecodeLetsGeneratedTokensSeeEverything) {
 // The scalar path would hide a tile that came out as NaN; weights rounded to bf16 tell them apart.
 TEST_F(CudaAttentionTest, FiniteTilesComeFromTensorCores) {
   constexpr int64_t kTokens = 200;
-  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kBlockLocal}) {
+  for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kBlockLocal}) {
     for (const int64_t width : {16, 64, 128}) {
-      const auto layer = Layer(kind, 1, width, kTokens);
-      CudaAttention device(layer, 1, kBf16ToFp32);
+      DeviceLayer device(random_, Attention(kind, 1, width, kTokens), 1, kBf16ToFp32);
       const Matrix packed = device.Input(random_, kTokens);
-      double largest = 0;
-      const std::vector<double> reference =
-          AttentionReference(*layer, packed, {}, kNever, &largest);
+      const std::vector<double> reference = device.Reference(packed);
       const Matrix y = device.Run(packed, {70, 65});
       for (int64_t t = 8; t < kTokens; ++t) {
         const auto row = reference.begin() + t * width;
         const Errors errors =
             CompareWith(std::vector<double>(row, row + width), Rows(y, width, t, t + 1));
-        ASSERT_GT(errors.worst, 5e-6) << layer->Name() << " token " << t;
+        ASSERT_GT(errors.worst, 5e-6) << device.Name() << " token " << t;
       }
     }
   }
@@ -190,38 +177,38 @@ TEST_F(CudaAttentionTest, FiniteTilesComeFromTensorCores) {
 
 // Integers that make every score exact, so that only the softmax is tested.
 TEST_F(CudaAttentionTest, ScoresOfTenThousandStayExact) {
-  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kBlockLocal}) {
-    const auto layer = Layer(kind, 1, 16, 131);
-    layer->params.scale = 0.25F;
-    Matrix packed = CudaAttention(layer).Input(random_, 131);
+  for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kBlockLocal}) {
+    DeviceLayer device(random_, Attention(kind, 1, 16));
+    Matrix packed = device.Input(random_, 131);
     for (int64_t i = 0; i < static_cast<int64_t>(packed.size()); ++i) {
-      if (i % layer->packed_width() >= layer->params.ValueColumn()) continue;
+      if (i % device.packed_width() >= device.value_column()) continue;
       packed[static_cast<size_t>(i)] = static_cast<float>(random_.Below(101) - 50);
     }
-    ExpectRunIs(layer, packed, tolerance::kReordered);
+    EXPECT_TRUE(
+        Close(device.Run(packed, {100, 0}), device.Reference(packed), tolerance::kReordered));
   }
 }
 
 TEST_F(CudaAttentionTest, RisingAndFallingScores) {
   constexpr int64_t kTokens = 150;
   for (const double slope : {1e4, -1e4, 100.0, -100.0}) {
-    const auto layer = Layer(AttentionKind::kDot, 1, 1, kTokens);
-    Matrix packed = CudaAttention(layer).Input(random_, kTokens);
+    DeviceLayer device(random_, Attention(MixerKind::kDotProduct, 1, 1));
+    Matrix packed = device.Input(random_, kTokens);
     for (int64_t t = 0; t < kTokens; ++t) {
       packed[static_cast<size_t>(3 * t)] = 1;
       // Multiples of 1/8 are exact in whatever the products are made of.
       packed[static_cast<size_t>(3 * t + 1)] = static_cast<float>(
           std::round(8 * slope * (static_cast<double>(t) / kTokens * 2 - 1)) / 8);
     }
-    ExpectRunIs(layer, packed, tolerance::kFp32);
+    EXPECT_TRUE(Close(device.Run(packed, {100, 0}), device.Reference(packed), tolerance::kFp32));
   }
 }
 
 TEST_F(CudaAttentionTest, ExtremeInputsStayFinite) {
-  for (const AttentionKind kind : kAttentionKinds) {
+  for (const MixerKind kind : kAttentions) {
     for (const Storage& storage : {Storage(), kBf16ToFp32}) {
       for (const float scale : {1e2F, 1e4F}) {
-        CudaAttention device(Layer(kind, 2, 8, 70), 1, storage);
+        DeviceLayer device(random_, Attention(kind, 2, 8, 70), 1, storage);
         Matrix packed = device.Input(random_, 70);
         for (float& x : packed) x *= scale;
         packed = Rounded(packed, storage.in);
@@ -238,21 +225,21 @@ TEST_F(CudaAttentionTest, ExtremeInputsStayFinite) {
 }
 
 TEST_F(CudaAttentionTest, VectorsOfNoLengthHaveCosineZero) {
-  CudaAttention device(Layer(AttentionKind::kCosine, 2, 6, 40));
+  DeviceLayer device(random_, Attention(MixerKind::kCosine, 2, 6, 40));
   Matrix packed = device.Input(random_, 40);
   for (const int64_t t : {0, 7, 39}) {  // query and key
-    std::fill_n(packed.begin() + t * device.packed_width(), device.ValueColumn(),
+    std::fill_n(packed.begin() + t * device.packed_width(), device.value_column(),
                 t == 7 ? 1e-9F : 0.0F);
   }
   device.ExpectNear(device.Run(packed, {20, 0}), packed);
 }
 
 TEST_F(CudaAttentionTest, CosineIgnoresTheLengthOfQueriesAndKeys) {
-  CudaAttention device(Layer(AttentionKind::kCosine, 1, 8, 40));
+  DeviceLayer device(random_, Attention(MixerKind::kCosine, 1, 8, 40));
   Matrix packed = device.Input(random_, 40);
   const Matrix y = device.Run(packed, {36, 0});
   for (int64_t i = 0; i < static_cast<int64_t>(packed.size()); ++i) {
-    if (i % device.packed_width() >= device.ValueColumn()) continue;
+    if (i % device.packed_width() >= device.value_column()) continue;
     packed[static_cast<size_t>(i)] *= i / device.packed_width() % 2 == 0 ? 1e-4F : 1e30F;
   }
   EXPECT_TRUE(Close(device.Run(packed, {36, 0}), y, tolerance::kFp32));
@@ -261,8 +248,8 @@ TEST_F(CudaAttentionTest, CosineIgnoresTheLengthOfQueriesAndKeys) {
 // More rows than one round of the search for a tile's row takes, some of them empty.
 TEST_F(CudaAttentionTest, ManyShortRowsFindTheirTiles) {
   constexpr int64_t kRows = 75;
-  for (const AttentionKind kind : {AttentionKind::kDot, AttentionKind::kLocation}) {
-    CudaAttention device(Layer(kind, 1, 4, 110), kRows);
+  for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kLocation}) {
+    DeviceLayer device(random_, Attention(kind, 1, 4, 110), kRows);
     std::vector<Matrix> texts;
     std::vector<LayerChunk> chunks;
     for (int64_t i = 0; i < kRows; ++i) {
@@ -279,20 +266,21 @@ TEST_F(CudaAttentionTest, ManyShortRowsFindTheirTiles) {
 }
 
 TEST_F(CudaAttentionTest, RefusesWhatItCannotDo) {
-  const auto layer = Layer(AttentionKind::kCosine, 1, 4, 110);
+  kernels::AttentionParams params = {
+      .score = kernels::Score::kCosine, .score_width = 4, .value_width = 4, .capacity = 110};
   const auto refused = [&](Number type) {
     const kernels::cuda::In in = {nullptr, type, 13};
-    EXPECT_NE(kernels::cuda::AttentionStep(layer->params, {}, in, {}, {}, nullptr, nullptr), 0);
-    EXPECT_NE(kernels::cuda::AttentionPrefill(layer->params, {}, in, {}, {}, nullptr, nullptr), 0);
-    if (layer->params.causal) {
-      EXPECT_NE(kernels::cuda::AttentionEncode(layer->params, {}, in, {}, nullptr, nullptr), 0);
+    EXPECT_NE(kernels::cuda::AttentionStep(params, {}, in, {}, {}, nullptr, nullptr), 0);
+    EXPECT_NE(kernels::cuda::AttentionPrefill(params, {}, in, {}, {}, nullptr, nullptr), 0);
+    if (params.causal) {
+      EXPECT_NE(kernels::cuda::AttentionEncode(params, {}, in, {}, nullptr, nullptr), 0);
     }
   };
   refused(Number::kFp16);
-  layer->params.block_size = 16;
+  params.block_size = 16;
   refused(Number::kFp32);
-  layer->params.block_size = 0;
-  layer->params.causal = false;
+  params.block_size = 0;
+  params.causal = false;
   refused(Number::kFp32);
 }
 

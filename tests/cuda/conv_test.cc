@@ -1,6 +1,8 @@
 // The AFT-conv kernels against float64 and the CPU's kernel: every shape that decides which kernel
 // runs and how it cuts its work. What all mixers promise is in relations_test.cc.
 
+#include "model/kernels/cuda/conv/conv.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -9,7 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/cuda/conv_layer.h"
+#include "tests/cuda/layer.h"
 #include "tests/support/same_bits.h"
 
 namespace aft {
@@ -20,14 +22,20 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 class CudaConvTest : public testing::Test {
  protected:
   // A prompt, the steps alone, and the text both ways.
-  void ExpectAll(const ConvShape& shape, int64_t tokens, const std::string& keys = "n1") {
-    ConvLayer layer(random_, shape);
+  void ExpectAll(const LayerShape& shape, int64_t tokens, const std::string& keys = "n1") {
+    const int64_t taps = shape.config.window;
+    DeviceLayer layer(random_, shape);
     layer.ExpectRuns(random_, tokens, {tokens}, keys);
-    layer.ExpectRuns(random_, std::min<int64_t>(tokens, shape.taps + 4), {0}, keys);
-    if (shape.taps % 2 == 0) return;
-    ConvShape both_ways = shape;
-    both_ways.causal = false;
-    ConvLayer(random_, both_ways).ExpectEncodes(random_, tokens, keys);
+    layer.ExpectRuns(random_, std::min<int64_t>(tokens, taps + 4), {0}, keys);
+    if (taps % 2 == 1) DeviceLayer(random_, BothWays(shape)).ExpectEncodes(random_, tokens, keys);
+  }
+
+  static LayerShape Image(int64_t hid, int64_t heads, int64_t taps, int64_t width,
+                          double spread = 1.0) {
+    LayerShape shape = BothWays(Conv(hid, heads, taps, spread));
+    shape.config.grid = true;
+    shape.grid_width = width;
+    return shape;
   }
 
   TestRandom random_;
@@ -38,11 +46,8 @@ TEST_F(CudaConvTest, EveryShape) {
     for (const int64_t heads : {int64_t{1}, int64_t{2}, int64_t{3}, hid / 8, hid}) {
       if (hid % heads != 0) continue;
       for (const int64_t taps : {1, 7}) {
-        ExpectAll({.hid = hid,
-                   .heads = heads,
-                   .taps = taps,
-                   .ring = heads == 2 ? Number::kBf16 : Number::kFp32},
-                  75);
+        const LayerShape shape = Conv(hid, heads, taps);
+        ExpectAll(heads == 2 ? WithBf16Ring(shape) : shape, 75);
       }
     }
   }
@@ -54,7 +59,7 @@ TEST_F(CudaConvTest, EveryNumberOfTapsAndLength) {
       for (const int64_t tokens :
            {int64_t{1}, int64_t{2}, taps - 1, taps, taps + 1, int64_t{16}, int64_t{63}, int64_t{64},
             int64_t{65}, int64_t{131}, int64_t{200}, int64_t{330}}) {
-        if (tokens > 0) ExpectAll({.hid = 16, .heads = heads, .taps = taps}, tokens);
+        if (tokens > 0) ExpectAll(Conv(16, heads, taps), tokens);
       }
     }
   }
@@ -64,10 +69,9 @@ TEST_F(CudaConvTest, ExtremeFiltersAndKeys) {
   for (const std::string& keys : kKeySets) {
     for (const double spread : {0.1, 5.0, 20.0, 200.0}) {
       for (const int64_t heads : {1, 16}) {
-        ExpectAll({.hid = 16, .heads = heads, .taps = 9, .spread = spread}, 140, keys);
+        ExpectAll(Conv(16, heads, 9, spread), 140, keys);
       }
-      const ConvShape image = {12, 4, 5, spread, Number::kFp32, false, 8};
-      ConvLayer(random_, image).ExpectEncodes(random_, 9 * 8, keys);
+      DeviceLayer(random_, Image(12, 4, 5, 8, spread)).ExpectEncodes(random_, 9 * 8, keys);
     }
   }
 }
@@ -76,7 +80,7 @@ TEST_F(CudaConvTest, ExtremeFiltersAndKeys) {
 TEST_F(CudaConvTest, WideBlocks) {
   for (const int64_t heads : {1, 600}) {
     for (const int64_t taps : {2, 40}) {
-      ConvLayer(random_, {.hid = 1200, .heads = heads, .taps = taps}).ExpectRuns(random_, 3, {0});
+      DeviceLayer(random_, Conv(1200, heads, taps)).ExpectRuns(random_, 3, {0});
     }
   }
 }
@@ -85,10 +89,9 @@ TEST_F(CudaConvTest, WideBlocks) {
 // below, which the filter lifts: 90 below the largest in all.
 TEST_F(CudaConvTest, FaintKeysCountWhereTheKeysRiseLater) {
   for (const int64_t heads : {1, 8}) {
-    ConvLayer layer(random_, {.hid = 16, .heads = heads, .taps = 2});
     std::vector<double> filter;
     for (int64_t head = 0; head < heads; ++head) filter.insert(filter.end(), {19, -19});
-    layer.set_filter(filter);
+    DeviceLayer layer(Conv(16, heads, 2), {{"conv.w", filter}});
     Matrix packed = layer.Input(random_, 20);
     for (int64_t t = 0; t < 20; ++t) {
       const float key = t == 1 ? -35.0F : t == 10 ? 55.0F : 0.0F;
@@ -101,7 +104,7 @@ TEST_F(CudaConvTest, FaintKeysCountWhereTheKeysRiseLater) {
 // What came in whole tiles leaves no trace of where it was cut.
 TEST_F(CudaConvTest, CutsBetweenTilesChangeNoBit) {
   for (const int64_t heads : {1, 24}) {
-    ConvLayer layer(random_, {.heads = heads, .taps = 9}, 2);
+    DeviceLayer layer(random_, Conv(24, heads, 9), 2);
     const Matrix packed = layer.Input(random_, 200, "n10");
     EXPECT_TRUE(SameBits(layer.Run(packed, {64, 128, 8}, 0), layer.Run(packed, {200}, 1)));
   }
@@ -109,8 +112,7 @@ TEST_F(CudaConvTest, CutsBetweenTilesChangeNoBit) {
 
 TEST_F(CudaConvTest, ManyTiles) {
   for (const int64_t heads : {1, 8}) {
-    ConvLayer(random_, {.hid = 8, .heads = heads, .taps = 9})
-        .ExpectRuns(random_, 64 * 19 + 5, {64 * 19 + 5});
+    DeviceLayer(random_, Conv(8, heads, 9)).ExpectRuns(random_, 64 * 19 + 5, {64 * 19 + 5});
   }
 }
 
@@ -128,8 +130,8 @@ TEST_F(CudaConvTest, ImagesOfEveryShape) {
           if (kind == 7) x = kMasked;
         }
         mask[0] = 0;
-        const ConvShape image = {24, heads, taps, 1.0, Number::kFp32, false, width};
-        ConvLayer(random_, image).ExpectEncodes(random_, height * width, "n1", mask);
+        DeviceLayer(random_, Image(24, heads, taps, width))
+            .ExpectEncodes(random_, height * width, "n1", mask);
       }
     }
   }
@@ -138,10 +140,11 @@ TEST_F(CudaConvTest, ImagesOfEveryShape) {
 TEST_F(CudaConvTest, TokensThatSeeNoKeyAreZeroBesideAFirstTokenThatWeighsNothing) {
   for (const int64_t heads : {1, 24}) {
     for (const bool causal : {true, false}) {
-      ConvLayer layer(random_, {.heads = heads, .taps = 7, .spread = 50.0, .causal = causal});
-      std::vector<double> filter = layer.filter();
+      const Matrix drawn = random_.Normals(heads * 7, 50);
+      std::vector<double> filter(drawn.begin(), drawn.end());
       filter[0] = -100;
-      layer.set_filter(filter);
+      const LayerShape shape = Conv(24, heads, 7, 50);
+      DeviceLayer layer(causal ? shape : BothWays(shape), {{"conv.w", filter}});
       const Matrix packed = layer.Input(random_, 140, "n10");
       Matrix mask(140, 0.0F);
       std::fill_n(mask.begin(), 3, kMasked);
@@ -156,19 +159,19 @@ TEST_F(CudaConvTest, TokensThatSeeNoKeyAreZeroBesideAFirstTokenThatWeighsNothing
 }
 
 TEST_F(CudaConvTest, RefusesWhatItCannotDo) {
-  const ConvLayer layer(random_, {.hid = 8, .heads = 2, .taps = 3});
   const DeviceArray<float> memory(64);
+  const kernels::cuda::ConvModel good = {.hid = 8, .heads = 2, .taps = 3, .filter = memory.get()};
   const auto step = [&](const kernels::cuda::ConvModel& model, Number in, Number out) {
     return kernels::cuda::ConvStep(model, {}, {memory.get(), in, 18}, {memory.get(), 64},
                                    {memory.get(), out, 8}, nullptr);
   };
-  kernels::cuda::ConvModel model = layer.model();
+  kernels::cuda::ConvModel model = good;
   EXPECT_EQ(step(model, Number::kFp32, Number::kFp32), 0);
   EXPECT_NE(step(model, Number::kFp16, Number::kFp16), 0);
   EXPECT_NE(step(model, Number::kBf16, Number::kFp32), 0);
   model.heads = 3;
   EXPECT_NE(step(model, Number::kFp32, Number::kFp32), 0);
-  model = layer.model();
+  model = good;
   model.causal = false;
   EXPECT_NE(step(model, Number::kFp32, Number::kFp32), 0);
 
@@ -194,12 +197,9 @@ TEST_F(CudaConvTest, TheWholeMatrix) {
       if (hid % heads != 0) continue;
       for (const int64_t taps : {1, 2, 3, 7, 31, 33}) {
         for (const Storage& storage : kStorages) {
-          ConvLayer layer(random_,
-                          {.hid = hid,
-                           .heads = heads,
-                           .taps = taps,
-                           .ring = random_.Below(2) == 1 ? Number::kBf16 : Number::kFp32},
-                          1, storage);
+          const LayerShape shape = Conv(hid, heads, taps);
+          DeviceLayer layer(random_, random_.Below(2) == 1 ? WithBf16Ring(shape) : shape, 1,
+                            storage);
           for (const int64_t tokens : {1, 2, 31, 63, 64, 65, 131, 200}) {
             layer.ExpectRuns(random_, tokens, {tokens}, "n10");
           }

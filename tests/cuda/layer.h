@@ -2,19 +2,18 @@
 #define AFT_TESTS_CUDA_LAYER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "model/kernels/cuda/types.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/device_matrix.h"
+#include "tests/cuda/kernel_family.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/tolerances.h"
 
 namespace aft {
-
-using Matrix = std::vector<float>;  // row-major
 
 // Of inputs and outputs, and whether there are gaps between the rows of matrices.
 struct Storage {
@@ -34,20 +33,24 @@ struct LayerChunk {
   int64_t position = 0;
   Matrix packed;     // [tokens, packed_width()]
   int32_t age = -1;  // of a step with look-ahead
+  bool generated = false;
 };
 
 // One mixer's layer: its kernels over a pool of slots on the device, and the CPU's kernel over
-// another. Both pools start as NaN, so that a read of what was never written shows. A family says
-// how its kernels are called; what tests ask is the same for all.
+// another. Both pools start as NaN, so that a read of what was never written shows.
 class DeviceLayer {
  public:
-  virtual ~DeviceLayer() = default;
-  DeviceLayer(const DeviceLayer&) = delete;
-  DeviceLayer& operator=(const DeviceLayer&) = delete;
+  // With random tables, or given ones.
+  DeviceLayer(TestRandom& random, const LayerShape& shape, int64_t slots = 1, Storage storage = {});
+  DeviceLayer(const LayerShape& shape, const ReferenceTables& tables, int64_t slots = 1,
+              Storage storage = {});
 
-  virtual std::string Name() const = 0;
-  int64_t hid() const { return hid_; }
+  std::string Name() const;
+  int64_t hid() const { return shape_.hid; }
   int64_t packed_width() const { return packed_width_; }
+  // Columns of packed: keys from hid() or more on, then values, then what cosine has of its own.
+  int64_t key_column() const { return key_column_; }
+  int64_t value_column() const { return value_column_; }
   const Storage& storage() const { return storage_; }
 
   // One batch: y of each chunk. Step: chunks of one token.
@@ -60,16 +63,20 @@ class DeviceLayer {
                              const std::vector<Matrix>& masks = {});
 
   // One sequence, cut into chunks of these lengths, of which the last repeats; 0 is one token by
-  // Step.
-  Matrix Run(const Matrix& packed, const std::vector<int64_t>& lengths, int32_t slot = 0);
+  // Step. The tokens from `generated` on were generated.
+  Matrix Run(const Matrix& packed, const std::vector<int64_t>& lengths, int32_t slot = 0,
+             int64_t generated = INT64_MAX);
 
-  // Tokens whose keys are of the named set (random_inputs.h), rounded to the storage.
+  // N(0, 1), of AFT the keys from the named set (random_inputs.h); rounded to the storage.
   Matrix Input(TestRandom& random, int64_t tokens, const std::string& keys = "n1") const;
   // Tokens [begin, end) of an input, as a chunk.
   LayerChunk Chunk(const Matrix& packed, int64_t begin, int64_t end, int32_t slot = 0) const;
 
-  // Expects y to be what the formula gives in float64, and within the values.
+  // The formula in float64.
+  std::vector<double> Reference(const Matrix& packed, const Matrix& mask = {}) const;
+  // Expects y to be that, or what is given instead, and within the values.
   void ExpectNear(const Matrix& y, const Matrix& packed, const Matrix& mask = {}) const;
+  void ExpectNear(const Matrix& y, const Matrix& packed, const std::vector<double>& expected) const;
   // The same of Run, on inputs of its own, and expects the state that it leaves to be the CPU's.
   void ExpectRuns(TestRandom& random, int64_t tokens, const std::vector<int64_t>& lengths,
                   const std::string& keys = "n1");
@@ -78,68 +85,37 @@ class DeviceLayer {
                      const Matrix& mask = {});
 
   Matrix State(int32_t slot) const;  // and the padding behind it
+  Matrix Sums(int32_t slot) const { return calls_->Sums(slot); }
   Matrix states() const { return states_.Get(); }
   void set_states(const Matrix& states) { states_.Set(states); }
   Matrix& cpu_states() { return cpu_states_; }
   // Expects the slot to be as the CPU's: sums but for rounding, the rest bit by bit.
   void ExpectStateOfCpu(int32_t slot) const;
 
-  // ---- What a family tells of itself
-
-  // Columns of packed that hold keys and values: a masked token's are not read.
-  virtual std::pair<int64_t, int64_t> KeysAndValues() const = 0;
-  virtual int64_t ValueColumn() const = 0;  // hid() values from here on
-  // What becomes of output c of token t when one number of an earlier or the same token is not
-  // finite; `ago` = t - that token, negative for tokens before it.
-  enum class Spoilt { kNoBit, kRounding, kAnything };
-  virtual Spoilt SpoiltBy(int64_t column, int64_t ago, int64_t c) const = 0;
-  // An output of the same token at which a NaN in the column shows.
-  virtual int64_t ShownAt(int64_t column) const = 0;
-  // A query's, a key's and a value's.
-  virtual std::vector<int64_t> Columns(TestRandom& random) const = 0;
-
- protected:
-  DeviceLayer(int64_t hid, int64_t packed_width, int64_t state_floats, int64_t slots,
-              Storage storage);
-
-  struct Expected {
-    std::vector<double> y;
-    Tolerance tolerance;  // of fp32 outputs
-  };
-  // Inputs as a bf16 ring holds them: keys, with their mask, and values rounded.
-  std::vector<double> InBf16Ring(const Matrix& packed, const Matrix& mask) const;
-  virtual Expected Reference(const Matrix& packed, const Matrix& mask) const = 0;
-  virtual Matrix RawInput(TestRandom& random, int64_t tokens, const std::string& keys) const = 0;
-  // Allowed difference of number i of a slot's state from the CPU's.
-  virtual double StateTolerance(const float* cpu, int64_t i) const = 0;
-  // Whether the token at this position was generated, for operators that care.
-  virtual bool Generated(int64_t /*position*/) const { return false; }
-
-  // Floats of the workspace, and the calls.
-  virtual int64_t StepFloats(int64_t rows) const = 0;
-  virtual int64_t PrefillFloats(int64_t rows, int64_t tokens) const = 0;
-  virtual int64_t EncodeFloats(int64_t sequences, int64_t tokens) const = 0;
-  virtual int CallStep(const kernels::cuda::StepRows& rows, kernels::cuda::In in,
-                       kernels::cuda::State state, kernels::cuda::Out out, float* workspace) = 0;
-  virtual int CallPrefill(const kernels::cuda::ChunkRows& chunks, kernels::cuda::In in,
-                          kernels::cuda::State state, kernels::cuda::Out out, float* workspace) = 0;
-  virtual int CallEncode(const kernels::cuda::Texts& texts, kernels::cuda::In in,
-                         kernels::cuda::Out out, float* workspace) = 0;
-  virtual void CallCpu(const LayerChunk& chunk, int64_t tokens, float* states, int64_t slot_stride,
-                       float* y) = 0;
-
  private:
   struct Batch;
   std::vector<Matrix> Outputs(const Batch& batch) const;
 
-  const int64_t hid_;
+  const LayerShape shape_;
+  const ReferenceTables tables_;
+  const std::unique_ptr<KernelFamilyCalls> calls_;
   const int64_t packed_width_;
-  const int64_t state_floats_;
+  int64_t key_column_ = 0;
+  int64_t value_column_ = 0;
   const int64_t slot_stride_;
   const Storage storage_;
   DeviceArray<float> states_;
   Matrix cpu_states_;
 };
+
+// Shapes: AFT-local (without a window AFT-simple; with rows of biases the last one serves all
+// later positions), AFT-conv, and the attentions, of heads of `width`.
+LayerShape Aft(int64_t hid, MixerConfig config, double spread = 1.0);
+LayerShape Conv(int64_t hid, int64_t heads, int64_t taps, double spread = 1.0);
+LayerShape Attention(MixerKind kind, int64_t heads, int64_t width, int64_t capacity = 160);
+LayerShape BothWays(LayerShape shape);
+LayerShape WithBf16Ring(LayerShape shape);
+extern const std::vector<MixerKind> kAttentions;
 
 // Rows [begin, end) of a matrix.
 Matrix Rows(const Matrix& matrix, int64_t width, int64_t begin, int64_t end);

@@ -4,8 +4,7 @@
     AFT_LAUNCH_LOG=launches.txt ctest -L cuda_on_cpu      # which blocks the host code launches
     tests/cuda/resources.py build/cuda/model/kernels/cuda/libaft_cuda_kernels.a --launches launches.txt
 
-Registers, stack and static shared memory come from the binary (cuobjdump of the CUDA toolkit,
-which needs nvdisasm for --sass);
+Registers, stack and static shared memory come from the binary (cuobjdump of the CUDA toolkit);
 threads of a block and dynamic shared memory from the log that tests/support/cuda_on_cpu writes. Of a
 kernel's launches the table has the one that leaves the fewest warps on a multiprocessor.
 
@@ -32,11 +31,6 @@ REGISTERS = 65536
 WARPS = 64
 BLOCKS = 32
 MOST_THREADS = 1024  # of a block
-
-# Instructions counted by --sass. LDL and STL are local memory, LD and ST of what the compiler does
-# not know: often shared memory, which LDS and STS reach sooner.
-SASS = ['LDG.E.128', 'LDG', 'STG.E.128', 'STG', 'LDS', 'STS', 'LD', 'ST', 'LDGSTS', 'LDSM', 'HMMA',
-        'MUFU', 'BAR', 'LDL', 'STL']
 
 Usage = collections.namedtuple('Usage', 'registers stack shared local')
 
@@ -88,17 +82,6 @@ def resource_usage(cuobjdump, binaries):
             usage[arch][name] = Usage(int(values['REG']), int(values['STACK']),
                                       max(0, int(values['SHARED']) - RESERVED), int(values['LOCAL']))
     return usage
-
-
-def sass_counts(cuobjdump, binaries):
-    """{architecture: {mangled name: Counter of SASS}}"""
-    counts = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))
-    for arch, name, line in sections(cuobjdump, '--dump-sass', binaries, r'\s*Function : ([\w$.]+)'):
-        if match := re.match(r'\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)', line):
-            for opcode in SASS:
-                if match[1] == opcode or match[1].startswith(opcode + '.'):
-                    counts[arch][name][opcode] += 1
-    return counts
 
 
 def most_threads(cuobjdump, binaries):
@@ -166,9 +149,6 @@ def main():
     parser.add_argument('binaries', nargs='+', help='objects or libraries made by nvcc')
     parser.add_argument('--launches', help='what AFT_LAUNCH_LOG named when the tests ran')
     parser.add_argument('--cuobjdump', default='cuobjdump')
-    parser.add_argument('--sass', action='store_true', help='also count instructions')
-    parser.add_argument('--arch', default='sm_90', help='whose instructions (%(default)s)')
-    parser.add_argument('--only', default='', help='regular expression of the kernels to show')
     args = parser.parse_args()
 
     usage = resource_usage(args.cuobjdump, args.binaries)
@@ -176,7 +156,7 @@ def main():
         sys.exit('no kernels in ' + ' '.join(args.binaries))
     names = demangle(sorted(set().union(*(usage[arch] for arch in usage))))
     shown = sorted((name, mangled) for mangled, name in names.items()
-                   if re.search(args.only, name) and all(mangled in usage[arch] for arch in usage))
+                   if all(mangled in usage[arch] for arch in usage))
     found = launches(args.launches) if args.launches else {}
     archs = sorted(usage)
     print_table(['kernel', 'registers ' + '/'.join(archs), 'local bytes', 'threads', 'shared bytes', *archs],
@@ -184,13 +164,6 @@ def main():
 
     local = {name for name, mangled in shown for arch in usage
              if usage[arch][mangled].stack + usage[arch][mangled].local > 0}
-    if args.sass:
-        counts = sass_counts(args.cuobjdump, args.binaries)[args.arch]
-        print(f'\nInstructions of {args.arch}:\n')
-        print_table(['kernel', *SASS], [[f'`{name}`', *(counts[mangled][opcode] for opcode in SASS)]
-                                        for name, mangled in shown])
-        local |= {name for name, mangled in shown if counts[mangled]['LDL'] + counts[mangled]['STL'] > 0}
-
     status = 0
     for name in sorted(local):
         reason = next((why for pattern, why in ALLOWED.items() if re.search(pattern, name)), None)

@@ -31,9 +31,6 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   if (bytes > 0) std::memset(to, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t /*stream*/) {
-  return cudaMemset(to, value, bytes);
-}
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }

@@ -132,49 +132,6 @@ __device__ inline AftRaw<T, N, kVector> AftRead(const T* row, int channel, int h
   }
 }
 
-// ---- Numbers of neighbouring channels, of which the first `count` exist; the others read as 0.
-
-// kVector: either all exist or none, and they are aligned for vector accesses.
-template <int N, bool kVector, typename T>
-__device__ inline Channels<N> LoadExisting(const T* from, int64_t count) {
-  Channels<N> c = Fill<N>(0.0F);
-  if constexpr (kVector) {
-    if (count > 0) c = Load<N>(from);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (i < count) c[i] = ToFloat(from[i]);
-    }
-  }
-  return c;
-}
-
-template <int N, bool kVector, typename T>
-__device__ inline void StoreExisting(const Channels<N>& c, T* to, int64_t count) {
-  if constexpr (kVector) {
-    if (count > 0) Store<N>(c, to);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (i < count) to[i] = FromFloat<T>(c[i]);
-    }
-  }
-}
-
-// To the matrix y; its type is the same for all threads.
-template <int N, bool kVector>
-__device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, const Channels<N>& c,
-                                int64_t count) {
-  const int64_t at = row * y.stride + channel;
-  if (y.type == Number::kFp32) {
-    StoreExisting<N, kVector>(c, static_cast<float*>(y.data) + at, count);
-  } else if (y.type == Number::kBf16) {
-    StoreExisting<N, kVector>(c, static_cast<Bf16*>(y.data) + at, count);
-  } else {
-    StoreExisting<N, kVector>(c, static_cast<Fp16*>(y.data) + at, count);
-  }
-}
-
 // ---- Keys and values of one row's tokens, as they enter: masked, rounded
 template <typename In>
 class AftTokens {

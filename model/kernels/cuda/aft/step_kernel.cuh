@@ -302,18 +302,7 @@ class StepThread {
 
   __device__ static void StoreOutput(const StepTask& task, int row, int channel,
                                      const Channels<N>& y) {
-    const int64_t at = row * task.y.stride + channel;
-    if (task.y.type == Number::kFp32) {
-      StoreGlobal(y, static_cast<float*>(task.y.data) + at);
-    } else {
-      uint16_t bits[N];
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        bits[i] =
-            task.y.type == Number::kBf16 ? FromFloat<Bf16>(y[i]).bits : FromFloat<Fp16>(y[i]).bits;
-      }
-      StoreBitsGlobal(bits, static_cast<uint16_t*>(task.y.data) + at);
-    }
+    ToOut(task.y, row * task.y.stride + channel, [&](auto* to) { StoreGlobal(y, to); });
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/kernels/attention.h"
+#include "model/kernels/cuda/channels.cuh"
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"
 #include "model/kernels/cuda/types.h"
@@ -91,13 +92,7 @@ __device__ inline float LoadNumber(const In& from, int64_t i) {
   return ToFloat(static_cast<const Bf16*>(from.data)[i]);
 }
 __device__ inline void StoreNumber(const Out& to, int64_t i, float x) {
-  if (to.type == Number::kFp32) {
-    static_cast<float*>(to.data)[i] = x;
-  } else if (to.type == Number::kBf16) {
-    static_cast<Bf16*>(to.data)[i] = FromFloat<Bf16>(x);
-  } else {
-    static_cast<Fp16*>(to.data)[i] = FromFloat<Fp16>(x);
-  }
+  ToOut(to, i, [&](auto* number) { Store(Channels<1>{{x}}, number); });
 }
 
 template <typename T>

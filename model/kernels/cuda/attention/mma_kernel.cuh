@@ -185,14 +185,14 @@ class MmaTile {
       const int j = j0 + row;
       const int column = i / kKeys * kPer16;
       const bool exists = j < to && !keys.Masked(j);
-      float k[kPer16] = {};
-      float v[kPer16] = {};
+      auto k = Fill<kPer16>(0.0F);
+      auto v = Fill<kPer16>(0.0F);
       if (exists) {
         LoadKey(keys, j, column, k);
         LoadValue(keys, j, column, v);
       }
-      StorePiece(k, Keys(buffer) + row * Products::kKeyStride + column);
-      StorePiece(v, Values(buffer) + row * Products::kValueStride + column);
+      Store(k, Keys(buffer) + row * Products::kKeyStride + column);
+      Store(v, Values(buffer) + row * Products::kValueStride + column);
     }
   }
 
@@ -213,7 +213,7 @@ class MmaTile {
     }
   }
 
-  __device__ void LoadKey(const HeadKeys& keys, int j, int column, float (&to)[kPer16]) const {
+  __device__ void LoadKey(const HeadKeys& keys, int j, int column, Channels<kPer16>& to) const {
     const bool stored = j < keys.stored_k;
     int step = 1;
     const float* const key = stored ? keys.StoredKey(j, &step) : nullptr;
@@ -226,17 +226,15 @@ class MmaTile {
           stored ? key[int64_t{c} * step] : Scaled(ToFloat(packed_[keys.PackedKey(j) + c]), factor);
     }
   }
-  __device__ void LoadValue(const HeadKeys& keys, int j, int column, float (&to)[kPer16]) const {
+  __device__ void LoadValue(const HeadKeys& keys, int j, int column, Channels<kPer16>& to) const {
     const float* const value = j < keys.stored ? keys.StoredValue(j) : nullptr;
     if (value != nullptr && args_.state_in_16_bytes) {
 #pragma unroll
       for (int i = 0; i < kPer16; i += 4) {
         if (column + i >= shape_.value_width) continue;
-        const float4 x = *reinterpret_cast<const float4*>(value + column + i);
-        to[i] = x.x;
-        to[i + 1] = x.y;
-        to[i + 2] = x.z;
-        to[i + 3] = x.w;
+        const auto four = cuda::Load<4>(value + column + i);
+#pragma unroll
+        for (int o = 0; o < 4; ++o) to[i + o] = four[o];
       }
       return;
     }
@@ -246,17 +244,6 @@ class MmaTile {
       if (c >= shape_.value_width) continue;
       to[i] = value != nullptr ? value[c] : ToFloat(packed_[keys.PackedValue(j) + c]);
     }
-  }
-  __device__ static void StorePiece(const float (&x)[kPer16], T* to) {
-    uint4 piece;
-    if constexpr (kPer16 == 8) {
-      piece = make_uint4(PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]),
-                         PackBf16(x[6], x[7]));
-    } else {
-      piece = make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
-                         __float_as_uint(x[3]));
-    }
-    *reinterpret_cast<uint4*>(to) = piece;
   }
 
   // Scores of keys that a query does not see; the mask.
@@ -283,15 +270,7 @@ class MmaTile {
         tile_.TokenOf(t) * args_.y.stride + int64_t{head_} * shape_.value_width + column;
     const bool both = column + 1 < shape_.value_width;
     if (both && args_.y_in_pairs) {
-      if (args_.y.type == Number::kFp32) {
-        *reinterpret_cast<float2*>(static_cast<float*>(args_.y.data) + to) = make_float2(a, b);
-      } else if (args_.y.type == Number::kBf16) {
-        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(args_.y.data) + to) = PackBf16(a, b);
-      } else {
-        const uint32_t high = FromFloat<Fp16>(b).bits;
-        *reinterpret_cast<uint32_t*>(static_cast<Fp16*>(args_.y.data) + to) =
-            FromFloat<Fp16>(a).bits | high << 16;
-      }
+      ToOut(args_.y, to, [&](auto* pair) { Store(Channels<2>{{a, b}}, pair); });
     } else {
       StoreNumber(args_.y, to, a);
       if (both) StoreNumber(args_.y, to + 1, b);
