@@ -189,6 +189,16 @@ __device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, cons
   ToOut(y, row * y.stride + channel, [&](auto* to) { StoreExisting<N, kVector>(c, to, count); });
 }
 
+// Host: fn(T{}, Y{}) with the types of In and Out, for the pairs that mixers have kernels for.
+template <class Fn>
+int ForTypes(Number in, Number out, const Fn& fn) {
+  if (in == Number::kFp32 && out == Number::kFp32) return fn(float{}, float{});
+  if (in == Number::kFp32 && out == Number::kBf16) return fn(float{}, Bf16{});
+  if (in == Number::kFp32 && out == Number::kFp16) return fn(float{}, Fp16{});
+  if (in == Number::kBf16 && out == Number::kBf16) return fn(Bf16{}, Bf16{});
+  return cudaErrorInvalidValue;
+}
+
 }  // namespace aft::kernels::cuda
 
 #endif  // AFT_MODEL_KERNELS_CUDA_CHANNELS_CUH_

@@ -65,6 +65,9 @@ struct Texts {
   int64_t grid_width = 0;
   int64_t tokens = 0;
   int64_t longest = 0;
+
+  // As chunks of no slots, from position 0 on.
+  ChunkRows rows() const { return {sequences, nullptr, nullptr, offset, nullptr, tokens, longest}; }
 };
 
 }  // namespace aft::kernels::cuda

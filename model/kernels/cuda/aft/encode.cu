@@ -12,12 +12,12 @@ dim3 FoldGrid(const AftArgs& args) {
 }
 
 // AFT-simple: one sum for all tokens of a text.
-cudaError_t WholeSimple(const AftArgs& args, int64_t tiles, In qkv, Stream stream) {
-  cudaError_t error = AftScanOf(args, AftScan::kSums, tiles, qkv, stream);
+int WholeSimple(const AftArgs& args, int64_t tiles, Stream stream) {
+  int error = AftScanOf(args, AftScan::kSums, tiles, stream);
   if (error == cudaSuccess) {
     error = Launch(AftTotalKernel, FoldGrid(args), dim3(kFoldThreads), 0, stream, args);
   }
-  if (error == cudaSuccess) error = AftScanOf(args, AftScan::kGate, tiles, qkv, stream);
+  if (error == cudaSuccess) error = AftScanOf(args, AftScan::kGate, tiles, stream);
   return error;
 }
 
@@ -50,19 +50,19 @@ int AftEncode(const AftModel& model, const Texts& texts, In qkv, Out y, float* w
   if (texts.sequences == 0 || texts.tokens == 0) return cudaSuccess;
   AftArgs args;
   args.model = model;
-  args.rows = {texts.sequences, nullptr, nullptr, texts.offset, texts.mask};
-  args.qkv = qkv.data;
-  args.qkv_stride = qkv.stride;
+  args.rows = texts.rows();
+  args.mask = texts.mask;
+  args.qkv = qkv;
   args.y = y;
   args.sums = workspace;
   args.triples = static_cast<int>(model.layout().prefixes());
-  if (model.causal) return AftCausal(args, texts.tokens, texts.longest, qkv, stream);
+  if (model.causal) return AftCausal(args, stream);
 
   const int64_t tiles = AftTiles(texts.sequences, texts.tokens);
-  if (model.window == 0) return WholeSimple(args, tiles, qkv, stream);
+  if (model.window == 0) return WholeSimple(args, tiles, stream);
   args.triples = 3;
   args.model.ring = Number::kFp32;  // there is none: nothing is rounded
-  const bool vector = AftAligned(args, qkv, 4);
+  const bool vector = AftAligned(args, 4);
   if (qkv.type == Number::kBf16) {
     return vector ? WholeWindows<Bf16, true>(args, tiles, stream)
                   : WholeWindows<Bf16, false>(args, tiles, stream);

@@ -69,30 +69,31 @@ cudaError_t SumAndCarry(const AftArgs& args, int64_t tiles, Stream stream) {
 }
 
 template <typename In, typename Ring, int N>
-cudaError_t WriteRing(const AftArgs& args, int64_t longest, Stream stream) {
+cudaError_t WriteRing(const AftArgs& args, Stream stream) {
   const int64_t threads = Blocks(args.model.hid, N);
   return Launch(AftRingKernel<In, Ring, N>,
                 dim3(static_cast<unsigned>(args.rows.rows),
-                     Blocks(std::min(longest, args.model.window - 1), kAftRingTokens)),
+                     Blocks(std::min(args.rows.longest, args.model.window - 1), kAftRingTokens)),
                 dim3(std::min(Blocks(threads, 32) * 32, 256U)), 0, stream, args);
 }
 
 template <typename In, int N>
-cudaError_t WriteRingOf(const AftArgs& args, int64_t longest, Stream stream) {
-  return args.model.ring == Number::kBf16 ? WriteRing<In, Bf16, N>(args, longest, stream)
-                                          : WriteRing<In, float, N>(args, longest, stream);
+cudaError_t WriteRingOf(const AftArgs& args, Stream stream) {
+  return args.model.ring == Number::kBf16 ? WriteRing<In, Bf16, N>(args, stream)
+                                          : WriteRing<In, float, N>(args, stream);
 }
 
 template <typename InT>
-cudaError_t Windows(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
-  const bool vector = AftAligned(args, qkv, 4);
-  const int64_t tiles = AftTiles(args.rows.rows, tokens);
-  const bool walks =
-      args.triples == 1 && vector &&
-      (longest <= kShort || tokens * AftWarps(args.model.hid).blocks >= kTileBlocks * longest);
+cudaError_t Windows(const AftArgs& args, Stream stream) {
+  const ChunkRows& rows = args.rows;
+  const bool vector = AftAligned(args, 4);
+  const int64_t tiles = AftTiles(rows.rows, rows.tokens);
+  const bool walks = args.triples == 1 && vector &&
+                     (rows.longest <= kShort ||
+                      rows.tokens * AftWarps(args.model.hid).blocks >= kTileBlocks * rows.longest);
   cudaError_t error = cudaSuccess;
   if (walks) {
-    error = Tiles<InT, true, 1, true>(args, args.rows.rows, stream);
+    error = Tiles<InT, true, 1, true>(args, rows.rows, stream);
   } else {
     error = vector ? SumAndCarry<InT, true>(args, tiles, stream)
                    : SumAndCarry<InT, false>(args, tiles, stream);
@@ -106,18 +107,19 @@ cudaError_t Windows(const AftArgs& args, int64_t tokens, int64_t longest, In qkv
     }
   }
   if (error != cudaSuccess || args.state.base == nullptr || args.model.window <= 1) return error;
-  return AftAligned(args, qkv, 2) ? WriteRingOf<InT, 2>(args, longest, stream)
-                                  : WriteRingOf<InT, 1>(args, longest, stream);
+  return AftAligned(args, 2) ? WriteRingOf<InT, 2>(args, stream)
+                             : WriteRingOf<InT, 1>(args, stream);
 }
 
-cudaError_t Simple(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
-  if (longest <= kShort || tokens * args.model.hid >= kScanChannels * longest) {
-    return AftScanOf(args, AftScan::kRow, args.rows.rows, qkv, stream);
+int Simple(const AftArgs& args, Stream stream) {
+  const ChunkRows& rows = args.rows;
+  if (rows.longest <= kShort || rows.tokens * args.model.hid >= kScanChannels * rows.longest) {
+    return AftScanOf(args, AftScan::kRow, rows.rows, stream);
   }
-  const int64_t tiles = AftTiles(args.rows.rows, tokens);
-  cudaError_t error = AftScanOf(args, AftScan::kSums, tiles, qkv, stream);
+  const int64_t tiles = AftTiles(rows.rows, rows.tokens);
+  int error = AftScanOf(args, AftScan::kSums, tiles, stream);
   if (error == cudaSuccess) error = Carry(args, stream);
-  if (error == cudaSuccess) error = AftScanOf(args, AftScan::kTile, tiles, qkv, stream);
+  if (error == cudaSuccess) error = AftScanOf(args, AftScan::kTile, tiles, stream);
   return error;
 }
 
@@ -135,7 +137,8 @@ size_t AftWarps::SharedBytes(int prefixes) const {
   return shared.bytes();
 }
 
-bool AftAligned(const AftArgs& args, In qkv, int64_t n) {
+bool AftAligned(const AftArgs& args, int64_t n) {
+  const In& qkv = args.qkv;
   return args.model.hid % n == 0 && qkv.stride % n == 0 && args.y.stride % n == 0 &&
          Aligned(qkv.data, n * NumberBytes(qkv.type)) &&
          Aligned(args.y.data, n * NumberBytes(args.y.type));
@@ -145,25 +148,17 @@ bool AftTypes(In qkv, Out y) {
   return qkv.type == Number::kFp32 || (qkv.type == Number::kBf16 && y.type == Number::kBf16);
 }
 
-cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream) {
-  const bool vector = AftAligned(args, qkv, 8 / NumberBytes(qkv.type));
-  if (qkv.type == Number::kBf16) {
-    return ScanChannels<Bf16, Bf16>(args, scan, blocks, vector, stream);
-  }
-  if (args.y.type == Number::kFp32) {
-    return ScanChannels<float, float>(args, scan, blocks, vector, stream);
-  }
-  return args.y.type == Number::kBf16
-             ? ScanChannels<float, Bf16>(args, scan, blocks, vector, stream)
-             : ScanChannels<float, Fp16>(args, scan, blocks, vector, stream);
+int AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream) {
+  const bool vector = AftAligned(args, 8 / NumberBytes(args.qkv.type));
+  return ForTypes(args.qkv.type, args.y.type, [&](auto in, auto out) {
+    return ScanChannels<decltype(in), decltype(out)>(args, scan, blocks, vector, stream);
+  });
 }
 
-cudaError_t AftCausal(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream) {
-  if (args.model.window == 0 && args.model.prefix_block == 0) {
-    return Simple(args, tokens, longest, qkv, stream);
-  }
-  return qkv.type == Number::kBf16 ? Windows<Bf16>(args, tokens, longest, qkv, stream)
-                                   : Windows<float>(args, tokens, longest, qkv, stream);
+int AftCausal(const AftArgs& args, Stream stream) {
+  if (args.model.window == 0 && args.model.prefix_block == 0) return Simple(args, stream);
+  return args.qkv.type == Number::kBf16 ? Windows<Bf16>(args, stream)
+                                        : Windows<float>(args, stream);
 }
 
 int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens) {
@@ -180,16 +175,15 @@ int AftPrefill(const AftModel& model, const ChunkRows& chunks, In qkv, State sta
   if (chunks.rows == 0 || chunks.tokens == 0) return cudaSuccess;
   AftArgs args;
   args.model = model;
-  args.rows = {chunks.rows, chunks.slot, chunks.position, chunks.offset, nullptr};
-  args.qkv = qkv.data;
-  args.qkv_stride = qkv.stride;
+  args.rows = chunks;
+  args.qkv = qkv;
   args.state = state;
   args.k_ring = model.layout().KRing();
   args.v_ring = model.layout().VRing();
   args.y = y;
   args.sums = workspace;
   args.triples = static_cast<int>(model.layout().prefixes());
-  return AftCausal(args, chunks.tokens, chunks.longest, qkv, stream);
+  return AftCausal(args, stream);
 }
 
 }  // namespace aft::kernels::cuda

@@ -7,7 +7,7 @@
 namespace aft::kernels::cuda {
 
 // Whether n neighbouring channels may be accessed as one vector everywhere.
-bool AftAligned(const AftArgs& args, In qkv, int64_t n);
+bool AftAligned(const AftArgs& args, int64_t n);
 // The pairs of input and output that the kernels take.
 bool AftTypes(In qkv, Out y);
 
@@ -21,12 +21,12 @@ struct AftWarps {
   unsigned blocks;
 };
 
-// Causal rows, from state to state where there is one. `tokens` and `longest` of all rows.
-cudaError_t AftCausal(const AftArgs& args, int64_t tokens, int64_t longest, In qkv, Stream stream);
+// Causal rows, from state to state where there is one.
+int AftCausal(const AftArgs& args, Stream stream);
 int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens);
 
 // AFT-simple, causal or not; `blocks` as the scan counts them.
-cudaError_t AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, In qkv, Stream stream);
+int AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream);
 
 }  // namespace aft::kernels::cuda
 

@@ -6,33 +6,22 @@
 
 #include "model/kernels/cuda/aft/aft.h"
 #include "model/kernels/cuda/aft/math.cuh"
-#include "model/kernels/cuda/launch.cuh"
-#include "model/kernels/cuda/ptx.cuh"
+#include "model/kernels/cuda/row_tiles.cuh"
 #include "model/kernels/ragged_batch.h"  // kMaskedBelow
 
-// What the AFT kernels for many tokens share: rows of a batch, cut into tiles of kAftTokens
-// positions, so that a token's tile does not depend on the batch.
+// What the AFT kernels for many tokens share: tiles of kAftTokens positions (row_tiles.cuh).
 namespace aft::kernels::cuda {
 
 inline constexpr int kAftTokens = 64;
-
-// Prompt chunks, or whole texts.
-struct AftRows {
-  int64_t rows = 0;
-  const int32_t* slot = nullptr;      // null: no state
-  const int64_t* position = nullptr;  // null: 0
-  const int64_t* offset = nullptr;
-  const float* mask = nullptr;
-};
 
 // Arguments of a kernel. The workspace holds `triples` prefix sums of every channel for each tile:
 // [tiles, triples, 3 (num, den, max), hid].
 struct AftArgs {
   AftModel model;
-  AftRows rows;
-  const void* qkv = nullptr;
-  int64_t qkv_stride = 0;
-  State state;
+  ChunkRows rows;               // or whole texts, without slots
+  const float* mask = nullptr;  // of these, or null
+  In qkv;
+  State state;         // base null: none
   int64_t k_ring = 0;  // floats from the start of a slot
   int64_t v_ring = 0;
   Out y;
@@ -48,10 +37,8 @@ enum class AftScan {
   kGate,  // blockIdx.x: tile. Outputs, with the sums of the whole text in the workspace
 };
 
-// Tiles of all rows lie in one list with gaps: row r's from FirstTile(r) on. A row of n tokens has
-// at most n div kAftTokens + 2 tiles, wherever it starts.
 __host__ __device__ inline int64_t AftTiles(int64_t rows, int64_t tokens) {
-  return tokens / kAftTokens + 2 * rows;
+  return TilesBefore(kAftTokens, rows, tokens);
 }
 
 struct AftRow {
@@ -76,23 +63,6 @@ struct AftRow {
   int end;
   int64_t first_tile;
 };
-
-// The row whose part of the list holds `tile`. All lanes of a warp.
-__device__ inline int64_t AftRowOfTile(const AftArgs& args, int64_t tile) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  int64_t low = 0;
-  int64_t count = args.rows.rows;  // it is among rows [low, low + count)
-  while (count > 1) {
-    const int64_t step = (count + 31) / 32;
-    const int64_t probe = lane * step;
-    const bool reached =
-        probe < count && AftTiles(low + probe, args.rows.offset[low + probe]) <= tile;
-    const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xFFFFFFFFU, reached ? 1 : 0)));
-    low += last * step;
-    count = min(step, count - last * step);
-  }
-  return low;
-}
 
 // ---- Numbers of neighbouring channels as they lie in memory, aligned for one access
 template <typename T, int N>
@@ -143,7 +113,7 @@ class AftTokens {
   template <int N, bool kVector>
   __device__ void Get(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
                       Channels<N>& v) const {
-    const float* mask = args_.rows.mask;
+    const float* mask = args_.mask;
     float add = 0.0F;
     if (mask != nullptr && valid) {
       add = mask[row_.token + j - row_.begin];
@@ -175,8 +145,8 @@ class AftTokens {
     return {AftRead<N, kVector>(key, channel, hid), AftRead<N, kVector>(key + hid, channel, hid)};
   }
   __device__ const In* Key(int j) const { return Token(j) + args_.model.hid; }
-  __device__ int64_t stride() const { return args_.qkv_stride; }
-  __device__ bool masked() const { return args_.rows.mask != nullptr; }
+  __device__ int64_t stride() const { return args_.qkv.stride; }
+  __device__ bool masked() const { return args_.mask != nullptr; }
   // One that is valid, where nothing is masked.
   template <int N, bool kVector>
   __device__ void Enter(const Raw<N, kVector>& raw, Channels<N>& k, Channels<N>& v) const {
@@ -195,8 +165,8 @@ class AftTokens {
       k[i] = valid ? raw.k[i] : -INFINITY;
       v[i] = valid ? raw.v[i] : 0.0F;
     }
-    if (args_.rows.mask != nullptr && valid) {
-      const float add = args_.rows.mask[row_.token + j - row_.begin];
+    if (args_.mask != nullptr && valid) {
+      const float add = args_.mask[row_.token + j - row_.begin];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         k[i] = add > kMaskedBelow ? k[i] + add : -INFINITY;
@@ -248,7 +218,8 @@ class AftTokens {
   }
   // Its query.
   __device__ const In* Token(int j) const {
-    return static_cast<const In*>(args_.qkv) + (row_.token + j - row_.begin) * args_.qkv_stride;
+    return static_cast<const In*>(args_.qkv.data) +
+           (row_.token + j - row_.begin) * args_.qkv.stride;
   }
 
   const AftArgs& args_;

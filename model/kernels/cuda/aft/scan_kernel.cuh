@@ -172,7 +172,8 @@ template <typename In, typename OutT, int N, AftScan kScan>
 __global__ void __launch_bounds__(128) AftScanKernel(AftArgs args) {
   const int64_t hid = args.model.hid;
   const int64_t channel = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
-  const int64_t r = kScan == AftScan::kRow ? blockIdx.x : AftRowOfTile(args, blockIdx.x);
+  const int64_t r =
+      kScan == AftScan::kRow ? blockIdx.x : RowOfTile(args.rows, blockIdx.x, kAftTokens);
   const AftRow row(args, r);
   int from = row.begin;
   int to = row.end;
@@ -187,10 +188,10 @@ __global__ void __launch_bounds__(128) AftScanKernel(AftArgs args) {
   scan.from = from;
   scan.to = to;
   scan.begin = row.begin;
-  scan.in = static_cast<const In*>(args.qkv) + row.token * args.qkv_stride + channel;
-  scan.in_stride = args.qkv_stride;
+  scan.in = static_cast<const In*>(args.qkv.data) + row.token * args.qkv.stride + channel;
+  scan.in_stride = args.qkv.stride;
   scan.hid = hid;
-  scan.mask = args.rows.mask == nullptr ? nullptr : args.rows.mask + row.token;
+  scan.mask = args.mask == nullptr ? nullptr : args.mask + row.token;
   scan.out = static_cast<OutT*>(args.y.data) + row.token * args.y.stride + channel;
   scan.out_stride = args.y.stride;
   if (row.slot < 0) {

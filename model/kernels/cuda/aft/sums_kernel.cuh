@@ -116,7 +116,7 @@ __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int t
 // its leaving tokens; else, of its tokens, to triple 2.
 template <typename In, bool kVector>
 __global__ void __launch_bounds__(256, 2) AftSumsKernel(AftArgs args) {
-  const AftRow row(args, AftRowOfTile(args, blockIdx.x));
+  const AftRow row(args, RowOfTile(args.rows, blockIdx.x, kAftTokens));
   const int index = row.FirstIndex() + static_cast<int>(blockIdx.x - row.first_tile);
   const int64_t hid = args.model.hid;
   const AftLane lane(hid, AftWarpChannel());
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(256) AftRingKernel(AftArgs args) {
   auto* v_ring = reinterpret_cast<Ring*>(slot + args.v_ring);
   for (int j = from; j < to; ++j) {
     const In* key =
-        static_cast<const In*>(args.qkv) + (row.token + j - row.begin) * args.qkv_stride + hid;
+        static_cast<const In*>(args.qkv.data) + (row.token + j - row.begin) * args.qkv.stride + hid;
     const int64_t at = j % ring_rows * hid;
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < hid; c += blockDim.x * N) {
       Store<N>(Load<N>(key + c), k_ring + at + c);

@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
                              kPrefixes * kAftWarpChannels * static_cast<int>(blockDim.x) / 32);
   // The last tiles first: the pass that summed up tiles has left their keys and values in L2.
   const int64_t tile = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
-  const AftRow row(args, kWalks ? blockIdx.x : AftRowOfTile(args, tile));
+  const AftRow row(args, kWalks ? blockIdx.x : RowOfTile(args.rows, tile, kAftTokens));
   const AftLane lane(args.model.hid, AftWarpChannel());
   const bool active = AftWarpChannel() < args.model.hid;
   int index = row.FirstIndex();

@@ -11,48 +11,51 @@ namespace aft::kernels::cuda {
 namespace {
 
 template <typename T, bool kAdditive>
-cudaError_t LaunchScalar(const AttendArgs& args, int64_t tokens, Stream stream) {
+cudaError_t LaunchScalar(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
   const ScalarShared layout(shared);
   const unsigned chunks = Blocks(args.shape.value_width, kScalarColumns);
-  return Launch(AttentionScalarKernel<T, kAdditive>,
-                dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kScalarQueries)),
-                     static_cast<unsigned>(args.shape.heads) * chunks),
-                dim3(kScalarWarps * 32), shared.bytes(), stream, args);
+  return Launch(
+      AttentionScalarKernel<T, kAdditive>,
+      dim3(static_cast<unsigned>(TilesBefore(kScalarQueries, args.rows.rows, args.rows.tokens)),
+           static_cast<unsigned>(args.shape.heads) * chunks),
+      dim3(kScalarWarps * 32), shared.bytes(), stream, args);
 }
 
 constexpr int kMmaWidth = 128;
 
 template <typename T, int kWidth>
-cudaError_t LaunchMma(const AttendArgs& args, int64_t tokens, Stream stream) {
+cudaError_t LaunchMma(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
   const MmaShared<T, kWidth> layout(shared);
-  return Launch(AttentionMmaKernel<T, kWidth>,
-                dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kMmaQueries)),
-                     static_cast<unsigned>(args.shape.heads)),
-                dim3(kMmaThreads), shared.bytes(), stream, args);
+  return Launch(
+      AttentionMmaKernel<T, kWidth>,
+      dim3(static_cast<unsigned>(TilesBefore(kMmaQueries, args.rows.rows, args.rows.tokens)),
+           static_cast<unsigned>(args.shape.heads)),
+      dim3(kMmaThreads), shared.bytes(), stream, args);
 }
 
 template <typename T>
-cudaError_t LaunchAttend(const AttendArgs& args, int64_t tokens, Stream stream) {
-  if (args.shape.score == Score::kAdditive) return LaunchScalar<T, true>(args, tokens, stream);
+cudaError_t LaunchAttend(const AttendArgs& args, Stream stream) {
+  if (args.shape.score == Score::kAdditive) return LaunchScalar<T, true>(args, stream);
   const int width = std::max(args.shape.score_width, args.shape.value_width);
   if (args.shape.position_keys != nullptr || width > kMmaWidth) {
-    return LaunchScalar<T, false>(args, tokens, stream);
+    return LaunchScalar<T, false>(args, stream);
   }
-  if (width <= 32) return LaunchMma<T, 32>(args, tokens, stream);
-  if (width <= 64) return LaunchMma<T, 64>(args, tokens, stream);
-  return LaunchMma<T, 128>(args, tokens, stream);
+  if (width <= 32) return LaunchMma<T, 32>(args, stream);
+  if (width <= 64) return LaunchMma<T, 64>(args, stream);
+  return LaunchMma<T, 128>(args, stream);
 }
 
 template <typename T>
-cudaError_t LaunchStore(const AttendArgs& args, int64_t tokens, Stream stream) {
+cudaError_t LaunchStore(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
   shared.Take<float>(32 * 33);
-  return Launch(AttentionStoreKernel<T>,
-                dim3(static_cast<unsigned>(TileCount(tokens, args.rows, kStoreTokens)),
-                     static_cast<unsigned>(args.shape.heads)),
-                dim3(kStoreWarps * 32), shared.bytes(), stream, args);
+  return Launch(
+      AttentionStoreKernel<T>,
+      dim3(static_cast<unsigned>(TilesBefore(kStoreTokens, args.rows.rows, args.rows.tokens)),
+           static_cast<unsigned>(args.shape.heads)),
+      dim3(kStoreWarps * 32), shared.bytes(), stream, args);
 }
 
 bool In16Bytes(const void* data, std::initializer_list<int64_t> counts, int64_t bytes) {
@@ -78,7 +81,8 @@ int64_t WorkspaceFloats(const AttentionParams& params, int64_t tokens) {
 }
 
 // Attention of args' rows; kCosine: their lengths first, into the workspace.
-cudaError_t Attend(AttendArgs args, int64_t tokens, float* workspace, Stream stream) {
+cudaError_t Attend(AttendArgs args, float* workspace, Stream stream) {
+  const int64_t tokens = args.rows.tokens;
   SetAlignment(args);
   if (args.shape.score == Score::kCosine) {
     args.factors = workspace;
@@ -90,9 +94,9 @@ cudaError_t Attend(AttendArgs args, int64_t tokens, float* workspace, Stream str
   }
   const bool fp32 = args.packed.type == Number::kFp32;
   const cudaError_t error =
-      fp32 ? LaunchAttend<float>(args, tokens, stream) : LaunchAttend<Bf16>(args, tokens, stream);
+      fp32 ? LaunchAttend<float>(args, stream) : LaunchAttend<Bf16>(args, stream);
   if (error != cudaSuccess || args.state.base == nullptr) return error;
-  return fp32 ? LaunchStore<float>(args, tokens, stream) : LaunchStore<Bf16>(args, tokens, stream);
+  return fp32 ? LaunchStore<float>(args, stream) : LaunchStore<Bf16>(args, stream);
 }
 
 }  // namespace
@@ -111,12 +115,8 @@ int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In 
   args.packed = packed;
   args.y = y;
   args.state = state;
-  args.rows = chunks.rows;
-  args.slot = chunks.slot;
-  args.position = chunks.position;
-  args.offset = chunks.offset;
-  args.generated = chunks.generated;
-  return Attend(args, chunks.tokens, workspace, stream);
+  args.rows = chunks;
+  return Attend(args, workspace, stream);
 }
 
 int64_t AttentionEncodeWorkspaceFloats(const AttentionParams& params, int64_t /*sequences*/,
@@ -132,10 +132,9 @@ int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed
   args.shape = MakeShape(params);
   args.packed = packed;
   args.y = y;
-  args.rows = texts.sequences;
-  args.offset = texts.offset;
+  args.rows = texts.rows();
   args.mask = texts.mask;
-  return Attend(args, texts.tokens, workspace, stream);
+  return Attend(args, workspace, stream);
 }
 
 }  // namespace aft::kernels::cuda

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/kernels/cuda/attention/common.cuh"
+#include "model/kernels/cuda/row_tiles.cuh"
 #include "model/kernels/ragged_batch.h"
 
 // Prompt chunks and whole texts as tiles of queries, the keys that a query sees, and where they
@@ -14,14 +15,10 @@ struct AttendArgs {
   AttentionShape shape;
   In packed;
   Out y;
-  State state;               // prefill; base is null for texts
-  int64_t rows;              // or texts
-  const int32_t* slot;       // or null
-  const int64_t* position;   // or null
-  const int64_t* offset;     // [rows + 1]
-  const uint8_t* generated;  // or null
-  const float* mask;         // texts: [tokens] or null
-  const float* factors;      // kCosine: [tokens, heads, 2]: of the query and of the key
+  State state;           // prefill; base is null for texts
+  ChunkRows rows;        // or texts
+  const float* mask;     // texts: [tokens] or null
+  const float* factors;  // kCosine: [tokens, heads, 2]: of the query and of the key
   // What the addresses and widths allow: 16 bytes of a head's columns at a time, two of y.
   bool packed_in_16_bytes;
   bool state_in_16_bytes;
@@ -42,34 +39,18 @@ struct QueryTile {
   __device__ int64_t TokenOf(int t) const { return token + (t - first); }
 };
 
-// Rows are cut at positions that are multiples of `tile`: at most tokens / tile + 2 rows tiles. The
-// tiles of row r are numbered from offset[r] / tile + 2 r on; numbers that are left over are empty.
-inline int64_t TileCount(int64_t tokens, int64_t rows, int tile) {
-  return tokens / tile + 2 * rows;
-}
-
-// Tile `index`; empty: end <= begin. All lanes of each warp.
+// Tile `index` of the rows' list (row_tiles.cuh); empty: end <= begin. All lanes of each warp.
 __device__ inline QueryTile FindTile(const AttendArgs& args, int64_t index, int tile) {
-  // The last row whose first number is not above index: a search in 32 parts.
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  int64_t row = 0;
-  int64_t count = args.rows;
-  while (count > 1) {
-    const int64_t step = (count + 31) / 32;
-    const int64_t probe = row + lane * step;
-    const bool starts = lane * step < count && args.offset[probe] / tile + 2 * probe <= index;
-    const int before = __popc(__ballot_sync(kWarp, starts ? 1 : 0)) - 1;
-    row += before * step;
-    count = min(step, count - before * step);
-  }
+  const ChunkRows& rows = args.rows;
+  const int64_t row = RowOfTile(rows, index, tile);
   QueryTile found = {};
   found.row = static_cast<int>(row);
-  found.slot = args.slot == nullptr ? 0 : args.slot[row];
-  found.first = args.position == nullptr ? 0 : static_cast<int>(args.position[row]);
-  found.generated = args.generated != nullptr && args.generated[row] != 0;
-  found.token = args.offset[row];
-  found.tokens_end = found.first + static_cast<int>(args.offset[row + 1] - found.token);
-  const int number = static_cast<int>(index - (found.token / tile + 2 * row));
+  found.slot = rows.slot == nullptr ? 0 : rows.slot[row];
+  found.first = rows.position == nullptr ? 0 : static_cast<int>(rows.position[row]);
+  found.generated = rows.generated != nullptr && rows.generated[row] != 0;
+  found.token = rows.offset[row];
+  found.tokens_end = found.first + static_cast<int>(rows.offset[row + 1] - found.token);
+  const int number = static_cast<int>(index - TilesBefore(tile, row, found.token));
   const int start = (found.first / tile + number) * tile;
   found.begin = max(found.first, start);
   found.end = min(found.tokens_end, start + tile);

@@ -71,6 +71,19 @@ struct StepSums {
   }
 };
 
+template <int kVector>
+__device__ inline void LoadVector(const float* from, float (&to)[kVector]) {
+  if constexpr (kVector == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
+  } else {
+    to[0] = from[0];
+  }
+}
+
 // The columns of values that a block sums up.
 struct StepColumns {
   int first;
@@ -106,7 +119,7 @@ __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int key = lane % kKeyLanes * kVector;
   float score[kVector] = {};
-  const auto add = [&](int c, const Channels<kVector>& keys) {
+  const auto add = [&](int c, const float(&keys)[kVector]) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) score[i] += ScoreTerm<kAdditive>(q[c], keys[i], weight, c);
   };
@@ -116,12 +129,14 @@ __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float
   if (!kMayBeShared || seen >= static_cast<int>(kKeyBlock)) {
 #pragma unroll(kAdditive ? 2 : 8)
     for (int c = lane / kKeyLanes; c < score_width; c += kVector) {
-      add(c, Load<kVector>(k + c * static_cast<int>(kKeyBlock) + key));
+      float keys[kVector];
+      LoadVector(k + c * static_cast<int>(kKeyBlock) + key, keys);
+      add(c, keys);
     }
   } else {
 #pragma unroll 1
     for (int c = lane / kKeyLanes; c < score_width; c += kVector) {
-      Channels<kVector> keys;
+      float keys[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         keys[i] = key + i < seen ? k[c * static_cast<int>(kKeyBlock) + key + i] : 0.0F;
@@ -157,8 +172,8 @@ __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int column = columns.first + (lane % columns.row_lanes + 32 * g) * kVector;
-      auto value = Fill<kVector>(0.0F);
-      if (column < columns.end) value = Load<kVector>(v + int64_t{j} * value_width + column);
+      float value[kVector] = {};
+      if (column < columns.end) LoadVector(v + int64_t{j} * value_width + column, value);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) sums.acc[g][i] += p * value[i];
     }

@@ -102,16 +102,6 @@ bool Aligned16(const void* first, int64_t stride, int64_t offset) {
   return Aligned(first, 16) && stride % kNumbers == 0 && offset % kNumbers == 0;
 }
 
-// Host: calls fn(T{}, Y{}) with the types of In and Out, for the pairs there are kernels for.
-template <class Fn>
-int ForConvTypes(Number in, Number out, const Fn& fn) {
-  if (in == Number::kFp32 && out == Number::kFp32) return fn(float{}, float{});
-  if (in == Number::kFp32 && out == Number::kBf16) return fn(float{}, Bf16{});
-  if (in == Number::kFp32 && out == Number::kFp16) return fn(float{}, Fp16{});
-  if (in == Number::kBf16 && out == Number::kBf16) return fn(Bf16{}, Bf16{});
-  return cudaErrorInvalidValue;
-}
-
 // Host: whether the model makes sense.
 inline bool IsValid(const ConvModel& model) {
   constexpr int64_t kMost = int64_t{1} << 24;

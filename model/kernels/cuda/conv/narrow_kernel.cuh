@@ -23,10 +23,10 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
   const int run = static_cast<int>(threadIdx.x) / kConvNarrowChannels;
   const bool mine = c < tile.channels();
   const int64_t token = sequence.token + tile.first() - sequence.begin + run * kConvRun;
-  Y* const y = static_cast<Y*>(args.y) + token * args.y_stride + channel + c;
+  Y* const y = static_cast<Y*>(args.y.data) + token * args.y.stride + channel + c;
   const int rows = mine ? min(kConvRun, tile.rows() - run * kConvRun) : 0;
   if (sequence.slot < 0) {
-    for (int r = 0; r < rows; ++r) y[r * args.y_stride] = FromFloat<Y>(0.0F);
+    for (int r = 0; r < rows; ++r) y[r * args.y.stride] = FromFloat<Y>(0.0F);
     return;
   }
 
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
       float num = 0.0F;
       float den = 0.0F;
       tile.Exactly(run * kConvRun + r, c, &num, &den);
-      y[r * args.y_stride] = FromFloat<Y>(Gated(num, den, ToFloat(q[r * args.packed_stride])));
+      y[r * args.y.stride] = FromFloat<Y>(Gated(num, den, ToFloat(q[r * args.packed.stride])));
     }
     return;
   }
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
   for (int r = 0; r < kConvRun; ++r) {
     if (r >= rows) break;
     const float den = shared.den[(run * kConvRun + r) * shared.heads + head];
-    const float gate = ToFloat(q[r * args.packed_stride]);
-    y[r * args.y_stride] = FromFloat<Y>(Gated(num[r], den, gate));
+    const float gate = ToFloat(q[r * args.packed.stride]);
+    y[r * args.y.stride] = FromFloat<Y>(Gated(num[r], den, gate));
   }
 }
 

@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
   const int channels = min(kChannels, dims.width - from);
   const int channel = head * dims.width + from;
   const int64_t token = sequence.token + sequence.First(i) - sequence.begin;
-  Y* const y = static_cast<Y*>(args.y) + token * args.y_stride + channel;
+  Y* const y = static_cast<Y*>(args.y.data) + token * args.y.stride + channel;
   if (sequence.slot < 0) {
     const int64_t rows = sequence.Last(i) - sequence.First(i);
     for (int64_t at = thread; at < rows * channels; at += kConvOutputThreads) {
-      y[at / channels * args.y_stride + at % channels] = FromFloat<Y>(0.0F);
+      y[at / channels * args.y.stride + at % channels] = FromFloat<Y>(0.0F);
     }
     return;
   }
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
     for (int b = 0; b < kBlocks; ++b) {
       const int c = b * 8 + 2 * k;
       const float sums[2] = {num[b][2 * half], num[b][2 * half + 1]};
-      const T* const gates = q + row * args.packed_stride + c;
-      Y* const to = y + row * args.y_stride + c;
+      const T* const gates = q + row * args.packed.stride + c;
+      Y* const to = y + row * args.y.stride + c;
       if (pairs && c < channels) {
         Channels<2> two = Load<2>(gates, args.packed_aligned);
         two[0] = finish(c, sums[0], two[0]);

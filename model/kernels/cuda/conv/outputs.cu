@@ -42,8 +42,8 @@ int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
 
 }  // namespace
 
-int ConvOutputs(const ConvTileArgs& args, Number in, Number out, unsigned places, Stream stream) {
-  return ForConvTypes(in, out, [&](auto t, auto y) {
+int ConvOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
+  return ForTypes(args.packed.type, args.y.type, [&](auto t, auto y) {
     return StartOutputs<decltype(t), decltype(y)>(args, places, stream);
   });
 }

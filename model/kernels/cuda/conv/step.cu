@@ -11,7 +11,7 @@ constexpr int kThreads = 128;                 // at least
 constexpr size_t kShared = size_t{48} << 10;  // what a block should not exceed, so that four fit
 
 template <typename T, typename Ring, typename Y, int kVec>
-int Start(ConvStepArgs& args, int64_t rows, Stream stream) {
+int Start(ConvStepArgs& args, Stream stream) {
   const ConvDims& dims = args.dims;
   // Heads of a block: what the lanes cover, a whole number of vectors; fewer where the weights
   // would take too much.
@@ -35,24 +35,25 @@ int Start(ConvStepArgs& args, int64_t rows, Stream stream) {
     bytes = shape(units * unit);
   }
   const auto blocks = Blocks(dims.heads, args.heads);
-  return Launch(ConvStepKernel<T, Ring, Y, kVec>, dim3(blocks, static_cast<unsigned>(rows)),
-                static_cast<unsigned>(threads), bytes, stream, args);
+  return Launch(ConvStepKernel<T, Ring, Y, kVec>,
+                dim3(blocks, static_cast<unsigned>(args.rows.rows)), static_cast<unsigned>(threads),
+                bytes, stream, args);
 }
 
 template <typename T, typename Ring, typename Y>
-int Start(ConvStepArgs& args, int64_t rows, Stream stream) {
+int Start(ConvStepArgs& args, Stream stream) {
   constexpr auto kVec = static_cast<int>(16 / sizeof(Ring));
   const ConvDims& dims = args.dims;
-  args.packed_aligned = Aligned16<T>(args.packed, args.packed_stride, 0) &&
-                        Aligned16<T>(args.packed, dims.hid, dims.values());
-  args.state_aligned = Aligned16<float>(args.state, args.slot_stride, dims.hid);
-  args.y_aligned = Aligned16<Y>(args.y, args.y_stride, dims.hid);
+  args.packed_aligned = Aligned16<T>(args.packed.data, args.packed.stride, 0) &&
+                        Aligned16<T>(args.packed.data, dims.hid, dims.values());
+  args.state_aligned = Aligned16<float>(args.state.base, args.state.slot_stride, dims.hid);
+  args.y_aligned = Aligned16<Y>(args.y.data, args.y.stride, dims.hid);
   // A row of the ring starts at a vector's boundary, and so do all channels that begin a vector.
-  const bool vectors =
-      Aligned16<float>(args.state, args.slot_stride, args.v_ring) && dims.hid % kVec == 0;
-  if (vectors) return Start<T, Ring, Y, kVec>(args, rows, stream);
+  const bool vectors = Aligned16<float>(args.state.base, args.state.slot_stride, args.v_ring) &&
+                       dims.hid % kVec == 0;
+  if (vectors) return Start<T, Ring, Y, kVec>(args, stream);
   args.packed_aligned = args.state_aligned = args.y_aligned = true;  // single numbers always are
-  return Start<T, Ring, Y, 1>(args, rows, stream);
+  return Start<T, Ring, Y, 1>(args, stream);
 }
 
 }  // namespace
@@ -61,27 +62,12 @@ int ConvStep(const ConvModel& model, const StepRows& rows, In packed, State stat
              Stream stream) {
   if (!IsValid(model) || !model.causal) return cudaErrorInvalidValue;
   const ConvStateLayout layout = model.layout();
-  ConvStepArgs args = {ConvDims(model),
-                       rows.slot,
-                       rows.position,
-                       packed.data,
-                       packed.stride,
-                       false,
-                       state.base,
-                       state.slot_stride,
-                       layout.KRing(),
-                       layout.VRing(),
-                       false,
-                       y.data,
-                       y.stride,
-                       false,
-                       1,
-                       1};
-  return ForConvTypes(packed.type, y.type, [&](auto in, auto out) {
+  ConvStepArgs args = {ConvDims(model), rows, packed, state, layout.KRing(), layout.VRing(), y};
+  return ForTypes(packed.type, y.type, [&](auto in, auto out) {
     using T = decltype(in);
     using Y = decltype(out);
-    return model.ring == Number::kBf16 ? Start<T, Bf16, Y>(args, rows.rows, stream)
-                                       : Start<T, float, Y>(args, rows.rows, stream);
+    return model.ring == Number::kBf16 ? Start<T, Bf16, Y>(args, stream)
+                                       : Start<T, float, Y>(args, stream);
   });
 }
 

@@ -13,21 +13,17 @@ namespace aft::kernels::cuda {
 
 struct ConvStepArgs {
   ConvDims dims;
-  const int32_t* slot;
-  const int64_t* position;
-  const void* packed;
-  int64_t packed_stride;
-  bool packed_aligned;
-  float* state;
-  int64_t slot_stride;
+  StepRows rows;
+  In packed;
+  State state;
   int64_t k_ring;  // floats into a state
   int64_t v_ring;
-  bool state_aligned;  // the numerators; the ring's values are whenever kVec > 1
-  void* y;
-  int64_t y_stride;
-  bool y_aligned;
-  int heads;  // per block
-  int lanes;  // a power of two
+  Out y;
+  bool packed_aligned = false;
+  bool state_aligned = false;  // the numerators; the ring's values are whenever kVec > 1
+  bool y_aligned = false;
+  int heads = 1;  // per block
+  int lanes = 1;  // a power of two
 };
 
 inline constexpr int kConvStepParts = 16;     // threads that share a head's tokens, at most
@@ -273,17 +269,17 @@ __global__ void __launch_bounds__(kConvStepThreads) ConvStepKernel(ConvStepArgs 
   const int heads = min(args.heads, dims.heads - head);
   const int first = head * dims.width;
   const int channels = heads * dims.width;
-  const int32_t slot = args.slot[row];
-  Y* const y = static_cast<Y*>(args.y) + row * args.y_stride + first;
+  const int32_t slot = args.rows.slot[row];
+  Y* const y = static_cast<Y*>(args.y.data) + row * args.y.stride + first;
   if (slot < 0) {
     for (int c = static_cast<int>(threadIdx.x); c < channels; c += static_cast<int>(blockDim.x)) {
       y[c] = FromFloat<Y>(0.0F);
     }
     return;
   }
-  const T* const in = static_cast<const T*>(args.packed) + row * args.packed_stride;
-  float* const state = args.state + slot * args.slot_stride;
-  const int64_t t = args.position[row];
+  const T* const in = static_cast<const T*>(args.packed.data) + row * args.packed.stride;
+  float* const state = args.state.base + slot * args.state.slot_stride;
+  const int64_t t = args.rows.position[row];
   SharedLayout layout(DynamicShared());
   const ConvStepShared shared(layout, args, static_cast<int>(blockDim.x), kVec);
   ConvStepHeads<T, Ring> weights(args, shared, head, heads, in, state, t);

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
   const int side = static_cast<int>(blockIdx.z);
   if (i >= sequence.tiles || sequence.slot < 0) return;
   // What nobody asks for: sums of all tokens, unless they go into a state.
-  if (side == 0 ? args.slot == nullptr && i + 1 == sequence.tiles : i == 0) return;
+  if (side == 0 ? args.rows.slot == nullptr && i + 1 == sequence.tiles : i == 0) return;
   const int64_t begin = side == 0 ? sequence.Left(i) : sequence.Right(i - 1);
   const int64_t end = side == 0 ? sequence.Left(i + 1) : sequence.Right(i);
 
@@ -193,12 +193,12 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvCarryKernel(ConvTileArgs
   const bool is_head = x >= dims.hid;
   const int max_at = dims.max() + (is_head ? x - dims.hid : x / dims.width);
   const int side = forward ? 0 : 1;
-  const bool has_state = args.slot != nullptr;
+  const bool has_state = args.rows.slot != nullptr;
 
   float sum = 0.0F;
   float max = kEmptyMax;
   if (has_state && sequence.begin > 0) {
-    const float* const state = args.state + sequence.slot * args.slot_stride;
+    const float* const state = args.state.base + sequence.slot * args.state.slot_stride;
     sum = state[x];
     max = state[max_at];
   }
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvStoreKernel(ConvTileArgs
   const int64_t t = sequence.end - blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   if (sequence.slot < 0 || sequence.tiles == 0 || t < sequence.begin) return;
-  float* const state = args.state + sequence.slot * args.slot_stride;
+  float* const state = args.state.base + sequence.slot * args.state.slot_stride;
   if (blockIdx.x == 0) {
     const float* const carry = args.Carry(sequence.place + sequence.tiles, 0);
     for (int i = thread; i < dims.sums(); i += kConvSumsThreads) state[i] = carry[i];

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/kernels/cuda/conv/common.cuh"
+#include "model/kernels/cuda/row_tiles.cuh"
 
 // Prompts and whole texts, causal or not, as tiles of kConvTokens tokens, cut at multiples of it in
 // the sequence. A tile's tokens weigh those of [Left, Right) one by one, with the filter; all
@@ -31,19 +32,13 @@ struct ConvTileArgs {
   bool causal = false;
   bool grid = false;
   int64_t grid_width = 0;
-  int64_t rows = 0;
-  const int32_t* slot = nullptr;      // null: whole texts, no state
-  const int64_t* position = nullptr;  // null: 0
-  const int64_t* offset = nullptr;
-  const float* mask = nullptr;  // or null
-  const void* packed = nullptr;
-  int64_t packed_stride = 0;
-  float* state = nullptr;
-  int64_t slot_stride = 0;
+  ChunkRows rows = {};          // or whole texts, without slots
+  const float* mask = nullptr;  // of these, or null
+  In packed = {};
+  State state = {};    // base null: none
   int64_t k_ring = 0;  // floats into a state
   int64_t v_ring = 0;
-  void* y = nullptr;
-  int64_t y_stride = 0;
+  Out y = {};
   float* sums = nullptr;   // [places, sides(), dims.sums()]
   float* carry = nullptr;  // the same
 
@@ -63,18 +58,19 @@ struct ConvTileArgs {
 };
 
 // A row may begin and end within a tile; its last place holds what goes into the state.
+inline constexpr int kConvPlaces = 3;  // of a row, beside those of its whole tiles
 __host__ __device__ inline int64_t ConvPlaces(int64_t rows, int64_t tokens) {
-  return tokens / kConvTokens + 3 * rows;
+  return TilesBefore(kConvTokens, rows, tokens, kConvPlaces);
 }
 
 // One row of the batch and its tiles. Positions are those in the sequence.
 struct ConvSequence {
   __device__ ConvSequence(const ConvTileArgs& args, int64_t row)
       : args_(args),
-        slot(args.slot == nullptr ? 0 : args.slot[row]),
-        token(args.offset[row]),
-        begin(args.position == nullptr ? 0 : args.position[row]),
-        end(begin + args.offset[row + 1] - token),
+        slot(args.rows.slot == nullptr ? 0 : args.rows.slot[row]),
+        token(args.rows.offset[row]),
+        begin(args.rows.position == nullptr ? 0 : args.rows.position[row]),
+        end(begin + args.rows.offset[row + 1] - token),
         place(ConvPlaces(row, token)),
         tiles(end == begin ? 0 : (end - 1) / kConvTokens - begin / kConvTokens + 1) {}
 
@@ -107,19 +103,9 @@ struct ConvSequence {
   const int64_t tiles;
 };
 
-// The row that a place belongs to.
+// The row that a place belongs to. All lanes of a warp.
 __device__ inline int64_t ConvRowOf(const ConvTileArgs& args, int64_t place) {
-  int64_t low = 0;
-  int64_t high = args.rows;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (ConvPlaces(middle, args.offset[middle]) <= place) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return RowOfTile(args.rows, place, kConvTokens, kConvPlaces);
 }
 
 // A row's keys and values by position, from where they are: packed, or, before it, the rings.
@@ -129,13 +115,15 @@ class ConvTokens {
   __device__ ConvTokens(const ConvTileArgs& args, const ConvSequence& sequence)
       : args_(args),
         begin_(sequence.begin),
-        packed_(static_cast<const T*>(args.packed) + sequence.token * args.packed_stride),
+        packed_(static_cast<const T*>(args.packed.data) + sequence.token * args.packed.stride),
         mask_(args.mask == nullptr ? nullptr : args.mask + sequence.token),
-        state_(args.slot == nullptr ? nullptr : args.state + sequence.slot * args.slot_stride),
+        state_(args.rows.slot == nullptr
+                   ? nullptr
+                   : args.state.base + sequence.slot * args.state.slot_stride),
         place_(args.dims.rows() > 0 ? static_cast<int>(begin_ % args.dims.rows()) : 0) {}
 
   __device__ const T* Packed(int64_t t) const {
-    return packed_ + (t - begin_) * args_.packed_stride;
+    return packed_ + (t - begin_) * args_.packed.stride;
   }
 
   __device__ float Key(int64_t t, int head) const {
@@ -219,7 +207,7 @@ class ConvTokens {
 };
 
 // Host: the outputs of all tiles, given the sums around them (outputs.cu).
-int ConvOutputs(const ConvTileArgs& args, Number in, Number out, unsigned places, Stream stream);
+int ConvOutputs(const ConvTileArgs& args, unsigned places, Stream stream);
 
 }  // namespace aft::kernels::cuda
 

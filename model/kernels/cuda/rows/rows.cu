@@ -24,26 +24,11 @@ bool InGroups(const float* vector, int64_t width, int columns) {
   return InGroups(vector, sizeof(float), width, width, columns);
 }
 
-template <typename T>
-struct Type {
-  using Number = T;
-};
-
-// run(Type<InT>, Type<OutT>) of the numbers of a launch.
-template <typename Run>
-cudaError_t WithTypes(Number in, Number out, Run run) {
-  if (in == Number::kBf16 && out == Number::kBf16) return run(Type<Bf16>(), Type<Bf16>());
-  if (in == Number::kFp16 && out == Number::kFp16) return run(Type<Fp16>(), Type<Fp16>());
-  if (in != Number::kFp32) return cudaErrorInvalidValue;
-  switch (out) {
-    case Number::kFp32:
-      return run(Type<float>(), Type<float>());
-    case Number::kBf16:
-      return run(Type<float>(), Type<Bf16>());
-    case Number::kFp16:
-      return run(Type<float>(), Type<Fp16>());
-  }
-  return cudaErrorInvalidValue;
+// fn(InT{}, OutT{}) of the numbers of a launch.
+template <class Fn>
+int WithTypes(Number in, Number out, const Fn& fn) {
+  if (in == Number::kFp16 && out == Number::kFp16) return fn(Fp16{}, Fp16{});
+  return ForTypes(in, out, fn);
 }
 
 // ---- AddNorm. The shape depends on the width alone, and so does the order of a row's sums.
@@ -76,8 +61,8 @@ int Map(In x, const int64_t* index, const float* bias, Activation activation, in
         int64_t width, Out y, Stream stream) {
   if (count < 0 || width <= 0 || width > kMaxGrid) return cudaErrorInvalidValue;
   return WithTypes(x.type, y.type, [&](auto in, auto out) {
-    using InT = typename decltype(in)::Number;
-    using OutT = typename decltype(out)::Number;
+    using InT = decltype(in);
+    using OutT = decltype(out);
     constexpr int kCount = 16 / sizeof(InT);  // 16 bytes are read at a time
     const int64_t items = int64_t{Blocks(count, kMapRows)} * Blocks(width, kCount);
     if (items > kMostThreads) return cudaErrorInvalidValue;
@@ -106,7 +91,7 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
       rows::InGroups(x, width, kColumns) &&
       (model.positions == nullptr || rows::InGroups(model.positions, width, kColumns));
   return rows::WithTypes(model.type, model.type, [&](auto type, auto /*same*/) {
-    using T = typename decltype(type)::Number;
+    using T = decltype(type);
     return Launch(whole ? &rows::EmbedKernel<T, true> : &rows::EmbedKernel<T, false>,
                   dim3(Blocks(items, rows::kEmbedBlock)), dim3(rows::kEmbedBlock), 0, stream, model,
                   tokens, slots, positions, last_sampled, count, x);
@@ -122,8 +107,8 @@ int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias
   if (branch.data == nullptr) branch.type = Number::kFp32;
   if (y.data == nullptr) y.type = branch.type;
   return rows::WithTypes(branch.type, y.type, [&](auto in, auto out) {
-    using InT = typename decltype(in)::Number;
-    using OutT = typename decltype(out)::Number;
+    using InT = decltype(in);
+    using OutT = decltype(out);
     const auto whole = [&](const auto& part) {
       return rows::InGroups(part, width, rows::kAddNormColumns);
     };
