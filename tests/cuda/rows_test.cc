@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "model/kernels/norm.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/device_matrix.h"
 #include "tests/property/random_inputs.h"
@@ -167,18 +166,6 @@ TEST_F(CudaAddNormTest, ALargeMeanDoesNotCancel) {
     EXPECT_TRUE(
         Close(y, ReferenceAddNorm(x, {}, {}, weight_, bias_, 1e-5).y, tolerance::kLayerNorm1000));
   }
-}
-
-TEST_F(CudaAddNormTest, EqualsTheCpuKernel) {
-  SetWidth(512);
-  const std::vector<float> x = random_.Normals(4 * width_);
-  const DeviceMatrix branch(std::vector<float>(x.size(), 0.0F), width_, Number::kFp32);
-  branch_bias_.assign(branch_bias_.size(), 0.0F);
-  std::vector<float> y;
-  Run(x, branch, &y);
-  std::vector<float> cpu(x.size());
-  LayerNorm(x.data(), width_, weight_.data(), bias_.data(), 1e-5F, cpu.data(), 0, 4);
-  EXPECT_TRUE(Close(y, cpu, tolerance::kTwoFp32));
 }
 
 TEST_F(CudaAddNormTest, ARowIsTheSameBitsWhateverItsNeighbours) {

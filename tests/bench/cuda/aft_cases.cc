@@ -21,8 +21,8 @@ struct AftCase {
   double ring_bytes() const { return model.ring == Number::kBf16 ? 2 : 4; }
   std::string name() const {
     if (model.window == 0) return "simple";
-    return Format("s=%d %s ring", static_cast<int>(model.window),
-                  model.ring == Number::kBf16 ? "bf16" : "fp32");
+    return absl::StrCat("s=", model.window, model.ring == Number::kBf16 ? " bf16" : " fp32",
+                        " ring");
   }
 
   DeviceArray<float> bias;
@@ -64,20 +64,18 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lo
     return;  // it does not pay for this window
   }
 
-  BenchCase step;
-  step.name = "aft_step";
-  step.shape = Format("%s%s, B=%d d=%d %s", aft.name().c_str(),
-                      lookahead ? Format(" R=%d", static_cast<int>(ahead.rows)).c_str() : "",
-                      static_cast<int>(decode.rows), static_cast<int>(hid), matrices.name());
-  step.bytes = bytes * static_cast<double>(decode.rows * hid) + matrices.bytes(decode.rows);
-  step.turns = static_cast<int>(cycle);
-  step.run = [&](Stream stream, int turn) {
-    StepRows rows_now = decode.step();
-    rows_now.age = lookahead ? age.get() + turn * decode.rows : nullptr;
-    return AftStep(aft.model, rows_now, matrices.in(), decode.states(), ahead, matrices.y(),
-                   stream);
-  };
-  bench.Add(step);
+  bench.Add({.name = "aft_step",
+             .shape = absl::StrCat(aft.name(), lookahead ? absl::StrCat(" R=", ahead.rows) : "",
+                                   ", ", decode.Name(matrices)),
+             .bytes = bytes * static_cast<double>(decode.rows * hid) + matrices.bytes(decode.rows),
+             .run =
+                 [&](Stream stream, int turn) {
+                   StepRows rows_now = decode.step();
+                   rows_now.age = lookahead ? age.get() + turn * decode.rows : nullptr;
+                   return AftStep(aft.model, rows_now, matrices.in(), decode.states(), ahead,
+                                  matrices.y(), stream);
+                 },
+             .turns = static_cast<int>(cycle)});
 }
 
 void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16) {
@@ -88,20 +86,16 @@ void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, b
   const Matrices matrices(prompts.tokens, 3 * hid, hid, bf16);
   const DeviceArray<float> workspace(
       static_cast<size_t>(AftPrefillWorkspaceFloats(aft.model, prompts.rows, prompts.tokens)));
-  BenchCase prefill;
-  prefill.name = "aft_prefill";
-  prefill.shape =
-      Format("%s, %d x %d tokens, d=%d %s", aft.name().c_str(), static_cast<int>(prompts.rows),
-             static_cast<int>(prompts.longest), static_cast<int>(hid), matrices.name());
-  prefill.bytes = matrices.bytes(prompts.tokens);
   const double seen =
       std::min<double>(static_cast<double>(window), static_cast<double>(prompts.longest) / 2);
-  prefill.flops = 4 * seen * static_cast<double>(prompts.tokens * hid);
-  prefill.run = [&](Stream stream, int) {
-    return AftPrefill(aft.model, prompts.chunks(), matrices.in(), pool.states(), matrices.y(),
-                      workspace.get(), stream);
-  };
-  bench.Add(prefill);
+  bench.Add({.name = "aft_prefill",
+             .shape = absl::StrCat(aft.name(), ", ", prompts.Name(matrices)),
+             .bytes = matrices.bytes(prompts.tokens),
+             .flops = 4 * seen * static_cast<double>(prompts.tokens * hid),
+             .run = [&](Stream stream, int) {
+               return AftPrefill(aft.model, prompts.chunks(), matrices.in(), pool.states(),
+                                 matrices.y(), workspace.get(), stream);
+             }});
 }
 
 }  // namespace aft::kernels::cuda

@@ -22,7 +22,7 @@ AttentionParams Attention(const Scale& scale, Score score, int64_t block_size, i
 }
 
 std::string NameOf(const AttentionParams& params) {
-  if (params.block_size > 0) return Format("block-local b=%d", static_cast<int>(params.block_size));
+  if (params.block_size > 0) return absl::StrCat("block-local b=", params.block_size);
   return params.score == Score::kDot ? "dot product" : "cosine";
 }
 
@@ -40,18 +40,14 @@ void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_siz
   const Matrices matrices(decode.rows, packed, params.hid(), /*bf16=*/false);
   const DeviceArray<float> workspace(
       static_cast<size_t>(AttentionStepWorkspaceFloats(params, decode.rows)));
-  BenchCase step;
-  step.name = "attention_step";
-  step.shape =
-      Format("%s, %d keys, B=%d d=%d %s", NameOf(params).c_str(), static_cast<int>(seen),
-             static_cast<int>(decode.rows), static_cast<int>(params.hid()), matrices.name());
-  step.bytes = 8.0 * static_cast<double>(decode.rows * params.hid() * (seen + 1)) +
-               matrices.bytes(decode.rows);
-  step.run = [&](Stream stream, int) {
-    return AttentionStep(params, decode.step(), matrices.in(), decode.states(), matrices.y(),
-                         workspace.get(), stream);
-  };
-  bench.Add(step);
+  bench.Add({.name = "attention_step",
+             .shape = absl::StrCat(NameOf(params), ", ", seen, " keys, ", decode.Name(matrices)),
+             .bytes = 8.0 * static_cast<double>(decode.rows * params.hid() * (seen + 1)) +
+                      matrices.bytes(decode.rows),
+             .run = [&](Stream stream, int) {
+               return AttentionStep(params, decode.step(), matrices.in(), decode.states(),
+                                    matrices.y(), workspace.get(), stream);
+             }});
 }
 
 void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size,
@@ -64,20 +60,16 @@ void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t blo
   const Matrices matrices(prompts.tokens, params.StrengthColumn(), params.hid(), bf16);
   const DeviceArray<float> workspace(
       static_cast<size_t>(AttentionPrefillWorkspaceFloats(params, prompts.rows, prompts.tokens)));
-  BenchCase prefill;
-  prefill.name = "attention_prefill";
-  prefill.shape =
-      Format("%s, %d x %d tokens, d=%d %s", NameOf(params).c_str(), static_cast<int>(prompts.rows),
-             static_cast<int>(prompts.longest), static_cast<int>(params.hid()), matrices.name());
-  prefill.bytes = matrices.bytes(prompts.tokens);
   const double seen = block_size > 0 ? 1.5 * static_cast<double>(block_size)
                                      : static_cast<double>(prompts.longest) / 2;
-  prefill.flops = 4 * seen * static_cast<double>(prompts.tokens * params.hid());
-  prefill.run = [&](Stream stream, int) {
-    return AttentionPrefill(params, prompts.chunks(), matrices.in(), pool.states(), matrices.y(),
-                            workspace.get(), stream);
-  };
-  bench.Add(prefill);
+  bench.Add({.name = "attention_prefill",
+             .shape = absl::StrCat(NameOf(params), ", ", prompts.Name(matrices)),
+             .bytes = matrices.bytes(prompts.tokens),
+             .flops = 4 * seen * static_cast<double>(prompts.tokens * params.hid()),
+             .run = [&](Stream stream, int) {
+               return AttentionPrefill(params, prompts.chunks(), matrices.in(), pool.states(),
+                                       matrices.y(), workspace.get(), stream);
+             }});
 }
 
 }  // namespace aft::kernels::cuda

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/kernels/aft.h"        // Number
 #include "model/kernels/attention.h"  // Score
 #include "model/kernels/cuda/types.h"
@@ -44,12 +45,6 @@ class Bench {
   const std::string only_;
   std::vector<BenchResult> results_;
 };
-
-inline std::string Format(const char* format, auto... values) {
-  char text[160];
-  std::snprintf(text, sizeof(text), format, values...);
-  return text;
-}
 
 // Input and output matrices of one call: fp32 -> bf16, as a 16-bit model calls the mixers, or all
 // bf16.
@@ -96,6 +91,9 @@ struct Decode {
     }
     return slots;
   }
+  std::string Name(const Matrices& matrices) const {
+    return absl::StrCat("B=", rows, " d=", matrices.width, " ", matrices.name());
+  }
   StepRows step() const {
     StepRows step;
     step.rows = rows;
@@ -126,6 +124,9 @@ struct Prompts {
     std::vector<int64_t> offsets;
     for (int64_t i = 0; i <= count; ++i) offsets.push_back(i * length);
     return offsets;
+  }
+  std::string Name(const Matrices& matrices) const {
+    return absl::StrCat(rows, " x ", longest, " tokens, d=", matrices.width, " ", matrices.name());
   }
   ChunkRows chunks() const {
     ChunkRows chunks;

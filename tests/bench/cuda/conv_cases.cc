@@ -20,17 +20,15 @@ void AddConv(Bench& bench, int64_t heads, int64_t taps) {
   {
     const Decode decode(bench.scale().rows(512), layout.Floats(), 1000);
     const Matrices matrices(decode.rows, packed, model.hid, /*bf16=*/false);
-    BenchCase step;
-    step.name = "conv_step";
-    step.shape = Format("h=%d s=%d fp32 ring, B=%d d=%d %s", static_cast<int>(model.heads),
-                        static_cast<int>(taps), static_cast<int>(decode.rows),
-                        static_cast<int>(model.hid), matrices.name());
     const double per_row = 8 * width + 16 * keys + 4 * static_cast<double>(taps) * (width + keys);
-    step.bytes = per_row * static_cast<double>(decode.rows) + matrices.bytes(decode.rows);
-    step.run = [&](Stream stream, int) {
-      return ConvStep(model, decode.step(), matrices.in(), decode.states(), matrices.y(), stream);
-    };
-    bench.Add(step);
+    bench.Add({.name = "conv_step",
+               .shape = absl::StrCat("h=", model.heads, " s=", taps, " fp32 ring, ",
+                                     decode.Name(matrices)),
+               .bytes = per_row * static_cast<double>(decode.rows) + matrices.bytes(decode.rows),
+               .run = [&](Stream stream, int) {
+                 return ConvStep(model, decode.step(), matrices.in(), decode.states(), matrices.y(),
+                                 stream);
+               }});
   }
   for (const bool bf16 : {false, true}) {
     const Prompts prompts(bench.scale().rows(16), bench.scale().tokens(1024));
@@ -38,18 +36,13 @@ void AddConv(Bench& bench, int64_t heads, int64_t taps) {
     const Matrices matrices(prompts.tokens, packed, model.hid, bf16);
     const DeviceArray<float> workspace(
         static_cast<size_t>(ConvPrefillWorkspaceFloats(model, prompts.rows, prompts.tokens)));
-    BenchCase prefill;
-    prefill.name = "conv_prefill";
-    prefill.shape =
-        Format("h=%d s=%d, %d x %d tokens, d=%d %s", static_cast<int>(model.heads),
-               static_cast<int>(taps), static_cast<int>(prompts.rows),
-               static_cast<int>(prompts.longest), static_cast<int>(model.hid), matrices.name());
-    prefill.bytes = matrices.bytes(prompts.tokens);
-    prefill.run = [&](Stream stream, int) {
-      return ConvPrefill(model, prompts.chunks(), matrices.in(), pool.states(), matrices.y(),
-                         workspace.get(), stream);
-    };
-    bench.Add(prefill);
+    bench.Add({.name = "conv_prefill",
+               .shape = absl::StrCat("h=", model.heads, " s=", taps, ", ", prompts.Name(matrices)),
+               .bytes = matrices.bytes(prompts.tokens),
+               .run = [&](Stream stream, int) {
+                 return ConvPrefill(model, prompts.chunks(), matrices.in(), pool.states(),
+                                    matrices.y(), workspace.get(), stream);
+               }});
   }
 }
 

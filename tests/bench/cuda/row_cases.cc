@@ -27,16 +27,14 @@ void AddSample(Bench& bench, const char* name, SlotSampling sampling) {
   const DeviceArray<float> logprob(count);
   const DeviceArray<int32_t> top_id(count * static_cast<size_t>(kMaxTopLogprobs));
   const DeviceArray<float> top_logprob(count * static_cast<size_t>(kMaxTopLogprobs));
-  BenchCase sample;
-  sample.name = "sample";
-  sample.shape =
-      Format("%s, B=%d V=%d", name, static_cast<int>(rows), static_cast<int>(slots.vocab_size));
-  sample.bytes = 4.0 * static_cast<double>(rows * slots.vocab_size);
-  sample.run = [&](Stream stream, int) {
-    return Sample(slots, {rows, slot.get(), index.get(), nullptr}, logits.get(), slots.vocab_size,
-                  {id.get(), logprob.get(), top_id.get(), top_logprob.get()}, stream);
-  };
-  bench.Add(sample);
+  bench.Add({.name = "sample",
+             .shape = absl::StrCat(name, ", B=", rows, " V=", slots.vocab_size),
+             .bytes = 4.0 * static_cast<double>(rows * slots.vocab_size),
+             .run = [&](Stream stream, int) {
+               return Sample(slots, {rows, slot.get(), index.get(), nullptr}, logits.get(),
+                             slots.vocab_size,
+                             {id.get(), logprob.get(), top_id.get(), top_logprob.get()}, stream);
+             }});
 }
 
 }  // namespace
@@ -52,28 +50,23 @@ void AddRows(Bench& bench) {
   norm.width = width;
   norm.weight = vector.get();
   norm.bias = vector.get();
-  BenchCase add;
-  add.name = "add_norm";
-  add.shape = Format("%d x %d, fp32 -> bf16", static_cast<int>(count), static_cast<int>(width));
-  add.bytes = static_cast<double>(count * width) * (4 + 4 + 4 + 2);
-  add.run = [&](Stream stream, int) {
-    return AddNorm(norm, x.get(), {branch.get(), Number::kFp32, width}, vector.get(), count,
-                   {y.get(), Number::kBf16, width}, stream);
-  };
-  bench.Add(add);
+  bench.Add({.name = "add_norm",
+             .shape = absl::StrCat(count, " x ", width, ", fp32 -> bf16"),
+             .bytes = static_cast<double>(count * width) * (4 + 4 + 4 + 2),
+             .run = [&](Stream stream, int) {
+               return AddNorm(norm, x.get(), {branch.get(), Number::kFp32, width}, vector.get(),
+                              count, {y.get(), Number::kBf16, width}, stream);
+             }});
 
   const DeviceArray<float> wide = Filled(4 * count * width, -1, 1);
-  BenchCase activation;
-  activation.name = "bias_activation";
-  activation.shape =
-      Format("gelu, %d x %d, fp32 -> bf16", static_cast<int>(count), static_cast<int>(4 * width));
-  activation.bytes = static_cast<double>(4 * count * width) * (4 + 2);
-  activation.run = [&](Stream stream, int) {
-    return BiasActivation({wide.get(), Number::kFp32, 4 * width}, vector.get(),
-                          Activation::kGeluTanh, count, 4 * width,
-                          {y.get(), Number::kBf16, 4 * width}, stream);
-  };
-  bench.Add(activation);
+  bench.Add({.name = "bias_activation",
+             .shape = absl::StrCat("gelu, ", count, " x ", 4 * width, ", fp32 -> bf16"),
+             .bytes = static_cast<double>(4 * count * width) * (4 + 2),
+             .run = [&](Stream stream, int) {
+               return BiasActivation({wide.get(), Number::kFp32, 4 * width}, vector.get(),
+                                     Activation::kGeluTanh, count, 4 * width,
+                                     {y.get(), Number::kBf16, 4 * width}, stream);
+             }});
 }
 
 void AddSamplers(Bench& bench) {
