@@ -2,15 +2,72 @@
 #define AFT_SERVER_RPC_INFERENCE_SERVICE_H_
 
 #include <memory>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "aft/v1/inference.grpc.pb.h"
+#include "base/status_macros.h"
+#include "server/engine/request.h"
 #include "server/rpc/encode_codec.h"
 #include "server/rpc/generate_codec.h"
 #include "server/rpc/score_codec.h"
 #include "server/rpc/stream_call.h"
-#include "server/rpc/typed_call.h"
 
 namespace aft::server {
+
+// One call of one method. What differs between methods, their Codec knows:
+//   Request, Response           its messages; a Response is started, some part, or finished
+//   Part                        what the engine hands over
+//   kMethod, kEngine, kAction   its name; the engine of a ServedModel that serves it, and how
+//   Decode(message, limits, model, started)
+//                               the engine's request, checked; fills what Started says beside the
+//                               model. INVALID_ARGUMENT begins with the path of the bad field
+//   Append(part)                adds to what is pending; returns its bytes on the wire, about
+//   Take(response)              moves what is pending, or some of it, out; false: nothing is
+//   Drop()                      forgets it
+//   Finish(outcome, finished)   REQUIRES: outcome.status is OK
+template <typename Codec>
+class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
+ public:
+  TypedCall(CallEnvironment& environment, grpc::CallbackServerContext& context)
+      : StreamCall(Codec::kMethod, environment, context) {}
+
+  // Sink, on the engine's thread.
+  bool OnPart(typename Codec::Part part) override {
+    return Offer(
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return codec_.Append(std::move(part)); });
+  }
+  void OnFinished(const Outcome& outcome) override { End(outcome); }
+
+ private:
+  absl::Status Submit(const grpc::ByteBuffer& bytes) override {
+    typename Codec::Request message;
+    AFT_RETURN_IF_ERROR(Open(bytes, message));
+    AFT_RETURN_IF_ERROR(FindModel(message.model()));
+    const auto& engine = model().*Codec::kEngine;
+    if (engine == nullptr) return WrongTask();
+    auto& started = *outgoing_.mutable_started();
+    started.set_model(model().config.name);
+    started.set_model_version(model().config.version);
+    auto request = codec_.Decode(message, limits(), model(), started);
+    if (!request.ok()) return Invalid(request.status());
+    FillHeader(*request);
+    return Accepted(((*engine).*Codec::kAction)(
+        *std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
+  }
+
+  const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }
+  bool TakePending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return codec_.Take(outgoing_);
+  }
+  void DropPending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { codec_.Drop(); }
+  void SetFinished(const Outcome& outcome) override {
+    codec_.Finish(outcome, *outgoing_.mutable_finished());
+  }
+
+  Codec codec_;  // what is pending in it is guarded by mutex_
+  typename Codec::Response outgoing_;
+};
 
 class InferenceService final
     : public v1::InferenceService::WithRawCallbackMethod_Generate<

@@ -2,7 +2,6 @@
 
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
-#include "tests/integration/slow_loader.h"
 
 namespace aft::server {
 namespace {
@@ -57,8 +56,9 @@ TEST(HealthTest, ReadyServerServesUnderEveryName) {
 }
 
 TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
-  SlowLoader loader;
-  TestServer server(TestConfig(), loader.AsLoader());
+  const FakeModels fakes;
+  fakes.loads->Hold();
+  TestServer server(TestConfig(), FakeLoader(fakes));
   for (const char* service : kServices) {
     EXPECT_EQ(Check(server, service), HealthCheckResponse::NOT_SERVING) << service;
   }
@@ -67,7 +67,7 @@ TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
   GenerateStream stream(server.inference(), Request("too early", 1));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 
-  loader.Release();
+  fakes.loads->Resume();
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
   for (const char* service : kServices) {
     EXPECT_EQ(Check(server, service), HealthCheckResponse::SERVING) << service;

@@ -5,7 +5,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
-#include "tests/integration/slow_loader.h"
 
 namespace aft::server {
 namespace {
@@ -39,12 +38,13 @@ TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
 }
 
 TEST(LifecycleTest, DrainWhileLoadingStopsAfterTheLoad) {
-  SlowLoader loader;
-  TestServer server(TestConfig(), loader.AsLoader());
+  const FakeModels fakes;
+  fakes.loads->Hold();
+  TestServer server(TestConfig(), FakeLoader(fakes));
   server.server().RequestDrain();
   EXPECT_EQ(server.server().WaitReady().code(), absl::StatusCode::kCancelled);
   std::thread drain([&server] { server.server().Wait(); });
-  loader.Release();
+  fakes.loads->Resume();
   drain.join();
   EXPECT_EQ(server.server().lifecycle(), Lifecycle::kStopped);
 }

@@ -8,8 +8,15 @@
 #include "tests/support/fake_encoder_runner.h"
 #include "tests/support/fake_model_runner.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/step_gate.h"
 
 namespace aft {
+
+// Where a test holds loads; its steps are loads.
+class LoadGate : public StepGate {
+ public:
+  using StepGate::Enter;
+};
 
 // Fakes and their controls, of the sizes that a LoadOptions asks for.
 struct FakeModels {
@@ -18,8 +25,11 @@ struct FakeModels {
   std::shared_ptr<FakeModelControl> control = std::make_shared<FakeModelControl>();
   std::shared_ptr<FakeEncoderControl> encoder_control = std::make_shared<FakeEncoderControl>();
 
+  std::shared_ptr<LoadGate> loads = std::make_shared<LoadGate>();
+
   // An encoder for the path "encoder", else a language model.
   LoadedModel Load(const LoadOptions& load) const {
+    loads->Enter();
     LoadedModel model;
     model.tokenizer = std::make_shared<FakeTokenizer>();
     if (load.checkpoint_dir == "encoder") {

@@ -16,6 +16,8 @@ using ::testing::HasSubstr;
 // test says.
 class ModelRegistryTest : public testing::Test {
  protected:
+  ModelRegistryTest() { fakes_.loads->Hold(); }
+
   static ServerConfig Config(const std::vector<std::string>& names) {
     ServerConfig config;
     for (const std::string& name : names) {
@@ -32,19 +34,19 @@ class ModelRegistryTest : public testing::Test {
     registry_ = std::make_unique<ModelRegistry>(
         config,
         [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
-          WaitUntilAllowed();
+          LoadedModel model = fakes_.Load(options);
           loaded_ = options;
           if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
-          return FakeModels().Load(options);
+          return model;
         },
-        prometheus_, [this] { OnChange(); });
+        prometheus_,
+        [this] {
+          MutexLock lock(mutex_);
+          changed_.NotifyAll();
+        });
   }
 
-  void AllowLoads() {
-    MutexLock lock(mutex_);
-    allowed_ = true;
-    changed_.NotifyAll();
-  }
+  void AllowLoads() { fakes_.loads->Resume(); }
 
   absl::Status WaitLoaded() {
     MutexLock lock(mutex_);
@@ -52,24 +54,12 @@ class ModelRegistryTest : public testing::Test {
     return *registry_->load_result();
   }
 
+  const FakeModels fakes_;
   std::string broken_;
   LoadOptions loaded_;  // the last; to be read after WaitLoaded
 
- private:
-  void WaitUntilAllowed() {
-    MutexLock lock(mutex_);
-    while (!allowed_) changed_.Wait(mutex_);
-  }
-  void OnChange() {
-    MutexLock lock(mutex_);
-    changed_.NotifyAll();
-  }
-
   Mutex mutex_;
   CondVar changed_;
-  bool allowed_ ABSL_GUARDED_BY(mutex_) = false;
-
- protected:
   prometheus::Registry prometheus_;
   std::unique_ptr<ModelRegistry> registry_;  // last: its thread uses all of the above
 };
