@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/gpu/device_tensor.h"
-#include "model/gpu/gpu_families.h"
+#include "model/gpu/gpu_mixer.h"
 #include "model/gpu/kernel_status.h"
 #include "model/kernels/cuda/attention/attention.h"
 #include "model/mixers/families.h"

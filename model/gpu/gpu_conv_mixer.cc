@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/gpu/device_tensor.h"
-#include "model/gpu/gpu_families.h"
+#include "model/gpu/gpu_mixer.h"
 #include "model/gpu/kernel_status.h"
 #include "model/kernels/cuda/conv/conv.h"
 #include "model/mixers/families.h"

@@ -60,6 +60,24 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config
                                                        const MixerOptions& options,
                                                        at::Device device);
 
+// The GPU mixer of each kernel family, for MakeGpuMixer, which has checked the tables.
+
+absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAftMixer(const MixerConfig& config, int64_t hid,
+                                                          const MixerTables& tables,
+                                                          at::Device device);
+
+// DATA_LOSS: FoldConvFilter.
+absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuConvMixer(const MixerConfig& config, int64_t hid,
+                                                           const MixerTables& tables,
+                                                           at::Device device);
+
+// INVALID_ARGUMENT: FoldAttentionTables.
+absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAttentionMixer(const MixerConfig& config,
+                                                                int64_t hid,
+                                                                const MixerTables& tables,
+                                                                const MixerOptions& options,
+                                                                at::Device device);
+
 }  // namespace aft
 
 #endif  // AFT_MODEL_GPU_GPU_MIXER_H_

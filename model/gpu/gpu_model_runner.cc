@@ -191,22 +191,14 @@ absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
                        OpenSnapshot(snapshot, network_->fingerprint(), layout.fingerprint()));
   const SequenceRecord& record = opened.record;
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(record));
-  if (layout.UsedBytes(record.next_position) != static_cast<int64_t>(opened.state.size())) {
-    return absl::InvalidArgumentError("snapshot: the state has another size");
-  }
-  const int64_t counts = PenaltiesOf(record.params).any() ? info_.vocab_size : 0;
-  const int64_t counts_bytes = counts * int64_t{sizeof(TokenCount)};
-  if (static_cast<int64_t>(opened.counts.size()) != counts_bytes) {
-    return absl::InvalidArgumentError("snapshot: the token counts have another size");
-  }
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, layout));
   BindSlot(slot, record.params);
   AFT_RETURN_IF_ERROR(queue_->Run([&] {
     const kernels::cuda::SamplerSlots sampler = sampler_slots();
     absl::Status status = SendNews(slot);
     if (status.ok()) {
       status = queue_->Copy(sampler.counts + slot * info_.vocab_size, opened.counts.data(),
-                            counts_bytes);
+                            static_cast<int64_t>(opened.counts.size()));
     }
     if (status.ok()) {
       status = queue_->Copy(sampler.last_sampled + slot, &record.last_sampled,

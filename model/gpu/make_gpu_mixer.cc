@@ -1,7 +1,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/config/kinds.h"
-#include "model/gpu/gpu_families.h"
 #include "model/gpu/gpu_mixer.h"
 
 namespace aft {

@@ -76,20 +76,12 @@ absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
                        OpenSnapshot(snapshot, network_->fingerprint(), layout_));
   const int64_t position = opened.record.next_position;
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened.record));
-  if (states_.layout().UsedBytes(position) != static_cast<int64_t>(opened.state.size())) {
-    return absl::InvalidArgumentError("snapshot: the state has another size");
-  }
-  const bool penalties = PenaltiesOf(opened.record.params).any();
-  const auto counts = static_cast<size_t>(penalties ? info_.vocab_size : 0);
-  if (opened.counts.size() != counts * sizeof(TokenCount)) {
-    return absl::InvalidArgumentError("snapshot: the token counts have another size");
-  }
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, states_.layout()));
   AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
   sequences_.Restore(slot, opened.record);
-  std::vector<TokenCount>& slot_counts = counts_[static_cast<size_t>(slot)];
-  slot_counts.resize(counts);
-  if (counts > 0) std::memcpy(slot_counts.data(), opened.counts.data(), opened.counts.size());
+  std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
+  counts.resize(opened.counts.size() / sizeof(TokenCount));
+  if (!counts.empty()) std::memcpy(counts.data(), opened.counts.data(), opened.counts.size());
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/sampling/penalties.h"
 
 namespace aft {
 namespace {
@@ -38,7 +39,9 @@ void StepRules::Fork(int32_t from, int32_t to) {
   slots_[static_cast<size_t>(to)].has_sampled = slots_[static_cast<size_t>(from)].has_sampled;
 }
 
-absl::Status StepRules::CheckRestored(const SequenceRecord& record) const {
+absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened,
+                                      const SlotLayout& layout) const {
+  const SequenceRecord& record = opened.record;
   if (limits_.max_seq_len > 0 && record.next_position > limits_.max_seq_len) {
     return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", record.next_position,
                                                    " is beyond max_seq_len ", limits_.max_seq_len));
@@ -46,6 +49,13 @@ absl::Status StepRules::CheckRestored(const SequenceRecord& record) const {
   if (record.last_sampled < kNoToken || record.last_sampled >= limits_.vocab_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("snapshot: token ", record.last_sampled, " is out of range"));
+  }
+  if (static_cast<int64_t>(opened.state.size()) != layout.UsedBytes(record.next_position)) {
+    return absl::InvalidArgumentError("snapshot: the state has another size");
+  }
+  const int64_t counts = PenaltiesOf(record.params).any() ? limits_.vocab_size : 0;
+  if (opened.counts.size() != static_cast<size_t>(counts) * sizeof(TokenCount)) {
+    return absl::InvalidArgumentError("snapshot: the token counts have another size");
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "model/api/model_runner.h"
 #include "model/runtime/snapshot.h"
+#include "model/state/slot_layout.h"
 
 namespace aft {
 
@@ -32,8 +33,8 @@ class StepRules {
 
   void Bind(int32_t slot, const SamplingParams& params);
   void Fork(int32_t from, int32_t to);  // REQUIRES: from != to
-  // INVALID_ARGUMENT when the record does not fit the model.
-  absl::Status CheckRestored(const SequenceRecord& record) const;
+  // INVALID_ARGUMENT when a snapshot does not fit the model, whose slots are laid out so.
+  absl::Status CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout) const;
   void Restore(int32_t slot, const SequenceRecord& record);
 
   // INVALID_ARGUMENT names the first row that breaks a rule, and the rule.

@@ -95,16 +95,28 @@ TEST(StepRulesTest, TheLastSampledTokenStandsAloneAndAfterOneWasSampled) {
 TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
   const StepRules rules(kLimits);
   const auto accepts = [&](int64_t position, TokenId last) {
-    SequenceRecord record;
-    record.next_position = position;
-    record.last_sampled = last;
-    return rules.CheckRestored(record).ok();
+    OpenedSnapshot opened;
+    opened.record.next_position = position;
+    opened.record.last_sampled = last;
+    return rules.CheckRestored(opened, SlotLayout()).ok();
   };
   EXPECT_TRUE(accepts(4, 9));
   EXPECT_TRUE(accepts(0, kNoToken));
   EXPECT_FALSE(accepts(5, 9));
   EXPECT_FALSE(accepts(4, 10));
   EXPECT_FALSE(accepts(4, kNoToken - 1));
+
+  OpenedSnapshot opened;
+  opened.state = "more";
+  EXPECT_EQ(rules.CheckRestored(opened, SlotLayout()).message(),
+            "snapshot: the state has another size");
+  opened.state = "";
+  opened.record.params.presence_penalty = 1;
+  EXPECT_EQ(rules.CheckRestored(opened, SlotLayout()).message(),
+            "snapshot: the token counts have another size");
+  const std::string counts(10 * sizeof(TokenCount), '\0');
+  opened.counts = counts;
+  EXPECT_TRUE(rules.CheckRestored(opened, SlotLayout()).ok());
 }
 
 TEST(SnapshotFormatTest, EveryFieldTravels) {
