@@ -40,7 +40,7 @@ struct ConvDims {
   bool bf16_ring;
 };
 
-// Neighbouring numbers at any alignment; `aligned`: as Load and Store of aft_math.cuh need it.
+// Neighbouring numbers at any alignment; `aligned`: as Load and Store of channels.cuh need it.
 template <int N, typename T>
 __device__ inline Channels<N> Load(const T* from, bool aligned) {
   if (aligned) return Load<N>(from);

@@ -13,7 +13,7 @@
 //
 //   num_t = sum over t' of tap(t - t') * [exp(k_t' - a + lift) * v_t']
 //
-// and the denominator likewise without v, once per head. As in conv_output_kernel.cuh, that is
+// and the denominator likewise without v, once per head. As in output_kernel.cuh, that is
 // exact unless the running maximum rises by more than kConvRise within the tile or w is wide; a
 // block that has such a head, or a number that is not finite, works its outputs out one by one.
 namespace aft::kernels::cuda {

@@ -5,7 +5,7 @@
 
 #include "model/kernels/cuda/conv/tiles.cuh"
 
-// Sums of the tokens beyond the filter's reach, and the state: see conv_tiles.cuh. Every sum has
+// Sums of the tokens beyond the filter's reach, and the state: see tiles.cuh. Every sum has
 // one order, whatever else is in the batch.
 namespace aft::kernels::cuda {
 
