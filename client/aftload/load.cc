@@ -3,14 +3,16 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "client/aftload/prompt_source.h"
+#include "client/aftload/schedule.h"
 #include "client/lib/aft_client.h"
 
 namespace aft::client {
@@ -39,6 +41,22 @@ bool SleepUntil(Clock::time_point time, const CancelToken& cancel) {
     std::this_thread::sleep_until(std::min(time, now + kSlice));
   }
   return false;
+}
+
+// `bytes` bytes of English words, lower case, drawn by `seed`.
+std::string RandomPrompt(size_t bytes, uint64_t seed) {
+  constexpr std::array<const char*, 16> kWords = {
+      "the",   "and",    "she",    "he",   "of",     "to",    "in",  "was",
+      "house", "letter", "sister", "very", "always", "could", "not", "evening"};
+  std::mt19937_64 random(seed);
+  std::string prompt;
+  prompt.reserve(bytes + 8);
+  while (prompt.size() < bytes) {
+    prompt += kWords[random() % kWords.size()];
+    prompt += ' ';
+  }
+  prompt.resize(bytes);
+  return prompt;
 }
 
 v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t index) {
@@ -118,11 +136,7 @@ LoadReport RunPhase(const LoadOptions& options, const Clients& clients, CancelTo
   const auto start = Clock::now();
   const double cpu_before = CpuSeconds();
   const auto end = start + options.duration;
-  Schedule schedule({.rate = options.rate,
-                     .max_requests = options.requests,
-                     .start = start,
-                     .end = end,
-                     .seed = options.seed});
+  Schedule schedule(options, start);
   std::vector<std::unique_ptr<Worker>> workers;
   for (uint32_t i = 0; i < options.streams; ++i) {
     workers.push_back(

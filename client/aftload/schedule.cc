@@ -2,20 +2,25 @@
 
 namespace aft::client {
 
-Schedule::Schedule(const Options& options) : options_(options), random_(options.seed) {}
+Schedule::Schedule(const LoadOptions& options, Clock::time_point start)
+    : rate_(options.rate),
+      max_requests_(options.requests),
+      start_(start),
+      end_(start + options.duration),
+      random_(options.seed) {}
 
 std::optional<Schedule::Slot> Schedule::Next() {
   MutexLock lock(mutex_);
-  if (next_index_ >= options_.max_requests) return std::nullopt;
+  if (next_index_ >= max_requests_) return std::nullopt;
   Clock::time_point time;
-  if (options_.rate > 0) {
-    next_offset_ += std::chrono::duration<double>(
-        std::exponential_distribution<double>(options_.rate)(random_));
-    time = options_.start + std::chrono::duration_cast<Clock::duration>(next_offset_);
+  if (rate_ > 0) {
+    next_offset_ +=
+        std::chrono::duration<double>(std::exponential_distribution<double>(rate_)(random_));
+    time = start_ + std::chrono::duration_cast<Clock::duration>(next_offset_);
   } else {
     time = Clock::now();
   }
-  if (time >= options_.end) return std::nullopt;
+  if (time >= end_) return std::nullopt;
   return Slot{.index = next_index_++, .time = time};
 }
 

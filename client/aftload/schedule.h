@@ -8,24 +8,18 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "client/aftload/load.h"
 
 namespace aft::client {
-
-using Clock = std::chrono::steady_clock;
 
 // When requests are sent. A closed loop sends as soon as a stream is free; an open loop at the
 // times of a Poisson process, whether a stream is free or not, so that a slow server cannot slow
 // its own load. Thread-safe.
 class Schedule {
  public:
-  struct Options {
-    double rate = 0;  // requests a second of the open loop; 0: closed loop
-    uint64_t max_requests = 1;
-    Clock::time_point start;
-    Clock::time_point end;  // no request is scheduled then or later
-    uint64_t seed = 0;
-  };
-  explicit Schedule(const Options& options);
+  // Of options: rate, requests, duration and seed. No request is scheduled at start + duration or
+  // later.
+  Schedule(const LoadOptions& options, Clock::time_point start);
 
   struct Slot {
     uint64_t index = 0;      // from 0
@@ -35,7 +29,10 @@ class Schedule {
   std::optional<Slot> Next();
 
  private:
-  const Options options_;
+  const double rate_;
+  const uint64_t max_requests_;
+  const Clock::time_point start_;
+  const Clock::time_point end_;
   Mutex mutex_;
   uint64_t next_index_ ABSL_GUARDED_BY(mutex_) = 0;
   std::chrono::duration<double> next_offset_ ABSL_GUARDED_BY(mutex_){0};

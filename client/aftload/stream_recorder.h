@@ -1,15 +1,17 @@
 #ifndef AFT_CLIENT_AFTLOAD_STREAM_RECORDER_H_
 #define AFT_CLIENT_AFTLOAD_STREAM_RECORDER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
 
 #include "absl/status/status.h"
 #include "client/aftload/histogram.h"
-#include "client/aftload/schedule.h"
 
 namespace aft::client {
+
+using Clock = std::chrono::steady_clock;
 
 // Tokens and the time they took.
 struct TokenTime {

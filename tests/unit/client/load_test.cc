@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "client/aftload/histogram.h"
-#include "client/aftload/prompt_source.h"
 #include "client/aftload/schedule.h"
 #include "client/aftload/stream_recorder.h"
 #include "tests/unit/client/fake_server.h"
@@ -61,14 +60,14 @@ TEST(HistogramTest, MergesAndWeighs) {
 }
 
 TEST(ScheduleTest, AnOpenLoopKeepsItsRateAndIsReproducible) {
-  const Schedule::Options options = {.rate = 100,
-                                     .max_requests = 10'000,
-                                     .start = Clock::time_point(),
-                                     .end = Clock::time_point(hours(1)),
-                                     .seed = 3};
-  Schedule first(options), second(options);
+  LoadOptions options;
+  options.rate = 100;
+  options.requests = 10'000;
+  options.duration = hours(1);
+  options.seed = 3;
+  Schedule first(options, {}), second(options, {});
   Clock::time_point last;
-  for (uint64_t i = 0; i < options.max_requests; ++i) {
+  for (uint64_t i = 0; i < options.requests; ++i) {
     const auto slot = first.Next();
     ASSERT_TRUE(slot.has_value());
     EXPECT_EQ(slot->index, i);
@@ -82,11 +81,11 @@ TEST(ScheduleTest, AnOpenLoopKeepsItsRateAndIsReproducible) {
 }
 
 TEST(ScheduleTest, NothingIsScheduledAfterTheEnd) {
-  Schedule open({.rate = 1000,
-                 .max_requests = 1'000'000,
-                 .start = {},
-                 .end = Clock::time_point(milliseconds(500)),
-                 .seed = 1});
+  LoadOptions options;
+  options.rate = 1000;
+  options.requests = 1'000'000;
+  options.duration = milliseconds(500);
+  Schedule open(options, {});
   uint64_t count = 0;
   while (const auto slot = open.Next()) {
     EXPECT_LT(slot->time, Clock::time_point(milliseconds(500)));
@@ -94,7 +93,8 @@ TEST(ScheduleTest, NothingIsScheduledAfterTheEnd) {
   }
   EXPECT_GT(count, 300u);
   EXPECT_LT(count, 700u);
-  Schedule closed({.max_requests = 5, .start = {}, .end = Clock::now()});
+  options.rate = 0;
+  Schedule closed(options, Clock::now() - options.duration);
   EXPECT_FALSE(closed.Next().has_value());
 }
 
@@ -139,13 +139,6 @@ TEST(StreamRecorderTest, LeavesStreamsThatEndEarlyOutOfTheComparison) {
   EXPECT_EQ(stats.late.tokens, 0u);
 }
 
-TEST(PromptSourceTest, MakesPromptsOfTheExactLengthThatDifferBySeed) {
-  EXPECT_EQ(RandomPrompt(1, 1).size(), 1u);
-  EXPECT_EQ(RandomPrompt(1000, 1).size(), 1000u);
-  EXPECT_EQ(RandomPrompt(100, 1), RandomPrompt(100, 1));
-  EXPECT_NE(RandomPrompt(100, 1), RandomPrompt(100, 2));
-}
-
 class AftloadTest : public testing::Test {
  protected:
   std::vector<std::string> Command(const std::vector<std::string>& arguments) const {
@@ -182,6 +175,19 @@ TEST_F(AftloadTest, AClosedLoopSendsWhatWasAskedAndReports) {
   EXPECT_EQ(request.text().size(), 33u);
   EXPECT_EQ(request.stop().max_tokens(), 6u);
   EXPECT_TRUE(request.stop().ignore_eos());
+}
+
+TEST_F(AftloadTest, PromptsDifferByRequestAndRepeatWithTheSeed) {
+  server_.SetScript(TextScript({"ab"}));
+  const auto last_prompt = [this](const char* seed, const char* requests) {
+    RunJson({"--seed", seed, "--requests", requests, "--prompt-bytes", "100"}, 0);
+    return server_.last<v1::GenerateRequest>().text();
+  };
+  const std::string first = last_prompt("1", "1");
+  EXPECT_EQ(first.size(), 100u);
+  EXPECT_EQ(last_prompt("1", "1"), first);
+  EXPECT_NE(last_prompt("1", "2"), first);
+  EXPECT_EQ(last_prompt("1", "2"), last_prompt("2", "1"));
 }
 
 TEST_F(AftloadTest, AnOpenLoopReports) {
