@@ -6,13 +6,11 @@
 #include <array>
 #include <memory>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "client/aftload/schedule.h"
 #include "client/lib/aft_client.h"
 
 namespace aft::client {
@@ -154,6 +152,28 @@ LoadReport RunPhase(const LoadOptions& options, const Clients& clients, CancelTo
 }
 
 }  // namespace
+
+Schedule::Schedule(const LoadOptions& options, Clock::time_point start)
+    : rate_(options.rate),
+      max_requests_(options.requests),
+      start_(start),
+      end_(start + options.duration),
+      random_(options.seed) {}
+
+std::optional<Schedule::Slot> Schedule::Next() {
+  MutexLock lock(mutex_);
+  if (next_index_ >= max_requests_) return std::nullopt;
+  Clock::time_point time;
+  if (rate_ > 0) {
+    next_offset_ +=
+        std::chrono::duration<double>(std::exponential_distribution<double>(rate_)(random_));
+    time = start_ + std::chrono::duration_cast<Clock::duration>(next_offset_);
+  } else {
+    time = Clock::now();
+  }
+  if (time >= end_) return std::nullopt;
+  return Slot{.index = next_index_++, .time = time};
+}
 
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel) {
   Clients clients;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "client/aftload/histogram.h"
-#include "client/aftload/schedule.h"
 #include "client/aftload/stream_recorder.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
