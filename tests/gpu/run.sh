@@ -71,7 +71,7 @@ kernels() {
 # The model of both stages below, made once a machine.
 make_model() {
   MODEL=$WORK/model
-  [[ -e $MODEL/model.safetensors ]] || python3 "$HERE/make_model.py" "$MODEL" ring=bf16
+  [[ -e $MODEL/model.safetensors ]] || python3 "$HERE/make_model.py" "$MODEL"
 }
 
 model() {
