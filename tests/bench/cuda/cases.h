@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "model/kernels/aft.h"        // Number
 #include "model/kernels/attention.h"  // Score
 #include "model/kernels/cuda/types.h"
+#include "nlohmann/json.hpp"
 #include "tests/bench/cuda/timing.h"
 
 // What the cases of cuda_kernels_bench are made of.
@@ -28,22 +27,22 @@ struct Scale {
 // Cases are made one after the other, each with its own memory, and freed when timed.
 class Bench {
  public:
-  Bench(Scale scale, std::string only) : scale_(scale), only_(std::move(only)) {}
+  // Of the cases whose name and shape have `only` in them. Measures the copy rate.
+  Bench(Scale scale, std::string only);
 
   const Scale& scale() const { return scale_; }
 
-  void Add(BenchCase bench) {
-    if ((bench.name + " " + bench.shape).find(only_) == std::string::npos) return;
-    results_.push_back(Time(bench, scale_.smoke));
-    std::fprintf(stderr, "%s %s: %.2f us\n", bench.name.c_str(), bench.shape.c_str(),
-                 results_.back().microseconds);
-  }
-  const std::vector<BenchResult>& results() const { return results_; }
+  // Times a case and prints its row of the table.
+  void Add(const BenchCase& bench);
+
+  // {"copy_gbs": ..., "cases": [...]}
+  const nlohmann::ordered_json& results() const { return results_; }
 
  private:
   const Scale scale_;
   const std::string only_;
-  std::vector<BenchResult> results_;
+  const double copy_rate_;
+  nlohmann::ordered_json results_;
 };
 
 // Input and output matrices of one call: fp32 -> bf16, as a 16-bit model calls the mixers, or all

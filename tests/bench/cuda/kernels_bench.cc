@@ -6,14 +6,44 @@
 // --smoke: sizes that the kernels can run on a CPU (tests/support/cuda_on_cpu), once each: whether
 // this program works, nothing about speed.
 
-#include <cstdio>
-#include <cstring>
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <string>
+#include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "tests/bench/cuda/cases.h"
 
 namespace aft::kernels::cuda {
+
+Bench::Bench(Scale scale, std::string only)
+    : scale_(scale),
+      only_(std::move(only)),
+      copy_rate_(CopyRate(scale.smoke ? 1 << 20 : int64_t{1} << 30, scale.smoke)) {
+  results_ = {{"copy_gbs", copy_rate_ / 1e9}, {"cases", nlohmann::ordered_json::array()}};
+  absl::PrintF("copy: %.0f GB/s\n%-18s %-58s %10s %9s %8s %7s\n", copy_rate_ / 1e9, "kernel",
+               "shape", "us", "GB/s", "% copy", "TFLOP/s");
+}
+
+void Bench::Add(const BenchCase& bench) {
+  if (!absl::StrContains(absl::StrCat(bench.name, " ", bench.shape), only_)) return;
+  const Timing timing = Time(bench, scale_.smoke);
+  const double rate = bench.bytes / (timing.microseconds * 1e-6);
+  absl::PrintF("%-18s %-58s %10.2f %9.0f %7.1f%% %7.1f%s\n", bench.name, bench.shape,
+               timing.microseconds, rate / 1e9, 100 * rate / copy_rate_,
+               bench.flops / timing.microseconds * 1e-6,
+               timing.graph ? "" : "  (launches, no graph)");
+  results_["cases"].push_back({{"name", bench.name},
+                               {"shape", bench.shape},
+                               {"us", timing.microseconds},
+                               {"spread", timing.spread},
+                               {"bytes", bench.bytes},
+                               {"flops", bench.flops},
+                               {"of_copy", rate / copy_rate_},
+                               {"graph", timing.graph}});
+}
+
 namespace {
 
 void AddAll(Bench& bench) {
@@ -65,27 +95,18 @@ int main(int argc, char** argv) {
   aft::kernels::cuda::Scale scale;
   std::string json;
   std::string only;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--smoke") == 0) {
-      scale.smoke = true;
-    } else if (std::strncmp(argv[i], "--json=", 7) == 0) {
-      json = argv[i] + 7;
-    } else if (std::strncmp(argv[i], "--only=", 7) == 0) {
-      only = argv[i] + 7;
-    } else {
-      std::fprintf(stderr, "cuda_kernels_bench: unknown argument %s\n", argv[i]);
-      return 2;
-    }
-  }
+  CLI::App app("Times the CUDA kernels against the copy rate", "cuda_kernels_bench");
+  app.add_option("--json", json, "A file for the results");
+  app.add_option("--only", only, "Only cases with this in their name and shape");
+  app.add_flag("--smoke", scale.smoke, "Sizes for a CPU, once each");
+  CLI11_PARSE(app, argc, argv);
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "cuda_kernels_bench: skipped: no CUDA device\n");
+    absl::FPrintF(stderr, "cuda_kernels_bench: skipped: no CUDA device\n");
     return 0;
   }
-  const double copy_rate = aft::CopyRate(scale.smoke ? 1 << 20 : int64_t{1} << 30, scale.smoke);
   aft::kernels::cuda::Bench bench(scale, only);
   aft::kernels::cuda::AddAll(bench);
-  std::printf("%s", aft::ToTable(copy_rate, bench.results()).c_str());
-  if (!json.empty()) std::ofstream(json) << aft::ToJson(copy_rate, bench.results());
+  if (!json.empty()) std::ofstream(json) << bench.results().dump(1) << "\n";
   return 0;
 }

@@ -4,9 +4,8 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <random>
-#include <utility>
+#include <vector>
 
 namespace aft {
 namespace {
@@ -89,7 +88,7 @@ DeviceArray<T> Repeated(int64_t count, const std::vector<T>& pattern) {
 
 }  // namespace
 
-BenchResult Time(const BenchCase& bench, bool smoke) {
+Timing Time(const BenchCase& bench, bool smoke) {
   const StreamOwner owner;
   const cudaStream_t stream = owner.get();
   const auto cycle = [&] {
@@ -109,7 +108,7 @@ BenchResult Time(const BenchCase& bench, bool smoke) {
     for (int i = 0; i < cycles; ++i) cycle();
   };
 
-  BenchResult result{bench.name, bench.shape, 0, 0, bench.bytes, bench.flops, false};
+  Timing result;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
   if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
@@ -163,38 +162,6 @@ DeviceArray<uint16_t> FilledBf16(int64_t numbers, float low, float high) {
     rounded[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(pattern[i]) >> 16);
   }
   return Repeated(numbers, rounded);
-}
-
-std::string ToJson(double copy_rate, const std::vector<BenchResult>& results) {
-  char line[512];
-  std::snprintf(line, sizeof(line), "{\"copy_gbs\": %.1f, \"cases\": [", copy_rate / 1e9);
-  std::string json = line;
-  for (size_t i = 0; i < results.size(); ++i) {
-    const BenchResult& r = results[i];
-    std::snprintf(line, sizeof(line),
-                  "%s\n  {\"name\": \"%s\", \"shape\": \"%s\", \"us\": %.3f, \"spread\": %.3f, "
-                  "\"bytes\": %.0f, \"flops\": %.0f, \"of_copy\": %.3f, \"graph\": %s}",
-                  i == 0 ? "" : ",", r.name.c_str(), r.shape.c_str(), r.microseconds, r.spread,
-                  r.bytes, r.flops, r.bytes / (r.microseconds * 1e-6) / copy_rate,
-                  r.graph ? "true" : "false");
-    json += line;
-  }
-  return json + "\n]}\n";
-}
-
-std::string ToTable(double copy_rate, const std::vector<BenchResult>& results) {
-  char line[512];
-  std::snprintf(line, sizeof(line), "copy: %.0f GB/s\n%-18s %-58s %10s %9s %8s %7s\n",
-                copy_rate / 1e9, "kernel", "shape", "us", "GB/s", "% copy", "TFLOP/s");
-  std::string table = line;
-  for (const BenchResult& r : results) {
-    const double rate = r.bytes / (r.microseconds * 1e-6);
-    std::snprintf(line, sizeof(line), "%-18s %-58s %10.2f %9.0f %7.1f%% %7.1f%s\n", r.name.c_str(),
-                  r.shape.c_str(), r.microseconds, rate / 1e9, 100 * rate / copy_rate,
-                  r.flops / r.microseconds * 1e-6, r.graph ? "" : "  (launches, no graph)");
-    table += line;
-  }
-  return table;
 }
 
 }  // namespace aft

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "model/kernels/cuda/types.h"
 #include "tests/cuda/device_array.h"
@@ -23,19 +22,15 @@ struct BenchCase {
   int turns = 1;  // runs of one cycle
 };
 
-struct BenchResult {
-  std::string name;
-  std::string shape;
+struct Timing {
   double microseconds = 0;  // median of one run
   double spread = 0;        // (third quartile - first) / median
-  double bytes = 0;
-  double flops = 0;
-  bool graph = false;  // timed as replays of a graph; else as launches
+  bool graph = false;       // of replays of a graph; else of launches
 };
 
 // Times whole cycles with events, as replays of one graph where the device can capture: launches of
 // small kernels would be timed otherwise. Ends the program with a message when a run fails.
-BenchResult Time(const BenchCase& bench, bool smoke);
+Timing Time(const BenchCase& bench, bool smoke);
 
 // Bytes per second, read plus written, of a device-to-device copy of `bytes`.
 double CopyRate(int64_t bytes, bool smoke);
@@ -44,10 +39,6 @@ double CopyRate(int64_t bytes, bool smoke);
 // repeated.
 DeviceArray<float> Filled(int64_t floats, float low, float high);
 DeviceArray<uint16_t> FilledBf16(int64_t numbers, float low, float high);
-
-// {"device": ..., "copy_gbs": ..., "cases": [...]}, and a table for people.
-std::string ToJson(double copy_rate, const std::vector<BenchResult>& results);
-std::string ToTable(double copy_rate, const std::vector<BenchResult>& results);
 
 }  // namespace aft
 
