@@ -15,10 +15,11 @@
 #include "model/network/check_tensors.h"
 #include "model/state/state_pool.h"
 #include "model/tokenizer/tokenizers.h"
-#include "nlohmann/json.hpp"
 
 namespace aft {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // The first layer's tables: all layers' mixers have the same config, and so the same state.
 MixerTables Tables(const Checkpoint& checkpoint) {
@@ -30,19 +31,21 @@ MixerTables Tables(const Checkpoint& checkpoint) {
   return tables;
 }
 
-absl::Status MeasureState(const Checkpoint& checkpoint, Inspection* inspection) {
+absl::Status MeasureState(const Checkpoint& checkpoint, Json* inspection) {
   const NetworkConfig& config = checkpoint.config;
-  if (!config.mixer.causal || config.architecture == Architecture::kEncoder) {
-    return absl::OkStatus();
+  int64_t bytes = 0;
+  int64_t floats_per_token = 0;
+  if (config.mixer.causal && config.architecture != Architecture::kEncoder) {
+    AFT_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Mixer> mixer,
+        MakeMixer(config.mixer, MixerWidth(config), Tables(checkpoint), {config.max_seq_len}));
+    const StateSpec spec = mixer->state_spec();
+    bytes =
+        StatePool::SlotBytes(std::vector<StateSpec>(static_cast<size_t>(config.n_layers), spec));
+    floats_per_token = spec.floats_per_token * config.n_layers;
   }
-  AFT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Mixer> mixer,
-      MakeMixer(config.mixer, MixerWidth(config), Tables(checkpoint), {config.max_seq_len}));
-  const StateSpec spec = mixer->state_spec();
-  inspection->state_bytes =
-      StatePool::SlotBytes(std::vector<StateSpec>(static_cast<size_t>(config.n_layers), spec));
-  inspection->state_bytes_per_token =
-      spec.floats_per_token * config.n_layers * static_cast<int64_t>(sizeof(float));
+  (*inspection)["state_bytes_per_sequence"] = bytes;
+  (*inspection)["state_bytes_per_token"] = floats_per_token * int64_t{sizeof(float)};
   return absl::OkStatus();
 }
 
@@ -69,131 +72,104 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%s bytes (%.1f %s)", Grouped(bytes), scaled, unit);
 }
 
-// config.json, whose names are the ones to show; defaults are left out.
-nlohmann::ordered_json ConfigJson(const NetworkConfig& config) {
-  return nlohmann::ordered_json::parse(FormatNetworkConfig(config));
-}
-
-std::string MixerText(const NetworkConfig& config) {
+std::string MixerText(const Json& mixer) {
   std::vector<std::string> parts;
-  const nlohmann::ordered_json mixer = ConfigJson(config).at("mixer");
   for (const auto& [key, value] : mixer.items()) {
-    parts.push_back(
-        key == "kind"
-            ? value.get<std::string>()
-            : absl::StrCat(key, " ", value.is_string() ? value.get<std::string>() : value.dump()));
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    parts.push_back(key == "kind" ? text : absl::StrCat(key, " ", text));
   }
   return absl::StrJoin(parts, ", ");
 }
 
-std::string LengthText(const NetworkConfig& config) {
-  std::string limit = config.max_seq_len == 0
-                          ? std::string("unlimited")
-                          : absl::StrCat("at most ", Grouped(config.max_seq_len), " tokens");
-  if (config.mixer.band_rows == 0) return limit;
-  switch (config.mixer.length_policy) {
-    case LengthPolicy::kError:
-      return absl::StrCat(limit, "; longer texts are refused, generation ends there");
-    case LengthPolicy::kClamp:
-      return absl::StrCat(limit, "; beyond position ", Grouped(config.mixer.band_rows),
-                          " the last position's biases hold");
-    case LengthPolicy::kZero:
-      return absl::StrCat(limit, "; beyond position ", Grouped(config.mixer.band_rows),
-                          " there is no bias");
+std::string LengthText(const Json& inspection) {
+  const Json& length = inspection["max_seq_len"];
+  const std::string limit =
+      length.is_null() ? "unlimited" : absl::StrCat("at most ", Grouped(length), " tokens");
+  const int64_t rows = inspection["mixer"].value("band_rows", int64_t{0});
+  if (rows == 0) return limit;
+  const std::string policy = inspection["length_policy"];
+  if (policy == "error") {
+    return absl::StrCat(limit, "; longer texts are refused, generation ends there");
   }
-  return limit;
+  return absl::StrCat(limit, "; beyond position ", Grouped(rows),
+                      policy == "clamp" ? " the last position's biases hold" : " there is no bias");
 }
 
-std::string StateText(const Inspection& inspection) {
-  if (inspection.state_bytes == 0) return "none: whole texts at once";
-  if (inspection.state_bytes_per_token == 0) {
-    return absl::StrCat(Bytes(inspection.state_bytes), " per sequence, whatever its length");
-  }
-  return absl::StrCat(
-      Bytes(inspection.state_bytes), " per sequence: ", Grouped(inspection.state_bytes_per_token),
-      " per token of context, for ", Grouped(inspection.config.max_seq_len), " tokens");
+std::string StateText(const Json& inspection) {
+  const int64_t bytes = inspection["state_bytes_per_sequence"];
+  const int64_t per_token = inspection["state_bytes_per_token"];
+  if (bytes == 0) return "none: whole texts at once";
+  if (per_token == 0) return absl::StrCat(Bytes(bytes), " per sequence, whatever its length");
+  return absl::StrCat(Bytes(bytes), " per sequence: ", Grouped(per_token),
+                      " per token of context, for ", Grouped(inspection["max_seq_len"]), " tokens");
 }
 
-std::string TokenizerText(const Inspection& inspection) {
-  if (inspection.tokenizer_size == 0) return "none";
-  return absl::StrCat(inspection.config.tokenizer, ", ", Grouped(inspection.tokenizer_size),
+std::string TokenizerText(const Json& tokenizer) {
+  if (tokenizer.is_null()) return "none";
+  const Json& eos = tokenizer["eos_id"];
+  return absl::StrCat(tokenizer["kind"].get<std::string>(), ", ", Grouped(tokenizer["vocab_size"]),
                       " tokens, ",
-                      inspection.eos_id < 0 ? std::string("no end of text")
-                                            : absl::StrCat("end of text ", inspection.eos_id));
+                      eos.is_null() ? "no end of text" : absl::StrCat("end of text ", eos.dump()));
 }
 
 }  // namespace
 
-absl::StatusOr<Inspection> Inspect(const std::string& dir) {
+absl::StatusOr<Json> Inspect(const std::string& dir) {
   AFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, ReadCheckpoint(dir));
-  AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kWeightsFileName),
-                             CheckTensors(checkpoint.config, checkpoint.tensors)));
-  Inspection inspection;
-  inspection.config = checkpoint.config;
-  inspection.parameters = CountParameters(checkpoint.config);
+  const NetworkConfig& config = checkpoint.config;
+  AFT_RETURN_IF_ERROR(
+      InFile(absl::StrCat(dir, "/", kWeightsFileName), CheckTensors(config, checkpoint.tensors)));
+  // As the file has it: without defaults.
+  const Json stored = Json::parse(FormatNetworkConfig(config));
+  int64_t weight_bytes = 0;
   for (const auto& [name, tensor] : checkpoint.tensors) {
-    inspection.weight_bytes += static_cast<int64_t>(tensor.nbytes());
+    weight_bytes += static_cast<int64_t>(tensor.nbytes());
   }
+  Json inspection = {{"architecture", stored.at("architecture")},
+                     {"n_layers", config.n_layers},
+                     {"d_model", config.d_model},
+                     {"mixer_width", MixerWidth(config)},
+                     {"d_ff", config.d_ff},
+                     {"vocab_size", config.vocab_size},
+                     {"mixer", stored.at("mixer")},
+                     {"parameters", CountParameters(config)},
+                     {"weight_bytes", weight_bytes}};
   AFT_RETURN_IF_ERROR(MeasureState(checkpoint, &inspection));
-  if (!checkpoint.config.tokenizer.empty()) {
-    AFT_ASSIGN_OR_RETURN(
-        const std::shared_ptr<const Tokenizer> tokenizer,
-        LoadTokenizer(checkpoint.config.tokenizer, dir, checkpoint.config.vocab_size));
-    inspection.tokenizer_size = tokenizer->vocab_size();
-    inspection.eos_id = tokenizer->eos_id();
+  inspection["max_seq_len"] = config.max_seq_len == 0 ? Json() : Json(config.max_seq_len);
+  inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
+  inspection["tokenizer"] = nullptr;
+  if (!config.tokenizer.empty()) {
+    AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
+                         LoadTokenizer(config.tokenizer, dir, config.vocab_size));
+    const int32_t eos_id = tokenizer->eos_id();
+    inspection["tokenizer"] = {{"kind", config.tokenizer},
+                               {"vocab_size", tokenizer->vocab_size()},
+                               {"eos_id", eos_id < 0 ? Json() : Json(eos_id)}};
   }
   return inspection;
 }
 
-std::string InspectionText(const Inspection& inspection) {
-  const NetworkConfig& config = inspection.config;
+std::string InspectionText(const Json& inspection) {
   std::string text;
   const auto line = [&text](const char* name, const std::string& value) {
     absl::StrAppendFormat(&text, "%-13s %s\n", name, value);
   };
-  line("architecture", ConfigJson(config).at("architecture"));
-  line("layers", absl::StrCat(config.n_layers));
-  std::string widths = absl::StrCat("model ", config.d_model, ", mixer ", MixerWidth(config));
-  if (config.architecture != Architecture::kMixer) {
-    absl::StrAppend(&widths, ", feed-forward ", config.d_ff, ", vocabulary ", config.vocab_size);
+  const auto number = [&inspection](const char* key) { return inspection[key].dump(); };
+  line("architecture", inspection["architecture"]);
+  line("layers", number("n_layers"));
+  std::string widths = absl::StrCat("model ", number("d_model"), ", mixer ", number("mixer_width"));
+  if (inspection["architecture"] != "mixer") {
+    absl::StrAppend(&widths, ", feed-forward ", number("d_ff"), ", vocabulary ",
+                    number("vocab_size"));
   }
   line("widths", widths);
-  line("mixer", MixerText(config));
-  line("parameters", Grouped(inspection.parameters));
-  line("weights", Bytes(inspection.weight_bytes));
+  line("mixer", MixerText(inspection["mixer"]));
+  line("parameters", Grouped(inspection["parameters"]));
+  line("weights", Bytes(inspection["weight_bytes"]));
   line("state", StateText(inspection));
-  line("length", LengthText(config));
-  line("tokenizer", TokenizerText(inspection));
+  line("length", LengthText(inspection));
+  line("tokenizer", TokenizerText(inspection["tokenizer"]));
   return text;
-}
-
-std::string InspectionJson(const Inspection& inspection) {
-  const NetworkConfig& config = inspection.config;
-  const nlohmann::ordered_json stored = ConfigJson(config);
-  nlohmann::ordered_json json;
-  json["architecture"] = stored.at("architecture");
-  json["n_layers"] = config.n_layers;
-  json["d_model"] = config.d_model;
-  json["mixer_width"] = MixerWidth(config);
-  json["d_ff"] = config.d_ff;
-  json["vocab_size"] = config.vocab_size;
-  json["mixer"] = stored.at("mixer");
-  json["parameters"] = inspection.parameters;
-  json["weight_bytes"] = inspection.weight_bytes;
-  json["state_bytes_per_sequence"] = inspection.state_bytes;
-  json["state_bytes_per_token"] = inspection.state_bytes_per_token;
-  json["max_seq_len"] = config.max_seq_len == 0 ? nlohmann::ordered_json()
-                                                : nlohmann::ordered_json(config.max_seq_len);
-  json["length_policy"] = stored.at("mixer").value("length_policy", "error");
-  if (inspection.tokenizer_size == 0) {
-    json["tokenizer"] = nullptr;
-  } else {
-    json["tokenizer"]["kind"] = config.tokenizer;
-    json["tokenizer"]["vocab_size"] = inspection.tokenizer_size;
-    json["tokenizer"]["eos_id"] = inspection.eos_id < 0 ? nlohmann::ordered_json()
-                                                        : nlohmann::ordered_json(inspection.eos_id);
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace aft

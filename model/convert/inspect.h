@@ -1,34 +1,22 @@
 #ifndef AFT_MODEL_CONVERT_INSPECT_H_
 #define AFT_MODEL_CONVERT_INSPECT_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "model/config/config.h"
+#include "nlohmann/json.hpp"
 
 namespace aft {
 
-// What a checkpoint's files say about it.
-struct Inspection {
-  NetworkConfig config;
-  int64_t parameters = 0;
-  int64_t weight_bytes = 0;  // as stored, in fp32
-  // Memory of one live sequence; 0 for encoders and bidirectional mixers, which keep none.
-  int64_t state_bytes = 0;
-  // Of that, what each token of context fills; 0: the state does not grow.
-  int64_t state_bytes_per_token = 0;
-  int32_t tokenizer_size = 0;  // tokens; 0: no tokenizer
-  int32_t eos_id = -1;         // -1: none
-};
+// What a checkpoint's files say about it, all of them read and checked: config, every tensor,
+// tokenizer. "weight_bytes" are as stored, in fp32; "state_bytes_per_sequence" is the memory of a
+// live sequence, 0 where none is kept, and "state_bytes_per_token" what of it each token of context
+// fills, 0 where the state does not grow. null is no limit, no tokenizer, no end of text.
+// Errors name file, key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
+absl::StatusOr<nlohmann::ordered_json> Inspect(const std::string& dir);
 
-// Reads and checks a whole checkpoint: config, every tensor, tokenizer files. Errors name file, key
-// or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
-absl::StatusOr<Inspection> Inspect(const std::string& dir);
-
-// Lines of "name  value", and one JSON object; both end with a newline.
-std::string InspectionText(const Inspection& inspection);
-std::string InspectionJson(const Inspection& inspection);
+// The same as lines of "name  value".
+std::string InspectionText(const nlohmann::ordered_json& inspection);
 
 }  // namespace aft
 

@@ -33,8 +33,8 @@ struct Flags {
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 absl::Status RunInspect(const std::string& dir, bool json) {
-  AFT_ASSIGN_OR_RETURN(const Inspection inspection, Inspect(dir));
-  Print(json ? InspectionJson(inspection) : InspectionText(inspection));
+  AFT_ASSIGN_OR_RETURN(const nlohmann::ordered_json inspection, Inspect(dir));
+  Print(json ? inspection.dump(2) + "\n" : InspectionText(inspection));
   return absl::OkStatus();
 }
 
