@@ -76,6 +76,9 @@ TEST(CheckpointTest, ErrorsNameTheFile) {
   expect(absl::StatusCode::kNotFound, "cannot open " + weights);
   WriteBytes(config, absl::StrReplaceAll(ReadBytes(config), {{"\"window\": 4", "\"window\": -3"}}));
   expect(absl::StatusCode::kInvalidArgument, config + ": mixer.window: must be >= 0 ");
+  const std::string json = FormatNetworkConfig(SmallConfig());
+  WriteBytes(config, json + std::string((1 << 20) - json.size(), ' '));
+  expect(absl::StatusCode::kNotFound, "cannot open " + weights);
   WriteBytes(config, std::string(3 << 20, ' '));
   expect(absl::StatusCode::kInvalidArgument, config + ": config is ");
   std::filesystem::remove(config);
