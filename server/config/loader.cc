@@ -1,6 +1,7 @@
 #include "server/config/loader.h"
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -37,90 +38,64 @@ class FirstError : public google::protobuf::io::ErrorCollector {
   absl::Status status_;
 };
 
-// Leaves the default where the field is absent.
-#define AFT_TAKE(target, message, field) \
-  if ((message).has_##field()) (target) = (message).field()
-
-ModelConfig FromProto(const pb::ModelConfig& message, const std::string& base_dir) {
-  ModelConfig model;
-  if (!message.path().empty()) {
-    // An absolute path replaces the base.
-    model = DefaultModelConfig((std::filesystem::path(base_dir) / message.path()).string());
-  }
-  AFT_TAKE(model.name, message, name);
-  AFT_TAKE(model.device, message, device);
-  AFT_TAKE(model.weight_format, message, weight_format);
-  AFT_TAKE(model.slots, message, slots);
-  AFT_TAKE(model.max_step_tokens, message, max_step_tokens);
-  AFT_TAKE(model.intra_op_threads, message, intra_op_threads);
-  AFT_TAKE(model.version, message, version);
-  if (message.batch().has_max_delay_us()) {
-    model.max_batch_delay = std::chrono::microseconds(message.batch().max_delay_us());
-  }
-  AFT_TAKE(model.max_batch_rows, message.batch(), max_rows);
-  AFT_TAKE(model.max_batch_tokens, message.batch(), max_tokens);
-  return model;
+template <typename Value>
+const Value& ToField(const Value& value) {
+  return value;
+}
+template <typename Period>
+int64_t ToField(std::chrono::duration<int64_t, Period> value) {
+  return value.count();
 }
 
-LimitsConfig FromProto(const pb::LimitsConfig& message) {
-  LimitsConfig limits;
-  AFT_TAKE(limits.max_queued_requests, message, max_queued_requests);
-  AFT_TAKE(limits.max_queued_tokens, message, max_queued_tokens);
-  AFT_TAKE(limits.max_prompt_bytes, message, max_prompt_bytes);
-  AFT_TAKE(limits.max_prompt_tokens, message, max_prompt_tokens);
-  AFT_TAKE(limits.default_max_tokens, message, default_max_tokens);
-  AFT_TAKE(limits.max_max_tokens, message, max_max_tokens);
-  AFT_TAKE(limits.max_stream_buffer_bytes, message, max_stream_buffer_bytes);
-  AFT_TAKE(limits.max_concurrent_streams, message, max_concurrent_streams);
-  return limits;
-}
-
-ServerConfig FromProto(const pb::ServerConfig& message, const std::string& base_dir) {
-  ServerConfig config;
-  AFT_TAKE(config.listen_address, message, listen_address);
-  AFT_TAKE(config.metrics_address, message, metrics_address);
-  for (const pb::ModelConfig& model : message.models()) {
-    config.models.push_back(FromProto(model, base_dir));
+// A value of the config and its field of the file: one list of both, for reading, where an absent
+// field leaves the default, and for writing.
+#define AFT_FIELD(value, message, field)                                             \
+  if constexpr (kRead) {                                                             \
+    if ((message).has_##field()) (value) = decltype(value)((message).field());       \
+  } else {                                                                           \
+    (message).set_##field(static_cast<decltype((message).field())>(ToField(value))); \
   }
-  config.limits = FromProto(message.limits());
-  if (message.drain().has_lame_duck_ms()) {
-    config.drain.lame_duck = std::chrono::milliseconds(message.drain().lame_duck_ms());
-  }
-  if (message.drain().has_grace_ms()) {
-    config.drain.grace = std::chrono::milliseconds(message.drain().grace_ms());
-  }
-  AFT_TAKE(config.log.level, message.log(), level);
-  AFT_TAKE(config.log.format, message.log(), format);
-  return config;
-}
 
-#undef AFT_TAKE
-
-void ToProto(const ModelConfig& model, pb::ModelConfig& message) {
-  message.set_name(model.name);
-  message.set_path(model.checkpoint_dir);
-  message.set_device(model.device);
-  message.set_weight_format(model.weight_format);
-  message.set_slots(model.slots);
-  message.set_max_step_tokens(static_cast<int32_t>(model.max_step_tokens));
-  message.set_intra_op_threads(model.intra_op_threads);
-  message.set_version(model.version);
+template <bool kRead>
+void Exchange(ModelConfig& model, pb::ModelConfig& message) {
+  AFT_FIELD(model.name, message, name);
+  AFT_FIELD(model.device, message, device);
+  AFT_FIELD(model.weight_format, message, weight_format);
+  AFT_FIELD(model.slots, message, slots);
+  AFT_FIELD(model.max_step_tokens, message, max_step_tokens);
+  AFT_FIELD(model.intra_op_threads, message, intra_op_threads);
+  AFT_FIELD(model.version, message, version);
   pb::BatchConfig& batch = *message.mutable_batch();
-  batch.set_max_delay_us(static_cast<int32_t>(model.max_batch_delay.count()));
-  batch.set_max_rows(static_cast<int32_t>(model.max_batch_rows));
-  batch.set_max_tokens(static_cast<int32_t>(model.max_batch_tokens));
+  AFT_FIELD(model.max_batch_delay, batch, max_delay_us);
+  AFT_FIELD(model.max_batch_rows, batch, max_rows);
+  AFT_FIELD(model.max_batch_tokens, batch, max_tokens);
 }
 
-void ToProto(const LimitsConfig& limits, pb::LimitsConfig& message) {
-  message.set_max_queued_requests(limits.max_queued_requests);
-  message.set_max_queued_tokens(limits.max_queued_tokens);
-  message.set_max_prompt_bytes(limits.max_prompt_bytes);
-  message.set_max_prompt_tokens(limits.max_prompt_tokens);
-  message.set_default_max_tokens(limits.default_max_tokens);
-  message.set_max_max_tokens(limits.max_max_tokens);
-  message.set_max_stream_buffer_bytes(limits.max_stream_buffer_bytes);
-  message.set_max_concurrent_streams(limits.max_concurrent_streams);
+template <bool kRead>
+void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
+  AFT_FIELD(limits.max_queued_requests, message, max_queued_requests);
+  AFT_FIELD(limits.max_queued_tokens, message, max_queued_tokens);
+  AFT_FIELD(limits.max_prompt_bytes, message, max_prompt_bytes);
+  AFT_FIELD(limits.max_prompt_tokens, message, max_prompt_tokens);
+  AFT_FIELD(limits.default_max_tokens, message, default_max_tokens);
+  AFT_FIELD(limits.max_max_tokens, message, max_max_tokens);
+  AFT_FIELD(limits.max_stream_buffer_bytes, message, max_stream_buffer_bytes);
+  AFT_FIELD(limits.max_concurrent_streams, message, max_concurrent_streams);
 }
+
+// All but the models.
+template <bool kRead>
+void Exchange(ServerConfig& config, pb::ServerConfig& message) {
+  AFT_FIELD(config.listen_address, message, listen_address);
+  AFT_FIELD(config.metrics_address, message, metrics_address);
+  Exchange<kRead>(config.limits, *message.mutable_limits());
+  AFT_FIELD(config.drain.lame_duck, *message.mutable_drain(), lame_duck_ms);
+  AFT_FIELD(config.drain.grace, *message.mutable_drain(), grace_ms);
+  AFT_FIELD(config.log.level, *message.mutable_log(), level);
+  AFT_FIELD(config.log.format, *message.mutable_log(), format);
+}
+
+#undef AFT_FIELD
 
 }  // namespace
 
@@ -143,7 +118,18 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
     AFT_RETURN_IF_ERROR(errors.status());
     return absl::InvalidArgumentError(absl::StrCat(file_name, ": cannot be parsed"));
   }
-  return FromProto(message, base_dir);
+  ServerConfig config;
+  Exchange<true>(config, message);
+  for (pb::ModelConfig& model : *message.mutable_models()) {
+    config.models.emplace_back();
+    if (!model.path().empty()) {
+      // An absolute path replaces the base.
+      config.models.back() =
+          DefaultModelConfig((std::filesystem::path(base_dir) / model.path()).string());
+    }
+    Exchange<true>(config.models.back(), model);
+  }
+  return config;
 }
 
 absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path) {
@@ -159,16 +145,14 @@ absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path) {
   return ParseServerConfig(text, path, std::filesystem::path(path).parent_path().string());
 }
 
-std::string FormatEffectiveConfig(const ServerConfig& config) {
+std::string FormatEffectiveConfig(ServerConfig config) {
   pb::ServerConfig message;
-  message.set_listen_address(config.listen_address);
-  message.set_metrics_address(config.metrics_address);
-  for (const ModelConfig& model : config.models) ToProto(model, *message.add_models());
-  ToProto(config.limits, *message.mutable_limits());
-  message.mutable_drain()->set_lame_duck_ms(static_cast<int32_t>(config.drain.lame_duck.count()));
-  message.mutable_drain()->set_grace_ms(static_cast<int32_t>(config.drain.grace.count()));
-  message.mutable_log()->set_level(config.log.level);
-  message.mutable_log()->set_format(config.log.format);
+  Exchange<false>(config, message);
+  for (ModelConfig& model : config.models) {
+    pb::ModelConfig& added = *message.add_models();
+    Exchange<false>(model, added);
+    added.set_path(model.checkpoint_dir);
+  }
   std::string text;
   google::protobuf::TextFormat::PrintToString(message, &text);
   return text;

@@ -26,7 +26,7 @@ ModelConfig DefaultModelConfig(const std::string& dir);
 
 // The config as text-proto with every field present. ParseServerConfig reads it back to equal
 // values.
-std::string FormatEffectiveConfig(const ServerConfig& config);
+std::string FormatEffectiveConfig(ServerConfig config);
 
 }  // namespace aft::server
 

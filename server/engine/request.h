@@ -1,6 +1,7 @@
 #ifndef AFT_SERVER_ENGINE_REQUEST_H_
 #define AFT_SERVER_ENGINE_REQUEST_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -63,6 +64,7 @@ struct TokenDelta {
 
 // kDone: the whole text was scored or encoded.
 enum class FinishReason { kEos, kStop, kLength, kDone };
+inline constexpr std::array<const char*, 4> kFinishReasonNames = {"eos", "stop", "length", "done"};
 
 struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded

@@ -12,20 +12,12 @@
 namespace aft::server {
 namespace {
 
+static_assert(static_cast<int>(Ending::kDone) == static_cast<int>(FinishReason::kDone));
+
 Ending EndingOf(const Outcome& outcome) {
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:
-      switch (outcome.reason) {
-        case FinishReason::kEos:
-          return Ending::kEos;
-        case FinishReason::kStop:
-          return Ending::kStop;
-        case FinishReason::kLength:
-          return Ending::kLength;
-        case FinishReason::kDone:
-          return Ending::kDone;
-      }
-      return Ending::kError;
+      return static_cast<Ending>(outcome.reason);
     case absl::StatusCode::kCancelled:
       return Ending::kCancelled;
     case absl::StatusCode::kDeadlineExceeded:

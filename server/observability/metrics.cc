@@ -7,26 +7,8 @@
 namespace aft::server {
 namespace {
 
-using prometheus::Counter;
-using prometheus::Gauge;
-using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
-
-// Registering a name again returns the family that exists: models share families.
-Counter& AddCounter(Registry& registry, const char* name, const char* help, const Labels& labels) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
-}
-
-Gauge& AddGauge(Registry& registry, const char* name, const char* help, const Labels& labels) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
-}
-
-Histogram& AddHistogram(Registry& registry, const char* name, const char* help,
-                        const std::string& model, const std::vector<double>& bounds) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(
-      {{"model", model}}, bounds);
-}
 
 // In the order of the enums of metrics.h.
 constexpr std::array<const char*, 4> kRejections = {"queued_requests", "queued_tokens", "draining",
@@ -50,14 +32,34 @@ const std::vector<double>& SizeBuckets() {
   return bounds;
 }
 
-RequestCounters::RequestCounters(Registry& registry, const std::string& model) {
+prometheus::Counter& MetricMaker::AddCounter(const char* name, const char* help,
+                                             Labels more) const {
+  more.insert(labels_.begin(), labels_.end());
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(more);
+}
+
+prometheus::Gauge& MetricMaker::AddGauge(const char* name, const char* help, Labels more) const {
+  more.insert(labels_.begin(), labels_.end());
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(more);
+}
+
+prometheus::Histogram& MetricMaker::AddSeconds(const char* name, const char* help) const {
+  auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(registry_);
+  return family.Add(labels_, LatencyBuckets());
+}
+
+prometheus::Histogram& MetricMaker::AddSizes(const char* name, const char* help) const {
+  auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(registry_);
+  return family.Add(labels_, SizeBuckets());
+}
+
+RequestCounters::RequestCounters(const MetricMaker& make) {
   for (size_t method = 0; method < counters_.size(); ++method) {
     for (size_t code = 0; code < counters_[method].size(); ++code) {
-      counters_[method][code] =
-          &AddCounter(registry, "aft_requests_total", "Ended calls by method and gRPC status.",
-                      {{"model", model},
-                       {"method", kMethodNames[method]},
-                       {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+      counters_[method][code] = &make.AddCounter(
+          "aft_requests_total", "Ended calls by method and gRPC status.",
+          {{"method", kMethodNames[method]},
+           {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
     }
   }
 }
@@ -71,70 +73,18 @@ void RequestCounters::Increment(Method method, absl::StatusCode code) {
 }
 
 ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
-    : requests(registry, model),
-      requests_running(AddGauge(registry, "aft_requests_running", "Requests that own a slot.",
-                                {{"model", model}})),
-      requests_waiting(AddGauge(registry, "aft_requests_waiting",
-                                "Accepted requests that wait for a slot.", {{"model", model}})),
-      slots_used(
-          AddGauge(registry, "aft_slots_used", "Slots that hold a sequence.", {{"model", model}})),
-      slots_total(AddGauge(registry, "aft_slots", "Sequences that can be live at once.",
-                           {{"model", model}})),
-      ttft_seconds(AddHistogram(registry, "aft_ttft_seconds",
-                                "Arrival of a request to its first token.", model,
-                                LatencyBuckets())),
-      inter_token_seconds(AddHistogram(registry, "aft_inter_token_seconds",
-                                       "Time between two tokens of one stream.", model,
-                                       LatencyBuckets())),
-      queue_seconds(AddHistogram(registry, "aft_queue_seconds",
-                                 "Arrival of a request to the first step that holds it.", model,
-                                 LatencyBuckets())),
-      e2e_seconds(AddHistogram(registry, "aft_e2e_seconds",
-                               "Arrival of a request to its end, however it ended.", model,
-                               LatencyBuckets())),
-      step_seconds(AddHistogram(registry, "aft_step_seconds", "Model time of one step.", model,
-                                LatencyBuckets())),
-      step_rows(
-          AddHistogram(registry, "aft_step_rows", "Sequences in one step.", model, SizeBuckets())),
-      step_tokens(AddHistogram(registry, "aft_step_tokens", "Tokens computed in one step.", model,
-                               SizeBuckets())),
-      prompt_tokens(AddCounter(registry, "aft_prompt_tokens_total",
-                               "Tokens of prompts and of texts to score computed.",
-                               {{"model", model}})),
-      generated_tokens(AddCounter(registry, "aft_generated_tokens_total", "Tokens generated.",
-                                  {{"model", model}})),
-      scored_tokens(AddCounter(registry, "aft_scored_tokens_total",
-                               "Tokens whose log-probability was reported by Score.",
-                               {{"model", model}})),
-      encoded_tokens(AddCounter(registry, "aft_encoded_tokens_total", "Tokens turned into vectors.",
-                                {{"model", model}})),
-      device_memory_used(AddGauge(registry, "aft_device_memory_used_bytes",
-                                  "Memory of the model's GPU in use, by all programs.",
-                                  {{"model", model}})),
-      device_memory_total(AddGauge(registry, "aft_device_memory_bytes",
-                                   "Memory of the model's GPU.", {{"model", model}})),
-      device_step_seconds(AddHistogram(registry, "aft_device_step_seconds",
-                                       "Time of one step on the GPU.", model, LatencyBuckets())),
-      device_graph_steps(AddCounter(registry, "aft_device_steps_total",
-                                    "Steps on the GPU, by how they were launched.",
-                                    {{"model", model}, {"launch", "graph"}})),
-      device_eager_steps(AddCounter(registry, "aft_device_steps_total",
-                                    "Steps on the GPU, by how they were launched.",
-                                    {{"model", model}, {"launch", "eager"}})),
-      load_seconds(AddGauge(registry, "aft_model_load_seconds",
-                            "Time to load and warm up the model.", {{"model", model}})) {
+    : MetricMaker(registry, {{"model", model}}) {
   for (size_t i = 0; i < kRejections.size(); ++i) {
-    rejected_[i] = &AddCounter(registry, "aft_rejected_total", "Requests refused by the engine.",
-                               {{"model", model}, {"reason", kRejections[i]}});
+    rejected_[i] = &AddCounter("aft_rejected_total", "Requests refused by the engine.",
+                               {{"reason", kRejections[i]}});
   }
   for (size_t i = 0; i < kEndings.size(); ++i) {
-    finished_[i] =
-        &AddCounter(registry, "aft_request_finished_total", "Accepted requests by how they ended.",
-                    {{"model", model}, {"reason", kEndings[i]}});
+    finished_[i] = &AddCounter("aft_request_finished_total", "Accepted requests by how they ended.",
+                               {{"reason", kEndings[i]}});
   }
   for (size_t i = 0; i < kStates.size(); ++i) {
-    state_[i] = &AddGauge(registry, "aft_model_state", "1 for the state that the model is in.",
-                          {{"model", model}, {"state", kStates[i]}});
+    state_[i] = &AddGauge("aft_model_state", "1 for the state that the model is in.",
+                          {{"state", kStates[i]}});
   }
 }
 
@@ -145,11 +95,8 @@ void ModelMetrics::SetState(State state) {
 }
 
 ServerMetrics::ServerMetrics(Registry& registry, const std::string& version)
-    : requests_without_model(registry, ""),
-      draining(AddGauge(registry, "aft_draining", "1 while the server shuts down.", {})),
-      build_info_(AddGauge(registry, "aft_build_info", "Constant 1; the version is a label.",
-                           {{"version", version}})) {
-  build_info_.Set(1.0);
+    : MetricMaker(registry, {}), requests_without_model(MetricMaker(registry, {{"model", ""}})) {
+  AddGauge("aft_build_info", "Constant 1; the version is a label.", {{"version", version}}).Set(1);
 }
 
 void HistogramBatch::Add(double value) {

@@ -4,12 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "prometheus/labels.h"
 #include "prometheus/registry.h"
 
 // Every metric of the server. Created once at start over one prometheus::Registry, which must
@@ -26,6 +28,27 @@ const std::vector<double>& LatencyBuckets();
 // Upper bounds of aft_step_rows and aft_step_tokens: powers of two, 1 to 65536.
 const std::vector<double>& SizeBuckets();
 
+// Registers the metrics of a struct below. Registering a name again gives the family that exists:
+// models share families and differ by their labels.
+class MetricMaker {
+ public:
+  // Every metric carries `labels`.
+  MetricMaker(prometheus::Registry& registry, prometheus::Labels labels)
+      : registry_(registry), labels_(std::move(labels)) {}
+
+  // `more`: labels of this one.
+  prometheus::Counter& AddCounter(const char* name, const char* help,
+                                  prometheus::Labels more = {}) const;
+  prometheus::Gauge& AddGauge(const char* name, const char* help,
+                              prometheus::Labels more = {}) const;
+  prometheus::Histogram& AddSeconds(const char* name, const char* help) const;  // LatencyBuckets
+  prometheus::Histogram& AddSizes(const char* name, const char* help) const;    // SizeBuckets
+
+ private:
+  prometheus::Registry& registry_;
+  const prometheus::Labels labels_;
+};
+
 // Of aft.v1.InferenceService, label of aft_requests_total.
 enum class Method { kGenerate, kScore, kEncode };
 
@@ -35,7 +58,7 @@ inline const char* MethodName(Method method) { return kMethodNames[static_cast<s
 // aft_requests_total{model,method,code}: ended calls by gRPC status, refused ones included.
 class RequestCounters {
  public:
-  RequestCounters(prometheus::Registry& registry, const std::string& model);
+  explicit RequestCounters(const MetricMaker& make);  // with label model
 
   void Increment(Method method, absl::StatusCode code);
 
@@ -47,7 +70,7 @@ class RequestCounters {
 // Why a request was refused, label of aft_rejected_total.
 enum class Rejection { kQueuedRequests, kQueuedTokens, kDraining, kInvalid };
 
-// How an accepted request ended, label of aft_request_finished_total. kDone: scored or encoded.
+// How an accepted request ended, label of aft_request_finished_total. Begins as FinishReason does.
 enum class Ending {
   kEos,
   kStop,
@@ -61,62 +84,79 @@ enum class Ending {
 };
 
 // One served model.
-struct ModelMetrics {
+struct ModelMetrics : private MetricMaker {
   enum class State { kLoading, kReady, kDraining, kFailed };
 
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
 
   // By server/rpc.
-  RequestCounters requests;
+  RequestCounters requests{*this};
 
   // By server/engine.
   prometheus::Counter& rejected(Rejection reason) {
     return *rejected_[static_cast<size_t>(reason)];
   }
   prometheus::Counter& finished(Ending ending) { return *finished_[static_cast<size_t>(ending)]; }
-  prometheus::Gauge& requests_running;
-  prometheus::Gauge& requests_waiting;
-  prometheus::Gauge& slots_used;
-  prometheus::Gauge& slots_total;
-  prometheus::Histogram& ttft_seconds;         // arrival to first generated token
-  prometheus::Histogram& inter_token_seconds;  // between two tokens of one stream
-  prometheus::Histogram& queue_seconds;        // arrival to the first step that holds the request
-  prometheus::Histogram& e2e_seconds;          // arrival to the end, however it ended
-  prometheus::Histogram& step_seconds;
-  prometheus::Histogram& step_rows;
-  prometheus::Histogram& step_tokens;
-  prometheus::Counter& prompt_tokens;  // computed, not just received; texts to score included
-  prometheus::Counter& generated_tokens;
-  prometheus::Counter& scored_tokens;
-  prometheus::Counter& encoded_tokens;
+  prometheus::Gauge& requests_running =
+      AddGauge("aft_requests_running", "Requests that own a slot.");
+  prometheus::Gauge& requests_waiting =
+      AddGauge("aft_requests_waiting", "Accepted requests that wait for a slot.");
+  prometheus::Gauge& slots_used = AddGauge("aft_slots_used", "Slots that hold a sequence.");
+  prometheus::Gauge& slots_total = AddGauge("aft_slots", "Sequences that can be live at once.");
+  prometheus::Histogram& ttft_seconds =
+      AddSeconds("aft_ttft_seconds", "Arrival of a request to its first token.");
+  prometheus::Histogram& inter_token_seconds =
+      AddSeconds("aft_inter_token_seconds", "Time between two tokens of one stream.");
+  prometheus::Histogram& queue_seconds =
+      AddSeconds("aft_queue_seconds", "Arrival of a request to the first step that holds it.");
+  prometheus::Histogram& e2e_seconds =
+      AddSeconds("aft_e2e_seconds", "Arrival of a request to its end, however it ended.");
+  prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
+  prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
+  prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
+  prometheus::Counter& prompt_tokens =
+      AddCounter("aft_prompt_tokens_total", "Tokens of prompts and of texts to score computed.");
+  prometheus::Counter& generated_tokens =
+      AddCounter("aft_generated_tokens_total", "Tokens generated.");
+  prometheus::Counter& scored_tokens =
+      AddCounter("aft_scored_tokens_total", "Tokens whose log-probability was reported by Score.");
+  prometheus::Counter& encoded_tokens =
+      AddCounter("aft_encoded_tokens_total", "Tokens turned into vectors.");
 
   // By server/engine, of models on a GPU; 0 and empty on the CPU.
-  prometheus::Gauge& device_memory_used;   // bytes, by all programs
-  prometheus::Gauge& device_memory_total;  // bytes
-  prometheus::Histogram& device_step_seconds;
-  prometheus::Counter& device_graph_steps;  // one launch of a recorded graph
-  prometheus::Counter& device_eager_steps;  // queued operator by operator
+  prometheus::Gauge& device_memory_used = AddGauge(
+      "aft_device_memory_used_bytes", "Memory of the model's GPU in use, by all programs.");
+  prometheus::Gauge& device_memory_total =
+      AddGauge("aft_device_memory_bytes", "Memory of the model's GPU.");
+  prometheus::Histogram& device_step_seconds =
+      AddSeconds("aft_device_step_seconds", "Time of one step on the GPU.");
+  prometheus::Counter& device_graph_steps = DeviceSteps("graph");  // one launch of a recorded graph
+  prometheus::Counter& device_eager_steps = DeviceSteps("eager");  // queued operator by operator
 
   // By server/registry. Exactly one state's gauge is 1.
   void SetState(State state);
-  prometheus::Gauge& load_seconds;
+  prometheus::Gauge& load_seconds =
+      AddGauge("aft_model_load_seconds", "Time to load and warm up the model.");
 
  private:
+  prometheus::Counter& DeviceSteps(const char* launch) const {
+    return AddCounter("aft_device_steps_total", "Steps on the GPU, by how they were launched.",
+                      {{"launch", launch}});
+  }
+
   std::array<prometheus::Counter*, 4> rejected_;
   std::array<prometheus::Counter*, 9> finished_;
   std::array<prometheus::Gauge*, 4> state_;
 };
 
 // The process.
-struct ServerMetrics {
+struct ServerMetrics : private MetricMaker {
   ServerMetrics(prometheus::Registry& registry, const std::string& version);
 
   // Requests that named no served model: label model="".
   RequestCounters requests_without_model;
-  prometheus::Gauge& draining;  // 1 from the first sign of shutdown on
-
- private:
-  prometheus::Gauge& build_info_;  // constant 1, label version
+  // From the first sign of shutdown on.
+  prometheus::Gauge& draining = AddGauge("aft_draining", "1 while the server shuts down.");
 };
 
 // Observations of one thread, added to a histogram in one go: prometheus-cpp takes a lock for each

@@ -203,13 +203,13 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
     environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
   }
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
+  const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
   log("request.done", {{"id", id_},
                        {"peer", context_.peer()},
                        {"method", MethodName(method_)},
                        {"model", model_name_},
                        {"code", absl::StatusCodeToString(code)},
-                       {"reason", outcome.status.ok() ? FinishReasonName(outcome.reason)
-                                                      : outcome.status.message()},
+                       {"reason", outcome.status.ok() ? reason : outcome.status.message()},
                        {"prompt_tokens", outcome.usage.prompt_tokens},
                        {"generated_tokens", outcome.usage.generated_tokens},
                        {"queue_ms", Milliseconds(outcome.timings.queue)},

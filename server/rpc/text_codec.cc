@@ -109,18 +109,4 @@ v1::Timings EncodeTimings(const Timings& timings) {
   return message;
 }
 
-const char* FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEos:
-      return "eos";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kDone:
-      return "done";
-  }
-  return "";
-}
-
 }  // namespace aft::server

@@ -83,9 +83,6 @@ size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message);
 v1::Usage EncodeUsage(const Usage& usage);
 v1::Timings EncodeTimings(const Timings& timings);
 
-// "eos", "stop", "length", "done": for logs.
-const char* FinishReasonName(FinishReason reason);
-
 }  // namespace aft::server
 
 #endif  // AFT_SERVER_RPC_TEXT_CODEC_H_
