@@ -6,6 +6,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -19,9 +20,8 @@ TEST(BadInputTest, ABadRequestIdIsRefused) {
     GenerateStream stream(server.inference(), Request("x", 1), [&](grpc::ClientContext& context) {
       context.AddMetadata("x-request-id", id);
     });
-    const grpc::Status status = stream.Finish();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_THAT(status.error_message(), StartsWith("x-request-id: "));
+    EXPECT_THAT(stream.Finish(),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("x-request-id: ")));
   }
   ExpectServes(server);
 }
@@ -55,11 +55,10 @@ TEST(BadInputTest, BytesThatAreNoRequestAreRefused) {
     for (const std::string& bytes :
          {std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11), std::string(100, '\xff'),
           std::string("\x0a\x05hi", 4), std::string("\x12\x01\xff")}) {
-      const grpc::Status status =
-          CallWithBytes(server.server().address(), "/aft.v1.InferenceService/" + method, bytes);
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
-      EXPECT_EQ(status.error_message(),
-                "request: is no aft.v1." + method + "Request; its strings must be valid UTF-8");
+      EXPECT_THAT(
+          CallWithBytes(server.server().address(), "/aft.v1.InferenceService/" + method, bytes),
+          StatusIs(absl::StatusCode::kInvalidArgument,
+                   "request: is no aft.v1." + method + "Request; its strings must be valid UTF-8"));
     }
   }
   ExpectServes(server);
@@ -101,9 +100,8 @@ TEST(BadInputTest, APromptBeyondTheModelsLimitIsRefused) {
   options.max_seq_len = 16;
   TestServer server(TestConfig(), options);
   GenerateStream stream(server.inference(), Request(std::string(17, 'x'), 1));
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("max_seq_len=16"));
+  EXPECT_THAT(stream.Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_seq_len=16")));
 }
 
 }  // namespace

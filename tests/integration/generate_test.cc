@@ -3,6 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -65,15 +66,13 @@ TEST(ModelServiceTest, DescribesTheModels) {
 
   request.set_name("nobody");
   grpc::ClientContext missing_context;
-  const grpc::Status status = server.models().Get(&missing_context, request, &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(), HasSubstr("\"fake\""));
+  EXPECT_THAT(server.models().Get(&missing_context, request, &response),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"fake\"")));
 
   request.set_name("broken \xff");
   grpc::ClientContext broken_context;
-  const grpc::Status broken = server.models().Get(&broken_context, request, &response);
-  EXPECT_EQ(broken.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(broken.error_message(), HasSubstr("aft.v1.GetRequest"));
+  EXPECT_THAT(server.models().Get(&broken_context, request, &response),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("aft.v1.GetRequest")));
 }
 
 }  // namespace

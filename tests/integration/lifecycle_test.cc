@@ -24,8 +24,7 @@ TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
   do {
     server.control().AllowSteps(1);
   } while (stream.Next());
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   v1::Usage usage;
   ASSERT_TRUE(usage.ParseFromString(stream.TrailingMetadata("aft-usage-bin")));
   EXPECT_EQ(usage.prompt_tokens(), 7);
@@ -89,10 +88,9 @@ TEST(LifecycleTest, AServerWithoutAnyReadyModelSaysWhichAndWhy) {
   TestServer server(TestConfig(), [](const LoadOptions&) -> absl::StatusOr<LoadedModel> {
     return absl::NotFoundError("nowhere/config.json: no such file");
   });
-  const absl::Status status = server.server().WaitReady();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(),
-            "no model could be loaded: \"fake\": nowhere/config.json: no such file");
+  EXPECT_EQ(server.server().WaitReady(),
+            absl::FailedPreconditionError(
+                "no model could be loaded: \"fake\": nowhere/config.json: no such file"));
 }
 
 TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {

@@ -9,10 +9,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -115,21 +117,19 @@ TYPED_TEST(MethodTest, EchoesTheRequestIdOrMakesOne) {
 
 TYPED_TEST(MethodTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
   this->Start(/*with_metrics=*/true);
-  const grpc::Status status = this->Open("nobody").Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  for (const char* name : {"\"nobody\"", "\"fake\"", "\"encoder\""}) {
-    EXPECT_THAT(status.error_message(), HasSubstr(name));
-  }
+  EXPECT_THAT(
+      this->Open("nobody").Finish(),
+      StatusIs(absl::StatusCode::kNotFound,
+               AllOf(HasSubstr("\"nobody\""), HasSubstr("\"fake\""), HasSubstr("\"encoder\""))));
   EXPECT_EQ(this->server_->Metric(RequestsTotal("NOT_FOUND", TypeParam::kName, "")), 1);
 }
 
 TYPED_TEST(MethodTest, AModelForOtherMethodsSaysWhichItServes) {
   this->Start();
-  const grpc::Status status = this->Open(TypeParam::kOtherModel).Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(status.error_message(),
-            absl::StrCat("model \"", TypeParam::kOtherModel, "\" is ", TypeParam::kOthersTask,
-                         ", not ", TypeParam::kName));
+  EXPECT_THAT(this->Open(TypeParam::kOtherModel).Finish(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       absl::StrCat("model \"", TypeParam::kOtherModel, "\" is ",
+                                    TypeParam::kOthersTask, ", not ", TypeParam::kName)));
 }
 
 TYPED_TEST(MethodTest, ABadFieldIsNamedAndCounted) {
@@ -138,9 +138,8 @@ TYPED_TEST(MethodTest, ABadFieldIsNamedAndCounted) {
   request.set_model(TypeParam::kModel);
   request.set_text("");
   typename TypeParam::Stream stream(this->server_->inference(), request);
-  const grpc::Status status = stream.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "text: must not be empty");
+  EXPECT_THAT(stream.Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "text: must not be empty"));
   EXPECT_TRUE(stream.events.empty());
   EXPECT_EQ(
       this->server_->Metric(RequestsTotal("INVALID_ARGUMENT", TypeParam::kName, TypeParam::kModel)),
@@ -156,9 +155,8 @@ TYPED_TEST(MethodTest, AFullQueueRefusesWithARetryHint) {
   auto waiting = this->Open();
   ASSERT_TRUE(waiting.Next());  // accepted
   auto refused = this->Open();
-  const grpc::Status status = refused.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("max_queued_requests=1"));
+  EXPECT_THAT(refused.Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_requests=1")));
   int hint_ms = 0;
   ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
   EXPECT_GE(hint_ms, 100);
@@ -189,10 +187,9 @@ TYPED_TEST(MethodTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
   TypeParam::Gate(*this->server_).Resume();
   const grpc::Status status = stream.Finish();
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_EQ(status.error_message(),
-            "internal error; request id " + stream.InitialMetadata("x-request-id"));
-  EXPECT_THAT(log, HasSubstr("request " + stream.InitialMetadata("x-request-id") + ": a model"));
+  const std::string id = stream.InitialMetadata("x-request-id");
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "internal error; request id " + id));
+  EXPECT_THAT(log, HasSubstr("request " + id + ": a model"));
   EXPECT_THAT(log, HasSubstr("secret pointer 0xdead"));
 }
 

@@ -19,6 +19,11 @@ class StepGate {
 
   // Blocks until a step waits for permission.
   void WaitUntilBlocked();
+  // Lets so many steps through; blocks until one more waits.
+  void RunSteps(int64_t count) {
+    AllowSteps(count);
+    WaitUntilBlocked();
+  }
 
  protected:
   // For the fake: returns when the step may run.

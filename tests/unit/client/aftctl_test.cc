@@ -39,17 +39,20 @@ class AftctlTest : public testing::Test {
     return Command(Arguments(absl::StrSplit(arguments, ' ')));
   }
 
+  // Runs to the end, which must have that exit code.
   template <typename Any>
-  Ended Run(const Any& arguments, const std::string& input = "") const {
-    return RunToEnd(Command(arguments), input);
+  Ended Run(const Any& arguments, const std::string& input = "", int code = 0) const {
+    Ended ended = RunToEnd(Command(arguments), input);
+    EXPECT_EQ(ended.code, code) << ended.err;
+    return ended;
   }
+  Ended Fail(const char* arguments, int code) const { return Run(arguments, "", code); }
 
   // The lines of JSON that a command prints before it exits with `code`.
   std::vector<nlohmann::json> RunJson(const char* arguments, int code = 0) const {
-    const Ended ended = Run(arguments);
-    EXPECT_EQ(ended.code, code) << ended.err;
+    const std::string out = Fail(arguments, code).out;
     std::vector<nlohmann::json> lines;
-    for (const absl::string_view line : absl::StrSplit(ended.out, '\n', absl::SkipEmpty())) {
+    for (const absl::string_view line : absl::StrSplit(out, '\n', absl::SkipEmpty())) {
       lines.push_back(nlohmann::json::parse(line.begin(), line.end()));
     }
     return lines;
@@ -61,7 +64,6 @@ class AftctlTest : public testing::Test {
 TEST_F(AftctlTest, GenerateStreamsTheTextAndSumsUpOnStandardError) {
   server_.SetScript(TextScript({"It is ", "a truth"}));
   const Ended ended = Run("generate --prompt hello");
-  EXPECT_EQ(ended.code, 0);
   EXPECT_EQ(ended.out, "It is a truth");
   EXPECT_THAT(ended.err, AllOf(StartsWith("[limit stop.max_tokens=13 | 13 tokens"),
                                HasSubstr("first token after"), HasSubstr("12000.0 tokens/s"),
@@ -76,13 +78,11 @@ TEST_F(AftctlTest, GenerateShowsTextBeforeTheStreamEnds) {
 
 TEST_F(AftctlTest, GenerateSendsEveryOption) {
   server_.SetScript(TextScript({"a"}));
-  const Ended ended =
-      Run("generate --prompt hello --model austen --max-tokens 9 --temperature 0.5 --top-k 3 "
-          "--top-p 0.25 --min-p 0.125 --repetition-penalty 1.25 --presence-penalty -0.5 "
-          "--frequency-penalty 0.75 --seed 18446744073709551615 --stop \n\n --stop [END] "
-          "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json "
-          "--request-id r1 --deadline 100");
-  EXPECT_EQ(ended.code, 0) << ended.err;
+  Run("generate --prompt hello --model austen --max-tokens 9 --temperature 0.5 --top-k 3 "
+      "--top-p 0.25 --min-p 0.125 --repetition-penalty 1.25 --presence-penalty -0.5 "
+      "--frequency-penalty 0.75 --seed 18446744073709551615 --stop \n\n --stop [END] "
+      "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json "
+      "--request-id r1 --deadline 100");
   ExpectText(server_.last<v1::GenerateRequest>(),
              "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
              "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
@@ -93,15 +93,14 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
 
 TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
   server_.SetScript(TextScript({"a"}));
-  EXPECT_EQ(Run("generate --prompt hello").code, 0);
+  Run("generate --prompt hello");
   ExpectText(server_.last<v1::GenerateRequest>(), "text: 'hello' sampling {} stop {}");
 }
 
 TEST_F(AftctlTest, GenerateReadsThePromptFromStandardInputAsItIs) {
   server_.SetScript(TextScript({"a"}));
   for (const char* arguments : {"generate", "generate --prompt -"}) {
-    const Ended ended = Run(arguments, " two\nlines\n");
-    EXPECT_EQ(ended.code, 0) << ended.err;
+    Run(arguments, " two\nlines\n");
     EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), " two\nlines\n");
   }
 }
@@ -109,7 +108,7 @@ TEST_F(AftctlTest, GenerateReadsThePromptFromStandardInputAsItIs) {
 TEST_F(AftctlTest, GenerateSendsAPromptThatIsNotUtf8AsRawBytes) {
   server_.SetScript(TextScript({"a"}));
   const std::string bytes("a\xFF\0b", 4);
-  EXPECT_EQ(Run("generate", bytes).code, 0);
+  Run("generate", bytes);
   EXPECT_EQ(server_.last<v1::GenerateRequest>().prompt_case(), v1::GenerateRequest::kRaw);
   EXPECT_EQ(server_.last<v1::GenerateRequest>().raw(), bytes);
 }
@@ -117,9 +116,8 @@ TEST_F(AftctlTest, GenerateSendsAPromptThatIsNotUtf8AsRawBytes) {
 TEST_F(AftctlTest, GenerateTakesPromptsThatLookLikeOptionsOrAreEmpty) {
   server_.SetScript(TextScript({"a"}));
   for (const std::string prompt : {"--seed", "", "{}", "[a,b]", "%%", "a=b"}) {
-    const Ended ended = Run(prompt.empty() ? Arguments{"generate", "--prompt", ""}
-                                           : Arguments{"generate", "--prompt=" + prompt});
-    EXPECT_EQ(ended.code, 0) << prompt << ended.err;
+    Run(prompt.empty() ? Arguments{"generate", "--prompt", ""}
+                       : Arguments{"generate", "--prompt=" + prompt});
     EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), prompt);
   }
 }
@@ -171,16 +169,12 @@ TEST_F(AftctlTest, GenerateNamesStopStringsAndEndOfText) {
   finished.set_reason(v1::FINISH_REASON_STOP);
   finished.set_stop_string("\n\n");
   server_.SetScript(script);
-  const Ended stopped = Run("generate --prompt x");
-  EXPECT_EQ(stopped.code, 0);
-  EXPECT_THAT(stopped.err, HasSubstr("[stop string \"\\n\\n\" | 1 token |"));
+  EXPECT_THAT(Run("generate --prompt x").err, HasSubstr("[stop string \"\\n\\n\" | 1 token |"));
 
   finished.set_reason(v1::FINISH_REASON_EOS);
   finished.clear_stop_string();
   server_.SetScript(script);
-  const Ended ended = Run("generate --prompt x");
-  EXPECT_EQ(ended.code, 0);
-  EXPECT_THAT(ended.err, HasSubstr("[end of text | 1 token |"));
+  EXPECT_THAT(Run("generate --prompt x").err, HasSubstr("[end of text | 1 token |"));
 }
 
 TEST_F(AftctlTest, ExitCodesFollowTheKindOfFailure) {
@@ -191,8 +185,7 @@ TEST_F(AftctlTest, ExitCodesFollowTheKindOfFailure) {
       {grpc::CANCELLED, 1}};
   for (const auto& [code, exit_code] : cases) {
     server_.SetScript(FailedScript(grpc::Status(code, "the server's own words")));
-    const Ended ended = Run("generate --prompt x");
-    EXPECT_EQ(ended.code, exit_code) << code;
+    const Ended ended = Fail("generate --prompt x", exit_code);
     EXPECT_THAT(ended.out, IsEmpty());
     EXPECT_THAT(ended.err, AllOf(StartsWith("aftctl: "), HasSubstr("(request fake-1)"))) << code;
   }
@@ -202,16 +195,12 @@ TEST_F(AftctlTest, GenerateReportsLostTokensWithItsOwnCode) {
   Script script = TextScript({"a"});
   script.events.pop_back();
   server_.SetScript(script);
-  const Ended ended = Run("generate --prompt x");
-  EXPECT_EQ(ended.code, 7);
-  EXPECT_THAT(ended.err, HasSubstr("without Finished"));
+  EXPECT_THAT(Fail("generate --prompt x", 7).err, HasSubstr("without Finished"));
 }
 
 TEST_F(AftctlTest, GenerateGivesUpAtItsDeadline) {
   server_.SetScript(StalledScript());
-  const Ended ended = Run("generate --prompt x --deadline 0.1");
-  EXPECT_EQ(ended.code, 6);
-  EXPECT_THAT(ended.err, HasSubstr("0.1 s"));
+  EXPECT_THAT(Fail("generate --prompt x --deadline 0.1", 6).err, HasSubstr("0.1 s"));
 }
 
 TEST_F(AftctlTest, InterruptCancelsOnTheServerAndSaysSo) {
@@ -242,7 +231,6 @@ TEST_F(AftctlTest, ABrokenPipeCancelsOnTheServerAndIsQuiet) {
 TEST_F(AftctlTest, ScorePrintsTotals) {
   server_.SetScript(ScoreScript());
   const Ended ended = Run("score --prompt abc --model austen");
-  EXPECT_EQ(ended.code, 0) << ended.err;
   ExpectText(server_.last<v1::ScoreRequest>(), "text: 'abc' model: 'austen'");
   EXPECT_EQ(ended.out,
             "tokens           3, of them scored 2\n"
@@ -254,7 +242,6 @@ TEST_F(AftctlTest, ScorePrintsTotals) {
 TEST_F(AftctlTest, ScorePrintsATableOfTokens) {
   server_.SetScript(ScoreScript());
   const Ended ended = Run("score --prompt abc --tokens --logprobs 1");
-  EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(server_.last<v1::ScoreRequest>().output().top_logprobs(), 1u);
   EXPECT_THAT(ended.out, StartsWith("  INDEX   TOKEN    LOGPROB\n"
                                     "      1      98    -1.0000 5:-0.5000\n"
@@ -278,19 +265,17 @@ TEST_F(AftctlTest, ScoreTakesTheTextFromAFileOrStandardInputAsItIs) {
   const TempFolder folder;
   const std::string file = folder.File("text");
   std::ofstream(file, std::ios::binary) << "not \xff UTF-8\n";
-  EXPECT_EQ(Run(Arguments{"score", "--file", file}).code, 0);
+  Run(Arguments{"score", "--file", file});
   EXPECT_EQ(server_.last<v1::ScoreRequest>().raw(), "not \xff UTF-8\n");
-  EXPECT_EQ(Run("score", "piped\n").code, 0);
+  Run("score", "piped\n");
   EXPECT_EQ(server_.last<v1::ScoreRequest>().text(), "piped\n");
-  const Ended missing = Run(Arguments{"score", "--file", folder.File("missing")});
-  EXPECT_EQ(missing.code, 2);
+  const Ended missing = Run(Arguments{"score", "--file", folder.File("missing")}, "", 2);
   EXPECT_THAT(missing.err, AllOf(HasSubstr("cannot read"), HasSubstr("No such file")));
 }
 
 TEST_F(AftctlTest, EncodePrintsALineForEachVector) {
   server_.SetScript(EncodeScript());
   const Ended ended = Run("encode --prompt ab --pooling mean --normalize");
-  EXPECT_EQ(ended.code, 0) << ended.err;
   ExpectText(server_.last<v1::EncodeRequest>(), "text: 'ab' pooling: POOLING_MEAN normalize: true");
   EXPECT_EQ(ended.out, "1 0.100000001\n-2.5 3\n");
   EXPECT_THAT(ended.err, StartsWith("[2 tokens | 2 vectors of 2 | in a batch of 4 | "));
@@ -309,9 +294,7 @@ TEST_F(AftctlTest, EncodePrintsJsonLines) {
 TEST_F(AftctlTest, AModelThatCannotDoItIsARefusal) {
   server_.SetScript(FailedScript({grpc::FAILED_PRECONDITION, "model \"fake\" is an encoder"}));
   EXPECT_EQ(RunJson("score --prompt x --json", 4)[0]["error"]["code"], "FAILED_PRECONDITION");
-  const Ended encode = Run("encode --prompt x");
-  EXPECT_EQ(encode.code, 4);
-  EXPECT_THAT(encode.err, HasSubstr("is an encoder"));
+  EXPECT_THAT(Fail("encode --prompt x", 4).err, HasSubstr("is an encoder"));
 }
 
 TEST_F(AftctlTest, ModelsListsAndDescribes) {
@@ -322,13 +305,11 @@ TEST_F(AftctlTest, ModelsListsAndDescribes) {
                            "error: 'model.safetensors: truncated'")});
 
   const Ended list = Run("models");
-  EXPECT_EQ(list.code, 0) << list.err;
   EXPECT_THAT(list.out,
               AllOf(StartsWith("NAME"), HasSubstr("ready"), HasSubstr("3.0 MiB"),
                     HasSubstr("unlimited"), HasSubstr("broken: model.safetensors: truncated")));
 
   const Ended one = Run("models austen");
-  EXPECT_EQ(one.code, 0) << one.err;
   EXPECT_THAT(one.out, AllOf(HasSubstr("3000000"), testing::Not(HasSubstr("broken"))));
 
   const auto lines = RunJson("models --json");
@@ -337,24 +318,20 @@ TEST_F(AftctlTest, ModelsListsAndDescribes) {
   EXPECT_EQ(lines[0]["parameters"], "3000000");
   EXPECT_EQ(lines[1]["error"], "model.safetensors: truncated");
 
-  const Ended missing = Run("models eliot");
-  EXPECT_EQ(missing.code, 4);
-  EXPECT_THAT(missing.err, HasSubstr("no model \"eliot\""));
+  EXPECT_THAT(Fail("models eliot", 4).err, HasSubstr("no model \"eliot\""));
 }
 
 TEST_F(AftctlTest, HealthIsZeroOnlyWhenServing) {
   const Ended serving = Run("health");
-  EXPECT_EQ(serving.code, 0);
   EXPECT_EQ(serving.out, "SERVING\n");
-  const Ended down = Run("health --service=down");
-  EXPECT_EQ(down.code, 1);
+  const Ended down = Fail("health --service=down", 1);
   EXPECT_EQ(down.out, "NOT_SERVING\n");
-  EXPECT_EQ(Run("health --service=unknown").code, 4);
+  Fail("health --service=unknown", 4);
 }
 
 TEST_F(AftctlTest, HealthGivesUpOnAServerThatStalls) {
   server_.SetScript(StalledScript());
-  EXPECT_EQ(Run("health --deadline=0.1").code, 6);
+  Fail("health --deadline=0.1", 6);
 }
 
 TEST_F(AftctlTest, TakesTheAddressFromTheEnvironment) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
 #include "tests/support/proto_text.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/tcp_gate.h"
 
@@ -33,7 +34,12 @@ v1::GenerateRequest Prompt(const std::string& text) {
   return request;
 }
 
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
+// A failed call's code and message, and where it failed.
+void ExpectFailed(const absl::Status& status, absl::StatusCode code, ErrorOrigin origin,
+                  const testing::Matcher<std::string>& message) {
+  EXPECT_THAT(status, StatusIs(code, message));
+  EXPECT_EQ(GetErrorDetails(status).origin, origin) << status;
+}
 
 class ClientTest : public testing::Test {
  protected:
@@ -88,9 +94,8 @@ TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
 TEST_F(ClientTest, ReportsLostTokensAndCancelsOnTheServer) {
   const absl::Status status =
       GenerateError(StalledScript({StartedEvent(), DeltaEvent(0, "ab"), DeltaEvent(5, "cd")}));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(status), HasSubstr("tokens 2 to 4 are lost"));
-  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kProtocol);
+  ExpectFailed(status, absl::StatusCode::kDataLoss, ErrorOrigin::kProtocol,
+               HasSubstr("tokens 2 to 4 are lost"));
   EXPECT_EQ(GetErrorDetails(status).received_tokens, 2u);
   server_.WaitForCancellations(1);
 }
@@ -98,9 +103,9 @@ TEST_F(ClientTest, ReportsLostTokensAndCancelsOnTheServer) {
 TEST_F(ClientTest, ReportsAStreamThatEndsWithoutFinished) {
   Script script = TextScript({"ab"});
   script.events.pop_back();
-  const absl::Status status = GenerateError(script);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(status), AllOf(HasSubstr("without Finished"), HasSubstr("after 2 tokens")));
+  EXPECT_THAT(GenerateError(script),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("without Finished"), HasSubstr("after 2 tokens"))));
 }
 
 TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
@@ -111,7 +116,7 @@ TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
     EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kServer) << status;
     EXPECT_EQ(GetErrorDetails(status).request_id, "fake-1") << status;
     if (code != grpc::DEADLINE_EXCEEDED) {
-      EXPECT_THAT(Message(status), HasSubstr("stop.max_tokens: too big"));
+      EXPECT_THAT(status.ToString(), HasSubstr("stop.max_tokens: too big"));
     }
   }
 }
@@ -127,10 +132,9 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
                      {"aft-timings-bin", timings.SerializeAsString()},
                      {"retry-after-ms", "1500"}};
   const absl::Status status = GenerateError(script);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(Message(status), "the server is draining; try again in 1.5 s");
+  ExpectFailed(status, absl::StatusCode::kUnavailable, ErrorOrigin::kServer,
+               "the server is draining; try again in 1.5 s");
   const ErrorDetails details = GetErrorDetails(status);
-  EXPECT_EQ(details.origin, ErrorOrigin::kServer);
   EXPECT_EQ(details.received_tokens, 2u);
   ASSERT_TRUE(details.usage && details.timings && details.retry_after);
   EXPECT_EQ(details.usage->generated_tokens(), 2u);
@@ -142,26 +146,23 @@ TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
   Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
   script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"retry-after-ms", "soon"}};
   const absl::Status status = GenerateError(script);
-  EXPECT_EQ(Message(status), "the queue is full; try again later");
+  EXPECT_EQ(status.message(), "the queue is full; try again later");
   EXPECT_FALSE(GetErrorDetails(status).usage.has_value());
 }
 
 TEST_F(ClientTest, ReportsItsDeadlineWhenTheServerStalls) {
   server_.SetScript(StalledScript());
-  const absl::Status status =
-      client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(50)}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(Message(status), HasSubstr("0.05 s"));
+  EXPECT_THAT(client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(50)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0.05 s")));
 }
 
 TEST_F(ClientTest, SaysHowFarItCameWhenTheServerSeesTheDeadlineFirst) {
   server_.SetScript(FailedScript(grpc::Status(grpc::DEADLINE_EXCEEDED, "deadline"),
                                  {StartedEvent(), DeltaEvent(0, "ab")}));
-  const absl::Status status =
-      client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(500'000)}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(Message(status),
-            "the deadline of 500 s passed after 2 tokens; allow more time or ask for fewer tokens");
+  EXPECT_THAT(client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(500'000)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       "the deadline of 500 s passed after 2 tokens; "
+                       "allow more time or ask for fewer tokens"));
 }
 
 TEST_F(ClientTest, UsesTheClientsDeadlineUnlessTheCallHasItsOwn) {
@@ -171,8 +172,8 @@ TEST_F(ClientTest, UsesTheClientsDeadlineUnlessTheCallHasItsOwn) {
   options.deadline = milliseconds(30);
   const auto client = *Client::Create(options);
   EXPECT_EQ(client->ListModels().status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(Message(client->Health("", {.deadline = milliseconds(40)}).status()),
-              HasSubstr("0.04 s"));
+  EXPECT_THAT(client->Health("", {.deadline = milliseconds(40)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0.04 s")));
 }
 
 TEST_F(ClientTest, DeliversNothingAfterACancelInTheCallback) {
@@ -185,8 +186,7 @@ TEST_F(ClientTest, DeliversNothingAfterACancelInTheCallback) {
                                           if (event.has_delta()) cancel.Cancel();
                                         },
                                         {.cancel = &cancel});
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(Message(result.status()), "cancelled after 1 token");
+  EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled, "cancelled after 1 token"));
   EXPECT_EQ(events, 2);
   server_.WaitForCancellations(1);
 }
@@ -214,8 +214,8 @@ TEST_F(ClientTest, OneTokenCancelsManyCalls) {
   cancel.Cancel();
   for (std::thread& caller : callers) caller.join();
   for (const absl::Status& status : statuses) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
-    EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kCaller);
+    ExpectFailed(status, absl::StatusCode::kCancelled, ErrorOrigin::kCaller,
+                 HasSubstr("cancelled"));
   }
   server_.WaitForCancellations(kCalls);
 }
@@ -227,10 +227,9 @@ TEST_F(ClientTest, ReportsAConnectionThatBreaksMidStream) {
   const auto result = client->Generate(Prompt("x"), [&](const v1::GenerateResponse& event) {
     if (event.has_delta()) gate.Cut();
   });
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(GetErrorDetails(result.status()).origin, ErrorOrigin::kConnectionLost);
-  EXPECT_THAT(Message(result.status()), HasSubstr(absl::StrCat("the connection to ", gate.address(),
-                                                               " broke after 3 tokens")));
+  ExpectFailed(
+      result.status(), absl::StatusCode::kUnavailable, ErrorOrigin::kConnectionLost,
+      HasSubstr(absl::StrCat("the connection to ", gate.address(), " broke after 3 tokens")));
 }
 
 TEST_F(ClientTest, WorksAgainAfterAFailedCall) {
@@ -247,9 +246,8 @@ TEST_F(ClientTest, ListsAndGetsModels) {
   ASSERT_EQ(list->models_size(), 1);
   EXPECT_EQ(list->models(0).name(), "austen");
   EXPECT_EQ(client_->GetModel("austen")->state(), v1::MODEL_STATE_READY);
-  const auto missing = client_->GetModel("eliot");
-  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Message(missing.status()), "no model \"eliot\"");
+  EXPECT_THAT(client_->GetModel("eliot"),
+              StatusIs(absl::StatusCode::kNotFound, "no model \"eliot\""));
 }
 
 TEST_F(ClientTest, TellsHealth) {
@@ -258,13 +256,15 @@ TEST_F(ClientTest, TellsHealth) {
   EXPECT_EQ(client_->Health("unknown").status().code(), absl::StatusCode::kNotFound);
 }
 
+void ExpectUnreachable(const absl::Status& status, const testing::Matcher<std::string>& message) {
+  ExpectFailed(status, absl::StatusCode::kUnavailable, ErrorOrigin::kUnreachable, message);
+}
+
 TEST(ClientUnreachableTest, SaysThatTheConnectionWasRefused) {
   const ClosedPort port;
-  const absl::Status status = Connect(port.address())->Generate(Prompt("x")).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable);
-  EXPECT_EQ(Message(status), absl::StrCat("cannot reach ", port.address(),
-                                          ": connection refused; is the server running?"));
+  ExpectUnreachable(Connect(port.address())->Generate(Prompt("x")).status(),
+                    absl::StrCat("cannot reach ", port.address(),
+                                 ": connection refused; is the server running?"));
 }
 
 TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheConnectTimeout) {
@@ -272,40 +272,33 @@ TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheConnectTimeout) {
   ClientOptions options;
   options.address = port.address();
   options.connect_timeout = milliseconds(100);
-  const absl::Status status = (*Client::Create(options))->Health().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable) << status;
-  EXPECT_THAT(Message(status), HasSubstr("no answer in gRPC's protocol; check host and port"))
-      << status;
+  ExpectUnreachable((*Client::Create(options))->Health().status(),
+                    HasSubstr("no answer in gRPC's protocol; check host and port"));
 }
 
 TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheDeadline) {
   const SilentPort port;
-  const absl::Status status =
-      Connect(port.address())->Health("", {.deadline = milliseconds(50)}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(Message(status), absl::StrCat("no answer from ", port.address(), " within 0.05 s"));
+  EXPECT_THAT(Connect(port.address())->Health("", {.deadline = milliseconds(50)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       absl::StrCat("no answer from ", port.address(), " within 0.05 s")));
 }
 
 TEST(ClientUnreachableTest, SaysThatThereIsNoSuchSocket) {
-  const absl::Status status = Connect("unix:no/such/socket")->Health().status();
-  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable) << status;
-  EXPECT_THAT(Message(status), HasSubstr("there is no such socket")) << status;
+  ExpectUnreachable(Connect("unix:no/such/socket")->Health().status(),
+                    HasSubstr("there is no such socket"));
 }
 
 TEST(ClientUnreachableTest, SaysThatTheHostDoesNotResolve) {
   // Labels end at 63 characters: refused by the resolver without asking the network.
-  const absl::Status status = Connect(std::string(64, 'x') + ":8500")->Health().status();
-  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable) << status;
-  EXPECT_THAT(Message(status), HasSubstr("does not resolve")) << status;
+  ExpectUnreachable(Connect(std::string(64, 'x') + ":8500")->Health().status(),
+                    HasSubstr("does not resolve"));
 }
 
 TEST(ClientOptionsTest, RefusesAMalformedAddress) {
   ClientOptions options;
   options.address = "localhost";
-  const auto client = Client::Create(options);
-  EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Message(client.status()), HasSubstr("the port is missing"));
+  EXPECT_THAT(Client::Create(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the port is missing")));
 }
 
 TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {

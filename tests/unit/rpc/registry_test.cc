@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
 #include "tests/support/fake_loader.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -104,8 +105,7 @@ TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
   Make({"a", "b"});
   for (const absl::Status& status :
        {registry_->Acquire("c").status(), registry_->Get("c").status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("\"a\", \"b\""));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"a\", \"b\"")));
   }
   EXPECT_EQ(registry_->FindMetrics("c"), nullptr);
   EXPECT_NE(registry_->FindMetrics("b"), nullptr);

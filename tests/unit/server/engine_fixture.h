@@ -18,6 +18,7 @@
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/recording_sink.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 
@@ -102,6 +103,11 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     ASSERT_TRUE(created.ok()) << created.status();
     engine = *std::move(created);
   }
+  // The same; no step runs before the test says so.
+  void StartHeld() {
+    Start();
+    control->Hold();
+  }
 
   void TearDown() override {
     control->Resume();
@@ -128,7 +134,9 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
   // A new request is served right: whatever happened before did no lasting harm.
   void ExpectServes() {
     const GenerationRequest request = Request({5, 6, 7}, 4);
-    const Sink sink = Submit(request).sink;
+    ExpectServed(Submit(request).sink, request);
+  }
+  void ExpectServed(const Sink& sink, const GenerationRequest& request) const {
     EXPECT_EQ(sink->Wait().status, absl::OkStatus());
     EXPECT_EQ(sink->tokens(), Expected(request));
   }

@@ -41,9 +41,7 @@ TEST_F(EngineTest, FeedsALongPromptInChunks) {
   Start();
   std::mt19937 random(1);
   const GenerationRequest request = Request(RandomPrompt(random, 100), 5);
-  const Sink sink = Submit(request).sink;
-  sink->Wait();
-  EXPECT_EQ(sink->tokens(), Expected(request));
+  ExpectServed(Submit(request).sink, request);
   EXPECT_EQ(control->step_count(), 13 + 4);
 }
 
@@ -87,15 +85,13 @@ TEST_F(EngineTest, EndsAtAStopStringAcrossTokens) {
 
 TEST_F(EngineTest, TellsTimingsFromArrival) {
   model.max_steps_in_flight = 1;  // it counts steps
-  Start();
-  control->Hold();
+  StartHeld();
   GenerationRequest request = Request({1}, 2);
   clock.Advance(microseconds(10));  // before Submit: tokenising, say
   const Sink sink = Submit(request).sink;
   control->WaitUntilBlocked();
   clock.Advance(microseconds(200));
-  control->AllowSteps(1);
-  control->WaitUntilBlocked();
+  control->RunSteps(1);
   clock.Advance(microseconds(3000));
   control->Resume();
   const Outcome outcome = sink->Wait();
@@ -112,14 +108,12 @@ TEST_F(EngineTest, TellsTimingsFromArrival) {
 TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
   model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 2;
-  Start();
-  control->Hold();
+  StartHeld();
   const Sink a = Submit(Request({1, 2, 3}, 5)).sink;
   control->WaitUntilBlocked();
   const Sink b = Submit(Request({1, 2}, 4)).sink;
   const Accepted c = Submit(Request({1, 2}, 4));
-  control->AllowSteps(1);
-  control->WaitUntilBlocked();  // step 2: a decodes, b has its prompt, c waits
+  control->RunSteps(1);  // step 2: a decodes, b has its prompt, c waits
   EXPECT_THAT(MetricsPage(), HasSubstr("aft_slots{model=\"fake\"} 2\n"));
   engine->Cancel(c.handle);
   clock.Advance(microseconds(120));
@@ -157,8 +151,7 @@ TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
 
 TEST_F(EngineTest, LoadCountsRunningAndWaiting) {
   model.slots = 2;
-  Start();
-  control->Hold();
+  StartHeld();
   std::vector<Sink> sinks;
   for (int i = 0; i < 5; ++i) sinks.push_back(Submit(Request({1}, 3)).sink);
   EXPECT_EQ(engine->load().running, 2);

@@ -13,6 +13,7 @@
 #include "server/observability/log.h"
 #include "server/observability/log_format.h"
 #include "server/observability/metrics.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -104,8 +105,7 @@ TEST(MetricsExporterTest, ReportsThePortThatTheKernelChose) {
 
   const std::string taken = "127.0.0.1:" + std::to_string((*exporter)->port());
   const auto second = MetricsExporter::Create(taken, std::make_shared<prometheus::Registry>());
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr(taken));
+  EXPECT_THAT(second, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(taken)));
 }
 
 // 2026-01-31T08:09:10.000123Z

@@ -1,0 +1,33 @@
+#ifndef AFT_TESTS_SUPPORT_STATUS_MATCHERS_H_
+#define AFT_TESTS_SUPPORT_STATUS_MATCHERS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+
+namespace aft {
+
+// Of an absl::Status, an absl::StatusOr or a grpc::Status, whose codes are the same numbers.
+template <typename Any>
+absl::Status StatusOf(const Any& any) {
+  if constexpr (requires { any.error_code(); }) {
+    return {static_cast<absl::StatusCode>(any.error_code()), any.error_message()};
+  } else if constexpr (requires { any.status(); }) {
+    return any.status();
+  } else {
+    return any;
+  }
+}
+
+// A status, as above, with this code and a message that `message` matches.
+MATCHER_P2(StatusIs, code, message, "") {
+  const absl::Status status = StatusOf(arg);
+  *result_listener << "which is " << status.ToString() << "; ";
+  return status.code() == code &&
+         testing::ExplainMatchResult(message, std::string(status.message()), result_listener);
+}
+
+}  // namespace aft
+
+#endif  // AFT_TESTS_SUPPORT_STATUS_MATCHERS_H_
