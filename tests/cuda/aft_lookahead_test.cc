@@ -170,27 +170,21 @@ TEST(AftLookaheadTest, AStepWithoutLeavesTheSumsAlone) {
   EXPECT_TRUE(SameBits(layer.Sums(0), sums));
 }
 
-kernels::cuda::AftModel Model(int64_t hid, int64_t window, bool wide = false) {
-  kernels::cuda::AftModel model;
-  model.hid = hid;
-  model.window = window;
-  model.wide = wide;
-  return model;
-}
+using kernels::cuda::AftLookaheadFloats;
+using kernels::cuda::AftLookaheadRows;
+using kernels::cuda::AftModel;
 
 TEST(AftLookaheadTest, RowsAreFewBesideTheRing) {
-  EXPECT_EQ(kernels::cuda::AftLookaheadRows(Model(512, 0)), 0);
-  EXPECT_EQ(kernels::cuda::AftLookaheadRows(Model(512, 15)), 0);
-  EXPECT_EQ(kernels::cuda::AftLookaheadRows(Model(33, 64)), 0);
-  kernels::cuda::AftModel blocks = Model(512, 64);
-  blocks.prefix_block = 64;
-  EXPECT_EQ(kernels::cuda::AftLookaheadRows(blocks), 0);
+  EXPECT_EQ(AftLookaheadRows({.hid = 512}), 0);
+  EXPECT_EQ(AftLookaheadRows({.hid = 512, .window = 15}), 0);
+  EXPECT_EQ(AftLookaheadRows({.hid = 33, .window = 64}), 0);
+  EXPECT_EQ(AftLookaheadRows({.hid = 512, .window = 64, .prefix_block = 64}), 0);
   for (const bool wide : {false, true}) {
     for (const int64_t window : {16, 32, 127, 128, 256, 2048}) {
-      const kernels::cuda::AftModel model = Model(512, window, wide);
-      const int64_t rows = kernels::cuda::AftLookaheadRows(model);
+      const AftModel model = {.hid = 512, .window = window, .wide = wide};
+      const int64_t rows = AftLookaheadRows(model);
       EXPECT_EQ(rows, window < 128 ? 8 : 16);
-      EXPECT_LE(kernels::cuda::AftLookaheadFloats(model, rows), model.layout().Floats());
+      EXPECT_LE(AftLookaheadFloats(model, rows), model.layout().Floats());
     }
   }
 }
@@ -200,18 +194,16 @@ TEST(AftLookaheadTest, RefusesWhatItCannotDo) {
   const DeviceArray<float> sums(4096);
   kernels::cuda::StepRows rows;
   rows.age = age.get();
-  const auto step = [&](const kernels::cuda::AftModel& model, int64_t ahead) {
+  const auto step = [&](const AftModel& model, int64_t ahead) {
     return kernels::cuda::AftStep(model, rows, {}, {}, {ahead, sums.get(), 4096}, {}, nullptr);
   };
-  EXPECT_EQ(step(Model(64, 32), 8), 0);
-  EXPECT_NE(step(Model(33, 32), 8), 0);   // not whole vectors
-  EXPECT_NE(step(Model(64, 4), 8), 0);    // the ring forgets a token of the block
-  EXPECT_NE(step(Model(64, 32), 17), 0);  // shared memory
-  kernels::cuda::AftModel blocks = Model(64, 32);
-  blocks.prefix_block = 64;
-  EXPECT_NE(step(blocks, 8), 0);
+  EXPECT_EQ(step({.hid = 64, .window = 32}, 8), 0);
+  EXPECT_NE(step({.hid = 33, .window = 32}, 8), 0);   // not whole vectors
+  EXPECT_NE(step({.hid = 64, .window = 4}, 8), 0);    // the ring forgets a token of the block
+  EXPECT_NE(step({.hid = 64, .window = 32}, 17), 0);  // shared memory
+  EXPECT_NE(step({.hid = 64, .window = 32, .prefix_block = 64}, 8), 0);
   rows.age = nullptr;
-  EXPECT_NE(step(Model(64, 32), 8), 0);
+  EXPECT_NE(step({.hid = 64, .window = 32}, 8), 0);
 }
 
 }  // namespace

@@ -23,13 +23,6 @@ std::vector<int64_t> Few(const std::vector<int64_t>& all, const std::vector<int6
   return Full() ? all : few;
 }
 
-LayerShape Blocks(int64_t heads, int64_t width, int64_t block_size, bool global_token = true) {
-  LayerShape shape = Attention(MixerKind::kBlockLocal, heads, width);
-  shape.config.block_size = block_size;
-  shape.config.global_token = global_token;
-  return shape;
-}
-
 class CudaAttentionTest : public testing::Test {
  protected:
   // A prompt and steps as `lengths` says, and the text both ways.

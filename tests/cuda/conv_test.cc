@@ -30,14 +30,6 @@ class CudaConvTest : public testing::Test {
     if (taps % 2 == 1) DeviceLayer(random_, BothWays(shape)).ExpectEncodes(random_, tokens, keys);
   }
 
-  static LayerShape Image(int64_t hid, int64_t heads, int64_t taps, int64_t width,
-                          double spread = 1.0) {
-    LayerShape shape = BothWays(Conv(hid, heads, taps, spread));
-    shape.config.grid = true;
-    shape.grid_width = width;
-    return shape;
-  }
-
   TestRandom random_;
 };
 

@@ -366,6 +366,20 @@ LayerShape Attention(MixerKind kind, int64_t heads, int64_t width, int64_t capac
   return {config, config.heads * width, 1.0, 0, capacity};
 }
 
+LayerShape Image(int64_t hid, int64_t heads, int64_t taps, int64_t width, double spread) {
+  LayerShape shape = BothWays(Conv(hid, heads, taps, spread));
+  shape.config.grid = true;
+  shape.grid_width = width;
+  return shape;
+}
+
+LayerShape Blocks(int64_t heads, int64_t width, int64_t block_size, bool global_token) {
+  LayerShape shape = Attention(MixerKind::kBlockLocal, heads, width);
+  shape.config.block_size = block_size;
+  shape.config.global_token = global_token;
+  return shape;
+}
+
 LayerShape BothWays(LayerShape shape) {
   shape.config.causal = false;
   return shape;

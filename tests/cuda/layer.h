@@ -109,10 +109,12 @@ class DeviceLayer {
 };
 
 // Shapes: AFT-local (without a window AFT-simple; with rows of biases the last one serves all
-// later positions), AFT-conv, and the attentions, of heads of `width`.
+// later positions), AFT-conv, also of images, and the attentions, of heads of `width`.
 LayerShape Aft(int64_t hid, MixerConfig config, double spread = 1.0);
 LayerShape Conv(int64_t hid, int64_t heads, int64_t taps, double spread = 1.0);
+LayerShape Image(int64_t hid, int64_t heads, int64_t taps, int64_t width, double spread = 1.0);
 LayerShape Attention(MixerKind kind, int64_t heads, int64_t width, int64_t capacity = 160);
+LayerShape Blocks(int64_t heads, int64_t width, int64_t block_size, bool global_token = true);
 LayerShape BothWays(LayerShape shape);
 LayerShape WithBf16Ring(LayerShape shape);
 extern const std::vector<MixerKind> kAttentions;

@@ -29,19 +29,8 @@ struct LayerCase {
 std::string NameOf(const testing::TestParamInfo<LayerCase>& info) { return info.param.name; }
 void PrintTo(const LayerCase& layer_case, std::ostream* out) { *out << layer_case.name; }
 
-LayerShape Blocks(int64_t width, int64_t block_size, bool global_token = true,
-                  bool full_decode = false) {
-  LayerShape shape = Attention(MixerKind::kBlockLocal, 2, width);
-  shape.config.block_size = block_size;
-  shape.config.global_token = global_token;
-  shape.config.full_decode = full_decode;
-  return shape;
-}
-
-LayerShape Image(int64_t hid, int64_t heads, int64_t taps, int64_t width) {
-  LayerShape shape = BothWays(Conv(hid, heads, taps));
-  shape.config.grid = true;
-  shape.grid_width = width;
+LayerShape WithFullDecode(LayerShape shape) {
+  shape.config.full_decode = true;
   return shape;
 }
 
@@ -76,11 +65,11 @@ const std::vector<LayerCase> kCausalCases = {
     {"attention_cosine", Attention(MixerKind::kCosine, 2, 12)},
     {"attention_additive", Attention(MixerKind::kAdditive, 2, 12)},
     {"attention_location", Attention(MixerKind::kLocation, 1, 12)},
-    {"attention_blocks", Blocks(16, 16)},
-    {"attention_blocks_odd", Blocks(9, 7)},
-    {"attention_blocks_of_32", Blocks(16, 32)},
-    {"attention_blocks_without_global_token", Blocks(12, 16, false)},
-    {"attention_blocks_full_decode", Blocks(12, 16, true, true)},
+    {"attention_blocks", Blocks(2, 16, 16)},
+    {"attention_blocks_odd", Blocks(2, 9, 7)},
+    {"attention_blocks_of_32", Blocks(2, 16, 32)},
+    {"attention_blocks_without_global_token", Blocks(2, 12, 16, false)},
+    {"attention_blocks_full_decode", WithFullDecode(Blocks(2, 12, 16))},
 };
 
 // That have no step.
@@ -99,8 +88,8 @@ const std::vector<LayerCase> kBidirectionalCases = {
     {"attention_cosine_both_ways", BothWays(Attention(MixerKind::kCosine, 2, 9))},
     {"attention_additive_both_ways", BothWays(Attention(MixerKind::kAdditive, 2, 9))},
     {"attention_location_both_ways", BothWays(Attention(MixerKind::kLocation, 1, 9))},
-    {"attention_blocks_both_ways", BothWays(Blocks(16, 16))},
-    {"attention_blocks_without_global_token_both_ways", BothWays(Blocks(9, 16, false))},
+    {"attention_blocks_both_ways", BothWays(Blocks(2, 16, 16))},
+    {"attention_blocks_without_global_token_both_ways", BothWays(Blocks(2, 9, 16, false))},
 };
 
 // Of keys of any size.

@@ -43,15 +43,14 @@ struct Norms {
   std::vector<double> y;
 };
 
-// branch and branch_bias may be empty.
+// branch may be empty.
 Norms ReferenceAddNorm(const std::vector<float>& x, const std::vector<float>& branch,
                        const std::vector<float>& branch_bias, const std::vector<float>& weight,
                        const std::vector<float>& bias, double eps) {
   const size_t width = weight.size();
   Norms norms{{x.begin(), x.end()}, std::vector<double>(x.size())};
   for (size_t i = 0; i < branch.size(); ++i) {
-    norms.x[i] += static_cast<double>(branch[i]);
-    if (!branch_bias.empty()) norms.x[i] += static_cast<double>(branch_bias[i % width]);
+    norms.x[i] += static_cast<double>(branch[i]) + static_cast<double>(branch_bias[i % width]);
   }
   for (size_t row = 0; row < x.size(); row += width) {
     double mean = 0.0;
@@ -77,24 +76,26 @@ class CudaAddNormTest : public testing::Test {
     bias_ = random_.Normals(width);
     branch_bias_ = random_.Normals(width);
   }
-  NormModel Model(const DeviceArray<float>& weight, const DeviceArray<float>& bias) const {
-    return {width_, weight.get(), bias.get(), 1e-5F};
-  }
 
-  // x after the residual (and in *y the norm) of `count` rows, with branch and bias.
-  std::vector<float> Run(const std::vector<float>& x, const DeviceMatrix& branch,
-                         std::vector<float>* y) {
+  // x after the residual (and in *y the norm, as `out` and with wider rows), with branch and bias.
+  std::vector<float> Run(const std::vector<float>& x, In branch, std::vector<float>* y,
+                         Number out = Number::kFp32) {
     const DeviceArray<float> weight(weight_);
     const DeviceArray<float> bias(bias_);
     const DeviceArray<float> branch_bias(branch_bias_);
     const DeviceArray<float> device_x(x);
     const int64_t count = static_cast<int64_t>(x.size()) / width_;
-    const DeviceMatrix device_y(count, width_, Number::kFp32);
-    EXPECT_EQ(AddNorm(Model(weight, bias), device_x.get(), branch.in(), branch_bias.get(), count,
-                      device_y.out(), nullptr),
+    const DeviceMatrix device_y(count, width_, out, Stride(width_));
+    EXPECT_EQ(AddNorm({width_, weight.get(), bias.get(), 1e-5F}, device_x.get(), branch,
+                      branch_bias.get(), count, device_y.out(), nullptr),
               0);
     *y = device_y.Get();
     return device_x.Get();
+  }
+
+  // branch may be empty.
+  Norms Reference(const std::vector<float>& x, const std::vector<float>& branch) const {
+    return ReferenceAddNorm(x, branch, branch_bias_, weight_, bias_, 1e-5);
   }
 
   TestRandom random_;
@@ -105,26 +106,18 @@ class CudaAddNormTest : public testing::Test {
 };
 
 TEST_F(CudaAddNormTest, EqualsFloat64ForAllNumbersAndWidths) {
-  constexpr int64_t kCount = 3;
   for (const int64_t width : {1,   2,    4,    33,   64,   100,  252,  256,  260,  333, 512,
                               768, 1000, 1001, 1024, 1028, 2047, 2048, 4096, 8191, 8192}) {
     SetWidth(width);
-    const DeviceArray<float> weight(weight_);
-    const DeviceArray<float> bias(bias_);
-    const DeviceArray<float> branch_bias(branch_bias_);
     for (const auto& [in, out] : kNumbers) {
       SCOPED_TRACE(testing::Message() << "width " << width << ", numbers " << static_cast<int>(in)
                                       << " to " << static_cast<int>(out));
-      const std::vector<float> x = random_.Normals(kCount * width, 3.0);
-      const DeviceArray<float> device_x(x);
-      const DeviceMatrix branch(random_.Normals(kCount * width), width, in, Stride(width));
-      const DeviceMatrix y(kCount, width, out, Stride(width));
-      const Norms expected = ReferenceAddNorm(x, branch.Get(), branch_bias_, weight_, bias_, 1e-5);
-      ASSERT_EQ(AddNorm(Model(weight, bias), device_x.get(), branch.in(), branch_bias.get(), kCount,
-                        y.out(), nullptr),
-                0);
-      ExpectWithin(Number::kFp32, expected.x, device_x.Get());
-      ExpectWithin(out, expected.y, y.Get());
+      const std::vector<float> x = random_.Normals(3 * width, 3.0);
+      const DeviceMatrix branch(random_.Normals(3 * width), width, in, Stride(width));
+      const Norms expected = Reference(x, branch.Get());
+      std::vector<float> y;
+      ExpectWithin(Number::kFp32, expected.x, Run(x, branch.in(), &y, out));
+      ExpectWithin(out, expected.y, y);
     }
   }
 }
@@ -133,23 +126,16 @@ TEST_F(CudaAddNormTest, AlsoWithoutBranchOrBiasOrNorm) {
   for (const int64_t width : {33, 64, 2048}) {
     SCOPED_TRACE(width);
     SetWidth(width);
-    const DeviceArray<float> weight(weight_);
-    const DeviceArray<float> bias(bias_);
     const std::vector<float> x = random_.Normals(5 * width);
-    const DeviceArray<float> device_x(x);
-    const DeviceArray<float> branch_bias(branch_bias_);
-    const DeviceMatrix y(5, width, Number::kFp32);
-    // Without a branch its bias is not added either.
-    ASSERT_EQ(
-        AddNorm(Model(weight, bias), device_x.get(), {}, branch_bias.get(), 5, y.out(), nullptr),
-        0);
-    ExpectWithin(Number::kFp32, ReferenceAddNorm(x, {}, {}, weight_, bias_, 1e-5).y, y.Get());
-    EXPECT_EQ(device_x.Get(), x);
+    std::vector<float> y;
+    EXPECT_EQ(Run(x, {}, &y), x);  // without a branch its bias is not added either
+    ExpectWithin(Number::kFp32, Reference(x, {}).y, y);
 
+    const DeviceArray<float> device_x(x);
     const DeviceMatrix branch(random_.Normals(5 * width), width, Number::kFp32);
     ASSERT_EQ(AddNorm({width}, device_x.get(), branch.in(), nullptr, 5, {}, nullptr), 0);
-    ExpectWithin(Number::kFp32, ReferenceAddNorm(x, branch.Get(), {}, weight_, bias_, 1e-5).x,
-                 device_x.Get());
+    branch_bias_.assign(branch_bias_.size(), 0.0F);
+    ExpectWithin(Number::kFp32, Reference(x, branch.Get()).x, device_x.Get());
   }
 }
 
@@ -158,13 +144,10 @@ TEST_F(CudaAddNormTest, ALargeMeanDoesNotCancel) {
     SetWidth(width);
     std::vector<float> x = random_.Normals(2 * width);
     for (float& value : x) value += 1000.0F;
-    const DeviceMatrix branch(std::vector<float>(x.size(), 0.0F), width, Number::kFp32);
-    branch_bias_.assign(branch_bias_.size(), 0.0F);
     std::vector<float> y;
-    Run(x, branch, &y);
+    Run(x, {}, &y);
     // A variance as the difference of two squares would be off by 0.1.
-    EXPECT_TRUE(
-        Close(y, ReferenceAddNorm(x, {}, {}, weight_, bias_, 1e-5).y, tolerance::kLayerNorm1000));
+    EXPECT_TRUE(Close(y, Reference(x, {}).y, tolerance::kLayerNorm1000));
   }
 }
 
@@ -176,13 +159,13 @@ TEST_F(CudaAddNormTest, ARowIsTheSameBitsWhateverItsNeighbours) {
     const std::vector<float> x = random_.Normals(count * width);
     const std::vector<float> branch = random_.Normals(count * width);
     std::vector<float> together;
-    Run(x, DeviceMatrix(branch, width, Number::kFp32), &together);
+    Run(x, DeviceMatrix(branch, width, Number::kFp32).in(), &together);
     for (const int64_t row : {int64_t{0}, count / 2, count - 1}) {
       const auto part = [&](const std::vector<float>& all) {
         return std::vector<float>(all.begin() + row * width, all.begin() + (row + 1) * width);
       };
       std::vector<float> alone;
-      Run(part(x), DeviceMatrix(part(branch), width, Number::kFp32), &alone);
+      Run(part(x), DeviceMatrix(part(branch), width, Number::kFp32).in(), &alone);
       EXPECT_EQ(alone, part(together));
     }
   }
@@ -194,7 +177,7 @@ TEST_F(CudaAddNormTest, NaNStaysInItsRow) {
     std::vector<float> x = random_.Normals(3 * 64);
     x[64 + 5] = bad;
     std::vector<float> y;
-    Run(x, DeviceMatrix(random_.Normals(3 * 64), 64, Number::kFp32), &y);
+    Run(x, DeviceMatrix(random_.Normals(3 * 64), 64, Number::kFp32).in(), &y);
     for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 64 == 1) << i;
   }
 }

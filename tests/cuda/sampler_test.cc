@@ -10,6 +10,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -276,11 +277,18 @@ class CudaSamplerTest : public testing::Test {
     return sequence;
   }
 
-  // Batches of `rows` random sequences.
-  void ExpectRandomBatchesEqualToCpu(int64_t vocab, int batches, int rows) {
-    for (int batch = 0; batch < Rounds(batches); ++batch) {
+  size_t Pick(int64_t n) { return static_cast<size_t>(random_.Below(n)); }
+
+  TestRandom random_;
+};
+
+TEST_F(CudaSamplerTest, RandomBatchesEqualTheCpu) {
+  const std::pair<int64_t, int> batches[] = {{1, 3},    {3, 5},    {100, 8},  {256, 8},
+                                             {1000, 8}, {5003, 6}, {20000, 1}};
+  for (const auto& [vocab, count] : batches) {
+    for (int batch = 0; batch < Rounds(count); ++batch) {
       std::vector<Sequence> sequences;
-      for (int i = 0; i < rows; ++i) sequences.push_back(RandomSequence(vocab));
+      for (int i = 0; i < 10; ++i) sequences.push_back(RandomSequence(vocab));
       if (Pick(2) == 0) {
         for (Sequence& sequence : sequences) sequence.target = kNoToken;  // no targets at all
       }
@@ -288,26 +296,6 @@ class CudaSamplerTest : public testing::Test {
                        OnDevice(random_, sequences, std::vector<int64_t>{0, 1, 4, 7}[Pick(4)]));
     }
   }
-
-  size_t Pick(int64_t n) { return static_cast<size_t>(random_.Below(n)); }
-
-  TestRandom random_;
-};
-
-TEST_F(CudaSamplerTest, TinyVocabulariesEqualTheCpu) {
-  ExpectRandomBatchesEqualToCpu(1, 3, 10);
-  ExpectRandomBatchesEqualToCpu(3, 5, 10);
-}
-
-TEST_F(CudaSamplerTest, SmallVocabulariesEqualTheCpu) {
-  ExpectRandomBatchesEqualToCpu(100, 8, 10);
-  ExpectRandomBatchesEqualToCpu(256, 8, 10);
-}
-
-TEST_F(CudaSamplerTest, LargeVocabulariesEqualTheCpu) {
-  ExpectRandomBatchesEqualToCpu(1000, 8, 10);
-  ExpectRandomBatchesEqualToCpu(5003, 6, 10);
-  ExpectRandomBatchesEqualToCpu(20000, 1, 10);
 }
 
 // More tokens kept than fit into shared memory, and cuts among thousands of equal logits.
@@ -344,22 +332,6 @@ TEST_F(CudaSamplerTest, KeepsTheTokensThatTheCpuKeeps) {
     sequence.target = kNoToken;
     std::vector<Sequence> sequences(100, sequence);
     for (size_t i = 0; i < sequences.size(); ++i) sequences[i].output_index = i;
-    ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
-  }
-}
-
-// Every draw of a sequence, so that seeds, indexes and the tokens' places all take part.
-TEST_F(CudaSamplerTest, AStreamOfDrawsEqualsTheCpu) {
-  for (const int64_t vocab : {37, 256}) {
-    Sequence sequence = RandomSequence(vocab);
-    sequence.logits = random_.Normals(vocab, 1.0);
-    sequence.params = {};
-    sequence.params.seed = random_.Below(2) == 0 ? 5 : uint64_t{0xFFFFFFFFFFFFFFFF};
-    sequence.target = kNoToken;
-    std::vector<Sequence> sequences(60, sequence);
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      sequences[i].output_index = (uint64_t{1} << 32) - 30 + i;
-    }
     ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
   }
 }
