@@ -1,4 +1,6 @@
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
@@ -7,7 +9,7 @@
 #include "model/config/json_fields.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
-#include "model/convert/tokenizer_files.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 #include "nlohmann/json.hpp"
 
@@ -157,6 +159,21 @@ absl::Status CopyTensors(const TensorMap& all, const NetworkConfig& config, Tens
     }
   }
   return source.Finish();
+}
+
+// vocab.json and merges.txt of `dir`. Without both: bytes.
+absl::Status UseBpe(const std::string& dir, Import* import) {
+  const std::string vocab = absl::StrCat(dir, "/", kVocabFileName);
+  const std::string merges = absl::StrCat(dir, "/", kMergesFileName);
+  std::error_code error;
+  if (!std::filesystem::exists(vocab, error) && !std::filesystem::exists(merges, error)) {
+    return UseBytes(absl::StrCat("needs ", vocab, " and ", merges), import);
+  }
+  AFT_RETURN_IF_ERROR(LoadTokenizer("bpe", dir, import->config.vocab_size).status());
+  AFT_ASSIGN_OR_RETURN(import->files[kVocabFileName], ReadVocabularyText(vocab));
+  AFT_ASSIGN_OR_RETURN(import->files[kMergesFileName], ReadVocabularyText(merges));
+  import->config.tokenizer = "bpe";
+  return absl::OkStatus();
 }
 
 }  // namespace

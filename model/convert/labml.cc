@@ -1,12 +1,16 @@
 #include <cmath>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "ATen/ops/ones.h"
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
-#include "model/convert/tokenizer_files.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/vocabulary_file.h"
 
 namespace aft {
 namespace {
@@ -99,6 +103,24 @@ absl::Status UsePositions(Source& source, Import* import) {
   config.position = PositionKind::kLearned;
   config.position_rows = config.max_seq_len;
   import->tensors["position.weight"] = rows;
+  return absl::OkStatus();
+}
+
+// Characters from a JSON list, one for each token. Without a path: bytes.
+absl::Status UseCharacters(const std::string& chars_path, Import* import) {
+  if (chars_path.empty()) {
+    return UseBytes("its characters must be given (--chars), or be the 256 bytes", import);
+  }
+  AFT_ASSIGN_OR_RETURN(std::vector<std::string> characters, ReadTokenList(chars_path));
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
+                       InFile(chars_path, MakeCharTokenizer(std::move(characters))));
+  if (tokenizer->vocab_size() != import->config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(chars_path, ": has ", tokenizer->vocab_size(),
+                                                   " characters, but the embedding ",
+                                                   import->config.vocab_size, " rows"));
+  }
+  AFT_ASSIGN_OR_RETURN(import->files[kCharsFileName], ReadVocabularyText(chars_path));
+  import->config.tokenizer = "chars";
   return absl::OkStatus();
 }
 

@@ -187,4 +187,13 @@ absl::Status UseBias(const std::string& name, const at::Tensor& w, std::optional
   return absl::OkStatus();
 }
 
+absl::Status UseBytes(const std::string& wanted, Import* import) {
+  if (import->config.vocab_size != 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the vocabulary has ", import->config.vocab_size, " tokens: ", wanted));
+  }
+  import->config.tokenizer = "bytes";
+  return absl::OkStatus();
+}
+
 }  // namespace aft

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
+#include "model/convert/import.h"
 
 namespace aft {
 
@@ -73,6 +74,10 @@ absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::strin
 // `layer`. At most T tokens either way. INVALID_ARGUMENT names `name`, the source's of w.
 absl::Status UseBias(const std::string& name, const at::Tensor& w, std::optional<int64_t> window,
                      const std::string& layer, NetworkConfig* config, TensorMap* tensors);
+
+// Gives the import the bytes tokenizer, which needs no files. INVALID_ARGUMENT when its vocabulary
+// has another size; `wanted` says what that needs.
+absl::Status UseBytes(const std::string& wanted, Import* import);
 
 // "tensor 'name': problem".
 absl::Status TensorError(const std::string& name, const std::string& problem);
