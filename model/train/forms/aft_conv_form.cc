@@ -10,7 +10,6 @@
 #include "model/kernels/ragged_batch.h"
 #include "model/mixers/tables.h"
 #include "model/train/forms/aft_sums.h"
-#include "model/train/forms/band_bias.h"
 #include "model/train/forms/forms.h"
 
 namespace aft {

@@ -6,7 +6,6 @@
 #include "ATen/ops/softmax.h"
 #include "model/kernels/ragged_batch.h"
 #include "model/train/forms/aft_sums.h"
-#include "model/train/forms/band_bias.h"
 #include "model/train/forms/forms.h"
 
 namespace aft {

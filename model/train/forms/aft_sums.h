@@ -6,6 +6,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/functional/function_ref.h"
+#include "model/config/config.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 
@@ -66,6 +68,22 @@ at::Tensor Redo(const Quotient& quotient, const at::Tensor& k, const at::Tensor&
 //   which keys are not masked -> [B, R, L, n]
 at::Tensor TileMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias, double floor,
                     const at::Tensor& live, at::ScalarType gemm);
+
+// ---- The position biases of AFT-local and AFT-full as the forms use them. A band has a
+// column for every key from t - s + 1 on, as AftBand has. A bias is -inf where a row does not see a
+// key.
+
+// Biases of L rows over the C keys before them and their own L: 0 outside the window, -inf in the
+// future. band [R, L, s], undefined when there is none -> [R or 1, L, C + L].
+at::Tensor CausalBandBias(const at::Tensor& band, int64_t context, int64_t length,
+                          const at::TensorOptions& options);
+
+// The table in any form as a band for `tokens` tokens, the length policy applied: [1 or tokens, s],
+// or 2s - 1 columns when bidirectional; undefined when there are no biases.
+at::Tensor BandFor(const MixerConfig& config, const MixerTables& tables, int64_t tokens);
+
+// The same for every pair of tokens, [T, T]; undefined when every token sees all without a bias.
+at::Tensor DenseBias(const MixerConfig& config, const MixerTables& tables, int64_t tokens);
 
 }  // namespace aft
 
