@@ -31,7 +31,7 @@ struct Inputs {
   const std::vector<double>& table(const char* name) const { return tables.at(name); }
 };
 
-// S(t, t') of a group of channels, kUnseen when t does not see t'.
+// S(t, t') of a group of channels, kUnseen when t does not see t'. Of causal mixers, the past only.
 using Score = std::function<double(int64_t t, int64_t key, int64_t group)>;
 
 // The weighted mean of the values in columns [value, value + hid), whose channels are in `groups`
@@ -46,7 +46,8 @@ std::vector<double> Average(const Inputs& x, int64_t value, int64_t groups, cons
       double max = kUnseen;
       for (int64_t j = 0; j < tokens; ++j) {
         const double mask = x.mask.empty() ? 0 : x.mask[At(j)];
-        const double s = mask <= kMaskedBelow ? kUnseen : score(t, j, g) + mask;
+        const bool hidden = mask <= kMaskedBelow || (x.config.causal && j > t);
+        const double s = hidden ? kUnseen : score(t, j, g) + mask;
         scores[At(j)] = s;
         max = std::max(max, s);
       }
@@ -111,7 +112,6 @@ double PositionBias(const Inputs& x, int64_t t, int64_t key) {
 std::vector<double> Aft(const Inputs& x) {
   const int64_t block = x.config.prefix_block;
   return Gate(x, Average(x, 2 * x.hid, x.hid, [&](int64_t t, int64_t key, int64_t c) {
-                if (x.config.causal && key > t) return kUnseen;
                 if (block > 0 && key < (t / block - 1) * block) return kUnseen;
                 return x.in(key, x.hid + c) + PositionBias(x, t, key);
               }));
@@ -133,19 +133,18 @@ std::vector<double> AftConv(const Inputs& x) {
     return tap >= 0 && tap < s ? filter[At(head * s + tap)] : 0.0;
   };
   return Gate(x, Average(x, x.hid + heads, heads, [&](int64_t t, int64_t key, int64_t head) {
-                if (x.config.causal && key > t) return kUnseen;
                 return x.in(key, x.hid + head) + bias(t, key, head);
               }));
 }
 
-std::vector<double> BlockLocal(const Inputs& x) {
+// The scaled product of heads; block-local attention sees less.
+std::vector<double> DotProduct(const Inputs& x) {
   const MixerConfig& config = x.config;
   const int64_t n = x.hid / config.heads;
   const auto sees = [&config](int64_t t, int64_t key) {
-    const int64_t blocks = t / config.block_size - key / config.block_size;
-    const bool global = config.global_token && (key == 0 || (t == 0 && !config.causal));
-    if (config.causal) return key <= t && (blocks <= 1 || global);
-    return std::abs(blocks) <= 1 || global;
+    if (config.kind != MixerKind::kBlockLocal) return true;
+    if (config.global_token && (key == 0 || (t == 0 && !config.causal))) return true;
+    return std::abs(t / config.block_size - key / config.block_size) <= 1;
   };
   return Average(x, 2 * x.hid, config.heads, [&](int64_t t, int64_t key, int64_t head) {
     if (!sees(t, key)) return kUnseen;
@@ -153,18 +152,9 @@ std::vector<double> BlockLocal(const Inputs& x) {
   });
 }
 
-std::vector<double> DotProduct(const Inputs& x) {
-  const int64_t n = x.hid / x.config.heads;
-  return Average(x, 2 * x.hid, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
-    if (x.config.causal && key > t) return kUnseen;
-    return Dot(x, t, head * n, key, x.hid + head * n, n) / std::sqrt(static_cast<double>(n));
-  });
-}
-
 std::vector<double> Cosine(const Inputs& x) {
   const int64_t n = x.hid / x.config.heads;
   return Average(x, 2 * x.hid, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
-    if (x.config.causal && key > t) return kUnseen;
     const int64_t q = head * n;
     const int64_t k = x.hid + head * n;
     const double b = x.in(t, 3 * x.hid + head);
@@ -180,7 +170,6 @@ std::vector<double> Additive(const Inputs& x) {
   const int64_t keys = x.config.heads * a;
   const std::vector<double>& v = x.table("score.v");
   return Average(x, 2 * keys, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
-    if (x.config.causal && key > t) return kUnseen;
     double sum = 0;
     for (int64_t i = head * a; i < (head + 1) * a; ++i) {
       sum += v[At(i)] * std::tanh(x.in(t, i) + x.in(key, keys + i));
@@ -193,7 +182,6 @@ std::vector<double> Location(const Inputs& x) {
   AFT_CHECK(x.tokens() <= x.config.band_rows);
   const std::vector<double>& weight = x.table("location.weight");
   return Average(x, x.hid, 1, [&](int64_t t, int64_t key, int64_t) {
-    if (x.config.causal && key > t) return kUnseen;
     double sum = 0;
     for (int64_t i = 0; i < x.hid; ++i) sum += weight[At(key * x.hid + i)] * x.in(t, i);
     return sum;
@@ -213,7 +201,7 @@ constexpr ReferenceKind kKinds[] = {
     {Aft, {.kind = MixerKind::kAftLocal, .window = 5}},
     {Aft, {.kind = MixerKind::kAftFull, .band_rows = kRows, .bias = BiasForm::kFull}},
     {AftConv, {.kind = MixerKind::kAftConv, .window = 7, .heads = 2}},
-    {BlockLocal, {.kind = MixerKind::kBlockLocal, .heads = 2, .block_size = 8}},
+    {DotProduct, {.kind = MixerKind::kBlockLocal, .heads = 2, .block_size = 8}},
     {DotProduct, {.kind = MixerKind::kDotProduct, .heads = 2}},
     {Cosine, {.kind = MixerKind::kCosine, .heads = 2}},
     {Additive, {.kind = MixerKind::kAdditive, .heads = 2, .score_width = 6}},
