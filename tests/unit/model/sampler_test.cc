@@ -206,26 +206,6 @@ TEST(SamplerTest, DrawsWithTheProbabilitiesOfTheSoftmax) {
   }
 }
 
-TEST(SamplerTest, SeedSequenceAndIndexEachChangeTheDraw) {
-  const std::vector<float> logits(256, 0.0F);
-  const auto draw_40 = [&](uint64_t seed, uint32_t sequence, uint64_t first_index) {
-    SamplingParams params = Params(1.0F, 0, 1.0F, seed);
-    params.sequence = sequence;
-    std::vector<TokenId> ids;
-    for (uint64_t i = 0; i < 40; ++i) {
-      ids.push_back(SampleToken(logits, params, first_index + i).id);
-    }
-    return ids;
-  };
-  const std::vector<TokenId> ids = draw_40(5, 0, 0);
-  EXPECT_EQ(draw_40(5, 0, 0), ids);
-  EXPECT_NE(draw_40(6, 0, 0), ids);
-  EXPECT_NE(draw_40(5 + (uint64_t{1} << 32), 0, 0), ids);
-  EXPECT_NE(draw_40(5, 1, 0), ids);
-  EXPECT_NE(draw_40(5, 0, 40), ids);
-  EXPECT_NE(draw_40(5, 0, uint64_t{1} << 32), ids);
-}
-
 TEST(SamplerTest, DrawsDoNotDependOnWhatTheSamplerDidBefore) {
   std::mt19937 random(4);
   const std::vector<float> logits = RandomLogits(random, 300, 2.0);
@@ -287,25 +267,6 @@ TEST(SamplerTest, ReportsAsManyLogprobsAsAskedFor) {
   EXPECT_EQ(token.top[1].id, 2);
   params.top_logprobs = 20;
   EXPECT_EQ(SampleToken(logits, params).top.size(), 3U);
-}
-
-TEST(PenaltiesTest, RepetitionTakesFromPromptAndOutputPresenceAndFrequencyFromOutputAlone) {
-  const TokenCount once = WithSample(0);
-  const TokenCount thrice = WithSample(WithSample(once));
-  const Penalties repetition = {2.0F, 0.0F, 0.0F};
-  EXPECT_EQ(Penalised(3.0F, 0, repetition), 3.0F);
-  EXPECT_EQ(Penalised(3.0F, kSeen, repetition), 1.5F);
-  EXPECT_EQ(Penalised(-3.0F, kSeen, repetition), -6.0F);
-  EXPECT_EQ(Penalised(3.0F, thrice, repetition), 1.5F);
-  const Penalties presence = {1.0F, 0.5F, 0.0F};
-  EXPECT_EQ(Penalised(3.0F, kSeen, presence), 3.0F);
-  EXPECT_EQ(Penalised(3.0F, once, presence), 2.5F);
-  EXPECT_EQ(Penalised(3.0F, thrice, presence), 2.5F);
-  const Penalties frequency = {1.0F, 0.0F, -0.25F};
-  EXPECT_EQ(Penalised(3.0F, kSeen, frequency), 3.0F);
-  EXPECT_EQ(Penalised(3.0F, once, frequency), 3.25F);
-  EXPECT_EQ(Penalised(3.0F, thrice, frequency), 3.75F);
-  EXPECT_EQ(Penalised(3.0F, thrice, {2.0F, 0.5F, 0.25F}), 3.0F / 2 - 0.5F - 3 * 0.25F);
 }
 
 TEST(PenaltiesTest, CountsStopAtTheirLargest) {
