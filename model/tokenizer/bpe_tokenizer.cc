@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -13,7 +14,6 @@
 #include "base/check.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
-#include "model/tokenizer/bpe_merger.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
 #include "model/tokenizer/vocabulary_file.h"
@@ -113,6 +113,93 @@ std::string WithValidUtf8(absl::string_view text) {
     at += std::max<size_t>(size, 1);
   }
   return valid;
+}
+
+// The vocabulary as merging needs it.
+struct BpeMerges {
+  struct Merge {
+    int32_t rank;  // lower is merged first; unique
+    int32_t id;    // of the merged token
+  };
+  static uint64_t Key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+  const Merge* Find(int32_t left, int32_t right) const {
+    const auto found = pairs.find(Key(left, right));
+    return found == pairs.end() ? nullptr : &found->second;
+  }
+
+  std::array<int32_t, 256> byte_ids{};
+  absl::flat_hash_map<uint64_t, Merge> pairs;  // by Key
+};
+
+// Merges one piece after another; holds the memory for it. Thread-compatible.
+class BpeMerger {
+ public:
+  // `merges` must outlive this object.
+  explicit BpeMerger(const BpeMerges& merges) : merges_(merges) {}
+
+  // Appends the tokens of `piece` to `ids`. O(n log n).
+  // REQUIRES: 0 < piece.size() < 2^31.
+  void Append(absl::string_view piece, std::vector<int32_t>& ids);
+
+ private:
+  // A token of the piece; they form a list in the order of the text.
+  struct Node {
+    int32_t id;
+    int32_t previous;  // -1: none
+    int32_t next;      // -1: none
+    int32_t rank;      // of the merge with `next`; -1: there is none
+  };
+
+  void Rank(int32_t left);
+
+  const BpeMerges& merges_;
+  std::vector<Node> nodes_;
+  // Min-heap of rank << 32 | left node. An entry is out of date when the node's rank is another.
+  std::vector<uint64_t> heap_;
+};
+
+// Looks up the pair of `left` and its next, and queues it.
+void BpeMerger::Rank(int32_t left) {
+  Node& node = nodes_[static_cast<size_t>(left)];
+  node.rank = -1;
+  if (node.next < 0) return;
+  const BpeMerges::Merge* merge = merges_.Find(node.id, nodes_[static_cast<size_t>(node.next)].id);
+  if (merge == nullptr) return;
+  node.rank = merge->rank;
+  heap_.push_back(uint64_t{static_cast<uint32_t>(merge->rank)} << 32 | static_cast<uint32_t>(left));
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+void BpeMerger::Append(absl::string_view piece, std::vector<int32_t>& ids) {
+  const auto size = static_cast<int32_t>(piece.size());
+  nodes_.resize(piece.size());
+  for (int32_t i = 0; i < size; ++i) {
+    const auto byte = static_cast<unsigned char>(piece[static_cast<size_t>(i)]);
+    nodes_[static_cast<size_t>(i)] = {merges_.byte_ids[byte], i - 1, i + 1 < size ? i + 1 : -1, -1};
+  }
+  for (int32_t i = 0; i + 1 < size; ++i) Rank(i);
+
+  while (!heap_.empty()) {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const uint64_t entry = heap_.back();
+    heap_.pop_back();
+    const auto left = static_cast<int32_t>(entry & 0xFFFFFFFF);
+    Node& node = nodes_[static_cast<size_t>(left)];
+    if (node.rank != static_cast<int32_t>(entry >> 32)) continue;
+    Node& absorbed = nodes_[static_cast<size_t>(node.next)];
+    node.id = merges_.Find(node.id, absorbed.id)->id;
+    node.next = absorbed.next;
+    absorbed.rank = -1;
+    if (node.next >= 0) nodes_[static_cast<size_t>(node.next)].previous = left;
+    Rank(left);
+    if (node.previous >= 0) Rank(node.previous);
+  }
+  // The first node is never absorbed.
+  for (int32_t i = 0; i >= 0; i = nodes_[static_cast<size_t>(i)].next) {
+    ids.push_back(nodes_[static_cast<size_t>(i)].id);
+  }
 }
 
 class BpeTokenizer : public Tokenizer {

@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -54,9 +55,9 @@ TEST(CharTokenizerTest, AVocabularyWithAnUnknownTokenTakesAnything) {
 
 TEST(CharTokenizerTest, RefusesEntriesThatAreNotOneCharacter) {
   for (const std::string entry : {"", "ab", "éé", "\xC3", "<pad>"}) {
-    const absl::Status status = MakeCharTokenizer({"a", entry}).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), StartsWith("token 1: must be one character"));
+    EXPECT_THAT(
+        MakeCharTokenizer({"a", entry}),
+        StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("token 1: must be one character")));
   }
   EXPECT_THAT(std::string(MakeCharTokenizer({"a", "a"}).status().message()),
               HasSubstr("token 1: 'a' given more than once"));

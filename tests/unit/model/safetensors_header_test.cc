@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
@@ -128,9 +129,8 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            {R"({"__metadata__":{"k":"1","k":"2"}})", "key 'k' given more than once"},
            {R"({"__metadata__":{"k":1}})", "key 'k' must be a string, not the number 1"},
            {R"({"__metadata__":"k"})", "'__metadata__': must be an object, not a string"}}) {
-    const absl::Status status = ParseSafetensorsHeader(bad.json, bad.data_bytes).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << bad.message;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+    EXPECT_THAT(ParseSafetensorsHeader(bad.json, bad.data_bytes),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(bad.message)));
   }
 }
 

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -97,10 +98,9 @@ TEST(SafetensorsTest, FailedWriteKeepsTheOldFile) {
   TempFolder folder;
   ASSERT_TRUE(WriteSafetensors(folder.File("t"), {{"a", at::zeros({3})}}).ok());
   const std::string before = ReadBytes(folder.File("t"));
-  const absl::Status status =
-      WriteSafetensors(folder.File("t"), {{"c", at::zeros({1}, at::kComplexFloat)}});
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 'c': dtype ComplexFloat"));
+  EXPECT_THAT(
+      WriteSafetensors(folder.File("t"), {{"c", at::zeros({1}, at::kComplexFloat)}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tensor 'c': dtype ComplexFloat")));
   EXPECT_EQ(ReadBytes(folder.File("t")), before);
 }
 
@@ -121,9 +121,8 @@ TEST(SafetensorsTest, RefusesToWriteWhatCannotBeRead) {
 
 TEST(SafetensorsTest, MissingFileIsNotFoundAndNamed) {
   TempFolder folder;
-  const absl::Status status = ReadSafetensors(folder.File("none")).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(folder.File("none")));
+  EXPECT_THAT(ReadSafetensors(folder.File("none")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(folder.File("none"))));
 }
 
 TEST(SafetensorsTest, FoldersAndPipesAreRefusedAtOnce) {
@@ -151,10 +150,9 @@ TEST(SafetensorsTest, BrokenFilesAreRefusedWithTheirReason) {
       {RawFile(R"({"m":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}})", bools),
        "tensor 'm': BOOL data has a byte that is neither 0 nor 1"}};
   for (const auto& [bytes, message] : broken) {
-    const absl::Status status = ReadError(bytes);
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("/x.safetensors: "));
-    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_THAT(ReadError(bytes),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::AllOf(HasSubstr("/x.safetensors: "), HasSubstr(message))));
   }
 }
 

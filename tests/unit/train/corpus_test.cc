@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -29,12 +30,10 @@ TEST(CorpusTest, HoldsOutTheTailOfEveryText) {
 }
 
 TEST(CorpusTest, NamesAMissingFileAndATooShortOne) {
-  const auto missing = ReadCorpus({"no/such/file.txt"}, 0.1, 10);
-  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.status().message()), testing::HasSubstr("no/such/file.txt"));
-  const auto tiny = ReadCorpus({WriteText("tiny.txt", 50)}, 0.1, 10);
-  EXPECT_EQ(tiny.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(tiny.status().message()), testing::HasSubstr("tiny.txt"));
+  EXPECT_THAT(ReadCorpus({"no/such/file.txt"}, 0.1, 10),
+              StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("no/such/file.txt")));
+  EXPECT_THAT(ReadCorpus({WriteText("tiny.txt", 50)}, 0.1, 10),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("tiny.txt")));
 }
 
 TEST(TextStreamTest, ReadsOnWithoutGapsAndNeverTouchesHeldOutBytes) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -71,9 +72,9 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
         {R"("decoder_lm", "tie_embeddings": false)", R"("encoder")",
          "network.architecture: must be \"decoder_lm\""},
         {R"("window": 4)", R"("window": -4)", "network.mixer.window"}}) {
-    const auto config = Read(absl::StrReplaceAll(kConfig, {{fault.text, fault.instead}}));
-    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << fault.instead;
-    EXPECT_THAT(std::string(config.status().message()), HasSubstr(fault.message)) << fault.instead;
+    EXPECT_THAT(Read(absl::StrReplaceAll(kConfig, {{fault.text, fault.instead}})),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(fault.message)))
+        << fault.instead;
   }
 }
 

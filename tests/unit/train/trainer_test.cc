@@ -23,6 +23,7 @@
 #include "model/train/evaluate.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -158,9 +159,9 @@ TEST_F(TrainerTest, TrainsPositionsActivationsAndMissingBiases) {
 TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
   Train("/run", 1);
   config_.network.d_ff = 48;
-  const auto trainer = Trainer::Create(config_, dir_ + "/run");
-  EXPECT_EQ(trainer.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(trainer.status().message()), testing::HasSubstr("resume.safetensors"));
+  EXPECT_THAT(
+      Trainer::Create(config_, dir_ + "/run"),
+      StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("resume.safetensors")));
 }
 
 TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
@@ -172,8 +173,7 @@ TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
   const std::atomic<bool> stop = false;
   const absl::Status status = trainer->Run(
       stop, [](const Trainer::Progress&) {}, [](const CurvePoint&, bool) {});
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("not finite"));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite")));
 }
 
 TEST_F(TrainerTest, SegmentsWithoutACarriedStateAreAtNewPlaces) {
