@@ -1,6 +1,7 @@
 #ifndef AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
 #define AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
 
+#include <array>
 #include <chrono>
 #include <string>
 
@@ -8,6 +9,10 @@
 #include "server/observability/log.h"
 
 namespace aft::server::log {
+
+// In the order of Level.
+inline constexpr std::array<absl::string_view, 4> kLevelNames = {"debug", "info", "warning",
+                                                                 "error"};
 
 // One log line, without the line break. Keys come in the order time, level, event, then `fields`.
 // The line is valid UTF-8 without control characters whatever the values hold: bytes that are not

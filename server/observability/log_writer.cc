@@ -2,6 +2,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -36,10 +37,9 @@ void Write(Level level, absl::string_view event, Fields fields) {
 }  // namespace
 
 absl::StatusOr<Level> ParseLevel(absl::string_view name) {
-  if (name == "debug") return Level::kDebug;
-  if (name == "info") return Level::kInfo;
-  if (name == "warning") return Level::kWarning;
-  if (name == "error") return Level::kError;
+  for (size_t i = 0; i < kLevelNames.size(); ++i) {
+    if (name == kLevelNames[i]) return static_cast<Level>(i);
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("\"", name, "\" is no log level; use debug, info, warning or error"));
 }

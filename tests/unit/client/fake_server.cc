@@ -178,11 +178,6 @@ void FakeServer::WaitForCancellations(int n) {
   while (cancellations_ < n) changed_.Wait(mutex_);
 }
 
-int FakeServer::cancellations() const {
-  MutexLock lock(mutex_);
-  return cancellations_;
-}
-
 void FakeServer::RecordCancellation() {
   MutexLock lock(mutex_);
   ++cancellations_;

@@ -64,7 +64,6 @@ class FakeServer {
   // Wait for the nth stream to begin; for the nth call of any kind to be cancelled by its client.
   void WaitForRequests(int n);
   void WaitForCancellations(int n);
-  int cancellations() const;
 
  private:
   class Call;
