@@ -13,10 +13,12 @@
 #include "tests/gpu_model/runner_pair.h"
 #include "tests/support/cuda_on_cpu/launch_log.h"
 #include "tests/support/cuda_on_cpu/threads.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 // Counts what LibTorch allocates on the CPU, which is the device here.
@@ -106,14 +108,11 @@ TEST_F(GpuRunnerEdgeTest, AStepAfterAnOverflowThatNobodyKnowsOfYetIsAStep) {
 }
 
 TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
-  DrawWeights();
   const auto gpu = Gpu();
   const std::vector<TokenId> prompt = RandomText(5);
   const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 4, Warm(1));
   const auto fails = [&](const StepInput& step) {
-    const absl::Status status = gpu->Submit(step).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("today"));
+    EXPECT_THAT(gpu->Submit(step), StatusIs(absl::StatusCode::kInternal, HasSubstr("today")));
   };
   device_->fail_copies = 1;
   fails({{{0, 8, {1}, RowOutput::kLast}}});
@@ -140,7 +139,6 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
 }
 
 TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
-  DrawWeights();
   const auto gpu = Gpu();
   const std::vector<TokenId> prompt = RandomText(5);
   const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 1, Warm(1));
@@ -155,7 +153,6 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
 }
 
 TEST_F(GpuRunnerEdgeTest, ALostDeviceIsUnavailableWhereverItShowsAndStaysSo) {
-  DrawWeights();
   const auto gpu = Gpu();
   gpu->BindSlot(0, Greedy());
   const auto first = gpu->Submit({{{0, 0, {1, 2}, RowOutput::kLast}}});
@@ -163,9 +160,8 @@ TEST_F(GpuRunnerEdgeTest, ALostDeviceIsUnavailableWhereverItShowsAndStaysSo) {
   ASSERT_TRUE(first.ok() && second.ok());
   device_->lost = true;
   for (const auto& ticket : {first, second}) {
-    const absl::Status collected = gpu->Collect(*ticket).status();
-    EXPECT_EQ(collected.code(), absl::StatusCode::kUnavailable) << collected;
-    EXPECT_THAT(std::string(collected.message()), HasSubstr("cuda:0 (a test's CPU) is lost"));
+    EXPECT_THAT(gpu->Collect(*ticket), StatusIs(absl::StatusCode::kUnavailable,
+                                                HasSubstr("cuda:0 (a test's CPU) is lost")));
   }
   for (int32_t slot = 1; slot < 4; ++slot) {
     const absl::Status submitted = gpu->Submit({{{slot, 0, {1}, RowOutput::kLast}}}).status();
@@ -189,7 +185,6 @@ TEST_F(GpuRunnerEdgeTest, LoadingComputesProductsOfEverySizeThatStepsWillAskFor)
 }
 
 TEST_F(GpuRunnerEdgeTest, AThreadThatIsPreparedHasMultipliedAndTouchedNoSequence) {
-  DrawWeights();
   const auto gpu = Gpu();
   Generate(*gpu, 0, RandomText(5), 3, Warm(1));
   const std::string before = gpu->SnapshotSlot(0);
@@ -218,7 +213,6 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
 }
 
 TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
-  DrawWeights();
   const auto gpu = Gpu();
   EXPECT_EQ(device_->captures, 4);  // 1, 2, 4, 5 rows
   Generate(*gpu, 0, RandomText(3), 3, Greedy());
@@ -229,7 +223,6 @@ TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
 }
 
 TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
-  DrawWeights();
   const auto gpu = Gpu();
   gpu->BindSlot(0, Greedy());
   Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
@@ -242,7 +235,6 @@ TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
 }
 
 TEST_F(GpuRunnerEdgeTest, AnEmptyStepIsAStep) {
-  DrawWeights();
   const auto gpu = Gpu();
   const StepOutput output = Step(*gpu, {});
   EXPECT_TRUE(output.sampled.empty() && output.scored.empty());
@@ -250,27 +242,22 @@ TEST_F(GpuRunnerEdgeTest, AnEmptyStepIsAStep) {
 
 TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
   DrawWeights();
-  const absl::Status weights = TryGpu(std::make_unique<HostQueue>(10 << 10)).status();
-  EXPECT_EQ(weights.code(), absl::StatusCode::kResourceExhausted) << weights;
-  for (const char* part : {"cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ",
-                           "activations of 24 tokens ", "logits of 24 tokens "}) {
-    EXPECT_THAT(std::string(weights.message()), HasSubstr(part));
-  }
+  const auto lacks = [](auto... parts) {
+    return StatusIs(absl::StatusCode::kResourceExhausted, AllOf(HasSubstr(parts)...));
+  };
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(10 << 10)),
+              lacks("cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ", "activations of 24 tokens ",
+                    "logits of 24 tokens "));
   const int64_t mib = int64_t{1} << 20;
   // The decoder fits, but not what is kept for libraries.
-  const absl::Status small = TryGpu(std::make_unique<HostQueue>(100 * mib)).status();
-  EXPECT_EQ(small.code(), absl::StatusCode::kResourceExhausted) << small;
-  EXPECT_THAT(std::string(small.message()), HasSubstr("5 slots of "));
-  EXPECT_THAT(std::string(small.message()), HasSubstr("kept for libraries 256.0 MiB"));
-  EXPECT_THAT(std::string(small.message()), HasSubstr("of weights"));
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib)),
+              lacks("5 slots of ", "kept for libraries 256.0 MiB", "of weights"));
   EXPECT_TRUE(TryGpu(std::make_unique<HostQueue>(300 * mib)).ok());
 
   config_.mixer = {.kind = MixerKind::kDotProduct};
   config_.max_seq_len = int64_t{1} << 30;
   DrawWeights();
-  const absl::Status grows = TryGpu(std::make_unique<HostQueue>()).status();
-  EXPECT_EQ(grows.code(), absl::StatusCode::kResourceExhausted) << grows;
-  EXPECT_THAT(std::string(grows.message()), HasSubstr("(1073741824 tokens, max_seq_len)"));
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>()), lacks("(1073741824 tokens, max_seq_len)"));
 }
 
 TEST_F(GpuRunnerEdgeTest, DecodeStepsAllocateNothingOnTheDevice) {
@@ -292,9 +279,8 @@ TEST_F(GpuRunnerEdgeTest, WhatTheFormatCannotHoldIsDataLoss) {
   DrawWeights();
   tensors_["layers.1.ffn.up.weight"].data_ptr<float>()[7] = 1e6F;
   format_ = Number::kFp16;
-  const absl::Status status = TryGpu(std::make_unique<HostQueue>()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("layers.1.ffn.up"));
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>()),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layers.1.ffn.up")));
   tensors_.erase("norm.bias");
   format_ = Number::kFp32;
   EXPECT_EQ(TryGpu(std::make_unique<HostQueue>()).status().code(), absl::StatusCode::kDataLoss);
@@ -323,9 +309,8 @@ TEST_F(GpuRunnerEdgeTest, MoreSlotsThanALaunchHasRowsAreRefused) {
   DrawWeights();
   options_.slots = 65536;
   options_.max_step_tokens = options_.slots;
-  const absl::Status status = TryGpu(std::make_unique<HostQueue>()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 65535"));
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 65535")));
 }
 
 // As a wide filter does where a block has 99 KiB.
@@ -337,13 +322,11 @@ TEST_F(GpuRunnerEdgeTest, AModelThatNeedsMoreSharedMemoryThanTheDeviceHasIsRefus
   cuda_on_cpu::SetSharedLimit(4 << 10);
   const absl::Status status = TryGpu(MakeTestQueue(device_)).status();
   cuda_on_cpu::SetSharedLimit(cuda_on_cpu::kMostShared);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Conv"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("shared memory"));
+  EXPECT_THAT(status.ToString(), AllOf(HasSubstr("Conv"), HasSubstr("shared memory")));
 }
 
 TEST_F(GpuRunnerEdgeTest, ReportsWhatTheServerMayKnow) {
   format_ = Number::kBf16;
-  DrawWeights();
   const auto gpu = Gpu();
   const ModelInfo& info = gpu->info();
   EXPECT_EQ(info.architecture, "aft_local");
@@ -377,9 +360,8 @@ TEST_F(GpuEncoderEdgeTest, AFailedCallIsInternalAndTheNextOneWorks) {
   EXPECT_EQ(gpu->device_stats()->step_seconds, 0.5);
   EXPECT_FALSE(gpu->device_stats()->step_was_graph);
   device_->fail_copies = 1;
-  const absl::Status failed = gpu->Encode(texts).status();
-  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(failed.message()), HasSubstr("no copy today"));
+  EXPECT_THAT(gpu->Encode(texts),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("no copy today")));
   EXPECT_EQ(Encode(*gpu, texts), expected);
 }
 

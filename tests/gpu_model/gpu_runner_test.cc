@@ -104,8 +104,7 @@ class GpuRunnerTest : public RunnerPairFixture {
   // Whether a model of config_ decodes with sums made ahead.
   bool HasLookahead() {
     const std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
-    const auto network = GpuNetwork::Create(config_, tensors_, Number::kFp32,
-                                            {.rows = kSlots, .tokens = kStepTokens}, queue.get());
+    const auto network = GpuModel(*queue);
     return network.ok() && (*network)->lookahead_rows() > 0;
   }
 };
@@ -115,7 +114,6 @@ class EveryKindOnGpuTest : public RunnerPairFixture,
 
 TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
   config_ = GetParam().config;
-  DrawWeights();
   const auto cpu = Cpu();
   const auto gpu = Gpu();
   Traffic traffic(&random_, config_.vocab_size, kSlots);
@@ -173,7 +171,6 @@ double Divergence(const SampledToken& exact, const SampledToken& other) {
 TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
   config_ = GetParam().config;
   config_.vocab_size = kMaxTopLogprobs;
-  DrawWeights();
   const auto cpu = Cpu();
   for (const auto& [format, allowed] : {std::pair(Number::kBf16, tolerance::kDivergenceBf16),
                                         std::pair(Number::kFp16, tolerance::kDivergenceFp16)}) {
@@ -250,7 +247,6 @@ TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
 }
 
 TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
-  DrawWeights();
   const auto gpu = Gpu();
   gpu->BindSlot(0, Greedy());
   const auto first = gpu->Submit({{{0, 0, {1, 2}, RowOutput::kLast}}});
@@ -265,7 +261,6 @@ TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
 }
 
 TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
-  DrawWeights();
   const auto graphs = Gpu();
   options_.graphs = false;
   const auto eager = Gpu();
@@ -310,7 +305,6 @@ TEST(GpuRunnerBucketsTest, AreFewAndReachAllSlots) {
 TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   config_.mixer.window = 20;
   config_.d_model = 32;
-  DrawWeights();
   const auto cpu = Cpu();
   const auto gpu = Gpu();
   ASSERT_TRUE(HasLookahead());
@@ -359,7 +353,6 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
 }
 
 TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
-  DrawWeights();
   const auto gpu = Gpu();
   for (int32_t slot = 0; slot < kSlots; ++slot) Generate(*gpu, slot, RandomText(6), 3, Warm(5));
   std::vector<std::string> before;
@@ -378,15 +371,13 @@ TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
   config_.mixer = {.kind = MixerKind::kAftSimple};
   config_.n_layers = 1;
   options_.max_step_tokens = 300;  // logits come 256 at a time
-  DrawWeights();
   const auto cpu = Cpu();
   const auto gpu = Gpu();
   const std::vector<TokenId> text = RandomText(297);
   const std::vector<TokenId> targets(text.begin() + 1, text.end());
   SamplingParams params;
   params.top_logprobs = 4;
-  for (ModelRunner* runner :
-       {static_cast<ModelRunner*>(cpu.get()), static_cast<ModelRunner*>(gpu.get())}) {
+  for (ModelRunner* runner : std::initializer_list<ModelRunner*>{cpu.get(), gpu.get()}) {
     runner->BindSlot(0, params);
     runner->BindSlot(1, Greedy());
   }
@@ -398,7 +389,6 @@ TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
 }
 
 TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {
-  DrawWeights();
   const auto gpu = Gpu();
   SamplingParams params = Warm(3);
   params.presence_penalty = 2.0F;

@@ -33,22 +33,25 @@ class RunnerPairFixture : public RunnerCalls {
     options_.max_step_tokens = kStepTokens;
   }
 
+  // Anew, for config_. The first runner does it when the test has not.
   void DrawWeights() { tensors_ = RandomTensors(config_, random_); }
 
   std::unique_ptr<CpuModelRunner> Cpu() {
-    auto network = CpuNetwork::Create(config_, tensors_);
-    EXPECT_TRUE(network.ok()) << network.status();
     auto runner = CpuModelRunner::Create(
-        *std::move(network),
+        CpuModel(),
         {.slots = options_.slots, .max_step_tokens = options_.max_step_tokens, .threads = 1});
     EXPECT_TRUE(runner.ok()) << runner.status();
     return *std::move(runner);
   }
 
+  absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuModel(GpuQueue& queue) {
+    if (tensors_.empty()) DrawWeights();
+    return GpuNetwork::Create(config_, tensors_, format_,
+                              {.rows = options_.slots, .tokens = options_.max_step_tokens}, &queue);
+  }
+
   absl::StatusOr<std::unique_ptr<GpuModelRunner>> TryGpu(std::unique_ptr<GpuQueue> queue) {
-    auto network = GpuNetwork::Create(config_, tensors_, format_,
-                                      {.rows = options_.slots, .tokens = options_.max_step_tokens},
-                                      queue.get());
+    auto network = GpuModel(*queue);
     if (!network.ok()) return network.status();
     return GpuModelRunner::Create(std::move(queue), *std::move(network), options_);
   }
@@ -61,19 +64,15 @@ class RunnerPairFixture : public RunnerCalls {
 
   // Encoders, for options_.slots texts of options_.max_step_tokens tokens.
   std::unique_ptr<CpuEncoderRunner> CpuEncoder() {
-    auto network = CpuNetwork::Create(config_, tensors_);
-    EXPECT_TRUE(network.ok()) << network.status();
     auto encoder = CpuEncoderRunner::Create(
-        *std::move(network), {options_.slots, options_.max_step_tokens, /*threads=*/1});
+        CpuModel(), {options_.slots, options_.max_step_tokens, /*threads=*/1});
     EXPECT_TRUE(encoder.ok()) << encoder.status();
     return *std::move(encoder);
   }
 
   std::unique_ptr<GpuEncoderRunner> GpuEncoder() {
     std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
-    auto network = GpuNetwork::Create(config_, tensors_, format_,
-                                      {.rows = options_.slots, .tokens = options_.max_step_tokens},
-                                      queue.get());
+    auto network = GpuModel(*queue);
     EXPECT_TRUE(network.ok()) << network.status();
     auto encoder = GpuEncoderRunner::Create(std::move(queue), *std::move(network),
                                             {options_.slots, options_.max_step_tokens});
@@ -131,6 +130,14 @@ class RunnerPairFixture : public RunnerCalls {
   std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();
   int64_t tokens_ = 0;        // compared
   int64_t other_tokens_ = 0;  // of these, other ones
+
+ private:
+  std::unique_ptr<CpuNetwork> CpuModel() {
+    if (tensors_.empty()) DrawWeights();
+    auto network = CpuNetwork::Create(config_, tensors_);
+    EXPECT_TRUE(network.ok()) << network.status();
+    return *std::move(network);
+  }
 };
 
 }  // namespace aft

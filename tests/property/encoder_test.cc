@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/close.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
@@ -29,9 +30,7 @@ class EveryEncoderTest : public EncoderFixture, public testing::WithParamInterfa
 };
 
 TEST_P(EveryEncoderTest, EqualsFloat64) {
-  Write();
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
-  ASSERT_NE(encoder, nullptr);
   for (const int64_t length : {int64_t{1}, int64_t{8}, int64_t{33}, kCaseTokens}) {
     const std::vector<TokenId> text = RandomText(length);
     std::vector<double> want;
@@ -43,11 +42,9 @@ TEST_P(EveryEncoderTest, EqualsFloat64) {
 }
 
 TEST_P(EveryEncoderTest, NeighboursAndThreadsChangeNoBit) {
-  Write();
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
   options_.intra_op_threads = 3;
   const std::unique_ptr<EncoderRunner> threaded = LoadEncoder();
-  ASSERT_TRUE(encoder != nullptr && threaded != nullptr);
   std::vector<std::vector<TokenId>> texts;
   for (int i = 0; i < 9; ++i) texts.push_back(RandomText(1 + random_.Below(22)));
   for (int turn = 0; turn < 2; ++turn) {
@@ -70,13 +67,10 @@ class EncoderTest : public EncoderFixture {};
 TEST_F(EncoderTest, RefusesWhatBreaksTheRules) {
   config_ = EncoderCases()[4].config;
   config_.max_seq_len = 50;
-  Write();
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
-  ASSERT_NE(encoder, nullptr);
   const auto refused = [&](const std::vector<std::vector<TokenId>>& texts, const std::string& why) {
-    const absl::Status status = encoder->Encode(texts).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(encoder->Encode(texts),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
   refused({{1}, {}}, "sequence 1: no tokens");
   refused({{1}, {1, 256}}, "sequence 1: token 256 is out of range");
@@ -90,9 +84,7 @@ TEST_F(EncoderTest, RefusesWhatBreaksTheRules) {
 
 TEST_F(EncoderTest, ReportsWhatTheServerMayKnow) {
   config_ = EncoderCases()[4].config;
-  Write();
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
-  ASSERT_NE(encoder, nullptr);
   EXPECT_EQ(encoder->info().architecture, "block_local");
   EXPECT_EQ(encoder->info().state_bytes, 0);
   EXPECT_EQ(encoder->info().parameters, CountParameters(config_));

@@ -24,9 +24,7 @@ class EveryKindTest : public RunnerFixture, public testing::WithParamInterface<N
 
 // Greedy generation: every token where the margin is clear, every log-probability.
 TEST_P(EveryKindTest, GenerationEqualsFloat64) {
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   std::vector<TokenId> text = RandomText(33);
   const size_t prompt = text.size();
   const std::vector<SampledToken> sampled = Generate(*runner, 3, text, 40, Greedy(), 9);
@@ -47,9 +45,7 @@ TEST_P(EveryKindTest, GenerationEqualsFloat64) {
 }
 
 TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   const std::vector<TokenId> text = RandomText(kCaseTokens);
   const Matrix logits = NetworkReference(config_, tensors_, text);
   for (const size_t chunk : {1U, 7U, 64U}) {
@@ -66,9 +62,7 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
 }
 
 TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   const std::vector<TokenId> prompt = RandomText(50);
   const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Warm(7), 64);
   ASSERT_EQ(whole.size(), 20U);
@@ -79,9 +73,7 @@ TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
 
 // A score of what the model said is what it said when it generated it.
 TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   std::vector<TokenId> text = RandomText(20);
   SamplingParams params = Warm(3);
   params.top_logprobs = 4;
@@ -98,12 +90,9 @@ TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
 
 // Prompts, some of them scored, then single tokens.
 TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
-  Write();
   const std::unique_ptr<ModelRunner> alone = Load();
   options_.intra_op_threads = 3;
   const std::unique_ptr<ModelRunner> threaded = Load();
-  ASSERT_NE(alone, nullptr);
-  ASSERT_NE(threaded, nullptr);
   StepInput together;
   for (int32_t slot = 0; slot < 8; ++slot) {
     for (ModelRunner* runner : {alone.get(), threaded.get()}) {
@@ -137,11 +126,8 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
 }
 
 TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
   const std::unique_ptr<ModelRunner> other = Load();
-  ASSERT_NE(runner, nullptr);
-  ASSERT_NE(other, nullptr);
   Generate(*other, 4, RandomText(60), 5, Greedy(), 64);  // something to be replaced
   const std::vector<TokenId> prompt = RandomText(21);
   const std::vector<SampledToken> sampled = Generate(*runner, 0, prompt, 8, Warm(9), 64);
@@ -180,9 +166,7 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
                    .block_size = 8,
                    .global_token = false,
                    .full_decode = true};
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   NetworkConfig dense = config_;
   dense.mixer = {.kind = MixerKind::kDotProduct, .heads = 4};
   const std::vector<TokenId> text = RandomText(60);
@@ -213,9 +197,7 @@ TEST_F(PositionTest, LearnedPositionsEndTheText) {
   config_.position = PositionKind::kLearned;
   config_.position_rows = 30;
   config_.max_seq_len = 30;
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   EXPECT_EQ(runner->info().max_seq_len, 30);
   EXPECT_EQ(Generate(*runner, 0, RandomText(29), 2, Greedy(), 64).size(), 2U);
   const absl::Status beyond = runner->Submit({{{0, 30, {1}, RowOutput::kLast}}}).status();
@@ -229,9 +211,7 @@ TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
   config_.embedding_scale = 0.01F;  // the positions decide
   config_.mixer = {.kind = MixerKind::kBlockLocal, .block_size = 16, .global_token = false};
   config_.n_layers = 1;
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   // Only the last two blocks count, so that the reference may start at position 4080.
   constexpr size_t kStart = 4080;
   const std::vector<TokenId> text = RandomText(kStart + 60);

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
@@ -18,9 +19,7 @@ using testing::HasSubstr;
 class LoadTest : public RunnerFixture {
  protected:
   void ExpectRefused(absl::StatusCode code, const std::string& why) {
-    const absl::Status status = LoadModel(options_).status();
-    EXPECT_EQ(status.code(), code) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(LoadModel(options_), StatusIs(code, HasSubstr(why)));
   }
 };
 

@@ -2,6 +2,7 @@
 #define AFT_TESTS_PROPERTY_RUNNER_CALLS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -126,16 +127,22 @@ class RunnerCalls : public testing::Test {
             tokens.begin() + static_cast<int64_t>(end)};
   }
 
-  static bool Same(const SampledToken& a, const SampledToken& b) {
-    return a.id == b.id && a.logprob == b.logprob &&
+  // The same tokens; log-probabilities may differ by `allowed`, alternatives then in their order.
+  static bool Same(const SampledToken& a, const SampledToken& b, double allowed = 0) {
+    const auto near = [allowed](float x, float y) {
+      return x == y || std::abs(double{x} - double{y}) <= allowed;
+    };
+    return a.id == b.id && near(a.logprob, b.logprob) &&
            std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(),
-                      [](const TokenLogprob& x, const TokenLogprob& y) {
-                        return x.id == y.id && x.logprob == y.logprob;
+                      [&](const TokenLogprob& x, const TokenLogprob& y) {
+                        return (x.id == y.id || allowed > 0) && near(x.logprob, y.logprob);
                       });
   }
-  static bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const SampledToken& x, const SampledToken& y) { return Same(x, y); });
+  static bool Same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b,
+                   double allowed = 0) {
+    return std::equal(
+        a.begin(), a.end(), b.begin(), b.end(),
+        [allowed](const SampledToken& x, const SampledToken& y) { return Same(x, y, allowed); });
   }
 
   TestRandom random_;

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
@@ -27,7 +28,6 @@ class SamplingTest : public RunnerFixture {
     }
     Rewrite();
     runner_ = Load();
-    ASSERT_NE(runner_, nullptr);
   }
 
   SamplingParams RandomPenalties() {
@@ -81,9 +81,8 @@ class SamplingTest : public RunnerFixture {
   }
 
   void ExpectRefused(const StepRow& row, const std::string& why) {
-    const absl::Status status = runner_->Submit({{row}}).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(runner_->Submit({{row}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   }
 
   std::vector<float> bias_;

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
@@ -19,17 +20,14 @@ using testing::HasSubstr;
 class SnapshotTest : public RunnerFixture {
  protected:
   void SetUp() override {
-    Write();
     runner_ = Load();
-    ASSERT_NE(runner_, nullptr);
     Generate(*runner_, 0, RandomText(12), 3, Warm(5), 64);
     snapshot_ = runner_->SnapshotSlot(0);
   }
 
   void ExpectRefused(ModelRunner& runner, const std::string& bytes, const std::string& why) {
-    const absl::Status status = runner.RestoreSlot(1, bytes);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(runner.RestoreSlot(1, bytes),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   }
 
   // The snapshot with a header field changed: the one in which these two differ, as it is in `to`.
@@ -85,12 +83,10 @@ TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
   tensors_["norm.bias"][3] += 1e-3F;
   Rewrite();
   const std::unique_ptr<ModelRunner> weights = Load();
-  ASSERT_NE(weights, nullptr);
   ExpectRefused(*weights, snapshot_, "snapshot: of another model");
   config_.norm_eps = 2e-5F;
   Rewrite();
   const std::unique_ptr<ModelRunner> config = Load();
-  ASSERT_NE(config, nullptr);
   ExpectRefused(*config, snapshot_, "snapshot: of another model");
 }
 
@@ -111,9 +107,7 @@ class GrowingSnapshotTest : public RunnerFixture {};
 TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
   config_.mixer = {.kind = MixerKind::kDotProduct, .heads = 4};
   config_.max_seq_len = 4096;
-  Write();
   const std::unique_ptr<ModelRunner> runner = Load();
-  ASSERT_NE(runner, nullptr);
   EXPECT_GE(runner->info().state_bytes, 3 * 2 * 40 * 4 * 4096);
   EXPECT_EQ(runner->info().state_bytes_per_token, 3 * 2 * 40 * 4);
   Generate(*runner, 0, RandomText(40), 1, Greedy(), 64);
