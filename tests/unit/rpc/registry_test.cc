@@ -49,6 +49,13 @@ class ModelRegistryTest : public testing::Test {
 
   void AllowLoads() { fakes_.loads->Resume(); }
 
+  // All there are, at least one of them well.
+  void Load() {
+    AllowLoads();
+    registry_->StartLoading();
+    EXPECT_EQ(WaitLoaded(), absl::OkStatus());
+  }
+
   absl::Status WaitLoaded() {
     MutexLock lock(mutex_);
     while (!registry_->load_result().has_value()) changed_.Wait(mutex_);
@@ -90,9 +97,7 @@ TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
   config.models[0].max_step_tokens = 6;
   config.models[0].intra_op_threads = 7;
   MakeFrom(config);
-  AllowLoads();
-  registry_->StartLoading();
-  EXPECT_TRUE(WaitLoaded().ok());
+  Load();
   EXPECT_EQ(loaded_.checkpoint_dir, "a");
   EXPECT_EQ(loaded_.device, "cuda:3");
   EXPECT_EQ(loaded_.weight_format, "fp16");
@@ -116,9 +121,7 @@ TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
   EXPECT_EQ(registry_->Acquire("").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(registry_->FindMetrics(""), nullptr);
   Make({"a"});
-  AllowLoads();
-  registry_->StartLoading();
-  EXPECT_TRUE(WaitLoaded().ok());
+  Load();
   EXPECT_TRUE(registry_->Acquire("").ok());
   EXPECT_NE(registry_->FindMetrics(""), nullptr);
 }
@@ -126,9 +129,7 @@ TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
 TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
   broken_ = "a";
   Make({"a", "b"});
-  AllowLoads();
-  registry_->StartLoading();
-  EXPECT_TRUE(WaitLoaded().ok());
+  Load();
   EXPECT_EQ(registry_->Get("a")->state, ModelState::kFailed);
   EXPECT_EQ(registry_->Get("a")->error, "file: tensor: reason");
   EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
@@ -160,9 +161,7 @@ TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
 
 TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
   Make({"a"});
-  AllowLoads();
-  registry_->StartLoading();
-  EXPECT_TRUE(WaitLoaded().ok());
+  Load();
   registry_->BeginDrain();
   EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(registry_->Get("a")->state, ModelState::kDraining);
@@ -187,9 +186,7 @@ TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   config.models[0].max_batch_tokens = 50;
   MakeFrom(config);
   EXPECT_EQ(registry_->Get("encoder")->vector_width, 0);  // not known yet
-  AllowLoads();
-  registry_->StartLoading();
-  EXPECT_TRUE(WaitLoaded().ok());
+  Load();
   const auto model = registry_->Acquire("encoder");
   ASSERT_TRUE(model.ok());
   EXPECT_EQ((*model)->generate, nullptr);

@@ -13,10 +13,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-StopConditions MaxTokens(int32_t max_tokens) {
-  StopConditions stop;
-  stop.max_tokens = max_tokens;
-  return stop;
+StopConditions Stop(int32_t max_tokens, std::vector<std::string> strings = {},
+                    std::vector<TokenId> token_ids = {}) {
+  return {max_tokens, std::move(strings), std::move(token_ids), false, false};
 }
 
 struct Output {
@@ -46,7 +45,7 @@ Output Feed(const Tokenizer& tokenizer, StopConditions stop, const std::vector<T
 }
 
 TEST(OutputBuilderTest, EndsAtMaxTokensAndNamesTheLimit) {
-  const Output run = Feed(FakeTokenizer(), MaxTokens(2), {'a', 'b', 'c'});
+  const Output run = Feed(FakeTokenizer(), Stop(2), {'a', 'b', 'c'});
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.reason, FinishReason::kLength);
   EXPECT_EQ(run.outcome.limit, "stop.max_tokens=2");
@@ -54,21 +53,21 @@ TEST(OutputBuilderTest, EndsAtMaxTokensAndNamesTheLimit) {
 }
 
 TEST(OutputBuilderTest, EndsAtTheModelsLengthAndNamesIt) {
-  const Output run = Feed(FakeTokenizer(), MaxTokens(100), {'a', 'b', 'c', 'd'}, 7, 10);
+  const Output run = Feed(FakeTokenizer(), Stop(100), {'a', 'b', 'c', 'd'}, 7, 10);
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.limit, "model max_seq_len=10");
   EXPECT_THAT(run.ids, ElementsAre('a', 'b', 'c'));
 }
 
 TEST(OutputBuilderTest, TheEndOfTextTokenIsNotPartOfTheOutput) {
-  const Output run = Feed(FakeTokenizer(), MaxTokens(9), {'a', FakeTokenizer::kEos});
+  const Output run = Feed(FakeTokenizer(), Stop(9), {'a', FakeTokenizer::kEos});
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.reason, FinishReason::kEos);
   EXPECT_THAT(run.ids, ElementsAre('a'));
 }
 
 TEST(OutputBuilderTest, IgnoreEosMakesItAnOrdinaryToken) {
-  StopConditions stop = MaxTokens(3);
+  StopConditions stop = Stop(3);
   stop.ignore_eos = true;
   const Output run = Feed(FakeTokenizer(), stop, {'a', FakeTokenizer::kEos, 'b'});
   EXPECT_EQ(run.outcome.reason, FinishReason::kLength);
@@ -77,9 +76,7 @@ TEST(OutputBuilderTest, IgnoreEosMakesItAnOrdinaryToken) {
 }
 
 TEST(OutputBuilderTest, AStopTokenIsNotPartOfTheOutput) {
-  StopConditions stop = MaxTokens(9);
-  stop.token_ids = {'x', 'c'};
-  const Output run = Feed(FakeTokenizer(), stop, {'a', 'b', 'c'});
+  const Output run = Feed(FakeTokenizer(), Stop(9, {}, {'x', 'c'}), {'a', 'b', 'c'});
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
   EXPECT_EQ(run.outcome.stop_token_id, 'c');
@@ -87,18 +84,15 @@ TEST(OutputBuilderTest, AStopTokenIsNotPartOfTheOutput) {
 }
 
 TEST(OutputBuilderTest, AStopTokenThatIsTheEndOfTextCountsAsStop) {
-  StopConditions stop = MaxTokens(9);
-  stop.token_ids = {FakeTokenizer::kEos};
+  StopConditions stop = Stop(9, {}, {FakeTokenizer::kEos});
   stop.ignore_eos = true;
   EXPECT_EQ(Feed(FakeTokenizer(), stop, {FakeTokenizer::kEos}).outcome.reason, FinishReason::kStop);
 }
 
 TEST(OutputBuilderTest, AStopStringAcrossTokensCutsTheTextButNotTheIds) {
   const FakeTokenizer tokenizer({"one st", "op two"});
-  StopConditions stop = MaxTokens(9);
-  stop.strings = {"stop"};
-  const Output run =
-      Feed(tokenizer, stop, {FakeTokenizer::kFirstWord, FakeTokenizer::kFirstWord + 1});
+  const Output run = Feed(tokenizer, Stop(9, {"stop"}),
+                          {FakeTokenizer::kFirstWord, FakeTokenizer::kFirstWord + 1});
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
   EXPECT_EQ(run.outcome.stop_string, "stop");
@@ -108,28 +102,23 @@ TEST(OutputBuilderTest, AStopStringAcrossTokensCutsTheTextButNotTheIds) {
 }
 
 TEST(OutputBuilderTest, AStopStringInTheLastAllowedTokenIsAStop) {
-  StopConditions stop = MaxTokens(2);
-  stop.strings = {"ab"};
-  const Output run = Feed(FakeTokenizer(), stop, {'a', 'b'});
+  const Output run = Feed(FakeTokenizer(), Stop(2, {"ab"}), {'a', 'b'});
   EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
   EXPECT_EQ(run.outcome.limit, "");
 }
 
 TEST(OutputBuilderTest, TheEndReleasesWhatWasHeldForAStopString) {
-  StopConditions stop = MaxTokens(9);
-  stop.strings = {"abc"};
-  const Output run = Feed(FakeTokenizer(), stop, {'a', 'b', FakeTokenizer::kEos});
+  const Output run = Feed(FakeTokenizer(), Stop(9, {"abc"}), {'a', 'b', FakeTokenizer::kEos});
   EXPECT_THAT(run.texts, ElementsAre("", "", "ab"));
 }
 
 TEST(OutputBuilderTest, TextIsValidUtf8WhateverTheModelWrites) {
-  const Output run = Feed(FakeTokenizer(), MaxTokens(6), {'a', 0xE2, 0x82, 0xAC, 0xFF, 0xC3});
+  const Output run = Feed(FakeTokenizer(), Stop(6), {'a', 0xE2, 0x82, 0xAC, 0xFF, 0xC3});
   EXPECT_THAT(run.texts, ElementsAre("a", "", "", "€", "\xEF\xBF\xBD", "\xEF\xBF\xBD"));
 }
 
 TEST(OutputBuilderTest, AStopStringOfSeveralBytesIsFoundAcrossByteTokens) {
-  StopConditions stop = MaxTokens(9);
-  stop.strings = {"€"};
+  StopConditions stop = Stop(9, {"€"});
   stop.include_stop_string = true;
   const Output run = Feed(FakeTokenizer(), stop, {'a', 0xE2, 0x82, 0xAC});
   EXPECT_EQ(run.outcome.stop_string, "€");
@@ -137,7 +126,7 @@ TEST(OutputBuilderTest, AStopStringOfSeveralBytesIsFoundAcrossByteTokens) {
 }
 
 TEST(OutputBuilderTest, TokensBeyondTheTokenizersVocabularyStandForNothing) {
-  const Output run = Feed(FakeTokenizer(), MaxTokens(2), {'a', 5000});
+  const Output run = Feed(FakeTokenizer(), Stop(2), {'a', 5000});
   EXPECT_THAT(run.ids, ElementsAre('a', 5000));
   EXPECT_THAT(run.texts, ElementsAre("a", ""));
 }
