@@ -8,10 +8,12 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/convert/import.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -41,8 +43,10 @@ inline double ScoreDistance(const std::string& dir, const std::vector<int32_t>& 
 // Token ids from a golden's I64 tensor.
 std::vector<int32_t> Ids(const at::Tensor& tokens);
 
-// That `status` is INVALID_ARGUMENT and its message has `part`.
-testing::AssertionResult Refuses(const absl::Status& status, const std::string& part);
+// INVALID_ARGUMENT with `part` in its message.
+inline auto Refused(const std::string& part) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr(part));
+}
 
 // A fault of a source: a tensor that is another one, or (undefined) is not there.
 struct Damage {

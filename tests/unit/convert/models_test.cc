@@ -86,7 +86,7 @@ TEST_P(LabmlModelTest, RefusesTheFirstPositionWithoutABias) {
   ASSERT_TRUE(longest.ok()) << longest.status();
   ASSERT_TRUE(model.runner->Collect(*longest).ok());
   row.tokens.push_back(1);
-  EXPECT_TRUE(Refuses(model.runner->Submit({{row}}).status(), "beyond max_seq_len 64"));
+  EXPECT_THAT(model.runner->Submit({{row}}), Refused("beyond max_seq_len 64"));
 }
 
 TEST_P(LabmlModelTest, NamesWhatIsWrong) {
@@ -109,24 +109,24 @@ TEST_P(LabmlModelTest, NamesWhatIsWrong) {
         "has shape [41, 32], expected [40, 32]"}});
   TensorMap no_layers = golden_.tensors;
   no_layers.erase(no_layers.lower_bound("encoder.layers."), no_layers.lower_bound("encoder.norm"));
-  EXPECT_TRUE(
-      Refuses(import(no_layers), "tensor 'encoder.layers.0.self_attn.query.weight': is missing"));
+  EXPECT_THAT(import(no_layers),
+              Refused("tensor 'encoder.layers.0.self_attn.query.weight': is missing"));
 }
 
 TEST_P(LabmlModelTest, NamesWhatIsWrongWithTheCharacters) {
   LabmlOptions options = options_;
   options.chars_path.clear();
-  EXPECT_TRUE(Refuses(ImportLabml(golden_.tensors, options).status(),
-                      "the vocabulary has 40 tokens: its characters must be given (--chars)"));
+  EXPECT_THAT(ImportLabml(golden_.tensors, options),
+              Refused("the vocabulary has 40 tokens: its characters must be given (--chars)"));
   options.chars_path = folder_.File("none.json");
   EXPECT_EQ(ImportLabml(golden_.tensors, options).status().code(), absl::StatusCode::kNotFound);
   options.chars_path = folder_.File("short.json");
   WriteBytes(options.chars_path, R"(["a", "b"])");
-  EXPECT_TRUE(Refuses(ImportLabml(golden_.tensors, options).status(),
-                      "short.json: has 2 characters, but the embedding 40 rows"));
+  EXPECT_THAT(ImportLabml(golden_.tensors, options),
+              Refused("short.json: has 2 characters, but the embedding 40 rows"));
   WriteBytes(options.chars_path, R"(["a", "bc"])");
-  EXPECT_TRUE(Refuses(ImportLabml(golden_.tensors, options).status(),
-                      "short.json: token 1: must be one character"));
+  EXPECT_THAT(ImportLabml(golden_.tensors, options),
+              Refused("short.json: token 1: must be one character"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, LabmlModelTest, testing::Values("labml_lm", "labml_lm_learned"),
@@ -149,8 +149,8 @@ TEST(LabmlLayersTest, AllLayersMustAgree) {
        {"encoder.layers.1.norm_self_attn.weight", {}, "is missing"}});
   TensorMap no_bias = golden.tensors;
   for (const char* name : {"query.bias", "key.bias", "value.bias"}) no_bias.erase(second + name);
-  EXPECT_TRUE(
-      Refuses(import(no_bias), "tensor '" + second + "query.bias': must be there in all layers"));
+  EXPECT_THAT(import(no_bias),
+              Refused("tensor '" + second + "query.bias': must be there in all layers"));
 }
 
 class Gpt2Test : public testing::Test {
@@ -253,12 +253,12 @@ TEST_F(Gpt2Test, TakesNamesWithoutPrefixAndBuffersAndTheTiedHead) {
 TEST_F(Gpt2Test, KeepsAHeadOfItsOwn) {
   TensorMap other = weights_;
   other["lm_head.weight"] = at::ones({260, 32});
-  EXPECT_TRUE(Refuses(WithWeights(other).status(), "tensor 'lm_head.weight': differs"));
+  EXPECT_THAT(WithWeights(other), Refused("tensor 'lm_head.weight': differs"));
   const auto untied = WithConfig("tie_word_embeddings", false);
   ASSERT_TRUE(untied.ok()) << untied.status();
   EXPECT_FALSE(untied->config.tie_embeddings);
   EXPECT_TRUE(untied->tensors.at("head.weight").equal(other.at("lm_head.weight")));
-  EXPECT_TRUE(Refuses(WithWeights(weights_).status(), "tensor 'lm_head.weight': is missing"));
+  EXPECT_THAT(WithWeights(weights_), Refused("tensor 'lm_head.weight': is missing"));
 }
 
 TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
@@ -277,20 +277,20 @@ TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
                         {"n_embd", "32", "must be a positive size, got string"},
                         {"n_layer", nullptr, "must be a positive size, got null"},
                         {"layer_norm_epsilon", "x", "must be a number"}}) {
-    EXPECT_TRUE(Refuses(WithConfig(bad.key, bad.value).status(),
-                        absl::StrCat("config.json: ", bad.key, ": ", bad.problem)));
+    EXPECT_THAT(WithConfig(bad.key, bad.value),
+                Refused(absl::StrCat("config.json: ", bad.key, ": ", bad.problem)));
   }
   Json config = config_;
   config.erase("n_positions");
   WriteBytes(in_ + "/config.json", config.dump());
-  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "config.json: n_positions: missing"));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("config.json: n_positions: missing"));
   WriteBytes(in_ + "/config.json", "[]");
-  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "config.json: must be an object"));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("config.json: must be an object"));
   WriteBytes(in_ + "/config.json", "{");
-  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "config.json: config is not valid JSON"));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("config.json: config is not valid JSON"));
   const auto heads = WithConfig("n_head", 5);
   ASSERT_TRUE(heads.ok()) << heads.status();
-  EXPECT_TRUE(Refuses(WriteImport(out_, *heads), "mixer.heads: must divide"));
+  EXPECT_THAT(WriteImport(out_, *heads), Refused("mixer.heads: must divide"));
 }
 
 TEST_F(Gpt2Test, NamesTheTensorThatItCannotTake) {
@@ -307,7 +307,7 @@ TEST_F(Gpt2Test, SaysWhichFilesItMisses) {
   std::filesystem::remove(in_ + "/merges.txt");
   EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
   std::filesystem::remove(in_ + "/vocab.json");
-  EXPECT_TRUE(Refuses(ImportGpt2(in_, {}).status(), "the vocabulary has 260 tokens: needs "));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("the vocabulary has 260 tokens: needs "));
   std::filesystem::remove(in_ + "/model.safetensors");
   EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
   std::filesystem::remove(in_ + "/config.json");

@@ -209,9 +209,9 @@ TEST(LabmlRefusalTest, NamesTheTensor) {
        {"gate.weight", at::zeros({2}), "has no place"}});
   TensorMap without_query_bias = state;
   without_query_bias.erase("query.bias");
-  EXPECT_TRUE(
-      Refuses(import(without_query_bias), "tensors 'key.bias', 'value.bias': have no place"));
-  EXPECT_TRUE(Refuses(import({}), "tensor 'query.weight': is missing"));
+  EXPECT_THAT(import(without_query_bias),
+              Refused("tensors 'key.bias', 'value.bias': have no place"));
+  EXPECT_THAT(import({}), Refused("tensor 'query.weight': is missing"));
 }
 
 TEST(LabmlRefusalTest, TheWindowMustBeThatOfTheMask) {
@@ -220,14 +220,14 @@ TEST(LabmlRefusalTest, TheWindowMustBeThatOfTheMask) {
   options.window = 8;
   EXPECT_TRUE(ImportLabml(state, options).ok());
   options.window = 9;
-  EXPECT_TRUE(Refuses(ImportLabml(state, options).status(),
-                      "tensor 'local_mask': has a window of 8, but --window is 9"));
+  EXPECT_THAT(ImportLabml(state, options),
+              Refused("tensor 'local_mask': has a window of 8, but --window is 9"));
   state.erase("local_mask");
   const auto import = ImportLabml(state, options);
   ASSERT_TRUE(import.ok()) << import.status();
   EXPECT_EQ(import->config.mixer.window, 9);
   options.chars_path = "chars.json";
-  EXPECT_TRUE(Refuses(ImportLabml(state, options).status(), "--chars"));
+  EXPECT_THAT(ImportLabml(state, options), Refused("--chars"));
 }
 
 TEST(AftPytorchRefusalTest, NamesTheTensor) {
