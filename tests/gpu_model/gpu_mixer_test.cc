@@ -11,12 +11,13 @@
 #include "gtest/gtest.h"
 #include "tests/gpu_model/gpu_mixers.h"
 #include "tests/gpu_model/test_queue.h"
+#include "tests/support/close.h"
 #include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
 
-constexpr double kTolerance = tolerance::kFp32.each;
+constexpr Tolerance kTolerance = {tolerance::kFp32.each};
 
 std::string CaseName(const testing::TestParamInfo<MixerCase>& info) { return info.param.name; }
 
@@ -31,7 +32,7 @@ class BesideTheCpuTest : public testing::TestWithParam<MixerCase> {
 
   // Every float of the state that `tokens` tokens leave, in `gpu` as in `cpu`.
   void ExpectSameState(const StateSpec& spec, const std::vector<float>& gpu,
-                       const std::vector<float>& cpu, double allowed) const {
+                       const std::vector<float>& cpu) const {
     for (const StateSection& section : spec.sections) {
       const auto first = static_cast<size_t>(section.offset);
       for (size_t i = first; i < first + static_cast<size_t>(section.floats); ++i) {
@@ -40,7 +41,7 @@ class BesideTheCpuTest : public testing::TestWithParam<MixerCase> {
         ASSERT_FALSE(exact(section))
             << section.name << " " << i - first << ": " << gpu[i] << ", the CPU's " << cpu[i];
         const double scale = std::max(1.0, std::abs(double{cpu[i]}));
-        ASSERT_LE(std::abs(double{gpu[i]} - double{cpu[i]}), allowed * scale)
+        ASSERT_LE(std::abs(double{gpu[i]} - double{cpu[i]}), kTolerance.each * scale)
             << section.name << " " << i - first << ": " << gpu[i] << ", the CPU's " << cpu[i];
       }
     }
@@ -62,7 +63,7 @@ TEST_P(BesideTheCpuTest, StatesEqualTheCpusHoweverATextIsCut) {
   for (const std::vector<int64_t>& cut :
        {std::vector<int64_t>{1}, {kMixerTokens}, {33, 1}, lengths}) {
     gpu.RunCut(packed, cut);
-    ExpectSameState(spec, gpu.SlotBytes(0), cpu.SlotBytes(0), kTolerance);
+    ExpectSameState(spec, gpu.SlotBytes(0), cpu.SlotBytes(0));
   }
 }
 
@@ -79,12 +80,12 @@ TEST_P(BesideTheCpuTest, StatesMoveBetweenCpuAndGpu) {
   cpu.RunCut(head, {8});
   for (const int64_t length : {int64_t{1}, kMixerTokens}) {
     gpu.SetSlotBytes(0, cpu.SlotBytes(0));
-    ExpectClose(gpu.RunCut(tail, {length}, 0, kCut), rest, kTolerance);
+    EXPECT_TRUE(Close(gpu.RunCut(tail, {length}, 0, kCut), rest, kTolerance));
   }
 
   gpu.RunCut(head, {1});
   cpu.SetSlotBytes(0, gpu.SlotBytes(0));
-  ExpectClose(cpu.Run({{0, kCut, tail}})[0], rest, kTolerance);
+  EXPECT_TRUE(Close(cpu.Run({{0, kCut, tail}})[0], rest, kTolerance));
 }
 
 TEST_P(BesideTheCpuTest, LookAheadChangesNothing) {
@@ -116,8 +117,9 @@ TEST_P(BesideTheCpuTest, LookAheadChangesNothing) {
     y.insert(y.end(), step[0].begin(), step[0].end());
     if (step.size() > 1) later.insert(later.end(), step[1].begin(), step[1].end());
   }
-  ExpectClose(y, reference, kTolerance);
-  ExpectClose(later, {reference.begin() + kPrompt * cpu.hid(), reference.end()}, kTolerance);
+  EXPECT_TRUE(Close(y, reference, kTolerance));
+  const std::vector<double> rest(reference.begin() + kPrompt * cpu.hid(), reference.end());
+  EXPECT_TRUE(Close(later, rest, kTolerance));
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, BesideTheCpuTest, testing::ValuesIn(CausalCases()), CaseName);
@@ -125,10 +127,8 @@ INSTANTIATE_TEST_SUITE_P(Mixers, BesideTheCpuTest, testing::ValuesIn(CausalCases
 // The largest key of a tile is 88 above one that a bias of 20 lifts above all else that its token
 // sees.
 TEST(GpuAftTest, BiasesLiftKeysFarBelowTheLargestOfATile) {
-  MixerCase local = {"local", {}, 4};
-  local.config.window = 3;
   const std::map<std::string, std::vector<float>> tables = {{"w.band", {-14, 20, -14}}};
-  TestMixer gpu(local, tables);
+  TestMixer gpu({"local", {.window = 3}, 4}, tables);
   constexpr float kKeys[] = {0, -43, 0, 45, 45};
   std::vector<float> packed;
   for (const float key : kKeys) {
@@ -136,16 +136,12 @@ TEST(GpuAftTest, BiasesLiftKeysFarBelowTheLargestOfATile) {
     packed.insert(packed.end(), 4, key);
     packed.insert(packed.end(), 4, key == -43 ? 1 : 0);
   }
-  ExpectClose(gpu.RunCut(packed, {5}), gpu.Reference(packed), kTolerance);
-  ExpectClose(gpu.Encode({packed})[0], gpu.Reference(packed), kTolerance);
+  EXPECT_TRUE(Close(gpu.RunCut(packed, {5}), gpu.Reference(packed), kTolerance));
+  EXPECT_TRUE(Close(gpu.Encode({packed})[0], gpu.Reference(packed), kTolerance));
 }
 
 TEST(GpuMixerErrors, AMissingTableIsDataLoss) {
-  const MixerCase local = {"local", [] {
-                             MixerConfig config;
-                             config.window = 4;
-                             return config;
-                           }()};
+  const MixerCase local = {"local", {.window = 4}};
   EXPECT_EQ(MakeGpuMixer(local.config, local.hid, {}, {}, TestDevice()).status().code(),
             absl::StatusCode::kDataLoss);
 }

@@ -8,10 +8,8 @@
 
 #include "ATen/ops/empty.h"
 #include "base/check.h"
-#include "gtest/gtest.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
-#include "tests/support/close.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
@@ -209,11 +207,6 @@ std::vector<double> TestMixer::Reference(const std::vector<float>& packed,
   }
   return ReferenceMixer(case_.config, case_.hid, {packed.begin(), packed.end()}, tables,
                         {mask.begin(), mask.end()}, case_.config.grid ? case_.grid_width : 0);
-}
-
-void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference,
-                 double allowed) {
-  ASSERT_TRUE(Close(y, reference, {allowed}));
 }
 
 }  // namespace aft

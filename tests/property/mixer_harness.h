@@ -146,9 +146,6 @@ class TestMixer {
   std::unique_ptr<DeviceMixer> mixer_;
 };
 
-// Fails unless |y - reference| <= allowed * max(1, |reference|) everywhere; NaN fails.
-void ExpectClose(const std::vector<float>& y, const std::vector<double>& reference, double allowed);
-
 }  // namespace aft
 
 #endif  // AFT_TESTS_PROPERTY_MIXER_HARNESS_H_
