@@ -35,7 +35,7 @@
 #include "server/app/version.h"
 #include "server/config/loader.h"
 #include "server/observability/log.h"
-#include "server/rpc/grpc_log.h"
+#include "server/rpc/grpc_server.h"
 
 ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");
 ABSL_FLAG(std::string, model, "",

@@ -7,10 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "google/protobuf/stubs/logging.h"
+#include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "server/observability/log.h"
 #include "server/rpc/bind_error.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
@@ -54,6 +57,16 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
 }
 
 }  // namespace
+
+void RouteLibraryLogs() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    log::Debug("grpc.log", {{"file", args->file}, {"line", args->line}, {"text", args->message}});
+  });
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel /*level*/, const char* file,
+                                     int line, const std::string& message) {
+    log::Debug("protobuf.log", {{"file", file}, {"line", line}, {"text", message}});
+  });
+}
 
 GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)
     : inference_(std::make_unique<InferenceService>(registry, metrics, active_, config.limits)),

@@ -21,6 +21,11 @@ class HealthService;
 class InferenceService;
 class ModelService;
 
+// Sends what gRPC and protobuf log into the server's own log, at level debug: every fault that
+// matters reaches a caller as a status, and much of what gRPC calls an error is a client that left.
+// Affects the process; call before the first use of gRPC.
+void RouteLibraryLogs();
+
 // The listening gRPC server with all of its services: aft.v1, health, reflection.
 class GrpcServer {
  public:
