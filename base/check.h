@@ -1,5 +1,4 @@
-#ifndef AFT_BASE_CHECK_H_
-#define AFT_BASE_CHECK_H_
+#pragma once
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,5 +12,3 @@
       std::abort();                                                                          \
     }                                                                                        \
   } while (false)
-
-#endif  // AFT_BASE_CHECK_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_BASE_IN_FILE_H_
-#define AFT_BASE_IN_FILE_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -24,5 +23,3 @@ absl::StatusOr<T> InFile(absl::string_view path, absl::StatusOr<T> value) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_BASE_IN_FILE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_BASE_MUTEX_H_
-#define AFT_BASE_MUTEX_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -59,5 +58,3 @@ class CondVar {
 };
 
 }  // namespace aft
-
-#endif  // AFT_BASE_MUTEX_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_BASE_STATUS_MACROS_H_
-#define AFT_BASE_STATUS_MACROS_H_
+#pragma once
 
 #include <utility>
 
@@ -24,5 +23,3 @@
   lhs = *std::move(var)
 #define AFT_STATUS_CONCAT_(a, b) AFT_STATUS_CONCAT_INNER_(a, b)
 #define AFT_STATUS_CONCAT_INNER_(a, b) a##b
-
-#endif  // AFT_BASE_STATUS_MACROS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_BASE_UTF8_H_
-#define AFT_BASE_UTF8_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -36,5 +35,3 @@ class Utf8Stream {
 std::string ToValidUtf8(absl::string_view bytes);
 
 }  // namespace aft
-
-#endif  // AFT_BASE_UTF8_H_

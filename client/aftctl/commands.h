@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_AFTCTL_COMMANDS_H_
-#define AFT_CLIENT_AFTCTL_COMMANDS_H_
+#pragma once
 
 #include <CLI/App.hpp>
 #include <chrono>
@@ -59,5 +58,3 @@ void PrintSummary(const std::string& line);
 std::string EnumWord(absl::string_view name, absl::string_view prefix);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_AFTCTL_COMMANDS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_AFTCTL_JSON_H_
-#define AFT_CLIENT_AFTCTL_JSON_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ std::string JsonLine(const google::protobuf::Message& message);
 std::string JsonErrorLine(const absl::Status& status);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_AFTCTL_JSON_H_

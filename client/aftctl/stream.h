@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_AFTCTL_STREAM_H_
-#define AFT_CLIENT_AFTCTL_STREAM_H_
+#pragma once
 
 #include <CLI/App.hpp>
 #include <string>
@@ -69,5 +68,3 @@ int RunStream(const CommonFlags& common, const StreamFlags& flags, Request reque
 }
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_AFTCTL_STREAM_H_

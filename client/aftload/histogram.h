@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_AFTLOAD_HISTOGRAM_H_
-#define AFT_CLIENT_AFTLOAD_HISTOGRAM_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -31,5 +30,3 @@ class Histogram {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_AFTLOAD_HISTOGRAM_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_AFTLOAD_LOAD_H_
-#define AFT_CLIENT_AFTLOAD_LOAD_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -69,6 +68,10 @@ struct LoadReport {
 // Errors only when the server does not answer before the load begins; failed requests are counted.
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel);
 
-}  // namespace aft::client
+// A table for people.
+std::string TextReport(const LoadOptions& options, const LoadReport& report);
 
-#endif  // AFT_CLIENT_AFTLOAD_LOAD_H_
+// One JSON object on one line: options and figures, times in milliseconds.
+std::string JsonReport(const LoadOptions& options, const LoadReport& report);
+
+}  // namespace aft::client

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/aftload/load.h"
-#include "client/aftload/report.h"
 #include "client/lib/address.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/interrupt.h"

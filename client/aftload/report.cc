@@ -1,4 +1,4 @@
-#include "client/aftload/report.h"
+#include "client/aftload/load.h"
 
 #include <nlohmann/json.hpp>
 

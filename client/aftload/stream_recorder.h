@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_AFTLOAD_STREAM_RECORDER_H_
-#define AFT_CLIENT_AFTLOAD_STREAM_RECORDER_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -71,5 +70,3 @@ class StreamRecorder {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_AFTLOAD_STREAM_RECORDER_H_

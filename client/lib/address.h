@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_LIB_ADDRESS_H_
-#define AFT_CLIENT_LIB_ADDRESS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -19,5 +18,3 @@ absl::Status CheckAddress(absl::string_view address);
 bool IsLoopback(absl::string_view address);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_LIB_ADDRESS_H_

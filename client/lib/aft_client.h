@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_LIB_AFT_CLIENT_H_
-#define AFT_CLIENT_LIB_AFT_CLIENT_H_
+#pragma once
 
 #include <grpcpp/support/channel_arguments.h>
 
@@ -133,5 +132,3 @@ class Client {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_LIB_AFT_CLIENT_H_

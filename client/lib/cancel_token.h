@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_LIB_CANCEL_TOKEN_H_
-#define AFT_CLIENT_LIB_CANCEL_TOKEN_H_
+#pragma once
 
 #include <vector>
 
@@ -20,8 +19,6 @@ namespace aft::client {
 class CancelToken {
  public:
   CancelToken() = default;
-  CancelToken(const CancelToken&) = delete;
-  CancelToken& operator=(const CancelToken&) = delete;
 
   // For good; more than once is fine.
   void Cancel();
@@ -48,5 +45,3 @@ class CancelScope {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_LIB_CANCEL_TOKEN_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_LIB_ERROR_DETAILS_H_
-#define AFT_CLIENT_LIB_ERROR_DETAILS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -42,5 +41,3 @@ ErrorDetails GetErrorDetails(const absl::Status& status);
 std::string TokenCount(uint64_t tokens);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_LIB_ERROR_DETAILS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_LIB_RPC_ERROR_H_
-#define AFT_CLIENT_LIB_RPC_ERROR_H_
+#pragma once
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
@@ -37,5 +36,3 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
 std::string RequestId(const grpc::ClientContext& context);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_LIB_RPC_ERROR_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_LIB_STREAM_CHECKER_H_
-#define AFT_CLIENT_LIB_STREAM_CHECKER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -80,5 +79,3 @@ class StreamChecker {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_LIB_STREAM_CHECKER_H_

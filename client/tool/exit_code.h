@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_TOOL_EXIT_CODE_H_
-#define AFT_CLIENT_TOOL_EXIT_CODE_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -35,5 +34,3 @@ inline constexpr char kExitCodeHelp[] =
 int ExitCodeOf(const absl::Status& status);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_TOOL_EXIT_CODE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_TOOL_INTERRUPT_H_
-#define AFT_CLIENT_TOOL_INTERRUPT_H_
+#pragma once
 
 #include <atomic>
 #include <thread>
@@ -17,8 +16,6 @@ class Interrupt {
  public:
   explicit Interrupt(CancelToken& token);
   ~Interrupt();
-  Interrupt(const Interrupt&) = delete;
-  Interrupt& operator=(const Interrupt&) = delete;
 
   // 128 + the signal that came; 0: none.
   int exit_code() const { return exit_code_.load(); }
@@ -33,5 +30,3 @@ class Interrupt {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_TOOL_INTERRUPT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_CLIENT_TOOL_OUTPUT_H_
-#define AFT_CLIENT_TOOL_OUTPUT_H_
+#pragma once
 
 #include <string>
 
@@ -41,5 +40,3 @@ std::string ForTerminal(absl::string_view text);
 void PrintError(absl::string_view program, absl::string_view message);
 
 }  // namespace aft::client
-
-#endif  // AFT_CLIENT_TOOL_OUTPUT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_API_ENCODER_RUNNER_H_
-#define AFT_MODEL_API_ENCODER_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -42,5 +41,3 @@ class EncoderRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_API_ENCODER_RUNNER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_API_LOAD_H_
-#define AFT_MODEL_API_LOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -47,5 +46,3 @@ struct LoadedModel {
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_API_LOAD_H_

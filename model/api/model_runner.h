@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_API_MODEL_RUNNER_H_
-#define AFT_MODEL_API_MODEL_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -133,5 +132,3 @@ class ModelRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_API_MODEL_RUNNER_H_

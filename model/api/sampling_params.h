@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_API_SAMPLING_PARAMS_H_
-#define AFT_MODEL_API_SAMPLING_PARAMS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -60,5 +59,3 @@ struct SampledToken {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_API_SAMPLING_PARAMS_H_

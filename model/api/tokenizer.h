@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_API_TOKENIZER_H_
-#define AFT_MODEL_API_TOKENIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -30,5 +29,3 @@ class Tokenizer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_API_TOKENIZER_H_

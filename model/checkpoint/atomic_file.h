@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CHECKPOINT_ATOMIC_FILE_H_
-#define AFT_MODEL_CHECKPOINT_ATOMIC_FILE_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CHECKPOINT_ATOMIC_FILE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CHECKPOINT_CHECKPOINT_H_
-#define AFT_MODEL_CHECKPOINT_CHECKPOINT_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -35,5 +34,3 @@ absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config
                              const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CHECKPOINT_CHECKPOINT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CHECKPOINT_SAFETENSORS_H_
-#define AFT_MODEL_CHECKPOINT_SAFETENSORS_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -32,5 +31,3 @@ absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CHECKPOINT_SAFETENSORS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CHECKPOINT_SAFETENSORS_HEADER_H_
-#define AFT_MODEL_CHECKPOINT_SAFETENSORS_HEADER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -43,5 +42,3 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          int64_t data_bytes);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CHECKPOINT_SAFETENSORS_HEADER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONFIG_CONFIG_H_
-#define AFT_MODEL_CONFIG_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -124,5 +123,3 @@ bool StateGrows(const MixerConfig& mixer);
 int64_t CountParameters(const NetworkConfig& config);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONFIG_CONFIG_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONFIG_FORMATS_H_
-#define AFT_MODEL_CONFIG_FORMATS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -26,5 +25,3 @@ inline std::optional<Number> NumberNamed(const std::string& name) {
 enum class Activation { kNone, kRelu, kGelu, kGeluTanh };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONFIG_FORMATS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONFIG_JSON_FIELDS_H_
-#define AFT_MODEL_CONFIG_JSON_FIELDS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -83,5 +82,3 @@ void ReadEnum(JsonFields& fields, const char* key, const Named<E> (&names)[kCoun
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONFIG_JSON_FIELDS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONFIG_KINDS_H_
-#define AFT_MODEL_CONFIG_KINDS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -95,5 +94,3 @@ absl::Span<const KindSpec> AllKinds();
 const KindSpec& SpecOf(MixerKind kind);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONFIG_KINDS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONFIG_MIXER_FIELDS_H_
-#define AFT_MODEL_CONFIG_MIXER_FIELDS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "model/config/config.h"
@@ -19,5 +18,3 @@ nlohmann::ordered_json WriteMixerConfig(const MixerConfig& mixer);
 absl::Status CheckUnusedFields(const MixerConfig& mixer);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONFIG_MIXER_FIELDS_H_

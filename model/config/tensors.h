@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONFIG_TENSORS_H_
-#define AFT_MODEL_CONFIG_TENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -68,5 +67,3 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONFIG_TENSORS_H_

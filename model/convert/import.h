@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONVERT_IMPORT_H_
-#define AFT_MODEL_CONVERT_IMPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -77,5 +76,3 @@ struct Gpt2Options {
 absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& options);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONVERT_IMPORT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONVERT_INSPECT_H_
-#define AFT_MODEL_CONVERT_INSPECT_H_
+#pragma once
 
 #include <string>
 
@@ -19,5 +18,3 @@ absl::StatusOr<nlohmann::ordered_json> Inspect(const std::string& dir);
 std::string InspectionText(const nlohmann::ordered_json& inspection);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONVERT_INSPECT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_CONVERT_SOURCE_H_
-#define AFT_MODEL_CONVERT_SOURCE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -83,5 +82,3 @@ absl::Status UseBytes(const std::string& wanted, Import* import);
 absl::Status TensorError(const std::string& name, const std::string& problem);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_CONVERT_SOURCE_H_

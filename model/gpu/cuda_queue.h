@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_CUDA_QUEUE_H_
-#define AFT_MODEL_GPU_CUDA_QUEUE_H_
+#pragma once
 
 #include <memory>
 
@@ -21,5 +20,3 @@ namespace aft {
 absl::StatusOr<std::unique_ptr<GpuQueue>> OpenCudaQueue(int device);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_CUDA_QUEUE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_DEVICE_TENSOR_H_
-#define AFT_MODEL_GPU_DEVICE_TENSOR_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -43,5 +42,3 @@ class DeviceBuffer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_DEVICE_TENSOR_H_

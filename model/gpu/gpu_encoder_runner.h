@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_ENCODER_RUNNER_H_
-#define AFT_MODEL_GPU_GPU_ENCODER_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -69,5 +68,3 @@ class GpuEncoderRunner final : public EncoderRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_ENCODER_RUNNER_H_

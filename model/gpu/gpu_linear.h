@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_LINEAR_H_
-#define AFT_MODEL_GPU_GPU_LINEAR_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -48,5 +47,3 @@ absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& t
                                     Number format, at::Device device);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_LINEAR_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_MIXER_H_
-#define AFT_MODEL_GPU_GPU_MIXER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -79,5 +78,3 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAttentionMixer(const MixerConfi
                                                                 at::Device device);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_MIXER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_MODEL_RUNNER_H_
-#define AFT_MODEL_GPU_GPU_MODEL_RUNNER_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -137,5 +136,3 @@ class GpuModelRunner final : public ModelRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_MODEL_RUNNER_H_

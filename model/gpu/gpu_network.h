@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_NETWORK_H_
-#define AFT_MODEL_GPU_GPU_NETWORK_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -179,5 +178,3 @@ class GpuNetwork {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_NETWORK_H_

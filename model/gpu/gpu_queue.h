@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_QUEUE_H_
-#define AFT_MODEL_GPU_GPU_QUEUE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -70,5 +69,3 @@ class GpuQueue : public Device {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_QUEUE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_STEP_H_
-#define AFT_MODEL_GPU_GPU_STEP_H_
+#pragma once
 
 #include <cstdint>
 
@@ -68,5 +67,3 @@ struct GpuStepOutput {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_STEP_H_

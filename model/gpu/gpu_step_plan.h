@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_GPU_STEP_PLAN_H_
-#define AFT_MODEL_GPU_GPU_STEP_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -76,5 +75,3 @@ class GpuStepPlan {
 int32_t DeviceTopLogprobs(const SamplingParams& params);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_GPU_STEP_PLAN_H_

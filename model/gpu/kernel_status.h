@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_GPU_KERNEL_STATUS_H_
-#define AFT_MODEL_GPU_KERNEL_STATUS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -31,5 +30,3 @@ inline absl::Status WorkFailed(absl::string_view work, const absl::Status& error
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_GPU_KERNEL_STATUS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_AFT_H_
-#define AFT_MODEL_KERNELS_AFT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -117,5 +116,3 @@ void AftEncodeCausal(const AftParams& params, const SequenceBatch& batch, const 
 int64_t AftEncodeCausalScratchFloats(const AftParams& params);
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_AFT_H_

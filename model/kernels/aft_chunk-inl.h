@@ -1,6 +1,5 @@
 // AFT for prompt chunks, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_AFT_CHUNK_INL_H_
-#define AFT_MODEL_KERNELS_AFT_CHUNK_INL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -207,5 +206,3 @@ class ChunkTile {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_AFT_CHUNK_INL_H_

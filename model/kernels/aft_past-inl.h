@@ -1,6 +1,5 @@
 // The causal AFT kernels' state, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_AFT_PAST_INL_H_
-#define AFT_MODEL_KERNELS_AFT_PAST_INL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -181,5 +180,3 @@ HWY_INLINE V Anchor(D d, V max) {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_AFT_PAST_INL_H_

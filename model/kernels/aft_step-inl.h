@@ -1,6 +1,5 @@
 // AFT token by token, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_AFT_STEP_INL_H_
-#define AFT_MODEL_KERNELS_AFT_STEP_INL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -247,5 +246,3 @@ class StepTile {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_AFT_STEP_INL_H_

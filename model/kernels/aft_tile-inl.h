@@ -1,6 +1,5 @@
 // What the AFT kernels share, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_AFT_TILE_INL_H_
-#define AFT_MODEL_KERNELS_AFT_TILE_INL_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -230,5 +229,3 @@ HWY_INLINE void ForTiles(int64_t channel, int64_t end, const Run& run) {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_AFT_TILE_INL_H_

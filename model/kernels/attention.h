@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_ATTENTION_H_
-#define AFT_MODEL_KERNELS_ATTENTION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -123,5 +122,3 @@ void AttentionEncode(const AttentionParams& params, const SequenceBatch& batch, 
 void PackKeys(const float* keys, int64_t rows, int64_t width, float* packed);
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_ATTENTION_H_

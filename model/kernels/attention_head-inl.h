@@ -1,6 +1,5 @@
 // One head of one sequence, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_
-#define AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -161,5 +160,3 @@ class AttentionHead {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_ATTENTION_HEAD_INL_H_

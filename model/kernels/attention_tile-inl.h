@@ -1,6 +1,5 @@
 // The core of softmax attention, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_
-#define AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -334,5 +333,3 @@ class AttentionTile {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_ATTENTION_TILE_INL_H_

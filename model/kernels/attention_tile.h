@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_ATTENTION_TILE_H_
-#define AFT_MODEL_KERNELS_ATTENTION_TILE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ inline int64_t AttentionTileFloats(const AttentionParams& params, int64_t rows) 
 }
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_ATTENTION_TILE_H_

@@ -1,6 +1,5 @@
 // bf16 in memory, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_BF16_INL_H_
-#define AFT_MODEL_KERNELS_BF16_INL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ HWY_INLINE void StoreBf16([[maybe_unused]] D d, hn::Vec<D> x, uint16_t* p) {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_BF16_INL_H_

@@ -1,6 +1,5 @@
 // What the kernels of AFT-conv share, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_CONV_INL_H_
-#define AFT_MODEL_KERNELS_CONV_INL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -99,5 +98,3 @@ HWY_INLINE void ConvCopy(const From* from, To* to, int64_t n) {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_CONV_INL_H_

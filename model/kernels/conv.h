@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CONV_H_
-#define AFT_MODEL_KERNELS_CONV_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -120,5 +119,3 @@ void ConvEncode(const ConvEncodeParams& params, const SequenceBatch& batch, cons
                 int64_t end);
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_CONV_H_

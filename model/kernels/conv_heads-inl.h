@@ -1,6 +1,5 @@
 // First part of the causal AFT-conv kernel (conv.cc), compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_CONV_HEADS_INL_H_
-#define AFT_MODEL_KERNELS_CONV_HEADS_INL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -238,5 +237,3 @@ class ConvHeads {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_CONV_HEADS_INL_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CONV_ROW_H_
-#define AFT_MODEL_KERNELS_CONV_ROW_H_
+#pragma once
 
 #include <cstdint>
 
@@ -70,5 +69,3 @@ struct ConvRings {
 };
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_CONV_ROW_H_

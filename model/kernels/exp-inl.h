@@ -1,6 +1,5 @@
 // Exponential for the kernels, compiled once per instruction set.
-#ifndef AFT_MODEL_KERNELS_EXP_INL_H_
-#define AFT_MODEL_KERNELS_EXP_INL_H_
+#pragma once
 
 #include "model/kernels/simd.h"
 
@@ -95,5 +94,3 @@ HWY_INLINE V OnePlusExpNeg(D d, V q) {
 }  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
-
-#endif  // AFT_MODEL_KERNELS_EXP_INL_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_LINEAR_H_
-#define AFT_MODEL_KERNELS_LINEAR_H_
+#pragma once
 
 #include <cstdint>
 
@@ -52,5 +51,3 @@ void Linear(const PackedWeight& linear, const float* x, int64_t x_stride, int64_
             int64_t y_stride, Epilogue epilogue, int64_t begin, int64_t end);
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_LINEAR_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_NORM_H_
-#define AFT_MODEL_KERNELS_NORM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -12,5 +11,3 @@ void LayerNorm(const float* x, int64_t width, const float* weight, const float* 
                float* y, int64_t begin, int64_t end);
 
 }  // namespace aft::kernels
-
-#endif  // AFT_MODEL_KERNELS_NORM_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_RAGGED_BATCH_H_
-#define AFT_MODEL_KERNELS_RAGGED_BATCH_H_
+#pragma once
 
 #include <cstdint>
 
@@ -34,5 +33,3 @@ struct SequenceBatch {
 inline constexpr float kMaskedBelow = -1e30F;
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_KERNELS_RAGGED_BATCH_H_

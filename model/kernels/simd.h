@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_SIMD_H_
-#define AFT_MODEL_KERNELS_SIMD_H_
+#pragma once
 
 // Highway, one instruction set per object file; what a kernel includes instead of hwy/highway.h.
 // CMake compiles every kernel once for each set of AFT_KERNEL_TARGETS (AFT_KERNEL_TARGET names the
@@ -45,5 +44,3 @@
 #endif
 #define AFT_EXPORT(kernel) \
   AFT_DECLARE_AVX3(kernel) AFT_DECLARE_AVX2(kernel) AFT_DECLARE_SSE4(kernel) HWY_EXPORT(kernel)
-
-#endif  // AFT_MODEL_KERNELS_SIMD_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_STATE_VIEW_H_
-#define AFT_MODEL_KERNELS_STATE_VIEW_H_
+#pragma once
 
 #include <cstdint>
 
@@ -13,5 +12,3 @@ struct StateView {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_KERNELS_STATE_VIEW_H_

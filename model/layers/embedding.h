@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LAYERS_EMBEDDING_H_
-#define AFT_MODEL_LAYERS_EMBEDDING_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -41,5 +40,3 @@ class Embedding {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LAYERS_EMBEDDING_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LAYERS_FEED_FORWARD_H_
-#define AFT_MODEL_LAYERS_FEED_FORWARD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -28,5 +27,3 @@ class FeedForward {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LAYERS_FEED_FORWARD_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LAYERS_LAYER_NORM_H_
-#define AFT_MODEL_LAYERS_LAYER_NORM_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ class LayerNormLayer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LAYERS_LAYER_NORM_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LAYERS_LINEAR_H_
-#define AFT_MODEL_LAYERS_LINEAR_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -28,5 +27,3 @@ class LinearLayer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LAYERS_LINEAR_H_

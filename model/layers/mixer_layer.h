@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LAYERS_MIXER_LAYER_H_
-#define AFT_MODEL_LAYERS_MIXER_LAYER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -47,5 +46,3 @@ class MixerLayer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LAYERS_MIXER_LAYER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LAYERS_WEIGHTS_H_
-#define AFT_MODEL_LAYERS_WEIGHTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -44,5 +43,3 @@ class WeightArena {
 const float* TensorData(const WeightMap& tensors, const std::string& name);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LAYERS_WEIGHTS_H_

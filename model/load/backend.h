@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_LOAD_BACKEND_H_
-#define AFT_MODEL_LOAD_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -25,5 +24,3 @@ absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions&
 std::string Mebibytes(int64_t bytes);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_LOAD_BACKEND_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_MIXERS_FAMILIES_H_
-#define AFT_MODEL_MIXERS_FAMILIES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -48,5 +47,3 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeAttentionMixer(const MixerConfig& con
                                                           const MixerOptions& options);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_MIXERS_FAMILIES_H_

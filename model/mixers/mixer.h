@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_MIXERS_MIXER_H_
-#define AFT_MODEL_MIXERS_MIXER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -66,5 +65,3 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int6
                                                  const MixerOptions& options = {});
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_MIXERS_MIXER_H_

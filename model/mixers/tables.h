@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_MIXERS_TABLES_H_
-#define AFT_MODEL_MIXERS_TABLES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -50,5 +49,3 @@ struct ConvFilter {
 absl::StatusOr<ConvFilter> FoldConvFilter(const MixerConfig& config, const MixerTables& tables);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_MIXERS_TABLES_H_

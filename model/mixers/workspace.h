@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_MIXERS_WORKSPACE_H_
-#define AFT_MODEL_MIXERS_WORKSPACE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ struct Workspace {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_MIXERS_WORKSPACE_H_

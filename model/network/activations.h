@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_NETWORK_ACTIVATIONS_H_
-#define AFT_MODEL_NETWORK_ACTIVATIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ struct Activations {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_NETWORK_ACTIVATIONS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_NETWORK_CHECK_TENSORS_H_
-#define AFT_MODEL_NETWORK_CHECK_TENSORS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "model/checkpoint/safetensors.h"
@@ -16,5 +15,3 @@ absl::Status CheckTensors(const NetworkConfig& config, const TensorMap& tensors)
 uint64_t NetworkFingerprint(const NetworkConfig& config, const TensorMap& tensors);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_NETWORK_CHECK_TENSORS_H_

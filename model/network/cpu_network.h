@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_NETWORK_CPU_NETWORK_H_
-#define AFT_MODEL_NETWORK_CPU_NETWORK_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -103,5 +102,3 @@ class CpuNetwork {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_NETWORK_CPU_NETWORK_H_

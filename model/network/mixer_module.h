@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_NETWORK_MIXER_MODULE_H_
-#define AFT_MODEL_NETWORK_MIXER_MODULE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -39,5 +38,3 @@ class MixerModule {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_NETWORK_MIXER_MODULE_H_

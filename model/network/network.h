@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_NETWORK_NETWORK_H_
-#define AFT_MODEL_NETWORK_NETWORK_H_
+#pragma once
 
 #include <concepts>
 #include <cstdint>
@@ -76,5 +75,3 @@ absl::Status ForwardTexts(N& network, const typename N::Texts& texts) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_NETWORK_NETWORK_H_

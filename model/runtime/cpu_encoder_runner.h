@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_CPU_ENCODER_RUNNER_H_
-#define AFT_MODEL_RUNTIME_CPU_ENCODER_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -46,5 +45,3 @@ class CpuEncoderRunner final : public EncoderRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_CPU_ENCODER_RUNNER_H_

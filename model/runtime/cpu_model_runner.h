@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_CPU_MODEL_RUNNER_H_
-#define AFT_MODEL_RUNTIME_CPU_MODEL_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -89,5 +88,3 @@ class CpuModelRunner final : public ModelRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_CPU_MODEL_RUNNER_H_

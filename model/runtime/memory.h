@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_MEMORY_H_
-#define AFT_MODEL_RUNTIME_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -12,5 +11,3 @@ namespace aft {
 int64_t AvailableMemory(const std::string& root = "");
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_MEMORY_H_

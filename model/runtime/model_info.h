@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_MODEL_INFO_H_
-#define AFT_MODEL_RUNTIME_MODEL_INFO_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -35,5 +34,3 @@ inline void AddStateInfo(const std::vector<StateSpec>& layers, ModelInfo* info) 
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_MODEL_INFO_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_PARALLEL_H_
-#define AFT_MODEL_RUNTIME_PARALLEL_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -27,8 +26,6 @@ class ParallelExecutor final : public Executor {
   // Starts threads - 1 workers. REQUIRES: threads >= 1.
   explicit ParallelExecutor(int threads);
   ~ParallelExecutor() override;
-  ParallelExecutor(const ParallelExecutor&) = delete;
-  ParallelExecutor& operator=(const ParallelExecutor&) = delete;
 
   int threads() const override { return static_cast<int>(workers_.size()) + 1; }
   void For(int64_t n, int64_t grain,
@@ -53,5 +50,3 @@ class ParallelExecutor final : public Executor {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_PARALLEL_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_SNAPSHOT_H_
-#define AFT_MODEL_RUNTIME_SNAPSHOT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -46,5 +45,3 @@ absl::StatusOr<OpenedSnapshot> OpenSnapshot(absl::string_view snapshot, uint64_t
                                             uint64_t layout);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_SNAPSHOT_H_

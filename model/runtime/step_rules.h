@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_STEP_RULES_H_
-#define AFT_MODEL_RUNTIME_STEP_RULES_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -60,5 +59,3 @@ class StepRules {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_STEP_RULES_H_

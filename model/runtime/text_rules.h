@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_TEXT_RULES_H_
-#define AFT_MODEL_RUNTIME_TEXT_RULES_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -26,5 +25,3 @@ struct TextLimits {
 absl::Status CheckTexts(const TextLimits& limits, const std::vector<std::vector<TokenId>>& texts);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_TEXT_RULES_H_

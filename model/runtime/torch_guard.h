@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_RUNTIME_TORCH_GUARD_H_
-#define AFT_MODEL_RUNTIME_TORCH_GUARD_H_
+#pragma once
 
 #include <exception>
 #include <new>
@@ -24,5 +23,3 @@ std::invoke_result_t<Fn> GuardTorch(const Fn& fn) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_RUNTIME_TORCH_GUARD_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_SAMPLING_PENALTIES_H_
-#define AFT_MODEL_SAMPLING_PENALTIES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -54,5 +53,3 @@ constexpr float Penalised(float logit, TokenCount count, const Penalties& penalt
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_SAMPLING_PENALTIES_H_

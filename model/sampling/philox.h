@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_SAMPLING_PHILOX_H_
-#define AFT_MODEL_SAMPLING_PHILOX_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -31,5 +30,3 @@ constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
 }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_SAMPLING_PHILOX_H_

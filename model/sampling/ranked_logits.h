@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_SAMPLING_RANKED_LOGITS_H_
-#define AFT_MODEL_SAMPLING_RANKED_LOGITS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -45,5 +44,3 @@ class RankedLogits {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_SAMPLING_RANKED_LOGITS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_SAMPLING_SAMPLER_H_
-#define AFT_MODEL_SAMPLING_SAMPLER_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -62,5 +61,3 @@ class Sampler {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_SAMPLING_SAMPLER_H_

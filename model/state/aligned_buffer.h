@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_STATE_ALIGNED_BUFFER_H_
-#define AFT_MODEL_STATE_ALIGNED_BUFFER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -40,5 +39,3 @@ class AlignedBuffer {
 constexpr int64_t RoundUpToLine(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_STATE_ALIGNED_BUFFER_H_

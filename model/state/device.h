@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_STATE_DEVICE_H_
-#define AFT_MODEL_STATE_DEVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -39,5 +38,3 @@ class Device {
 Device& Host();
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_STATE_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_STATE_SLOT_LAYOUT_H_
-#define AFT_MODEL_STATE_SLOT_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -65,5 +64,3 @@ class SlotLayout {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_STATE_SLOT_LAYOUT_H_

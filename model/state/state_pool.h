@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_STATE_STATE_POOL_H_
-#define AFT_MODEL_STATE_STATE_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -63,5 +62,3 @@ class StatePool {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_STATE_STATE_POOL_H_

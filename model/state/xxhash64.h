@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_STATE_XXHASH64_H_
-#define AFT_MODEL_STATE_XXHASH64_H_
+#pragma once
 
 #include <cstdint>
 
@@ -12,5 +11,3 @@ namespace aft {
 uint64_t XxHash64(absl::string_view bytes, uint64_t seed);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_STATE_XXHASH64_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TOKENIZER_TOKENIZERS_H_
-#define AFT_MODEL_TOKENIZER_TOKENIZERS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -57,5 +56,3 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view
                                                                int64_t vocab_size);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TOKENIZER_TOKENIZERS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TOKENIZER_UTF8_CHARACTER_H_
-#define AFT_MODEL_TOKENIZER_UTF8_CHARACTER_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -21,5 +20,3 @@ Utf8Character FirstCharacter(absl::string_view text);
 std::string EncodeUtf8(char32_t point);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TOKENIZER_UTF8_CHARACTER_H_

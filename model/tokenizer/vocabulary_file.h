@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TOKENIZER_VOCABULARY_FILE_H_
-#define AFT_MODEL_TOKENIZER_VOCABULARY_FILE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -27,5 +26,3 @@ absl::StatusOr<std::vector<std::string>> ReadTokenIds(const std::string& path);
 std::string ShownToken(absl::string_view token);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TOKENIZER_VOCABULARY_FILE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_CORPUS_H_
-#define AFT_MODEL_TRAIN_CORPUS_H_
+#pragma once
 
 #include <cstdint>
 #include <random>
@@ -46,5 +45,3 @@ class TextStream {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_CORPUS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_CURVE_H_
-#define AFT_MODEL_TRAIN_CURVE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ absl::Status WriteCurveCsv(const std::string& path, const std::vector<CurvePoint
 absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint>& curve);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_CURVE_H_

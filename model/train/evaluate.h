@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_EVALUATE_H_
-#define AFT_MODEL_TRAIN_EVALUATE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ double EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus, int
                           int64_t windows, bool bf16);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_EVALUATE_H_

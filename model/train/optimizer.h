@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_OPTIMIZER_H_
-#define AFT_MODEL_TRAIN_OPTIMIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <set>
@@ -32,5 +31,3 @@ class AdamW {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_OPTIMIZER_H_

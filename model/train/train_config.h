@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_TRAIN_CONFIG_H_
-#define AFT_MODEL_TRAIN_TRAIN_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -46,5 +45,3 @@ struct TrainConfig {
 absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_TRAIN_CONFIG_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_TRAIN_NETWORK_H_
-#define AFT_MODEL_TRAIN_TRAIN_NETWORK_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -49,5 +48,3 @@ class TrainNetwork {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_TRAIN_NETWORK_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_TRAINER_H_
-#define AFT_MODEL_TRAIN_TRAINER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -70,5 +69,3 @@ class Trainer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_TRAINER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_APP_SERVER_H_
-#define AFT_SERVER_APP_SERVER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -83,5 +82,3 @@ class Server {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_APP_SERVER_H_

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -45,9 +46,7 @@ void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milli
         log::Error("signal.hard_limit", {{"limit_ms", hard_limit.count()}});
         _exit(forced_exit_code);
       }
-      timespec timeout{};
-      timeout.tv_sec = left.count() / 1000;
-      timeout.tv_nsec = left.count() % 1000 * 1'000'000;
+      const timespec timeout = absl::ToTimespec(absl::FromChrono(left));
       signal = sigtimedwait(&set, nullptr, &timeout);
       if (signal > 0) {
         log::Warning("signal.second", {{"signal", signal}});

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_APP_SIGNALS_H_
-#define AFT_SERVER_APP_SIGNALS_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -19,5 +18,3 @@ void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milli
                            int forced_exit_code);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_APP_SIGNALS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_CONFIG_CONFIG_H_
-#define AFT_SERVER_CONFIG_CONFIG_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -56,5 +55,3 @@ struct ServerConfig {
 absl::Status ValidateServerConfig(const ServerConfig& config);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_CONFIG_CONFIG_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_CONFIG_LOADER_H_
-#define AFT_SERVER_CONFIG_LOADER_H_
+#pragma once
 
 #include <string>
 
@@ -29,5 +28,3 @@ ModelConfig DefaultModelConfig(const std::string& dir);
 std::string FormatEffectiveConfig(ServerConfig config);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_CONFIG_LOADER_H_

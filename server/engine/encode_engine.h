@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_ENCODE_ENGINE_H_
-#define AFT_SERVER_ENGINE_ENCODE_ENGINE_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -51,5 +50,3 @@ class EncodeEngine final : public RequestLoop {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_ENCODE_ENGINE_H_

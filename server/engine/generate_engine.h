@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_GENERATE_ENGINE_H_
-#define AFT_SERVER_ENGINE_GENERATE_ENGINE_H_
+#pragma once
 
 #include <deque>
 #include <memory>
@@ -84,5 +83,3 @@ class GenerateEngine final : public RequestLoop {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_GENERATE_ENGINE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_INBOX_H_
-#define AFT_SERVER_ENGINE_INBOX_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -64,5 +63,3 @@ class Inbox {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_INBOX_H_

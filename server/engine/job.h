@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_JOB_H_
-#define AFT_SERVER_ENGINE_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -31,5 +30,3 @@ struct Job : RequestHeader {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_JOB_H_

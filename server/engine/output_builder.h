@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_OUTPUT_BUILDER_H_
-#define AFT_SERVER_ENGINE_OUTPUT_BUILDER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -48,5 +47,3 @@ class OutputBuilder {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_OUTPUT_BUILDER_H_

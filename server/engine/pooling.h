@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_POOLING_H_
-#define AFT_SERVER_ENGINE_POOLING_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -16,5 +15,3 @@ std::vector<float> Pool(std::vector<float> vectors, int64_t width, Pooling pooli
 bool AllFinite(const std::vector<float>& values);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_POOLING_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_REQUEST_H_
-#define AFT_SERVER_ENGINE_REQUEST_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -127,5 +126,3 @@ using TokenSink = Sink<TokenDelta>;
 using VectorSink = Sink<std::vector<float>>;
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_REQUEST_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_REQUEST_LOOP_H_
-#define AFT_SERVER_ENGINE_REQUEST_LOOP_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -43,9 +42,6 @@ struct EngineOptions {
 // engine thread beyond one short critical section.
 class RequestLoop {
  public:
-  RequestLoop(const RequestLoop&) = delete;
-  RequestLoop& operator=(const RequestLoop&) = delete;
-
   // The request ends with CANCELLED before the next step, and its slot is free then. Unknown and
   // finished handles are ignored.
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
@@ -130,5 +126,3 @@ absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,
                          int64_t max_tokens);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_REQUEST_LOOP_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_ENGINE_STOP_MATCHER_H_
-#define AFT_SERVER_ENGINE_STOP_MATCHER_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -47,5 +46,3 @@ class StopMatcher {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_ENGINE_STOP_MATCHER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_OBSERVABILITY_EXPORTER_H_
-#define AFT_SERVER_OBSERVABILITY_EXPORTER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -34,5 +33,3 @@ class MetricsExporter {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_OBSERVABILITY_EXPORTER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_OBSERVABILITY_LOG_H_
-#define AFT_SERVER_OBSERVABILITY_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -64,5 +63,3 @@ void Warning(absl::string_view event, Fields fields = {});
 void Error(absl::string_view event, Fields fields = {});
 
 }  // namespace aft::server::log
-
-#endif  // AFT_SERVER_OBSERVABILITY_LOG_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
-#define AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_
+#pragma once
 
 #include <array>
 #include <chrono>
@@ -22,5 +21,3 @@ std::string FormatLine(Format format, Level level, std::chrono::system_clock::ti
                        absl::string_view event, Fields fields);
 
 }  // namespace aft::server::log
-
-#endif  // AFT_SERVER_OBSERVABILITY_LOG_FORMAT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_OBSERVABILITY_METRICS_H_
-#define AFT_SERVER_OBSERVABILITY_METRICS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -180,5 +179,3 @@ class HistogramBatch {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_OBSERVABILITY_METRICS_H_

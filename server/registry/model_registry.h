@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_REGISTRY_MODEL_REGISTRY_H_
-#define AFT_SERVER_REGISTRY_MODEL_REGISTRY_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -69,9 +68,6 @@ class ModelRegistry {
   // Shuts down with no grace; waits for a load in progress.
   ~ModelRegistry();
 
-  ModelRegistry(const ModelRegistry&) = delete;
-  ModelRegistry& operator=(const ModelRegistry&) = delete;
-
   // REQUIRES: called at most once.
   void StartLoading();
 
@@ -136,5 +132,3 @@ class ModelRegistry {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_REGISTRY_MODEL_REGISTRY_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_ACTIVE_CALLS_H_
-#define AFT_SERVER_RPC_ACTIVE_CALLS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ class ActiveCalls {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_ACTIVE_CALLS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_BIND_ERROR_H_
-#define AFT_SERVER_RPC_BIND_ERROR_H_
+#pragma once
 
 #include <string>
 
@@ -10,5 +9,3 @@ namespace aft::server {
 std::string ExplainBindError(const std::string& address);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_BIND_ERROR_H_

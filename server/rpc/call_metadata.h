@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_CALL_METADATA_H_
-#define AFT_SERVER_RPC_CALL_METADATA_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -41,5 +40,3 @@ bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadli
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id = "");
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_CALL_METADATA_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_ENCODE_CODEC_H_
-#define AFT_SERVER_RPC_ENCODE_CODEC_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -37,5 +36,3 @@ class EncodeCodec {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_ENCODE_CODEC_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_GENERATE_CODEC_H_
-#define AFT_SERVER_RPC_GENERATE_CODEC_H_
+#pragma once
 
 #include <cstddef>
 
@@ -28,5 +27,3 @@ class GenerateCodec : public PendingMessage<v1::GenerateResponse> {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_GENERATE_CODEC_H_

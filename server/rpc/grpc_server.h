@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_GRPC_SERVER_H_
-#define AFT_SERVER_RPC_GRPC_SERVER_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -61,5 +60,3 @@ class GrpcServer {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_GRPC_SERVER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_HEALTH_SERVICE_H_
-#define AFT_SERVER_RPC_HEALTH_SERVICE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -56,5 +55,3 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_HEALTH_SERVICE_H_

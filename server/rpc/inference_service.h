@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_INFERENCE_SERVICE_H_
-#define AFT_SERVER_RPC_INFERENCE_SERVICE_H_
+#pragma once
 
 #include <memory>
 #include <utility>
@@ -102,5 +101,3 @@ class InferenceService final
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_INFERENCE_SERVICE_H_

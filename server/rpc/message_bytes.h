@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_MESSAGE_BYTES_H_
-#define AFT_SERVER_RPC_MESSAGE_BYTES_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
@@ -16,5 +15,3 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
 void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_MESSAGE_BYTES_H_

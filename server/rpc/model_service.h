@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_MODEL_SERVICE_H_
-#define AFT_SERVER_RPC_MODEL_SERVICE_H_
+#pragma once
 
 #include "aft/v1/models.grpc.pb.h"
 #include "server/registry/model_registry.h"
@@ -29,5 +28,3 @@ class ModelService final
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_MODEL_SERVICE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_RETRY_HINT_H_
-#define AFT_SERVER_RPC_RETRY_HINT_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -35,5 +34,3 @@ class RetryHint {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_RETRY_HINT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_SCORE_CODEC_H_
-#define AFT_SERVER_RPC_SCORE_CODEC_H_
+#pragma once
 
 #include <cstddef>
 
@@ -26,5 +25,3 @@ class ScoreCodec : public PendingMessage<v1::ScoreResponse> {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_SCORE_CODEC_H_

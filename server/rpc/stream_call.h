@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_STREAM_CALL_H_
-#define AFT_SERVER_RPC_STREAM_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -131,5 +130,3 @@ class StreamCall : public CallReactor, public std::enable_shared_from_this<Strea
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_STREAM_CALL_H_

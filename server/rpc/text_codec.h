@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_RPC_TEXT_CODEC_H_
-#define AFT_SERVER_RPC_TEXT_CODEC_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -84,5 +83,3 @@ v1::Usage EncodeUsage(const Usage& usage);
 v1::Timings EncodeTimings(const Timings& timings);
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_RPC_TEXT_CODEC_H_

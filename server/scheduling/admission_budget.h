@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_SCHEDULING_ADMISSION_BUDGET_H_
-#define AFT_SERVER_SCHEDULING_ADMISSION_BUDGET_H_
+#pragma once
 
 #include <cstdint>
 
@@ -63,5 +62,3 @@ class AdmissionBudget {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_SCHEDULING_ADMISSION_BUDGET_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_SCHEDULING_CONTINUOUS_SCHEDULER_H_
-#define AFT_SERVER_SCHEDULING_CONTINUOUS_SCHEDULER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -106,5 +105,3 @@ class ContinuousScheduler {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_SCHEDULING_CONTINUOUS_SCHEDULER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_SCHEDULING_DELAY_BATCHER_H_
-#define AFT_SERVER_SCHEDULING_DELAY_BATCHER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -62,5 +61,3 @@ class DelayBatcher {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_SCHEDULING_DELAY_BATCHER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_SCHEDULING_SEQUENCE_H_
-#define AFT_SERVER_SCHEDULING_SEQUENCE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -65,5 +64,3 @@ class Sequence {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_SCHEDULING_SEQUENCE_H_

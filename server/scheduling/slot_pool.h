@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_SCHEDULING_SLOT_POOL_H_
-#define AFT_SERVER_SCHEDULING_SLOT_POOL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -45,5 +44,3 @@ class SlotPool {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_SCHEDULING_SLOT_POOL_H_

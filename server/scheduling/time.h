@@ -1,5 +1,4 @@
-#ifndef AFT_SERVER_SCHEDULING_TIME_H_
-#define AFT_SERVER_SCHEDULING_TIME_H_
+#pragma once
 
 #include <chrono>
 
@@ -12,5 +11,3 @@ using Duration = std::chrono::steady_clock::duration;
 inline double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace aft::server
-
-#endif  // AFT_SERVER_SCHEDULING_TIME_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_CUDA_BROKEN_KERNELS_CUH_
-#define AFT_TESTS_CUDA_BROKEN_KERNELS_CUH_
+#pragma once
 
 #include <stdexcept>
 
@@ -174,5 +173,3 @@ __global__ inline void Recurses() {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_TESTS_CUDA_BROKEN_KERNELS_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_CUDA_DEVICE_ARRAY_H_
-#define AFT_TESTS_CUDA_DEVICE_ARRAY_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -27,8 +26,6 @@ class DeviceArray {
   ~DeviceArray() { cudaFree(data_); }
   DeviceArray(DeviceArray&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
 
   T* get() const { return data_; }
   size_t size() const { return size_; }
@@ -53,5 +50,3 @@ class DeviceArray {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_CUDA_DEVICE_ARRAY_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_CUDA_DEVICE_MATRIX_H_
-#define AFT_TESTS_CUDA_DEVICE_MATRIX_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -101,5 +100,3 @@ class DeviceMatrix {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_CUDA_DEVICE_MATRIX_H_

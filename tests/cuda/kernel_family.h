@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_CUDA_KERNEL_FAMILY_H_
-#define AFT_TESTS_CUDA_KERNEL_FAMILY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -60,5 +59,3 @@ std::unique_ptr<KernelFamilyCalls> MakeAttentionCalls(const LayerShape& shape,
                                                       const ReferenceTables& tables);
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_CUDA_KERNEL_FAMILY_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_CUDA_LAYER_H_
-#define AFT_TESTS_CUDA_LAYER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -126,5 +125,3 @@ Matrix Rows(const Matrix& matrix, int64_t width, int64_t begin, int64_t end);
 bool Full();
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_CUDA_LAYER_H_

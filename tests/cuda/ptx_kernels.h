@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_CUDA_PTX_KERNELS_H_
-#define AFT_TESTS_CUDA_PTX_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, 
 int RunPrefix(float* sums, const float* tokens, const float* more, int64_t count, Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_TESTS_CUDA_PTX_KERNELS_H_

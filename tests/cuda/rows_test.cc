@@ -12,6 +12,7 @@
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/device_matrix.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/activation_reference.h"
 #include "tests/support/close.h"
 
 namespace aft::kernels::cuda {
@@ -194,20 +195,6 @@ TEST_F(CudaAddNormTest, RefusesWhatItCannotDo) {
 }
 
 // ---- BiasActivation
-
-double Activated(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kRelu:
-      return x < 0.0 ? 0.0 : x;
-    case Activation::kGelu:
-      return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
-  }
-  return 0.0;
-}
 
 TEST(CudaBiasActivation, EqualsFloat64ForAllNumbersAndWidths) {
   TestRandom random;

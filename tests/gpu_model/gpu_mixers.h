@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_GPU_MODEL_GPU_MIXERS_H_
-#define AFT_TESTS_GPU_MODEL_GPU_MIXERS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -45,5 +44,3 @@ class GpuTestMixer final : public DeviceMixer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_GPU_MODEL_GPU_MIXERS_H_

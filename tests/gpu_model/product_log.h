@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_GPU_MODEL_PRODUCT_LOG_H_
-#define AFT_TESTS_GPU_MODEL_PRODUCT_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -22,5 +21,3 @@ class ProductLog {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_GPU_MODEL_PRODUCT_LOG_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_GPU_MODEL_RUNNER_PAIR_H_
-#define AFT_TESTS_GPU_MODEL_RUNNER_PAIR_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -141,5 +140,3 @@ class RunnerPairFixture : public RunnerCalls {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_GPU_MODEL_RUNNER_PAIR_H_

@@ -1,13 +1,132 @@
-#ifndef AFT_TESTS_GPU_MODEL_TEST_QUEUE_H_
-#define AFT_TESTS_GPU_MODEL_TEST_QUEUE_H_
+#pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "ATen/core/Tensor.h"
-#include "model/gpu/gpu_queue.h"
-#include "tests/gpu_model/lazy_queue.h"
+#include "base/check.h"
+#include "tests/support/cuda_on_cpu/host_queue.h"
 
 namespace aft {
+
+// A HostQueue that is late, as a GPU is: copies, graphs and events wait until somebody waits for
+// them, or until a kernel is about to be launched, which happens at once. So memory that is reused
+// too early, or read too early, shows. Calls can be made to fail.
+class LazyQueue final : public GpuQueue {
+ public:
+  // What a test keeps of a queue that a runner owns.
+  struct Control {
+    int fail_copies = 0;  // the next so many calls of Copy fail
+    int fail_graphs = 0;  // likewise of GpuGraph::Launch
+    bool lost = false;    // as after an illegal address: all calls that reach the device fail
+    int captures = 0;     // graphs made
+    int64_t late = 0;     // most operations that waited at a time
+  };
+
+  explicit LazyQueue(std::shared_ptr<Control> control) : control_(std::move(control)) {}
+
+  at::Device device() const override { return host_.device(); }
+  // Whoever asks launches a kernel on it.
+  kernels::cuda::Stream stream() const override {
+    CatchUp();
+    return host_.stream();
+  }
+  std::string name() const override { return host_.name(); }
+  int64_t free_bytes() const override { return host_.free_bytes(); }
+  int64_t total_bytes() const override { return host_.total_bytes(); }
+  absl::Status Run(absl::FunctionRef<absl::Status()> work) override { return host_.Run(work); }
+  absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override { return host_.HostBuffer(bytes); }
+
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override {
+    if (control_->lost) return Lost();
+    if (control_->fail_copies > 0) {
+      --control_->fail_copies;
+      return absl::InternalError("no copy today");
+    }
+    return Later([this, to, from, bytes] { return host_.Copy(to, from, bytes); });
+  }
+  absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override {
+    return std::make_unique<Event>(this);
+  }
+  absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) override {
+    ++control_->captures;
+    return std::make_unique<Graph>(this, std::move(work));
+  }
+  absl::Status Synchronize() override {
+    CatchUp();
+    return control_->lost ? Lost() : absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Lost() { return absl::InternalError("an illegal address"); }
+
+  class Event final : public GpuEvent {
+   public:
+    explicit Event(LazyQueue* queue) : queue_(queue) {}
+    absl::Status Record() override {
+      const int64_t time = ++time_;
+      return queue_->Later([this, time] {
+        passed_ = time;
+        return absl::OkStatus();
+      });
+    }
+    absl::Status Wait() override {
+      while (passed_ < time_) queue_->DoOne();
+      return queue_->control_->lost ? Lost() : absl::OkStatus();
+    }
+    double SecondsSince(const GpuEvent& /*earlier*/) const override { return 0.5; }
+
+   private:
+    LazyQueue* const queue_;
+    int64_t time_ = 0;    // records asked for
+    int64_t passed_ = 0;  // the last that the device has passed
+  };
+
+  class Graph final : public GpuGraph {
+   public:
+    Graph(LazyQueue* queue, std::function<absl::Status()> work)
+        : queue_(queue), work_(std::move(work)) {}
+    absl::Status Launch() override {
+      if (queue_->control_->fail_graphs > 0) {
+        --queue_->control_->fail_graphs;
+        return absl::InternalError("no graph today");
+      }
+      return queue_->Later([this] { return queue_->host_.Run(work_); });
+    }
+
+   private:
+    LazyQueue* const queue_;
+    const std::function<absl::Status()> work_;
+  };
+
+  absl::Status Later(std::function<absl::Status()> work) {
+    waiting_.push_back(std::move(work));
+    control_->late = std::max(control_->late, static_cast<int64_t>(waiting_.size()));
+    return absl::OkStatus();
+  }
+  // While a graph runs, its kernels find nothing to catch up with.
+  void DoOne() const {
+    AFT_CHECK(!waiting_.empty());
+    const std::function<absl::Status()> work = std::move(waiting_.front());
+    waiting_.pop_front();
+    running_ = true;
+    AFT_CHECK(work().ok());
+    running_ = false;
+  }
+  void CatchUp() const {
+    while (!running_ && !waiting_.empty()) DoOne();
+  }
+
+  mutable HostQueue host_;
+  const std::shared_ptr<Control> control_;
+  mutable std::deque<std::function<absl::Status()>> waiting_;
+  mutable bool running_ = false;
+};
 
 // The GPU of a test program: the emulated one (host_test_queue.cc), which is late and fails as
 // `control` says where it is given, or the machine's first (cuda_test_queue.cc), which ignores it.
@@ -15,5 +134,3 @@ std::unique_ptr<GpuQueue> MakeTestQueue(std::shared_ptr<LazyQueue::Control> cont
 at::Device TestDevice();
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_GPU_MODEL_TEST_QUEUE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_INTEGRATION_SERVER_FIXTURE_H_
-#define AFT_TESTS_INTEGRATION_SERVER_FIXTURE_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -181,5 +180,3 @@ std::vector<TokenId> Expected(const v1::GenerateRequest& request,
 void ExpectServes(TestServer& server);
 
 }  // namespace aft::server
-
-#endif  // AFT_TESTS_INTEGRATION_SERVER_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PARITY_GOLDENS_H_
-#define AFT_TESTS_PARITY_GOLDENS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -24,5 +23,3 @@ testing::AssertionResult Close(const at::Tensor& got, const at::Tensor& want,
                                const Tolerance& tolerance);
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PARITY_GOLDENS_H_

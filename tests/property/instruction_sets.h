@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_INSTRUCTION_SETS_H_
-#define AFT_TESTS_PROPERTY_INSTRUCTION_SETS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -32,5 +31,3 @@ class EveryInstructionSet : public testing::TestWithParam<int64_t> {
                            [](const auto& set) { return ::aft::InstructionSetName(set.param); })
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_INSTRUCTION_SETS_H_

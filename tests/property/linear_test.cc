@@ -13,6 +13,7 @@
 #include "model/kernels/norm.h"
 #include "tests/property/instruction_sets.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/activation_reference.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/tolerances.h"
 
@@ -58,11 +59,6 @@ struct TestLinear {
   kernels::PackedWeight packed;
 };
 
-double GeluTanh(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-double Gelu(double x) { return 0.5 * x * std::erfc(-x / M_SQRT2); }
-
 constexpr Epilogue kEpilogues[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
                                    Activation::kGeluTanh, Epilogue::Add()};
 
@@ -93,8 +89,8 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
         const auto i = static_cast<size_t>(r * linear.out + n);
         ASSERT_NEAR(plain[i], sum, tolerance::kLinear.each);
         ASSERT_NEAR(relu[i], std::max(sum, 0.0), tolerance::kLinear.each);
-        ASSERT_NEAR(gelu[i], Gelu(sum), tolerance::kLinear.each);
-        ASSERT_NEAR(gelu_tanh[i], GeluTanh(sum), tolerance::kLinear.each);
+        ASSERT_NEAR(gelu[i], Activated(Activation::kGelu, sum), tolerance::kLinear.each);
+        ASSERT_NEAR(gelu_tanh[i], Activated(Activation::kGeluTanh, sum), tolerance::kLinear.each);
         ASSERT_NEAR(add[i], 0.5 + sum, tolerance::kLinear.each);
       }
     }
@@ -153,9 +149,10 @@ TEST_P(LinearTest, ActivationsAreExactOverTheirWholeRange) {
   const std::vector<float> gelu_tanh = identity.Run(x, Activation::kGeluTanh);
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(relu[i], std::max(x[i], 0.0F));
-    EXPECT_NEAR(gelu_tanh[i], GeluTanh(x[i]), 4e-7 * std::max(1.0F, std::abs(x[i])));
+    EXPECT_NEAR(gelu_tanh[i], Activated(Activation::kGeluTanh, x[i]),
+                4e-7 * std::max(1.0F, std::abs(x[i])));
     // The exact form keeps its digits in the tail too, down to where the result vanishes.
-    const double want = Gelu(x[i]);
+    const double want = Activated(Activation::kGelu, x[i]);
     EXPECT_NEAR(gelu[i], want, x[i] > -9 ? 4e-6 * std::abs(want) : 1e-18) << x[i];
     EXPECT_NEAR(gelu[i], want, 2e-7 * std::max(1.0F, std::abs(x[i]))) << x[i];
   }

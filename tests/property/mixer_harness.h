@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_MIXER_HARNESS_H_
-#define AFT_TESTS_PROPERTY_MIXER_HARNESS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -147,5 +146,3 @@ class TestMixer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_MIXER_HARNESS_H_

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "ATen/ops/empty.h"
-#include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "tests/support/activation_reference.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
@@ -27,7 +27,7 @@ class Reference {
       Add(x, Linear(Mix(Linear(Norm(x, layer + "norm1"), mixer + "qkv"), mixer), mixer + "out"));
       Matrix wide = Linear(Norm(x, layer + "norm2"), layer + "ffn.up");
       for (std::vector<double>& row : wide) {
-        for (double& v : row) v = Activate(v);
+        for (double& v : row) v = Activated(config_.activation, v);
       }
       Add(x, Linear(wide, layer + "ffn.down"));
     }
@@ -55,20 +55,6 @@ class Reference {
       }
     }
     return x;
-  }
-
-  double Activate(double v) const {
-    switch (config_.activation) {
-      case Activation::kNone:
-        return v;
-      case Activation::kRelu:
-        return std::max(v, 0.0);
-      case Activation::kGelu:
-        return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
-      case Activation::kGeluTanh:
-        return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-    }
-    AFT_CHECK(false);
   }
 
   static void Add(Matrix& x, const Matrix& y) {

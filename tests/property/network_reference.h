@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_NETWORK_REFERENCE_H_
-#define AFT_TESTS_PROPERTY_NETWORK_REFERENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <ostream>
@@ -42,5 +41,3 @@ std::vector<NetworkCase> EncoderCases();
 NetworkCase FullDecodeCase();
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_NETWORK_REFERENCE_H_

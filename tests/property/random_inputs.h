@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
-#define AFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
+#pragma once
 
 #include <cstdint>
 #include <random>
@@ -36,5 +35,3 @@ std::vector<float> RandomQkv(TestRandom& random, const std::string& key_set, int
                              int64_t hid);
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_RANDOM_INPUTS_H_

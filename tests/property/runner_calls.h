@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_RUNNER_CALLS_H_
-#define AFT_TESTS_PROPERTY_RUNNER_CALLS_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -155,5 +154,3 @@ inline std::string CaseName(const testing::TestParamInfo<NetworkCase>& test) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_RUNNER_CALLS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_RUNNER_FIXTURE_H_
-#define AFT_TESTS_PROPERTY_RUNNER_FIXTURE_H_
+#pragma once
 
 #include <algorithm>
 #include <memory>
@@ -64,5 +63,3 @@ class RunnerFixture : public RunnerCalls {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_RUNNER_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_PROPERTY_TESTED_RUNNERS_H_
-#define AFT_TESTS_PROPERTY_TESTED_RUNNERS_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 #include "model/api/load.h"
@@ -22,5 +21,3 @@ struct RunnerDevice {
 const RunnerDevice& TestedRunners();
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_PROPERTY_TESTED_RUNNERS_H_

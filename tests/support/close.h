@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CLOSE_H_
-#define AFT_TESTS_SUPPORT_CLOSE_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -68,5 +67,3 @@ testing::AssertionResult Close(const std::vector<Y>& y, const std::vector<Refere
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_CLOSE_H_

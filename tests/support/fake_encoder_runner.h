@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_FAKE_ENCODER_RUNNER_H_
-#define AFT_TESTS_SUPPORT_FAKE_ENCODER_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -66,5 +65,3 @@ class FakeEncoderRunner final : public EncoderRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_FAKE_ENCODER_RUNNER_H_

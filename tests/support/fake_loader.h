@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_FAKE_LOADER_H_
-#define AFT_TESTS_SUPPORT_FAKE_LOADER_H_
+#pragma once
 
 #include <memory>
 #include <utility>
@@ -48,5 +47,3 @@ struct FakeModels {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_FAKE_LOADER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_
-#define AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -129,5 +128,3 @@ class FakeModelRunner final : public ModelRunner {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_FAKE_MODEL_RUNNER_H_

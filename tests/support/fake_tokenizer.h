@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_FAKE_TOKENIZER_H_
-#define AFT_TESTS_SUPPORT_FAKE_TOKENIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -40,5 +39,3 @@ class FakeTokenizer final : public Tokenizer {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_FAKE_TOKENIZER_H_

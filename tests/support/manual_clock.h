@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_MANUAL_CLOCK_H_
-#define AFT_TESTS_SUPPORT_MANUAL_CLOCK_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -20,5 +19,3 @@ class ManualClock {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_TESTS_SUPPORT_MANUAL_CLOCK_H_

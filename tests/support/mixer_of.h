@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_MIXER_OF_H_
-#define AFT_TESTS_SUPPORT_MIXER_OF_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -37,5 +36,3 @@ inline MixerConfig MixerOf(absl::string_view kind_and_fields) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_MIXER_OF_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_MIXER_REFERENCE_H_
-#define AFT_TESTS_SUPPORT_MIXER_REFERENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -50,5 +49,3 @@ std::vector<double> ReferenceConvFilter(const MixerConfig& config, const Referen
 inline constexpr double kCosineEps = 1e-6;
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_MIXER_REFERENCE_H_

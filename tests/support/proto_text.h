@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_PROTO_TEXT_H_
-#define AFT_TESTS_SUPPORT_PROTO_TEXT_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ void ExpectText(const Message& message, const std::string& text) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_PROTO_TEXT_H_

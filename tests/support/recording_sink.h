@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_RECORDING_SINK_H_
-#define AFT_TESTS_SUPPORT_RECORDING_SINK_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -111,5 +110,3 @@ class RecordingVectorSink final : public PartRecorder<std::vector<float>> {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_TESTS_SUPPORT_RECORDING_SINK_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_SAME_BITS_H_
-#define AFT_TESTS_SUPPORT_SAME_BITS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -19,5 +18,3 @@ inline std::vector<float> Tokens(const std::vector<float>& matrix, int64_t width
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_SAME_BITS_H_

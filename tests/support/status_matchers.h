@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_STATUS_MATCHERS_H_
-#define AFT_TESTS_SUPPORT_STATUS_MATCHERS_H_
+#pragma once
 
 #include <string>
 
@@ -29,5 +28,3 @@ MATCHER_P2(StatusIs, code, message, "") {
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_STATUS_MATCHERS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_STEP_GATE_H_
-#define AFT_TESTS_SUPPORT_STEP_GATE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -37,5 +36,3 @@ class StepGate {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_STEP_GATE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_TEMP_FILES_H_
-#define AFT_TESTS_SUPPORT_TEMP_FILES_H_
+#pragma once
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -68,5 +67,3 @@ inline void WriteBytes(const std::string& path, const std::string& bytes) {
 }
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_TEMP_FILES_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_TOLERANCES_H_
-#define AFT_TESTS_SUPPORT_TOLERANCES_H_
+#pragma once
 
 #include <limits>
 
@@ -65,5 +64,3 @@ inline constexpr double kDivergenceFp16 = 2e-5;
 
 }  // namespace tolerance
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_TOLERANCES_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CHANNELS_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CHANNELS_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -200,5 +199,3 @@ int ForTypes(Number in, Number out, const Fn& fn) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CHANNELS_CUH_

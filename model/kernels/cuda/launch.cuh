@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_LAUNCH_CUH_
-#define AFT_MODEL_KERNELS_CUDA_LAUNCH_CUH_
+#pragma once
 
 // CUDA's header, or, where the tests compile a kernel for the CPU (AFT_CUDA_ON_CPU), theirs:
 // tests/support/cuda_on_cpu.
@@ -106,5 +105,3 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_LAUNCH_CUH_

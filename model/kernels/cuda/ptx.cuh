@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_PTX_CUH_
-#define AFT_MODEL_KERNELS_CUDA_PTX_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -266,5 +265,3 @@ __device__ inline int Opaque(int x) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_PTX_CUH_

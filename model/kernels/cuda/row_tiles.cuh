@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ROW_TILES_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ROW_TILES_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -35,5 +34,3 @@ __device__ inline int64_t RowOfTile(const ChunkRows& rows, int64_t index, int ti
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ROW_TILES_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_TYPES_H_
-#define AFT_MODEL_KERNELS_CUDA_TYPES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -71,5 +70,3 @@ struct Texts {
 };
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_TYPES_H_

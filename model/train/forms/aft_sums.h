@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_FORMS_AFT_SUMS_H_
-#define AFT_MODEL_TRAIN_FORMS_AFT_SUMS_H_
+#pragma once
 
 #include <cstdint>
 #include <tuple>
@@ -86,5 +85,3 @@ at::Tensor BandFor(const MixerConfig& config, const MixerTables& tables, int64_t
 at::Tensor DenseBias(const MixerConfig& config, const MixerTables& tables, int64_t tokens);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_FORMS_AFT_SUMS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_FORMS_FORMS_H_
-#define AFT_MODEL_TRAIN_FORMS_FORMS_H_
+#pragma once
 
 #include "ATen/core/Tensor.h"
 #include "model/train/forms/train_form.h"
@@ -44,5 +43,3 @@ at::Tensor LocationForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options);
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_FORMS_FORMS_H_

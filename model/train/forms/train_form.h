@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_TRAIN_FORMS_TRAIN_FORM_H_
-#define AFT_MODEL_TRAIN_FORMS_TRAIN_FORM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -54,5 +53,3 @@ at::Tensor TrainForm(const MixerConfig& config, const at::Tensor& packed, const 
                      const TrainFormOptions& options = {});
 
 }  // namespace aft
-
-#endif  // AFT_MODEL_TRAIN_FORMS_TRAIN_FORM_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_BENCH_CUDA_CASES_H_
-#define AFT_TESTS_BENCH_CUDA_CASES_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -157,5 +156,3 @@ void AddRows(Bench& bench);  // norm, activation
 void AddSamplers(Bench& bench);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_TESTS_BENCH_CUDA_CASES_H_

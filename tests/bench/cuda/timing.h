@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_BENCH_CUDA_TIMING_H_
-#define AFT_TESTS_BENCH_CUDA_TIMING_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -41,5 +40,3 @@ DeviceArray<float> Filled(int64_t floats, float low, float high);
 DeviceArray<uint16_t> FilledBf16(int64_t numbers, float low, float high);
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_BENCH_CUDA_TIMING_H_

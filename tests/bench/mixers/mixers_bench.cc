@@ -30,11 +30,11 @@
 #include "c10/core/InferenceMode.h"
 #include "model/config/tensors.h"
 #include "model/mixers/mixer.h"
+#include "model/runtime/parallel.h"
 #include "model/state/aligned_buffer.h"
 #include "model/state/state_pool.h"
 #include "model/train/forms/train_form.h"
 #include "tests/support/mixer_of.h"
-#include "tests/support/serial_executor.h"
 
 namespace aft {
 namespace {
@@ -122,7 +122,7 @@ struct Setup {
   const MixerTables tables;
   std::unique_ptr<Mixer> mixer;
   AlignedBuffer scratch;
-  const SerialExecutor executor;
+  const ParallelExecutor executor{1};
 };
 
 void Forward(benchmark::State& state, Setup& setup, int64_t rows, int64_t length,

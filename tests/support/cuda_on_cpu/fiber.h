@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_FIBER_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_FIBER_H_
+#pragma once
 
 #include <cstddef>
 
@@ -32,5 +31,3 @@ class Fiber {
 };
 
 }  // namespace cuda_on_cpu
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_FIBER_H_

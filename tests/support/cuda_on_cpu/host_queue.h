@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_HOST_QUEUE_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_HOST_QUEUE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -38,5 +37,3 @@ class HostQueue final : public GpuQueue {
 };
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_HOST_QUEUE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -16,5 +15,3 @@ int64_t LaunchCount();
 void LogLaunch(const void* kernel, size_t threads, size_t shared_bytes);
 
 }  // namespace cuda_on_cpu
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_LAUNCH_LOG_H_

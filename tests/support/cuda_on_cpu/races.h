@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_RACES_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_RACES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ struct Moment {
 };
 
 }  // namespace cuda_on_cpu
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_RACES_H_

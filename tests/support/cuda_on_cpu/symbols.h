@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_SYMBOLS_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_SYMBOLS_H_
+#pragma once
 
 #include <string>
 
@@ -11,5 +10,3 @@ std::string NameOf(const void* function);
 std::string PlaceOf(const void* code);
 
 }  // namespace cuda_on_cpu
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_SYMBOLS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_THREADS_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_THREADS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -99,5 +98,3 @@ void CommitCopies();
 void WaitForCopies(size_t pending);
 
 }  // namespace cuda_on_cpu
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_THREADS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
-#define AFT_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -41,8 +40,6 @@ class FakeServer {
  public:
   FakeServer();
   ~FakeServer();
-  FakeServer(const FakeServer&) = delete;
-  FakeServer& operator=(const FakeServer&) = delete;
 
   std::string address() const { return address_; }
   int port() const { return port_; }
@@ -126,5 +123,3 @@ Script ScoreScript();
 Script EncodeScript();
 
 }  // namespace aft::client
-
-#endif  // AFT_TESTS_UNIT_CLIENT_FAKE_SERVER_H_

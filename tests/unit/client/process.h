@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_UNIT_CLIENT_PROCESS_H_
-#define AFT_TESTS_UNIT_CLIENT_PROCESS_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -57,5 +56,3 @@ Ended RunToEnd(const std::vector<std::string>& argv, const std::string& input = 
                const std::vector<std::string>& env = {});
 
 }  // namespace aft::client
-
-#endif  // AFT_TESTS_UNIT_CLIENT_PROCESS_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_UNIT_CLIENT_TCP_GATE_H_
-#define AFT_TESTS_UNIT_CLIENT_TCP_GATE_H_
+#pragma once
 
 #include <atomic>
 #include <string>
@@ -13,8 +12,6 @@ class TcpGate {
  public:
   explicit TcpGate(int target_port);
   ~TcpGate();
-  TcpGate(const TcpGate&) = delete;
-  TcpGate& operator=(const TcpGate&) = delete;
 
   std::string address() const { return address_; }
 
@@ -55,5 +52,3 @@ class SilentPort : public BoundPort {
 };
 
 }  // namespace aft::client
-
-#endif  // AFT_TESTS_UNIT_CLIENT_TCP_GATE_H_

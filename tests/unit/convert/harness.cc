@@ -10,8 +10,8 @@
 #include "base/check.h"
 #include "model/network/activations.h"
 #include "model/network/mixer_module.h"
+#include "model/runtime/parallel.h"
 #include "model/state/state_pool.h"
-#include "tests/support/serial_executor.h"
 
 namespace aft {
 namespace {
@@ -58,7 +58,7 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
 
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x) {
   const auto module = MakeModule(checkpoint);
-  const SerialExecutor executor;
+  const ParallelExecutor executor(1);
   const int64_t tokens = x.size(0);
   auto activations = *Activations::Create(checkpoint.config, tokens,
                                           module->mixer().encode_scratch_floats(tokens), executor);
@@ -72,7 +72,7 @@ at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x) {
 
 at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk) {
   const auto module = MakeModule(checkpoint);
-  const SerialExecutor executor;
+  const ParallelExecutor executor(1);
   auto activations =
       *Activations::Create(checkpoint.config, chunk, module->mixer().scratch_floats(), executor);
   auto states = *StatePool::Create({module->mixer().state_spec()}, 1);

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_UNIT_CONVERT_HARNESS_H_
-#define AFT_TESTS_UNIT_CONVERT_HARNESS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -61,5 +60,3 @@ void ExpectRefused(const TensorMap& tensors,
                    const std::vector<Damage>& damages);
 
 }  // namespace aft
-
-#endif  // AFT_TESTS_UNIT_CONVERT_HARNESS_H_

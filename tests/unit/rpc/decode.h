@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_UNIT_RPC_DECODE_H_
-#define AFT_TESTS_UNIT_RPC_DECODE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -35,5 +34,3 @@ auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {}
 }
 
 }  // namespace aft::server
-
-#endif  // AFT_TESTS_UNIT_RPC_DECODE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_
-#define AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_
+#pragma once
 
 #include <cstdlib>
 #include <memory>
@@ -151,5 +150,3 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
 };
 
 }  // namespace aft::server
-
-#endif  // AFT_TESTS_UNIT_SERVER_ENGINE_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_AFT_H_
-#define AFT_MODEL_KERNELS_CUDA_AFT_AFT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -57,5 +56,3 @@ int AftEncode(const AftModel& model, const Texts& texts, In qkv, Out y, float* w
               Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_AFT_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_LOOKAHEAD_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_LOOKAHEAD_KERNEL_CUH_
+#pragma once
 
 #include "model/kernels/cuda/aft/aft.h"
 #include "model/kernels/cuda/aft/step_kernel.cuh"
@@ -271,5 +270,3 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 :
 }
 
 }  // namespace aft::kernels::cuda::aft_step
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_LOOKAHEAD_KERNEL_CUH_

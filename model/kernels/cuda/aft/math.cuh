@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_MATH_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_MATH_CUH_
+#pragma once
 
 #include "model/kernels/aft.h"  // kEmptyMax
 #include "model/kernels/cuda/channels.cuh"
@@ -45,5 +44,3 @@ __device__ inline float Gated(float num, float den, float q) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_MATH_CUH_

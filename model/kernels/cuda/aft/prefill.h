@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_PREFILL_H_
-#define AFT_MODEL_KERNELS_CUDA_AFT_PREFILL_H_
+#pragma once
 
 #include "model/kernels/cuda/aft/rows.cuh"
 
@@ -29,5 +28,3 @@ int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t to
 int AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_PREFILL_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -253,5 +252,3 @@ __device__ inline Prefix AftStart(const AftArgs& args, const AftRow& row, int tr
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_ROWS_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_
+#pragma once
 
 #include <type_traits>
 
@@ -405,5 +404,3 @@ __global__ void __launch_bounds__(kStepThreads<RingT>, kStepBlocks<RingT>)
 }
 
 }  // namespace aft::kernels::cuda::aft_step
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_STEP_KERNEL_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_SUMS_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_SUMS_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -206,5 +205,3 @@ __global__ void __launch_bounds__(256) AftRingKernel(AftArgs args) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_SUMS_KERNEL_CUH_

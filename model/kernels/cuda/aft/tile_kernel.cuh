@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -478,5 +477,3 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_TILE_KERNEL_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_AFT_WINDOW_CUH_
-#define AFT_MODEL_KERNELS_CUDA_AFT_WINDOW_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -157,5 +156,3 @@ struct AftWindow {
 };
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_AFT_WINDOW_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_ATTENTION_H_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_ATTENTION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed
                     float* workspace, Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_ATTENTION_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_COMMON_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_COMMON_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -137,5 +136,3 @@ __device__ inline int64_t SpanValues(const AttentionShape& shape, int span) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_COMMON_CUH_

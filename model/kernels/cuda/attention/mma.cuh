@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_MMA_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_MMA_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -333,5 +332,3 @@ class WarpProducts {
 };
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_MMA_CUH_

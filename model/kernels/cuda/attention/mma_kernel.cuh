@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_MMA_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_MMA_KERNEL_CUH_
+#pragma once
 
 #include <cfloat>
 #include <cstdint>
@@ -315,5 +314,3 @@ __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_MMA_KERNEL_CUH_

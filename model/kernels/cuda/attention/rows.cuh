@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_ROWS_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_ROWS_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -180,5 +179,3 @@ struct HeadKeys {
 };
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_ROWS_CUH_

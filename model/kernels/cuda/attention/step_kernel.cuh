@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_STEP_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_STEP_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -423,5 +422,3 @@ __global__ void AttentionCombineKernel(const AttentionStepArgs args) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_STEP_KERNEL_CUH_

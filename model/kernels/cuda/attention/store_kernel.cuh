@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ATTENTION_STORE_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ATTENTION_STORE_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -90,5 +89,3 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ATTENTION_STORE_KERNEL_CUH_

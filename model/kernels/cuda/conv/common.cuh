@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_COMMON_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_COMMON_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -111,5 +110,3 @@ inline bool IsValid(const ConvModel& model) {
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_COMMON_CUH_

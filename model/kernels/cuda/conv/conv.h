@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_CONV_H_
-#define AFT_MODEL_KERNELS_CUDA_CONV_CONV_H_
+#pragma once
 
 #include <cstdint>
 
@@ -48,5 +47,3 @@ int ConvEncode(const ConvModel& model, const Texts& texts, In packed, Out y, flo
                Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_CONV_H_

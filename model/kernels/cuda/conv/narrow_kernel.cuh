@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_NARROW_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_NARROW_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -67,5 +66,3 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_NARROW_KERNEL_CUH_

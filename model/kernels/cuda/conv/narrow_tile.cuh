@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_NARROW_TILE_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_NARROW_TILE_CUH_
+#pragma once
 
 #include <cfloat>
 #include <cmath>
@@ -397,5 +396,3 @@ class ConvNarrowTile {
 };
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_NARROW_TILE_CUH_

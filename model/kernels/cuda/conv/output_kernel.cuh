@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_KERNEL_CUH_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -168,5 +167,3 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_KERNEL_CUH_

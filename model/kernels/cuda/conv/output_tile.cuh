@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_TILE_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_TILE_CUH_
+#pragma once
 
 #include <cfloat>
 #include <cmath>
@@ -335,5 +334,3 @@ class ConvOutputTile {
 };
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_OUTPUT_TILE_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_STEP_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_STEP_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -358,5 +357,3 @@ __global__ void __launch_bounds__(kConvStepThreads) ConvStepKernel(ConvStepArgs 
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_STEP_KERNEL_CUH_

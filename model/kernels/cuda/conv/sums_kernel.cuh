@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_SUMS_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_SUMS_KERNEL_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -269,5 +268,3 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvStoreKernel(ConvTileArgs
 }
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_SUMS_KERNEL_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_
-#define AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -210,5 +209,3 @@ class ConvTokens {
 int ConvOutputs(const ConvTileArgs& args, unsigned places, Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_CONV_TILES_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ROWS_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_ROWS_KERNEL_CUH_
+#pragma once
 
 #include "model/kernels/cuda/channels.cuh"
 #include "model/kernels/cuda/rows/rows.h"
@@ -232,5 +231,3 @@ __global__ void __launch_bounds__(kEmbedBlock)
 }
 
 }  // namespace aft::kernels::cuda::rows
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ROWS_KERNEL_CUH_

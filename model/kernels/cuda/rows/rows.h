@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_ROWS_ROWS_H_
-#define AFT_MODEL_KERNELS_CUDA_ROWS_ROWS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -53,5 +52,3 @@ int BiasActivation(In x, const float* bias, Activation activation, int64_t count
 int GatherRows(In x, const int64_t* index, int64_t count, int64_t width, Out y, Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_ROWS_ROWS_H_

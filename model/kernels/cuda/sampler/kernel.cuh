@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_SAMPLER_KERNEL_CUH_
-#define AFT_MODEL_KERNELS_CUDA_SAMPLER_KERNEL_CUH_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -269,5 +268,3 @@ __global__ void CopyCountsKernel(SamplerSlots slots, int32_t from, int32_t to) {
 }
 
 }  // namespace aft::kernels::cuda::sampler
-
-#endif  // AFT_MODEL_KERNELS_CUDA_SAMPLER_KERNEL_CUH_

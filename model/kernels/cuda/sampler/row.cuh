@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_SAMPLER_ROW_CUH_
-#define AFT_MODEL_KERNELS_CUDA_SAMPLER_ROW_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -183,5 +182,3 @@ __device__ Best FindBest(const Row<kAligned>& row, Key* shared) {
 }
 
 }  // namespace aft::kernels::cuda::sampler
-
-#endif  // AFT_MODEL_KERNELS_CUDA_SAMPLER_ROW_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_SAMPLER_SAMPLER_H_
-#define AFT_MODEL_KERNELS_CUDA_SAMPLER_SAMPLER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -90,5 +89,3 @@ int ClearCounts(const SamplerSlots& slots, int32_t slot, Stream stream);
 int CopyCounts(const SamplerSlots& slots, int32_t from, int32_t to, Stream stream);
 
 }  // namespace aft::kernels::cuda
-
-#endif  // AFT_MODEL_KERNELS_CUDA_SAMPLER_SAMPLER_H_

@@ -1,5 +1,4 @@
-#ifndef AFT_MODEL_KERNELS_CUDA_SAMPLER_SELECT_CUH_
-#define AFT_MODEL_KERNELS_CUDA_SAMPLER_SELECT_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -240,5 +239,3 @@ __device__ void Keep(const Space& space, const Target& target, Candidates<kAlign
 }
 
 }  // namespace aft::kernels::cuda::sampler
-
-#endif  // AFT_MODEL_KERNELS_CUDA_SAMPLER_SELECT_CUH_

@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_H_
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -148,5 +147,3 @@ inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
 using std::max;
 using std::min;
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_H_

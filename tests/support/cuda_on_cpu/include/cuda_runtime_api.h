@@ -1,5 +1,4 @@
-#ifndef AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_API_H_
-#define AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_API_H_
+#pragma once
 
 #include <cstddef>
 
@@ -57,5 +56,3 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t replay);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 const char* cudaGetErrorString(cudaError_t error);  // a failed launch: cuda_on_cpu::LastError()
-
-#endif  // AFT_TESTS_SUPPORT_CUDA_ON_CPU_INCLUDE_CUDA_RUNTIME_API_H_
