@@ -1,10 +1,9 @@
-#include "client/aftload/load.h"
-
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "client/aftload/load.h"
 
 namespace aft::client {
 namespace {
