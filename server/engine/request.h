@@ -2,11 +2,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "model/api/sampling_params.h"
+#include "server/config/client.h"
+#include "server/scheduling/service_class.h"
 #include "server/scheduling/time.h"
 
 // What goes into an engine and what comes out, as plain values: no gRPC, no protobuf.
@@ -28,6 +31,8 @@ struct RequestHeader {
   std::string id;                         // for logs and error messages
   TimePoint arrival;                      // when the RPC arrived, before tokenising
   TimePoint deadline = TimePoint::max();  // the client's
+  std::shared_ptr<const Client> client = AnonymousClient();  // never null
+  ServiceClass service_class = ServiceClass::kNormal;
 };
 
 // A validated generation request.
