@@ -4,7 +4,6 @@ find_package(Protobuf 3.21 MODULE REQUIRED)  # Debian ships no CMake config for 
 find_package(gRPC 1.51 CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
-find_package(spdlog 1.10 CONFIG REQUIRED)
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
 find_package(CLI11 2.1 CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)

@@ -1,7 +1,7 @@
 # Links gRPC, protobuf, Abseil and what they need from Debian's static archives, hidden inside the
 # programs, so that these run where no such library is installed (`./dev bundle`). All of them or
 # none: a shared library of the family beside a static one would bring its globals twice.
-# What Debian ships as shared libraries only (prometheus-cpp, spdlog, Highway) stays shared.
+# What Debian ships as shared libraries only (prometheus-cpp, Highway) stays shared.
 get_property(_targets DIRECTORY PROPERTY IMPORTED_TARGETS)
 foreach(_target IN LISTS _targets)
   if(NOT _target MATCHES "^(absl|gRPC|protobuf|re2|c-ares|OpenSSL|ZLIB|GTest)::")

@@ -60,6 +60,9 @@ constexpr int kExitForced = 5;
 // Beyond lame duck and grace: the last messages, joining threads, a model still loading.
 constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
 
+// How long the end of the process may wait for whoever reads stderr.
+constexpr std::chrono::milliseconds kLastLines{2'000};
+
 constexpr char kUsage[] =
     "Serves attention-free transformers over gRPC.\n\n"
     "  aft-server --model DIR       serve one checkpoint with every default\n"
@@ -69,7 +72,7 @@ constexpr char kUsage[] =
     "4 no model could be loaded, 5 drain forced, 128+n second signal n.\n";
 
 int Fail(int code, absl::string_view message) {
-  std::fprintf(stderr, "aft-server: %s\n", std::string(message).c_str());
+  log::Text(absl::StrCat("aft-server: ", message, "\n"));
   return code;
 }
 
@@ -189,7 +192,7 @@ int Main(int argc, char** argv) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }
-  std::fprintf(stderr, "# Effective config\n%s", text.c_str());
+  log::Text(absl::StrCat("# Effective config\n", text));
   InitLog(config->log);
   return Serve(*config);
 }
@@ -197,4 +200,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace aft::server
 
-int main(int argc, char** argv) { return aft::server::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = aft::server::Main(argc, argv);
+  aft::server::log::Flush(aft::server::kLastLines);
+  return code;
+}

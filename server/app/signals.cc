@@ -22,6 +22,12 @@ sigset_t ShutdownSignals() {
   return set;
 }
 
+// At once, but for what a healthy stderr needs to take the last lines.
+[[noreturn]] void Exit(int code) {
+  log::Flush(std::chrono::milliseconds(200));
+  _exit(code);
+}
+
 }  // namespace
 
 void BlockShutdownSignals() {
@@ -44,13 +50,13 @@ void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milli
           deadline - std::chrono::steady_clock::now());
       if (left.count() <= 0) {
         log::Error("signal.hard_limit", {{"limit_ms", hard_limit.count()}});
-        _exit(forced_exit_code);
+        Exit(forced_exit_code);
       }
       const timespec timeout = absl::ToTimespec(absl::FromChrono(left));
       signal = sigtimedwait(&set, nullptr, &timeout);
       if (signal > 0) {
         log::Warning("signal.second", {{"signal", signal}});
-        _exit(128 + signal);
+        Exit(128 + signal);
       }
     }
   }).detach();

@@ -12,9 +12,23 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "server/observability/log.h"
 
 namespace aft::server {
 namespace {
+
+// What the log says of itself, which belongs to the process and not to a registry.
+class LogMetrics final : public prometheus::Collectable {
+ public:
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    prometheus::ClientMetric dropped;
+    dropped.counter.value = static_cast<double>(log::dropped_lines());
+    return {{.name = "aft_log_lines_dropped_total",
+             .help = "Log lines dropped, because whoever reads stderr did not keep up.",
+             .type = prometheus::MetricType::Counter,
+             .metric = {dropped}}};
+  }
+};
 
 // Opens a connection and drops it.
 void Knock(const std::string& host, int port) {
@@ -34,20 +48,25 @@ void Knock(const std::string& host, int port) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Create(
-    const std::string& address, std::shared_ptr<prometheus::Registry> registry) {
+    const std::string& address, std::shared_ptr<prometheus::Registry> registry,
+    std::chrono::milliseconds stall_timeout) {
   std::unique_ptr<prometheus::Exposer> exposer;
   try {
     // prometheus-cpp reports a bad or taken address by an exception, and no better reason.
-    exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
+    exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", absl::StrCat(kConnections), "request_timeout_ms",
+        absl::StrCat(stall_timeout.count())});
   } catch (const std::exception& error) {
     return absl::UnavailableError(
         absl::StrCat("metrics_address: cannot listen on ", address, ": ", error.what()));
   }
-  exposer->RegisterCollectable(registry);
+  std::vector<std::shared_ptr<prometheus::Collectable>> sources = {std::move(registry),
+                                                                   std::make_shared<LogMetrics>()};
+  for (const auto& source : sources) exposer->RegisterCollectable(source);
   std::string host = address.substr(0, address.rfind(':'));
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   return absl::WrapUnique(
-      new MetricsExporter(std::move(host), std::move(exposer), std::move(registry)));
+      new MetricsExporter(std::move(host), std::move(exposer), std::move(sources)));
 }
 
 // civetweb looks whether it is to end only every two seconds, or when somebody connects.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -12,7 +13,9 @@
 //
 //   log::Info("request.done", {{"id", id}, {"tokens", n}});
 //
-// Nothing is logged per token. All functions are thread-safe; a line is written whole.
+// Nothing is logged per token. All functions are thread-safe, and none waits for stderr: a thread
+// of its own writes what they leave in a queue, and when whoever reads stderr does not keep up,
+// lines are dropped, counted (aft_log_lines_dropped_total) and told of in the line `log.dropped`.
 namespace aft::server::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
@@ -56,6 +59,16 @@ struct Field {
 };
 
 using Fields = std::initializer_list<Field>;
+
+// Text as it is, in its turn: lines with their line breaks.
+void Text(absl::string_view text);
+
+// To be called where the process ends. Returns when everything so far has been written, at the
+// latest after `at_most`; false then.
+bool Flush(std::chrono::milliseconds at_most);
+
+// Lines that were dropped since the process started.
+uint64_t dropped_lines();
 
 void Debug(absl::string_view event, Fields fields = {});
 void Info(absl::string_view event, Fields fields = {});

@@ -1,37 +1,40 @@
-#include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "server/observability/line_writer.h"
 #include "server/observability/log.h"
 #include "server/observability/log_format.h"
 
 namespace aft::server::log {
 namespace {
 
+// Some thousand lines.
+constexpr size_t kMaxWaitingBytes = 1 << 20;
+
 std::atomic<Level> min_level{Level::kInfo};
 std::atomic<Format> line_format{Format::kLogfmt};
 
+std::string Line(Level level, absl::string_view event, Fields fields) {
+  return FormatLine(line_format.load(std::memory_order_relaxed), level,
+                    std::chrono::system_clock::now(), event, fields) +
+         "\n";
+}
+
 // Never destroyed: threads may log while the process exits.
-spdlog::logger& Backend() {
-  static auto& logger = *[] {
-    auto* created = new spdlog::logger("aft", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    created->set_pattern("%v");
-    created->set_level(spdlog::level::trace);  // FormatLine writes the level; min_level filters
-    created->flush_on(spdlog::level::trace);
-    return created;
-  }();
-  return logger;
+LineWriter& Writer() {
+  static auto& writer = *new LineWriter(STDERR_FILENO, kMaxWaitingBytes, [](uint64_t lines) {
+    return Line(Level::kWarning, "log.dropped", {{"lines", lines}});
+  });
+  return writer;
 }
 
 void Write(Level level, absl::string_view event, Fields fields) {
   if (level < min_level.load(std::memory_order_relaxed)) return;
-  const std::string line = FormatLine(line_format.load(std::memory_order_relaxed), level,
-                                      std::chrono::system_clock::now(), event, fields);
-  Backend().log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
+  Writer().Add(Line(level, event, fields));
 }
 
 }  // namespace
@@ -55,6 +58,10 @@ void Init(Level level, Format format) {
   min_level.store(level, std::memory_order_relaxed);
   line_format.store(format, std::memory_order_relaxed);
 }
+
+void Text(absl::string_view text) { Writer().Add(text); }
+bool Flush(std::chrono::milliseconds at_most) { return Writer().Flush(at_most); }
+uint64_t dropped_lines() { return Writer().dropped(); }
 
 void Debug(absl::string_view event, Fields fields) { Write(Level::kDebug, event, fields); }
 void Info(absl::string_view event, Fields fields) { Write(Level::kInfo, event, fields); }

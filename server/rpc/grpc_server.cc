@@ -14,6 +14,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/observability/log.h"
+#include "server/observability/rate_limit.h"
 #include "server/rpc/bind_error.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
@@ -26,6 +27,8 @@ namespace {
 constexpr char kInference[] = "aft.v1.InferenceService";
 constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
                                      "grpc.health.v1.Health"};
+
+constexpr int kLibraryLinesPerSecond = 10;
 
 // The largest request that the limits allow, with room for its other fields: the limits' own
 // messages then name the field, instead of gRPC's refusing it.
@@ -56,16 +59,23 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
   builder.SetMaxReceiveMessageSize(MaxReceiveBytes(limits));
 }
 
+// Clients decide how often these come.
+void LogOfLibrary(absl::string_view event, const char* file, int line, absl::string_view text) {
+  static RateLimit& limit = *new RateLimit(kLibraryLinesPerSecond);
+  if (const auto left_out = limit.Pass(std::chrono::steady_clock::now())) {
+    log::Debug(event, {{"file", file}, {"line", line}, {"text", text}, {"left_out", *left_out}});
+  }
+}
+
 }  // namespace
 
 void RouteLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args* args) {
-    log::Debug("grpc.log", {{"file", args->file}, {"line", args->line}, {"text", args->message}});
+    LogOfLibrary("grpc.log", args->file, args->line, args->message);
   });
-  google::protobuf::SetLogHandler([](google::protobuf::LogLevel /*level*/, const char* file,
-                                     int line, const std::string& message) {
-    log::Debug("protobuf.log", {{"file", file}, {"line", line}, {"text", message}});
-  });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel /*level*/, const char* file, int line,
+         const std::string& message) { LogOfLibrary("protobuf.log", file, line, message); });
 }
 
 GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)

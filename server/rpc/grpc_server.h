@@ -22,6 +22,7 @@ class ModelService;
 
 // Sends what gRPC and protobuf log into the server's own log, at level debug: every fault that
 // matters reaches a caller as a status, and much of what gRPC calls an error is a client that left.
+// Ten lines a second; the next one says how many were left out.
 // Affects the process; call before the first use of gRPC.
 void RouteLibraryLogs();
 

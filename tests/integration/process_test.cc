@@ -21,6 +21,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/tensors.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/tcp.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/tcp_gate.h"
 
@@ -60,12 +61,28 @@ class ServerProcessTest : public testing::Test {
   }
 
   // The gRPC address, once the server is ready.
-  std::string WaitReady(Process& process) const {
+  std::string WaitReady(Process& process) {
     EXPECT_TRUE(process.WaitForError("event=server.ready")) << process.err();
     std::ifstream file(ready_file_);
     std::string address;
     std::getline(file, address);
+    std::getline(file, metrics_address_);
     return address;
+  }
+
+  // Requests, while nobody reads standard error, until log lines are dropped. REQUIRES: WaitReady,
+  // a metrics page.
+  void FillStandardError(const std::shared_ptr<grpc::Channel>& channel) const {
+    auto stub = v1::InferenceService::NewStub(channel);
+    const std::string nothing = "aft_log_lines_dropped_total 0\n";
+    while (HttpGet(metrics_address_, "/metrics").find(nothing) != std::string::npos) {
+      for (int i = 0; i < 500; ++i) {
+        GenerateStream stream(*stub, TinyRequest(1), [](grpc::ClientContext& context) {
+          context.AddMetadata("x-request-id", std::string(128, 'x'));  // long lines
+        });
+        ASSERT_TRUE(stream.Finish().ok());
+      }
+    }
   }
 
   static v1::GenerateRequest TinyRequest(uint32_t max_tokens) {
@@ -85,6 +102,7 @@ class ServerProcessTest : public testing::Test {
   const TempFolder folder_;
   const std::string model_ = folder_.File("tiny");
   const std::string ready_file_ = folder_.File("ready");
+  std::string metrics_address_;  // known from WaitReady on
 };
 
 TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
@@ -142,6 +160,31 @@ TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAt
   EXPECT_EQ(process.Wait(), 128 + SIGTERM);
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   watch->Finish();
+}
+
+TEST_F(ServerProcessTest, ABlockedStandardErrorHoldsUpNothing) {
+  Process process(Command({"--metrics_address=127.0.0.1:0"}));
+  const auto channel = TestServer::Connect(WaitReady(process));
+  FillStandardError(channel);
+  auto health = grpc::health::v1::Health::NewStub(channel);
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckResponse response;
+  ASSERT_TRUE(health->Check(&context, {}, &response).ok());
+  EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.WaitUnread(), 0);
+}
+
+TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotHoldUpASecondSignal) {
+  const std::string config = folder_.File("server.textproto");
+  std::ofstream(config) << "drain { lame_duck_ms: 3600000 }\n";
+  Process process(Command({"--config=" + config, "--metrics_address=127.0.0.1:0"}));
+  FillStandardError(TestServer::Connect(WaitReady(process)));
+  process.Signal(SIGTERM);
+  while (HttpGet(metrics_address_, "/metrics").find("aft_draining 1\n") == std::string::npos)
+    continue;
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.WaitUnread(), 128 + SIGINT);
 }
 
 TEST_F(ServerProcessTest, ABadCommandLineOrConfigIsOneLineAndADocumentedCode) {

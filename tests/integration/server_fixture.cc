@@ -1,9 +1,5 @@
 #include "tests/integration/server_fixture.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -15,35 +11,9 @@
 #include "absl/strings/substitute.h"
 #include "base/check.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
-namespace {
-
-std::string HttpGet(const std::string& address, const std::string& path) {
-  const size_t colon = address.rfind(':');
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  AFT_CHECK(getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints,
-                        &found) == 0);
-  const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
-  const int connected = connect(fd, found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  std::string answer;
-  if (connected == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    AFT_CHECK(write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size()));
-    char buffer[4096];
-    for (ssize_t n = 0; (n = read(fd, buffer, sizeof(buffer))) > 0;) {
-      answer.append(buffer, static_cast<size_t>(n));
-    }
-  }
-  close(fd);
-  return answer;
-}
-
-}  // namespace
-
 ServerConfig TestConfig() {
   ServerConfig config;
   config.listen_address = "127.0.0.1:0";

@@ -27,7 +27,6 @@ THIRD_PARTIES = {
     "gRPC": (r"grpc(pp)?(/|\+\+)|.*\.grpc\.pb\.h$", ["server/rpc/", "server/app/", "client/"]),
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/rpc/", "server/app/", "server/config/", "client/"]),
-    "spdlog": (r"(spdlog|fmt)/", ["server/observability/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
                       "model/train/", "client/"]),

@@ -20,7 +20,6 @@ BAD = [
     ("includes", "model/api/model_runner.h", '#pragma once\n#include "ATen/core/Tensor.h"\n'),
     ("includes", "model/train/trainer.cc", "#include <torch/torch.h>\n"),
     ("includes", "tests/unit/model/mixer_test.cc", "#include <torch/all.h>\n"),
-    ("includes", "server/config/loader.cc", '#include "spdlog/spdlog.h"\n'),
     ("includes", "server/engine/loop.cc", '#include "prometheus/counter.h"\n'),
     ("includes", "server/scheduling/queue.cc", '#include "server/engine/engine.h"\n'),
     ("includes", "server/engine/loop.cc", '#include "server/rpc/service.h"\n'),
@@ -54,7 +53,7 @@ GOOD = [  # (path, text)
     ("server/engine/loop.cc", '#include "model/api/model_runner.h"\n'
                               "void F() { AFT_CHECK(true); }  // Not a CHECK(x) of others\n"
                               'const char* text = "LOG(INFO) absl::Mutex";\n'),
-    ("server/observability/log_writer.cc", '#include "spdlog/logger.h"\n'),
+    ("server/observability/exporter.cc", '#include "prometheus/exposer.h"\n'),
     ("model/kernels/aft_local_cpu.cc", '#include "hwy/highway.h"\n#include "model/kernels/aft_local.h"\n'),
     ("model/mixers/aft_local.cc", '#include "ATen/ops/exp.h"\n#include "model/state/state_pool.h"\n'),
     ("tests/integration/one_process_test.cc", '#include "ATen/ops/mm.h"\n#include "grpcpp/grpcpp.h"\n'),

@@ -109,6 +109,10 @@ int Process::Wait() {
   CloseFd(in_fd_);
   while (ReadSome()) {
   }
+  return WaitUnread();
+}
+
+int Process::WaitUnread() {
   if (pid_ < 0) return 127;
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

@@ -28,6 +28,8 @@ class Process {
 
   // Closes standard input, reads both outputs to their end; returns the exit code, or 128 + signal.
   int Wait();
+  // The same while nobody reads its outputs.
+  int WaitUnread();
 
   // What has been read so far.
   const std::string& out() const { return out_; }

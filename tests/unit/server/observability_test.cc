@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 #include "server/observability/exporter.h"
@@ -14,10 +15,12 @@
 #include "server/observability/log_format.h"
 #include "server/observability/metrics.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -108,6 +111,52 @@ TEST(MetricsExporterTest, ReportsThePortThatTheKernelChose) {
   EXPECT_THAT(second, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(taken)));
 }
 
+// A metrics page of 8 MB, more than sockets buffer.
+class StalledScrapersTest : public testing::Test {
+ protected:
+  void Start(std::chrono::milliseconds stall_timeout) {
+    auto& family = prometheus::BuildGauge().Name("wide").Register(*registry_);
+    family.Add({{"label", std::string(8 << 20, 'x')}});
+    auto created = MetricsExporter::Create("127.0.0.1:0", registry_, stall_timeout);
+    ASSERT_TRUE(created.ok()) << created.status();
+    exporter_ = *std::move(created);
+    address_ = "127.0.0.1:" + std::to_string(exporter_->port());
+  }
+
+  // Some that never end their request, and some that never read the answer.
+  void Stall(int half_sent, int unread) {
+    for (int i = 0; i < half_sent; ++i) {
+      stalled_.emplace_back(address_).Send("GET /metr");
+    }
+    for (int i = 0; i < unread; ++i) {
+      stalled_.emplace_back(address_, /*receive_buffer=*/4096)
+          .Send("GET /metrics HTTP/1.0\r\n\r\n");
+    }
+  }
+
+  const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
+  std::unique_ptr<MetricsExporter> exporter_;
+  std::string address_;
+  std::vector<TcpConnection> stalled_;
+};
+
+TEST_F(StalledScrapersTest, DoNotKeepOthersFromThePage) {
+  Start(std::chrono::hours(1));
+  Stall(2, 1);
+  EXPECT_THAT(HttpGet(address_, "/metrics"), HasSubstr("wide"));
+  Stall(46, 1);
+  const std::string page = HttpGet(address_, "/metrics");
+  EXPECT_THAT(page, HasSubstr("aft_log_lines_dropped_total 0\n"));
+  EXPECT_GT(page.size(), 8 << 20);
+}
+
+TEST_F(StalledScrapersTest, AreEndedSoThatEvenMoreOfThemOnlyDelayIt) {
+  Start(std::chrono::milliseconds(100));
+  Stall(2 * MetricsExporter::kConnections, 2);
+  // A machine that is slow itself stalls too, and scrapes again.
+  while (HttpGet(address_, "/metrics").find("wide") == std::string::npos) continue;
+}
+
 // 2026-01-31T08:09:10.000123Z
 const std::chrono::system_clock::time_point kTime =
     std::chrono::sys_days(std::chrono::year(2026) / 1 / 31) + std::chrono::hours(8) +
@@ -158,10 +207,12 @@ TEST(LogTest, DropsWhatIsBelowTheLevelAndWritesWholeLinesToStderr) {
   testing::internal::CaptureStderr();
   log::Info("quiet");
   log::Warning("loud", {{"n", 1}});
+  log::Text("as it is\n");
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
   const std::string text = testing::internal::GetCapturedStderr();
   log::Init(log::Level::kInfo, log::Format::kLogfmt);
   EXPECT_THAT(text, Not(HasSubstr("quiet")));
-  EXPECT_THAT(text, HasSubstr("level=warning event=loud n=1\n"));
+  EXPECT_THAT(text, EndsWith("level=warning event=loud n=1\nas it is\n"));
 }
 
 TEST(LogTest, ParsesLevelsAndFormats) {

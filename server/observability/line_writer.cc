@@ -1,0 +1,107 @@
+#include "server/observability/line_writer.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace aft::server {
+namespace {
+
+uint64_t CountLines(absl::string_view text) {
+  return static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+// The start of `text` that goes into one write: whole lines that a pipe takes at once, so that what
+// other programs write to it comes between lines.
+size_t ChunkSize(absl::string_view text) {
+  if (text.size() <= PIPE_BUF) return text.size();
+  const size_t end = text.rfind('\n', PIPE_BUF - 1);
+  return end == text.npos ? PIPE_BUF : end + 1;
+}
+
+}  // namespace
+
+LineWriter::LineWriter(int fd, size_t max_bytes, std::function<std::string(uint64_t)> report)
+    : fd_(fd), max_bytes_(max_bytes), report_(std::move(report)), thread_([this] { Run(); }) {}
+
+LineWriter::~LineWriter() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+    added_.NotifyOne();
+  }
+  thread_.join();
+}
+
+void LineWriter::Add(absl::string_view text) {
+  MutexLock lock(mutex_);
+  if (text.size() > max_bytes_ - waiting_.size()) {
+    dropped_ += CountLines(text);
+    unreported_ += CountLines(text);
+    return;
+  }
+  waiting_.append(text.data(), text.size());
+  added_.NotifyOne();
+}
+
+bool LineWriter::Flush(std::chrono::milliseconds at_most) {
+  const auto deadline = std::chrono::steady_clock::now() + at_most;
+  MutexLock lock(mutex_);
+  while (writing_ || !waiting_.empty()) {
+    if (!written_.WaitUntil(mutex_, deadline)) return false;
+  }
+  return true;
+}
+
+uint64_t LineWriter::dropped() const {
+  MutexLock lock(mutex_);
+  return dropped_;
+}
+
+void LineWriter::Run() {
+  pthread_setname_np(pthread_self(), "aft-log");
+  std::string text;
+  while (true) {
+    uint64_t reported = 0;
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      written_.NotifyAll();
+      while (waiting_.empty() && !stop_) added_.Wait(mutex_);
+      if (waiting_.empty()) return;
+      writing_ = true;
+      text.clear();
+      text.swap(waiting_);
+      reported = std::exchange(unreported_, 0);
+    }
+    if (reported > 0) text += report_(reported);
+    const absl::string_view lost = Write(text);
+    if (lost.empty()) continue;
+    const uint64_t lines = CountLines(lost) - (reported > 0 ? 1 : 0);
+    MutexLock lock(mutex_);
+    dropped_ += lines;
+    unreported_ += reported + lines;  // told of behind the next line that comes
+  }
+}
+
+absl::string_view LineWriter::Write(absl::string_view text) const {
+  while (!text.empty()) {
+    const ssize_t size = write(fd_, text.data(), ChunkSize(text));
+    if (size >= 0) {
+      text.remove_prefix(static_cast<size_t>(size));
+    } else if (errno == EAGAIN) {
+      pollfd writable = {fd_, POLLOUT, 0};
+      poll(&writable, 1, -1);
+    } else if (errno != EINTR) {
+      break;
+    }
+  }
+  return text;
+}
+
+}  // namespace aft::server

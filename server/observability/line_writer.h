@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+
+namespace aft::server {
+
+// Writes text to a file descriptor on a thread of its own, so that nobody who logs waits for
+// whoever reads it: a pipe may be full for ever, a disk for a while. What has not been written yet
+// is bounded; text beyond that, and text that the descriptor refuses, is dropped and counted.
+//
+// Thread-safety: all methods may be called from any thread.
+class LineWriter {
+ public:
+  // `max_bytes`: that may wait; as many again may be under way. `report` makes the line that tells
+  // of so many dropped lines; it is written behind them as soon as there is room.
+  LineWriter(int fd, size_t max_bytes, std::function<std::string(uint64_t)> report);
+  ~LineWriter();  // waits until the descriptor has taken everything
+
+  // `text`: one line or several, each with its line break. All of it is dropped, or none.
+  void Add(absl::string_view text);
+
+  // Returns when nothing waits or is under way, at the latest after `at_most`; false then.
+  bool Flush(std::chrono::milliseconds at_most);
+
+  // Lines since the start.
+  uint64_t dropped() const;
+
+ private:
+  void Run();
+  // The rest that could not be written.
+  absl::string_view Write(absl::string_view text) const;
+
+  const int fd_;
+  const size_t max_bytes_;
+  const std::function<std::string(uint64_t)> report_;
+
+  mutable Mutex mutex_;
+  CondVar added_;
+  CondVar written_;
+  std::string waiting_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t unreported_ ABSL_GUARDED_BY(mutex_) = 0;  // of dropped_
+
+  std::thread thread_;  // last
+};
+
+}  // namespace aft::server

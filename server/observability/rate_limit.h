@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+
+namespace aft::server {
+
+// Lets so many events a second pass, and counts the others. Thread-safe.
+class RateLimit {
+ public:
+  explicit RateLimit(int per_second) : per_second_(per_second) {}
+
+  // Nothing: this event is left out. Else it passes, and so many were left out since the last that
+  // did. `now` never goes back.
+  std::optional<uint64_t> Pass(std::chrono::steady_clock::time_point now) {
+    MutexLock lock(mutex_);
+    if (now - second_ >= std::chrono::seconds(1)) {
+      second_ = now;
+      passed_ = 0;
+    }
+    if (passed_ == per_second_) {
+      ++left_out_;
+      return std::nullopt;
+    }
+    ++passed_;
+    return std::exchange(left_out_, 0);
+  }
+
+ private:
+  const int per_second_;
+  Mutex mutex_;
+  std::chrono::steady_clock::time_point second_ ABSL_GUARDED_BY(mutex_);  // began then
+  int passed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,54 @@
+#include "tests/support/tcp.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+
+namespace aft {
+
+TcpConnection::TcpConnection(const std::string& address, int receive_buffer) {
+  const size_t colon = address.rfind(':');
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  AFT_CHECK(getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints,
+                        &found) == 0);
+  fd_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
+  if (receive_buffer > 0) {
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
+  }
+  AFT_CHECK(connect(fd_, found->ai_addr, found->ai_addrlen) == 0);
+  freeaddrinfo(found);
+}
+
+TcpConnection::TcpConnection(TcpConnection&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+TcpConnection::~TcpConnection() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void TcpConnection::Send(const std::string& text) const {
+  AFT_CHECK(send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+}
+
+std::string TcpConnection::ReadAll() const {
+  std::string text;
+  std::array<char, 65536> buffer;
+  for (ssize_t size = 0; (size = recv(fd_, buffer.data(), buffer.size(), 0)) > 0;) {
+    text.append(buffer.data(), static_cast<size_t>(size));
+  }
+  return text;
+}
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const TcpConnection connection(address);
+  connection.Send("GET " + path + " HTTP/1.0\r\n\r\n");
+  return connection.ReadAll();
+}
+
+}  // namespace aft

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+namespace aft {
+
+// A TCP connection to host:port. Closed when the object dies.
+class TcpConnection {
+ public:
+  // `receive_buffer`: bytes that arrive before they are read; 0: the kernel's choice.
+  explicit TcpConnection(const std::string& address, int receive_buffer = 0);
+  ~TcpConnection();
+  TcpConnection(TcpConnection&& other) noexcept;
+  TcpConnection(const TcpConnection&) = delete;
+  TcpConnection& operator=(const TcpConnection&) = delete;
+
+  // The peer must take it.
+  void Send(const std::string& text) const;
+  // Up to the end of the connection.
+  std::string ReadAll() const;
+
+ private:
+  int fd_ = -1;
+};
+
+// The whole answer, headers included.
+std::string HttpGet(const std::string& address, const std::string& path);
+
+}  // namespace aft
