@@ -1,5 +1,6 @@
 # Every third-party library, found and never downloaded. All of it is Debian 12's, LibTorch apart.
 find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
 find_package(Protobuf 3.21 MODULE REQUIRED)  # Debian ships no CMake config for protobuf.
 find_package(gRPC 1.51 CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)

@@ -43,7 +43,7 @@ ErrorDetails ReadDetails(const grpc::ClientContext& context, const CallFacts& fa
   details.usage = TrailerMessage<v1::Usage>(context, "aft-usage-bin");
   details.timings = TrailerMessage<v1::Timings>(context, "aft-timings-bin");
   int64_t retry_ms = 0;
-  const auto retry = Trailer(context, "retry-after-ms");
+  const auto retry = Trailer(context, "grpc-retry-pushback-ms");
   if (retry && absl::SimpleAtoi(*retry, &retry_ms) && retry_ms >= 0) {
     details.retry_after = Milliseconds(retry_ms);
   }
@@ -187,10 +187,12 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
 }
 
 std::string RequestId(const grpc::ClientContext& context) {
-  const auto& metadata = context.GetServerInitialMetadata();
-  const auto found = metadata.find("x-request-id");
-  if (found == metadata.end()) return "";
-  return std::string(found->second.data(), found->second.size());
+  for (const auto* metadata :
+       {&context.GetServerInitialMetadata(), &context.GetServerTrailingMetadata()}) {
+    const auto found = metadata->find("x-request-id");
+    if (found != metadata->end()) return {found->second.data(), found->second.size()};
+  }
+  return "";
 }
 
 }  // namespace aft::client

@@ -31,8 +31,8 @@ absl::Status RpcError(const grpc::Status& status, const grpc::ClientContext& con
 absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& context,
                            const CallFacts& facts);
 
-// Initial metadata `x-request-id` of an answer; empty when there was none.
-// REQUIRES: the call has received its initial metadata, or has finished.
+// `x-request-id` of an answer, in the initial metadata, or in the trailers of a refusal; empty when
+// there was none. REQUIRES: the call has finished.
 std::string RequestId(const grpc::ClientContext& context);
 
 }  // namespace aft::client

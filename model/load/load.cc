@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/memory.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
 #include "model/checkpoint/checkpoint.h"
@@ -19,7 +20,6 @@
 #include "model/network/cpu_network.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
-#include "model/runtime/memory.h"
 #include "model/runtime/torch_guard.h"
 #include "model/tokenizer/tokenizers.h"
 

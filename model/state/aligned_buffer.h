@@ -18,7 +18,7 @@ class AlignedBuffer {
   static absl::StatusOr<AlignedBuffer> Create(int64_t floats, absl::string_view what);
 
   // Holds anything, and is backed page by page at the first touch: for blocks of which most may
-  // never be used. The caller checks that all of it could be there (runtime/memory.h).
+  // never be used. The caller checks that all of it could be there (base/memory.h).
   static absl::StatusOr<AlignedBuffer> Reserve(int64_t floats, absl::string_view what);
 
   float* data() { return data_.get(); }

@@ -40,7 +40,7 @@ Server::~Server() {
 
 absl::Status Server::Start() {
   AFT_RETURN_IF_ERROR(StartMetricsPage());
-  AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_));
+  AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_, *prometheus_));
   log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
   registry_.StartLoading();
   return absl::OkStatus();

@@ -18,8 +18,7 @@ struct Client {
   int32_t max_slots = 0;
   int32_t max_queued_requests = 0;
   int64_t max_memory_bytes = 0;
-  std::vector<std::string> models;  // that it may use; empty: all
-  bool admin = false;               // may change the server
+  std::vector<std::string> models{};  // that it may use; empty: all
 };
 
 // Of requests that do not come over the wire.

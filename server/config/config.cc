@@ -3,34 +3,16 @@
 #include <initializer_list>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/config/ip_address.h"
 
 namespace aft::server {
 namespace {
-
-absl::Status Bad(absl::string_view path, absl::string_view reason) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
-}
-
-absl::Status CheckRange(absl::string_view path, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Bad(path, absl::StrCat("must be in [", low, ", ", high, "], got ", value));
-}
-
-absl::Status CheckOneOf(absl::string_view path, const std::string& value,
-                        std::initializer_list<absl::string_view> allowed) {
-  for (absl::string_view candidate : allowed) {
-    if (value == candidate) return absl::OkStatus();
-  }
-  return Bad(path, absl::StrCat("must be one of \"", absl::StrJoin(allowed, "\", \""), "\", got \"",
-                                value, "\""));
-}
 
 absl::Status CheckAddress(absl::string_view path, absl::string_view address) {
   const size_t colon = address.rfind(':');
@@ -40,21 +22,10 @@ absl::Status CheckAddress(absl::string_view path, absl::string_view address) {
   uint32_t port = 0;
   if (colon == absl::string_view::npos || host.empty() || !(plain_host || bracketed) ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return Bad(path,
-               absl::StrCat("must be host:port with a port in [0, 65535], got \"", address, "\""));
+    return BadField(
+        path, absl::StrCat("must be host:port with a port in [0, 65535], got \"", address, "\""));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckName(absl::string_view path, absl::string_view name) {
-  bool ok = !name.empty() && name.size() <= 128;
-  for (char c : name) {
-    ok = ok &&
-         (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
-  }
-  if (ok) return absl::OkStatus();
-  return Bad(path,
-             absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', got \"", name, "\""));
 }
 
 absl::Status CheckDevice(absl::string_view path, absl::string_view device) {
@@ -64,19 +35,19 @@ absl::Status CheckDevice(absl::string_view path, absl::string_view device) {
                    number.find_first_not_of("0123456789") == absl::string_view::npos &&
                    absl::SimpleAtoi(number, &index);
   if (gpu || device == "cpu") return absl::OkStatus();
-  return Bad(path, absl::StrCat("must be \"cpu\" or \"cuda:N\", got \"", device, "\""));
+  return BadField(path, absl::StrCat("must be \"cpu\" or \"cuda:N\", got \"", device, "\""));
 }
 
 absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model) {
   const std::string& format = model.weight_format;
   AFT_RETURN_IF_ERROR(CheckOneOf(path, format, {"fp32", "bf16", "fp16"}));
   if (format == "fp32" || model.device != "cpu") return absl::OkStatus();
-  return Bad(path, absl::StrCat("device \"cpu\" computes in \"fp32\" only, got \"", format,
-                                "\"; device \"cuda:N\" takes it"));
+  return BadField(path, absl::StrCat("device \"cpu\" computes in \"fp32\" only, got \"", format,
+                                     "\"; device \"cuda:N\" takes it"));
 }
 
 absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
-  if (model.checkpoint_dir.empty()) return Bad(path + ".path", "must be set");
+  if (model.checkpoint_dir.empty()) return BadField(path + ".path", "must be set");
   AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
   AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
@@ -97,6 +68,15 @@ absl::Status CheckLimits(const LimitsConfig& limits) {
   AFT_RETURN_IF_ERROR(
       CheckRange("limits.max_queued_requests", limits.max_queued_requests, 1, 1'000'000));
   AFT_RETURN_IF_ERROR(CheckRange("limits.max_prompt_bytes", limits.max_prompt_bytes, 1, one << 29));
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_message_bytes", limits.max_message_bytes,
+                                 limits.max_prompt_bytes, (one << 31) - 1));
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_memory_bytes", limits.max_memory_bytes, 0, one << 40));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_client_memory_bytes", limits.max_client_memory_bytes, 0, one << 40));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.write_stall_ms", limits.write_stall.count(), 10, 3'600'000));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_request_ms", limits.max_request.count(), 1, 604'800'000));
   AFT_RETURN_IF_ERROR(
       CheckRange("limits.max_prompt_tokens", limits.max_prompt_tokens, 1, one << 26));
   // A prompt that is allowed at all must be able to wait, else it is refused for ever.
@@ -110,6 +90,24 @@ absl::Status CheckLimits(const LimitsConfig& limits) {
   return CheckRange("limits.max_concurrent_streams", limits.max_concurrent_streams, 1, 1'000'000);
 }
 
+absl::Status CheckSecurity(const SecurityConfig& security) {
+  const TlsConfig& tls = security.tls;
+  if (tls.cert_file.empty() != tls.key_file.empty()) {
+    return BadField("security.tls", "needs both cert_file and key_file, or none");
+  }
+  if (!tls.client_ca_file.empty() && tls.cert_file.empty()) {
+    return BadField("security.tls.client_ca_file", "needs cert_file and key_file");
+  }
+  for (size_t i = 0; i < security.trusted_proxies.size(); ++i) {
+    const absl::Status network = IpNetwork::Parse(security.trusted_proxies[i]).status();
+    if (!network.ok()) {
+      return BadField(absl::StrCat("security.trusted_proxies[", i, "]"), network.message());
+    }
+  }
+  AFT_RETURN_IF_ERROR(CheckRange("security.reload_s", security.reload.count(), 1, 86'400));
+  return CheckRange("security.max_client_labels", security.max_client_labels, 0, 1000);
+}
+
 }  // namespace
 
 absl::Status ValidateServerConfig(const ServerConfig& config) {
@@ -117,17 +115,18 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (!config.metrics_address.empty()) {
     AFT_RETURN_IF_ERROR(CheckAddress("metrics_address", config.metrics_address));
   }
-  if (config.models.empty()) return Bad("models", "must name at least one model");
+  if (config.models.empty()) return BadField("models", "must name at least one model");
   std::set<std::string> names;
   for (size_t i = 0; i < config.models.size(); ++i) {
     const std::string path = absl::StrCat("models[", i, "]");
     AFT_RETURN_IF_ERROR(CheckModel(path, config.models[i]));
     if (!names.insert(config.models[i].name).second) {
-      return Bad(path + ".name",
-                 absl::StrCat("is used by another model too: \"", config.models[i].name, "\""));
+      return BadField(path + ".name", absl::StrCat("is used by another model too: \"",
+                                                   config.models[i].name, "\""));
     }
   }
   AFT_RETURN_IF_ERROR(CheckLimits(config.limits));
+  AFT_RETURN_IF_ERROR(CheckSecurity(config.security));
   AFT_RETURN_IF_ERROR(
       CheckRange("drain.lame_duck_ms", config.drain.lame_duck.count(), 0, 3'600'000));
   AFT_RETURN_IF_ERROR(CheckRange("drain.grace_ms", config.drain.grace.count(), 0, 3'600'000));

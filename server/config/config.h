@@ -21,6 +21,9 @@ struct ModelConfig : LoadOptions {
 };
 
 struct LimitsConfig {
+  int64_t max_message_bytes = 4'194'304;
+  int64_t max_memory_bytes = 0;           // of the process; 0: a quarter of what it may have
+  int64_t max_client_memory_bytes = 0;    // 0: half of max_memory_bytes
   int32_t max_queued_requests = 256;      // per model
   int64_t max_queued_tokens = 4'194'304;  // per model
   int64_t max_prompt_bytes = 1'048'576;
@@ -29,6 +32,23 @@ struct LimitsConfig {
   int32_t max_max_tokens = 1'048'576;
   int64_t max_stream_buffer_bytes = 1'048'576;  // per stream
   int32_t max_concurrent_streams = 1000;        // per connection
+  std::chrono::milliseconds write_stall{10'000};
+  std::chrono::milliseconds max_request{3'600'000};
+};
+
+struct TlsConfig {
+  std::string cert_file;  // PEM; empty: no TLS
+  std::string key_file;
+  std::string client_ca_file;  // empty: clients need no certificate
+};
+
+struct SecurityConfig {
+  TlsConfig tls;
+  std::string clients_file;  // empty: everybody may call, and is known by the address
+  std::vector<std::string> trusted_proxies;
+  std::chrono::seconds reload{10};
+  bool reflection = true;
+  int32_t max_client_labels = 20;
 };
 
 struct DrainConfig {
@@ -48,6 +68,7 @@ struct ServerConfig {
   LimitsConfig limits;
   DrainConfig drain;
   LogConfig log;
+  SecurityConfig security;
 };
 
 // INVALID_ARGUMENT, starting with the path of the first field that is out of range, e.g.

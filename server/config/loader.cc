@@ -1,42 +1,18 @@
 #include "server/config/loader.h"
 
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "aft/config/v1/server_config.pb.h"
 #include "base/status_macros.h"
-#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "server/config/text_proto.h"
 
 namespace aft::server {
 namespace {
 
 namespace pb = aft::config::v1;
-
-// Keeps the first error; protobuf counts lines and columns from 0.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  explicit FirstError(absl::string_view file_name) : file_name_(file_name) {}
-
-  void AddError(int line, google::protobuf::io::ColumnNumber column,
-                const std::string& message) override {
-    if (!status_.ok()) return;
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat(file_name_, ":", line + 1, ":", column + 1, ": ", message));
-  }
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  const std::string file_name_;
-  absl::Status status_;
-};
 
 template <typename Value>
 const Value& ToField(const Value& value) {
@@ -73,6 +49,11 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
 
 template <bool kRead>
 void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
+  AFT_FIELD(limits.max_message_bytes, message, max_message_bytes);
+  AFT_FIELD(limits.max_memory_bytes, message, max_memory_bytes);
+  AFT_FIELD(limits.max_client_memory_bytes, message, max_client_memory_bytes);
+  AFT_FIELD(limits.write_stall, message, write_stall_ms);
+  AFT_FIELD(limits.max_request, message, max_request_ms);
   AFT_FIELD(limits.max_queued_requests, message, max_queued_requests);
   AFT_FIELD(limits.max_queued_tokens, message, max_queued_tokens);
   AFT_FIELD(limits.max_prompt_bytes, message, max_prompt_bytes);
@@ -81,6 +62,26 @@ void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   AFT_FIELD(limits.max_max_tokens, message, max_max_tokens);
   AFT_FIELD(limits.max_stream_buffer_bytes, message, max_stream_buffer_bytes);
   AFT_FIELD(limits.max_concurrent_streams, message, max_concurrent_streams);
+}
+
+// A list of strings; an empty one is the default.
+#define AFT_LIST(value, message, field)                                 \
+  if constexpr (kRead) {                                                \
+    (value).assign((message).field().begin(), (message).field().end()); \
+  } else {                                                              \
+    *(message).mutable_##field() = {(value).begin(), (value).end()};    \
+  }
+
+template <bool kRead>
+void Exchange(SecurityConfig& security, pb::SecurityConfig& message) {
+  AFT_FIELD(security.tls.cert_file, *message.mutable_tls(), cert_file);
+  AFT_FIELD(security.tls.key_file, *message.mutable_tls(), key_file);
+  AFT_FIELD(security.tls.client_ca_file, *message.mutable_tls(), client_ca_file);
+  AFT_FIELD(security.clients_file, message, clients_file);
+  AFT_LIST(security.trusted_proxies, message, trusted_proxies);
+  AFT_FIELD(security.reload, message, reload_s);
+  AFT_FIELD(security.reflection, message, reflection);
+  AFT_FIELD(security.max_client_labels, message, max_client_labels);
 }
 
 // All but the models.
@@ -93,9 +94,11 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.drain.grace, *message.mutable_drain(), grace_ms);
   AFT_FIELD(config.log.level, *message.mutable_log(), level);
   AFT_FIELD(config.log.format, *message.mutable_log(), format);
+  Exchange<kRead>(config.security, *message.mutable_security());
 }
 
 #undef AFT_FIELD
+#undef AFT_LIST
 
 }  // namespace
 
@@ -110,16 +113,14 @@ ModelConfig DefaultModelConfig(const std::string& dir) {
 
 absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::string_view file_name,
                                                const std::string& base_dir) {
-  FirstError errors(file_name);
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
   pb::ServerConfig message;
-  if (!parser.ParseFromString(std::string(text), &message)) {
-    AFT_RETURN_IF_ERROR(errors.status());
-    return absl::InvalidArgumentError(absl::StrCat(file_name, ": cannot be parsed"));
-  }
+  AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
   ServerConfig config;
   Exchange<true>(config, message);
+  for (std::string* file : {&config.security.tls.cert_file, &config.security.tls.key_file,
+                            &config.security.tls.client_ca_file, &config.security.clients_file}) {
+    if (!file->empty()) *file = (std::filesystem::path(base_dir) / *file).string();
+  }
   for (pb::ModelConfig& model : *message.mutable_models()) {
     config.models.emplace_back();
     if (!model.path().empty()) {
@@ -133,15 +134,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
 }
 
 absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const int open_error = errno;
-  std::error_code ignored;
-  if (!file || std::filesystem::is_directory(path, ignored)) {
-    const int error = file ? EISDIR : open_error;
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot read config file ", path));
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read config file ", path));
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(path));
   return ParseServerConfig(text, path, std::filesystem::path(path).parent_path().string());
 }
 

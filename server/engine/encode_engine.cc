@@ -83,7 +83,6 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   const TimePoint begin = Now();
   BeginStep(jobs, begin);
   metrics_.requests_running.Set(static_cast<double>(batch.size()));
-  metrics_.requests_waiting.Set(batcher_.waiting());
   absl::StatusOr<std::vector<TokenVectors>> vectors = RunModel(batch);
   const TimePoint end = Now();
   int64_t tokens = 0;
@@ -119,7 +118,8 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
       Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize);
   if (!AllFinite(result)) return FailNotFinite(text, now);
   text.first_output_at = now;
-  if (!text.sink->OnPart(std::move(result))) return FailSlowClient(text, now);
+  absl::Status status = text.sink->OnPart(std::move(result));
+  if (!status.ok()) return Fail(text, std::move(status), now);
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
   outcome.batch_rows = static_cast<uint32_t>(batch_rows);
@@ -127,9 +127,6 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
 }
 
 // Between steps, when nothing runs.
-void EncodeEngine::PublishGauges() {
-  metrics_.requests_running.Set(0);
-  metrics_.requests_waiting.Set(batcher_.waiting());
-}
+void EncodeEngine::PublishGauges() { metrics_.requests_running.Set(0); }
 
 }  // namespace aft::server

@@ -251,13 +251,15 @@ void GenerateEngine::PublishScores(Stream& stream, const StepRow& row,
 void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome,
                              TimePoint now) {
   const bool news = !delta.tokens.empty() || !delta.text.empty();
-  if (news && !stream.sink->OnPart(std::move(delta))) return FailSlowClient(stream, now);
+  if (news) {
+    absl::Status status = stream.sink->OnPart(std::move(delta));
+    if (!status.ok()) return Fail(stream, std::move(status), now);
+  }
   if (ended) End(stream, std::move(outcome), now);
 }
 
 void GenerateEngine::PublishGauges() {
   metrics_.requests_running.Set(scheduler_.live());
-  metrics_.requests_waiting.Set(scheduler_.waiting());
   metrics_.slots_used.Set(scheduler_.slots().used());
 }
 

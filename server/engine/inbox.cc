@@ -17,6 +17,7 @@ Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job) {
     case AdmissionBudget::Decision::kAdmitted:
       break;
   }
+  waiting_.Increment();
   job->handle = ++last_handle_;
   pending_.added.push_back(std::move(job));
   arrived_.NotifyOne();
@@ -66,12 +67,16 @@ void Inbox::Take(Duration wait, Batch& batch) {
 void Inbox::LeaveQueue(const std::vector<Job*>& started) {
   if (started.empty()) return;
   MutexLock lock(mutex_);
+  waiting_.Decrement(static_cast<double>(started.size()));
   for (Job* job : started) budget_.LeaveQueue(job->charge);
 }
 
 void Inbox::Leave(const std::vector<std::unique_ptr<Job>>& ended) {
   MutexLock lock(mutex_);
-  for (const auto& job : ended) budget_.Leave(job->charge);
+  for (const auto& job : ended) {
+    if (!job->started_at) waiting_.Decrement();
+    budget_.Leave(job->charge);
+  }
 }
 
 EngineLoad Inbox::load() const {

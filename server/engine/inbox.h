@@ -26,7 +26,8 @@ class Inbox {
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
-  explicit Inbox(AdmissionBudget budget) : budget_(budget) {}
+  // `waiting`: the gauge of jobs that have not begun; must outlive the inbox.
+  Inbox(AdmissionBudget budget, prometheus::Gauge& waiting) : budget_(budget), waiting_(waiting) {}
 
   struct AddResult {
     RequestHandle handle = 0;          // unless refused
@@ -58,6 +59,7 @@ class Inbox {
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);
+  prometheus::Gauge& waiting_;
   Batch pending_ ABSL_GUARDED_BY(mutex_);
   RequestHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -107,11 +107,14 @@ struct EngineLoad {
   int32_t slots = 0;  // that can run at once
 };
 
-// Learns how one request ended. Calls of sinks come from the engine thread and must not block,
+// Learns how one request went. Calls of sinks come from the engine thread and must not block,
 // throw or call back into the engine's Shutdown.
 class FinishSink {
  public:
   virtual ~FinishSink() = default;
+
+  // Before any part: the request has left the queue, the first step that holds it begins.
+  virtual void OnStarted() {}
 
   // Exactly once, last, for every request that an engine accepted.
   virtual void OnFinished(const Outcome& outcome) = 0;
@@ -121,8 +124,8 @@ class FinishSink {
 template <typename Part>
 class Sink : public FinishSink {
  public:
-  // False: the reader is too slow or gone; the request ends with RESOURCE_EXHAUSTED at once.
-  virtual bool OnPart(Part part) = 0;
+  // An error, because the reader is too slow, ends the request with it at once.
+  virtual absl::Status OnPart(Part part) = 0;
 };
 
 // Of a generation or a scoring: the tokens of one step.

@@ -37,7 +37,8 @@ RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetri
     : options_(options),
       metrics_(metrics),
       inbox_(AdmissionBudget(slots, options_.limits.max_queued_requests,
-                             options_.limits.max_queued_tokens)) {
+                             options_.limits.max_queued_tokens),
+             metrics.requests_waiting) {
   metrics_.slots_total.Set(slots);
 }
 
@@ -46,11 +47,20 @@ void RequestLoop::StartThread(const char* name) {
   thread_ = std::thread([this, name] { Run(name); });
 }
 
+absl::Status RequestLoop::CheckRoom() {
+  if (inbox_.load().waiting < options_.limits.max_queued_requests) return absl::OkStatus();
+  return Refuse(Rejection::kQueuedRequests);
+}
+
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
   const Inbox::AddResult result = inbox_.Add(std::move(job));
   if (!result.refused) return result.handle;
-  metrics_.rejected(*result.refused).Increment();
-  switch (*result.refused) {
+  return Refuse(*result.refused);
+}
+
+absl::Status RequestLoop::Refuse(Rejection reason) {
+  metrics_.rejected(reason).Increment();
+  switch (reason) {
     case Rejection::kQueuedRequests:
       return absl::ResourceExhaustedError(
           absl::StrCat("queue full: max_queued_requests=", options_.limits.max_queued_requests));
@@ -141,6 +151,7 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
     metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
   }
   inbox_.LeaveQueue(jobs);
+  for (Job* job : jobs) job->finish_sink->OnStarted();
 }
 
 void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time,
@@ -186,11 +197,6 @@ void RequestLoop::FailStep(const std::vector<Job*>& jobs, size_t rows, const abs
 void RequestLoop::FailNotFinite(Job& job, TimePoint now) {
   Fail(job,
        absl::InternalError(absl::StrCat("request ", job.id, ": the model's output is not finite")),
-       now);
-}
-
-void RequestLoop::FailSlowClient(Job& job, TimePoint now) {
-  Fail(job, absl::ResourceExhaustedError("slow client: it reads slower than the model writes"),
        now);
 }
 

@@ -55,6 +55,9 @@ class RequestLoop {
 
   EngineLoad load() const { return inbox_.load(); }
 
+  // RESOURCE_EXHAUSTED when a request that came now would be refused, whatever it is.
+  absl::Status CheckRoom();
+
  protected:
   // `slots`: requests that can run at once. `metrics` must outlive the loop.
   RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics);
@@ -95,12 +98,12 @@ class RequestLoop {
   void FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
                 TimePoint now);
   void FailNotFinite(Job& job, TimePoint now);
-  void FailSlowClient(Job& job, TimePoint now);
 
   const EngineOptions options_;
   ModelMetrics& metrics_;
 
  private:
+  absl::Status Refuse(Rejection reason);
   void Run(const char* name);
   void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);

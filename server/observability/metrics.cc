@@ -99,6 +99,29 @@ ServerMetrics::ServerMetrics(Registry& registry, const std::string& version)
   AddGauge("aft_build_info", "Constant 1; the version is a label.", {{"version", version}}).Set(1);
 }
 
+ClientMetrics::ClientMetrics(Registry& registry, const std::vector<std::string>& names) {
+  const auto add = [&](const std::string& name) {
+    const MetricMaker make(registry, {{"client", name}});
+    const auto requests = [&make](const char* result) {
+      return &make.AddCounter("aft_client_requests_total", "Ended calls by client.",
+                              {{"result", result}});
+    };
+    clients_[name] = {requests("ok"), requests("failed"),
+                      &make.AddCounter("aft_client_tokens_total",
+                                       "Tokens read, generated and scored by client.")};
+  };
+  for (const std::string& name : names) add(name);
+  add("other");
+}
+
+void ClientMetrics::Count(const std::string& client, absl::StatusCode code, uint64_t tokens) {
+  auto found = clients_.find(client);
+  if (found == clients_.end()) found = clients_.find("other");
+  const Counters& counters = found->second;
+  (code == absl::StatusCode::kOk ? counters.ok : counters.failed)->Increment();
+  counters.tokens->Increment(static_cast<double>(tokens));
+}
+
 void HistogramBatch::Add(double value) {
   const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
   counts_[static_cast<size_t>(bound - bounds_.begin())] += 1.0;

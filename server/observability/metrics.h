@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,8 +155,40 @@ struct ServerMetrics : private MetricMaker {
 
   // Requests that named no served model: label model="".
   RequestCounters requests_without_model;
+  // By server/admission.
+  prometheus::Gauge& memory_limit =
+      AddGauge("aft_memory_limit_bytes", "Budget for requests and answers that are not sent yet.");
+  prometheus::Gauge& memory_used =
+      AddGauge("aft_memory_used_bytes", "What requests and unsent answers hold of the budget.");
+
+  // By server/rpc.
+  prometheus::Counter& memory_refusals =
+      AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");
+  prometheus::Counter& stuck_calls =
+      AddCounter("aft_stuck_calls_total", "Calls cancelled because their client did not read.");
+
   // From the first sign of shutdown on.
   prometheus::Gauge& draining = AddGauge("aft_draining", "1 while the server shuts down.");
+};
+
+// What each client does. Of a bounded number of clients, those with a name in the config; the rest
+// is "other".
+class ClientMetrics {
+ public:
+  // `names`: the clients that have labels of their own.
+  ClientMetrics(prometheus::Registry& registry, const std::vector<std::string>& names);
+
+  // A call of that client has ended so.
+  void Count(const std::string& client, absl::StatusCode code, uint64_t tokens);
+
+ private:
+  struct Counters {
+    prometheus::Counter* ok;
+    prometheus::Counter* failed;
+    prometheus::Counter* tokens;
+  };
+
+  std::map<std::string, Counters> clients_;  // and "other"
 };
 
 // Observations of one thread, added to a histogram in one go: prometheus-cpp takes a lock for each

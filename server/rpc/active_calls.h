@@ -1,37 +1,82 @@
 #pragma once
 
-#include <cstdint>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <unordered_map>
 
 #include "base/mutex.h"
+#include "grpcpp/server_context.h"
+#include "server/observability/metrics.h"
 #include "server/scheduling/time.h"
 
 namespace aft::server {
 
-// Counts the streams that gRPC has not finished sending. gRPC's own shutdown cannot tell them from
-// idle connections, for which it would wait until its deadline. Thread-safe.
-class ActiveCalls {
+// A stream that gRPC has not finished sending. Its reactor tells when operations begin and end; one
+// that gets nowhere, because the client does not read, has the call cancelled.
+class ActiveCall {
  public:
-  void Add() {
-    MutexLock lock(mutex_);
-    ++count_;
-  }
+  virtual ~ActiveCall() = default;
 
-  void Remove() {
-    MutexLock lock(mutex_);
-    if (--count_ == 0) changed_.NotifyAll();
-  }
+ protected:
+  // `context` lives until ContextGoes.
+  explicit ActiveCall(grpc::CallbackServerContext& context) : context_(context) {}
 
-  // Returns when there is none, or at `deadline`.
-  void WaitForNone(TimePoint deadline) {
-    MutexLock lock(mutex_);
-    while (count_ > 0 && changed_.WaitUntil(mutex_, deadline)) {
-    }
-  }
+  // Around every write, and before the end; of whoever may start operations.
+  void OperationBegins();
+  void OperationEnds() { since_.store(TimePoint::max(), std::memory_order_relaxed); }
+
+  // To be called first in OnDone.
+  void ContextGoes();
+
+  // Whether the call was cancelled for its client.
+  bool stuck() const { return stuck_.load(std::memory_order_relaxed); }
+
+  // The call is cancelled now. context() is still there.
+  virtual void OnStuck(Duration waited) = 0;
+
+  grpc::CallbackServerContext& context() const { return context_; }
 
  private:
+  friend class ActiveCalls;
+
+  // Returns whether it has cancelled the call.
+  bool CancelIfStuck(TimePoint now, Duration longest);
+
+  grpc::CallbackServerContext& context_;
+  std::atomic<TimePoint> since_{TimePoint::max()};  // of the operation under way
+  std::atomic<bool> stuck_{false};
+  Mutex context_mutex_;
+  bool context_gone_ ABSL_GUARDED_BY(context_mutex_) = false;
+};
+
+// The streams that gRPC has not finished sending: owns them, and looks after those whose clients do
+// not read. gRPC's own shutdown cannot tell them from idle connections, for which it would wait
+// until its deadline. Thread-safe.
+class ActiveCalls {
+ public:
+  // A call whose operation takes longer than `longest_operation` is cancelled, within a quarter of
+  // that, and counted.
+  ActiveCalls(Duration longest_operation, ServerMetrics& metrics);
+  ~ActiveCalls();
+
+  void Add(std::shared_ptr<ActiveCall> call);
+  // May destroy the call.
+  void Remove(const ActiveCall* call);
+
+  // Returns when there is none, or at `deadline`.
+  void WaitForNone(TimePoint deadline);
+
+ private:
+  void Run();
+
+  const Duration longest_operation_;
+  ServerMetrics& metrics_;
   Mutex mutex_;
-  CondVar changed_;
-  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  CondVar changed_;  // the last call is gone, or the end has come
+  std::unordered_map<const ActiveCall*, std::shared_ptr<ActiveCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
 };
 
 }  // namespace aft::server

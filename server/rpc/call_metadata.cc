@@ -31,6 +31,12 @@ absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context
   return std::string(id);
 }
 
+absl::Status CheckLength(absl::string_view field, size_t bytes, size_t most) {
+  if (bytes <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": must have at most ", most, " bytes, got ", bytes));
+}
+
 TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
   // Far deadlines would overflow the conversion; a year is as good as none.
   const auto system_now = std::chrono::system_clock::now();

@@ -14,7 +14,7 @@
 namespace aft::server {
 
 inline constexpr char kRequestIdKey[] = "x-request-id";
-inline constexpr char kRetryAfterKey[] = "retry-after-ms";
+inline constexpr char kRetryPushbackKey[] = "grpc-retry-pushback-ms";  // gRPC's clients obey it
 inline constexpr char kUsageKey[] = "aft-usage-bin";
 inline constexpr char kTimingsKey[] = "aft-timings-bin";
 
@@ -27,6 +27,13 @@ std::string NewRequestId();
 // The client's `x-request-id`, or a new one when there is none. INVALID_ARGUMENT unless it is 1 to
 // 128 printable ASCII characters.
 absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context);
+
+inline constexpr int kMaxModelNameBytes = 128;
+inline constexpr int kMaxServiceNameBytes = 256;
+
+// INVALID_ARGUMENT, naming the field, when a name that a client asks for is longer than any that is
+// served. To be called before it is looked up, logged or echoed.
+absl::Status CheckLength(absl::string_view field, size_t bytes, size_t most);
 
 // The client's deadline on the monotonic clock; TimePoint::max() when it set none.
 TimePoint DeadlineOf(const grpc::ServerContextBase& context);

@@ -54,10 +54,7 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
   return request;
 }
 
-size_t EncodeCodec::Append(Part part) {
-  vectors_ = std::move(part);
-  return vectors_.size() * sizeof(float);
-}
+void EncodeCodec::Append(Part part) { vectors_ = std::move(part); }
 
 bool EncodeCodec::Take(Response& outgoing) {
   if (vectors_.empty()) return false;

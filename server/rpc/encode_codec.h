@@ -23,10 +23,12 @@ class EncodeCodec {
   // The text must fit one batch, and the model's max_seq_len.
   absl::StatusOr<EncodingRequest> Decode(const Request& message, const LimitsConfig& limits,
                                          const ServedModel& model, v1::EncodeStarted& started);
-  size_t Append(Part part);
+  static size_t tokens(const v1::EncodeStarted& started) { return started.tokens(); }
+  void Append(Part part);
   // As many whole vectors as fit 32 KiB, at least one.
   bool Take(Response& outgoing);
   void Drop() { vectors_ = {}; }
+  size_t pending_bytes() const { return vectors_.size() * sizeof(float); }
   void Finish(const Outcome& outcome, v1::EncodeFinished& finished) const;
 
  private:

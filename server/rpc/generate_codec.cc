@@ -132,17 +132,16 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   return request;
 }
 
-size_t GenerateCodec::Append(Part part) {
+void GenerateCodec::Append(Part part) {
   v1::Delta& message = *pending_.mutable_delta();
   if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
-  size_t bytes = part.text.size();
+  pending_bytes_ += part.text.size();
   message.mutable_text()->append(part.text);
   for (const SampledToken& token : part.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
-    bytes += 3;
-    if (with_logprobs_) bytes += AddLogprobs(token, *message.add_logprobs());
+    pending_bytes_ += 3;
+    if (with_logprobs_) pending_bytes_ += AddLogprobs(token, *message.add_logprobs());
   }
-  return bytes;
 }
 
 void GenerateCodec::Finish(const Outcome& outcome, v1::Finished& finished) const {

@@ -19,7 +19,8 @@ class GenerateCodec : public PendingMessage<v1::GenerateResponse> {
 
   absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
                                            const ServedModel& model, v1::Started& started);
-  size_t Append(Part part);
+  static size_t tokens(const v1::Started& started) { return started.prompt_tokens(); }
+  void Append(Part part);
   void Finish(const Outcome& outcome, v1::Finished& finished) const;
 
  private:

@@ -2,23 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/memory.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "server/admission/memory_ledger.h"
 #include "server/observability/log.h"
 #include "server/observability/rate_limit.h"
 #include "server/rpc/bind_error.h"
+#include "server/rpc/client_identity.h"
+#include "server/rpc/decode_pool.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/model_service.h"
+#include "server/rpc/server_credentials.h"
 
 namespace aft::server {
 namespace {
@@ -30,15 +35,33 @@ constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
 
 constexpr int kLibraryLinesPerSecond = 10;
 
-// The largest request that the limits allow, with room for its other fields: the limits' own
-// messages then name the field, instead of gRPC's refusing it.
-int MaxReceiveBytes(const LimitsConfig& limits) {
-  constexpr int64_t kBytesPerTokenId = 5;
-  constexpr int64_t kOtherFields = 1 << 20;
-  const int64_t prompt =
-      std::max(limits.max_prompt_bytes, limits.max_prompt_tokens * kBytesPerTokenId);
-  return static_cast<int>(
-      std::min<int64_t>(2 * prompt + kOtherFields, std::numeric_limits<int>::max()));
+// What calls may hold in all, in bytes.
+int64_t MemoryBudget(const LimitsConfig& limits) {
+  return limits.max_memory_bytes != 0 ? limits.max_memory_bytes : MemoryLimit() / 4;
+}
+
+std::unique_ptr<MemoryLedger> MakeLedger(const LimitsConfig& limits, ServerMetrics& metrics) {
+  const int64_t total = MemoryBudget(limits);
+  const int64_t per_client =
+      limits.max_client_memory_bytes != 0 ? limits.max_client_memory_bytes : total / 2;
+  return std::make_unique<MemoryLedger>(total, per_client, metrics);
+}
+
+// gRPC's own buffers come on top of what the ledger knows: of messages that are not complete, of
+// writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort.
+void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
+  constexpr int64_t kLeast = int64_t{256} << 20;
+  grpc::ResourceQuota quota("aft-server");
+  quota.SetMaxThreads(8);
+  quota.Resize(static_cast<size_t>(std::max(2 * MemoryBudget(limits), kLeast)));
+  builder.SetResourceQuota(quota);
+}
+
+std::vector<std::string> ClientLabels(const ClientDirectory* directory, int32_t most) {
+  std::vector<std::string> names;
+  if (directory != nullptr) names = directory->Names();
+  names.resize(std::min(names.size(), static_cast<size_t>(most)));
+  return names;
 }
 
 void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
@@ -56,7 +79,10 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // messages are tiny
-  builder.SetMaxReceiveMessageSize(MaxReceiveBytes(limits));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_message_bytes));
+  // A compressed message would be inflated before its size is looked at.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
 }
 
 // Clients decide how often these come.
@@ -78,10 +104,20 @@ void RouteLibraryLogs() {
          const std::string& message) { LogOfLibrary("protobuf.log", file, line, message); });
 }
 
-GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics)
-    : inference_(std::make_unique<InferenceService>(registry, metrics, active_, config.limits)),
-      models_(std::make_unique<ModelService>(registry)),
-      health_(std::make_unique<HealthService>(active_)) {
+GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
+                       ModelRegistry& registry, ServerMetrics& metrics,
+                       prometheus::Registry& prometheus)
+    : identity_(std::move(identity)),
+      ledger_(MakeLedger(config.limits, metrics)),
+      client_metrics_(prometheus,
+                      ClientLabels(identity_->directory(), config.security.max_client_labels)),
+      active_(config.limits.write_stall, metrics),
+      decoders_(std::make_unique<DecodePool>()),
+      models_(std::make_unique<ModelService>(registry, *identity_)) {
+  const CallEnvironment environment{metrics, active_, *ledger_, *identity_, config.limits};
+  inference_ =
+      std::make_unique<InferenceService>(environment, registry, *decoders_, client_metrics_);
+  health_ = std::make_unique<HealthService>(environment);
   std::map<std::string, bool> none;
   for (const ModelConfig& model : config.models) none[model.name] = false;
   SetServing(false, none);
@@ -89,27 +125,31 @@ GrpcServer::GrpcServer(const ServerConfig& config, ModelRegistry& registry, Serv
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfig& config,
                                                                ModelRegistry& registry,
-                                                               ServerMetrics& metrics) {
-  std::unique_ptr<GrpcServer> server(new GrpcServer(config, registry, metrics));
+                                                               ServerMetrics& metrics,
+                                                               prometheus::Registry& prometheus) {
+  AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
+  std::unique_ptr<GrpcServer> server(
+      new GrpcServer(config, std::move(identity), registry, metrics, prometheus));
   AFT_RETURN_IF_ERROR(server->Listen(config));
   return server;
 }
 
 absl::Status GrpcServer::Listen(const ServerConfig& config) {
-  // Also forces the linker to keep the plugin, which registers itself.
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  AFT_ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(config.security));
+  // Applies to every builder that comes after it, in this process.
+  if (config.security.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetChannelArguments(builder, config.limits);
   // Reflection is the only synchronous service: a stream of it holds a thread.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
-  builder.SetResourceQuota(grpc::ResourceQuota("aft-server").SetMaxThreads(8));
+  SetQuota(builder, config.limits);
   builder.RegisterService(inference_.get());
   builder.RegisterService(models_.get());
   builder.RegisterService(health_.get());
   int port = 0;
-  builder.AddListeningPort(config.listen_address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(config.listen_address, credentials, &port);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", config.listen_address, ": ",

@@ -17,7 +17,10 @@ class Server;
 namespace aft::server {
 
 class HealthService;
+class ClientIdentity;
+class DecodePool;
 class InferenceService;
+class MemoryLedger;
 class ModelService;
 
 // Sends what gRPC and protobuf log into the server's own log, at level debug: every fault that
@@ -26,14 +29,17 @@ class ModelService;
 // Affects the process; call before the first use of gRPC.
 void RouteLibraryLogs();
 
-// The listening gRPC server with all of its services: aft.v1, health, reflection.
+// The listening gRPC server with all of its services: aft.v1, health, reflection. Owns what stands
+// before the engines: who calls, how much memory calls may hold, the threads that tokenise.
 class GrpcServer {
  public:
   // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive it.
-  // UNAVAILABLE, naming address and reason, when it cannot listen there.
+  // UNAVAILABLE, naming address and reason, when it cannot listen there; INVALID_ARGUMENT or
+  // NOT_FOUND for files of config.security that cannot be used.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServerConfig& config,
                                                             ModelRegistry& registry,
-                                                            ServerMetrics& metrics);
+                                                            ServerMetrics& metrics,
+                                                            prometheus::Registry& prometheus);
   ~GrpcServer();  // cancels what still runs
 
   // host:port with the port that was bound.
@@ -48,13 +54,18 @@ class GrpcServer {
   void Shutdown(TimePoint deadline);
 
  private:
-  GrpcServer(const ServerConfig& config, ModelRegistry& registry, ServerMetrics& metrics);
+  GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
+             ModelRegistry& registry, ServerMetrics& metrics, prometheus::Registry& prometheus);
 
   absl::Status Listen(const ServerConfig& config);
 
+  const std::unique_ptr<ClientIdentity> identity_;
+  std::unique_ptr<MemoryLedger> ledger_;
+  ClientMetrics client_metrics_;
   ActiveCalls active_;
-  std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<DecodePool> decoders_;
   std::unique_ptr<ModelService> models_;
+  std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<HealthService> health_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // last: goes before the services

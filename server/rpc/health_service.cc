@@ -5,19 +5,43 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
 
 namespace aft::server {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
+namespace {
+
+// The name of the service that is asked for. Looks at the size before it parses.
+absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
+  constexpr size_t kOtherFields = 256;  // of newer clients
+  AFT_RETURN_IF_ERROR(CheckLength("service", bytes.Length(), kMaxServiceNameBytes + kOtherFields));
+  HealthCheckRequest request;
+  AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
+  AFT_RETURN_IF_ERROR(CheckLength("service", request.service().size(), kMaxServiceNameBytes));
+  return request.service();
+}
+
+}  // namespace
+
 // One Watch. As in StreamCall, `writing_` is the right to start the stream's next operation. What
 // is written is read from the service at that moment, so a watcher that reads slowly skips states
 // but always ends at the newest.
-class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
+class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                        public ActiveCall,
                         public std::enable_shared_from_this<WatchCall> {
  public:
-  WatchCall(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
+  WatchCall(HealthService& service, grpc::CallbackServerContext& context,
+            MemoryLedger::Charge charge, std::string name)
+      : ActiveCall(context),
+        service_(service),
+        charge_(std::move(charge)),
+        name_(std::move(name)) {}
 
   // Looks at the service again.
   void Wake() {
@@ -42,7 +66,10 @@ class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
     Pump();
   }
   void OnCancel() override { End(grpc::Status::CANCELLED); }
-  void OnDone() override { service_.Remove(shared_from_this()); }
+  void OnDone() override {
+    ContextGoes();
+    service_.Remove(shared_from_this());
+  }
 
  private:
   // REQUIRES: the caller took `writing_`. Given back only when nothing has changed.
@@ -53,23 +80,32 @@ class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
       end = end_;
       const HealthService::Status now = service_.Find(name_);
       if (!end.has_value() && written_ == now) {
+        OperationEnds();
         writing_ = false;
         return;
       }
       written_ = now;
       response_.set_status(now);
     }
+    OperationBegins();
     if (end.has_value()) {
       Finish(*end);
     } else {
-      StartWrite(&response_);
+      SerializeMessage(response_, bytes_);
+      StartWrite(&bytes_);
     }
   }
 
+  void OnStuck(Duration waited) override {
+    log::Warning("watch.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
+  }
+
   HealthService& service_;
+  const MemoryLedger::Charge charge_;
   const std::string name_;
-  HealthCheckResponse response_;  // of whoever has the right to write
-  Mutex mutex_;                   // may be held while taking the service's, never the reverse
+  HealthCheckResponse response_;  // of whoever has the right to write, as is bytes_
+  grpc::ByteBuffer bytes_;
+  Mutex mutex_;  // may be held while taking the service's, never the reverse
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<HealthService::Status> written_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
@@ -107,41 +143,56 @@ void HealthService::EndWatches() {
 }
 
 void HealthService::Remove(const std::shared_ptr<WatchCall>& call) {
-  MutexLock lock(mutex_);
-  watches_.erase(call);
-  active_.Remove();
+  {
+    MutexLock lock(mutex_);
+    watches_.erase(call);
+  }
+  environment_.active.Remove(call.get());
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  const Status status = Find(request->service());
-  response->set_status(status);
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  const absl::Status status = Answer(*request, *response);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(
-      status == HealthCheckResponse::SERVICE_UNKNOWN
-          ? grpc::Status(grpc::StatusCode::NOT_FOUND,
-                         absl::StrCat("no service is called \"", request->service(), "\""))
-          : grpc::Status::OK);
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext* /*context*/, const HealthCheckRequest* request) {
-  auto call = std::make_shared<WatchCall>(*this, request->service());
-  bool ended = false;
+absl::Status HealthService::Answer(const grpc::ByteBuffer& request,
+                                   grpc::ByteBuffer& response) const {
+  AFT_ASSIGN_OR_RETURN(const std::string service, ServiceName(request));
+  HealthCheckResponse message;
+  message.set_status(Find(service));
+  if (message.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
+    return absl::NotFoundError(absl::StrCat("no service is called \"", service, "\""));
+  }
+  SerializeMessage(message, response);
+  return absl::OkStatus();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  absl::StatusOr<std::string> name = ServiceName(*request);
+  MemoryLedger::Charge charge(environment_.ledger, *environment_.identity.AddressOf(*context));
+  absl::Status status = name.status();
+  if (status.ok() && !charge.Resize(kCallBytes)) {
+    status = absl::ResourceExhaustedError("memory: no room for another watch");
+  }
+  auto call = std::make_shared<WatchCall>(*this, *context, std::move(charge),
+                                          name.ok() ? *std::move(name) : "");
+  environment_.active.Add(call);
   {
     MutexLock lock(mutex_);
     watches_.insert(call);
-    active_.Add();
-    ended = ended_;
+    if (ended_ && status.ok()) status = absl::UnavailableError("the server is shutting down");
   }
-  if (ended) {
-    call->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
-  } else {
+  if (status.ok()) {
     call->Wake();
+  } else {
+    call->End(ToGrpcStatus(status));
   }
-  return call.get();  // watches_ keeps it until OnDone
+  return call.get();  // the environment's ActiveCalls keep it until OnDone
 }
 
 }  // namespace aft::server

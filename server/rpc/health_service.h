@@ -7,7 +7,7 @@
 
 #include "base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "server/rpc/active_calls.h"
+#include "server/rpc/call_environment.h"
 
 namespace aft::server {
 
@@ -18,12 +18,13 @@ class WatchCall;
 //
 // Thread-safety: all methods may be called from any thread. Must outlive every call, that is, be
 // destroyed after the gRPC server.
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public grpc::health::v1::Health::WithRawCallbackMethod_Check<
+                                grpc::health::v1::Health::WithRawCallbackMethod_Watch<
+                                    grpc::health::v1::Health::Service>> {
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-  // `active` must outlive the service.
-  explicit HealthService(ActiveCalls& active) : active_(active) {}
+  explicit HealthService(const CallEnvironment& environment) : environment_(environment) {}
 
   // Sets, all at the same moment, which services serve. Services are unknown until they are set.
   // Watchers hear of a change at once.
@@ -36,18 +37,19 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   void EndWatches();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
 
  private:
   friend class WatchCall;
 
   void Remove(const std::shared_ptr<WatchCall>& call);
+  // Answers Check. NOT_FOUND: no such service.
+  absl::Status Answer(const grpc::ByteBuffer& request, grpc::ByteBuffer& response) const;
 
-  ActiveCalls& active_;
+  const CallEnvironment environment_;
   mutable Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Status> services_ ABSL_GUARDED_BY(mutex_);

@@ -21,27 +21,29 @@ namespace aft::server {
 //   Decode(message, limits, model, started)
 //                               the engine's request, checked; fills what Started says beside the
 //                               model. INVALID_ARGUMENT begins with the path of the bad field
-//   Append(part)                adds to what is pending; returns its bytes on the wire, about
+//   Append(part)                adds to what is pending
+//   pending_bytes()             of what is pending, on the wire, about
 //   Take(response)              moves what is pending, or some of it, out; false: nothing is
+//   tokens(started)             of the text
 //   Drop()                      forgets it
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
 template <typename Codec>
 class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
  public:
-  TypedCall(CallEnvironment& environment, grpc::CallbackServerContext& context)
+  TypedCall(InferenceEnvironment& environment, grpc::CallbackServerContext& context)
       : StreamCall(Codec::kMethod, environment, context) {}
 
   // Sink, on the engine's thread.
-  bool OnPart(typename Codec::Part part) override {
-    return Offer(
-        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return codec_.Append(std::move(part)); });
+  void OnStarted() override { Begin(); }
+  absl::Status OnPart(typename Codec::Part part) override {
+    return Offer([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { codec_.Append(std::move(part)); });
   }
   void OnFinished(const Outcome& outcome) override { End(outcome); }
 
  private:
   absl::Status Submit(const grpc::ByteBuffer& bytes) override {
     typename Codec::Request message;
-    AFT_RETURN_IF_ERROR(Open(bytes, message));
+    AFT_RETURN_IF_ERROR(Parse(bytes, message));
     AFT_RETURN_IF_ERROR(FindModel(message.model()));
     const auto& engine = model().*Codec::kEngine;
     if (engine == nullptr) return WrongTask();
@@ -50,7 +52,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     started.set_model_version(model().config.version);
     auto request = codec_.Decode(message, limits(), model(), started);
     if (!request.ok()) return Invalid(request.status());
-    FillHeader(*request);
+    AFT_RETURN_IF_ERROR(Fill(*request, codec_.tokens(started)));
     return Accepted(((*engine).*Codec::kAction)(
         *std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
   }
@@ -60,6 +62,9 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     return codec_.Take(outgoing_);
   }
   void DropPending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { codec_.Drop(); }
+  size_t pending_bytes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return codec_.pending_bytes();
+  }
   void SetFinished(const Outcome& outcome) override {
     codec_.Finish(outcome, *outgoing_.mutable_finished());
   }
@@ -73,10 +78,10 @@ class InferenceService final
           v1::InferenceService::WithRawCallbackMethod_Score<
               v1::InferenceService::WithRawCallbackMethod_Encode<v1::InferenceService::Service>>> {
  public:
-  // `registry`, `metrics` and `active` must outlive the service.
-  InferenceService(ModelRegistry& registry, ServerMetrics& metrics, ActiveCalls& active,
-                   const LimitsConfig& limits)
-      : environment_{registry, metrics, active, limits, {}} {}
+  // All must outlive the service.
+  InferenceService(const CallEnvironment& environment, ModelRegistry& registry,
+                   DecodePool& decoders, ClientMetrics& client_metrics)
+      : environment_{environment, registry, decoders, client_metrics} {}
 
   CallReactor* Generate(grpc::CallbackServerContext* context,
                         const grpc::ByteBuffer* request) override {
@@ -97,7 +102,7 @@ class InferenceService final
     return StreamCall::Start(std::make_shared<TypedCall<Codec>>(environment_, context), request);
   }
 
-  CallEnvironment environment_;
+  InferenceEnvironment environment_;
 };
 
 }  // namespace aft::server

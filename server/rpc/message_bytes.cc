@@ -2,7 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/proto_buffer_reader.h"
 
 namespace aft::server {
 namespace {
@@ -16,6 +19,28 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
   if (Traits::Deserialize(&copy, &message).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("request: is no ", message.GetTypeName(), "; its strings must be valid UTF-8"));
+}
+
+std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most) {
+  using google::protobuf::internal::WireFormatLite;
+  constexpr int kMostFields = 16;  // a message may have millions
+  grpc::ByteBuffer copy(bytes);    // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  google::protobuf::io::CodedInputStream input(&reader);
+  for (int i = 0; i < kMostFields; ++i) {
+    const uint32_t tag = input.ReadTag();
+    if (tag == 0) break;
+    if (tag != WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
+      if (!WireFormatLite::SkipField(&input, tag)) return std::nullopt;
+      continue;
+    }
+    std::string value;
+    int size = 0;
+    const bool read =
+        input.ReadVarintSizeAsInt(&size) && size <= most && input.ReadString(&value, size);
+    return read ? std::make_optional(std::move(value)) : std::nullopt;
+  }
+  return "";
 }
 
 void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes) {

@@ -47,28 +47,43 @@ v1::Model EncodeModel(const ModelStatus& status) {
 }
 
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* context,
-                                             const v1::ListRequest* /*request*/,
-                                             v1::ListResponse* response) {
-  for (const ModelStatus& status : registry_.List()) {
-    *response->add_models() = EncodeModel(status);
-  }
+                                             const grpc::ByteBuffer* /*request*/,
+                                             grpc::ByteBuffer* response) {
+  const auto client = identity_.Find(*context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+  reactor->Finish(ToGrpcStatus(client.ok() ? AnswerList(**client, *response) : client.status()));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
+  const auto client = identity_.Find(*context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(Find(*request, *response)));
+  reactor->Finish(
+      ToGrpcStatus(client.ok() ? AnswerGet(**client, *request, *response) : client.status()));
   return reactor;
 }
 
-absl::Status ModelService::Find(const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response) const {
+absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& response) const {
+  v1::ListResponse message;
+  for (const ModelStatus& status : registry_.List()) {
+    if (!ClientIdentity::CheckModel(client, status.name).ok()) continue;
+    *message.add_models() = EncodeModel(status);
+  }
+  SerializeMessage(message, response);
+  return absl::OkStatus();
+}
+
+absl::Status ModelService::AnswerGet(const Client& client, const grpc::ByteBuffer& bytes,
+                                     grpc::ByteBuffer& response) const {
+  constexpr size_t kOtherFields = 256;  // of newer clients
+  AFT_RETURN_IF_ERROR(CheckLength("name", bytes.Length(), kMaxModelNameBytes + kOtherFields));
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
+  AFT_RETURN_IF_ERROR(CheckLength("name", request.name().size(), kMaxModelNameBytes));
   AFT_ASSIGN_OR_RETURN(const ModelStatus status, registry_.Get(request.name()));
+  AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, status.name));
   v1::GetResponse message;
   *message.mutable_model() = EncodeModel(status);
   SerializeMessage(message, response);

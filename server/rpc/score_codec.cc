@@ -23,15 +23,13 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   return request;
 }
 
-size_t ScoreCodec::Append(Part part) {
+void ScoreCodec::Append(Part part) {
   v1::ScoreChunk& message = *pending_.mutable_chunk();
   if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
-  size_t bytes = 0;
   for (const SampledToken& token : part.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
-    bytes += 3 + AddLogprobs(token, *message.add_logprobs());
+    pending_bytes_ += 3 + AddLogprobs(token, *message.add_logprobs());
   }
-  return bytes;
 }
 
 void ScoreCodec::Finish(const Outcome& outcome, v1::ScoreFinished& finished) const {

@@ -20,7 +20,8 @@ class ScoreCodec : public PendingMessage<v1::ScoreResponse> {
   // The text may have as many tokens as the model's max_seq_len.
   absl::StatusOr<ScoringRequest> Decode(const Request& message, const LimitsConfig& limits,
                                         const ServedModel& model, v1::ScoreStarted& started);
-  size_t Append(Part part);
+  static size_t tokens(const v1::ScoreStarted& started) { return started.tokens(); }
+  void Append(Part part);
   void Finish(const Outcome& outcome, v1::ScoreFinished& finished) const;
 };
 

@@ -1,5 +1,6 @@
 #include "server/rpc/stream_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -14,6 +15,11 @@
 namespace aft::server {
 namespace {
 
+constexpr int kModelField = 1;  // of every request
+
+// What a byte of a message can become: itself, a parsed token of four, a token of a prompt of four.
+constexpr size_t kBytesPerRequestByte = 9;
+
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -22,49 +28,103 @@ double Milliseconds(Duration duration) {
 
 CallReactor* StreamCall::Start(const std::shared_ptr<StreamCall>& call,
                                const grpc::ByteBuffer& message) {
-  call->self_ = call;
+  call->environment_.active.Add(call);
+  absl::Status status = call->Admit(message);
+  if (status.ok()) {
+    call->environment_.decoders.Add(*call->client_, message.Length(),
+                                    [call, &message] { call->Decode(message); });
+  } else {
+    call->Refuse(std::move(status));
+  }
+  return call.get();
+}
+
+StreamCall::StreamCall(Method method, InferenceEnvironment& environment,
+                       grpc::CallbackServerContext& context)
+    : ActiveCall(context),
+      method_(method),
+      environment_(environment),
+      arrival_(std::chrono::steady_clock::now()),
+      deadline_(std::min(DeadlineOf(context), arrival_ + environment.limits.max_request)) {}
+
+absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
+  absl::StatusOr<std::string> id = TakeRequestId(context());
+  id_ = id.ok() ? *id : NewRequestId();
+  AFT_RETURN_IF_ERROR(id.status());
+  AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+  const std::optional<std::string> model = PeekString(message, kModelField, kMaxModelNameBytes);
+  if (model.has_value()) AFT_RETURN_IF_ERROR(CheckRoom(*model));
+  MutexLock lock(mutex_);
+  charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+  request_bytes_ = kCallBytes + kBytesPerRequestByte * message.Length();
+  if (Recharge()) return absl::OkStatus();
+  environment_.metrics.memory_refusals.Increment();
+  return absl::ResourceExhaustedError(
+      "memory: the requests and unread answers of this client, or of all, fill "
+      "max_client_memory_bytes or max_memory_bytes");
+}
+
+// Before the message is parsed, so only by the first `model` in it: Submit knows the last one.
+absl::Status StreamCall::CheckRoom(const std::string& model) {
+  absl::StatusOr<std::shared_ptr<const ServedModel>> served = environment_.registry.Acquire(model);
+  absl::Status status = served.status();
+  if (served.ok()) {
+    status = (*served)->engine().CheckRoom();
+    if (!status.ok()) model_ = *served;
+  } else if (!absl::IsUnavailable(status)) {
+    return absl::OkStatus();
+  }
+  if (!status.ok()) {
+    metrics_ = environment_.registry.FindMetrics(model);
+    model_name_ = model;
+  }
+  return status;
+}
+
+void StreamCall::Decode(const grpc::ByteBuffer& message) {
   absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    if (cancelled_) status = absl::CancelledError("the client cancelled the request");
+  }
   try {
-    status = call->Submit(message);
+    if (status.ok()) status = Submit(message);
   } catch (const std::exception& error) {  // out of memory for a text, at worst
     status = absl::InternalError(error.what());
   }
-  if (!status.ok()) {
-    Outcome refusal;
-    refusal.status = std::move(status);
-    refusal.timings.total = std::chrono::steady_clock::now() - call->arrival_;
-    call->Conclude(refusal);
+  if (status.ok()) {
+    Pump();
   } else {
-    call->StartWrite(call->Outgoing());
+    Refuse(std::move(status));
   }
-  return call.get();  // self_ keeps it
 }
 
-StreamCall::StreamCall(Method method, CallEnvironment& environment,
-                       grpc::CallbackServerContext& context)
-    : method_(method),
-      environment_(environment),
-      context_(context),
-      arrival_(std::chrono::steady_clock::now()),
-      deadline_(DeadlineOf(context)) {
-  environment_.active.Add();
+absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes,
+                               google::protobuf::MessageLite& message) {
+  AFT_RETURN_IF_ERROR(ParseMessage(bytes, message));
+  // gRPC would keep it as long as the call; it is not constant, only passed so.
+  const_cast<grpc::ByteBuffer&>(bytes).Clear();
+  return absl::OkStatus();
 }
 
-absl::Status StreamCall::Open(const grpc::ByteBuffer& bytes,
-                              google::protobuf::MessageLite& message) {
-  absl::StatusOr<std::string> id = TakeRequestId(context_);
-  id_ = id.ok() ? *id : NewRequestId();
-  context_.AddInitialMetadata(kRequestIdKey, id_);
-  AFT_RETURN_IF_ERROR(id.status());
-  return ParseMessage(bytes, message);
+void StreamCall::Refuse(absl::Status status) {
+  Outcome refusal;
+  refusal.status = std::move(status);
+  refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
+  Conclude(refusal);
+}
+
+bool StreamCall::Recharge() {
+  return charge_.Resize(static_cast<int64_t>(request_bytes_ + pending_bytes() + sending_bytes_));
 }
 
 absl::Status StreamCall::FindModel(const std::string& name) {
+  AFT_RETURN_IF_ERROR(CheckLength("model", name.size(), kMaxModelNameBytes));
   model_name_ = name;
   metrics_ = environment_.registry.FindMetrics(name);
   AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(name));
   model_name_ = model_->config.name;
-  return absl::OkStatus();
+  return ClientIdentity::CheckModel(*client_, model_name_);
 }
 
 absl::Status StreamCall::WrongTask() {
@@ -80,20 +140,22 @@ absl::Status StreamCall::Invalid(absl::Status status) {
   return status;
 }
 
-void StreamCall::FillHeader(RequestHeader& header) const {
+absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.id = id_;
   header.arrival = arrival_;
   header.deadline = deadline_;
+  header.client = client_;
+  MutexLock lock(mutex_);
+  request_bytes_ = kCallBytes + tokens * sizeof(TokenId);
+  if (Recharge()) return absl::OkStatus();
+  return absl::InternalError("a decoded request is larger than its bytes were charged for");
 }
 
 absl::Status StreamCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
-  if (absl::IsResourceExhausted(handle.status())) {
-    const auto wait = environment_.retry_hint.After(model_->engine().load());
-    context_.AddTrailingMetadata(kRetryAfterKey, absl::StrCat(wait.count()));
-  }
   AFT_RETURN_IF_ERROR(handle.status());
   MutexLock lock(mutex_);
   handle_ = *handle;
+  if (cancelled_) model_->engine().Cancel(*handle_);  // it could not be, before
   return absl::OkStatus();
 }
 
@@ -102,21 +164,35 @@ const grpc::ByteBuffer* StreamCall::Outgoing() {
   return &outgoing_bytes_;
 }
 
-bool StreamCall::Offer(absl::FunctionRef<size_t()> append) {
+void StreamCall::Begin() {
   {
     MutexLock lock(mutex_);
-    if (cancelled_) return true;  // the engine has been told
-    if (pending_bytes_ > static_cast<size_t>(environment_.limits.max_stream_buffer_bytes)) {
-      DropPending();
-      pending_bytes_ = 0;
-      return false;
-    }
-    pending_bytes_ += append();
-    if (writing_) return true;
+    first_ = First::kMayLeave;
+    if (writing_) return;
     writing_ = true;
   }
   Pump();
-  return true;
+}
+
+absl::Status StreamCall::Offer(absl::FunctionRef<void()> append) {
+  {
+    MutexLock lock(mutex_);
+    if (cancelled_) return absl::OkStatus();  // the engine has been told
+    const bool slow =
+        pending_bytes() > static_cast<size_t>(environment_.limits.max_stream_buffer_bytes);
+    if (!slow) append();
+    if (slow || !Recharge()) {
+      DropPending();
+      Recharge();
+      return absl::ResourceExhaustedError(slow
+                                              ? "slow client: it reads slower than the model writes"
+                                              : "memory: no room for an answer that is not read");
+    }
+    if (writing_) return absl::OkStatus();
+    writing_ = true;
+  }
+  Pump();
+  return absl::OkStatus();
 }
 
 void StreamCall::End(const Outcome& outcome) {
@@ -141,7 +217,7 @@ void StreamCall::OnCancel() {
     if (!cancelled_) cancelled_at_ = std::chrono::steady_clock::now();
     cancelled_ = true;
     DropPending();
-    pending_bytes_ = 0;
+    Recharge();
     handle = handle_;
   }
   // The slot is freed now, and not when gRPC is done with the stream: a blocked connection can
@@ -150,41 +226,76 @@ void StreamCall::OnCancel() {
 }
 
 void StreamCall::OnDone() {
-  environment_.active.Remove();
-  const std::shared_ptr<StreamCall> last = std::move(self_);  // may delete this on return
+  ContextGoes();
+  {
+    MutexLock lock(mutex_);
+    charge_.Close();
+  }
+  environment_.active.Remove(this);  // may delete this
+}
+
+void StreamCall::OnStuck(Duration waited) {
+  log::Warning("request.stuck", {{"id", id_},
+                                 {"peer", context().peer()},
+                                 {"client", client_->name},
+                                 {"method", MethodName(method_)},
+                                 {"waited_ms", Milliseconds(waited)}});
 }
 
 void StreamCall::Pump() {
+  bool first = false;
   std::optional<Outcome> outcome;
   {
     MutexLock lock(mutex_);
-    if (TakePending()) {
-      pending_bytes_ = 0;
+    const size_t pending = pending_bytes();
+    const bool failed = outcome_.has_value() && !outcome_->status.ok();
+    if (first_ == First::kMayLeave && !failed) {
+      first_ = First::kSent;
+      first = true;
+    } else if (first_ == First::kSent && TakePending()) {
+      sending_bytes_ = pending - pending_bytes();
     } else if (outcome_.has_value()) {
       outcome = outcome_;
     } else {
+      OperationEnds();
+      sending_bytes_ = 0;
       writing_ = false;
+      Recharge();
       return;
     }
+    Recharge();
   }
-  if (outcome.has_value()) {
-    Conclude(*outcome);
-  } else {
-    StartWrite(Outgoing());
-  }
+  if (outcome.has_value()) return Conclude(*outcome);
+  if (first) context().AddInitialMetadata(kRequestIdKey, id_);
+  OperationBegins();
+  StartWrite(Outgoing());
 }
 
 void StreamCall::Conclude(const Outcome& outcome) {
   const absl::StatusCode code = FinalCode(outcome);
+  bool begun = false;
+  {
+    MutexLock lock(mutex_);
+    begun = first_ == First::kSent;
+  }
+  OperationBegins();
   Report(outcome, code);
   if (code == absl::StatusCode::kOk) {
     SetFinished(outcome);
     StartWriteAndFinish(Outgoing(), grpc::WriteOptions(), grpc::Status::OK);
     return;
   }
-  if (outcome.usage.prompt_tokens > 0) {  // it had begun
-    context_.AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
-    context_.AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
+  if (!begun) {
+    context().AddTrailingMetadata(kRequestIdKey, id_);
+    if (code == absl::StatusCode::kResourceExhausted) {
+      const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
+      context().AddTrailingMetadata(kRetryPushbackKey,
+                                    absl::StrCat(environment_.retry_hint.After(load).count()));
+    }
+  }
+  if (outcome.usage.prompt_tokens > 0) {  // it was accepted
+    context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
+    context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }
   Finish(ToGrpcStatus(absl::Status(code, outcome.status.message()), id_));
 }
@@ -192,6 +303,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
 absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
   if (!absl::IsCancelled(outcome.status)) return outcome.status.code();
   MutexLock lock(mutex_);
+  if (stuck()) return absl::StatusCode::kResourceExhausted;
   const bool expired = cancelled_ && EndedByDeadline(cancelled_at_, arrival_, deadline_);
   return expired ? absl::StatusCode::kDeadlineExceeded : outcome.status.code();
 }
@@ -202,10 +314,17 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
   if (model_ != nullptr && outcome.status.ok()) {
     environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
   }
+  const std::string client = client_ != nullptr ? client_->name : "";
+  if (client_ != nullptr) {
+    const Usage& usage = outcome.usage;
+    const uint64_t read = outcome.timings.first_token > Duration(0) ? usage.prompt_tokens : 0;
+    environment_.client_metrics.Count(client, code, read + usage.generated_tokens);
+  }
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
   log("request.done", {{"id", id_},
-                       {"peer", context_.peer()},
+                       {"peer", context().peer()},
+                       {"client", client},
                        {"method", MethodName(method_)},
                        {"model", model_name_},
                        {"code", absl::StatusCodeToString(code)},

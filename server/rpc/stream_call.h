@@ -14,22 +14,21 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/config/config.h"
+#include "server/admission/memory_ledger.h"
 #include "server/engine/request.h"
-#include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
-#include "server/rpc/active_calls.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/decode_pool.h"
 #include "server/rpc/retry_hint.h"
 
 namespace aft::server {
 
 // What the calls of InferenceService share. Outlives them all.
-struct CallEnvironment {
+struct InferenceEnvironment : CallEnvironment {
   ModelRegistry& registry;
-  ServerMetrics& metrics;
-  ActiveCalls& active;
-  LimitsConfig limits;
-  RetryHint retry_hint;
+  DecodePool& decoders;
+  ClientMetrics& client_metrics;
+  RetryHint retry_hint{};
 };
 
 using CallReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
@@ -37,16 +36,25 @@ using CallReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 // One call of InferenceService: gRPC's reactor on one side; TypedCall, which derives from it, is
 // the engine's sink on the other and knows the messages.
 //
+// The way of a request: Admit, on gRPC's thread, looks at nothing but metadata, the message's size
+// and what the model has room for; Submit, on a thread of the decode pool, parses, tokenises and
+// hands over to the engine. A request that is refused, or released before it has begun, has sent
+// nothing: its status is all that the client gets (Trailers-Only), so that the client may retry.
+//
 // At most one operation of a stream may be outstanding, and operations come from two sides (the
 // engine's thread, gRPC's). So there is one right to start the next operation, `writing_`: who
 // takes it calls Pump, which starts the write or the end of the stream; OnWriteDone pumps on. While
-// a write is under way the engine's output collects in what the method keeps pending.
+// a write is under way the engine's output collects in what the method keeps pending. An operation
+// that gets nowhere, because the client does not read, has the call cancelled (ActiveCall).
 //
-// Lifetime: the call owns itself from Start to OnDone, and the engine holds it as its sink: it goes
-// when both are done. Every call ends in Conclude, exactly once.
-class StreamCall : public CallReactor, public std::enable_shared_from_this<StreamCall> {
+// Lifetime: ActiveCalls owns the call from Start to OnDone, and the engine holds it as its sink: it
+// goes when both are done. Every call ends in Conclude, exactly once.
+class StreamCall : public CallReactor,
+                   public ActiveCall,
+                   public std::enable_shared_from_this<StreamCall> {
  public:
-  // Submits the request and returns the reactor for gRPC. Refusals end the stream.
+  // Returns the reactor for gRPC. `message` lives until OnDone, as gRPC promises; it is emptied
+  // once it is parsed.
   static CallReactor* Start(const std::shared_ptr<StreamCall>& call,
                             const grpc::ByteBuffer& message);
 
@@ -57,24 +65,28 @@ class StreamCall : public CallReactor, public std::enable_shared_from_this<Strea
 
  protected:
   // `context` lives until OnDone, as gRPC promises.
-  StreamCall(Method method, CallEnvironment& environment, grpc::CallbackServerContext& context);
+  StreamCall(Method method, InferenceEnvironment& environment,
+             grpc::CallbackServerContext& context);
 
   // What a method adds.
 
-  // Everything up to the engine's acceptance; leaves the first message of the stream in outgoing().
+  // From the message to the engine's acceptance; leaves the first message of the stream in
+  // outgoing().
   virtual absl::Status Submit(const grpc::ByteBuffer& message) = 0;
   // The message to write; of whoever has the right to write.
   virtual const google::protobuf::MessageLite& outgoing() const = 0;
   // Moves what is pending, or a part of it, to outgoing(). False: nothing is.
   virtual bool TakePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   virtual void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  // Of memory, about.
+  virtual size_t pending_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Makes outgoing() the last message of the stream. REQUIRES: outcome.status is OK.
   virtual void SetFinished(const Outcome& outcome) = 0;
 
   // For Submit, in this order.
 
-  // Takes the request's id and parses its message.
-  absl::Status Open(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
+  // Frees the bytes.
+  absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
   absl::Status FindModel(const std::string& name);
   const ServedModel& model() const { return *model_; }
   const LimitsConfig& limits() const { return environment_.limits; }
@@ -82,49 +94,60 @@ class StreamCall : public CallReactor, public std::enable_shared_from_this<Strea
   absl::Status WrongTask();
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status);
-  void FillHeader(RequestHeader& header) const;
+  // The message is parsed and gone; of it, `tokens` stay.
+  absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
   absl::Status Accepted(const absl::StatusOr<RequestHandle>& handle);
 
   // For the sink, on the engine's thread.
 
-  // Lets `append` add to what is pending, and say how many bytes that is on the wire. False: too
-  // much is unsent; what was pending is gone.
-  bool Offer(absl::FunctionRef<size_t()> append);
+  // The first message may leave.
+  void Begin();
+  // Lets `append` add to what is pending. RESOURCE_EXHAUSTED: too much is unsent; what was pending
+  // is gone.
+  absl::Status Offer(absl::FunctionRef<void()> append);
   // The outcome ends the stream.
   void End(const Outcome& outcome);
 
   mutable Mutex mutex_;  // guards what is pending
 
  private:
+  absl::Status Admit(const grpc::ByteBuffer& message);
+  absl::Status CheckRoom(const std::string& model);
+  void Decode(const grpc::ByteBuffer& message);
+  void Refuse(absl::Status status);
+  // What is charged follows what is held. False: there is no room.
+  bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Serialises outgoing() into outgoing_bytes_.
   const grpc::ByteBuffer* Outgoing();
   // Starts the next operation, or gives the right back. REQUIRES: the caller took `writing_`.
   void Pump();
   // Ends the stream, after the access log and the counters. REQUIRES: as Pump; never given back.
   void Conclude(const Outcome& outcome);
+  void OnStuck(Duration waited) final;
   void Report(const Outcome& outcome, absl::StatusCode code);
   absl::StatusCode FinalCode(const Outcome& outcome) const;
 
   const Method method_;
-  CallEnvironment& environment_;
-  grpc::CallbackServerContext& context_;
+  InferenceEnvironment& environment_;
   const TimePoint arrival_;
   const TimePoint deadline_;
-  // Set by Submit, then constant.
+  // Set by Admit and Submit, then constant.
   std::string id_;
+  std::shared_ptr<const Client> client_;
   std::string model_name_;           // as requested; once it is found, its own
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
 
-  std::shared_ptr<StreamCall> self_;  // until OnDone
-
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 
-  bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // Start has the right first
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // Start and Decode have the right first
+  enum class First { kKept, kMayLeave, kSent } first_ ABSL_GUARDED_BY(mutex_) = First::kKept;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
-  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
+  size_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_
+  size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the write under way
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);
 };

@@ -47,13 +47,18 @@ class PendingMessage {
   bool Take(Response& outgoing) {
     if (pending_.event_case() == Response::EVENT_NOT_SET) return false;
     outgoing.Swap(&pending_);
-    pending_.Clear();
+    Drop();
     return true;
   }
-  void Drop() { pending_.Clear(); }
+  void Drop() {
+    pending_.Clear();
+    pending_bytes_ = 0;
+  }
+  size_t pending_bytes() const { return pending_bytes_; }
 
  protected:
   Response pending_;
+  size_t pending_bytes_ = 0;
 };
 
 // What a text must keep to.

@@ -87,6 +87,10 @@ class MethodTest : public testing::Test {
     Method::Gate(*server_).WaitUntilBlocked();
     return stream;
   }
+  // REQUIRES: Start with metrics.
+  void WaitUntilOneWaits() {
+    server_->WaitForMetric(absl::StrCat("aft_requests_waiting{model=\"", Method::kModel, "\"}"), 1);
+  }
   // And then it serves again.
   void TearDown() override {
     if (server_->server().lifecycle() != Lifecycle::kReady) return;
@@ -153,12 +157,12 @@ TYPED_TEST(MethodTest, AFullQueueRefusesWithARetryHint) {
   this->Start(/*with_metrics=*/true);
   auto running = this->OpenHeld();
   auto waiting = this->Open();
-  ASSERT_TRUE(waiting.Next());  // accepted
+  this->WaitUntilOneWaits();
   auto refused = this->Open();
   EXPECT_THAT(refused.Finish(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_requests=1")));
   int hint_ms = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("retry-after-ms"), &hint_ms));
+  ASSERT_TRUE(absl::SimpleAtoi(refused.TrailingMetadata("grpc-retry-pushback-ms"), &hint_ms));
   EXPECT_GE(hint_ms, 100);
   EXPECT_EQ(this->server_->Metric(
                 RequestsTotal("RESOURCE_EXHAUSTED", TypeParam::kName, TypeParam::kModel)),
@@ -197,7 +201,7 @@ TYPED_TEST(MethodTest, DrainFinishesWhatRunsAndWhatWaitsAndRefusesTheRest) {
   this->Start(/*with_metrics=*/true);
   auto running = this->OpenHeld();
   auto waiting = this->Open();
-  ASSERT_TRUE(waiting.Next());
+  this->WaitUntilOneWaits();
   std::thread drain([this] { this->server_->server().Drain(); });
   v1::GetRequest get;
   get.set_name(TypeParam::kModel);

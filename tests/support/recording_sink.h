@@ -28,19 +28,26 @@ class PartRecorder : public Sink<Part> {
   // Refuses parts, like a reader that is too slow, once `accept` of them have come.
   explicit PartRecorder(size_t accept = static_cast<size_t>(-1)) : accept_(accept) {}
 
-  bool OnPart(Part part) override {
+  void OnStarted() override {
+    MutexLock lock(mutex_);
+    AFT_CHECK(!started_ && ends_ == 0);
+    started_ = true;
+  }
+
+  absl::Status OnPart(Part part) override {
     MutexLock lock(mutex_);
     AFT_CHECK(ends_ == 0);
-    if (parts_.size() == accept_) return false;
+    AFT_CHECK(started_);
+    if (parts_.size() == accept_) return absl::ResourceExhaustedError("slow client");
     parts_.push_back(std::move(part));
     changed_.NotifyAll();
-    return true;
+    return absl::OkStatus();
   }
 
   void OnFinished(const Outcome& outcome) override {
     MutexLock lock(mutex_);
     ++ends_;
-    AFT_CHECK(ends_ == 1);
+    AFT_CHECK(ends_ == 1 && (started_ || !outcome.status.ok()));
     outcome_ = Unshared(outcome);
     changed_.NotifyAll();
   }
@@ -76,6 +83,7 @@ class PartRecorder : public Sink<Part> {
   CondVar changed_;
   std::vector<Part> parts_ ABSL_GUARDED_BY(mutex_);
   Outcome outcome_ ABSL_GUARDED_BY(mutex_);
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
   int ends_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -220,7 +220,7 @@ class Waiter {
 class CountingSink : public TokenSink {
  public:
   explicit CountingSink(Waiter& waiter) : waiter_(waiter) {}
-  bool OnPart(TokenDelta) override { return true; }
+  absl::Status OnPart(TokenDelta) override { return absl::OkStatus(); }
   void OnFinished(const Outcome& outcome) override {
     first_token_ = outcome.timings.first_token;
     waiter_.Done();

@@ -150,7 +150,8 @@ TEST_F(AftctlTest, GenerateJsonEndsWithTheError) {
   usage.set_generated_tokens(1);
   Script script = FailedScript(grpc::Status(grpc::UNAVAILABLE, "draining"),
                                {StartedEvent(), DeltaEvent(0, "a")});
-  script.trailers = {{"aft-usage-bin", usage.SerializeAsString()}, {"retry-after-ms", "1500"}};
+  script.trailers = {{"aft-usage-bin", usage.SerializeAsString()},
+                     {"grpc-retry-pushback-ms", "1500"}};
   server_.SetScript(script);
   const auto lines = RunJson("generate --prompt hello --json", 5);
   ASSERT_EQ(lines.size(), 3u);

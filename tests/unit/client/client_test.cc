@@ -130,7 +130,7 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
                                {StartedEvent(), DeltaEvent(0, "ab")});
   script.trailers = {{"aft-usage-bin", usage.SerializeAsString()},
                      {"aft-timings-bin", timings.SerializeAsString()},
-                     {"retry-after-ms", "1500"}};
+                     {"grpc-retry-pushback-ms", "1500"}};
   const absl::Status status = GenerateError(script);
   ExpectFailed(status, absl::StatusCode::kUnavailable, ErrorOrigin::kServer,
                "the server is draining; try again in 1.5 s");
@@ -144,7 +144,7 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
 
 TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
   Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
-  script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"retry-after-ms", "soon"}};
+  script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"grpc-retry-pushback-ms", "soon"}};
   const absl::Status status = GenerateError(script);
   EXPECT_EQ(status.message(), "the queue is full; try again later");
   EXPECT_FALSE(GetErrorDetails(status).usage.has_value());

@@ -208,7 +208,7 @@ TEST_F(AftloadTest, CutsStreamsWhenTheTimeIsUp) {
 
 TEST_F(AftloadTest, CountsErrorsByCodeAndFails) {
   Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
-  script.trailers = {{"retry-after-ms", "1"}};
+  script.trailers = {{"grpc-retry-pushback-ms", "1"}};
   server_.SetScript(script);
   // The models are listed first, by the same script.
   const Ended refused = RunToEnd(Command({"--requests", "3"}));

@@ -127,10 +127,14 @@ const TokenDelta kSecond = {
 
 TEST(GenerateCodecTest, AppendedDeltasBecomeOne) {
   GenerateCodec codec;
-  EXPECT_GT(codec.Append(kFirst), 0);
-  EXPECT_GT(codec.Append(kSecond), 0);
+  codec.Append(kFirst);
+  const size_t first = codec.pending_bytes();
+  EXPECT_GT(first, 0);
+  codec.Append(kSecond);
+  EXPECT_GT(codec.pending_bytes(), first);
   v1::GenerateResponse response;
   ASSERT_TRUE(codec.Take(response));
+  EXPECT_EQ(codec.pending_bytes(), 0);
   ExpectText(response, "delta { first_index: 5 token_ids: [1, 2, 3] text: 'abc' }");
   EXPECT_FALSE(codec.Take(response));  // it was taken
 }
@@ -165,7 +169,8 @@ void ExpectSizeIsAboutRight(Codec codec) {
     delta.tokens.push_back({.id = i, .logprob = -1.0F, .top = {{.id = i, .logprob = -1.0F}}});
     delta.text += "x";
   }
-  const size_t estimate = codec.Append(delta);
+  codec.Append(delta);
+  const size_t estimate = codec.pending_bytes();
   typename Codec::Response message;
   ASSERT_TRUE(codec.Take(message));
   EXPECT_GE(estimate * 2, message.ByteSizeLong());

@@ -61,8 +61,12 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } device: \"cuda:1\" } "
       "limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13 "
       "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
-      "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 } "
-      "drain { lame_duck_ms: 19 grace_ms: 20 } log { level: \"debug\" format: \"json\" }";
+      "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
+      "max_memory_bytes: 25 max_client_memory_bytes: 26 write_stall_ms: 27 max_request_ms: 28 } "
+      "drain { lame_duck_ms: 19 grace_ms: 20 } log { level: \"debug\" format: \"json\" } "
+      "security { tls { cert_file: \"/c\" key_file: \"/k\" client_ca_file: \"/a\" } "
+      "clients_file: \"/t\" trusted_proxies: \"::1\" trusted_proxies: \"10.0.0.0/8\" "
+      "reload_s: 29 reflection: false max_client_labels: 30 }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -111,7 +115,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
   ASSERT_TRUE(schema.good());
   const std::string in_force = FormatEffectiveConfig(Valid());
   const RE2 field(R"( *optional \w+ (\w+) = \d+;)");
-  const RE2 documented(R"raw([Dd]efault ("[^"]*"|\d+))raw");
+  const RE2 documented(R"raw([Dd]efault ("[^"]*"|\d+|true|false))raw");
   std::string comment;
   int fields = 0;
   for (std::string line; std::getline(schema, line);) {
@@ -127,7 +131,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 25);
+  EXPECT_EQ(fields, 37);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -183,6 +187,14 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].weight_format: device \"cpu\"", [](C& c) { c.models[0].weight_format = "bf16"; }},
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
       {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},
+      {"limits.max_message_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 5 << 20; }},
+      {"security.tls: ", [](C& c) { c.security.tls.cert_file = "c"; }},
+      {"security.tls: ", [](C& c) { c.security.tls.key_file = "k"; }},
+      {"security.tls.client_ca_file: ", [](C& c) { c.security.tls.client_ca_file = "a"; }},
+      {"security.trusted_proxies[1]: ",
+       [](C& c) {
+         c.security.trusted_proxies = {"10.0.0.0/8", "10.0.0.0/33"};
+       }},
       {"log.level: ", [](C& c) { c.log.level = "loud"; }},
       {"log.format: ", [](C& c) { c.log.format = "xml"; }},
   };
@@ -228,6 +240,15 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"limits.max_stream_buffer_bytes", 256, one << 30,
        limit(&LimitsConfig::max_stream_buffer_bytes)},
       {"limits.max_concurrent_streams", 1, 1'000'000, limit(&LimitsConfig::max_concurrent_streams)},
+      {"limits.max_message_bytes", 1, (one << 31) - 1, limit(&LimitsConfig::max_message_bytes)},
+      {"limits.max_memory_bytes", 0, one << 40, limit(&LimitsConfig::max_memory_bytes)},
+      {"limits.max_client_memory_bytes", 0, one << 40,
+       limit(&LimitsConfig::max_client_memory_bytes)},
+      {"limits.write_stall_ms", 10, 3'600'000, limit(&LimitsConfig::write_stall)},
+      {"limits.max_request_ms", 1, 604'800'000, limit(&LimitsConfig::max_request)},
+      {"security.reload_s", 1, 86'400, [](C& c, int64_t value) { Set(c.security.reload, value); }},
+      {"security.max_client_labels", 0, 1000,
+       [](C& c, int64_t value) { Set(c.security.max_client_labels, value); }},
       {"drain.lame_duck_ms", 0, 3'600'000, drain(&DrainConfig::lame_duck)},
       {"drain.grace_ms", 0, 3'600'000, drain(&DrainConfig::grace)},
   };
@@ -240,6 +261,8 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
     config.limits.max_prompt_tokens = config.limits.default_max_tokens = 1;
     config.limits.max_queued_tokens = one << 40;
     config.limits.max_max_tokens = 1000;
+    config.limits.max_prompt_bytes = 1;
+    config.limits.max_message_bytes = one << 30;
     for (const int64_t end : {range.low, range.high}) {
       range.set(config, end);
       EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);

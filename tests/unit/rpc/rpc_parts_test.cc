@@ -64,17 +64,26 @@ TEST(RetryHintTest, GrowsWithTheQueueAndTheLengthOfRequestsWithinBounds) {
   EXPECT_EQ(hint.After({.waiting = 1'000'000, .slots = 1}).count(), 60'000);
 }
 
+struct SilentCall : ActiveCall {
+  explicit SilentCall(grpc::CallbackServerContext& context) : ActiveCall(context) {}
+  void OnStuck(Duration /*waited*/) override {}
+};
+
 TEST(ActiveCallsTest, WaitsForNoneOrTheDeadline) {
-  ActiveCalls active;
+  prometheus::Registry registry;
+  ServerMetrics metrics(registry, "test");
+  ActiveCalls active(std::chrono::hours(1), metrics);
   active.WaitForNone(TimePoint::max());
-  active.Add();
+  grpc::CallbackServerContext context;
+  const auto one = std::make_shared<SilentCall>(context);
+  active.Add(one);
   const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   active.WaitForNone(deadline);
   EXPECT_GE(std::chrono::steady_clock::now(), deadline);
   std::atomic<bool> ended = false;
   std::thread call([&] {
     ended = true;
-    active.Remove();
+    active.Remove(one.get());
   });
   active.WaitForNone(TimePoint::max());
   EXPECT_TRUE(ended);

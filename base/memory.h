@@ -10,4 +10,7 @@ namespace aft {
 // neither can be read. `root`: where /proc and /sys are.
 int64_t AvailableMemory(const std::string& root = "");
 
+// Bytes that this process may have at all: MemTotal, or the limit of the cgroup when that is less.
+int64_t MemoryLimit(const std::string& root = "");
+
 }  // namespace aft

@@ -1,4 +1,4 @@
-#include "model/runtime/memory.h"
+#include "base/memory.h"
 
 #include <algorithm>
 #include <fstream>
@@ -11,37 +11,48 @@ namespace {
 
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
-int64_t MemAvailable(const std::string& root) {
+// A line of /proc/meminfo.
+int64_t OfMachine(const std::string& root, const std::string& name) {
   std::ifstream meminfo(root + "/proc/meminfo");
   std::string key;
   int64_t kilobytes = 0;
   std::string unit;
   while (meminfo >> key >> kilobytes) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
+    if (key == name) return kilobytes * 1024;
     std::getline(meminfo, unit);
   }
   return kUnknown;
 }
 
+struct Cgroup {
+  int64_t limit = kUnknown;
+  int64_t used = 0;
+};
+
 // As seen inside a container. No limit is "max", which fails to parse, in version 2 and a number
 // beyond all memory in version 1.
-int64_t LeftInCgroup(const std::string& root) {
+Cgroup ReadCgroup(const std::string& root) {
   for (const auto& [limit_name, used_name] :
        {std::pair("memory.max", "memory.current"),
         std::pair("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")}) {
-    int64_t limit = 0;
-    int64_t used = 0;
-    if (!(std::ifstream(root + "/sys/fs/cgroup/" + limit_name) >> limit)) continue;
-    if (!(std::ifstream(root + "/sys/fs/cgroup/" + used_name) >> used)) continue;
-    return std::max<int64_t>(limit - used, 0);
+    Cgroup cgroup;
+    if (!(std::ifstream(root + "/sys/fs/cgroup/" + limit_name) >> cgroup.limit)) continue;
+    if (!(std::ifstream(root + "/sys/fs/cgroup/" + used_name) >> cgroup.used)) continue;
+    return cgroup;
   }
-  return kUnknown;
+  return {};
 }
 
 }  // namespace
 
 int64_t AvailableMemory(const std::string& root) {
-  return std::min(MemAvailable(root), LeftInCgroup(root));
+  const Cgroup cgroup = ReadCgroup(root);
+  return std::min(OfMachine(root, "MemAvailable:"),
+                  std::max<int64_t>(cgroup.limit - cgroup.used, 0));
+}
+
+int64_t MemoryLimit(const std::string& root) {
+  return std::min(OfMachine(root, "MemTotal:"), ReadCgroup(root).limit);
 }
 
 }  // namespace aft

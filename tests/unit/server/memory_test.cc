@@ -1,4 +1,4 @@
-#include "model/runtime/memory.h"
+#include "base/memory.h"
 
 #include <filesystem>
 #include <fstream>
@@ -26,15 +26,20 @@ class MemoryTest : public testing::Test {
           "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 4000 kB\nBuffers: 1 kB\n");
   }
   int64_t Available() const { return AvailableMemory(folder_.path()); }
+  int64_t Limit() const { return MemoryLimit(folder_.path()); }
 
   const TempFolder folder_;
 };
 
-TEST_F(MemoryTest, NothingThatCanBeReadIsNoLimit) { EXPECT_EQ(Available(), kUnknown); }
+TEST_F(MemoryTest, NothingThatCanBeReadIsNoLimit) {
+  EXPECT_EQ(Available(), kUnknown);
+  EXPECT_EQ(Limit(), kUnknown);
+}
 
 TEST_F(MemoryTest, IsWhatTheMachineHasLeft) {
   WriteMachine();
   EXPECT_EQ(Available(), 4000 * 1024);
+  EXPECT_EQ(Limit(), 9000 * 1024);
 }
 
 TEST_F(MemoryTest, IsWhatTheCgroupHasLeftWhereThatIsLess) {
@@ -47,10 +52,12 @@ TEST_F(MemoryTest, IsWhatTheCgroupHasLeftWhereThatIsLess) {
     EXPECT_EQ(Available(), 4000 * 1024);  // as long as its use is not known
     Write(folder + used, "300000\n");
     EXPECT_EQ(Available(), 700'000);
+    EXPECT_EQ(Limit(), 1'000'000);
     Write(folder + used, "1000001\n");
     EXPECT_EQ(Available(), 0);
     Write(folder + limit, "9223372036854771712\n");
     EXPECT_EQ(Available(), 4000 * 1024);
+    EXPECT_EQ(Limit(), 9000 * 1024);
     std::filesystem::remove_all(folder_.path() + folder);
   }
   Write("/sys/fs/cgroup/memory.max", "max\n");

@@ -1,0 +1,86 @@
+#include "server/admission/client_directory.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+// Differs when the file has changed or been replaced; empty: there is none.
+std::string VersionOf(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return "";
+  return absl::StrCat(info.st_dev, ":", info.st_ino, ":", info.st_size, ":", info.st_mtim.tv_sec,
+                      ".", info.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(const std::string& path) {
+  auto directory = absl::WrapUnique(new ClientDirectory(path));
+  MutexLock lock(directory->mutex_);
+  directory->version_ = VersionOf(path);
+  AFT_ASSIGN_OR_RETURN(Clients clients, LoadClientsFile(path));
+  directory->clients_ = std::make_shared<const Clients>(std::move(clients));
+  return directory;
+}
+
+void ClientDirectory::Refresh() {
+  const std::string version = VersionOf(path_);
+  {
+    MutexLock lock(mutex_);
+    if (version == version_) return;
+  }
+  absl::StatusOr<Clients> clients = LoadClientsFile(path_);
+  MutexLock lock(mutex_);
+  version_ = version;
+  if (!clients.ok()) {
+    log::Error("clients.reload_failed", {{"error", clients.status().message()}});
+    return;
+  }
+  log::Info("clients.reloaded", {{"path", path_}, {"clients", clients->size()}});
+  clients_ = std::make_shared<const Clients>(*std::move(clients));
+}
+
+std::shared_ptr<const ClientDirectory::Clients> ClientDirectory::clients() const {
+  MutexLock lock(mutex_);
+  return clients_;
+}
+
+std::shared_ptr<const Client> ClientDirectory::FindToken(absl::string_view token) const {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> hash{};
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash.data());
+  std::shared_ptr<const Client> found;
+  for (const KnownClient& known : *clients()) {
+    for (const std::string& expected : known.token_sha256) {
+      if (CRYPTO_memcmp(hash.data(), expected.data(), hash.size()) == 0) found = known.client;
+    }
+  }
+  return found;
+}
+
+std::shared_ptr<const Client> ClientDirectory::FindCertificate(absl::string_view name) const {
+  for (const KnownClient& known : *clients()) {
+    for (const std::string& expected : known.certificates) {
+      if (name == expected) return known.client;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> ClientDirectory::Names() const {
+  std::vector<std::string> names;
+  for (const KnownClient& known : *clients()) names.push_back(known.client->name);
+  return names;
+}
+
+}  // namespace aft::server

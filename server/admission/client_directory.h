@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "server/config/clients_file.h"
+
+namespace aft::server {
+
+// The clients of a clients_file, which may change while the server runs. Thread-safe.
+class ClientDirectory {
+ public:
+  // Errors as LoadClientsFile.
+  static absl::StatusOr<std::unique_ptr<ClientDirectory>> Load(const std::string& path);
+
+  // Reads the file again when it has changed. A bad one is logged, and changes nothing.
+  void Refresh();
+
+  // Who has that bearer token; null: nobody. Takes the same time for every token of one length.
+  std::shared_ptr<const Client> FindToken(absl::string_view token) const;
+
+  // Who has a certificate of that name; null: nobody.
+  std::shared_ptr<const Client> FindCertificate(absl::string_view name) const;
+
+  // Names, in the file's order.
+  std::vector<std::string> Names() const;
+
+ private:
+  using Clients = std::vector<KnownClient>;
+
+  explicit ClientDirectory(std::string path) : path_(std::move(path)) {}
+
+  std::shared_ptr<const Clients> clients() const;
+
+  const std::string path_;
+  mutable Mutex mutex_;
+  std::string version_ ABSL_GUARDED_BY(mutex_);  // of the file that was read, good or bad
+  std::shared_ptr<const Clients> clients_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::server

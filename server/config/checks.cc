@@ -1,0 +1,38 @@
+#include "server/config/checks.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace aft::server {
+
+absl::Status BadField(absl::string_view path, absl::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
+}
+
+absl::Status CheckRange(absl::string_view path, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return BadField(path, absl::StrCat("must be in [", low, ", ", high, "], got ", value));
+}
+
+absl::Status CheckOneOf(absl::string_view path, const std::string& value,
+                        std::initializer_list<absl::string_view> allowed) {
+  for (absl::string_view candidate : allowed) {
+    if (value == candidate) return absl::OkStatus();
+  }
+  return BadField(path, absl::StrCat("must be one of \"", absl::StrJoin(allowed, "\", \""),
+                                     "\", got \"", value, "\""));
+}
+
+absl::Status CheckName(absl::string_view path, absl::string_view name) {
+  bool ok = !name.empty() && name.size() <= 128;
+  for (char c : name) {
+    ok = ok &&
+         (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+  }
+  if (ok) return absl::OkStatus();
+  return BadField(
+      path, absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', got \"", name, "\""));
+}
+
+}  // namespace aft::server

@@ -1,0 +1,98 @@
+#include "server/config/clients_file.h"
+
+#include <limits>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "aft/config/v1/clients.pb.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/config/text_proto.h"
+
+namespace aft::server {
+namespace {
+
+namespace pb = aft::config::v1;
+
+// Of all clients, each once: names, tokens, certificates.
+using Seen = std::set<std::string>;
+
+absl::Status CheckNew(const std::string& path, const std::string& value, Seen& seen) {
+  if (seen.insert(value).second) return absl::OkStatus();
+  return BadField(path, "stands in the file twice");
+}
+
+absl::StatusOr<std::string> DecodeSha256(const std::string& path, const std::string& hex) {
+  bool ok = hex.size() == 64;
+  for (const char c : hex) ok = ok && absl::ascii_isxdigit(static_cast<unsigned char>(c));
+  if (ok) return absl::HexStringToBytes(hex);
+  return BadField(path, "must be 64 hexadecimal digits, the SHA-256 of a token");
+}
+
+absl::StatusOr<KnownClient> DecodeClient(const std::string& path, const pb::ClientConfig& message,
+                                         Seen& seen) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const double weight = message.has_weight() ? message.weight() : 1.0;
+  AFT_RETURN_IF_ERROR(CheckName(path + ".name", message.name()));
+  AFT_RETURN_IF_ERROR(CheckNew(path + ".name", "name " + message.name(), seen));
+  if (!(weight >= 0.01 && weight <= 100)) {
+    return BadField(path + ".weight", absl::StrCat("must be in [0.01, 100], got ", weight));
+  }
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".max_slots", message.max_slots(), 0, kMost));
+  AFT_RETURN_IF_ERROR(
+      CheckRange(path + ".max_queued_requests", message.max_queued_requests(), 0, kMost));
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".max_memory_bytes", message.max_memory_bytes(), 0,
+                                 std::numeric_limits<int64_t>::max()));
+  if (message.token_sha256_size() + message.certificate_size() == 0) {
+    return BadField(path, "must have a token_sha256 or a certificate");
+  }
+  KnownClient known;
+  for (int i = 0; i < message.token_sha256_size(); ++i) {
+    const std::string field = absl::StrCat(path, ".token_sha256[", i, "]");
+    AFT_ASSIGN_OR_RETURN(std::string hash, DecodeSha256(field, message.token_sha256(i)));
+    AFT_RETURN_IF_ERROR(CheckNew(field, "token " + hash, seen));
+    known.token_sha256.push_back(std::move(hash));
+  }
+  for (int i = 0; i < message.certificate_size(); ++i) {
+    const std::string field = absl::StrCat(path, ".certificate[", i, "]");
+    if (message.certificate(i).empty()) return BadField(field, "must not be empty");
+    AFT_RETURN_IF_ERROR(CheckNew(field, "certificate " + message.certificate(i), seen));
+    known.certificates.push_back(message.certificate(i));
+  }
+  known.client = std::make_shared<Client>(
+      Client{.name = message.name(),
+             .weight = weight,
+             .max_slots = message.max_slots(),
+             .max_queued_requests = message.max_queued_requests(),
+             .max_memory_bytes = message.max_memory_bytes(),
+             .models = {message.models().begin(), message.models().end()}});
+  return known;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<KnownClient>> ParseClientsFile(absl::string_view text,
+                                                          absl::string_view file_name) {
+  pb::ClientsFile message;
+  AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
+  std::vector<KnownClient> clients;
+  Seen seen;
+  for (int i = 0; i < message.clients_size(); ++i) {
+    absl::StatusOr<KnownClient> client =
+        DecodeClient(absl::StrCat("clients[", i, "]"), message.clients(i), seen);
+    if (!client.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", client.status().message()));
+    }
+    clients.push_back(*std::move(client));
+  }
+  return clients;
+}
+
+absl::StatusOr<std::vector<KnownClient>> LoadClientsFile(const std::string& path) {
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(path));
+  return ParseClientsFile(text, path);
+}
+
+}  // namespace aft::server

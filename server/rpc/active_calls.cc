@@ -1,0 +1,85 @@
+#include "server/rpc/active_calls.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace aft::server {
+
+void ActiveCall::OperationBegins() {
+  since_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
+}
+
+void ActiveCall::ContextGoes() {
+  MutexLock lock(context_mutex_);
+  context_gone_ = true;
+}
+
+bool ActiveCall::CancelIfStuck(TimePoint now, Duration longest) {
+  const TimePoint since = since_.load(std::memory_order_relaxed);
+  if (since > now - longest || stuck()) return false;
+  MutexLock lock(context_mutex_);  // threads of gRPC, not this one, run what follows from TryCancel
+  if (context_gone_) return false;
+  stuck_.store(true, std::memory_order_relaxed);
+  OnStuck(now - since);
+  context_.TryCancel();
+  return true;
+}
+
+ActiveCalls::ActiveCalls(Duration longest_operation, ServerMetrics& metrics)
+    : longest_operation_(longest_operation), metrics_(metrics), thread_([this] { Run(); }) {}
+
+ActiveCalls::~ActiveCalls() {
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void ActiveCalls::Add(std::shared_ptr<ActiveCall> call) {
+  const ActiveCall* const key = call.get();
+  MutexLock lock(mutex_);
+  calls_.emplace(key, std::move(call));
+}
+
+void ActiveCalls::Remove(const ActiveCall* call) {
+  std::shared_ptr<ActiveCall> removed;  // goes without the lock
+  MutexLock lock(mutex_);
+  const auto found = calls_.find(call);
+  removed = std::move(found->second);
+  calls_.erase(found);
+  if (calls_.empty()) changed_.NotifyAll();
+}
+
+void ActiveCalls::WaitForNone(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (!calls_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+  }
+}
+
+void ActiveCalls::Run() {
+  pthread_setname_np(pthread_self(), "aft-calls");
+  std::vector<std::shared_ptr<ActiveCall>> calls;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const TimePoint until = std::chrono::steady_clock::now() + longest_operation_ / 4;
+      while (!ended_ && changed_.WaitUntil(mutex_, until)) {
+      }
+      if (ended_) return;
+      for (const auto& [key, call] : calls_) calls.push_back(call);
+    }
+    // Without the lock: gRPC may end a call that is cancelled within the cancelling.
+    const TimePoint now = std::chrono::steady_clock::now();
+    for (const auto& call : calls) {
+      if (call->CancelIfStuck(now, longest_operation_)) metrics_.stuck_calls.Increment();
+    }
+    calls.clear();
+  }
+}
+
+}  // namespace aft::server

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/server_context.h"
+#include "server/admission/client_directory.h"
+#include "server/config/client.h"
+#include "server/config/config.h"
+#include "server/config/ip_address.h"
+
+namespace aft::server {
+
+// Says who calls. Thread-safe.
+class ClientIdentity {
+ public:
+  // Errors as ClientDirectory::Load. REQUIRES: `config` is valid.
+  static absl::StatusOr<std::unique_ptr<ClientIdentity>> Create(const SecurityConfig& config);
+
+  // The client of a call. Where there is a file of known clients: that of the bearer token in
+  // `authorization`, else that of the certificate; UNAUTHENTICATED when neither is known, or the
+  // token is not. Where there is none: the address (ClientNameOf).
+  absl::StatusOr<std::shared_ptr<const Client>> Find(const grpc::ServerContextBase& context) const;
+
+  // The client that the address stands for, as if there were no file.
+  std::shared_ptr<const Client> AddressOf(const grpc::ServerContextBase& context) const;
+
+  // PERMISSION_DENIED unless the client may use the model.
+  static absl::Status CheckModel(const Client& client, const std::string& model);
+
+  // Looks whether files have changed.
+  void Refresh() {
+    if (directory_ != nullptr) directory_->Refresh();
+  }
+
+  // Null: everybody may call.
+  const ClientDirectory* directory() const { return directory_.get(); }
+
+ private:
+  ClientIdentity() = default;
+
+  std::unique_ptr<ClientDirectory> directory_;
+  std::vector<IpNetwork> proxies_;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/config/client.h"
+#include "server/scheduling/fair_queue.h"
+
+namespace aft::server {
+
+// A few threads that parse and tokenise, so that gRPC's never do. They serve clients in turn, by
+// the bytes of their messages. What waits is bounded by the memory ledger, which was charged for
+// it. Thread-safe.
+class DecodePool {
+ public:
+  DecodePool();
+  // Runs all that was added, then returns.
+  ~DecodePool();
+
+  // Runs `task`, for a message of `bytes` of that client, soon.
+  void Add(const Client& client, size_t bytes, std::function<void()> task);
+
+ private:
+  struct Task;
+
+  void Run();
+
+  Mutex mutex_;
+  CondVar changed_;
+  FairQueue queue_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace aft::server
