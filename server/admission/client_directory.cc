@@ -25,13 +25,38 @@ std::string VersionOf(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(const std::string& path) {
+absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(
+    const std::string& path, std::chrono::seconds period) {
   auto directory = absl::WrapUnique(new ClientDirectory(path));
   MutexLock lock(directory->mutex_);
   directory->version_ = VersionOf(path);
   AFT_ASSIGN_OR_RETURN(Clients clients, LoadClientsFile(path));
   directory->clients_ = std::make_shared<const Clients>(std::move(clients));
+  directory->thread_ =
+      std::thread([directory = directory.get(), period] { directory->Run(period); });
   return directory;
+}
+
+ClientDirectory::~ClientDirectory() {
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    end_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void ClientDirectory::Run(std::chrono::seconds period) {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const auto next = std::chrono::steady_clock::now() + period;
+      while (!ended_ && end_.WaitUntil(mutex_, next)) {
+      }
+      if (ended_) return;
+    }
+    Refresh();
+  }
 }
 
 void ClientDirectory::Refresh() {

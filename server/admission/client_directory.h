@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,8 +16,10 @@ namespace aft::server {
 // The clients of a clients_file, which may change while the server runs. Thread-safe.
 class ClientDirectory {
  public:
-  // Errors as LoadClientsFile.
-  static absl::StatusOr<std::unique_ptr<ClientDirectory>> Load(const std::string& path);
+  // Calls Refresh every `period`, on a thread of its own. Errors as LoadClientsFile.
+  static absl::StatusOr<std::unique_ptr<ClientDirectory>> Load(const std::string& path,
+                                                               std::chrono::seconds period);
+  ~ClientDirectory();
 
   // Reads the file again when it has changed. A bad one is logged, and changes nothing.
   void Refresh();
@@ -34,12 +38,17 @@ class ClientDirectory {
 
   explicit ClientDirectory(std::string path) : path_(std::move(path)) {}
 
+  void Run(std::chrono::seconds period);
+
   std::shared_ptr<const Clients> clients() const;
 
   const std::string path_;
   mutable Mutex mutex_;
+  CondVar end_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::string version_ ABSL_GUARDED_BY(mutex_);  // of the file that was read, good or bad
   std::shared_ptr<const Clients> clients_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
 };
 
 }  // namespace aft::server

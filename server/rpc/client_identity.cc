@@ -61,7 +61,8 @@ absl::StatusOr<std::unique_ptr<ClientIdentity>> ClientIdentity::Create(
     identity->proxies_.push_back(network);
   }
   if (!config.clients_file.empty()) {
-    AFT_ASSIGN_OR_RETURN(identity->directory_, ClientDirectory::Load(config.clients_file));
+    AFT_ASSIGN_OR_RETURN(identity->directory_,
+                         ClientDirectory::Load(config.clients_file, config.reload));
   }
   return identity;
 }

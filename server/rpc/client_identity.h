@@ -29,11 +29,6 @@ class ClientIdentity {
   // PERMISSION_DENIED unless the client may use the model.
   static absl::Status CheckModel(const Client& client, const std::string& model);
 
-  // Looks whether files have changed.
-  void Refresh() {
-    if (directory_ != nullptr) directory_->Refresh();
-  }
-
   // Null: everybody may call.
   const ClientDirectory* directory() const { return directory_.get(); }
 

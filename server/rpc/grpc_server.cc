@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "server/admission/memory_ledger.h"
@@ -23,6 +22,7 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/model_service.h"
+#include "server/rpc/reflection_service.h"
 #include "server/rpc/server_credentials.h"
 
 namespace aft::server {
@@ -52,7 +52,6 @@ std::unique_ptr<MemoryLedger> MakeLedger(const LimitsConfig& limits, ServerMetri
 void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
   constexpr int64_t kLeast = int64_t{256} << 20;
   grpc::ResourceQuota quota("aft-server");
-  quota.SetMaxThreads(8);
   quota.Resize(static_cast<size_t>(std::max(2 * MemoryBudget(limits), kLeast)));
   builder.SetResourceQuota(quota);
 }
@@ -118,6 +117,13 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
   inference_ =
       std::make_unique<InferenceService>(environment, registry, *decoders_, client_metrics_);
   health_ = std::make_unique<HealthService>(environment);
+  if (config.security.reflection) {
+    const std::vector<std::string> names = {kInference, "aft.v1.ModelService",
+                                            "grpc.health.v1.Health"};
+    for (const int version : {0, 1}) {
+      reflection_.push_back(MakeReflectionService(version, environment, names));
+    }
+  }
   std::map<std::string, bool> none;
   for (const ModelConfig& model : config.models) none[model.name] = false;
   SetServing(false, none);
@@ -136,18 +142,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
 
 absl::Status GrpcServer::Listen(const ServerConfig& config) {
   AFT_ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(config.security));
-  // Applies to every builder that comes after it, in this process.
-  if (config.security.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetChannelArguments(builder, config.limits);
-  // Reflection is the only synchronous service: a stream of it holds a thread.
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
   SetQuota(builder, config.limits);
   builder.RegisterService(inference_.get());
   builder.RegisterService(models_.get());
   builder.RegisterService(health_.get());
+  for (const auto& service : reflection_) builder.RegisterService(service.get());
   int port = 0;
   builder.AddListeningPort(config.listen_address, credentials, &port);
   server_ = builder.BuildAndStart();

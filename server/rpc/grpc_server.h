@@ -3,8 +3,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "grpcpp/impl/service_type.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
@@ -67,6 +69,7 @@ class GrpcServer {
   std::unique_ptr<ModelService> models_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<HealthService> health_;
+  std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // last: goes before the services
 };

@@ -72,29 +72,6 @@ TEST(BadInputTest, AnUnknownMethodIsUnimplemented) {
   ExpectServes(server);
 }
 
-TEST(ReflectionTest, ListsTheServices) {
-  TestServer server;
-  // ServerReflectionRequest { list_services: "*" }; Debian ships no header for the message.
-  std::string answer;
-  const grpc::Status status = CallWithBytes(
-      server.server().address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-      "\x3a\x01*", &answer);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  for (const char* service :
-       {"aft.v1.InferenceService", "aft.v1.ModelService", "grpc.health.v1.Health"}) {
-    EXPECT_THAT(answer, HasSubstr(service));
-  }
-}
-
-TEST(BadInputTest, ARequestAboveTheMessageLimitIsRefused) {
-  ServerConfig config = TestConfig();
-  config.limits.max_prompt_bytes = config.limits.max_prompt_tokens = 1000;
-  TestServer server(config);
-  GenerateStream stream(server.inference(), Request(std::string(8 << 20, 'x'), 1));
-  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  ExpectServes(server);
-}
-
 TEST(BadInputTest, APromptBeyondTheModelsLimitIsRefused) {
   FakeModelRunner::Options options;
   options.max_seq_len = 16;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -190,6 +191,7 @@ TYPED_TEST(MethodTest, AFailedStepShowsTheRequestsIdAndNoInternals) {
   testing::internal::CaptureStderr();
   TypeParam::Gate(*this->server_).Resume();
   const grpc::Status status = stream.Finish();
+  log::Flush(std::chrono::hours(1));
   const std::string log = testing::internal::GetCapturedStderr();
   const std::string id = stream.InitialMetadata("x-request-id");
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "internal error; request id " + id));

@@ -1,6 +1,7 @@
 // Who a client is, and what its calls may hold.
 #include <openssl/sha.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -230,7 +231,7 @@ TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
     std::rename((path + ".new").c_str(), path.c_str());
   };
   write(Line("a", "secret") + "clients { name: 'b' certificate: 'host.example' }");
-  const auto directory = ClientDirectory::Load(path);
+  const auto directory = ClientDirectory::Load(path, std::chrono::hours(1));
   ASSERT_TRUE(directory.ok()) << directory.status();
   EXPECT_EQ((*directory)->FindToken("secret")->name, "a");
   EXPECT_EQ((*directory)->FindToken("Secret"), nullptr);
@@ -257,7 +258,7 @@ TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
 }
 
 TEST(ClientDirectoryTest, AFileThatCannotBeReadIsNamed) {
-  EXPECT_THAT(ClientDirectory::Load("no/such/file").status(),
+  EXPECT_THAT(ClientDirectory::Load("no/such/file", std::chrono::hours(1)).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such/file")));
 }
 

@@ -1,0 +1,161 @@
+#include "server/rpc/reflection_service.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
+#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
+
+namespace aft::server {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+
+constexpr size_t kMaxRequestBytes = 1024;          // names
+constexpr size_t kStreamBytes = size_t{64} << 10;  // an answer and gRPC's part
+
+struct V1 {
+  using Service = grpc::reflection::v1::ServerReflection;
+  using Request = grpc::reflection::v1::ServerReflectionRequest;
+  using Response = grpc::reflection::v1::ServerReflectionResponse;
+};
+struct V1Alpha {
+  using Service = grpc::reflection::v1alpha::ServerReflection;
+  using Request = grpc::reflection::v1alpha::ServerReflectionRequest;
+  using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
+};
+
+// The file and all that it imports.
+template <typename Response>
+void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
+              Response& response) {
+  if (!added.insert(&file).second) return;
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  response.mutable_file_descriptor_response()->add_file_descriptor_proto(proto.SerializeAsString());
+  for (int i = 0; i < file.dependency_count(); ++i) {
+    AddFiles(*file.dependency(i), added, response);
+  }
+}
+
+template <typename Response>
+void AnswerError(grpc::StatusCode code, const std::string& message, Response& response) {
+  response.mutable_error_response()->set_error_code(code);
+  response.mutable_error_response()->set_error_message(message);
+}
+
+template <typename Request, typename Response>
+void Answer(const Request& request, const std::vector<std::string>& services, Response& response) {
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  const DescriptorPool& pool = *DescriptorPool::generated_pool();
+  const FileDescriptor* file = nullptr;
+  switch (request.message_request_case()) {
+    case Request::kListServices:
+      for (const std::string& name : services) {
+        response.mutable_list_services_response()->add_service()->set_name(name);
+      }
+      return;
+    case Request::kFileByFilename:
+      file = pool.FindFileByName(request.file_by_filename());
+      break;
+    case Request::kFileContainingSymbol:
+      file = pool.FindFileContainingSymbol(request.file_containing_symbol());
+      break;
+    case Request::kAllExtensionNumbersOfType: {  // there are no extensions
+      const std::string& type = request.all_extension_numbers_of_type();
+      if (pool.FindMessageTypeByName(type) == nullptr) break;
+      response.mutable_all_extension_numbers_response()->set_base_type_name(type);
+      return;
+    }
+    case Request::kFileContainingExtension:
+      break;
+    case Request::MESSAGE_REQUEST_NOT_SET:
+      return AnswerError(grpc::INVALID_ARGUMENT, "message_request: must be set", response);
+  }
+  if (file == nullptr)
+    return AnswerError(grpc::NOT_FOUND, "there is nothing of that name", response);
+  std::set<const FileDescriptor*> added;
+  AddFiles(*file, added, response);
+}
+
+using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// One stream: reads a request, writes the answer, and so on; one message is in memory at a time.
+// Nobody waits for it when the server stops. Owns itself.
+template <typename Api>
+class Stream final : public Reactor {
+ public:
+  // `refusal`: ends it at once unless OK.
+  Stream(const std::vector<std::string>& names, MemoryLedger::Charge charge,
+         const absl::Status& refusal)
+      : names_(names), charge_(std::move(charge)) {
+    if (refusal.ok()) {
+      StartRead(&bytes_);
+    } else {
+      Finish(ToGrpcStatus(refusal));
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);  // the client is done
+    typename Api::Request request;
+    absl::Status status = CheckLength("message_request", bytes_.Length(), kMaxRequestBytes);
+    if (status.ok()) status = ParseMessage(bytes_, request);
+    if (!status.ok()) return Finish(ToGrpcStatus(status));
+    typename Api::Response response;
+    Answer(request, names_, response);
+    SerializeMessage(response, bytes_);
+    StartWrite(&bytes_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    StartRead(&bytes_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::vector<std::string>& names_;
+  const MemoryLedger::Charge charge_;
+  grpc::ByteBuffer bytes_;
+};
+
+template <typename Api>
+class ReflectionService final
+    : public Api::Service::template WithRawCallbackMethod_ServerReflectionInfo<
+          typename Api::Service::Service> {
+ public:
+  ReflectionService(const CallEnvironment& environment, std::vector<std::string> names)
+      : environment_(environment), names_(std::move(names)) {}
+
+  Reactor* ServerReflectionInfo(grpc::CallbackServerContext* context) override {
+    const auto client = environment_.identity.Find(*context);
+    if (!client.ok()) return new Stream<Api>(names_, {}, client.status());
+    MemoryLedger::Charge charge(environment_.ledger, **client);
+    const bool fits = charge.Resize(kStreamBytes);
+    return new Stream<Api>(
+        names_, std::move(charge),
+        fits ? absl::OkStatus() : absl::ResourceExhaustedError("memory: no room for a stream"));
+  }
+
+ private:
+  const CallEnvironment environment_;
+  const std::vector<std::string> names_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeReflectionService(int version,
+                                                     const CallEnvironment& environment,
+                                                     std::vector<std::string> names) {
+  if (version == 1) return std::make_unique<ReflectionService<V1>>(environment, std::move(names));
+  return std::make_unique<ReflectionService<V1Alpha>>(environment, std::move(names));
+}
+
+}  // namespace aft::server

@@ -1,0 +1,324 @@
+// Who may call: tokens, certificates, reflection.
+#include <openssl/sha.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
+#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/support/certificates.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Sha256(const std::string& token) {
+  std::string hash(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
+         reinterpret_cast<unsigned char*>(hash.data()));
+  return absl::BytesToHexString(hash);
+}
+
+void Replace(const std::string& path, const std::string& text) {
+  std::ofstream(path + ".new") << text;
+  ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
+}
+
+GenerateStream::Prepare Authorization(const std::string& value) {
+  return [value](grpc::ClientContext& context) { context.AddMetadata("authorization", value); };
+}
+
+class TokenTest : public testing::Test {
+ protected:
+  TokenTest() {
+    const std::string path = folder_.File("clients.textproto");
+    Replace(path, absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token a"),
+                               "' }\nclients { name: 'team-b' models: 'other' token_sha256: '",
+                               Sha256("token b"), "' }"));
+    ServerConfig config = TestConfigWithMetrics();
+    config.security.clients_file = path;
+    config.security.max_client_labels = 1;
+    server_ = std::make_unique<TestServer>(config);
+  }
+
+  grpc::Status Call(const GenerateStream::Prepare& prepare = {}) {
+    return GenerateStream(server_->inference(), Request("x", 3), prepare).Finish();
+  }
+
+  const TempFolder folder_;
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(TokenTest, OnlyKnownOnesMayCall) {
+  for (const char* bad :
+       {"Bearer token c", "Bearer ", "token a", "Basic token a", "Bearer TOKEN A"}) {
+    EXPECT_THAT(Call(Authorization(bad)),
+                StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: ")))
+        << bad;
+  }
+  EXPECT_THAT(Call(), StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: ")));
+  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "Generate", "")), 6);
+  EXPECT_TRUE(Call(Authorization("Bearer token a")).ok());
+  EXPECT_TRUE(Call(Authorization("bearer  token a ")).ok());
+}
+
+TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
+  EXPECT_THAT(Call(Authorization("Bearer token b")),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       "client \"team-b\" may not use model \"fake\""));
+  const auto list = [&](const char* token) {
+    grpc::ClientContext context;
+    if (token != nullptr) context.AddMetadata("authorization", token);
+    v1::ListResponse response;
+    const grpc::Status status = server_->models().List(&context, {}, &response);
+    return status.ok() ? response.models_size() : -1;
+  };
+  EXPECT_EQ(list("Bearer token a"), 1);
+  EXPECT_EQ(list("Bearer token b"), 0);
+  EXPECT_EQ(list(nullptr), -1);
+  v1::GetRequest get;
+  get.set_name("fake");
+  v1::GetResponse got;
+  grpc::ClientContext with_token;
+  with_token.AddMetadata("authorization", "Bearer token b");
+  EXPECT_THAT(server_->models().Get(&with_token, get, &got),
+              StatusIs(absl::StatusCode::kPermissionDenied, _));
+  grpc::ClientContext without;
+  EXPECT_THAT(server_->models().Get(&without, get, &got),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
+}
+
+TEST_F(TokenTest, HealthIsFreeForAll) {
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckResponse response;
+  EXPECT_TRUE(server_->health().Check(&context, {}, &response).ok());
+}
+
+TEST_F(TokenTest, MetricsNameTheFirstClientsAndSumUpTheRest) {
+  EXPECT_TRUE(Call(Authorization("Bearer token a")).ok());
+  EXPECT_FALSE(Call(Authorization("Bearer token b")).ok());
+  const auto requests = [&](const char* client, const char* result) {
+    return server_->Metric(
+        absl::StrCat("aft_client_requests_total{client=\"", client, "\",result=\"", result, "\"}"));
+  };
+  EXPECT_EQ(requests("team-a", "ok"), 1);
+  EXPECT_EQ(requests("team-a", "failed"), 0);
+  EXPECT_EQ(requests("other", "ok"), 0);
+  EXPECT_EQ(requests("other", "failed"), 1);
+  EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"team-a\"}"), 1 + 3);
+  EXPECT_THAT(server_->Metrics(), testing::Not(HasSubstr("team-b")));
+}
+
+class TlsTest : public testing::Test {
+ protected:
+  TlsTest() { Write("server", MakeCertificate(authority_, "localhost")); }
+
+  void Write(const std::string& name, const Certificate& certificate) {
+    Replace(Path(name + ".key"), certificate.key);
+    Replace(Path(name + ".pem"), certificate.certificate);
+  }
+  std::string Path(const std::string& name) const { return folder_.File(name); }
+
+  ServerConfig Config() const {
+    ServerConfig config = TestConfig();
+    config.listen_address = "localhost:0";
+    config.security.tls.cert_file = Path("server.pem");
+    config.security.tls.key_file = Path("server.key");
+    return config;
+  }
+
+  // Trusts `authority`; shows `own` where there is one.
+  static grpc::Status Call(TestServer& server, const Certificate& authority,
+                           const Certificate& own = {}) {
+    const grpc::SslCredentialsOptions options{authority.certificate, own.key, own.certificate};
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+        server.server().address(), grpc::SslCredentials(options), arguments));
+    return GenerateStream(*stub, Request("x", 3)).Finish();
+  }
+
+  const TempFolder folder_;
+  const Certificate authority_ = MakeAuthority("one");
+};
+
+TEST_F(TlsTest, ClientsThatTrustTheAuthorityMayCallAndPlaintextMayNot) {
+  TestServer server(Config());
+  EXPECT_TRUE(Call(server, authority_).ok());
+  const Certificate other = MakeAuthority("two");
+  EXPECT_THAT(Call(server, other), StatusIs(absl::StatusCode::kUnavailable, _));
+  EXPECT_THAT(GenerateStream(server.inference(), Request("x", 3)).Finish(),
+              StatusIs(absl::StatusCode::kUnavailable, _));
+}
+
+TEST_F(TlsTest, CertificatesAreReadAgainWhenTheyChange) {
+  ServerConfig config = Config();
+  config.security.reload = std::chrono::seconds(1);
+  TestServer server(config);
+  ASSERT_TRUE(Call(server, authority_).ok());
+  const Certificate next = MakeAuthority("next");
+  Write("server", MakeCertificate(next, "localhost"));
+  while (!Call(server, next).ok()) {
+  }
+  EXPECT_FALSE(Call(server, authority_).ok());
+}
+
+TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
+  const Certificate clients = MakeAuthority("clients");
+  Replace(Path("ca.pem"), clients.certificate);
+  Replace(Path("clients.textproto"),
+          "clients { name: 'service-a' certificate: 'a.example' models: 'fake' }"
+          "clients { name: 'service-b' certificate: 'b.example' models: 'other' }");
+  ServerConfig config = Config();
+  config.security.tls.client_ca_file = Path("ca.pem");
+  config.security.clients_file = Path("clients.textproto");
+  TestServer server(config);
+  const auto call = [&](const Certificate& certificate) {
+    return Call(server, authority_, certificate);
+  };
+  EXPECT_TRUE(call(MakeCertificate(clients, "a.example")).ok());
+  EXPECT_THAT(call(MakeCertificate(clients, "b.example")),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")));
+  EXPECT_THAT(call(MakeCertificate(clients, "c.example")),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
+  EXPECT_THAT(call(MakeCertificate(authority_, "a.example")),  // of another authority
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  EXPECT_THAT(Call(server, authority_),  // has none
+              StatusIs(absl::StatusCode::kUnavailable, _));
+}
+
+TEST_F(TlsTest, FilesThatCannotBeUsedAreNamedAtStart) {
+  const auto fault = [](const ServerConfig& config) {
+    auto server = Server::Create(config, FakeLoader(), "test");
+    EXPECT_TRUE(server.ok());
+    return (*server)->Start();
+  };
+  ServerConfig config = Config();
+  config.security.tls.cert_file = Path("missing");
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      StartsWith("security.tls.cert_file: cannot use ")));
+  config = Config();
+  Replace(config.security.tls.key_file, MakeAuthority("another").key);
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      StartsWith("security.tls.key_file: cannot use ")));
+  Write("server", MakeCertificate(authority_, "localhost"));
+  config.security.tls.client_ca_file = Path("missing");
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      StartsWith("security.tls.client_ca_file: cannot use ")));
+  config = Config();
+  config.security.clients_file = Path("missing");
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
+}
+
+struct V1 {
+  using Service = grpc::reflection::v1::ServerReflection;
+  using Request = grpc::reflection::v1::ServerReflectionRequest;
+  using Response = grpc::reflection::v1::ServerReflectionResponse;
+};
+struct V1Alpha {
+  using Service = grpc::reflection::v1alpha::ServerReflection;
+  using Request = grpc::reflection::v1alpha::ServerReflectionRequest;
+  using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
+};
+
+template <typename Api>
+class ReflectionTest : public testing::Test {
+ protected:
+  using Request = typename Api::Request;
+  using Response = typename Api::Response;
+
+  // Sends them one after the other on one stream.
+  grpc::Status Ask(TestServer& server, const std::vector<Request>& requests) {
+    const auto stub = Api::Service::NewStub(TestServer::Connect(server.server().address()));
+    grpc::ClientContext context;
+    const auto stream = stub->ServerReflectionInfo(&context);
+    responses_.clear();
+    for (const Request& request : requests) {
+      stream->Write(request);
+      Response response;
+      if (!stream->Read(&response)) break;
+      responses_.push_back(response);
+    }
+    stream->WritesDone();
+    return stream->Finish();
+  }
+
+  std::vector<Response> responses_;
+};
+
+using Apis = testing::Types<V1, V1Alpha>;
+TYPED_TEST_SUITE(ReflectionTest, Apis);
+
+TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
+  TestServer server;
+  std::vector<typename TypeParam::Request> requests(7);
+  requests[0].set_list_services("*");
+  requests[1].set_file_containing_symbol("aft.v1.InferenceService");
+  requests[2].set_file_by_filename("grpc/health/v1/health.proto");
+  requests[3].set_file_containing_symbol("aft.v1.Nothing");
+  requests[4].set_all_extension_numbers_of_type("aft.v1.Usage");
+  requests[5].mutable_file_containing_extension()->set_containing_type("aft.v1.Usage");
+  ASSERT_TRUE(this->Ask(server, requests).ok());
+  const auto& responses = this->responses_;
+  ASSERT_EQ(responses.size(), 7U);
+  std::vector<std::string> names;
+  for (const auto& service : responses[0].list_services_response().service()) {
+    names.push_back(service.name());
+  }
+  EXPECT_THAT(names, ElementsAre("aft.v1.InferenceService", "aft.v1.ModelService",
+                                 "grpc.health.v1.Health"));
+  EXPECT_EQ(responses[0].original_request().list_services(), "*");
+  ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(), 1);
+  EXPECT_THAT(responses[1].file_descriptor_response().file_descriptor_proto(0),
+              HasSubstr("GenerateRequest"));
+  EXPECT_EQ(responses[2].file_descriptor_response().file_descriptor_proto_size(), 1);
+  EXPECT_EQ(responses[3].error_response().error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(responses[4].all_extension_numbers_response().base_type_name(), "aft.v1.Usage");
+  EXPECT_EQ(responses[5].error_response().error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(responses[6].error_response().error_code(), grpc::INVALID_ARGUMENT);
+}
+
+TYPED_TEST(ReflectionTest, ALongNameEndsTheStream) {
+  TestServer server;
+  std::vector<typename TypeParam::Request> requests(1);
+  requests[0].set_file_containing_symbol(std::string(100'000, 's'));
+  EXPECT_THAT(this->Ask(server, requests), StatusIs(absl::StatusCode::kInvalidArgument, _));
+}
+
+TYPED_TEST(ReflectionTest, CanBeSwitchedOff) {
+  ServerConfig config = TestConfig();
+  config.security.reflection = false;
+  TestServer server(config);
+  EXPECT_THAT(this->Ask(server, {{}}), StatusIs(absl::StatusCode::kUnimplemented, _));
+}
+
+TYPED_TEST(ReflectionTest, IsForKnownClientsAndWithinTheirMemory) {
+  const TempFolder folder;
+  ServerConfig config = TestConfig();
+  config.security.clients_file = folder.File("clients");
+  Replace(config.security.clients_file,
+          absl::StrCat("clients { name: 'a' token_sha256: '", Sha256("t"), "' }"));
+  TestServer closed(config);
+  EXPECT_THAT(this->Ask(closed, {{}}), StatusIs(absl::StatusCode::kUnauthenticated, _));
+  config = TestConfig();
+  config.limits.max_memory_bytes = 1000;
+  TestServer small(config);
+  EXPECT_THAT(this->Ask(small, {{}}), StatusIs(absl::StatusCode::kResourceExhausted, _));
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,330 @@
+// What one client can take of the server, over real gRPC, with a fake model.
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::HasSubstr;
+
+constexpr int kCall = 16 << 10;  // what a call is charged beside its tokens
+constexpr uint32_t kEndless = 1'000'000;
+constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
+
+TEST(MemoryTest, AFullBudgetRefusesBeforeAnyWorkAndIsGivenBack) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = 3 * kCall;
+  config.limits.max_client_memory_bytes = 3 * kCall;
+  TestServer server(config);
+  EXPECT_EQ(server.Metric("aft_memory_limit_bytes"), 3 * kCall);
+  server.control().Hold();
+  std::deque<GenerateStream> streams;
+  for (int i = 1; i <= 2; ++i) {
+    streams.emplace_back(server.inference(), Request("held", 5));
+    server.WaitForMetric(kMemoryUsed, i * (kCall + 4 * 4));
+  }
+  // While it is not parsed, a message counts ninefold.
+  GenerateStream refused(server.inference(), Request(std::string(kCall / 9, 'x'), 5));
+  EXPECT_THAT(refused.Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+  EXPECT_NE(refused.TrailingMetadata("grpc-retry-pushback-ms"), "");
+  EXPECT_NE(refused.TrailingMetadata("x-request-id"), "");
+  EXPECT_EQ(server.Metric("aft_memory_refused_total"), 1);
+  EXPECT_EQ(server.Metric(kMemoryUsed), 2 * (kCall + 4 * 4));
+  server.control().Resume();
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+  server.WaitForMetric(kMemoryUsed, 0);
+  ExpectServes(server);
+}
+
+TEST(MemoryTest, AClientHasHalfAndTheOthersTheRest) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = 6 * kCall;
+  config.security.trusted_proxies = {"127.0.0.0/8"};
+  TestServer server(config);
+  server.control().Hold();
+  const auto from = [](const char* address) {
+    return [address](grpc::ClientContext& context) {
+      context.AddMetadata("x-forwarded-for", address);
+    };
+  };
+  std::deque<GenerateStream> streams;
+  for (int i = 1; i <= 2; ++i) {
+    streams.emplace_back(server.inference(), Request("held", 5), from("203.0.113.1"));
+    server.WaitForMetric(kMemoryUsed, i * (kCall + 4 * 4));
+  }
+  GenerateStream third(server.inference(), Request(std::string(kCall / 9, 'x'), 5),
+                       from("203.0.113.1"));
+  EXPECT_THAT(third.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  GenerateStream neighbour(server.inference(), Request(std::string(kCall / 9, 'x'), 5),
+                           from("203.0.113.2"));
+  server.control().Resume();
+  EXPECT_TRUE(neighbour.Finish().ok());
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(MemoryTest, TheBytesOfARequestAreFreedOnceItIsParsed) {
+  TestServer server(TestConfigWithMetrics());
+  server.control().Hold();
+  GenerateStream stream(server.inference(), Request(std::string(100'000, 'x'), 5));
+  server.WaitForMetric(kMemoryUsed, kCall + 4 * 100'000);
+  server.control().Resume();
+  EXPECT_TRUE(stream.Finish().ok());
+  server.WaitForMetric(kMemoryUsed, 0);
+}
+
+TEST(MemoryTest, WatchesOfHealthAreChargedToo) {
+  using grpc::health::v1::HealthCheckResponse;
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 2 * kCall;
+  TestServer server(config);
+  std::deque<grpc::ClientContext> contexts;
+  std::deque<std::unique_ptr<grpc::ClientReader<HealthCheckResponse>>> watches;
+  HealthCheckResponse response;
+  for (int i = 0; i < 2; ++i) {
+    watches.push_back(server.health().Watch(&contexts.emplace_back(), {}));
+    ASSERT_TRUE(watches.back()->Read(&response));
+  }
+  auto refused = server.health().Watch(&contexts.emplace_back(), {});
+  EXPECT_FALSE(refused->Read(&response));
+  EXPECT_THAT(refused->Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  for (int i = 0; i < 2; ++i) {
+    contexts[static_cast<size_t>(i)].TryCancel();
+    watches[static_cast<size_t>(i)]->Finish();
+  }
+  server.WaitForMetric(kMemoryUsed, 0);
+}
+
+TEST(MessageTest, ACompressedOneIsRefused) {
+  TestServer server;
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    GenerateStream stream(
+        server.inference(), Request(std::string(1'000'000, 'x'), 1),
+        [&](grpc::ClientContext& context) { context.set_compression_algorithm(algorithm); });
+    EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  ExpectServes(server);
+}
+
+TEST(MessageTest, OneSettingSaysHowLargeItMayBe) {
+  ServerConfig config = TestConfig();
+  config.limits.max_prompt_bytes = 1000;
+  config.limits.max_message_bytes = 2000;
+  TestServer server(config);
+  const auto status = [&](size_t bytes) {
+    v1::GenerateRequest request = Request("", 1);
+    request.set_text(std::string(bytes - request.ByteSizeLong() - 1, 'x'));
+    EXPECT_EQ(request.ByteSizeLong(), bytes);
+    return GenerateStream(server.inference(), request).Finish();
+  };
+  EXPECT_THAT(status(2000), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("text: must have at most 1000 bytes")));
+  EXPECT_THAT(status(2001), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  ExpectServes(server);
+}
+
+TEST(NamesTest, LongOnesAreRefusedAndNotRepeated) {
+  TestServer server;
+  for (const size_t size : {size_t{129}, size_t{3'000'000}}) {
+    const std::string name(size, 'm');
+    v1::GenerateRequest request = Request("x", 1);
+    request.set_model(name);
+    EXPECT_THAT(GenerateStream(server.inference(), request).Finish(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "model: must have at most 128 bytes, got " + std::to_string(size)));
+    grpc::ClientContext get_context;
+    v1::GetRequest get;
+    get.set_name(name);
+    v1::GetResponse got;
+    EXPECT_THAT(server.models().Get(&get_context, get, &got),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name: must have at most")));
+  }
+  v1::GenerateRequest request = Request("x", 1);
+  request.set_model(std::string(128, 'm'));
+  EXPECT_THAT(GenerateStream(server.inference(), request).Finish(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(request.model())));
+}
+
+TEST(NamesTest, ThoseOfServicesToo) {
+  TestServer server;
+  grpc::health::v1::HealthCheckRequest request;
+  grpc::health::v1::HealthCheckResponse response;
+  for (const size_t size : {size_t{257}, size_t{3'000'000}}) {
+    request.set_service(std::string(size, 's'));
+    grpc::ClientContext check;
+    const auto refused =
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("service: must have at most"));
+    EXPECT_THAT(server.health().Check(&check, request, &response), refused);
+    grpc::ClientContext watch;
+    const auto reader = server.health().Watch(&watch, request);
+    EXPECT_FALSE(reader->Read(&response));
+    EXPECT_THAT(reader->Finish(), refused);
+  }
+  request.set_service(std::string(256, 's'));
+  grpc::ClientContext check;
+  EXPECT_THAT(server.health().Check(&check, request, &response),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(request.service())));
+}
+
+// A client that never reads: its calls end, all of them, and nothing of them stays.
+template <typename Stream, typename Request>
+void ExpectTheStuckEnd(TestServer& server, const Request& request) {
+  constexpr int kStreams = 10;
+  const auto stub = server.StubWithASmallWindow();
+  std::deque<Stream> streams;
+  for (int i = 0; i < kStreams; ++i) streams.emplace_back(*stub, request);
+  server.WaitForMetric("aft_stuck_calls_total", kStreams);
+  server.WaitForMetric(kMemoryUsed, 0);  // while the client still does not read
+  for (Stream& stream : streams) EXPECT_FALSE(stream.Finish().ok());
+}
+
+ServerConfig StallConfig() {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  config.limits.write_stall = std::chrono::milliseconds(50);
+  return config;
+}
+
+TEST(StuckTest, GenerationsEnd) {
+  TestServer server(StallConfig());
+  v1::GenerateRequest request = Request("endless", kEndless);
+  request.set_model("fake");
+  request.mutable_output()->set_top_logprobs(20);
+  ExpectTheStuckEnd<GenerateStream>(server, request);
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+}
+
+TEST(StuckTest, ScoresEnd) {
+  TestServer server(StallConfig());
+  v1::ScoreRequest request;
+  request.set_model("fake");
+  request.set_text(std::string(20'000, 'x'));
+  request.mutable_output()->set_top_logprobs(20);
+  ExpectTheStuckEnd<ScoreStream>(server, request);
+}
+
+TEST(StuckTest, EncodingsEnd) {
+  FakeEncoderRunner::Options options;
+  options.width = 100'000;
+  TestServer server(StallConfig(), {}, options);
+  v1::EncodeRequest request;
+  request.set_model("encoder");
+  request.set_text("twelve bytes");
+  ExpectTheStuckEnd<EncodeStream>(server, request);
+}
+
+TEST(LimitsTest, ARequestMayTakeOnlySoLong) {
+  ServerConfig config = TestConfig();
+  config.limits.max_request = std::chrono::milliseconds(30);
+  TestServer server(config);
+  GenerateStream stream(server.inference(), Request("endless", kEndless));
+  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+}
+
+// gRPC's own retries: they ask for a refusal that is nothing but trailers, and wait as long as it
+// says.
+TEST(RefusalTest, IsRetriedByGrpc) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 1;
+  TestServer server(config);
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("held", 5));
+  server.control().WaitUntilBlocked();
+  GenerateStream waiting(server.inference(), Request("held", 5));
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  grpc::ChannelArguments arguments;
+  arguments.SetServiceConfigJSON(R"({"methodConfig": [{"name": [{}], "retryPolicy": {
+      "maxAttempts": 4, "initialBackoff": "60s", "maxBackoff": "60s", "backoffMultiplier": 1,
+      "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]})");
+  const auto stub =
+      v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
+  GenerateStream refused(*stub, Request("retried", 5));
+  EXPECT_EQ(refused.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 4);
+  EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"queued_requests\"}"), 4);
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+}
+
+TEST(RefusalTest, ComesBeforeTheMessageIsParsed) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 1;
+  TestServer server(config);
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("held", 5));
+  server.control().WaitUntilBlocked();
+  GenerateStream waiting(server.inference(), Request("held", 5));
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  v1::GenerateRequest bad = Request("", 5);
+  EXPECT_THAT(GenerateStream(server.inference(), bad).Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, _));
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+  EXPECT_THAT(GenerateStream(server.inference(), bad).Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, _));
+}
+
+// A tokenizer that takes as long as the test says.
+class HeldTokenizer : public Tokenizer {
+ public:
+  explicit HeldTokenizer(std::shared_ptr<LoadGate> gate) : gate_(std::move(gate)) {}
+
+  int32_t vocab_size() const override { return fake_.vocab_size(); }
+  int32_t eos_id() const override { return fake_.eos_id(); }
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    if (text == "held") gate_->Enter();
+    return fake_.Encode(text);
+  }
+  absl::string_view TokenBytes(int32_t id) const override { return fake_.TokenBytes(id); }
+
+ private:
+  const FakeTokenizer fake_;
+  const std::shared_ptr<LoadGate> gate_;
+};
+
+TEST(DecodeTest, HealthAndOtherRequestsDoNotWaitForATokenizer) {
+  const FakeModels fakes;
+  const auto gate = std::make_shared<LoadGate>();
+  const ModelLoader load = FakeLoader(fakes);
+  TestServer server(
+      TestConfig(),
+      [&](const LoadOptions& options) {
+        absl::StatusOr<LoadedModel> model = load(options);
+        model->tokenizer = std::make_shared<HeldTokenizer>(gate);
+        return model;
+      },
+      fakes);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  gate->Hold();
+  std::deque<GenerateStream> held;
+  for (int i = 0; i < 32; ++i) {  // more than gRPC has threads
+    held.emplace_back(server.inference(), Request("held", 3));
+  }
+  gate->WaitUntilBlocked();
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckResponse response;
+  EXPECT_TRUE(server.health().Check(&context, {}, &response).ok());
+  // A client that leaves meanwhile is done with at once, and its text is never read.
+  GenerateStream left(server.inference(), Request("left", 3));
+  left.context().TryCancel();
+  EXPECT_EQ(left.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  gate->Resume();
+  for (GenerateStream& stream : held) EXPECT_TRUE(stream.Finish().ok());
+  ExpectServes(server);
+}
+
+}  // namespace
+}  // namespace aft::server
