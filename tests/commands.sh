@@ -48,7 +48,7 @@ test_command() {
     run_tests races
     if [[ $option == --full ]]; then
       run_tests asan
-      export AFT_CUDA_FULL=1
+      export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
     fi
     run_tests default
   fi

@@ -25,6 +25,7 @@ class Process {
   // The reader of its standard output goes away.
   void CloseOutput();
   void Signal(int signal);
+  pid_t pid() const { return pid_; }
 
   // Closes standard input, reads both outputs to their end; returns the exit code, or 128 + signal.
   int Wait();

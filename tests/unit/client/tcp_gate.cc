@@ -27,13 +27,14 @@ int BindLoopback(std::string& address) {
   return fd;
 }
 
+// Where nobody listens, a socket from which nothing can be read.
 int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in name = {};
   name.sin_family = AF_INET;
   name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   name.sin_port = htons(static_cast<uint16_t>(port));
-  AFT_CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0);
+  static_cast<void>(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)));
   return fd;
 }
 
