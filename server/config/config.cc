@@ -59,8 +59,9 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".batch.max_delay_us", model.max_batch_delay.count(), 0, 1'000'000));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", model.max_batch_rows, 1, 65'536));
-  return CheckRange(path + ".batch.max_tokens", model.max_batch_tokens, model.max_batch_rows,
-                    1 << 20);
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_tokens", model.max_batch_tokens,
+                                 model.max_batch_rows, 1 << 20));
+  return CheckRange(path + ".parking_bytes", model.parking_bytes, 0, int64_t{1} << 40);
 }
 
 absl::Status CheckLimits(const LimitsConfig& limits) {
@@ -108,6 +109,19 @@ absl::Status CheckSecurity(const SecurityConfig& security) {
   return CheckRange("security.max_client_labels", security.max_client_labels, 0, 1000);
 }
 
+absl::Status CheckScheduling(const SchedulingConfig& scheduling) {
+  const int32_t most = 65'536;
+  AFT_RETURN_IF_ERROR(CheckRange("scheduling.age_ms", scheduling.age.count(), 1, 3'600'000));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("scheduling.max_client_slots", scheduling.max_client_slots, 0, most));
+  AFT_RETURN_IF_ERROR(CheckRange("scheduling.reserved_slots", scheduling.reserved_slots, -1, most));
+  AFT_RETURN_IF_ERROR(CheckRange("scheduling.max_client_queued_requests",
+                                 scheduling.max_client_queued_requests, 0, 1'000'000));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("scheduling.max_queue_ms", scheduling.max_queue.count(), 0, 86'400'000));
+  return CheckRange("scheduling.step_target_ms", scheduling.step_target.count(), 0, 60'000);
+}
+
 }  // namespace
 
 absl::Status ValidateServerConfig(const ServerConfig& config) {
@@ -127,6 +141,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   }
   AFT_RETURN_IF_ERROR(CheckLimits(config.limits));
   AFT_RETURN_IF_ERROR(CheckSecurity(config.security));
+  AFT_RETURN_IF_ERROR(CheckScheduling(config.scheduling));
   AFT_RETURN_IF_ERROR(
       CheckRange("drain.lame_duck_ms", config.drain.lame_duck.count(), 0, 3'600'000));
   AFT_RETURN_IF_ERROR(CheckRange("drain.grace_ms", config.drain.grace.count(), 0, 3'600'000));

@@ -18,6 +18,7 @@ struct ModelConfig : LoadOptions {
   std::string name;
   std::string version = "1";
   std::chrono::microseconds max_batch_delay{2'000};  // encoders only
+  int64_t parking_bytes = 67'108'864;                // language models only
 };
 
 struct LimitsConfig {
@@ -51,6 +52,17 @@ struct SecurityConfig {
   int32_t max_client_labels = 20;
 };
 
+// Of every model.
+struct SchedulingConfig {
+  std::chrono::milliseconds age{5'000};
+  int32_t max_client_slots = 0;  // 0: half of the slots
+  int32_t reserved_slots = 0;    // 0: a sixteenth of the slots; -1: none
+  bool strict_quotas = false;
+  int32_t max_client_queued_requests = 0;     // 0: half of LimitsConfig::max_queued_requests
+  std::chrono::milliseconds max_queue{0};     // 0: no limit
+  std::chrono::milliseconds step_target{20};  // 0: none
+};
+
 struct DrainConfig {
   std::chrono::milliseconds lame_duck{0};
   std::chrono::milliseconds grace{30'000};
@@ -66,6 +78,7 @@ struct ServerConfig {
   std::string metrics_address = "127.0.0.1:8501";  // empty: no metrics page
   std::vector<ModelConfig> models;
   LimitsConfig limits;
+  SchedulingConfig scheduling;
   DrainConfig drain;
   LogConfig log;
   SecurityConfig security;

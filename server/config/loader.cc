@@ -45,6 +45,7 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.max_batch_delay, batch, max_delay_us);
   AFT_FIELD(model.max_batch_rows, batch, max_rows);
   AFT_FIELD(model.max_batch_tokens, batch, max_tokens);
+  AFT_FIELD(model.parking_bytes, message, parking_bytes);
 }
 
 template <bool kRead>
@@ -84,12 +85,24 @@ void Exchange(SecurityConfig& security, pb::SecurityConfig& message) {
   AFT_FIELD(security.max_client_labels, message, max_client_labels);
 }
 
+template <bool kRead>
+void Exchange(SchedulingConfig& scheduling, pb::SchedulingConfig& message) {
+  AFT_FIELD(scheduling.age, message, age_ms);
+  AFT_FIELD(scheduling.max_client_slots, message, max_client_slots);
+  AFT_FIELD(scheduling.reserved_slots, message, reserved_slots);
+  AFT_FIELD(scheduling.strict_quotas, message, strict_quotas);
+  AFT_FIELD(scheduling.max_client_queued_requests, message, max_client_queued_requests);
+  AFT_FIELD(scheduling.max_queue, message, max_queue_ms);
+  AFT_FIELD(scheduling.step_target, message, step_target_ms);
+}
+
 // All but the models.
 template <bool kRead>
 void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.listen_address, message, listen_address);
   AFT_FIELD(config.metrics_address, message, metrics_address);
   Exchange<kRead>(config.limits, *message.mutable_limits());
+  Exchange<kRead>(config.scheduling, *message.mutable_scheduling());
   AFT_FIELD(config.drain.lame_duck, *message.mutable_drain(), lame_duck_ms);
   AFT_FIELD(config.drain.grace, *message.mutable_drain(), grace_ms);
   AFT_FIELD(config.log.level, *message.mutable_log(), level);

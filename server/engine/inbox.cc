@@ -5,17 +5,54 @@
 #include <utility>
 
 namespace aft::server {
+namespace {
 
-Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job) {
-  MutexLock lock(mutex_);
-  if (pending_.closed) return {.handle = 0, .refused = Rejection::kDraining};
-  switch (budget_.Admit(job->tokens, job->charge)) {
+std::optional<Rejection> Refusal(AdmissionBudget::Decision decision) {
+  switch (decision) {
     case AdmissionBudget::Decision::kTooManyRequests:
-      return {.handle = 0, .refused = Rejection::kQueuedRequests};
+      return Rejection::kQueuedRequests;
+    case AdmissionBudget::Decision::kTooManyOfClient:
+      return Rejection::kClientQueue;
     case AdmissionBudget::Decision::kTooManyTokens:
-      return {.handle = 0, .refused = Rejection::kQueuedTokens};
+      return Rejection::kQueuedTokens;
     case AdmissionBudget::Decision::kAdmitted:
       break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Reservation::~Reservation() {
+  if (inbox_ != nullptr) inbox_->GiveBack(charge_);
+}
+
+std::optional<Rejection> Inbox::Reserve(const Client& client,
+                                        std::shared_ptr<Reservation>& reservation) {
+  AdmissionBudget::Charge charge;
+  {
+    MutexLock lock(mutex_);
+    if (const auto refused = Enter(client, charge)) return refused;
+  }
+  reservation = std::make_shared<Reservation>(*this, charge);
+  return std::nullopt;
+}
+
+Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job) {
+  // Gives its place back, if that is of another inbox, after the lock.
+  const std::shared_ptr<Reservation> reservation = std::move(job->reservation);
+  MutexLock lock(mutex_);
+  if (reservation != nullptr && reservation->inbox_ == this) {
+    job->charge = reservation->charge_;
+    reservation->inbox_ = nullptr;
+  } else if (const auto refused = Enter(*job->client, job->charge)) {
+    return {.handle = 0, .refused = refused};
+  }
+  std::optional<Rejection> refused = Refusal(budget_.AddTokens(job->tokens, job->charge));
+  if (pending_.closed) refused = Rejection::kDraining;  // since the place was reserved
+  if (refused) {
+    budget_.Leave(job->charge);
+    return {.handle = 0, .refused = refused};
   }
   waiting_.Increment();
   job->handle = ++last_handle_;
@@ -77,6 +114,17 @@ void Inbox::Leave(const std::vector<std::unique_ptr<Job>>& ended) {
     if (!job->started_at) waiting_.Decrement();
     budget_.Leave(job->charge);
   }
+}
+
+std::optional<Rejection> Inbox::Enter(const Client& client, AdmissionBudget::Charge& charge) {
+  if (pending_.closed) return Rejection::kDraining;
+  const int32_t own = client.max_queued_requests;
+  return Refusal(budget_.Enter(client.name, own != 0 ? own : max_client_queued_requests_, charge));
+}
+
+void Inbox::GiveBack(AdmissionBudget::Charge& charge) {
+  MutexLock lock(mutex_);
+  budget_.Leave(charge);
 }
 
 EngineLoad Inbox::load() const {

@@ -14,6 +14,26 @@
 
 namespace aft::server {
 
+class Inbox;
+
+// A place of a request that is not there yet, so that it can be parsed in the knowledge that it
+// will not be refused for want of one. Travels in RequestHeader::reservation; given back on
+// destruction when no request took it. Must not outlive the engine. Thread-compatible.
+class Reservation {
+ public:
+  Reservation(Inbox& inbox, const AdmissionBudget::Charge& charge)
+      : inbox_(&inbox), charge_(charge) {}
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+  ~Reservation();
+
+ private:
+  friend class Inbox;
+
+  Inbox* inbox_;  // null once a request has taken it
+  AdmissionBudget::Charge charge_;
+};
+
 // Everything that crosses from other threads to the engine thread, and the admission budget, behind
 // one mutex that is only ever held for a moment. Thread-safe.
 class Inbox {
@@ -26,13 +46,23 @@ class Inbox {
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
-  // `waiting`: the gauge of jobs that have not begun; must outlive the inbox.
-  Inbox(AdmissionBudget budget, prometheus::Gauge& waiting) : budget_(budget), waiting_(waiting) {}
+  // `max_client_queued_requests`: of clients that have no quota of their own. `waiting`: the gauge
+  // of jobs that have not begun; must outlive the inbox.
+  Inbox(const AdmissionBudget::Limits& limits, int32_t max_client_queued_requests,
+        prometheus::Gauge& waiting)
+      : max_client_queued_requests_(max_client_queued_requests),
+        budget_(limits),
+        waiting_(waiting) {}
+
+  // Why a request of that client would be refused now, whatever it is: kDraining, kQueuedRequests
+  // or kClientQueue; nullopt: `reservation` is set.
+  std::optional<Rejection> Reserve(const Client& client, std::shared_ptr<Reservation>& reservation);
 
   struct AddResult {
     RequestHandle handle = 0;          // unless refused
-    std::optional<Rejection> refused;  // kDraining, kQueuedRequests or kQueuedTokens
+    std::optional<Rejection> refused;  // as Reserve, or kQueuedTokens
   };
+  // In the place of the job's reservation, if it has one of this inbox.
   AddResult Add(std::unique_ptr<Job> job);
 
   void Cancel(RequestHandle handle);
@@ -56,6 +86,13 @@ class Inbox {
   EngineLoad load() const;
 
  private:
+  friend class Reservation;
+
+  void GiveBack(AdmissionBudget::Charge& charge);
+  std::optional<Rejection> Enter(const Client& client, AdmissionBudget::Charge& charge)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int32_t max_client_queued_requests_;
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);

@@ -26,6 +26,8 @@ struct StopConditions {
   bool ignore_eos = false;
 };
 
+class Reservation;
+
 // What every request carries.
 struct RequestHeader {
   std::string id;                         // for logs and error messages
@@ -33,6 +35,7 @@ struct RequestHeader {
   TimePoint deadline = TimePoint::max();  // the client's
   std::shared_ptr<const Client> client = AnonymousClient();  // never null
   ServiceClass service_class = ServiceClass::kNormal;
+  std::shared_ptr<Reservation> reservation;  // its place in the engine, if it has one already
 };
 
 // A validated generation request.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,9 +37,10 @@ Ending EndingOf(const Outcome& outcome) {
 RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics)
     : options_(options),
       metrics_(metrics),
-      inbox_(AdmissionBudget(slots, options_.limits.max_queued_requests,
-                             options_.limits.max_queued_tokens),
-             metrics.requests_waiting) {
+      inbox_({.slots = slots,
+              .max_queued_requests = options_.limits.max_queued_requests,
+              .max_queued_tokens = options_.limits.max_queued_tokens},
+             max_client_queued_requests(), metrics.requests_waiting) {
   metrics_.slots_total.Set(slots);
 }
 
@@ -47,9 +49,16 @@ void RequestLoop::StartThread(const char* name) {
   thread_ = std::thread([this, name] { Run(name); });
 }
 
-absl::Status RequestLoop::CheckRoom() {
-  if (inbox_.load().waiting < options_.limits.max_queued_requests) return absl::OkStatus();
-  return Refuse(Rejection::kQueuedRequests);
+int32_t RequestLoop::max_client_queued_requests() const {
+  const int32_t own = options_.scheduling.max_client_queued_requests;
+  return own != 0 ? own : std::max(options_.limits.max_queued_requests / 2, 1);
+}
+
+absl::StatusOr<std::shared_ptr<Reservation>> RequestLoop::Reserve(const Client& client) {
+  std::shared_ptr<Reservation> reservation;
+  const std::optional<Rejection> refused = inbox_.Reserve(client, reservation);
+  if (refused) return Refuse(*refused);
+  return reservation;
 }
 
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
@@ -64,6 +73,10 @@ absl::Status RequestLoop::Refuse(Rejection reason) {
     case Rejection::kQueuedRequests:
       return absl::ResourceExhaustedError(
           absl::StrCat("queue full: max_queued_requests=", options_.limits.max_queued_requests));
+    case Rejection::kClientQueue:
+      return absl::ResourceExhaustedError(
+          "the client's part of the queue is full: max_client_queued_requests, or half of "
+          "max_queued_tokens");
     case Rejection::kQueuedTokens:
       return absl::ResourceExhaustedError(
           absl::StrCat("queue full: max_queued_tokens=", options_.limits.max_queued_tokens));

@@ -22,6 +22,7 @@ namespace aft::server {
 struct EngineOptions {
   ModelConfig model;
   LimitsConfig limits;
+  SchedulingConfig scheduling;
   // Read on the engine thread; tests inject their own.
   std::function<TimePoint()> clock = std::chrono::steady_clock::now;
 };
@@ -31,7 +32,7 @@ struct EngineOptions {
 // until Shutdown. What a step is, the engine that derives from it knows, and by which method
 // requests come in. Each of those accepts a request, which gets exactly one OnFinished then, or
 // refuses it without side effects:
-//   RESOURCE_EXHAUSTED  the queue is full; says which limit
+//   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it; says which limit
 //   UNAVAILABLE         draining
 //   INVALID_ARGUMENT    the text is empty, longer than the model allows or holds a token outside
 //                       the vocabulary
@@ -55,8 +56,11 @@ class RequestLoop {
 
   EngineLoad load() const { return inbox_.load(); }
 
-  // RESOURCE_EXHAUSTED when a request that came now would be refused, whatever it is.
-  absl::Status CheckRoom();
+  // A place for a request of that client, for RequestHeader::reservation. RESOURCE_EXHAUSTED or
+  // UNAVAILABLE, as above, when any request would be refused now. Costs a lookup under a lock.
+  absl::StatusOr<std::shared_ptr<Reservation>> Reserve(const Client& client);
+  // The same, but nothing is reserved.
+  absl::Status CheckRoom(const Client& client) { return Reserve(client).status(); }
 
  protected:
   // `slots`: requests that can run at once. `metrics` must outlive the loop.
@@ -104,6 +108,7 @@ class RequestLoop {
 
  private:
   absl::Status Refuse(Rejection reason);
+  int32_t max_client_queued_requests() const;
   void Run(const char* name);
   void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);

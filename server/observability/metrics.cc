@@ -11,10 +11,11 @@ using prometheus::Labels;
 using prometheus::Registry;
 
 // In the order of the enums of metrics.h.
-constexpr std::array<const char*, 4> kRejections = {"queued_requests", "queued_tokens", "draining",
-                                                    "invalid"};
-constexpr std::array<const char*, 9> kEndings = {
-    "eos", "stop", "length", "done", "cancelled", "deadline", "shutdown", "slow_client", "error"};
+constexpr std::array<const char*, 6> kRejections = {
+    "queued_requests", "queued_tokens", "client_queue", "deadline", "draining", "invalid"};
+constexpr std::array<const char*, 10> kEndings = {
+    "eos",      "stop",     "length",      "done",          "cancelled",
+    "deadline", "shutdown", "slow_client", "queue_timeout", "error"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace

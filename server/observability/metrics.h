@@ -68,7 +68,14 @@ class RequestCounters {
 };
 
 // Why a request was refused, label of aft_rejected_total.
-enum class Rejection { kQueuedRequests, kQueuedTokens, kDraining, kInvalid };
+enum class Rejection {
+  kQueuedRequests,
+  kQueuedTokens,
+  kClientQueue,
+  kDeadline,  // it cannot be met
+  kDraining,
+  kInvalid
+};
 
 // How an accepted request ended, label of aft_request_finished_total. Begins as FinishReason does.
 enum class Ending {
@@ -80,6 +87,7 @@ enum class Ending {
   kDeadline,
   kShutdown,
   kSlowClient,
+  kQueueTimeout,
   kError
 };
 
@@ -101,6 +109,12 @@ struct ModelMetrics : private MetricMaker {
       AddGauge("aft_requests_running", "Requests that own a slot.");
   prometheus::Gauge& requests_waiting =
       AddGauge("aft_requests_waiting", "Accepted requests that wait for a slot.");
+  prometheus::Gauge& requests_parked =
+      AddGauge("aft_requests_parked", "Requests whose state waits in host memory for a slot.");
+  prometheus::Counter& parks = AddCounter(
+      "aft_parks_total", "Batch sequences whose slot was given to a more urgent request.");
+  prometheus::Counter& resumes =
+      AddCounter("aft_resumes_total", "Parked sequences that got a slot again.");
   prometheus::Gauge& slots_used = AddGauge("aft_slots_used", "Slots that hold a sequence.");
   prometheus::Gauge& slots_total = AddGauge("aft_slots", "Sequences that can be live at once.");
   prometheus::Histogram& ttft_seconds =
@@ -144,8 +158,8 @@ struct ModelMetrics : private MetricMaker {
                       {{"launch", launch}});
   }
 
-  std::array<prometheus::Counter*, 4> rejected_;
-  std::array<prometheus::Counter*, 9> finished_;
+  std::array<prometheus::Counter*, 6> rejected_;
+  std::array<prometheus::Counter*, 10> finished_;
   std::array<prometheus::Gauge*, 4> state_;
 };
 

@@ -14,6 +14,7 @@ namespace aft::server {
 ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
                              prometheus::Registry& metrics, std::function<void()> on_change)
     : limits_(config.limits),
+      scheduling_(config.scheduling),
       loader_(std::move(loader)),
       on_change_(std::move(on_change)),
       entries_([&] {
@@ -82,7 +83,8 @@ void ModelRegistry::Load(Entry& entry) {
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry& entry) {
   AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(entry.config));
-  const EngineOptions options = {.model = entry.config, .limits = limits_};
+  const EngineOptions options = {
+      .model = entry.config, .limits = limits_, .scheduling = scheduling_};
   auto model = std::make_shared<ServedModel>();
   model->config = entry.config;
   model->tokenizer = loaded.tokenizer;

@@ -119,6 +119,7 @@ class ModelRegistry {
   ModelStatus Describe(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const LimitsConfig limits_;
+  const SchedulingConfig scheduling_;
   const ModelLoader loader_;
   const std::function<void()> on_change_;
   const std::vector<std::unique_ptr<Entry>> entries_;  // the vector itself never changes

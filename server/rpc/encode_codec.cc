@@ -36,6 +36,8 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
                                                     const ServedModel& model,
                                                     v1::EncodeStarted& started) {
   EncodingRequest request;
+  AFT_ASSIGN_OR_RETURN(request.service_class,
+                       DecodePriority(message.priority(), ServiceClass::kNormal));
   AFT_ASSIGN_OR_RETURN(request.pooling, DecodePooling(message.pooling()));
   request.normalize = message.normalize();
   TextRules rules = {.limits = limits,

@@ -118,6 +118,8 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
                                                         v1::Started& started) {
   const int64_t vocab_size = model.info.vocab_size;
   GenerationRequest request;
+  AFT_ASSIGN_OR_RETURN(request.service_class,
+                       DecodePriority(message.priority(), ServiceClass::kNormal));
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
   AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,

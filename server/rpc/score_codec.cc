@@ -11,6 +11,8 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
                                                   const ServedModel& model,
                                                   v1::ScoreStarted& started) {
   ScoringRequest request;
+  AFT_ASSIGN_OR_RETURN(request.service_class,
+                       DecodePriority(message.priority(), ServiceClass::kBatch));
   AFT_ASSIGN_OR_RETURN(request.top_logprobs, DecodeTopLogprobs(message.output(), /*unset=*/0));
   TextRules rules = {
       .limits = limits, .tokenizer = *model.tokenizer, .vocab_size = model.info.vocab_size};

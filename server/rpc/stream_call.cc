@@ -69,7 +69,7 @@ absl::Status StreamCall::CheckRoom(const std::string& model) {
   absl::StatusOr<std::shared_ptr<const ServedModel>> served = environment_.registry.Acquire(model);
   absl::Status status = served.status();
   if (served.ok()) {
-    status = (*served)->engine().CheckRoom();
+    status = (*served)->engine().CheckRoom(*client_);
     if (!status.ok()) model_ = *served;
   } else if (!absl::IsUnavailable(status)) {
     return absl::OkStatus();

@@ -83,6 +83,22 @@ absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int3
   return static_cast<int32_t>(message.top_logprobs());
 }
 
+absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset) {
+  switch (priority) {
+    case v1::PRIORITY_UNSPECIFIED:
+      return unset;
+    case v1::PRIORITY_INTERACTIVE:
+      return ServiceClass::kInteractive;
+    case v1::PRIORITY_NORMAL:
+      return ServiceClass::kNormal;
+    case v1::PRIORITY_BATCH:
+      return ServiceClass::kBatch;
+    default:  // of a newer client, or nonsense
+      return Bad("priority", absl::StrCat("must be a value of aft.v1.Priority, got ",
+                                          static_cast<int>(priority)));
+  }
+}
+
 size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message) {
   message.set_logprob(token.logprob);
   for (const TokenLogprob& alternative : token.top) {

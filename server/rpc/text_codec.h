@@ -81,6 +81,9 @@ absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t 
 // output.top_logprobs; `unset` when it is not set.
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset);
 
+// `priority`; `unset` when it is not set.
+absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset);
+
 // Returns the bytes that this adds on the wire, approximately.
 size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message);
 

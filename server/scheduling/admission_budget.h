@@ -1,62 +1,107 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
 
 namespace aft::server {
 
-// Decides whether one more request may enter, so that the waiting queue is bounded. A request that
-// finds a free slot does not wait and is always admitted; the others need room in the queue. The
-// answer depends only on which requests are in, not on how far the engine thread has got with them.
-// Thread-compatible.
+// Decides whether one more request may enter, so that the waiting queue is bounded, and each
+// client's part of it. A request that finds a free slot does not wait and is always admitted; the
+// others need room in the queue. Whether there is any depends only on which requests are in, not on
+// how far the engine thread has got with them. Thread-compatible.
 class AdmissionBudget {
  public:
-  AdmissionBudget(int32_t slots, int32_t max_queued_requests, int64_t max_queued_tokens)
-      : slots_(slots),
-        max_queued_requests_(max_queued_requests),
-        max_queued_tokens_(max_queued_tokens) {}
-
-  enum class Decision { kAdmitted, kTooManyRequests, kTooManyTokens };
-
-  // What an admitted request holds of the budget; the caller keeps it and gives it back.
-  struct Charge {
-    int64_t queued_tokens = 0;
+  struct Limits {
+    int32_t slots = 0;
+    int32_t max_queued_requests = 0;
+    int64_t max_queued_tokens = 0;  // a client has half of it, or one request
   };
 
-  // Sets `charge` when the decision is kAdmitted; nothing changes otherwise.
-  Decision Admit(int64_t prompt_tokens, Charge& charge) {
-    if (in_flight_ >= slots_) {
-      if (waiting() >= max_queued_requests_) return Decision::kTooManyRequests;
-      if (prompt_tokens > max_queued_tokens_ - queued_tokens_) return Decision::kTooManyTokens;
-      charge.queued_tokens = prompt_tokens;
-      queued_tokens_ += prompt_tokens;
-    } else {
-      charge.queued_tokens = 0;
-    }
+  enum class Decision { kAdmitted, kTooManyRequests, kTooManyOfClient, kTooManyTokens };
+
+  // What an admitted request holds of the budget; its owner keeps it and gives it back. Movable.
+  class Charge {
+   public:
+    // Requests of the same client that wait, this one included; 0 when it found a free slot.
+    int32_t place() const { return place_; }
+
+   private:
+    friend class AdmissionBudget;
+
+    struct Client {
+      int32_t requests = 0;
+      int32_t queued_requests = 0;
+      int64_t queued_tokens = 0;
+    };
+    std::map<std::string, Client>::iterator client_{};
+    int32_t place_ = 0;
+    bool queued_ = false;
+    int64_t queued_tokens_ = 0;
+  };
+
+  explicit AdmissionBudget(const Limits& limits) : limits_(limits) {}
+
+  // A place for a request whose tokens are not known yet. `client_quota`: requests of its client
+  // that may wait. Sets `charge` when the decision is kAdmitted; nothing changes otherwise.
+  Decision Enter(const std::string& client, int32_t client_quota, Charge& charge) {
+    const bool queued = in_flight_ >= limits_.slots;
+    if (queued && waiting() >= limits_.max_queued_requests) return Decision::kTooManyRequests;
+    auto entry = clients_.find(client);
+    const int32_t others = entry == clients_.end() ? 0 : entry->second.queued_requests;
+    if (queued && others >= client_quota) return Decision::kTooManyOfClient;
+    if (entry == clients_.end()) entry = clients_.try_emplace(client).first;
+    charge.client_ = entry;
+    charge.queued_ = queued;
+    if (queued) charge.place_ = ++entry->second.queued_requests;
+    ++entry->second.requests;
     ++in_flight_;
+    return Decision::kAdmitted;
+  }
+
+  // The tokens of a request that has entered. kTooManyTokens: it must leave.
+  Decision AddTokens(int64_t tokens, Charge& charge) {
+    if (!charge.queued_) return Decision::kAdmitted;
+    Charge::Client& client = charge.client_->second;
+    if (tokens > limits_.max_queued_tokens - queued_tokens_) return Decision::kTooManyTokens;
+    if (client.queued_tokens > 0 && tokens > limits_.max_queued_tokens / 2 - client.queued_tokens) {
+      return Decision::kTooManyOfClient;
+    }
+    charge.queued_tokens_ += tokens;
+    client.queued_tokens += tokens;
+    queued_tokens_ += tokens;
     return Decision::kAdmitted;
   }
 
   // The request got a slot.
   void LeaveQueue(Charge& charge) {
-    queued_tokens_ -= charge.queued_tokens;
-    charge.queued_tokens = 0;
+    if (!charge.queued_) return;
+    Charge::Client& client = charge.client_->second;
+    --client.queued_requests;
+    client.queued_tokens -= charge.queued_tokens_;
+    queued_tokens_ -= charge.queued_tokens_;
+    charge.queued_tokens_ = 0;
+    charge.queued_ = false;
   }
 
   // The request has ended, in a slot or in the queue.
   void Leave(Charge& charge) {
     LeaveQueue(charge);
     --in_flight_;
+    if (--charge.client_->second.requests == 0) clients_.erase(charge.client_);
   }
 
-  int32_t slots() const { return slots_; }
-  int32_t running() const { return in_flight_ < slots_ ? in_flight_ : slots_; }
+  int32_t slots() const { return limits_.slots; }
+  int32_t running() const { return std::min(in_flight_, limits_.slots); }
   int32_t waiting() const { return in_flight_ - running(); }
   int64_t queued_tokens() const { return queued_tokens_; }
+  size_t clients() const { return clients_.size(); }
 
  private:
-  const int32_t slots_;
-  const int32_t max_queued_requests_;
-  const int64_t max_queued_tokens_;
+  const Limits limits_;
+  std::map<std::string, Charge::Client> clients_;  // those with requests
   int32_t in_flight_ = 0;
   int64_t queued_tokens_ = 0;
 };

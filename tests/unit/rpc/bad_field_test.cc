@@ -105,6 +105,11 @@ TEST(BadFieldTest, StopAndOutputOptions) {
                                "output.top_logprobs: must be in [0, 20], got 21"};
   ExpectRefused<GenerateCodec>({logprobs});
   ExpectRefused<ScoreCodec>({logprobs});
+  const BadRequest priority = {"text: 'x' priority: 4",
+                               "priority: must be a value of aft.v1.Priority, got 4"};
+  ExpectRefused<GenerateCodec>({priority});
+  ExpectRefused<ScoreCodec>({priority});
+  ExpectRefused<EncodeCodec>({priority});
   ExpectRefused<EncodeCodec>(
       {{"text: 'x' pooling: 17", "pooling: must be a value of aft.v1.Pooling, got 17"}});
 }

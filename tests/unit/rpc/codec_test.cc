@@ -99,6 +99,28 @@ TEST(ScoreCodecTest, AlternativesAreThoseAskedFor) {
   EXPECT_EQ(DecodeProto<ScoreCodec>("text: 'hi' output { top_logprobs: 2 }")->top_logprobs, 2);
 }
 
+template <typename Codec>
+ServiceClass ClassOf(const std::string& priority) {
+  const auto request = DecodeProto<Codec>("text: 'x'" + priority);
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? request->service_class : ServiceClass();
+}
+
+TEST(PriorityTest, IsTheOneAskedForOrTheMethodsDefault) {
+  EXPECT_EQ(ClassOf<GenerateCodec>(""), ServiceClass::kNormal);
+  EXPECT_EQ(ClassOf<ScoreCodec>(""), ServiceClass::kBatch);
+  EXPECT_EQ(ClassOf<EncodeCodec>(""), ServiceClass::kNormal);
+  const std::pair<const char*, ServiceClass> names[] = {{"INTERACTIVE", ServiceClass::kInteractive},
+                                                        {"NORMAL", ServiceClass::kNormal},
+                                                        {"BATCH", ServiceClass::kBatch}};
+  for (const auto& [name, service_class] : names) {
+    const std::string priority = absl::StrCat(" priority: PRIORITY_", name);
+    EXPECT_EQ(ClassOf<GenerateCodec>(priority), service_class);
+    EXPECT_EQ(ClassOf<ScoreCodec>(priority), service_class);
+    EXPECT_EQ(ClassOf<EncodeCodec>(priority), service_class);
+  }
+}
+
 TEST(EncodeCodecTest, PoolingAndNormalisationAreThoseAskedFor) {
   const auto unset = DecodeProto<EncodeCodec>("raw: 'hi'", {.max_batch_tokens = 2});
   ASSERT_TRUE(unset.ok()) << unset.status();

@@ -58,7 +58,8 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "listen_address: \"0.0.0.0:1\" metrics_address: \"\" "
       "models { name: \"a\" path: \"/x/y\" weight_format: \"bf16\" slots: 3 max_step_tokens: 5 "
       "intra_op_threads: 2 version: \"v9\" "
-      "batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } device: \"cuda:1\" } "
+      "batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } device: \"cuda:1\" "
+      "parking_bytes: 24 } "
       "limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13 "
       "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
       "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
@@ -66,7 +67,9 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "drain { lame_duck_ms: 19 grace_ms: 20 } log { level: \"debug\" format: \"json\" } "
       "security { tls { cert_file: \"/c\" key_file: \"/k\" client_ca_file: \"/a\" } "
       "clients_file: \"/t\" trusted_proxies: \"::1\" trusted_proxies: \"10.0.0.0/8\" "
-      "reload_s: 29 reflection: false max_client_labels: 30 }";
+      "reload_s: 29 reflection: false max_client_labels: 30 } "
+      "scheduling { age_ms: 25 max_client_slots: 26 reserved_slots: 27 strict_quotas: true "
+      "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -131,7 +134,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 37);
+  EXPECT_EQ(fields, 45);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -218,6 +221,9 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
   const auto drain = [](auto field) {
     return [=](C& c, int64_t value) { Set(c.drain.*field, value); };
   };
+  const auto scheduling = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.scheduling.*field, value); };
+  };
   const int64_t one = 1;
   const struct {
     const char* field;
@@ -231,6 +237,14 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"models[0].batch.max_delay_us", 0, 1'000'000, model(&ModelConfig::max_batch_delay)},
       {"models[0].batch.max_rows", 1, 65'536, model(&ModelConfig::max_batch_rows)},
       {"models[0].batch.max_tokens", 1, 1 << 20, model(&ModelConfig::max_batch_tokens)},
+      {"models[0].parking_bytes", 0, one << 40, model(&ModelConfig::parking_bytes)},
+      {"scheduling.age_ms", 1, 3'600'000, scheduling(&SchedulingConfig::age)},
+      {"scheduling.max_client_slots", 0, 65'536, scheduling(&SchedulingConfig::max_client_slots)},
+      {"scheduling.reserved_slots", -1, 65'536, scheduling(&SchedulingConfig::reserved_slots)},
+      {"scheduling.max_client_queued_requests", 0, 1'000'000,
+       scheduling(&SchedulingConfig::max_client_queued_requests)},
+      {"scheduling.max_queue_ms", 0, 86'400'000, scheduling(&SchedulingConfig::max_queue)},
+      {"scheduling.step_target_ms", 0, 60'000, scheduling(&SchedulingConfig::step_target)},
       {"limits.max_queued_requests", 1, 1'000'000, limit(&LimitsConfig::max_queued_requests)},
       {"limits.max_prompt_bytes", 1, one << 29, limit(&LimitsConfig::max_prompt_bytes)},
       {"limits.max_prompt_tokens", 1, one << 26, limit(&LimitsConfig::max_prompt_tokens)},

@@ -60,9 +60,95 @@ TEST_F(EngineTest, RefusesMoreTokensThanMayWait) {
   sinks.push_back(Submit(Request(std::vector<TokenId>(6, 1), 1)).sink);
   EXPECT_THAT(Refused(Request(std::vector<TokenId>(5, 1), 1)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_tokens=10")));
-  sinks.push_back(Submit(Request(std::vector<TokenId>(4, 1), 1)).sink);
+  GenerationRequest other = Request(std::vector<TokenId>(4, 1), 1);
+  other.client = client_b;
+  sinks.push_back(Submit(other).sink);
   control->Resume();
   for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+}
+
+TEST_F(EngineTest, AClientHasOnlyItsPartOfTheQueue) {
+  model.slots = 1;
+  options.limits.max_queued_requests = 4;
+  options.limits.max_queued_tokens = 20;
+  StartHeld();
+  const auto prompt = [](size_t tokens) { return std::vector<TokenId>(tokens, 1); };
+  std::vector<Sink> sinks;
+  for (int i = 0; i < 3; ++i) sinks.push_back(Submit(Request(prompt(4), 1)).sink);
+  const auto refused = StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("the client's part of the queue is full"));
+  EXPECT_THAT(Refused(Request(prompt(1), 1)), refused);
+  EXPECT_THAT(engine->Reserve(Client()).status(), refused);
+  GenerationRequest other = Request(prompt(9), 1);
+  other.client = client_b;
+  sinks.push_back(Submit(other).sink);
+  other.prompt.resize(2);
+  EXPECT_THAT(Refused(other), refused);  // half of the tokens
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+  EXPECT_EQ(metrics.rejected(Rejection::kClientQueue).Value(), 3);
+}
+
+TEST_F(EngineTest, AClientsOwnQuotaOfTheQueueCounts) {
+  model.slots = 1;
+  options.scheduling.max_client_queued_requests = 1;
+  StartHeld();
+  Client generous;
+  generous.max_queued_requests = 2;
+  const auto generous_client = std::make_shared<const Client>(generous);
+  std::vector<Sink> sinks = {Submit(Request({1}, 1)).sink, Submit(Request({1}, 1)).sink};
+  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kResourceExhausted);
+  GenerationRequest request = Request({1}, 1);
+  request.client = generous_client;
+  sinks.push_back(Submit(request).sink);
+  EXPECT_EQ(Refused(request).code(), absl::StatusCode::kResourceExhausted);
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+}
+
+TEST_F(EngineTest, AReservedPlaceIsTheRequestsOwnAndComesBackWithoutOne) {
+  model.slots = 1;
+  options.limits.max_queued_requests = 1;
+  StartHeld();
+  auto first = engine->Reserve(Client());
+  auto second = engine->Reserve(Client());
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(engine->load().waiting, 1);
+  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->Reserve(Client()).status().code(), absl::StatusCode::kResourceExhausted);
+  GenerationRequest request = Request({1, 2}, 3);
+  request.reservation = *std::move(second);
+  const Sink sink = Submit(request).sink;
+  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kResourceExhausted);
+  first->reset();
+  EXPECT_EQ(engine->load().running, 1);
+  EXPECT_EQ(engine->load().waiting, 0);
+  control->WaitUntilBlocked();  // the request has got the slot
+  // A place in another engine is none here.
+  auto elsewhere = GenerateEngine::Create(
+      options, std::make_unique<FakeModelRunner>(model, control), tokenizer, metrics);
+  ASSERT_TRUE(elsewhere.ok());
+  GenerationRequest stray = Request({1}, 1);
+  stray.reservation = *(*elsewhere)->Reserve(Client());
+  const Sink other = Submit(std::move(stray)).sink;
+  EXPECT_EQ((*elsewhere)->load().running, 0);
+  EXPECT_EQ(engine->load().waiting, 1);
+  control->Resume();
+  ExpectServed(sink, request);
+  EXPECT_EQ(other->Wait().status, absl::OkStatus());
+  EXPECT_EQ(engine->load().running, 0);
+}
+
+TEST_F(EngineTest, AReservationDoesNotOutliveTheDrain) {
+  Start();
+  auto reserved = engine->Reserve(Client());
+  ASSERT_TRUE(reserved.ok());
+  engine->BeginDrain();
+  EXPECT_EQ(engine->Reserve(Client()).status().code(), absl::StatusCode::kUnavailable);
+  GenerationRequest request = Request({1}, 1);
+  request.reservation = *std::move(reserved);
+  EXPECT_EQ(Refused(std::move(request)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(engine->load().running, 0);
 }
 
 TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {

@@ -65,7 +65,14 @@ class AnyEngineTest : public ::testing::Test {
     return histogram.Collect().histogram.sample_sum;
   }
 
+  static std::shared_ptr<const Client> NamedClient(const std::string& name) {
+    Client client;
+    client.name = name;
+    return std::make_shared<const Client>(client);
+  }
+
   EngineOptions options;
+  const std::shared_ptr<const Client> client_b = NamedClient("b");  // beside the anonymous one
   ManualClock clock;
   prometheus::Registry registry;
   ModelMetrics metrics{registry, "fake"};

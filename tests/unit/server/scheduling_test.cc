@@ -8,7 +8,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/scheduling/admission_budget.h"
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
@@ -61,34 +60,6 @@ TEST(SlotPoolDeathTest, RefusesASlotThatIsNotInUse) {
   const int32_t slot = pool.Acquire();
   pool.Release(slot);
   EXPECT_DEATH(pool.Release(slot), "AFT_CHECK");
-}
-
-TEST(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
-  AdmissionBudget budget(/*slots=*/2, /*max_queued_requests=*/2, /*max_queued_tokens=*/10);
-  std::vector<AdmissionBudget::Charge> charges(6);
-  // Two find a slot, whatever their length; two more may wait.
-  EXPECT_EQ(budget.Admit(1000, charges[0]), AdmissionBudget::Decision::kAdmitted);
-  EXPECT_EQ(budget.Admit(1000, charges[1]), AdmissionBudget::Decision::kAdmitted);
-  EXPECT_EQ(budget.Admit(11, charges[2]), AdmissionBudget::Decision::kTooManyTokens);
-  EXPECT_EQ(budget.Admit(6, charges[2]), AdmissionBudget::Decision::kAdmitted);
-  EXPECT_EQ(budget.Admit(5, charges[3]), AdmissionBudget::Decision::kTooManyTokens);
-  EXPECT_EQ(budget.Admit(4, charges[3]), AdmissionBudget::Decision::kAdmitted);
-  EXPECT_EQ(budget.Admit(0, charges[4]), AdmissionBudget::Decision::kTooManyRequests);
-  EXPECT_EQ(budget.running(), 2);
-  EXPECT_EQ(budget.waiting(), 2);
-  EXPECT_EQ(budget.queued_tokens(), 10);
-
-  budget.Leave(charges[0]);       // a slot is free,
-  budget.LeaveQueue(charges[2]);  // which the first waiting request takes
-  EXPECT_EQ(budget.waiting(), 1);
-  EXPECT_EQ(budget.queued_tokens(), 4);
-  EXPECT_EQ(budget.Admit(6, charges[4]), AdmissionBudget::Decision::kAdmitted);
-  budget.Leave(charges[4]);  // cancelled in the queue
-  EXPECT_EQ(budget.queued_tokens(), 4);
-  EXPECT_EQ(budget.waiting(), 1);
-  budget.Leave(charges[2]);  // its tokens left the queue before it
-  EXPECT_EQ(budget.queued_tokens(), 4);
-  EXPECT_EQ(budget.waiting(), 0);
 }
 
 TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {

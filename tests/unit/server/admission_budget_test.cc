@@ -1,0 +1,112 @@
+#include "server/scheduling/admission_budget.h"
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft::server {
+namespace {
+
+using Decision = AdmissionBudget::Decision;
+
+constexpr int32_t kNoQuota = 1000;
+
+class AdmissionBudgetTest : public testing::Test {
+ protected:
+  Decision Admit(int64_t tokens, const std::string& client = "a", int32_t quota = kNoQuota) {
+    AdmissionBudget::Charge charge;
+    Decision decision = budget_.Enter(client, quota, charge);
+    if (decision != Decision::kAdmitted) return decision;
+    decision = budget_.AddTokens(tokens, charge);
+    if (decision == Decision::kAdmitted) {
+      charges_.push_back(charge);
+    } else {
+      budget_.Leave(charge);
+    }
+    return decision;
+  }
+
+  AdmissionBudget budget_{{.slots = 2, .max_queued_requests = 2, .max_queued_tokens = 10}};
+  std::deque<AdmissionBudget::Charge> charges_;
+};
+
+TEST_F(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
+  // Two find a slot, whatever their length; two more may wait.
+  EXPECT_EQ(Admit(1000), Decision::kAdmitted);
+  EXPECT_EQ(Admit(1000), Decision::kAdmitted);
+  EXPECT_EQ(Admit(11), Decision::kTooManyTokens);
+  EXPECT_EQ(Admit(6, "b"), Decision::kAdmitted);
+  EXPECT_EQ(Admit(5), Decision::kTooManyTokens);
+  EXPECT_EQ(Admit(4), Decision::kAdmitted);
+  EXPECT_EQ(Admit(0), Decision::kTooManyRequests);
+  EXPECT_EQ(budget_.running(), 2);
+  EXPECT_EQ(budget_.waiting(), 2);
+  EXPECT_EQ(budget_.queued_tokens(), 10);
+
+  budget_.Leave(charges_[0]);       // a slot is free,
+  budget_.LeaveQueue(charges_[2]);  // which the first waiting request takes
+  EXPECT_EQ(budget_.waiting(), 1);
+  EXPECT_EQ(budget_.queued_tokens(), 4);
+  EXPECT_EQ(Admit(6, "c"), Decision::kAdmitted);
+  budget_.Leave(charges_[4]);  // cancelled in the queue
+  EXPECT_EQ(budget_.queued_tokens(), 4);
+  EXPECT_EQ(budget_.waiting(), 1);
+  budget_.Leave(charges_[2]);  // its tokens left the queue before it
+  EXPECT_EQ(budget_.queued_tokens(), 4);
+  EXPECT_EQ(budget_.waiting(), 0);
+}
+
+TEST_F(AdmissionBudgetTest, AClientHasItsQuotaOfTheQueueAndAllFreeSlots) {
+  EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
+  EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
+  EXPECT_EQ(charges_.back().place(), 0);
+  EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
+  EXPECT_EQ(charges_.back().place(), 1);
+  EXPECT_EQ(Admit(1, "a", 1), Decision::kTooManyOfClient);
+  EXPECT_EQ(Admit(1, "b", 1), Decision::kAdmitted);
+  EXPECT_EQ(Admit(1, "b", 1), Decision::kTooManyRequests);
+  budget_.LeaveQueue(charges_[2]);
+  budget_.LeaveQueue(charges_[2]);  // again is harmless
+  budget_.Leave(charges_[0]);
+  EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
+}
+
+TEST_F(AdmissionBudgetTest, AClientHasHalfOfTheTokensThatMayWaitOrOneRequest) {
+  Admit(1);
+  Admit(1);
+  EXPECT_EQ(Admit(7), Decision::kAdmitted);
+  EXPECT_EQ(Admit(1), Decision::kTooManyOfClient);
+  EXPECT_EQ(Admit(3, "b"), Decision::kAdmitted);
+  budget_.Leave(charges_[2]);
+  EXPECT_EQ(Admit(2, "b"), Decision::kAdmitted);
+}
+
+TEST_F(AdmissionBudgetTest, RefusedRequestsAndThoseThatEndedLeaveNothingBehind) {
+  TestRandom random;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string client(1, static_cast<char>('a' + random.Below(4)));
+    Admit(random.Below(8), client, static_cast<int32_t>(1 + random.Below(2)));
+    if (!charges_.empty() && random.Below(2) == 0) {
+      budget_.LeaveQueue(
+          charges_[static_cast<size_t>(random.Below(static_cast<int64_t>(charges_.size())))]);
+    }
+    if (!charges_.empty() && random.Below(3) == 0) {
+      budget_.Leave(charges_.front());
+      charges_.pop_front();
+    }
+    ASSERT_EQ(budget_.running() + budget_.waiting(), static_cast<int32_t>(charges_.size()));
+    ASSERT_LE(budget_.waiting(), 2);
+    ASSERT_GE(budget_.queued_tokens(), 0);
+    ASSERT_LE(budget_.queued_tokens(), 10);
+    ASSERT_LE(budget_.clients(), charges_.size());
+  }
+  for (AdmissionBudget::Charge& charge : charges_) budget_.Leave(charge);
+  EXPECT_EQ(budget_.clients(), 0U);
+  EXPECT_EQ(budget_.queued_tokens(), 0);
+}
+
+}  // namespace
+}  // namespace aft::server
