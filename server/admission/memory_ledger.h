@@ -47,6 +47,8 @@ class MemoryLedger {
     // budget of process or client. Less always fits, and so does all where there is no ledger.
     bool Resize(int64_t bytes);
 
+    int64_t bytes() const { return bytes_; }
+
     // Gives it all back, for ever.
     void Close();
 

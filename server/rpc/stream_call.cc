@@ -92,11 +92,12 @@ void StreamCall::Decode(const grpc::ByteBuffer& message) {
   } catch (const std::exception& error) {  // out of memory for a text, at worst
     status = absl::InternalError(error.what());
   }
-  if (status.ok()) {
-    Pump();
-  } else {
-    Refuse(std::move(status));
+  if (status.ok()) return;  // the engine has it, and its first message leaves with Begin
+  {
+    MutexLock lock(mutex_);
+    writing_ = true;  // nobody else will ever want it
   }
+  Refuse(std::move(status));
 }
 
 absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes,
@@ -114,8 +115,12 @@ void StreamCall::Refuse(absl::Status status) {
   Conclude(refusal);
 }
 
+// Once in a while only: every token passes here twice.
 bool StreamCall::Recharge() {
-  return charge_.Resize(static_cast<int64_t>(request_bytes_ + pending_bytes() + sending_bytes_));
+  constexpr int64_t kSlack = 4096;
+  const auto held = static_cast<int64_t>(request_bytes_ + pending_bytes() + sending_bytes_);
+  if (held <= charge_.bytes() && charge_.bytes() - held < kSlack) return true;
+  return charge_.Resize(held);
 }
 
 absl::Status StreamCall::FindModel(const std::string& name) {
@@ -146,8 +151,9 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.deadline = deadline_;
   header.client = client_;
   MutexLock lock(mutex_);
+  writing_ = false;  // the engine's from here on
   request_bytes_ = kCallBytes + tokens * sizeof(TokenId);
-  if (Recharge()) return absl::OkStatus();
+  if (charge_.Resize(static_cast<int64_t>(request_bytes_))) return absl::OkStatus();
   return absl::InternalError("a decoded request is larger than its bytes were charged for");
 }
 

@@ -141,7 +141,7 @@ class StreamCall : public CallReactor,
 
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 
-  bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // Start and Decode have the right first
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // until Fill, Start and Decode have it
   enum class First { kKept, kMayLeave, kSent } first_ ABSL_GUARDED_BY(mutex_) = First::kKept;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
