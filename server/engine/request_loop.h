@@ -59,8 +59,6 @@ class RequestLoop {
   // A place for a request of that client, for RequestHeader::reservation. RESOURCE_EXHAUSTED or
   // UNAVAILABLE, as above, when any request would be refused now. Costs a lookup under a lock.
   absl::StatusOr<std::shared_ptr<Reservation>> Reserve(const Client& client);
-  // The same, but nothing is reserved.
-  absl::Status CheckRoom(const Client& client) { return Reserve(client).status(); }
 
  protected:
   // `slots`: requests that can run at once. `metrics` must outlive the loop.

@@ -53,7 +53,7 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
   AFT_RETURN_IF_ERROR(id.status());
   AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
   const std::optional<std::string> model = PeekString(message, kModelField, kMaxModelNameBytes);
-  if (model.has_value()) AFT_RETURN_IF_ERROR(CheckRoom(*model));
+  if (model.has_value()) AFT_RETURN_IF_ERROR(Reserve(*model));
   MutexLock lock(mutex_);
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   request_bytes_ = kCallBytes + kBytesPerRequestByte * message.Length();
@@ -65,18 +65,20 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
 }
 
 // Before the message is parsed, so only by the first `model` in it: Submit knows the last one.
-absl::Status StreamCall::CheckRoom(const std::string& model) {
+absl::Status StreamCall::Reserve(const std::string& model) {
   absl::StatusOr<std::shared_ptr<const ServedModel>> served = environment_.registry.Acquire(model);
   absl::Status status = served.status();
   if (served.ok()) {
-    status = (*served)->engine().CheckRoom(*client_);
-    if (!status.ok()) model_ = *served;
+    model_ = *served;
+    absl::StatusOr<std::shared_ptr<Reservation>> place = model_->engine().Reserve(*client_);
+    status = place.status();
+    if (place.ok()) reservation_ = *std::move(place);
   } else if (!absl::IsUnavailable(status)) {
     return absl::OkStatus();
   }
   if (!status.ok()) {
     metrics_ = environment_.registry.FindMetrics(model);
-    model_name_ = model;
+    model_name_ = model_ != nullptr ? model_->config.name : model;
   }
   return status;
 }
@@ -109,6 +111,7 @@ absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes,
 }
 
 void StreamCall::Refuse(absl::Status status) {
+  reservation_.reset();
   Outcome refusal;
   refusal.status = std::move(status);
   refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -150,6 +153,7 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.arrival = arrival_;
   header.deadline = deadline_;
   header.client = client_;
+  header.reservation = std::move(reservation_);
   MutexLock lock(mutex_);
   writing_ = false;  // the engine's from here on
   request_bytes_ = kCallBytes + tokens * sizeof(TokenId);

@@ -113,7 +113,7 @@ class StreamCall : public CallReactor,
 
  private:
   absl::Status Admit(const grpc::ByteBuffer& message);
-  absl::Status CheckRoom(const std::string& model);
+  absl::Status Reserve(const std::string& model);
   void Decode(const grpc::ByteBuffer& message);
   void Refuse(absl::Status status);
   // What is charged follows what is held. False: there is no room.
@@ -138,6 +138,7 @@ class StreamCall : public CallReactor,
   std::string model_name_;           // as requested; once it is found, its own
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
+  std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
 
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 
