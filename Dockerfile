@@ -20,7 +20,7 @@ COPY model model
 COPY server server
 COPY client client
 RUN --mount=type=cache,target=/cache/aft-serve/ccache \
-    ./dev build --preset image aft-server aftctl aftload aft-convert && \
+    ./dev build --preset image aft-server aftctl aftload aft-convert aft_descriptors && \
     cmake --install build/image --prefix /opt/aft --strip
 
 FROM debian:bookworm-slim

@@ -1,11 +1,14 @@
 # `cmake --install build/default --prefix DIR`: a folder that runs wherever Debian's gRPC is installed,
-# as the container image does. bin/ the programs, lib/ what a CPU program needs of LibTorch.
+# as the container image does. bin/ the programs, lib/ what a CPU program needs of LibTorch,
+# share/aft-serve/ the services' descriptors.
 foreach(program aft-server aftctl aftload aft-convert)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
     install(TARGETS ${program} RUNTIME DESTINATION bin)
   endif()
 endforeach()
+
+install(FILES "${CMAKE_BINARY_DIR}/share/aft-serve/aft.pb" DESTINATION share/aft-serve)
 
 # The libraries find each other beside themselves: their RPATH ends in $ORIGIN.
 if(AFT_TORCH)

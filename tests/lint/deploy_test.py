@@ -61,22 +61,30 @@ class KubernetesTest(unittest.TestCase):
     self.assertEqual(set(re.findall(r" port: (\d+)", deployment)), {exposed[0]})
     self.assertIn(f"port: {exposed[1]}", (DEPLOY / "prometheus/prometheus.yml").read_text())
 
-  def test_kustomize_renders_a_valid_base(self):
+  def test_kustomize_renders_what_the_schema_allows(self):
     if not shutil.which("kubectl"):
       self.skipTest("no kubectl")
-    rendered = subprocess.run(["kubectl", "kustomize", self.BASE], capture_output=True, text=True,
-                              timeout=60)
-    self.assertEqual(rendered.returncode, 0, rendered.stderr)
-    for kind in ["ConfigMap", "Deployment", "Service"]:
-      self.assertIn(f"kind: {kind}\n", rendered.stdout)
-    if not shutil.which("kubernetes-validate"):
-      self.skipTest("rendered; no kubernetes-validate to check it against the schema")
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-      file.write(rendered.stdout)
-      file.flush()
-      valid = subprocess.run(["kubernetes-validate", "--strict", file.name], capture_output=True,
-                             text=True, timeout=60)
-    self.assertEqual(valid.returncode, 0, valid.stdout + valid.stderr)
+    kinds = {"ConfigMap", "Deployment", "Service"}
+    for folder, expected in [("base", kinds), ("edge", kinds | {"NetworkPolicy"})]:
+      with self.subTest(folder):
+        rendered = subprocess.run(["kubectl", "kustomize", DEPLOY / "k8s" / folder], capture_output=True,
+                                  text=True, timeout=60)
+        self.assertEqual(rendered.returncode, 0, rendered.stderr)
+        self.assertEqual(set(re.findall(r"(?m)^kind: (\w+)$", rendered.stdout)), expected)
+        # One version of ours; one of Envoy, the one that tests/edge runs.
+        version = re.search(r"project\(.* VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+        self.assertEqual(set(re.findall(r"image: aft-serve\S*", rendered.stdout)), {f"image: aft-serve:{version}"})
+        if folder == "edge":
+          envoy = re.search(r"local version=([\d.]+)", (ROOT / "tests/commands.sh").read_text()).group(1)
+          self.assertIn(f"image: envoyproxy/envoy:distroless-v{envoy}\n", rendered.stdout)
+        if not shutil.which("kubernetes-validate"):
+          continue
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+          file.write(rendered.stdout)
+          file.flush()
+          valid = subprocess.run(["kubernetes-validate", "--strict", file.name], capture_output=True,
+                                 text=True, timeout=60)
+        self.assertEqual(valid.returncode, 0, valid.stdout + valid.stderr)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Attacks beside a well-behaved client: attacks_test.py AFT_SERVER DESCRIPTORS MODEL
+
+As tests they go through the shipped edge. With --table [ATTACK...] each is measured bare and behind the
+edge, and nothing is asserted: lines for tests/bench/RESULTS.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import attacker
+import edge
+import http2
+from edge import Edge, PATIENCE, Server
+from http2 import Connection
+
+PROGRAM = DESCRIPTORS = MODEL = ""
+TOKENS = 200  # Of each call of the well-behaved client.
+CALLS = 10  # Of its calls at least this many beside each attack.
+
+# Attack, its numbers, and how its streams may end behind the edge.
+ATTACKS = [
+    ("gzip_bomb", {"megabytes": 2048}, {"UNIMPLEMENTED"}),
+    ("unannounced_gzip", {"megabytes": 1024}, {"INVALID_ARGUMENT", "INTERNAL", "UNIMPLEMENTED"}),
+    ("big_message", {"megabytes": 1024}, {"RESOURCE_EXHAUSTED"}),
+    ("half_messages", {"streams": 60, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
+    ("half_messages", {"streams": 90, "megabytes": 3}, {"open", "reset INTERNAL_ERROR", "UNAVAILABLE"}),
+    ("half_messages", {"streams": 90, "megabytes": 3, "connections": 4}, None),
+    ("watch_names", {"streams": 194, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
+    ("long_model_name", {"kilobytes": 5120}, {"RESOURCE_EXHAUSTED"}),
+    ("header_flood", {"kilobytes": 17}, {"reset INTERNAL_ERROR"}),
+    ("header_flood", {"kilobytes": 5000}, {"reset INTERNAL_ERROR"}),
+    ("endless_headers", {"megabytes": 64}, {"reset INTERNAL_ERROR", "reset closed", "reset ConnectionResetError"}),
+    ("rapid_resets", {"streams": 20000}, {"reset CANCEL"}),
+    ("pings", {"count": 100000}, set()),
+    ("idle_connections", {"count": 900}, set()),
+    ("stalled_readers", {"streams": 100}, None),
+    ("deaf_readers", {"streams": 100}, None),
+    ("long_generations", {"streams": 64}, None),
+    ("long_scores", {"streams": 64}, None),
+]
+
+
+def title(name, numbers):
+  return " ".join([name, *(f"{key}={value}" for key, value in numbers.items())])
+
+
+class Neighbour:
+  """The well-behaved client: one generation after another, always the same one."""
+
+  def __init__(self, address, tls):
+    self._connection = Connection(address, tls)
+    self.outcomes, self.gaps, self.firsts, self.answers = [], [], [], set()
+
+  def call(self):
+    connection = self._connection
+    number = connection.request(attacker.GENERATE)
+    body = http2.message(attacker.field(2, b"It is a truth") + attacker.field(5, attacker.field(4, 7)) +
+                         attacker.field(6, attacker.field(1, TOKENS) + attacker.field(5, 1)))
+    connection.data(number, body)
+    stream, last, seen = connection.streams[number], time.monotonic(), 0
+    while not stream.ended and connection.turn(PATIENCE):
+      if len(stream.data) > seen:
+        now = time.monotonic()
+        (self.gaps if seen else self.firsts).append(now - last)
+        last, seen = now, len(stream.data)
+    self.outcomes.append(stream.outcome)
+    if stream.outcome == "OK":
+      self.answers.add(tokens_of(bytes(stream.data)))
+    del connection.streams[number]
+
+  def close(self):
+    self._connection.close()
+
+
+def varint(data, at):
+  value = shift = 0
+  while True:
+    value |= (data[at] & 127) << shift
+    shift, at = shift + 7, at + 1
+    if data[at - 1] < 128:
+      return value, at
+
+
+def fields(data):
+  """(number, value) of a serialised message: ints and bytes."""
+  at = 0
+  while at < len(data):
+    key, at = varint(data, at)
+    value, at = varint(data, at)
+    if key & 7 == 2:
+      value, at = data[at:at + value], at + value
+    yield key >> 3, value
+
+
+def tokens_of(data):
+  """The token ids of a Generate stream."""
+  tokens, at = b"", 0
+  while at < len(data):
+    size = int.from_bytes(data[at + 1:at + 5], "big")
+    for number, event in fields(data[at + 5:at + 5 + size]):
+      tokens += b"".join(ids for part, ids in fields(event) if part == 2) if number == 3 else b""
+    at += 5 + size
+  return tokens
+
+
+def attack_beside(name, numbers, address, tls, watched):
+  """Runs the attack beside a neighbour: (what the attacker says before and after holding on, the
+  neighbour, megabytes that the watched processes had before and at their peak)."""
+  neighbour = Neighbour(address, tls)
+  for _ in range(3):
+    neighbour.call()
+  neighbour.gaps.clear(), neighbour.firsts.clear()
+  before = [process.megabytes() for process in watched]
+  for process in watched:
+    process.reset_peak()
+  command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold",
+             *(["--tls"] if tls else []), *(f"--{key}={value}" for key, value in numbers.items())]
+  with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as attack:
+    os.set_blocking(attack.stdout.fileno(), False)
+    said, calls = b"", 0
+    while calls < CALLS or (not said and attack.poll() is None):
+      neighbour.call()
+      calls += 1
+      said += attack.stdout.read() or b""
+    rest, errors = attack.communicate(b"\n", PATIENCE)
+  if attack.returncode:
+    raise AssertionError(errors.decode())
+  peaks = [process.megabytes("VmHWM") for process in watched]
+  neighbour.close()
+  lines = (said + (rest or b"")).splitlines()
+  return json.loads(lines[0]), json.loads(lines[-1]), neighbour, before, peaks
+
+
+def quantile(values, q):
+  return sorted(values)[min(len(values) - 1, int(q * len(values)))] * 1000 if values else float("nan")
+
+
+class AttackTest(unittest.TestCase):
+
+  def test_attacks_through_the_edge(self):
+    for name, numbers, ends in ATTACKS:
+      with self.subTest(title(name, numbers)):
+        folder = edge.new_folder(self)
+        server = Server(folder, PROGRAM, MODEL)
+        self.addCleanup(server.stop, hard=True)
+        front = Edge(folder, [server.address], DESCRIPTORS)
+        self.addCleanup(front.stop, hard=True)
+        first, last, neighbour, before, peaks = attack_beside(
+            name, numbers, front.address, front.client_tls(), [server, front])
+        self.assertEqual(set(neighbour.outcomes), {"OK"})
+        self.assertEqual(len(neighbour.answers), 1)
+        if ends is not None:
+          self.assertLessEqual(set(last["streams"]), ends)
+        self.assertLess(peaks[0] - before[0], 64, "the server's memory")
+        self.assertLess(peaks[1], 512, "the edge's memory")
+        self.assertEqual(front.stop(), 0)
+        self.assertEqual(server.stop(), 0)
+
+
+def table(chosen):
+  print("| attack | where | its streams ended | server MB before, peak | edge MB | neighbour | ITL p50, p99 ms | TTFT p99 ms |")
+  print("|---|---|---|---|---|---|---|---|")
+  for name, numbers, _ in [("", {}, None), *ATTACKS]:
+    if chosen and name not in chosen:
+      continue
+    for where in ("bare", "edge"):
+      with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        server = Server(folder, PROGRAM, MODEL)
+        watched, address, tls = [server], server.address, None
+        if where == "edge":
+          front = Edge(folder, [server.address], DESCRIPTORS)
+          watched, address, tls = [server, front], front.address, front.client_tls()
+        try:
+          _, last, neighbour, before, peaks = attack_beside(name or "pings", numbers or {"count": 1}, address, tls, watched)
+        except Exception as error:  # A measurement goes on.
+          print(f"| {title(name, numbers)} | {where} | {error!r} |", flush=True)
+          continue
+        finally:
+          alive = [process.alive() for process in watched]
+          for process in watched:
+            process.stop(hard=True)
+        ok = neighbour.outcomes.count("OK")
+        memory = [f"{low:.0f}, {high:.0f}" for low, high in zip(before, peaks)] + [""]
+        print(f"| {title(name, numbers) or 'none'} | {where} | {last['streams']} {last['connection_ends'] or ''} | {memory[0]}"
+              f"{'' if alive[0] else ' dead'} | {memory[1]} | {ok} of {len(neighbour.outcomes)} OK, {len(neighbour.answers)} answer"
+              f" | {quantile(neighbour.gaps, .5):.2f}, {quantile(neighbour.gaps, .99):.2f} | {quantile(neighbour.firsts, .99):.1f} |",
+              flush=True)
+
+
+if __name__ == "__main__":
+  if not edge.ENVOY:
+    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    sys.exit(77)
+  MODEL, DESCRIPTORS, PROGRAM = sys.argv.pop(3), sys.argv.pop(2), sys.argv.pop(1)
+  if sys.argv[1:2] == ["--table"]:
+    table(sys.argv[2:])
+  else:
+    unittest.main()

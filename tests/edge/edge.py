@@ -1,0 +1,194 @@
+"""Starts aft-server and the shipped edge, deploy/envoy, on ports that the kernel chooses."""
+
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import attacker
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVOY = os.environ.get("AFT_ENVOY", "")
+PATIENCE = 60  # Seconds until something that must happen counts as failed.
+
+
+def wait_until(true, what):
+  """Asks until it is so: for what another process will do by itself."""
+  end = time.monotonic() + PATIENCE
+  while not true():
+    if time.monotonic() > end:
+      raise AssertionError(f"never happened: {what}")
+    time.sleep(0.01)
+
+
+class Process:
+  """A program that runs until stop(), with its output in a file."""
+
+  def __init__(self, folder, name, command):
+    self.log = folder / f"{name}.log"
+    with open(self.log, "wb") as log:
+      self._process = subprocess.Popen(command, stdout=log, stderr=log)
+    self.pid = self._process.pid
+
+  def alive(self):
+    return self._process.poll() is None
+
+  def stop(self, hard=False):
+    """Ends it, if it still runs, and returns its exit code."""
+    if self.alive():
+      if hard:
+        self._process.kill()
+      else:
+        self._process.terminate()
+    return self._process.wait(PATIENCE)
+
+  def reset_peak(self):
+    Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+  def megabytes(self, field="VmRSS"):
+    """Resident memory; field VmHWM: its peak since reset_peak()."""
+    status = Path(f"/proc/{self.pid}/status").read_text()
+    return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) / 1024
+
+
+class Server(Process):
+
+  def __init__(self, folder, program, model, name="server", config=""):
+    ready = folder / f"{name}.ready"
+    path = folder / f"{name}.textproto"
+    path.write_text(f'listen_address: "127.0.0.1:0" metrics_address: "127.0.0.1:0"\n'
+                    f'models {{ name: "m" path: "{model}" intra_op_threads: 1 }}\n{config}\n')
+    super().__init__(folder, name, [program, f"--config={path}", f"--ready_file={ready}"])
+    wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
+    self.address, self.metrics_address = ready.read_text().split()
+
+  def metric(self, pattern):
+    """The sum of the samples whose names and labels match."""
+    connection = http.client.HTTPConnection(self.metrics_address, timeout=PATIENCE)
+    connection.request("GET", "/metrics")
+    page = connection.getresponse().read().decode()
+    connection.close()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if re.match(pattern, line))
+
+
+class Certificates:
+  """An authority made for one test, and certificates for localhost that it has signed."""
+
+  def __init__(self, folder):
+    self.folder = folder
+    self.authority = folder / "ca.crt"
+    self._openssl("req", "-x509", *self._new_key("ca.key"), "-subj", "/CN=authority", "-days", "2",
+                  "-out", self.authority)
+
+  def make(self, name):
+    """(certificate, key) under that common name."""
+    key, request, certificate = (self.folder / f"{name}.{end}" for end in ("key", "csr", "crt"))
+    names = self.folder / "names.txt"
+    names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    self._openssl("req", *self._new_key(f"{name}.key"), "-subj", f"/CN={name}", "-out", request)
+    self._openssl("x509", "-req", "-in", request, "-CA", self.authority, "-CAkey", self.folder / "ca.key",
+                  "-CAcreateserial", "-days", "2", "-extfile", names, "-out", certificate)
+    return certificate, key
+
+  def _new_key(self, name):
+    return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self.folder / name]
+
+  @staticmethod
+  def _openssl(*arguments):
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=PATIENCE)
+
+
+def fill_in(text, sites, uncommented=()):
+  """deploy/envoy's files for one place: `sites` says for each name what stands on its lines and what is
+  to stand there; of the lines that begin `# WORD:`, those of `uncommented` come to life."""
+  for word in uncommented:
+    text, count = re.subn(rf"(?m)^( *)# {word}: ", r"\1", text)
+    assert count, f"no line begins # {word}:"
+  for name, (old, new) in sites.items():
+    lines = [line for line in text.splitlines() if re.search(rf"# site: {name}\b", line)
+             and not line.lstrip().startswith("#")]
+    assert lines and all(old in line for line in lines), f"{old} is not on every line of site {name}"
+    for line in lines:
+      text = text.replace(line, line.replace(old, new))
+  return text
+
+
+class Edge(Process):
+  """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy."""
+
+  def __init__(self, folder, replicas, descriptors, mtls=False, healthy=None, name="edge", **sites):
+    self.tls_folder = folder / f"{name}-tls"
+    self.tls_folder.mkdir()
+    self.certificates = Certificates(folder)
+    self.install(*self.certificates.make("localhost"))
+    self._admin = str(folder / f"{name}-admin.sock")
+    deploy = ROOT / "deploy/envoy"
+    tls = folder / f"{name}-tls.yaml"
+    tls.write_text(fill_in((deploy / "tls.yaml").read_text(), {
+        site: ("/etc/envoy-tls", str(self.tls_folder)) for site in ("certificate", "key", "folder")}))
+    endpoint = "- endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}"
+    all_replicas = f"\n{' ' * 14}".join(endpoint % address.rsplit(":", 1)[1] for address in replicas)
+    admin = "{socket_address: {address: 127.0.0.1, port_value: 9901}}"
+    sites = {
+        "admin": (admin, f"{{pipe: {{path: {self._admin}}}}}"),
+        "listen": ('"::", ipv4_compat: true, port_value: 8443', "127.0.0.1, port_value: 0"),
+        "status": ('"::", ipv4_compat: true, port_value: 9902', "127.0.0.1, port_value: 0"),
+        "tls": ("/etc/envoy/tls.yaml", str(tls)),
+        "descriptors": ("/opt/aft/share/aft-serve/aft.pb", str(descriptors)),
+        "replicas": (endpoint % 8500, all_replicas),
+        **({"clients": ("/etc/envoy-tls/ca.crt", str(self.certificates.authority))} if mtls else {}),
+        **sites,
+    }
+    config = folder / f"{name}.yaml"
+    config.write_text(fill_in((deploy / "envoy.yaml").read_text(), sites, ["mtls"] if mtls else []))
+    super().__init__(folder, name, [ENVOY, "-c", config, "--concurrency", "2", "-l", "warning",
+                                    "--disable-hot-restart"])
+    wait_until(lambda: not self.alive() or self._listening(), "the edge listens")
+    assert self.alive(), self.log.read_text()
+    listeners = {one["name"]: one["local_address"]["socket_address"]["port_value"]
+                 for one in json.loads(self.admin("/listeners?format=json"))["listener_statuses"]}
+    self.address = f"127.0.0.1:{listeners['edge']}"
+    self.status_address = f"127.0.0.1:{listeners['status']}"
+    healthy = len(replicas) if healthy is None else healthy
+    wait_until(lambda: self.stat("cluster.aft.membership_healthy") == healthy, f"{healthy} replicas are healthy")
+
+  def install(self, certificate, key):
+    """Moves a certificate and its key to where the edge looks."""
+    for source, name in ((key, "tls.key"), (certificate, "tls.crt")):
+      fresh = self.tls_folder / f"{name}.new"
+      fresh.write_bytes(Path(source).read_bytes())
+      fresh.rename(self.tls_folder / name)
+
+  def client_tls(self, certificate=None, key=None):
+    return attacker.client_tls(certificate, key, self.certificates.authority)
+
+  def admin(self, path):
+    with socket.socket(socket.AF_UNIX) as peer:
+      peer.connect(self._admin)
+      connection = http.client.HTTPConnection("localhost")
+      connection.sock = peer
+      connection.request("GET", path)
+      return connection.getresponse().read().decode()
+
+  def stat(self, name):
+    found = re.search(rf"(?m)^{re.escape(name)}: (\d+)$", self.admin(f"/stats?filter=^{re.escape(name)}$"))
+    return int(found.group(1)) if found else None
+
+  def _listening(self):
+    try:
+      return "LIVE" in self.admin("/ready")
+    except OSError:
+      return False
+
+
+def new_folder(test):
+  """A folder for one unittest.TestCase; where it fails, the logs in it are shown."""
+  folder = tempfile.TemporaryDirectory()
+  test.addCleanup(folder.cleanup)
+  return Path(folder.name)

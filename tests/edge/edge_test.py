@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+"""The shipped edge, deploy/envoy, in front of real servers: edge_test.py AFT_SERVER DESCRIPTORS MODEL
+
+AFT_ENVOY names the program; without it the tests are skipped.
+"""
+
+import base64
+import json
+import re
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import unittest
+
+import attacker
+import edge
+import http2
+from edge import Edge, PATIENCE, Server, wait_until
+from http2 import Connection, message
+
+GENERATE, SCORE = attacker.GENERATE, attacker.SCORE
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+ORIGIN = "https://app.example.com"
+PROGRAM = DESCRIPTORS = MODEL = ""
+
+
+class Capture:
+  """A replica that speaks no gRPC: it keeps the headers and bodies of what it receives, answers none, and
+  says of itself nothing at all, so that it is used only where no replica is healthy."""
+
+  def __init__(self, test):
+    self._listener = socket.create_server(("127.0.0.1", 0))
+    self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+    self.requests = []  # Headers and body of each, health checks left out.
+    self._sockets = [self._listener]
+    threading.Thread(target=self._accept, daemon=True).start()
+    test.addCleanup(self.close)
+
+  def close(self):
+    for one in self._sockets:
+      try:
+        one.shutdown(socket.SHUT_RDWR)
+      except OSError:
+        pass
+      one.close()
+
+  def _accept(self):
+    try:
+      while True:
+        peer, _ = self._listener.accept()
+        self._sockets.append(peer)
+        threading.Thread(target=self._read, args=[peer], daemon=True).start()
+    except OSError:
+      pass
+
+  def _read(self, peer):
+    decoder, requests = http2.hpack.Decoder(), {}
+    try:
+      with peer.makefile("rb") as stream:
+        stream.read(24)
+        peer.sendall(bytes([0, 0, 0, http2.SETTINGS, 0, 0, 0, 0, 0]))
+        while head := stream.read(9):
+          payload = stream.read(int.from_bytes(head[:3], "big"))
+          kind, flags, number = struct.unpack(">BBI", head[3:])
+          if kind == http2.HEADERS:
+            headers = dict(decoder.decode(payload))
+            requests[number] = {**headers, "body": b""}
+            if "Health/" not in headers[":path"]:
+              self.requests.append(requests[number])
+          elif kind == http2.DATA:
+            requests[number]["body"] += payload
+          elif kind == http2.SETTINGS and not flags & http2.ACK:
+            peer.sendall(bytes([0, 0, 0, http2.SETTINGS, http2.ACK, 0, 0, 0, 0]))
+    except (OSError, ValueError):
+      pass
+
+
+class EdgeTest(unittest.TestCase):
+
+  def setUp(self):
+    self.folder = edge.new_folder(self)
+
+  def start_server(self, name="server", config=""):
+    server = Server(self.folder, PROGRAM, MODEL, name, config)
+    self.addCleanup(server.stop, hard=True)
+    return server
+
+  def start_edge(self, *replicas, **options):
+    front = Edge(self.folder, [replica.address for replica in replicas], DESCRIPTORS, **options)
+    self.addCleanup(front.stop, hard=True)
+    return front
+
+  def connect(self, front, **how):
+    connection = Connection(front.address, front.client_tls(), **how)
+    self.addCleanup(connection.close)
+    return connection
+
+  def call(self, front, path, body, headers=(), connection=None):
+    """One call to its end."""
+    connection = connection or self.connect(front)
+    number = connection.request(path, headers)
+    connection.data(number, body)
+    connection.settle(PATIENCE)
+    return connection.streams[number]
+
+  def curl(self, front, path, *arguments, body="{}", headers=()):
+    """(status, headers, body)."""
+    command = ["curl", "-sS", "-i", "--cacert", front.certificates.authority, "--data-binary", body,
+               f"https://{front.address}{path}", *arguments]
+    for header in headers:
+      command += ["-H", header]
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
+    self.assertEqual(done.returncode, 0, done.stderr)
+    head, _, answer = done.stdout.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in lines), answer
+
+
+class SidecarTest(EdgeTest):
+
+  def test_json_by_curl(self):
+    front = self.start_edge(self.start_server())
+    json_body = ["content-type: application/json"]
+    status, headers, body = self.curl(front, GENERATE, headers=json_body, body=json.dumps(
+        {"text": "It is", "stop": {"max_tokens": 3}, "sampling": {"seed": "18446744073709551615"}}))
+    self.assertEqual((status, headers["content-type"]), (200, "application/json"))
+    events = [json.loads(line) for line in body.splitlines() if line.startswith(b"{")]
+    self.assertEqual([*events[0], *events[-1]], ["started", "finished"])
+    self.assertEqual(events[0]["started"]["seed"], "18446744073709551615")
+    self.assertEqual(sum(len(event["delta"]["token_ids"]) for event in events[1:-1]), 3)
+
+    status, _, body = self.curl(front, "/aft.v1.ModelService/List", headers=json_body)
+    self.assertEqual((status, json.loads(body)["models"][0]["name"]), (200, "m"))
+    status, _, body = self.curl(front, "/aft.v1.ModelService/Get", headers=json_body, body='{"name": "x"}')
+    self.assertEqual((status, json.loads(body)["code"]), (404, 5))
+    status, _, _ = self.curl(front, GENERATE, headers=json_body, body="{")
+    self.assertEqual(status, 400)
+    status, _, _ = self.curl(front, GENERATE, "--http1.1", headers=[*json_body, "expect:"], body="@" + self.file(bytes(5 << 20)))
+    self.assertEqual(status, 413)
+
+  def file(self, content):
+    path = self.folder / "body"
+    path.write_bytes(content)
+    return str(path)
+
+  def test_grpc_web_from_a_browser(self):
+    front = self.start_edge(self.start_server())
+    body = self.file(attacker.generate(3))
+    status, headers, answer = self.curl(front, GENERATE, body="@" + body, headers=[
+        "content-type: application/grpc-web+proto", f"origin: {ORIGIN}", "x-grpc-web: 1"])
+    self.assertEqual((status, headers["content-type"]), (200, "application/grpc-web+proto"))
+    self.assertEqual(headers["access-control-allow-origin"], ORIGIN)
+    self.assertIn("grpc-status", headers["access-control-expose-headers"])
+    self.assertIn(b"grpc-status:0", answer)
+    # As text: base64 both ways.
+    text = self.file(base64.b64encode(attacker.generate(3)))
+    _, _, answer = self.curl(front, GENERATE, body="@" + text, headers=[
+        "content-type: application/grpc-web-text", "accept: application/grpc-web-text"])
+    parts = re.findall(rb"[\w+/]+=*", answer)  # Each as long as it came, with its own padding.
+    self.assertIn(b"grpc-status:0", b"".join(map(base64.b64decode, parts)))
+    # A status of the edge itself reaches a browser as well.
+    _, headers, answer = self.curl(front, "/aft.v1.Nothing/Here", "--http1.1", body="@" + body,
+                                   headers=["content-type: application/grpc-web+proto"])
+    self.assertEqual(headers["grpc-status"], "12")
+    for origin, allowed in ((ORIGIN, True), ("https://elsewhere.example", False)):
+      _, headers, _ = self.curl(front, GENERATE, "-X", "OPTIONS", headers=[
+          f"origin: {origin}", "access-control-request-method: POST"])
+      self.assertEqual("access-control-allow-origin" in headers, allowed)
+
+  def test_grpc_and_its_refusals(self):
+    server = self.start_server()
+    front = self.start_edge(server)
+    answer = self.call(front, GENERATE, attacker.generate(3), [("x-request-id", "my-own-id")])
+    self.assertEqual((answer.outcome, answer.headers["x-request-id"]), ("OK", "my-own-id"))
+    self.assertGreater(len(self.call(front, GENERATE, attacker.generate(1)).headers["x-request-id"]), 30)
+    self.assertEqual(self.call(front, GENERATE, message(b"\xff")).outcome, "INVALID_ARGUMENT")
+    for path in ("/aft.v1.InferenceService", "/aft.v1.Other/Generate", "/", "/aft.v1.InferenceService/Generate/x"):
+      with self.subTest(path=path):
+        answer = self.call(front, path, attacker.generate(1))
+        self.assertEqual((answer.outcome, answer.headers[":status"]), ("UNIMPLEMENTED", "200"))
+    big = self.call(front, GENERATE, message(bytes((4 << 20) + 1)))
+    self.assertEqual((big.outcome, big.headers[":status"]), ("RESOURCE_EXHAUSTED", "200"))
+    largest = self.call(front, GENERATE, message(attacker.field(2, b"x" * ((4 << 20) - 5))))
+    self.assertIn(largest.outcome, ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"))
+    self.assertIn("x-envoy-upstream-service-time", largest.headers)  # The server's own answer.
+
+  def test_headers_beyond_the_limit(self):
+    front = self.start_edge(self.start_server())
+    values = {"fits": (12, "OK"), "too long": (17, "reset INTERNAL_ERROR")}
+    for what, (kilobytes, outcome) in values.items():
+      with self.subTest(what):
+        headers = [(f"x-{i}", "v" * 1000) for i in range(kilobytes)]
+        self.assertEqual(self.call(front, GENERATE, attacker.generate(1), headers).outcome, outcome)
+    many = [(f"x-{i}", "v") for i in range(101)]
+    self.assertNotEqual(self.call(front, GENERATE, attacker.generate(1), many).outcome, "OK")
+
+  def test_compressed_requests_are_refused_before_their_body(self):
+    server = self.start_server()
+    front = self.start_edge(server)
+    connection = self.connect(front)
+    for encoding, refused in (("gzip", True), ("deflate", True), ("identity,gzip", True), ("identity", False)):
+      with self.subTest(encoding):
+        number = connection.request(GENERATE, [("grpc-encoding", encoding)])
+        if not refused:
+          connection.data(number, attacker.generate(1))
+        connection.settle(PATIENCE)  # No byte of a body was sent where it is refused.
+        self.assertEqual(connection.streams[number].outcome, "UNIMPLEMENTED" if refused else "OK")
+    status, _, _ = self.curl(front, GENERATE, "--http1.1",
+                             headers=["content-type: application/json", "content-encoding: gzip"])
+    self.assertEqual(status, 415)
+    self.assertEqual(server.metric("aft_requests_total"), 1)
+
+  def test_a_request_goes_on_when_all_of_it_is_here(self):
+    capture = Capture(self)
+    front = self.start_edge(capture, healthy=0)
+    body = attacker.generate(1)
+    connection = self.connect(front)
+    half = connection.request(GENERATE, [("x-forwarded-for", "203.0.113.7"), ("x-envoy-external-address", "203.0.113.8")])
+    connection.data(half, body[:-1], end=False)
+    whole = connection.request(SCORE)
+    connection.data(whole, body)
+    connection.flush()
+    wait_until(lambda: connection.turn(0) or capture.requests and capture.requests[0]["body"] == body,
+               "the whole request arrives")
+    self.assertEqual([request[":path"] for request in capture.requests], [SCORE])
+    connection.data(half, body[-1:])
+    connection.flush()
+    wait_until(lambda: len(capture.requests) == 2 and capture.requests[1]["body"] == body, "the other follows")
+    # The rightmost address is the peer's (Envoy writes its own for a loopback peer), whatever was sent.
+    self.assertEqual(capture.requests[1]["x-forwarded-for"], "203.0.113.7," + capture.requests[0]["x-forwarded-for"])
+
+  def test_streams_of_many_messages_are_not_buffered(self):
+    front = self.start_edge(self.start_server())
+    connection = self.connect(front)
+    stream = connection.request(REFLECTION)
+    for messages in (1, 2):
+      connection.data(stream, message(attacker.field(7, b"*")), end=False)  # list_services
+      wait_until(lambda: connection.turn(0) or connection.streams[stream].data.count(b"aft.v1.ModelService")
+                 == messages, "an answer before the end of the request")
+
+  def test_half_a_message_does_not_wait_for_ever(self):
+    server = self.start_server()
+    front = self.start_edge(server, request_timeout=("30s", "0.5s"))
+    connection = self.connect(front)
+    half = connection.request(GENERATE)
+    connection.data(half, attacker.generate(1)[:-1], end=False)
+    long = connection.request(GENERATE)
+    connection.data(long, attacker.generate(10000))
+    connection.settle(PATIENCE)
+    self.assertEqual(connection.streams[half].outcome, "DEADLINE_EXCEEDED")
+    self.assertEqual(connection.streams[long].outcome, "OK")
+    self.assertEqual(server.metric("aft_requests_total"), 1)
+
+  def test_admin_is_not_for_the_network(self):
+    front = self.start_edge(self.start_server())
+    for path, status in (("/ready", "200"), ("/stats/prometheus", "200"), ("/quitquitquit", "404"), ("/", "404"),
+                         ("/config_dump", "404"), ("/stats/prometheus/../../config_dump", "404")):
+      with self.subTest(path):
+        done = subprocess.run(["curl", "-sS", "--path-as-is", "-X", "POST" if status == "404" else "GET", "-o", "/dev/null",
+                               "-w", "%{http_code}", f"http://{front.status_address}{path}"],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.stdout, status)
+    self.assertTrue(front.alive())
+
+  def test_a_client_has_a_rate(self):
+    server = self.start_server()
+    front = self.start_edge(server, rate=("max_tokens: 400, tokens_per_fill: 200, fill_interval: 1s",
+                                          "max_tokens: 5, tokens_per_fill: 5, fill_interval: 3600s"))
+    connection = self.connect(front)
+    answers = [self.call(front, GENERATE, attacker.generate(1), connection=connection) for _ in range(7)]
+    self.assertEqual([answer.outcome for answer in answers], ["OK"] * 5 + ["RESOURCE_EXHAUSTED"] * 2)
+    self.assertEqual(answers[-1].headers["grpc-retry-pushback-ms"], "1000")
+    self.assertEqual(server.metric("aft_requests_total"), 5)
+    # Another address has its own.
+    done = subprocess.run(["curl", "-sS", "--interface", "127.0.0.2", "--cacert", front.certificates.authority,
+                           "-d", "{}", "-H", "content-type: application/json",
+                           f"https://{front.address}/aft.v1.ModelService/List"], capture_output=True, timeout=PATIENCE)
+    self.assertIn(b"models", done.stdout)
+
+  def test_the_log_has_a_line_a_request(self):
+    front = self.start_edge(self.start_server())
+    self.call(front, GENERATE, attacker.generate(1), [("x-request-id", "logged")])
+    wait_until(lambda: '"request_id":"logged"' in front.log.read_text(), "the line is written")
+    line = json.loads(next(line for line in front.log.read_text().splitlines() if "logged" in line))
+    self.assertEqual((line["client"], line["grpc"], line["path"]), ("127.0.0.1", "OK", GENERATE))
+
+
+class TlsTest(EdgeTest):
+
+  def test_without_mtls_anybody_may_call_and_the_server_is_known(self):
+    front = self.start_edge(self.start_server())
+    self.assertEqual(self.call(front, GENERATE, attacker.generate(1)).outcome, "OK")
+    stranger = edge.Certificates(self.make_folder("other"))
+    with self.assertRaises(ssl.SSLCertVerificationError):
+      Connection(front.address, attacker.client_tls(authority=stranger.authority))
+
+  def make_folder(self, name):
+    folder = self.folder / name
+    folder.mkdir()
+    return folder
+
+  def test_mtls_lets_in_whom_the_authority_has_signed(self):
+    front = self.start_edge(self.start_server(), mtls=True)
+    known = front.certificates.make("client")
+    stranger = edge.Certificates(self.make_folder("other")).make("client")
+    for certificate, allowed in ((known, True), (stranger, False), ((None, None), False)):
+      with self.subTest(allowed=allowed):
+        try:
+          with Connection(front.address, front.client_tls(*certificate)) as connection:
+            outcome = self.call(front, GENERATE, attacker.generate(1), connection=connection).outcome
+        except OSError as error:  # TLS 1.3 tells the client with its first read.
+          outcome = type(error).__name__
+        self.assertEqual(outcome == "OK", allowed, outcome)
+    wait_until(lambda: "CN=client" in front.log.read_text(), "the log names the certificate")
+
+  def test_a_new_certificate_needs_no_restart(self):
+    front = self.start_edge(self.start_server())
+    open_one = self.connect(front)
+
+    def served():
+      with socket.create_connection(("127.0.0.1", int(front.address.split(":")[1]))) as plain:
+        with front.client_tls().wrap_socket(plain, server_hostname="localhost") as wrapped:
+          return dict(part[0] for part in wrapped.getpeercert()["subject"])["commonName"]
+
+    self.assertEqual(served(), "localhost")
+    front.install(*front.certificates.make("renewed"))
+    wait_until(lambda: served() == "renewed", "the new certificate is served")
+    self.assertEqual(self.call(front, GENERATE, attacker.generate(1), connection=open_one).outcome, "OK")
+
+
+class BalancerTest(EdgeTest):
+
+  def start_three(self, **options):
+    servers = [self.start_server(f"server{i}") for i in range(3)]
+    return servers, self.start_edge(*servers, **options)
+
+  def test_requests_are_spread(self):
+    servers, front = self.start_three()
+    connection = self.connect(front)
+    streams = [connection.request(GENERATE) for _ in range(30)]
+    for stream in streams:
+      connection.data(stream, attacker.generate(50))
+    connection.settle(PATIENCE)
+    self.assertEqual(http2.outcomes([connection]), {"OK": 30})
+    for server in servers:
+      self.assertGreaterEqual(server.metric("aft_requests_total"), 3)
+
+  def test_a_client_that_retries_survives_a_killed_replica(self):
+    servers, front = self.start_three()
+    connection = self.connect(front)
+    for _ in range(30):
+      connection.data(connection.request(GENERATE), attacker.generate(2000))
+    wait_until(lambda: connection.turn(0) or all(server.metric("aft_requests_running") for server in servers),
+               "every replica works")
+    servers[0].stop(hard=True)
+    connection.settle(PATIENCE)
+    outcomes = http2.outcomes([connection])
+    self.assertEqual(set(outcomes), {"OK", "UNAVAILABLE"}, outcomes)
+    # From now on the other two do it; nobody notices the dead one.
+    again = self.connect(front)
+    for _ in range(30):
+      again.data(again.request(GENERATE), attacker.generate(10))
+    again.settle(PATIENCE)
+    self.assertEqual(http2.outcomes([again]), {"OK": 30})
+    wait_until(lambda: front.stat("cluster.aft.membership_healthy") == 2, "the dead one counts as unhealthy")
+
+  def test_a_drained_replica_fails_no_request(self):
+    servers, front = self.start_three()
+    connection = self.connect(front)
+    for _ in range(30):
+      connection.data(connection.request(GENERATE), attacker.generate(1000))
+    wait_until(lambda: connection.turn(0) or all(server.metric("aft_requests_running") for server in servers),
+               "every replica works")
+    stopping = threading.Thread(target=servers[0].stop)
+    stopping.start()
+    while stopping.is_alive():
+      if http2.outcomes([connection]).get("open", 0) < 50:
+        connection.data(connection.request(GENERATE), attacker.generate(20))
+      connection.turn(0.01)
+    connection.settle(PATIENCE)
+    self.assertEqual(set(http2.outcomes([connection])), {"OK"})
+
+  def test_statuses_that_clients_provoke_eject_nobody(self):
+    servers, front = self.start_three()
+    connection = self.connect(front)
+    for _ in range(60):
+      connection.data(connection.request(GENERATE, [("grpc-timeout", "1u")]), attacker.generate(100000))
+      connection.data(connection.request(GENERATE), message(b"\xff"))
+    connection.settle(PATIENCE)
+    self.assertNotIn("OK", http2.outcomes([connection]))
+    self.assertEqual(front.stat("cluster.aft.outlier_detection.ejections_active"), 0)
+    self.assertEqual(front.stat("cluster.aft.membership_healthy"), 3)
+
+
+if __name__ == "__main__":
+  if not edge.ENVOY:
+    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    sys.exit(77)
+  MODEL, DESCRIPTORS, PROGRAM = sys.argv.pop(3), sys.argv.pop(2), sys.argv.pop(1)
+  unittest.main()
