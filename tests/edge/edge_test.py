@@ -98,6 +98,10 @@ class EdgeTest(unittest.TestCase):
     self.addCleanup(connection.close)
     return connection
 
+  def until(self, connection, true, what):
+    """Lets the connection read and write until it is so."""
+    wait_until(lambda: (connection.turn(0), true())[1], what)
+
   def call(self, front, path, body, headers=(), connection=None):
     """One call to its end."""
     connection = connection or self.connect(front)
@@ -108,8 +112,8 @@ class EdgeTest(unittest.TestCase):
 
   def curl(self, front, path, *arguments, body="{}", headers=()):
     """(status, headers, body)."""
-    command = ["curl", "-sS", "-i", "--cacert", front.certificates.authority, "--data-binary", body,
-               f"https://{front.address}{path}", *arguments]
+    command = ["curl", "-sS", "-i", "--cacert", front.certificates.authority,
+               *([] if body is None else ["--data-binary", body]), f"https://{front.address}{path}", *arguments]
     for header in headers:
       command += ["-H", header]
     done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
@@ -166,7 +170,7 @@ class SidecarTest(EdgeTest):
                                    headers=["content-type: application/grpc-web+proto"])
     self.assertEqual(headers["grpc-status"], "12")
     for origin, allowed in ((ORIGIN, True), ("https://elsewhere.example", False)):
-      _, headers, _ = self.curl(front, GENERATE, "-X", "OPTIONS", headers=[
+      _, headers, _ = self.curl(front, GENERATE, "--http1.1", "-X", "OPTIONS", body=None, headers=[
           f"origin: {origin}", "access-control-request-method: POST"])
       self.assertEqual("access-control-allow-origin" in headers, allowed)
 
@@ -223,7 +227,7 @@ class SidecarTest(EdgeTest):
     whole = connection.request(SCORE)
     connection.data(whole, body)
     connection.flush()
-    wait_until(lambda: connection.turn(0) or capture.requests and capture.requests[0]["body"] == body,
+    self.until(connection, lambda: capture.requests and capture.requests[0]["body"] == body,
                "the whole request arrives")
     self.assertEqual([request[":path"] for request in capture.requests], [SCORE])
     connection.data(half, body[-1:])
@@ -238,8 +242,8 @@ class SidecarTest(EdgeTest):
     stream = connection.request(REFLECTION)
     for messages in (1, 2):
       connection.data(stream, message(attacker.field(7, b"*")), end=False)  # list_services
-      wait_until(lambda: connection.turn(0) or connection.streams[stream].data.count(b"aft.v1.ModelService")
-                 == messages, "an answer before the end of the request")
+      self.until(connection, lambda: connection.streams[stream].data.count(b"aft.v1.ModelService") == messages,
+                 "an answer before the end of the request")
 
   def test_half_a_message_does_not_wait_for_ever(self):
     server = self.start_server()
@@ -352,19 +356,21 @@ class BalancerTest(EdgeTest):
     servers, front = self.start_three()
     connection = self.connect(front)
     for _ in range(30):
-      connection.data(connection.request(GENERATE), attacker.generate(2000))
-    wait_until(lambda: connection.turn(0) or all(server.metric("aft_requests_running") for server in servers),
+      connection.data(connection.request(GENERATE), attacker.generate(500))
+    self.until(connection, lambda: all(server.metric("aft_requests_running") for server in servers),
                "every replica works")
     servers[0].stop(hard=True)
     connection.settle(PATIENCE)
+    # Envoy resets a stream that has begun; nobody else notices the dead one, not even at first.
     outcomes = http2.outcomes([connection])
-    self.assertEqual(set(outcomes), {"OK", "UNAVAILABLE"}, outcomes)
-    # From now on the other two do it; nobody notices the dead one.
+    lost = 30 - outcomes["OK"]
+    self.assertLessEqual(set(outcomes), {"OK", "UNAVAILABLE", "reset INTERNAL_ERROR"})
+    self.assertTrue(0 < lost < 30, outcomes)
     again = self.connect(front)
-    for _ in range(30):
-      again.data(again.request(GENERATE), attacker.generate(10))
+    for _ in range(lost):
+      again.data(again.request(GENERATE), attacker.generate(500))
     again.settle(PATIENCE)
-    self.assertEqual(http2.outcomes([again]), {"OK": 30})
+    self.assertEqual(http2.outcomes([again]), {"OK": lost})
     wait_until(lambda: front.stat("cluster.aft.membership_healthy") == 2, "the dead one counts as unhealthy")
 
   def test_a_drained_replica_fails_no_request(self):
@@ -372,7 +378,7 @@ class BalancerTest(EdgeTest):
     connection = self.connect(front)
     for _ in range(30):
       connection.data(connection.request(GENERATE), attacker.generate(1000))
-    wait_until(lambda: connection.turn(0) or all(server.metric("aft_requests_running") for server in servers),
+    self.until(connection, lambda: all(server.metric("aft_requests_running") for server in servers),
                "every replica works")
     stopping = threading.Thread(target=servers[0].stop)
     stopping.start()
