@@ -160,16 +160,20 @@ TEST_F(CudaAftTest, RefusesWhatItHasNoKernelFor) {
   EXPECT_NE(cuda::AftStep({.hid = 8, .causal = false}, {}, {}, {}, {}, {}, nullptr), 0);
 }
 
+// Of windows, blocks and lengths, each with two of the widths in turn.
 TEST_F(CudaAftTest, TheWholeMatrix) {
   if (!Full()) GTEST_SKIP() << "AFT_CUDA_FULL is not set";
+  const std::vector<int64_t> widths = {1, 8, 33, 64, 100, 192, 512};
+  size_t next = 0;
   for (const int64_t window : {0, 1, 2, 7, 31, 32, 33, 65, 100, 200, 400}) {
     for (const int64_t block : {0, 64, 128, 100}) {
       if (block > 0 && block < window) continue;
-      for (const int64_t hid : {1, 8, 33, 64, 100, 192, 512}) {
-        for (const int64_t tokens :
-             {int64_t{1}, int64_t{2}, window - 1, window, window + 1, int64_t{63}, int64_t{64},
-              int64_t{65}, int64_t{131}, int64_t{300}}) {
-          if (tokens < 1) continue;
+      for (const int64_t tokens :
+           {int64_t{1}, int64_t{2}, window - 1, window, window + 1, int64_t{63}, int64_t{64},
+            int64_t{65}, int64_t{131}, int64_t{300}}) {
+        if (tokens < 1) continue;
+        for (int i = 0; i < 2; ++i) {
+          const int64_t hid = widths[next++ % widths.size()];
           const double spread = std::vector<double>{0.1, 1.0, 5.0, 20.0}[random_.Below(4)];
           const LayerShape shape = Aft(hid, {.window = window, .prefix_block = block}, spread);
           ExpectAll(random_.Below(2) == 0 ? WithBf16Ring(shape) : shape, tokens,
