@@ -8,9 +8,7 @@
 
 namespace aft::server {
 
-void ActiveCall::OperationBegins() {
-  since_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
-}
+void ActiveCall::OperationBegins() { since_.store(std::chrono::steady_clock::now()); }
 
 void ActiveCall::ContextGoes() {
   MutexLock lock(context_mutex_);
@@ -18,11 +16,11 @@ void ActiveCall::ContextGoes() {
 }
 
 bool ActiveCall::CancelIfStuck(TimePoint now, Duration longest) {
-  const TimePoint since = since_.load(std::memory_order_relaxed);
+  const TimePoint since = since_.load();
   if (since > now - longest || stuck()) return false;
   MutexLock lock(context_mutex_);  // threads of gRPC, not this one, run what follows from TryCancel
   if (context_gone_) return false;
-  stuck_.store(true, std::memory_order_relaxed);
+  stuck_.store(true);
   OnStuck(now - since);
   context_.TryCancel();
   return true;

@@ -24,13 +24,13 @@ class ActiveCall {
 
   // Around every write, and before the end; of whoever may start operations.
   void OperationBegins();
-  void OperationEnds() { since_.store(TimePoint::max(), std::memory_order_relaxed); }
+  void OperationEnds() { since_.store(TimePoint::max()); }
 
   // To be called first in OnDone.
   void ContextGoes();
 
   // Whether the call was cancelled for its client.
-  bool stuck() const { return stuck_.load(std::memory_order_relaxed); }
+  bool stuck() const { return stuck_.load(); }
 
   // The call is cancelled now. context() is still there.
   virtual void OnStuck(Duration waited) = 0;

@@ -23,24 +23,16 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
 
 std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most) {
   using google::protobuf::internal::WireFormatLite;
-  constexpr int kMostFields = 16;  // a message may have millions
-  grpc::ByteBuffer copy(bytes);    // shares the slices
+  grpc::ByteBuffer copy(bytes);  // shares the slices
   grpc::ProtoBufferReader reader(&copy);
   google::protobuf::io::CodedInputStream input(&reader);
-  for (int i = 0; i < kMostFields; ++i) {
-    const uint32_t tag = input.ReadTag();
-    if (tag == 0) break;
-    if (tag != WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
-      if (!WireFormatLite::SkipField(&input, tag)) return std::nullopt;
-      continue;
-    }
-    std::string value;
-    int size = 0;
-    const bool read =
-        input.ReadVarintSizeAsInt(&size) && size <= most && input.ReadString(&value, size);
-    return read ? std::make_optional(std::move(value)) : std::nullopt;
-  }
-  return "";
+  const uint32_t tag = WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+  if (input.ReadTag() != tag) return "";
+  std::string value;
+  int size = 0;
+  const bool read =
+      input.ReadVarintSizeAsInt(&size) && size <= most && input.ReadString(&value, size);
+  return read ? std::make_optional(std::move(value)) : std::nullopt;
 }
 
 void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes) {

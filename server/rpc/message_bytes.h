@@ -14,9 +14,9 @@ namespace aft::server {
 // INVALID_ARGUMENT names the message's type.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
 
-// The first value of a string field of the message itself, without parsing the rest; empty when it
-// is not among the first few fields. Nothing when it is longer than `most`, or the bytes are no
-// message.
+// The value of a string field with which the message begins, as every serialiser writes the field
+// of the lowest number; empty when it begins with another one. Nothing when the value is longer
+// than `most` or is cut off. Reads no further.
 std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most);
 
 // Replaces `bytes`. REQUIRES: the message has less than 2 GiB.

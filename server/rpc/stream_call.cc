@@ -64,7 +64,8 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
       "max_client_memory_bytes or max_memory_bytes");
 }
 
-// Before the message is parsed, so only by the first `model` in it: Submit knows the last one.
+// Before the message is parsed, so only by a `model` that stands at its beginning: Submit knows the
+// last one.
 absl::Status StreamCall::Reserve(const std::string& model) {
   absl::StatusOr<std::shared_ptr<const ServedModel>> served = environment_.registry.Acquire(model);
   absl::Status status = served.status();
@@ -247,7 +248,7 @@ void StreamCall::OnDone() {
 void StreamCall::OnStuck(Duration waited) {
   log::Warning("request.stuck", {{"id", id_},
                                  {"peer", context().peer()},
-                                 {"client", client_->name},
+                                 {"client", client_ != nullptr ? client_->name : ""},
                                  {"method", MethodName(method_)},
                                  {"waited_ms", Milliseconds(waited)}});
 }

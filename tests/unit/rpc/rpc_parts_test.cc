@@ -13,6 +13,7 @@
 #include "server/rpc/active_calls.h"
 #include "server/rpc/bind_error.h"
 #include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/model_service.h"
 #include "server/rpc/retry_hint.h"
 #include "tests/support/proto_text.h"
@@ -62,6 +63,28 @@ TEST(RetryHintTest, GrowsWithTheQueueAndTheLengthOfRequestsWithinBounds) {
   // Half of the four requests that wait for each slot, 5 s each.
   EXPECT_NEAR(static_cast<double>(hint.After({.waiting = 16, .slots = 4}).count()), 10'000, 1);
   EXPECT_EQ(hint.After({.waiting = 1'000'000, .slots = 1}).count(), 60'000);
+}
+
+TEST(MessageBytesTest, ANameAtTheBeginningIsReadWithoutTheRest) {
+  const auto peek = [](const std::string& bytes) {
+    const grpc::Slice slices[] = {bytes.substr(0, 3),
+                                  bytes.substr(std::min<size_t>(3, bytes.size()))};
+    return PeekString(grpc::ByteBuffer(slices, 2), /*field=*/1, /*most=*/4);
+  };
+  EXPECT_EQ(peek("\x0a\x02hi\x12\xff and what is no message"), "hi");
+  EXPECT_EQ(peek("\x0a\x04"
+                 "four"),
+            "four");
+  EXPECT_EQ(peek("\x0a\x05"
+                 "fives"),
+            std::nullopt);
+  EXPECT_EQ(peek("\x0a\x04"
+                 "cut"),
+            std::nullopt);
+  EXPECT_EQ(peek("\x0a"), std::nullopt);
+  EXPECT_EQ(peek("\x12\x02no\x0a\x02hi"), "");
+  EXPECT_EQ(peek("\x08\x02"), "");  // a number
+  EXPECT_EQ(peek(""), "");
 }
 
 struct SilentCall : ActiveCall {
