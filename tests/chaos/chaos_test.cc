@@ -167,6 +167,9 @@ class ChaosTest : public testing::Test {
     });
   }
 
+  // As clients do that were refused.
+  static void Pause() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+
   const Case& AnyCase(Random& random) const { return cases_[random() % cases_.size()]; }
 
   // The tokens so far are the beginning of the right ones, all of them when the stream went well.
@@ -216,7 +219,7 @@ void ChaosTest::StartActors() {
       ExpectExcusable(status);
       ExpectRight(stream, of, status);
       finished_ += status.ok() ? 1 : 0;
-      if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (!status.ok()) Pause();
     });
   }
   Actor("leaves", [this, stub = std::shared_ptr(Stub(address))](Random& random) {
@@ -226,6 +229,7 @@ void ChaosTest::StartActors() {
     }
     stream.context().TryCancel();
     ExpectRight(stream, of, stream.Finish());
+    if (stream.events.empty()) Pause();
   });
   Actor("stalls", [this, stub = std::shared_ptr(Stub(address))](Random& random) {
     v1::GenerateRequest request = Ask("endless", 100'000);
@@ -254,6 +258,8 @@ void ChaosTest::StartActors() {
     if (random() % 2 == 0) stream.context().TryCancel();
     if (stream.Finish().ok()) {
       EXPECT_EQ(stream.event().finished().logprob(), logprob_);
+    } else {
+      Pause();
     }
   });
   Actor("lies", [stub = std::shared_ptr(Stub(address))](Random& random) {
