@@ -240,7 +240,9 @@ void ChaosTest::StartActors() {
     // Does not read until the server must have noticed, or nearly.
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1500));
     for (GenerateStream& stream : streams) {
-      if (random() % 2 == 0) stream.context().TryCancel();
+      for (auto reads = random() % 50; reads > 0 && stream.Next(); --reads) {
+      }
+      stream.context().TryCancel();
       EXPECT_FALSE(stream.Finish().ok());
     }
   });
@@ -268,6 +270,7 @@ void ChaosTest::StartActors() {
     if (kind == 0) request.set_text(std::string(5 << 20, 'x'));
     if (kind == 1) request.set_model(std::string(1 << 20, 'm'));
     if (kind == 2) request.mutable_sampling()->set_top_p(-1);
+    if (kind == 3) request.set_text(std::string(10'000, 'x'));  // worth compressing
     GenerateStream stream(*stub, request, [kind](grpc::ClientContext& context) {
       if (kind == 3) context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
     });
