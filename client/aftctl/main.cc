@@ -25,7 +25,8 @@ int Run(int argc, char** argv) {
   app.fallthrough();  // --address is good before and after the subcommand
 
   CommonFlags flags;
-  app.add_option("--address", flags.address, "The server, HOST:PORT")
+  app.add_option("--address", flags.address,
+                 "The server, HOST:PORT; several: ipv4:HOST:PORT,HOST:PORT")
       ->envname("AFT_ADDRESS")
       ->capture_default_str();
 

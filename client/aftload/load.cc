@@ -68,6 +68,18 @@ v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t index) {
   return request;
 }
 
+// Nothing of the answer has come, and another attempt may fare better.
+bool IsRefusal(const absl::Status& status) {
+  const ErrorDetails details = GetErrorDetails(status);
+  return (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) &&
+         details.origin != ErrorOrigin::kConnectionLost && details.received_tokens == 0 &&
+         !details.usage;
+}
+
+milliseconds PauseAfter(const absl::Status& status) {
+  return GetErrorDetails(status).retry_after.value_or(kPauseAfterError);
+}
+
 // One stream after the other, until the schedule ends.
 class Worker {
  public:
@@ -81,8 +93,7 @@ class Worker {
       if (!slot || !SleepUntil(slot->time, cancel_)) return;
       const absl::Status status = RunRequest(*slot);
       if (status.ok() || options_.rate > 0) continue;
-      const auto pause = GetErrorDetails(status).retry_after.value_or(kPauseAfterError);
-      if (!SleepUntil(std::min(end_, Clock::now() + pause), cancel_)) return;
+      if (!SleepUntil(std::min(end_, Clock::now() + PauseAfter(status)), cancel_)) return;
     }
   }
 
@@ -90,8 +101,7 @@ class Worker {
 
  private:
   absl::Status RunRequest(const Schedule::Slot& slot) {
-    const auto left = std::chrono::ceil<milliseconds>(end_ - Clock::now());
-    if (left.count() <= 0) {  // scheduled in time, but every stream was busy until the end
+    if (Clock::now() >= end_) {  // scheduled in time, but every stream was busy until the end
       ++stats_.cut;
       return absl::OkStatus();
     }
@@ -100,21 +110,37 @@ class Worker {
       if (!event.has_delta()) return;
       recorder.OnTokens(static_cast<uint64_t>(event.delta().token_ids_size()), Clock::now());
     };
-    const auto result = client_.Generate(MakeRequest(options_, slot.index), on_event,
-                                         {.deadline = left, .cancel = &cancel_});
-    const auto now = Clock::now();
-    if (result.ok()) {
-      recorder.OnCompleted(now);
-      return absl::OkStatus();
+    const v1::GenerateRequest request = MakeRequest(options_, slot.index);
+    for (uint32_t attempt = 1;; ++attempt) {
+      const absl::Status status = client_.Generate(request, on_event, Options()).status();
+      const auto now = Clock::now();
+      if (status.ok()) {
+        recorder.OnCompleted(now);
+        return status;
+      }
+      const bool refused = IsRefusal(status);
+      if (refused) ++stats_.refused;
+      if (cancel_.cancelled() ||
+          (IsTimeUp(now) && (status.code() == absl::StatusCode::kDeadlineExceeded ||
+                             status.code() == absl::StatusCode::kCancelled))) {
+        ++stats_.cut;
+        return status;
+      }
+      if (!refused || attempt == options_.attempts) {
+        ++stats_.errors[absl::StatusCodeToString(status.code())];
+        return status;
+      }
+      ++stats_.retried;
+      if (!SleepUntil(std::min(end_, now + PauseAfter(status)), cancel_)) {
+        ++stats_.cut;
+        return absl::OkStatus();
+      }
     }
-    const absl::StatusCode code = result.status().code();
-    if (cancel_.cancelled() || (IsTimeUp(now) && (code == absl::StatusCode::kDeadlineExceeded ||
-                                                  code == absl::StatusCode::kCancelled))) {
-      ++stats_.cut;
-    } else {
-      ++stats_.errors[absl::StatusCodeToString(code)];
-    }
-    return result.status();
+  }
+
+  CallOptions Options() const {
+    const auto left = std::chrono::ceil<milliseconds>(end_ - Clock::now());
+    return {.deadline = std::max(left, milliseconds(1)), .cancel = &cancel_};
   }
 
   // Client and server each watch the deadline on a clock of their own.
@@ -180,12 +206,17 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
   for (uint32_t i = 0; i < options.connections; ++i) {
     ClientOptions client_options;
     client_options.address = options.address;
+    // Refusals are counted here, one by one.
+    client_options.max_attempts = 1;
+    client_options.connect_timeout = milliseconds(1000);
+    client_options.channel_args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 400);
     // Channels to one address share their connection otherwise.
     client_options.channel_args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     AFT_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create(client_options));
-    // Connects, so that no measured request pays for it.
     AFT_RETURN_IF_ERROR(
         client->ListModels({.deadline = milliseconds(10'000), .cancel = &cancel}).status());
+    // No measured request pays for it. A server that does not serve yet is measured as such.
+    client->WaitForServer(milliseconds(10'000));
     clients.push_back(std::move(client));
   }
   if (options.warmup > 0) {

@@ -24,6 +24,7 @@ struct LoadOptions {
   uint64_t requests = 64;
   std::chrono::milliseconds duration{60'000};
   uint64_t warmup = 0;       // requests before the measurement, in a closed loop
+  uint32_t attempts = 5;     // how often a refused request is sent, the first time included
   uint32_t max_tokens = 64;  // of each request; the model's end of text is ignored
   std::string prompt;        // empty: `prompt_bytes` of random words, different for each request
   uint32_t prompt_bytes = 64;

@@ -27,7 +27,8 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   LoadOptions& load = flags.load;
-  app.add_option("--address", load.address, "The server, HOST:PORT")
+  app.add_option("--address", load.address,
+                 "The server, HOST:PORT; several: ipv4:HOST:PORT,HOST:PORT")
       ->envname("AFT_ADDRESS")
       ->capture_default_str();
   app.add_flag("--allow-remote", flags.allow_remote, "Load a server on another machine");
@@ -51,6 +52,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.001, 86400.0));
   app.add_option("--warmup", load.warmup, "Requests before the measurement")
       ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--attempts", load.attempts,
+                 "How often a refused request is sent, the first time included; latencies count on")
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--max-tokens", load.max_tokens, "Tokens of each request; end of text is ignored")
       ->check(CLI::Range(1, 1'000'000'000))

@@ -41,6 +41,10 @@ std::string TextReport(const LoadOptions& options, const LoadReport& report) {
   absl::StrAppendFormat(&text, ", %d tokens each, %.2f s\n", options.max_tokens, report.seconds);
   absl::StrAppendFormat(&text, "requests               %d completed, %d cut at the end\n",
                         stats.completed, stats.cut);
+  if (stats.refused > 0) {
+    absl::StrAppendFormat(&text, "refused                %d times, sent again %d times\n",
+                          stats.refused, stats.retried);
+  }
   for (const auto& [code, count] : stats.errors) {
     absl::StrAppendFormat(&text, "failed                 %d %s\n", count, code);
   }
@@ -76,6 +80,9 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
       {"client_cpu_seconds", report.client_cpu_seconds},
       {"completed", stats.completed},
       {"cut", stats.cut},
+      {"refused", stats.refused},
+      {"retried", stats.retried},
+      {"failed", stats.failed()},
       {"errors", stats.errors},
       {"tokens", stats.tokens},
       {"tokens_per_second", TokensPerSecond(report)},

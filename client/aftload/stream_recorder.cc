@@ -5,6 +5,8 @@ namespace aft::client {
 void LoadStats::Merge(const LoadStats& other) {
   completed += other.completed;
   cut += other.cut;
+  refused += other.refused;
+  retried += other.retried;
   for (const auto& [code, count] : other.errors) errors[code] += count;
   tokens += other.tokens;
   first_token.Merge(other.first_token);
@@ -13,6 +15,12 @@ void LoadStats::Merge(const LoadStats& other) {
   stream_token.Merge(other.stream_token);
   early.Add(other.early);
   late.Add(other.late);
+}
+
+uint64_t LoadStats::failed() const {
+  uint64_t sum = 0;
+  for (const auto& [code, count] : errors) sum += count;
+  return sum;
 }
 
 StreamRecorder::StreamRecorder(uint64_t expected_tokens, Clock::time_point scheduled,

@@ -31,11 +31,13 @@ struct TokenTime {
 struct LoadStats {
   uint64_t completed = 0;
   uint64_t cut = 0;                        // still running when the run ended
-  std::map<std::string, uint64_t> errors;  // by status code
-  uint64_t tokens = 0;                     // of all streams, cut ones as well
-  Histogram first_token;                   // from the scheduled time to the first token
-  Histogram inter_token;                   // gap between deltas / tokens of the delta, per token
-  Histogram request;                       // from the scheduled time to the end; completed ones
+  std::map<std::string, uint64_t> errors;  // requests that failed for good, by status code
+  uint64_t refused = 0;   // attempts that ended with UNAVAILABLE or RESOURCE_EXHAUSTED, unbegun
+  uint64_t retried = 0;   // of those, the ones after which the request was sent again
+  uint64_t tokens = 0;    // of all streams, cut ones as well
+  Histogram first_token;  // from the scheduled time to the first token
+  Histogram inter_token;  // gap between deltas / tokens of the delta, per token
+  Histogram request;      // from the scheduled time to the end; completed ones
   // One value for each completed stream: its time per token after the first delta.
   Histogram stream_token;
   // Completed streams of the full length: the first and the last tenth of their tokens.
@@ -43,6 +45,7 @@ struct LoadStats {
   TokenTime late;
 
   void Merge(const LoadStats& other);
+  uint64_t failed() const;  // the sum of errors
 };
 
 // Measures one stream. Not thread-safe.

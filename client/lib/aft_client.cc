@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/substitute.h"
 #include "aft/v1/inference.grpc.pb.h"
 #include "aft/v1/models.grpc.pb.h"
 #include "base/status_macros.h"
@@ -130,22 +131,56 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
   return RpcError(status, call.context, call.facts);
 }
 
+std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
+                                           const grpc::ChannelArguments& args) {
+  return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), args);
+}
+
+grpc::ChannelArguments WithoutHealthChecks(grpc::ChannelArguments args) {
+  args.SetInt(GRPC_ARG_INHIBIT_HEALTH_CHECKING, 1);
+  return args;
+}
+
 }  // namespace
+
+std::string MakeServiceConfig(const ClientOptions& options) {
+  constexpr absl::string_view kRetry = R"(,
+    "retryPolicy": {
+      "maxAttempts": $0, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
+      "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]
+    })";
+  return absl::Substitute(
+      R"({
+  "loadBalancingConfig": [{"round_robin": {}}],
+  "healthCheckConfig": {"serviceName": ""},
+  "methodConfig": [{
+    "name": [{"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}]$0
+  }]
+})",
+      options.max_attempts > 1 ? absl::Substitute(kRetry, std::min(options.max_attempts, 5)) : "");
+}
 
 grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
   grpc::ChannelArguments args = options.channel_args;
-  const auto set_default = [&args](const char* key, int value) {
+  const auto is_set = [&args](const char* key) {
     const grpc_channel_args given = args.c_channel_args();
-    const bool is_set =
-        std::any_of(given.args, given.args + given.num_args,
-                    [key](const grpc_arg& arg) { return absl::string_view(arg.key) == key; });
-    if (!is_set) args.SetInt(key, value);
+    return std::any_of(given.args, given.args + given.num_args,
+                       [key](const grpc_arg& arg) { return absl::string_view(arg.key) == key; });
+  };
+  const auto set_default = [&](const char* key, int value) {
+    if (!is_set(key)) args.SetInt(key, value);
   };
   // Despite its name this bounds one connection attempt.
   set_default(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
               static_cast<int>(std::clamp<int64_t>(options.connect_timeout.count(), 100, 600'000)));
-  set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  set_default(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  set_default(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // during long waits too
+  // A call is sent again from memory: prompts are larger than gRPC's 256 KiB.
+  set_default(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE, 16 << 20);
+  if (!is_set(GRPC_ARG_SERVICE_CONFIG)) args.SetServiceConfigJSON(MakeServiceConfig(options));
   // A proxy from the environment cannot reach this machine's own loopback.
   if (IsLoopback(options.address)) set_default(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return args;
@@ -158,8 +193,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
 
 Client::Client(ClientOptions options)
     : options_(std::move(options)),
-      channel_(grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(),
-                                         MakeChannelArgs(options_))) {}
+      channel_(MakeChannel(options_, MakeChannelArgs(options_))),
+      any_channel_(MakeChannel(options_, WithoutHealthChecks(MakeChannelArgs(options_)))) {}
+
+bool Client::WaitForServer(std::chrono::milliseconds timeout) {
+  return channel_->WaitForConnected(std::chrono::system_clock::now() + timeout);
+}
 
 absl::StatusOr<GenerateResult> Client::Generate(const v1::GenerateRequest& request,
                                                 const EventCallback<v1::GenerateResponse>& on_event,
@@ -187,7 +226,7 @@ absl::StatusOr<EncodeResult> Client::Encode(const v1::EncodeRequest& request,
 
 absl::StatusOr<v1::ListResponse> Client::ListModels(const CallOptions& call) {
   return Unary<v1::ListResponse>(options_, call, [&](grpc::ClientContext* context, auto* response) {
-    return v1::ModelService::NewStub(channel_)->List(context, {}, response);
+    return v1::ModelService::NewStub(any_channel_)->List(context, {}, response);
   });
 }
 
@@ -197,7 +236,7 @@ absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, const CallOpt
   AFT_ASSIGN_OR_RETURN(
       v1::GetResponse response,
       Unary<v1::GetResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-        return v1::ModelService::NewStub(channel_)->Get(context, request, out);
+        return v1::ModelService::NewStub(any_channel_)->Get(context, request, out);
       }));
   return std::move(*response.mutable_model());
 }
@@ -209,7 +248,7 @@ absl::StatusOr<HealthStatus> Client::Health(absl::string_view service, const Cal
   AFT_ASSIGN_OR_RETURN(const auto response,
                        Unary<grpc::health::v1::HealthCheckResponse>(
                            options_, call, [&](grpc::ClientContext* context, auto* out) {
-                             return Health::NewStub(channel_)->Check(context, request, out);
+                             return Health::NewStub(any_channel_)->Check(context, request, out);
                            }));
   return response.status();
 }

@@ -26,13 +26,16 @@ class Channel;
 namespace aft::client {
 
 struct ClientOptions {
-  // "host:port" or a gRPC target such as "unix:/run/aft.sock".
+  // "host:port" or a gRPC target: "unix:/run/aft.sock"; several servers by a name that resolves to
+  // them, "dns:///aft:8500", or by number, "ipv4:10.0.0.1:8500,10.0.0.2:8500".
   std::string address = kDefaultAddress;
   // Time for one attempt to connect; gRPC takes at least 100 ms.
   std::chrono::milliseconds connect_timeout{5000};
   // Of every call that sets none of its own; 0: none.
-  std::chrono::milliseconds deadline{0};
-  // For everything else, e.g. keepalive; these win over what the client sets itself.
+  std::chrono::milliseconds deadline{600'000};
+  // How often a refused call is sent, the first time included; 1 to 5, 1: never again.
+  int max_attempts = 5;
+  // For everything else; these win over what the client sets itself.
   grpc::ChannelArguments channel_args = {};
 };
 
@@ -77,6 +80,9 @@ struct EncodeResult : CallResult {
 // What the client asks of its channel: what `options` say, and defaults for the rest.
 grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options);
 
+// How gRPC is to balance, watch health and retry, as its JSON.
+std::string MakeServiceConfig(const ClientOptions& options);
+
 // Called for every event of a stream in order, on the thread that made the call; it should be
 // quick, for the server holds output back (or gives up) while it runs. Not called again once the
 // call's token is cancelled.
@@ -85,8 +91,17 @@ using EventCallback = std::function<void(const Response&)>;
 
 using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-// A connection to one server. Connects with the first call and again after a loss; calls are not
-// repeated, because what a broken stream has delivered cannot be taken back.
+// The servers behind one address. Connects to all of them with the first call, and again after a
+// loss, 0.1 s later at first and at most 5 s. Calls go to those in turn that are reachable and
+// whose health is SERVING (grpc.health.v1, watched). A call that is refused before its first
+// message, with UNAVAILABLE or RESOURCE_EXHAUSTED, is sent again: after the time that the server
+// names
+// (`grpc-retry-pushback-ms`; not at all when that is negative) or some tenths of a second, until
+// ClientOptions::max_attempts or the deadline. What has begun is not repeated, because what a
+// broken stream has delivered cannot be taken back. Connections are pinged every 20 s while calls
+// run.
+//
+// ListModels, GetModel and Health reach servers that do not serve as well.
 //
 // Errors: the server's status code with a sentence as its message, and ErrorDetails
 // (GetErrorDetails). Beside the codes of inference.proto:
@@ -124,11 +139,15 @@ class Client {
   // grpc.health.v1; an empty service asks for the whole server. NOT_FOUND: no such service.
   absl::StatusOr<HealthStatus> Health(absl::string_view service = "", const CallOptions& call = {});
 
+  // Connects, so that no call has to wait for that. False: no server served within `timeout`.
+  bool WaitForServer(std::chrono::milliseconds timeout);
+
  private:
   explicit Client(ClientOptions options);
 
   const ClientOptions options_;
-  const std::shared_ptr<grpc::Channel> channel_;
+  const std::shared_ptr<grpc::Channel> channel_;  // to servers that serve
+  const std::shared_ptr<grpc::Channel> any_channel_;
 };
 
 }  // namespace aft::client

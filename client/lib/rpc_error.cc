@@ -50,6 +50,12 @@ ErrorDetails ReadDetails(const grpc::ClientContext& context, const CallFacts& fa
   return details;
 }
 
+// gRPC's words for servers that are reachable and whose health is not SERVING.
+bool IsNotServing(const grpc::Status& status) {
+  return status.error_code() == grpc::UNAVAILABLE &&
+         absl::StrContains(status.error_message(), "backend unhealthy");
+}
+
 // gRPC reports a server that cannot be reached, a connection that broke and a server that says
 // UNAVAILABLE with one code. An answer of an AFT server carries a request id, and once generation
 // has begun, usage in the trailers; what the library itself made is told by its words.
@@ -60,7 +66,7 @@ ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
   if (facts.started) {
     return details.usage ? ErrorOrigin::kServer : ErrorOrigin::kConnectionLost;
   }
-  if (!details.request_id.empty()) return ErrorOrigin::kServer;
+  if (!details.request_id.empty() || IsNotServing(status)) return ErrorOrigin::kServer;
   if (ContainsAnyOf(status.error_message(), {"failed to connect", "DNS resolution", "C-ares",
                                              "resolver", "connections to all backends"})) {
     return ErrorOrigin::kUnreachable;
@@ -121,6 +127,9 @@ std::string ServerSentence(const grpc::Status& status, const ErrorDetails& detai
                            const CallFacts& facts) {
   const absl::string_view code =
       absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
+  if (IsNotServing(status)) {
+    return absl::StrCat(facts.address, " is not serving: loading or draining; try again later");
+  }
   const std::string message = status.error_message().empty()
                                   ? absl::StrCat("the server gave no reason beside ", code)
                                   : status.error_message();

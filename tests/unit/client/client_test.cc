@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <utility>
@@ -315,14 +316,25 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
     return found;
   };
   EXPECT_EQ(value(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS), 700);
-  EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 200);
+  EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 100);
   EXPECT_EQ(value(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS), 5000);
   EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIME_MS), 9);
+  EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIMEOUT_MS), 10'000);
+  EXPECT_EQ(value(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA), 0);
   EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), 0);  // to this machine
   options.address = "aft.example:8500";
   EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), -1);
   options.channel_args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
   EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 10);
+}
+
+TEST(ClientOptionsTest, KeepaliveHasADefault) {
+  const grpc::ChannelArguments made = MakeChannelArgs({});
+  const grpc_channel_args args = made.c_channel_args();
+  const bool found = std::any_of(args.args, args.args + args.num_args, [](const grpc_arg& arg) {
+    return absl::string_view(arg.key) == GRPC_ARG_KEEPALIVE_TIME_MS && arg.value.integer == 20'000;
+  });
+  EXPECT_TRUE(found);
 }
 
 TEST_F(ClientTest, ScoreReturnsEveryTokensLogprob) {

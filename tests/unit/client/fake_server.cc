@@ -12,6 +12,8 @@
 namespace aft::client {
 namespace {
 
+constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
+
 grpc::ByteBuffer ToBytes(const google::protobuf::Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
@@ -45,28 +47,47 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
 
   void OnReadDone(bool ok) override {
     if (ok) {
-      answer_ = server_.AnswerTo(context_.method(), ToString(request_));
+      is_watch_ = context_.method() == kWatch;
+      if (is_watch_) {
+        answer_.end = Script::End::kStall;
+      } else {
+        answer_ = server_.AnswerTo(context_.method(), ToString(request_));
+      }
       AddMetadata();
-      StartSendInitialMetadata();
+      if (!answer_.refused) StartSendInitialMetadata();
     }
     Next(ok);
+    if (is_watch_) server_.AddWatch(this);
+  }
+  // One more message, of a call that its script keeps open.
+  void Say(grpc::ByteBuffer message) {
+    MutexLock lock(mutex_);
+    answer_.messages.push_back(std::move(message));
+    if (!busy_ && !finished_) Write(answer_.messages[next_++]);
   }
   void OnWriteDone(bool ok) override { Next(ok); }
   void OnCancel() override {
-    server_.RecordCancellation();
+    if (!is_watch_) server_.RecordCancellation();
     MutexLock lock(mutex_);
     cancelled_ = true;
     if (!busy_) FinishOnce(grpc::Status::CANCELLED);
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    if (is_watch_) server_.RemoveWatch(this);
+    delete this;
+  }
 
  private:
   void AddMetadata() {
     const auto given = context_.client_metadata().find("x-request-id");
     const bool has_id = given != context_.client_metadata().end();
-    context_.AddInitialMetadata(
-        "x-request-id",
-        has_id ? std::string(given->second.data(), given->second.size()) : "fake-1");
+    const std::string id =
+        has_id ? std::string(given->second.data(), given->second.size()) : "fake-1";
+    if (answer_.refused) {
+      context_.AddTrailingMetadata("x-request-id", id);
+    } else {
+      context_.AddInitialMetadata("x-request-id", id);
+    }
     for (const auto& [key, value] : answer_.script.trailers) {
       context_.AddTrailingMetadata(key, value);
     }
@@ -100,7 +121,8 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
   FakeServer& server_;
   grpc::GenericCallbackServerContext& context_;
   grpc::ByteBuffer request_;
-  Answer answer_;
+  bool is_watch_ = false;
+  Answer answer_;  // its messages are guarded by mutex_
   Mutex mutex_;
   grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -122,9 +144,10 @@ class FakeServer::Service final : public grpc::CallbackGenericService {
   FakeServer& server_;
 };
 
-FakeServer::FakeServer() : service_(std::make_unique<Service>(*this)) {
+FakeServer::FakeServer(int port) : service_(std::make_unique<Service>(*this)) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+  builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
+                           &port_);
   builder.RegisterCallbackGenericService(service_.get());
   server_ = builder.BuildAndStart();
   AFT_CHECK(server_ != nullptr && port_ > 0);
@@ -154,6 +177,10 @@ FakeServer::Answer FakeServer::AnswerTo(const std::string& name, const std::stri
   if (method.server_streaming()) {
     ++requests_;
     changed_.NotifyAll();
+    if (refusals_ > 0) {
+      --refusals_;
+      return {.script = refusal_, .end = Script::End::kStatus, .messages = {}, .refused = true};
+    }
     const auto add = [&](const google::protobuf::Message& event) {
       if (event.GetDescriptor() == method.output_type()) answer.messages.push_back(ToBytes(event));
     };
@@ -166,6 +193,41 @@ FakeServer::Answer FakeServer::AnswerTo(const std::string& name, const std::stri
     if (script_.status.ok()) AnswerUnary(method.name(), request, answer);
   }
   return answer;
+}
+
+void FakeServer::RefuseNext(int streams, grpc::Status status,
+                            std::multimap<std::string, std::string> trailers) {
+  MutexLock lock(mutex_);
+  refusals_ = streams;
+  refusal_ = {.status = std::move(status), .trailers = std::move(trailers)};
+}
+
+void FakeServer::SetServing(bool serving) {
+  MutexLock lock(mutex_);
+  serving_ = serving;
+  for (Call* watch : watches_) watch->Say(HealthMessage(serving));
+}
+
+void FakeServer::AddWatch(Call* call) {
+  MutexLock lock(mutex_);
+  watches_.insert(call);
+  call->Say(HealthMessage(serving_));
+}
+
+void FakeServer::RemoveWatch(Call* call) {
+  MutexLock lock(mutex_);
+  watches_.erase(call);
+}
+
+grpc::ByteBuffer FakeServer::HealthMessage(bool serving) {
+  grpc::health::v1::HealthCheckResponse response;
+  response.set_status(serving ? response.SERVING : response.NOT_SERVING);
+  return ToBytes(response);
+}
+
+int FakeServer::requests() const {
+  MutexLock lock(mutex_);
+  return requests_;
 }
 
 void FakeServer::WaitForRequests(int n) {
@@ -204,13 +266,10 @@ void FakeServer::AnswerUnary(const std::string& method, const std::string& reque
   } else {
     grpc::health::v1::HealthCheckRequest check;
     AFT_CHECK(check.ParseFromString(request));
-    grpc::health::v1::HealthCheckResponse response;
-    const bool down = check.service() == "down";
-    response.set_status(down ? response.NOT_SERVING : response.SERVING);
     if (check.service() == "unknown") {
       answer.script.status = {grpc::NOT_FOUND, "no such service"};
     } else {
-      answer.messages.push_back(ToBytes(response));
+      answer.messages.push_back(HealthMessage(serving_ && check.service() != "down"));
     }
   }
 }

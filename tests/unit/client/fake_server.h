@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,11 @@ struct Script {
   std::multimap<std::string, std::string> trailers = {};
 };
 
-// A server on a free loopback port that answers every call by one script and tells what it saw.
-// Thread-safe.
+// A server on a loopback port (0: a free one) that answers every call by one script and tells what
+// it saw. Thread-safe.
 class FakeServer {
  public:
-  FakeServer();
+  explicit FakeServer(int port = 0);
   ~FakeServer();
 
   std::string address() const { return address_; }
@@ -46,6 +47,11 @@ class FakeServer {
 
   // Of calls that begin after this.
   void SetScript(Script script);
+  // The next streams are refused before their scripts, as servers do: without initial metadata.
+  void RefuseNext(int streams, grpc::Status status,
+                  std::multimap<std::string, std::string> trailers = {});
+  // What health says of the whole server, also to those who watch it already. True at first.
+  void SetServing(bool serving);
   void SetModels(std::vector<v1::Model> models);
 
   // The latest request of that type; an empty one when none has come.
@@ -58,6 +64,9 @@ class FakeServer {
     return request;
   }
 
+  // Streams that have begun, refused ones included; watches of health are not counted.
+  int requests() const;
+
   // Wait for the nth stream to begin; for the nth call of any kind to be cancelled by its client.
   void WaitForRequests(int n);
   void WaitForCancellations(int n);
@@ -69,6 +78,7 @@ class FakeServer {
     Script script;
     Script::End end = Script::End::kStatus;
     std::vector<grpc::ByteBuffer> messages;
+    bool refused = false;
   };
 
   // What that call gets; remembers its request.
@@ -78,6 +88,9 @@ class FakeServer {
   void AnswerUnary(const std::string& method, const std::string& request, Answer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordCancellation();
+  void AddWatch(Call* call);
+  void RemoveWatch(Call* call);
+  static grpc::ByteBuffer HealthMessage(bool serving);
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -86,6 +99,10 @@ class FakeServer {
   // By the name of the type; serialised.
   std::map<std::string, std::string> last_ ABSL_GUARDED_BY(mutex_);
   int requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;  // yet to come
+  Script refusal_ ABSL_GUARDED_BY(mutex_);
+  bool serving_ ABSL_GUARDED_BY(mutex_) = true;
+  std::set<Call*> watches_ ABSL_GUARDED_BY(mutex_);
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 
   const std::unique_ptr<Service> service_;

@@ -222,6 +222,45 @@ TEST_F(AftloadTest, CountsErrorsByCodeAndFails) {
   EXPECT_EQ(report["errors"]["DATA_LOSS"], 3);
 }
 
+TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
+  server_.SetScript(TextScript({"ab"}));
+  const std::multimap<std::string, std::string> at_once = {{"grpc-retry-pushback-ms", "0"}};
+  server_.RefuseNext(4, grpc::Status(grpc::UNAVAILABLE, "draining"), at_once);
+  const auto report = RunJson({"--requests", "2"}, 0);
+  EXPECT_EQ(report["completed"], 2);
+  EXPECT_EQ(report["refused"], 4);
+  EXPECT_EQ(report["retried"], 4);
+  EXPECT_EQ(report["failed"], 0);
+  EXPECT_EQ(report["request_ms"]["count"], 2);
+
+  server_.RefuseNext(3, grpc::Status(grpc::RESOURCE_EXHAUSTED, "full"), at_once);
+  const auto given_up = RunJson({"--requests", "2", "--attempts", "2"}, 1);
+  EXPECT_EQ(given_up["completed"], 1);
+  EXPECT_EQ(given_up["refused"], 3);
+  EXPECT_EQ(given_up["retried"], 2);
+  EXPECT_EQ(given_up["failed"], 1);
+  EXPECT_EQ(given_up["errors"]["RESOURCE_EXHAUSTED"], 1);
+  server_.WaitForRequests(10);
+
+  server_.RefuseNext(1, grpc::Status(grpc::UNAVAILABLE, "draining"), at_once);
+  EXPECT_THAT(RunToEnd(Command({"--requests", "1"})).out,
+              HasSubstr("refused                1 times, sent again 1 times"));
+}
+
+TEST_F(AftloadTest, WhatHasBegunIsNotSentAgain) {
+  server_.SetScript(
+      FailedScript(grpc::Status(grpc::UNAVAILABLE, "gone"), {StartedEvent(), DeltaEvent(0, "ab")}));
+  const int before = server_.requests();
+  RunToEnd(Command({"--requests", "1"}));
+  EXPECT_EQ(server_.requests(), before);  // The models are listed first, by the same script.
+  Script script = TextScript({"ab"});
+  script.events.pop_back();
+  server_.SetScript(script);
+  const auto report = RunJson({"--requests", "2"}, 1);
+  EXPECT_EQ(report["refused"], 0);
+  EXPECT_EQ(report["failed"], 2);
+}
+
 TEST_F(AftloadTest, AnInterruptCancelsAndStillReports) {
   server_.SetScript(StalledScript({StartedEvent()}));
   Process aftload(Command({"--streams", "2"}));
