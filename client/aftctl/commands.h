@@ -9,13 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "client/lib/aft_client.h"
+#include "client/tool/connection_flags.h"
 
 namespace aft::client {
 
 // Options of every subcommand.
-struct CommonFlags {
-  std::string address = kDefaultAddress;
-};
+using CommonFlags = ConnectionFlags;
 
 // A subcommand adds its options to `app` and returns what runs it: called once, after parsing,
 // returns the exit code. `flags` must outlive both.
@@ -39,7 +38,7 @@ inline constexpr Subcommand kSubcommands[] = {
     {"health", "Exit with 0 only when the server is SERVING", AddHealth},
 };
 
-// Adds --deadline; 0 is "none" when `seconds` starts at 0.
+// Adds --deadline; 0 is "none".
 void AddDeadline(CLI::App& app, double& seconds);
 std::chrono::milliseconds ToMilliseconds(double seconds);
 

@@ -11,9 +11,7 @@
 namespace aft::client {
 
 void AddDeadline(CLI::App& app, double& seconds) {
-  const char* const what =
-      seconds > 0 ? "Give up after this time" : "Give up after this time; 0: never";
-  app.add_option("--deadline", seconds, what)
+  app.add_option("--deadline", seconds, "Give up after this time; 0: never")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e7))
       ->capture_default_str();
@@ -24,9 +22,11 @@ std::chrono::milliseconds ToMilliseconds(double seconds) {
 }
 
 int RunUnary(const CommonFlags& flags, double deadline, absl::FunctionRef<int(Client&)> run) {
-  const auto client = Client::Create({.address = flags.address,
-                                      .connect_timeout = ToMilliseconds(deadline),
-                                      .deadline = ToMilliseconds(deadline)});
+  absl::StatusOr<ClientOptions> options = MakeClientOptions(flags);
+  if (!options.ok()) return UsageError(options.status());
+  options->connect_timeout = ToMilliseconds(deadline);
+  options->deadline = ToMilliseconds(deadline);
+  const auto client = Client::Create(*std::move(options));
   return client.ok() ? run(**client) : UsageError(client.status());
 }
 

@@ -22,13 +22,10 @@ int Run(int argc, char** argv) {
     return std::string("aftctl: ") + error.what() + "\naftctl --help lists what there is\n";
   });
   app.require_subcommand(1);
-  app.fallthrough();  // --address is good before and after the subcommand
+  app.fallthrough();  // --address and the like are good before and after the subcommand
 
   CommonFlags flags;
-  app.add_option("--address", flags.address,
-                 "The server, HOST:PORT; several: ipv4:HOST:PORT,HOST:PORT")
-      ->envname("AFT_ADDRESS")
-      ->capture_default_str();
+  AddConnectionFlags(app, flags);
 
   std::map<const CLI::App*, Command> commands;
   for (const auto& [name, what, add] : kSubcommands) {

@@ -88,7 +88,9 @@ int RunCall(const CommonFlags& common, const StreamFlags& flags,
   Output output;
   CancelToken cancel;
   const Interrupt interrupt(cancel);  // before the client: see there
-  const auto client = Client::Create({.address = common.address});
+  absl::StatusOr<ClientOptions> options = MakeClientOptions(common);
+  if (!options.ok()) return UsageError(options.status());
+  const auto client = Client::Create(*std::move(options));
   if (!client.ok()) return UsageError(client.status());
   const absl::Status status = call(**client,
                                    {.deadline = ToMilliseconds(flags.deadline),

@@ -21,7 +21,7 @@ struct StreamFlags {
   std::string prompt = "-";
   std::string file;
   std::string model;
-  double deadline = 0;
+  double deadline = 600;
   std::string request_id;
   bool json = false;
 };

@@ -204,8 +204,7 @@ std::optional<Schedule::Slot> Schedule::Next() {
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel) {
   Clients clients;
   for (uint32_t i = 0; i < options.connections; ++i) {
-    ClientOptions client_options;
-    client_options.address = options.address;
+    ClientOptions client_options = options.client;
     // Refusals are counted here, one by one.
     client_options.max_attempts = 1;
     client_options.connect_timeout = milliseconds(1000);

@@ -10,13 +10,13 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "client/aftload/stream_recorder.h"
-#include "client/lib/address.h"
+#include "client/lib/aft_client.h"
 #include "client/lib/cancel_token.h"
 
 namespace aft::client {
 
 struct LoadOptions {
-  std::string address = kDefaultAddress;
+  ClientOptions client;  // how often a call is sent, and gRPC's back-off, are RunLoad's decision
   std::string model;
   uint32_t streams = 1;      // most requests at once; one thread each
   uint32_t connections = 1;  // shared by the streams

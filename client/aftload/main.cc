@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/aftload/load.h"
 #include "client/lib/address.h"
+#include "client/tool/connection_flags.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/interrupt.h"
 #include "client/tool/output.h"
@@ -19,6 +20,7 @@ namespace {
 
 struct Flags {
   LoadOptions load;
+  ConnectionFlags connection;
   std::optional<uint64_t> requests;
   std::optional<double> duration;
   bool json = false;
@@ -27,10 +29,7 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   LoadOptions& load = flags.load;
-  app.add_option("--address", load.address,
-                 "The server, HOST:PORT; several: ipv4:HOST:PORT,HOST:PORT")
-      ->envname("AFT_ADDRESS")
-      ->capture_default_str();
+  AddConnectionFlags(app, flags.connection);
   app.add_flag("--allow-remote", flags.allow_remote, "Load a server on another machine");
   app.add_option("--model", load.model, "Model; may be left out when the server has only one");
   app.add_option("--streams", load.streams, "Requests at once (with --rate: at most)")
@@ -92,15 +91,19 @@ int Run(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   SetBounds(flags);
-  absl::Status address = CheckAddress(flags.load.address);
-  if (address.ok() && !flags.allow_remote && !IsLoopback(flags.load.address)) {
-    address = absl::InvalidArgumentError(absl::StrCat(
-        flags.load.address, " is not on this machine: --allow-remote if you mean to load it"));
+  absl::Status address = CheckAddress(flags.connection.address);
+  if (address.ok() && !flags.allow_remote && !IsLoopback(flags.connection.address)) {
+    address = absl::InvalidArgumentError(
+        absl::StrCat(flags.connection.address,
+                     " is not on this machine: --allow-remote if you mean to load it"));
   }
+  absl::StatusOr<ClientOptions> client = MakeClientOptions(flags.connection);
+  if (address.ok()) address = client.status();
   if (!address.ok()) {
     PrintError("aftload", address.message());
     return kExitUsage;
   }
+  flags.load.client = *std::move(client);
 
   Output output;
   CancelToken cancel;

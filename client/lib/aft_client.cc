@@ -23,10 +23,12 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // gRPC aborts the process on metadata that HTTP/2 cannot carry.
+bool IsPrintable(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+}
+
 absl::Status CheckRequestId(absl::string_view id) {
-  const bool printable =
-      std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-  if (printable && id.size() <= 128) return absl::OkStatus();
+  if (IsPrintable(id) && id.size() <= 128) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the request id must be at most 128 printable ASCII characters without spaces");
 }
@@ -56,6 +58,7 @@ struct Call {
   absl::Status Prepare(const ClientOptions& client, const CallOptions& options) {
     AFT_RETURN_IF_ERROR(CheckRequestId(options.request_id));
     if (!options.request_id.empty()) context.AddMetadata("x-request-id", options.request_id);
+    if (!client.token.empty()) context.AddMetadata("authorization", "Bearer " + client.token);
     facts.address = client.address;
     facts.deadline = options.deadline.value_or(client.deadline);
     if (facts.deadline.count() > 0) {
@@ -133,7 +136,14 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
                                            const grpc::ChannelArguments& args) {
-  return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), args);
+  if (!options.tls) {
+    return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), args);
+  }
+  grpc::SslCredentialsOptions tls;
+  tls.pem_root_certs = options.tls->authorities;
+  tls.pem_cert_chain = options.tls->certificate;
+  tls.pem_private_key = options.tls->key;
+  return grpc::CreateCustomChannel(options.address, grpc::SslCredentials(tls), args);
 }
 
 grpc::ChannelArguments WithoutHealthChecks(grpc::ChannelArguments args) {
@@ -188,6 +198,9 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   AFT_RETURN_IF_ERROR(CheckAddress(options.address));
+  if (!IsPrintable(options.token)) {
+    return absl::InvalidArgumentError("the token must be printable ASCII without spaces");
+  }
   return absl::WrapUnique(new Client(std::move(options)));
 }
 

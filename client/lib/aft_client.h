@@ -25,10 +25,22 @@ class Channel;
 
 namespace aft::client {
 
+// What a client needs for TLS, as PEM.
+struct ClientTls {
+  std::string authorities;  // that sign the server's certificate; empty: the system's
+  std::string certificate;  // of this client, where the server wants one; else both are empty
+  std::string key;
+};
+
 struct ClientOptions {
   // "host:port" or a gRPC target: "unix:/run/aft.sock"; several servers by a name that resolves to
   // them, "dns:///aft:8500", or by number, "ipv4:10.0.0.1:8500,10.0.0.2:8500".
   std::string address = kDefaultAddress;
+  // Absent: no TLS.
+  std::optional<ClientTls> tls = std::nullopt;
+  // Names this client to the server (`authorization: Bearer`). Empty: none. Whoever sees the wire
+  // can take it: without TLS only for networks that are trusted.
+  std::string token = {};
   // Time for one attempt to connect; gRPC takes at least 100 ms.
   std::chrono::milliseconds connect_timeout{5000};
   // Of every call that sets none of its own; 0: none.
@@ -108,7 +120,7 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 //   UNAVAILABLE       also: not reachable, or the connection broke (ErrorDetails::origin)
 //   CANCELLED         the call's token was cancelled
 //   DATA_LOSS         the stream lost a part or ended without Finished
-//   INVALID_ARGUMENT  also: a request id that cannot be sent
+//   INVALID_ARGUMENT  also: a request id or token that cannot be sent
 //
 // Thread-safety: any thread may call any method; calls block until they end, side by side.
 class Client {

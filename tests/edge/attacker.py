@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""One hostile client: attacker.py ATTACK HOST:PORT [--KEY=NUMBER...] [--tls] [--hold]
+"""One hostile client: attacker.py ATTACK HOST:PORT [--KEY=NUMBER...] [--tls] [--token TOKEN] [--hold]
 
 Prints one line of JSON: how the attack's streams and connections ended, and the bytes it sent. With
 --hold its connections then stay open until standard input ends, so that a test can look at the server
@@ -226,10 +226,10 @@ def numbers_of(attack):
           if name != "connect"}
 
 
-def attack(name, address, tls=None, **numbers):
+def attack(name, address, tls=None, token=None, **numbers):
   """Runs an attack; returns a function that says what has happened, and the open connections."""
   def connect(**how):
-    return Connection(address, tls, **how)
+    return Connection(address, tls, token=token, **how)
 
   connect.address = address
   connections = ATTACKS[name](connect, **numbers)
@@ -270,13 +270,14 @@ def main():
   parser.add_argument("attack", choices=ATTACKS)
   parser.add_argument("address", metavar="HOST:PORT")
   parser.add_argument("--tls", action="store_true")
+  parser.add_argument("--token")
   parser.add_argument("--hold", action="store_true")
   chosen, rest = parser.parse_known_args()
   numbers = argparse.ArgumentParser()
   for key, default in numbers_of(ATTACKS[chosen.attack]).items():
     numbers.add_argument(f"--{key}", type=int, default=default)
   describe, connections = attack(chosen.attack, chosen.address, client_tls() if chosen.tls else None,
-                                 **vars(numbers.parse_args(rest)))
+                                 chosen.token, **vars(numbers.parse_args(rest)))
   print(json.dumps(describe()), flush=True)
   if chosen.hold:
     while not select.select([sys.stdin], [], [], 0.02)[0]:

@@ -5,6 +5,7 @@ As tests they go through the shipped edge. With --table [ATTACK...] each is meas
 edge, and nothing is asserted: lines for tests/bench/RESULTS.md.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from http2 import Connection
 PROGRAM = DESCRIPTORS = MODEL = ""
 TOKENS = 200  # Of each call of the well-behaved client.
 CALLS = 10  # Of its calls at least this many beside each attack.
+STARVED = 20  # Seconds without a token after which a call of it counts as failed.
 
 # Attack, its numbers, and how its streams may end behind the edge.
 ATTACKS = [
@@ -55,7 +57,7 @@ class Neighbour:
   """The well-behaved client: one generation after another, always the same one."""
 
   def __init__(self, address, tls):
-    self._connection = Connection(address, tls)
+    self._connection = Connection(address, tls, token="neighbour")
     self.outcomes, self.gaps, self.firsts, self.answers = [], [], [], set()
 
   def call(self):
@@ -65,7 +67,7 @@ class Neighbour:
                          attacker.field(6, attacker.field(1, TOKENS) + attacker.field(5, 1)))
     connection.data(number, body)
     stream, last, seen = connection.streams[number], time.monotonic(), 0
-    while not stream.ended and connection.turn(PATIENCE):
+    while not stream.ended and connection.turn(STARVED):
       if len(stream.data) > seen:
         now = time.monotonic()
         (self.gaps if seen else self.firsts).append(now - last)
@@ -110,6 +112,14 @@ def tokens_of(data):
   return tokens
 
 
+def start_server(folder):
+  """A server that knows its two clients by their tokens."""
+  (folder / "clients.textproto").write_text("".join(
+      f'clients {{ name: "{name}" token_sha256: "{hashlib.sha256(name.encode()).hexdigest()}" }}\n'
+      for name in ("attacker", "neighbour")))
+  return Server(folder, PROGRAM, MODEL, config='security { clients_file: "clients.textproto" }')
+
+
 def attack_beside(name, numbers, address, tls, watched):
   """Runs the attack beside a neighbour: (what the attacker says before and after holding on, the
   neighbour, megabytes that the watched processes had before and at their peak)."""
@@ -120,7 +130,7 @@ def attack_beside(name, numbers, address, tls, watched):
   before = [process.megabytes() for process in watched]
   for process in watched:
     process.reset_peak()
-  command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold",
+  command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold", "--token=attacker",
              *(["--tls"] if tls else []), *(f"--{key}={value}" for key, value in numbers.items())]
   with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as attack:
     os.set_blocking(attack.stdout.fileno(), False)
@@ -148,7 +158,7 @@ class AttackTest(unittest.TestCase):
     for name, numbers, ends in ATTACKS:
       with self.subTest(title(name, numbers)):
         folder = edge.new_folder(self)
-        server = Server(folder, PROGRAM, MODEL)
+        server = start_server(folder)
         self.addCleanup(server.stop, hard=True)
         front = Edge(folder, [server.address], DESCRIPTORS)
         self.addCleanup(front.stop, hard=True)
@@ -173,7 +183,7 @@ def table(chosen):
     for where in ("bare", "edge"):
       with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        server = Server(folder, PROGRAM, MODEL)
+        server = start_server(folder)
         watched, address, tls = [server], server.address, None
         if where == "edge":
           front = Edge(folder, [server.address], DESCRIPTORS)

@@ -50,11 +50,12 @@ class Stream:
 
 class Connection:
   """Not thread-safe. `window`: what the peer may send per stream; `updates`: whether it gets more once
-  that has come; `acknowledge`: whether its SETTINGS are acknowledged."""
+  that has come; `acknowledge`: whether its SETTINGS are acknowledged; `token`: who is calling."""
 
-  def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True):
+  def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True, token=None):
     host, port = address.rsplit(":", 1)
     self.authority = address
+    self.metadata = [("authorization", f"Bearer {token}")] if token else []
     self.updates, self.acknowledge = updates, acknowledge
     self.streams, self.sent = {}, 0
     self.deaf = False  # Reads its socket no more.
@@ -109,7 +110,7 @@ class Connection:
     scheme = "https" if isinstance(self._socket, ssl.SSLSocket) else "http"
     return self._encoder.encode([(":method", "POST"), (":scheme", scheme), (":path", path),
                                  (":authority", self.authority), ("content-type", "application/grpc"),
-                                 ("te", "trailers"), *headers], huffman=False)
+                                 ("te", "trailers"), *self.metadata, *headers], huffman=False)
 
   def data(self, number, body, end=True):
     """Sends as flow control allows and waits for more; stops when the peer has ended the stream."""

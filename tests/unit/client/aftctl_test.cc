@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/certificates.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
@@ -333,6 +334,34 @@ TEST_F(AftctlTest, HealthIsZeroOnlyWhenServing) {
 TEST_F(AftctlTest, HealthGivesUpOnAServerThatStalls) {
   server_.SetScript(StalledScript());
   Fail("health --deadline=0.1", 6);
+}
+
+TEST(AftctlTlsTest, SpeaksTlsAndShowsItsToken) {
+  const Certificate authority = MakeAuthority("authority");
+  const Certificate own = MakeCertificate(authority, "localhost");
+  grpc::SslServerCredentialsOptions tls;
+  tls.pem_key_cert_pairs = {{own.key, own.certificate}};
+  FakeServer server(0, grpc::SslServerCredentials(tls));
+  server.SetScript(TextScript({"ab"}));
+  const TempFolder folder;
+  const std::string ca = folder.File("ca.crt");
+  const std::string token = folder.File("token");
+  WriteBytes(ca, authority.certificate);
+  WriteBytes(token, "abc123\n");
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {AFTCTL,      "generate",
+                                        "--prompt",  "x",
+                                        "--address", absl::StrCat("localhost:", server.port())};
+    command.insert(command.end(), more.begin(), more.end());
+    return RunToEnd(command).code;
+  };
+  EXPECT_EQ(run({"--tls", "--ca", ca, "--token-file", token}), 0);
+  EXPECT_EQ(server.authorization(), "Bearer abc123");
+  EXPECT_NE(run({}), 0);  // without TLS
+  EXPECT_EQ(run({"--tls", "--ca", ca + ".absent"}), 2);
+  EXPECT_EQ(run({"--tls", "--cert", ca}), 2);  // without its key
+  EXPECT_EQ(run({"--ca", ca}), 2);             // without --tls
+  EXPECT_EQ(server.requests(), 1);
 }
 
 TEST_F(AftctlTest, TakesTheAddressFromTheEnvironment) {

@@ -51,7 +51,7 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
       if (is_watch_) {
         answer_.end = Script::End::kStall;
       } else {
-        answer_ = server_.AnswerTo(context_.method(), ToString(request_));
+        answer_ = server_.AnswerTo(context_, ToString(request_));
       }
       AddMetadata();
       if (!answer_.refused) StartSendInitialMetadata();
@@ -144,10 +144,10 @@ class FakeServer::Service final : public grpc::CallbackGenericService {
   FakeServer& server_;
 };
 
-FakeServer::FakeServer(int port) : service_(std::make_unique<Service>(*this)) {
+FakeServer::FakeServer(int port, const std::shared_ptr<grpc::ServerCredentials>& credentials)
+    : service_(std::make_unique<Service>(*this)) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
-                           &port_);
+  builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), credentials, &port_);
   builder.RegisterCallbackGenericService(service_.get());
   server_ = builder.BuildAndStart();
   AFT_CHECK(server_ != nullptr && port_ > 0);
@@ -169,13 +169,18 @@ void FakeServer::SetModels(std::vector<v1::Model> models) {
   models_ = std::move(models);
 }
 
-FakeServer::Answer FakeServer::AnswerTo(const std::string& name, const std::string& request) {
-  const google::protobuf::MethodDescriptor& method = FindMethod(name);
+FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext& context,
+                                        const std::string& request) {
+  const google::protobuf::MethodDescriptor& method = FindMethod(context.method());
+  const auto authorization = context.client_metadata().find("authorization");
   MutexLock lock(mutex_);
   last_[method.input_type()->full_name()] = request;
   Answer answer = {.script = script_, .end = script_.end, .messages = {}};
   if (method.server_streaming()) {
     ++requests_;
+    authorization_ = authorization == context.client_metadata().end()
+                         ? ""
+                         : std::string(authorization->second.data(), authorization->second.size());
     changed_.NotifyAll();
     if (refusals_ > 0) {
       --refusals_;
@@ -223,6 +228,11 @@ grpc::ByteBuffer FakeServer::HealthMessage(bool serving) {
   grpc::health::v1::HealthCheckResponse response;
   response.set_status(serving ? response.SERVING : response.NOT_SERVING);
   return ToBytes(response);
+}
+
+std::string FakeServer::authorization() const {
+  MutexLock lock(mutex_);
+  return authorization_;
 }
 
 int FakeServer::requests() const {

@@ -39,7 +39,8 @@ struct Script {
 // it saw. Thread-safe.
 class FakeServer {
  public:
-  explicit FakeServer(int port = 0);
+  explicit FakeServer(int port = 0, const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                                        grpc::InsecureServerCredentials());
   ~FakeServer();
 
   std::string address() const { return address_; }
@@ -64,6 +65,9 @@ class FakeServer {
     return request;
   }
 
+  // Metadata `authorization` of the latest stream.
+  std::string authorization() const;
+
   // Streams that have begun, refused ones included; watches of health are not counted.
   int requests() const;
 
@@ -82,7 +86,7 @@ class FakeServer {
   };
 
   // What that call gets; remembers its request.
-  Answer AnswerTo(const std::string& name, const std::string& request);
+  Answer AnswerTo(const grpc::GenericCallbackServerContext& context, const std::string& request);
   // Models are those that were set. Of services, "down" is not serving, "unknown" does not exist,
   // everything else serves.
   void AnswerUnary(const std::string& method, const std::string& request, Answer& answer)
@@ -102,6 +106,7 @@ class FakeServer {
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;  // yet to come
   Script refusal_ ABSL_GUARDED_BY(mutex_);
   bool serving_ ABSL_GUARDED_BY(mutex_) = true;
+  std::string authorization_ ABSL_GUARDED_BY(mutex_);
   std::set<Call*> watches_ ABSL_GUARDED_BY(mutex_);
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 
