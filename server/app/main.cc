@@ -9,10 +9,12 @@
 //   2        the config cannot be read or is invalid
 //   3        an address cannot be listened on, or --ready_file cannot be written
 //   4        no model could be loaded
-//   5        the drain took longer than lame_duck + grace + 15 s
+//   5        the drain was forced: it took longer than lame_duck + grace + 15 s, or the thread of a
+//            model that had failed was stuck
 //   128 + n  a second signal n during the drain
 // For every code but 0, one line on stderr says why.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -69,7 +71,8 @@ constexpr char kUsage[] =
     "  aft-server --config FILE     see proto/aft/config/v1/server_config.proto\n\n"
     "SIGTERM and SIGINT drain the server; a second one ends it at once.\n"
     "Exit codes: 0 drained, 1 bad command line, 2 bad config, 3 address or ready file unusable,\n"
-    "4 no model could be loaded, 5 drain forced, 128+n second signal n.\n";
+    "4 no model could be loaded, 5 drain forced (took too long, or a model was stuck), 128+n "
+    "second signal n.\n";
 
 int Fail(int code, absl::string_view message) {
   log::Text(absl::StrCat("aft-server: ", message, "\n"));
@@ -142,8 +145,10 @@ int Serve(const ServerConfig& config) {
   }
   // The handler outlives the server: a signal may come while main returns.
   HandleShutdownSignals(
-      [weak = std::weak_ptr<Server>(server)] {
-        if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain();
+      [weak = std::weak_ptr<Server>(server)](int signal) {
+        // No balancer has to notice when a person ends the server.
+        const bool lame_duck = signal != SIGINT;
+        if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain(lame_duck);
       },
       config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
 
@@ -159,9 +164,12 @@ int Serve(const ServerConfig& config) {
     server->Drain();  // before the line that says why, so that it is the last
     return Fail(kExitNoModel, ready.message());
   }
-  server->Wait();
+  const bool clean = server->Wait();
   RemoveReadyFile(ready_file);
-  return 0;
+  if (clean) return 0;
+  Fail(kExitForced, "a model that has failed is stuck; see the log");
+  log::Flush(kLastLines);
+  _exit(kExitForced);  // nothing that its thread may still use is taken down
 }
 
 int Main(int argc, char** argv) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -16,8 +17,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How long the last messages of ended streams may take to leave.
+// How long the last messages of streams that the end of the grace ended may take to leave.
 constexpr milliseconds kFlushTime{2'000};
+
+constexpr milliseconds kWatchInterval{100};
 
 }  // namespace
 
@@ -31,11 +34,12 @@ Server::Server(ServerConfig config, ModelLoader loader, const std::string& versi
     : config_(std::move(config)),
       prometheus_(std::make_shared<prometheus::Registry>()),
       metrics_(*prometheus_, version),
-      registry_(config_, std::move(loader), *prometheus_, [this] { OnRegistryChange(); }) {}
+      registry_(config_, std::move(loader), *prometheus_, [this] { OnRegistryChange(); }),
+      readiness_(config_.health) {}
 
 Server::~Server() {
-  RequestDrain();
-  Stop(milliseconds(0), milliseconds(0));
+  RequestDrain(/*lame_duck=*/false);
+  Stop(milliseconds(0));
 }
 
 absl::Status Server::Start() {
@@ -43,7 +47,30 @@ absl::Status Server::Start() {
   AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_, *prometheus_));
   log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
   registry_.StartLoading();
+  watch_ = std::thread([this] { Watch(); });
   return absl::OkStatus();
+}
+
+void Server::Watch() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const auto until = steady_clock::now() + kWatchInterval;
+      while (watching_ && watch_ended_.WaitUntil(mutex_, until)) continue;
+      if (!watching_) return;
+    }
+    registry_.CheckProgress();
+    UpdateHealth();
+  }
+}
+
+void Server::EndWatch() {
+  {
+    MutexLock lock(mutex_);
+    watching_ = false;
+    watch_ended_.NotifyAll();
+  }
+  if (watch_.joinable()) watch_.join();
 }
 
 absl::Status Server::StartMetricsPage() {
@@ -71,11 +98,13 @@ void Server::UpdateHealth() {
   if (grpc_ == nullptr) return;  // Start has failed
   const Lifecycle state = lifecycle();
   const bool may_serve = state == Lifecycle::kStarting || state == Lifecycle::kReady;
-  std::map<std::string, bool> models;
-  for (const ModelStatus& model : registry_.List()) {
-    models[model.name] = may_serve && model.state == ModelState::kReady;
+  const std::vector<ModelStatus> models = registry_.List();
+  readiness_.Update(models, steady_clock::now());
+  std::map<std::string, bool> serving;
+  for (const ModelStatus& model : models) {
+    serving[model.name] = may_serve && model.state == ModelState::kReady;
   }
-  grpc_->SetServing(state == Lifecycle::kReady, models);
+  grpc_->SetServing(state == Lifecycle::kReady && readiness_.ready(), serving, readiness_.alive());
 }
 
 absl::Status Server::WaitReady() {
@@ -88,46 +117,56 @@ absl::Status Server::WaitReady() {
   }
 }
 
-void Server::RequestDrain() {
+void Server::RequestDrain(bool lame_duck) {
   MutexLock lock(mutex_);
+  lame_duck_ &= lame_duck;
   drain_requested_ = true;
   changed_.NotifyAll();
 }
 
-void Server::Wait() {
+bool Server::Wait() {
   {
     MutexLock lock(mutex_);
     while (!drain_requested_) changed_.Wait(mutex_);
   }
-  Stop(config_.drain.lame_duck, config_.drain.grace);
+  return Stop(config_.drain.grace);
 }
 
-void Server::Drain() {
+bool Server::Drain() {
   RequestDrain();
-  Wait();
+  return Wait();
 }
 
-void Server::Stop(milliseconds lame_duck, milliseconds grace) {
+bool Server::Stop(milliseconds grace) {
   MutexLock stop_lock(stop_mutex_);
-  bool was_ready = false;
+  milliseconds lame_duck{0};
   {
     MutexLock lock(mutex_);
-    if (lifecycle_ == Lifecycle::kStopped) return;
-    was_ready = lifecycle_ == Lifecycle::kReady;
+    if (lifecycle_ == Lifecycle::kStopped) return clean_;
+    if (lifecycle_ == Lifecycle::kReady && lame_duck_) lame_duck = config_.drain.lame_duck;
     lifecycle_ = Lifecycle::kDraining;
   }
   log::Info("server.draining", {{"lame_duck_ms", lame_duck.count()}, {"grace_ms", grace.count()}});
   metrics_.draining.Set(1);
   UpdateHealth();
-  if (was_ready) std::this_thread::sleep_for(lame_duck);
-  registry_.Shutdown(steady_clock::now() + grace);
-  if (grpc_ != nullptr) grpc_->Shutdown(steady_clock::now() + kFlushTime);
+  {
+    MutexLock lock(mutex_);
+    const auto until = steady_clock::now() + lame_duck;
+    while (lame_duck_ && changed_.WaitUntil(mutex_, until)) continue;
+  }
+  const auto deadline = steady_clock::now() + grace;
+  registry_.BeginDrain();
+  if (grpc_ != nullptr) grpc_->BeginDrain(deadline + kFlushTime);
+  clean_ = registry_.Shutdown(deadline);
+  if (grpc_ != nullptr) grpc_->Shutdown(deadline + kFlushTime);
+  EndWatch();
   exporter_.reset();
   {
     MutexLock lock(mutex_);
     lifecycle_ = Lifecycle::kStopped;
   }
   log::Info("server.stopped");
+  return clean_;
 }
 
 Lifecycle Server::lifecycle() const {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,12 +12,14 @@
 #include "server/observability/exporter.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
+#include "server/registry/readiness.h"
 #include "server/rpc/grpc_server.h"
 
 namespace aft::server {
 
-// Starting: the port is open, health is NOT_SERVING, Generate is UNAVAILABLE. Ready: at least one
-// model serves. Draining: see Drain. A server only moves forward.
+// Starting: the port is open, health is NOT_SERVING, Generate is UNAVAILABLE. Ready: loading has
+// ended, and at least one model serves; health says as well whether enough of them do. Draining:
+// see Wait. A server only moves forward.
 enum class Lifecycle { kStarting, kReady, kDraining, kStopped };
 
 // The whole service: metrics page, models and their engines, gRPC. Composition root; knows nothing
@@ -27,7 +31,7 @@ class Server {
   // INVALID_ARGUMENT names the field of the config. `version` goes to the metrics.
   static absl::StatusOr<std::unique_ptr<Server>> Create(ServerConfig config, ModelLoader loader,
                                                         const std::string& version);
-  // Stops at once: running requests end with UNAVAILABLE.
+  // Stops at once: running requests end with UNAVAILABLE. Waits for every model's thread.
   ~Server();
 
   // Opens both ports and starts to load. UNAVAILABLE names the address that cannot be used.
@@ -38,17 +42,21 @@ class Server {
   // why), CANCELLED when a drain was requested before.
   absl::Status WaitReady();
 
-  // Asks for the drain and returns at once.
-  void RequestDrain();
+  // Asks for the drain and returns at once. `lame_duck`: false leaves its first stage out, or ends
+  // it.
+  void RequestDrain(bool lame_duck = true);
 
   // Waits until a drain is requested, carries it out and returns when the server has stopped:
   //   1. health turns NOT_SERVING; requests are still accepted for drain.lame_duck;
-  //   2. new requests are refused with UNAVAILABLE; running ones have drain.grace to finish;
-  //   3. the rest ends with UNAVAILABLE, the ports are closed.
-  void Wait();
+  //   2. the gRPC port is closed and clients are told to go elsewhere; requests that are new or
+  //   wait
+  //      for a slot end with UNAVAILABLE; running ones have drain.grace to finish and to be read;
+  //   3. the rest ends with UNAVAILABLE.
+  // False when the thread of a model that has failed is stuck: the process must end by _exit then.
+  bool Wait();
 
   // RequestDrain and Wait.
-  void Drain();
+  bool Drain();
 
   Lifecycle lifecycle() const;
 
@@ -62,7 +70,9 @@ class Server {
   absl::Status StartMetricsPage();
   void OnRegistryChange();
   void UpdateHealth();
-  void Stop(std::chrono::milliseconds lame_duck, std::chrono::milliseconds grace);
+  void Watch();
+  void EndWatch();
+  bool Stop(std::chrono::milliseconds grace);
 
   const ServerConfig config_;
   const std::shared_ptr<prometheus::Registry> prometheus_;
@@ -75,10 +85,18 @@ class Server {
   mutable Mutex mutex_;
   CondVar changed_;
   bool drain_requested_ ABSL_GUARDED_BY(mutex_) = false;
+  bool lame_duck_ ABSL_GUARDED_BY(mutex_) = true;  // may be part of the drain
   Lifecycle lifecycle_ ABSL_GUARDED_BY(mutex_) = Lifecycle::kStarting;
 
   Mutex health_mutex_;  // one thread computes and publishes health
-  Mutex stop_mutex_;    // one thread stops the server
+  Readiness readiness_ ABSL_GUARDED_BY(health_mutex_);
+
+  bool watching_ ABSL_GUARDED_BY(mutex_) = true;
+  CondVar watch_ended_;
+  std::thread watch_;  // looks for models that are stuck, and at how long one has failed
+
+  Mutex stop_mutex_;                                // one thread stops the server
+  bool clean_ ABSL_GUARDED_BY(stop_mutex_) = true;  // no thread is stuck
 };
 
 }  // namespace aft::server

@@ -35,14 +35,14 @@ void BlockShutdownSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milliseconds hard_limit,
-                           int forced_exit_code) {
+void HandleShutdownSignals(std::function<void(int)> on_shutdown,
+                           std::chrono::milliseconds hard_limit, int forced_exit_code) {
   std::thread([on_shutdown = std::move(on_shutdown), hard_limit, forced_exit_code] {
     const sigset_t set = ShutdownSignals();
     int signal = 0;
     sigwait(&set, &signal);
     log::Info("signal.shutdown", {{"signal", signal}});
-    on_shutdown();
+    on_shutdown(signal);
 
     const auto deadline = std::chrono::steady_clock::now() + hard_limit;
     while (true) {

@@ -11,10 +11,10 @@ namespace aft::server {
 // Blocks both in this thread and all that it starts. Call first of all in main.
 void BlockShutdownSignals();
 
-// Starts the thread. The first signal calls `on_shutdown`. From then on a second one ends the
-// process at once with exit code 128 + its number; and if the process still lives after
-// `hard_limit`, it is ended with `forced_exit_code`. The thread lives as long as the process.
-void HandleShutdownSignals(std::function<void()> on_shutdown, std::chrono::milliseconds hard_limit,
-                           int forced_exit_code);
+// Starts the thread. The first signal calls `on_shutdown` with its number. From then on a second
+// one ends the process at once with exit code 128 + its number; and if the process still lives
+// after `hard_limit`, it is ended with `forced_exit_code`. The thread lives as long as the process.
+void HandleShutdownSignals(std::function<void(int)> on_shutdown,
+                           std::chrono::milliseconds hard_limit, int forced_exit_code);
 
 }  // namespace aft::server

@@ -122,6 +122,14 @@ absl::Status CheckScheduling(const SchedulingConfig& scheduling) {
   return CheckRange("scheduling.step_target_ms", scheduling.step_target.count(), 0, 60'000);
 }
 
+absl::Status CheckHealth(const HealthConfig& health) {
+  AFT_RETURN_IF_ERROR(CheckOneOf("health.readiness", health.readiness, {"all", "any"}));
+  AFT_RETURN_IF_ERROR(CheckRange("health.max_failed_steps", health.max_failed_steps, 1, 1'000'000));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("health.step_timeout_ms", health.step_timeout.count(), 1, 3'600'000));
+  return CheckRange("health.liveness_grace_ms", health.liveness_grace.count(), 0, 3'600'000);
+}
+
 }  // namespace
 
 absl::Status ValidateServerConfig(const ServerConfig& config) {
@@ -147,7 +155,13 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   AFT_RETURN_IF_ERROR(CheckRange("drain.grace_ms", config.drain.grace.count(), 0, 3'600'000));
   AFT_RETURN_IF_ERROR(
       CheckOneOf("log.level", config.log.level, {"debug", "info", "warning", "error"}));
-  return CheckOneOf("log.format", config.log.format, {"logfmt", "json"});
+  AFT_RETURN_IF_ERROR(CheckOneOf("log.format", config.log.format, {"logfmt", "json"}));
+  AFT_RETURN_IF_ERROR(CheckHealth(config.health));
+  constexpr int64_t kDay = 86'400'000;
+  AFT_RETURN_IF_ERROR(
+      CheckRange("connections.max_age_ms", config.connections.max_age.count(), 0, kDay));
+  return CheckRange("connections.max_age_grace_ms", config.connections.max_age_grace.count(), 0,
+                    kDay);
 }
 
 }  // namespace aft::server

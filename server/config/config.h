@@ -64,8 +64,20 @@ struct SchedulingConfig {
 };
 
 struct DrainConfig {
-  std::chrono::milliseconds lame_duck{0};
+  std::chrono::milliseconds lame_duck{5'000};
   std::chrono::milliseconds grace{30'000};
+};
+
+struct HealthConfig {
+  std::string readiness = "all";
+  int32_t max_failed_steps = 5;
+  std::chrono::milliseconds step_timeout{120'000};
+  std::chrono::milliseconds liveness_grace{30'000};
+};
+
+struct ConnectionConfig {
+  std::chrono::milliseconds max_age{1'800'000};  // 0: unlimited
+  std::chrono::milliseconds max_age_grace{0};    // 0: unlimited
 };
 
 struct LogConfig {
@@ -82,6 +94,8 @@ struct ServerConfig {
   DrainConfig drain;
   LogConfig log;
   SecurityConfig security;
+  HealthConfig health;
+  ConnectionConfig connections;
 };
 
 // INVALID_ARGUMENT, starting with the path of the first field that is out of range, e.g.

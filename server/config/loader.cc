@@ -108,6 +108,13 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.log.level, *message.mutable_log(), level);
   AFT_FIELD(config.log.format, *message.mutable_log(), format);
   Exchange<kRead>(config.security, *message.mutable_security());
+  pb::HealthConfig& health = *message.mutable_health();
+  AFT_FIELD(config.health.readiness, health, readiness);
+  AFT_FIELD(config.health.max_failed_steps, health, max_failed_steps);
+  AFT_FIELD(config.health.step_timeout, health, step_timeout_ms);
+  AFT_FIELD(config.health.liveness_grace, health, liveness_grace_ms);
+  AFT_FIELD(config.connections.max_age, *message.mutable_connections(), max_age_ms);
+  AFT_FIELD(config.connections.max_age_grace, *message.mutable_connections(), max_age_grace_ms);
 }
 
 #undef AFT_FIELD

@@ -66,16 +66,13 @@ void EncodeEngine::Remove(Job& job, Outcome& /*outcome*/) {
   batcher_.Remove(static_cast<Text&>(job));
 }
 
-TimePoint EncodeEngine::Advance(bool closed) {
-  // Nobody is left to wait for once the engine is closed.
-  const TimePoint ready = closed ? TimePoint::min() : batcher_.ReadyAt();
-  if (batcher_.waiting() == 0 || (ready != TimePoint::min() && Now() < ready)) {
-    return batcher_.ReadyAt();
-  }
+TimePoint EncodeEngine::Advance() {
+  const TimePoint ready = batcher_.ReadyAt();
+  if (batcher_.waiting() == 0 || (ready != TimePoint::min() && Now() < ready)) return ready;
   std::vector<Text*> batch;
   for (BatchItem* item : batcher_.Take()) batch.push_back(static_cast<Text*>(item));
   RunBatch(batch);
-  return closed && batcher_.waiting() > 0 ? TimePoint::min() : batcher_.ReadyAt();
+  return batcher_.ReadyAt();
 }
 
 void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
@@ -87,7 +84,7 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   const TimePoint end = Now();
   int64_t tokens = 0;
   for (const Job* job : jobs) tokens += job->tokens;
-  ObserveStep(batch.size(), tokens, end - begin, vectors.ok() ? runner_->device_stats() : nullptr);
+  ObserveStep(batch.size(), tokens, end - begin, vectors.status(), runner_->device_stats());
   if (!vectors.ok()) return FailStep(jobs, jobs.size(), vectors.status(), end);
   metrics_.encoded_tokens.Increment(static_cast<double>(tokens));
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -118,7 +115,7 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
       Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize);
   if (!AllFinite(result)) return FailNotFinite(text, now);
   text.first_output_at = now;
-  absl::Status status = text.sink->OnPart(std::move(result));
+  absl::Status status = Give(*text.sink, std::move(result));
   if (!status.ok()) return Fail(text, std::move(status), now);
   Outcome outcome;
   outcome.reason = FinishReason::kDone;

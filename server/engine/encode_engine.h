@@ -36,7 +36,7 @@ class EncodeEngine final : public RequestLoop {
   void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job) override;
   void Remove(Job& job, Outcome& outcome) override;
-  TimePoint Advance(bool closed) override;
+  TimePoint Advance() override;
   void PublishGauges() override;
 
   void RunBatch(const std::vector<Text*>& batch);

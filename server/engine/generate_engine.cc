@@ -134,7 +134,7 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   outcome.logprob = stream.logprob;
 }
 
-TimePoint GenerateEngine::Advance(bool /*closed*/) {
+TimePoint GenerateEngine::Advance() {
   const Step* const step = scheduler_.Schedule();
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
@@ -169,7 +169,7 @@ void GenerateEngine::CollectOldest() {
   const TimePoint now = Now();
   // The time of a step that waited behind another one begins when that was done.
   ObserveStep(step.sequences.size(), step.tokens, now - std::max(flight.submitted, collected_at_),
-              output.ok() ? runner_->device_stats() : nullptr);
+              output.status(), runner_->device_stats());
   collected_at_ = now;
   if (output.ok()) return Publish(step, *std::move(output), now);
   std::vector<Job*> failed;
@@ -252,7 +252,7 @@ void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outco
                              TimePoint now) {
   const bool news = !delta.tokens.empty() || !delta.text.empty();
   if (news) {
-    absl::Status status = stream.sink->OnPart(std::move(delta));
+    absl::Status status = Give(*stream.sink, std::move(delta));
     if (!status.ok()) return Fail(stream, std::move(status), now);
   }
   if (ended) End(stream, std::move(outcome), now);

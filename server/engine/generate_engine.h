@@ -52,7 +52,7 @@ class GenerateEngine final : public RequestLoop {
   void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job) override;
   void Remove(Job& job, Outcome& outcome) override;
-  TimePoint Advance(bool closed) override;
+  TimePoint Advance() override;
   void PublishGauges() override;
 
   // What the runner said to the steps that the scheduler has in flight, in the same order.

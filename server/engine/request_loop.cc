@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -55,6 +56,10 @@ int32_t RequestLoop::max_client_queued_requests() const {
 }
 
 absl::StatusOr<std::shared_ptr<Reservation>> RequestLoop::Reserve(const Client& client) {
+  {
+    MutexLock lock(accepted_mutex_);
+    if (refuse_) return Refuse(Rejection::kFailed);
+  }
   std::shared_ptr<Reservation> reservation;
   const std::optional<Rejection> refused = inbox_.Reserve(client, reservation);
   if (refused) return Refuse(*refused);
@@ -62,7 +67,13 @@ absl::StatusOr<std::shared_ptr<Reservation>> RequestLoop::Reserve(const Client& 
 }
 
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
-  const Inbox::AddResult result = inbox_.Add(std::move(job));
+  Accepted accepted = {job->finish_sink, job->arrival, job->tokens};
+  Inbox::AddResult result;
+  {
+    MutexLock lock(accepted_mutex_);
+    result = refuse_ ? Inbox::AddResult{.refused = Rejection::kFailed} : inbox_.Add(std::move(job));
+    if (!result.refused) accepted_.emplace(result.handle, std::move(accepted));
+  }
   if (!result.refused) return result.handle;
   return Refuse(*result.refused);
 }
@@ -80,6 +91,8 @@ absl::Status RequestLoop::Refuse(Rejection reason) {
     case Rejection::kQueuedTokens:
       return absl::ResourceExhaustedError(
           absl::StrCat("queue full: max_queued_tokens=", options_.limits.max_queued_tokens));
+    case Rejection::kFailed:
+      return HasFailed();
     default:
       return absl::UnavailableError("the server is draining");
   }
@@ -96,16 +109,60 @@ void RequestLoop::Shutdown(TimePoint deadline) {
   if (thread_.joinable()) thread_.join();
 }
 
+bool RequestLoop::TryShutdown(TimePoint deadline, Duration margin) {
+  inbox_.Stop(deadline);
+  bool ended = false;
+  {
+    MutexLock lock(delivery_mutex_);
+    while (!ended_ && !failed_ && state_changed_.WaitUntil(delivery_mutex_, deadline)) continue;
+    const TimePoint until = std::chrono::steady_clock::now() + margin;
+    while (!ended_ && state_changed_.WaitUntil(delivery_mutex_, until)) continue;
+    ended = ended_;
+  }
+  if (!ended) {
+    FailModel("its thread did not end with the server");
+    return false;
+  }
+  MutexLock lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+  return true;
+}
+
+void RequestLoop::CheckProgress() {
+  const TimePoint since = busy_since_;
+  if (since == TimePoint::max() || Now() - since <= options_.health.step_timeout) return;
+  FailModel(absl::StrCat("a step did not end within health.step_timeout_ms=",
+                         options_.health.step_timeout.count()));
+}
+
 void RequestLoop::Run(const char* name) {
   pthread_setname_np(pthread_self(), name);
+  try {
+    Serve();
+  } catch (const std::exception& error) {
+    FailModel(absl::StrCat("exception: ", error.what()));
+  } catch (...) {
+    FailModel("exception of an unknown type");
+  }
+  busy_since_ = TimePoint::max();
+  if (failed()) ClearGauges();  // in case the thread has set them since
+  MutexLock lock(delivery_mutex_);
+  ended_ = true;
+  state_changed_.NotifyAll();
+}
+
+void RequestLoop::Serve() {
+  busy_since_ = Now();
   PrepareThread();
   TimePoint wake = TimePoint::max();
-  for (Inbox::Batch batch;;) {
+  for (Inbox::Batch batch; !failed();) {
     wake = std::min(wake, next_deadline_);
+    busy_since_ = TimePoint::max();
     inbox_.Take(wake == TimePoint::max()   ? Duration::max()
                 : wake == TimePoint::min() ? Duration(0)
                                            : wake - Now(),
                 batch);
+    busy_since_ = Now();
     for (std::unique_ptr<Job>& job : batch.added) {
       next_deadline_ = std::min(next_deadline_, job->deadline);
       Add(*job);
@@ -113,16 +170,17 @@ void RequestLoop::Run(const char* name) {
       jobs_.emplace(handle, std::move(job));
     }
     DropCancelled(batch.cancelled);
+    if (batch.closed) DropQueued();
     const TimePoint now = Now();
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {
       DropAll(absl::UnavailableError("the server is shutting down"));
-      while (Advance(/*closed=*/true) != TimePoint::max()) continue;  // what is under way
+      while (Advance() != TimePoint::max()) continue;  // what is under way
     }
     DeliverFinished();
     if (stop) return;
-    wake = Advance(batch.closed);
+    wake = Advance();
     DeliverFinished();
     // With the last job gone while it stops, nothing else would wake this thread.
     if (batch.stop_at && jobs_.empty()) wake = TimePoint::min();
@@ -153,6 +211,16 @@ void RequestLoop::DropExpired(TimePoint now) {
   }
 }
 
+// They find a place elsewhere, and sooner.
+void RequestLoop::DropQueued() {
+  std::vector<Job*> queued;
+  for (const auto& [handle, job] : jobs_) {
+    if (!job->started_at) queued.push_back(job.get());
+  }
+  const TimePoint now = Now();
+  for (Job* job : queued) Fail(*job, absl::UnavailableError("the server is draining"), now);
+}
+
 void RequestLoop::DropAll(const absl::Status& status) {
   const TimePoint now = Now();
   while (!jobs_.empty()) Fail(*jobs_.begin()->second, status, now);
@@ -164,14 +232,19 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
     metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
   }
   inbox_.LeaveQueue(jobs);
-  for (Job* job : jobs) job->finish_sink->OnStarted();
+  MutexLock lock(delivery_mutex_);
+  for (Job* job : jobs) {
+    if (!failed_) job->finish_sink->OnStarted();
+  }
 }
 
 void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time,
-                              const DeviceStats* device) {
+                              const absl::Status& status, const DeviceStats* device) {
   metrics_.step_seconds.Observe(Seconds(time));
   metrics_.step_rows.Observe(static_cast<double>(rows));
   metrics_.step_tokens.Observe(static_cast<double>(tokens));
+  if (!status.ok()) return;
+  failed_steps_ = 0;
   if (device == nullptr) return;
   metrics_.device_memory_used.Set(static_cast<double>(device->memory_used));
   metrics_.device_memory_total.Set(static_cast<double>(device->memory_total));
@@ -201,6 +274,13 @@ void RequestLoop::FailStep(const std::vector<Job*>& jobs, size_t rows, const abs
                            TimePoint now) {
   log::Error("engine.step_failed",
              {{"model", options_.model.name}, {"rows", rows}, {"error", status.ToString()}});
+  const bool lost = absl::IsUnavailable(status);
+  if (lost || ++failed_steps_ >= options_.health.max_failed_steps) {
+    const std::string last = status.ToString();
+    return FailModel(
+        lost ? absl::StrCat("its device is lost: ", last)
+             : absl::StrCat(failed_steps_, " steps in a row failed, the last with: ", last));
+  }
   for (Job* job : jobs) {
     Fail(*job, absl::InternalError(absl::StrCat("request ", job->id, ": a model step failed")),
          now);
@@ -219,13 +299,67 @@ void RequestLoop::DeliverFinished() {
   PublishGauges();
   if (finished_.empty()) return;
   inbox_.Leave(finished_);
-  for (const Outcome& outcome : outcomes_) {
-    metrics_.finished(EndingOf(outcome)).Increment();
-    metrics_.e2e_seconds.Observe(Seconds(outcome.timings.total));
+  {
+    MutexLock lock(accepted_mutex_);
+    for (std::unique_ptr<Job>& job : finished_) {
+      if (accepted_.erase(job->handle) == 0) job.reset();  // it ended with the model
+    }
   }
-  for (size_t i = 0; i < finished_.size(); ++i) finished_[i]->finish_sink->OnFinished(outcomes_[i]);
+  for (size_t i = 0; i < finished_.size(); ++i) {
+    if (finished_[i] == nullptr) continue;
+    Finish(*finished_[i]->finish_sink, EndingOf(outcomes_[i]), outcomes_[i]);
+  }
   finished_.clear();
   outcomes_.clear();
+}
+
+void RequestLoop::Finish(FinishSink& sink, Ending ending, const Outcome& outcome) {
+  metrics_.finished(ending).Increment();
+  metrics_.e2e_seconds.Observe(Seconds(outcome.timings.total));
+  sink.OnFinished(outcome);
+}
+
+// On the engine thread, or on another one while that is stuck.
+void RequestLoop::FailModel(const std::string& reason) {
+  {
+    MutexLock lock(delivery_mutex_);
+    if (std::exchange(failed_, true)) return;
+    state_changed_.NotifyAll();
+  }
+  std::unordered_map<RequestHandle, Accepted> accepted;
+  {
+    MutexLock lock(accepted_mutex_);
+    refuse_ = true;
+    accepted.swap(accepted_);
+  }
+  log::Error(
+      "model.failed",
+      {{"model", options_.model.name}, {"error", reason}, {"requests_ended", accepted.size()}});
+  ClearGauges();
+  options_.on_failed(reason);
+  const TimePoint now = Now();
+  for (const auto& [handle, request] : accepted) {
+    Outcome outcome;
+    outcome.status = HasFailed();
+    outcome.usage.prompt_tokens = static_cast<uint32_t>(request.tokens);
+    outcome.timings.total = now - request.arrival;
+    Finish(*request.sink, Ending::kFailed, outcome);
+  }
+}
+
+void RequestLoop::ClearGauges() {
+  metrics_.requests_running.Set(0);
+  metrics_.requests_waiting.Set(0);
+  metrics_.slots_used.Set(0);
+}
+
+bool RequestLoop::failed() const {
+  MutexLock lock(delivery_mutex_);
+  return failed_;
+}
+
+absl::Status RequestLoop::HasFailed() const {
+  return absl::UnavailableError(absl::StrCat("model \"", options_.model.name, "\" has failed"));
 }
 
 absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,

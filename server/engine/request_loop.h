@@ -1,10 +1,13 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,7 +26,11 @@ struct EngineOptions {
   ModelConfig model;
   LimitsConfig limits;
   SchedulingConfig scheduling;
-  // Read on the engine thread; tests inject their own.
+  HealthConfig health;
+  // Called once if the model fails, with the reason, before its requests end; on whichever thread
+  // noticed.
+  std::function<void(const std::string&)> on_failed = [](const std::string&) {};
+  // Read on any thread; tests inject their own.
   std::function<TimePoint()> clock = std::chrono::steady_clock::now;
 };
 
@@ -33,11 +40,16 @@ struct EngineOptions {
 // requests come in. Each of those accepts a request, which gets exactly one OnFinished then, or
 // refuses it without side effects:
 //   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it; says which limit
-//   UNAVAILABLE         draining
+//   UNAVAILABLE         draining, or the model has failed
 //   INVALID_ARGUMENT    the text is empty, longer than the model allows or holds a token outside
 //                       the vocabulary
 // The thread sleeps when there is nothing to do before a later time, and no longer than until the
 // next deadline of a request.
+//
+// The model fails for good when health.max_failed_steps in a row fail, when its device is lost,
+// when engine or runner throw, or when a step does not end (CheckProgress). Its requests then end
+// with UNAVAILABLE, even while the engine thread is stuck in the runner: who fails it takes their
+// sinks, and what the thread still produces reaches nobody.
 //
 // Thread-safety: any thread may call any public method; but for Shutdown they do not wait for the
 // engine thread beyond one short critical section.
@@ -47,12 +59,25 @@ class RequestLoop {
   // finished handles are ignored.
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
 
-  // New requests are refused with UNAVAILABLE; accepted ones go on.
+  // New requests are refused with UNAVAILABLE, and those that no step has held yet end so; the
+  // others go on.
   void BeginDrain() { inbox_.Close(); }
 
   // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends
   // with UNAVAILABLE. The thread is joined on return. Idempotent.
   void Shutdown(TimePoint deadline);
+
+  // The same, but false when the thread is still in a step `margin` after `deadline`, or after the
+  // model has failed: it has failed then, and the thread lives on. Only _exit ends a thread that is
+  // stuck for ever; the destructor waits for it.
+  bool TryShutdown(TimePoint deadline, Duration margin = std::chrono::seconds(2));
+
+  // To be called now and then: fails the model when its step has taken longer than
+  // health.step_timeout.
+  void CheckProgress();
+
+  // Since when the engine thread has been at one step; TimePoint::max() while it has nothing to do.
+  TimePoint busy_since() const { return busy_since_; }
 
   EngineLoad load() const { return inbox_.load(); }
 
@@ -81,22 +106,29 @@ class RequestLoop {
   // The job has ended. Adds what it has got so far to `outcome`.
   virtual void Remove(Job& job, Outcome& outcome) = 0;
   // Runs a step if there is one to run. Returns when it wants to be called again although nothing
-  // comes in: TimePoint::max() when there is nothing to do. `closed`: no job will be added any
-  // more.
-  virtual TimePoint Advance(bool closed) = 0;
+  // comes in: TimePoint::max() when there is nothing to do.
+  virtual TimePoint Advance() = 0;
   virtual void PublishGauges() = 0;
 
   TimePoint Now() const { return options_.clock(); }
 
   // These jobs, which waited, are in a step that begins.
   void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
-  // A step is done: its metrics. `device`: null on the CPU, and when the step has failed.
-  void ObserveStep(size_t rows, int64_t tokens, Duration time, const DeviceStats* device);
+  // A step is done: its metrics. `device`: null on the CPU; read only when the step has not failed.
+  void ObserveStep(size_t rows, int64_t tokens, Duration time, const absl::Status& status,
+                   const DeviceStats* device);
+
+  // Gives a part of its answer to the request's sink, with OnPart's result.
+  template <typename Part>
+  absl::Status Give(Sink<Part>& sink, Part part) {
+    MutexLock lock(delivery_mutex_);
+    return failed_ ? absl::OkStatus() : sink.OnPart(std::move(part));
+  }
 
   // End a job, which gets its OnFinished before the next step. It is not to be touched any more.
   void End(Job& job, Outcome outcome, TimePoint now);
   void Fail(Job& job, absl::Status status, TimePoint now);
-  // All of these, because their step has failed. `rows`: of the step.
+  // All of these, because their step has failed, or the model with it. `rows`: of the step.
   void FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
                 TimePoint now);
   void FailNotFinite(Job& job, TimePoint now);
@@ -110,14 +142,43 @@ class RequestLoop {
   void Run(const char* name);
   void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);
+  void DropQueued();
   void DropAll(const absl::Status& status);
   void DeliverFinished();
+  void Serve();
+  void FailModel(const std::string& reason);
+  void ClearGauges();
+  bool failed() const;
+  absl::Status HasFailed() const;
+  // The one OnFinished, behind the metrics: they show what the client knows.
+  void Finish(FinishSink& sink, Ending ending, const Outcome& outcome);
+
+  // What ends a request without its job, which is the engine thread's.
+  struct Accepted {
+    std::shared_ptr<FinishSink> sink;
+    TimePoint arrival;
+    int64_t tokens = 0;
+  };
 
   Inbox inbox_;
+
+  // Every accepted request whose OnFinished is still to come; who takes it from here calls that.
+  Mutex accepted_mutex_;
+  bool refuse_ ABSL_GUARDED_BY(accepted_mutex_) = false;  // the model has failed
+  std::unordered_map<RequestHandle, Accepted> accepted_ ABSL_GUARDED_BY(accepted_mutex_);
+
+  // Held while a sink hears anything but its end: none does once the model has failed.
+  mutable Mutex delivery_mutex_;
+  CondVar state_changed_;
+  bool failed_ ABSL_GUARDED_BY(delivery_mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(delivery_mutex_) = false;  // the thread is about to
+
+  std::atomic<TimePoint> busy_since_{TimePoint::max()};
 
   // Owned by the engine thread.
   std::unordered_map<RequestHandle, std::unique_ptr<Job>> jobs_;
   TimePoint next_deadline_ = TimePoint::max();  // no job expires before
+  int32_t failed_steps_ = 0;                    // in a row
   std::vector<std::unique_ptr<Job>> finished_;
   std::vector<Outcome> outcomes_;  // of finished_
 

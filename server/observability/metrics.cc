@@ -11,11 +11,12 @@ using prometheus::Labels;
 using prometheus::Registry;
 
 // In the order of the enums of metrics.h.
-constexpr std::array<const char*, 6> kRejections = {
-    "queued_requests", "queued_tokens", "client_queue", "deadline", "draining", "invalid"};
-constexpr std::array<const char*, 10> kEndings = {
-    "eos",      "stop",     "length",      "done",          "cancelled",
-    "deadline", "shutdown", "slow_client", "queue_timeout", "error"};
+constexpr std::array<const char*, 7> kRejections = {
+    "queued_requests", "queued_tokens", "client_queue", "deadline",
+    "draining",        "invalid",       "failed"};
+constexpr std::array<const char*, 11> kEndings = {
+    "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
+    "shutdown", "slow_client", "queue_timeout", "error", "failed"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace

@@ -74,7 +74,8 @@ enum class Rejection {
   kClientQueue,
   kDeadline,  // it cannot be met
   kDraining,
-  kInvalid
+  kInvalid,
+  kFailed  // the model has
 };
 
 // How an accepted request ended, label of aft_request_finished_total. Begins as FinishReason does.
@@ -88,7 +89,8 @@ enum class Ending {
   kShutdown,
   kSlowClient,
   kQueueTimeout,
-  kError
+  kError,
+  kFailed  // the model did
 };
 
 // One served model.
@@ -158,8 +160,8 @@ struct ModelMetrics : private MetricMaker {
                       {{"launch", launch}});
   }
 
-  std::array<prometheus::Counter*, 6> rejected_;
-  std::array<prometheus::Counter*, 10> finished_;
+  std::array<prometheus::Counter*, 7> rejected_;
+  std::array<prometheus::Counter*, 11> finished_;
   std::array<prometheus::Gauge*, 4> state_;
 };
 

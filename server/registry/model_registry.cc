@@ -15,6 +15,7 @@ ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
                              prometheus::Registry& metrics, std::function<void()> on_change)
     : limits_(config.limits),
       scheduling_(config.scheduling),
+      health_(config.health),
       loader_(std::move(loader)),
       on_change_(std::move(on_change)),
       entries_([&] {
@@ -78,13 +79,26 @@ void ModelRegistry::Load(Entry& entry) {
   MutexLock lock(mutex_);
   if (draining_) return;  // the model goes with `model`
   entry.model = *std::move(model);
-  SetState(entry, ModelState::kReady);
+  if (entry.state != ModelState::kFailed) SetState(entry, ModelState::kReady);
+}
+
+void ModelRegistry::OnFailed(Entry& entry, const std::string& reason) {
+  {
+    MutexLock lock(mutex_);
+    entry.error = absl::UnavailableError(reason);
+    SetState(entry, ModelState::kFailed);
+  }
+  on_change_();
 }
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry& entry) {
   AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(entry.config));
   const EngineOptions options = {
-      .model = entry.config, .limits = limits_, .scheduling = scheduling_};
+      .model = entry.config,
+      .limits = limits_,
+      .scheduling = scheduling_,
+      .health = health_,
+      .on_failed = [this, &entry](const std::string& reason) { OnFailed(entry, reason); }};
   auto model = std::make_shared<ServedModel>();
   model->config = entry.config;
   model->tokenizer = loaded.tokenizer;
@@ -153,7 +167,9 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Acquire(
     case ModelState::kFailed:
       break;
   }
-  return absl::UnavailableError(absl::StrCat("model \"", name, "\" failed to load"));
+  entry->metrics.rejected(Rejection::kFailed).Increment();
+  return absl::UnavailableError(absl::StrCat(
+      "model \"", name, entry->model != nullptr ? "\" has failed" : "\" failed to load"));
 }
 
 ModelStatus ModelRegistry::Describe(const Entry& entry) const {
@@ -190,32 +206,38 @@ ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) {
 }
 
 void ModelRegistry::BeginDrain() {
-  std::vector<std::shared_ptr<const ServedModel>> models;
   {
     MutexLock lock(mutex_);
     if (draining_) return;
     draining_ = true;
     for (const auto& entry : entries_) {
       if (entry->state != ModelState::kFailed) SetState(*entry, ModelState::kDraining);
-      if (entry->model != nullptr) models.push_back(entry->model);
     }
   }
-  for (const auto& model : models) model->engine().BeginDrain();
+  for (const auto& model : Loaded()) model->engine().BeginDrain();
   on_change_();
 }
 
-void ModelRegistry::Shutdown(TimePoint deadline) {
-  BeginDrain();
+std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::Loaded() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<const ServedModel>> models;
   for (const auto& entry : entries_) {
-    std::shared_ptr<const ServedModel> model;
-    {
-      MutexLock lock(mutex_);
-      model = entry->model;
-    }
-    if (model != nullptr) model->engine().Shutdown(deadline);
+    if (entry->model != nullptr) models.push_back(entry->model);
   }
+  return models;
+}
+
+void ModelRegistry::CheckProgress() {
+  for (const auto& model : Loaded()) model->engine().CheckProgress();
+}
+
+bool ModelRegistry::Shutdown(TimePoint deadline) {
+  BeginDrain();
+  bool ended = true;
+  for (const auto& model : Loaded()) ended &= model->engine().TryShutdown(deadline);
   MutexLock lock(join_mutex_);
   if (loader_thread_.joinable()) loader_thread_.join();
+  return ended;
 }
 
 }  // namespace aft::server

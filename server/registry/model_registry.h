@@ -46,7 +46,7 @@ struct ModelStatus {
   std::string name;
   std::string version;
   ModelState state = ModelState::kLoading;
-  std::string error;  // why loading failed
+  std::string error;  // why it could not be loaded, or why it failed
   int32_t slots = 0;  // requests that run at once: rows of a batch, for an encoder
   // Known once loaded.
   std::optional<ModelInfo> info;
@@ -54,7 +54,7 @@ struct ModelStatus {
 };
 
 // Loads the configured models, one after the other on one loader thread, and owns an engine for
-// each. A model that fails to load is reported and not served; the others are.
+// each. A model that fails, loading or serving, is reported and not served; the others are.
 //
 // Thread-safety: all methods may be called from any thread; Acquire, List and Get never wait for
 // loading.
@@ -65,7 +65,7 @@ class ModelRegistry {
   // changed.
   ModelRegistry(const ServerConfig& config, ModelLoader loader, prometheus::Registry& metrics,
                 std::function<void()> on_change);
-  // Shuts down with no grace; waits for a load in progress.
+  // Shuts down with no grace; waits for a load in progress, and for every engine's thread.
   ~ModelRegistry();
 
   // REQUIRES: called at most once.
@@ -94,8 +94,12 @@ class ModelRegistry {
   void BeginDrain();
 
   // BeginDrain, then waits for the engines; requests that still run at `deadline` are ended. A load
-  // in progress is waited for. Idempotent.
-  void Shutdown(TimePoint deadline);
+  // in progress is waited for. False when an engine's thread is stuck: only _exit ends that; the
+  // destructor waits for it. Idempotent.
+  bool Shutdown(TimePoint deadline);
+
+  // To be called now and then: models whose step has taken too long fail.
+  void CheckProgress();
 
  private:
   struct Entry {
@@ -114,12 +118,15 @@ class ModelRegistry {
   absl::Status SummarizeLoads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load(Entry& entry);
   absl::StatusOr<std::shared_ptr<const ServedModel>> TryLoad(Entry& entry);
+  void OnFailed(Entry& entry, const std::string& reason);
+  std::vector<std::shared_ptr<const ServedModel>> Loaded() const;
   void SetState(Entry& entry, ModelState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Entry*> Find(absl::string_view name) const;
   ModelStatus Describe(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const LimitsConfig limits_;
   const SchedulingConfig scheduling_;
+  const HealthConfig health_;
   const ModelLoader loader_;
   const std::function<void()> on_change_;
   const std::vector<std::unique_ptr<Entry>> entries_;  // the vector itself never changes

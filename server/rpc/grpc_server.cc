@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
+#include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
@@ -34,6 +35,8 @@ constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
                                      "grpc.health.v1.Health"};
 
 constexpr int kLibraryLinesPerSecond = 10;
+
+constexpr std::chrono::milliseconds kLastReads{1'000};
 
 // What calls may hold in all, in bytes.
 int64_t MemoryBudget(const LimitsConfig& limits) {
@@ -63,7 +66,8 @@ std::vector<std::string> ClientLabels(const ClientDirectory* directory, int32_t 
   return names;
 }
 
-void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
+void SetChannelArguments(grpc::ServerBuilder& builder, const ServerConfig& config) {
+  const LimitsConfig& limits = config.limits;
   // Two servers must not share a port silently.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
@@ -78,6 +82,13 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const LimitsConfig& limit
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // messages are tiny
+  // gRPC's own defaults are "never" and "as long as they like".
+  if (const auto age = config.connections.max_age.count(); age > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(age));
+  }
+  if (const auto grace = config.connections.max_age_grace.count(); grace > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace));
+  }
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_message_bytes));
   // A compressed message would be inflated before its size is looked at.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -126,7 +137,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
   }
   std::map<std::string, bool> none;
   for (const ModelConfig& model : config.models) none[model.name] = false;
-  SetServing(false, none);
+  SetServing(false, none, /*alive=*/true);
 }
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfig& config,
@@ -143,7 +154,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
 absl::Status GrpcServer::Listen(const ServerConfig& config) {
   AFT_ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(config.security));
   grpc::ServerBuilder builder;
-  SetChannelArguments(builder, config.limits);
+  SetChannelArguments(builder, config);
   SetQuota(builder, config.limits);
   builder.RegisterService(inference_.get());
   builder.RegisterService(models_.get());
@@ -163,8 +174,8 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
 
 GrpcServer::~GrpcServer() { Shutdown(TimePoint::min()); }
 
-void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& models) {
-  std::map<std::string, bool> services;
+void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& models, bool alive) {
+  std::map<std::string, bool> services = {{"liveness", alive}};
   for (const char* service : kServices) services[service] = serving;
   for (const auto& [model, model_serving] : models) {
     services[absl::StrCat(kInference, "/", model)] = model_serving;
@@ -172,11 +183,27 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
   health_->SetServing(services);
 }
 
+void GrpcServer::BeginDrain(TimePoint deadline) {
+  if (drain_.valid()) return;
+  health_->EndWatches();
+  const auto left = std::max(deadline - std::chrono::steady_clock::now(), Duration(0));
+  const auto until = std::chrono::system_clock::now() + left;
+  drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
+}
+
 void GrpcServer::Shutdown(TimePoint deadline) {
   if (server_ == nullptr) return;
-  health_->EndWatches();
+  BeginDrain(deadline);
   active_.WaitForNone(deadline);
-  server_->Shutdown(std::chrono::system_clock::now());
+  // A client closes a connection that got GOAWAY when it has read the last of its streams; cut
+  // before, it would lose what it has not read.
+  std::future_status drained = drain_.wait_for(kLastReads);
+  // Left alone, gRPC would wait until its deadline for connections that stay without a call. Again
+  // and again, because one may still be on its way in.
+  while (drained != std::future_status::ready) {
+    grpc_server_cancel_all_calls(server_->c_server());
+    drained = drain_.wait_for(std::chrono::milliseconds(10));
+  }
   server_.reset();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,12 +48,15 @@ class GrpcServer {
   // host:port with the port that was bound.
   const std::string& address() const { return address_; }
 
-  // Health of the server ("" and each service) and of models, each of which is the service
-  // "aft.v1.InferenceService/MODEL".
-  void SetServing(bool serving, const std::map<std::string, bool>& models);
+  // Health of the server ("" and each service), of models, each of which is the service
+  // "aft.v1.InferenceService/MODEL", and of the process ("liveness": false asks for a restart).
+  void SetServing(bool serving, const std::map<std::string, bool>& models, bool alive);
 
-  // Ends health watches, waits for the streams until `deadline`, cancels what is left and closes
-  // the port. Returns when every call has ended.
+  // Closes the port, ends health watches and tells every client to go elsewhere (GOAWAY). Calls
+  // that have begun go on until `deadline`, when they are cancelled. Returns at once.
+  void BeginDrain(TimePoint deadline);
+
+  // BeginDrain, unless that was called, and returns when every call has ended.
   void Shutdown(TimePoint deadline);
 
  private:
@@ -71,7 +75,8 @@ class GrpcServer {
   std::unique_ptr<HealthService> health_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
-  std::unique_ptr<grpc::Server> server_;  // last: goes before the services
+  std::unique_ptr<grpc::Server> server_;  // goes before the services
+  std::future<void> drain_;               // gRPC's shutdown, once it has begun
 };
 
 }  // namespace aft::server

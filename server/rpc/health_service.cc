@@ -115,10 +115,12 @@ void HealthService::SetServing(const std::map<std::string, bool>& services) {
   std::vector<std::shared_ptr<WatchCall>> watches;
   {
     MutexLock lock(mutex_);
+    std::map<std::string, Status> before = services_;
     for (const auto& [service, serving] : services) {
       services_[service] =
           serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
     }
+    if (services_ == before) return;
     watches.assign(watches_.begin(), watches_.end());
   }
   for (const auto& watch : watches) watch->Wake();

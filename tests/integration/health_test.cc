@@ -55,6 +55,14 @@ TEST(HealthTest, ReadyServerServesUnderEveryName) {
   EXPECT_EQ(Check(server, "nobody"), HealthCheckResponse::SERVICE_UNKNOWN);
 }
 
+TEST(HealthTest, LivenessIsServingBeforeAnyModelIsLoaded) {
+  const FakeModels fakes;
+  fakes.loads->Hold();
+  TestServer server(TestConfig(), FakeLoader(fakes));
+  EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
+  fakes.loads->Resume();
+}
+
 TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
   const FakeModels fakes;
   fakes.loads->Hold();
@@ -78,6 +86,7 @@ TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
 
 TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   ServerConfig config = TestConfig();
+  config.drain.lame_duck = std::chrono::hours(1);
   config.drain.grace = std::chrono::hours(1);
   TestServer server(config);
   Watch watch(server, "");
@@ -91,6 +100,8 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   for (const char* service : kServices) {
     EXPECT_EQ(Check(server, service), HealthCheckResponse::NOT_SERVING) << service;
   }
+  EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
+  server.server().RequestDrain(/*lame_duck=*/false);
   server.control().Resume();
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);

@@ -37,13 +37,18 @@ constexpr uint32_t kEndless = 1'000'000;
 class ServerProcessTest : public testing::Test {
  protected:
   void SetUp() override {
+    WriteModel({.kind = MixerKind::kAftLocal, .window = 4}, /*max_seq_len=*/0);
+    WriteConfig("drain { lame_duck_ms: 0 }");
+  }
+
+  void WriteModel(const MixerConfig& mixer, int64_t max_seq_len) const {
     NetworkConfig config;
     config.vocab_size = 256;
     config.d_model = 16;
     config.n_layers = 2;
     config.d_ff = 32;
-    config.mixer.kind = MixerKind::kAftLocal;
-    config.mixer.window = 4;
+    config.max_seq_len = max_seq_len;
+    config.mixer = mixer;
     TensorMap tensors;
     for (const TensorSpec& spec : ExpectedTensors(config)) {
       tensors[spec.name] = at::randn(spec.shape);
@@ -52,9 +57,15 @@ class ServerProcessTest : public testing::Test {
     ASSERT_TRUE(written.ok()) << written;
   }
 
+  // Beside the flags of Command.
+  void WriteConfig(const std::string& text) const { std::ofstream(config_) << text; }
+
   std::vector<std::string> Command(std::vector<std::string> more = {}) const {
-    std::vector<std::string> command = {AFT_SERVER, "--model=" + model_,
-                                        "--listen_address=127.0.0.1:0", "--metrics_address=none",
+    std::vector<std::string> command = {AFT_SERVER,
+                                        "--config=" + config_,
+                                        "--model=" + model_,
+                                        "--listen_address=127.0.0.1:0",
+                                        "--metrics_address=none",
                                         "--ready_file=" + ready_file_};
     command.insert(command.end(), more.begin(), more.end());
     return command;
@@ -101,6 +112,7 @@ class ServerProcessTest : public testing::Test {
 
   const TempFolder folder_;
   const std::string model_ = folder_.File("tiny");
+  const std::string config_ = folder_.File("config.textproto");
   const std::string ready_file_ = folder_.File("ready");
   std::string metrics_address_;  // known from WaitReady on
 };
@@ -139,9 +151,8 @@ TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
 }
 
 TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAtOnce) {
-  const std::string config = folder_.File("server.textproto");
-  std::ofstream(config) << "drain { lame_duck_ms: 3600000 }\n";
-  Process process(Command({"--config=" + config}));
+  WriteConfig("drain { lame_duck_ms: 3600000 }");
+  Process process(Command());
   const auto channel = TestServer::Connect(WaitReady(process));
   auto stub = v1::InferenceService::NewStub(channel);
   GenerateStream stream(*stub, TinyRequest(kEndless));
@@ -152,14 +163,23 @@ TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAt
   auto watch = health->Watch(&context, {});
   grpc::health::v1::HealthCheckResponse response;
   ASSERT_TRUE(watch->Read(&response));
-  process.Signal(SIGINT);
+  process.Signal(SIGTERM);
   ASSERT_TRUE(watch->Read(&response));  // it drains
   EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
   EXPECT_TRUE(GenerateStream(*stub, TinyRequest(5)).Finish().ok());  // still
-  process.Signal(SIGTERM);
-  EXPECT_EQ(process.Wait(), 128 + SIGTERM);
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 128 + SIGINT);
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   watch->Finish();
+}
+
+TEST_F(ServerProcessTest, SigintHasNoLameDuck) {
+  WriteConfig("drain { lame_duck_ms: 3600000 }");
+  Process process(Command());
+  WaitReady(process);
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+  EXPECT_THAT(process.err(), HasSubstr("event=server.draining lame_duck_ms=0"));
 }
 
 TEST_F(ServerProcessTest, ABlockedStandardErrorHoldsUpNothing) {
@@ -176,15 +196,42 @@ TEST_F(ServerProcessTest, ABlockedStandardErrorHoldsUpNothing) {
 }
 
 TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotHoldUpASecondSignal) {
-  const std::string config = folder_.File("server.textproto");
-  std::ofstream(config) << "drain { lame_duck_ms: 3600000 }\n";
-  Process process(Command({"--config=" + config, "--metrics_address=127.0.0.1:0"}));
+  WriteConfig("drain { lame_duck_ms: 3600000 }");
+  Process process(Command({"--metrics_address=127.0.0.1:0"}));
   FillStandardError(TestServer::Connect(WaitReady(process)));
   process.Signal(SIGTERM);
   while (HttpGet(metrics_address_, "/metrics").find("aft_draining 1\n") == std::string::npos)
     continue;
   process.Signal(SIGINT);
   EXPECT_EQ(process.WaitUnread(), 128 + SIGINT);
+}
+
+// One step over 200,000 tokens of an attention, whose cost grows with their square: minutes.
+TEST_F(ServerProcessTest, AModelThatIsStuckFailsLoudlyAndTheProcessStillEnds) {
+  WriteModel({.kind = MixerKind::kDotProduct}, /*max_seq_len=*/1 << 18);
+  WriteConfig(
+      "models { path: 'tiny' slots: 1 max_step_tokens: 524288 intra_op_threads: 1 } "
+      "health { step_timeout_ms: 1000 liveness_grace_ms: 0 } drain { lame_duck_ms: 0 }");
+  Process process({AFT_SERVER, "--config=" + config_, "--listen_address=127.0.0.1:0",
+                   "--metrics_address=none", "--ready_file=" + ready_file_});
+  const auto channel = TestServer::Connect(WaitReady(process));
+  auto stub = v1::InferenceService::NewStub(channel);
+  v1::GenerateRequest request = TinyRequest(1);
+  request.set_text(std::string(200'000, 'x'));
+  const grpc::Status status = GenerateStream(*stub, request).Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "model \"tiny\" has failed");
+  auto health = grpc::health::v1::Health::NewStub(channel);
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckRequest liveness;
+  grpc::health::v1::HealthCheckResponse response;
+  liveness.set_service("liveness");
+  ASSERT_TRUE(health->Check(&context, liveness, &response).ok());
+  EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 5);
+  EXPECT_THAT(process.err(), HasSubstr("event=model.failed model=tiny"));
+  EXPECT_THAT(process.err(), HasSubstr("aft-server: a model that has failed is stuck"));
 }
 
 TEST_F(ServerProcessTest, ABadCommandLineOrConfigIsOneLineAndADocumentedCode) {

@@ -18,6 +18,7 @@ ServerConfig TestConfig() {
   ServerConfig config;
   config.listen_address = "127.0.0.1:0";
   config.metrics_address = "";
+  config.drain.lame_duck = std::chrono::milliseconds(0);
   ModelConfig model;
   model.name = "fake";
   model.checkpoint_dir = "nowhere";

@@ -50,6 +50,16 @@ class KubernetesTest(unittest.TestCase):
     drain_ms = number(r"lame_duck_ms: (\d+)", config) + number(r"grace_ms: (\d+)", config)
     self.assertGreater(number(r"terminationGracePeriodSeconds: (\d+)", deployment), drain_ms / 1000 + 15)  # The server's own hard limit.
 
+  def test_liveness_asks_for_the_process_and_not_for_its_readiness(self):
+    deployment = (self.BASE / "deployment.yaml").read_text()
+    probes = {name: re.search(r"service: (\S+)", text) for name, text in re.findall(
+        r"(?m)^          (\w+)Probe:\n((?: {12,}.*\n)+)", deployment)}
+    self.assertEqual(sorted(probes), ["liveness", "readiness", "startup"])
+    self.assertEqual(probes["liveness"].group(1), "liveness")
+    self.assertIsNone(probes["readiness"])
+    self.assertIsNone(probes["startup"])
+    self.assertIn('"liveness"', (ROOT / "server/rpc/grpc_server.cc").read_text())
+
   def test_ports_agree_everywhere(self):
     dockerfile = (ROOT / "Dockerfile").read_text()
     exposed = re.search(r"^EXPOSE (\d+) (\d+)$", dockerfile, re.MULTILINE).groups()

@@ -68,8 +68,11 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "security { tls { cert_file: \"/c\" key_file: \"/k\" client_ca_file: \"/a\" } "
       "clients_file: \"/t\" trusted_proxies: \"::1\" trusted_proxies: \"10.0.0.0/8\" "
       "reload_s: 29 reflection: false max_client_labels: 30 } "
+      "health { readiness: \"any\" max_failed_steps: 31 step_timeout_ms: 32 liveness_grace_ms: 33 "
+      "} "
       "scheduling { age_ms: 25 max_client_slots: 26 reserved_slots: 27 strict_quotas: true "
-      "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 }";
+      "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 } "
+      "connections { max_age_ms: 34 max_age_grace_ms: 35 }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -134,7 +137,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 45);
+  EXPECT_EQ(fields, 51);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -200,6 +203,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
        }},
       {"log.level: ", [](C& c) { c.log.level = "loud"; }},
       {"log.format: ", [](C& c) { c.log.format = "xml"; }},
+      {"health.readiness: ", [](C& c) { c.health.readiness = "most"; }},
   };
   for (const auto& bad : cases) {
     ServerConfig config = Valid();
@@ -223,6 +227,12 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
   };
   const auto scheduling = [](auto field) {
     return [=](C& c, int64_t value) { Set(c.scheduling.*field, value); };
+  };
+  const auto health = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.health.*field, value); };
+  };
+  const auto connections = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.connections.*field, value); };
   };
   const int64_t one = 1;
   const struct {
@@ -265,6 +275,12 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
        [](C& c, int64_t value) { Set(c.security.max_client_labels, value); }},
       {"drain.lame_duck_ms", 0, 3'600'000, drain(&DrainConfig::lame_duck)},
       {"drain.grace_ms", 0, 3'600'000, drain(&DrainConfig::grace)},
+      {"health.max_failed_steps", 1, 1'000'000, health(&HealthConfig::max_failed_steps)},
+      {"health.step_timeout_ms", 1, 3'600'000, health(&HealthConfig::step_timeout)},
+      {"health.liveness_grace_ms", 0, 3'600'000, health(&HealthConfig::liveness_grace)},
+      {"connections.max_age_ms", 0, 86'400'000, connections(&ConnectionConfig::max_age)},
+      {"connections.max_age_grace_ms", 0, 86'400'000,
+       connections(&ConnectionConfig::max_age_grace)},
   };
   for (const auto& range : ranges) {
     // Where a range ends at another field, that field is out of the way.

@@ -5,7 +5,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
+#include "server/registry/readiness.h"
 #include "tests/support/fake_loader.h"
+#include "tests/support/recording_sink.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -43,6 +45,7 @@ class ModelRegistryTest : public testing::Test {
         prometheus_,
         [this] {
           MutexLock lock(mutex_);
+          ++changes_;
           changed_.NotifyAll();
         });
   }
@@ -68,6 +71,7 @@ class ModelRegistryTest : public testing::Test {
 
   Mutex mutex_;
   CondVar changed_;
+  int changes_ = 0;
   prometheus::Registry prometheus_;
   std::unique_ptr<ModelRegistry> registry_;  // last: its thread uses all of the above
 };
@@ -164,6 +168,7 @@ TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
   Load();
   registry_->BeginDrain();
   EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kDraining).Value(), 1);
   EXPECT_EQ(registry_->Get("a")->state, ModelState::kDraining);
   registry_->Shutdown(TimePoint::max());  // nothing runs: returns
 }
@@ -178,6 +183,107 @@ TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
     EXPECT_EQ(model.state, ModelState::kDraining);
     EXPECT_FALSE(model.info.has_value());
   }
+}
+
+TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthersServe) {
+  ServerConfig config = Config({"a", "encoder"});
+  config.health.max_failed_steps = 1;
+  MakeFrom(config);
+  Load();
+  const auto served = *registry_->Acquire("a");
+  fakes_.control->FailNextSubmit(absl::InternalError("no luck"));
+  const auto sink = std::make_shared<RecordingSink>();
+  GenerationRequest request;
+  request.prompt = {1};
+  request.stop.max_tokens = 1;
+  ASSERT_TRUE(served->generate->Generate(request, sink).ok());
+  EXPECT_EQ(sink->Wait().status, absl::UnavailableError("model \"a\" has failed"));
+  EXPECT_EQ(registry_->Acquire("a").status(), absl::UnavailableError("model \"a\" has failed"));
+  const ModelStatus status = *registry_->Get("a");
+  EXPECT_EQ(status.state, ModelState::kFailed);
+  EXPECT_THAT(status.error, HasSubstr("INTERNAL: no luck"));
+  EXPECT_TRUE(status.info.has_value());
+  EXPECT_EQ(changes_, 4);  // two loads, their result, the failure
+  EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kFailed).Value(), 1);
+
+  registry_->CheckProgress();
+  EXPECT_TRUE(registry_->Acquire("encoder").ok());
+  registry_->BeginDrain();
+  EXPECT_EQ(registry_->Get("a")->state, ModelState::kFailed);
+  EXPECT_EQ(registry_->Get("encoder")->state, ModelState::kDraining);
+  EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
+}
+
+TEST_F(ModelRegistryTest, AStuckModelFailsAndDoesNotKeepTheOthersFromEnding) {
+  ServerConfig config = Config({"a", "encoder"});
+  config.health.step_timeout = std::chrono::milliseconds(1);
+  MakeFrom(config);
+  Load();
+  const auto served = *registry_->Acquire("a");
+  fakes_.control->Hold();
+  const auto sink = std::make_shared<RecordingSink>();
+  GenerationRequest request;
+  request.prompt = {1};
+  request.stop.max_tokens = 1;
+  ASSERT_TRUE(served->generate->Generate(request, sink).ok());
+  while (!sink->finished()) registry_->CheckProgress();
+  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(registry_->Get("a")->error, HasSubstr("health.step_timeout_ms=1"));
+  EXPECT_FALSE(registry_->Shutdown(TimePoint::max()));
+  fakes_.control->Resume();
+}
+
+// Models in these states; one that failed while it served was loaded before.
+std::vector<ModelStatus> Models(const std::vector<ModelState>& states, bool loaded) {
+  std::vector<ModelStatus> models;
+  for (const ModelState state : states) {
+    models.emplace_back().state = state;
+    if (loaded) models.back().info = ModelInfo();
+  }
+  return models;
+}
+
+TEST(ReadinessTest, AllModelsOrAnyMakeAServerReady) {
+  using S = ModelState;
+  const struct {
+    std::vector<S> states;
+    bool all;
+    bool any;
+  } cases[] = {
+      {{S::kReady, S::kReady}, true, true},       {{S::kReady, S::kLoading}, false, true},
+      {{S::kFailed, S::kReady}, false, true},     {{S::kFailed, S::kFailed}, false, false},
+      {{S::kLoading, S::kLoading}, false, false}, {{S::kDraining, S::kReady}, true, true},
+  };
+  for (const auto& c : cases) {
+    Readiness all({.readiness = "all"});
+    Readiness any({.readiness = "any"});
+    all.Update(Models(c.states, true), TimePoint());
+    any.Update(Models(c.states, true), TimePoint());
+    EXPECT_EQ(all.ready(), c.all) << (&c - cases);
+    EXPECT_EQ(any.ready(), c.any) << (&c - cases);
+  }
+}
+
+TEST(ReadinessTest, LivenessEndsAGraceAfterAFailureThatLeavesTheServerNotReady) {
+  using std::chrono::seconds;
+  const TimePoint start(std::chrono::hours(1));
+  Readiness readiness({.readiness = "any", .liveness_grace = seconds(10)});
+  const auto alive = [&](const std::vector<ModelState>& states, int second, bool loaded = true) {
+    readiness.Update(Models(states, loaded), start + seconds(second));
+    return readiness.alive();
+  };
+  EXPECT_TRUE(readiness.alive());
+  EXPECT_TRUE(alive({ModelState::kLoading, ModelState::kLoading}, 0));
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kReady}, 50));  // one serves
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 100));
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 109));
+  EXPECT_FALSE(alive({ModelState::kFailed, ModelState::kFailed}, 110));
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kReady}, 111));  // again
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 112));
+  EXPECT_FALSE(alive({ModelState::kFailed, ModelState::kFailed}, 122));
+  // What could not be loaded would not load after a restart.
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 200, /*loaded=*/false));
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 300, /*loaded=*/false));
 }
 
 TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {

@@ -212,14 +212,41 @@ TEST_F(EncodeEngineTest, ACancelledTextLeavesTheBatchBeforeItRuns) {
   ExpectServes();
 }
 
-TEST_F(EncodeEngineTest, DrainingRunsWhatWaitsAtOnce) {
+TEST_F(EncodeEngineTest, DrainingReleasesWhatWaitsAtOnce) {
   Start();
-  const EncodingRequest request = Request(3);
-  const Sink sink = Submit(request).sink;
+  const Sink sink = Submit(Request(3)).sink;
   engine->BeginDrain();
-  ExpectVectors(sink, request);  // though its delay is not over
+  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Refused(Request(1)).code(), absl::StatusCode::kUnavailable);
   engine->Shutdown(TimePoint::max());  // nothing runs: returns
+  EXPECT_TRUE(control->batches().empty());
+}
+
+TEST_F(EncodeEngineTest, FailedBatchesInARowFailTheModel) {
+  options.model.max_batch_delay = seconds(0);
+  options.health.max_failed_steps = 2;
+  Start();
+  for (const auto code : {absl::StatusCode::kInternal, absl::StatusCode::kUnavailable}) {
+    control->FailNext(absl::InternalError("broken"));
+    EXPECT_EQ(Submit(Request(1)).sink->Wait().status.code(), code);
+  }
+  EXPECT_EQ(Refused(Request(1)).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(EncodeEngineTest, ABatchThatDoesNotEndFailsTheModelAndItsVectorsReachNobody) {
+  options.model.max_batch_delay = seconds(0);
+  StartHeld();
+  const Sink running = Submit(Request(1)).sink;
+  control->WaitUntilBlocked();
+  const Sink waiting = Submit(Request(1)).sink;
+  clock.Advance(options.health.step_timeout + milliseconds(1));
+  engine->CheckProgress();
+  for (const Sink& sink : {running, waiting}) {
+    EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  }
+  control->Resume();
+  engine->Shutdown(TimePoint::max());
+  EXPECT_TRUE(running->vectors().empty());
 }
 
 TEST_F(EncodeEngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {

@@ -277,6 +277,21 @@ TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOthers) {
   EXPECT_EQ(sink->tokens(), Expected(request));
 }
 
+TEST_F(EngineTest, DrainingReleasesWhatWaitsForASlot) {
+  model.slots = 1;
+  StartHeld();
+  const GenerationRequest request = Request({1}, 5);
+  const Sink running = Submit(request).sink;
+  control->WaitUntilBlocked();
+  const Sink waiting = Submit(Request({1}, 5)).sink;
+  engine->BeginDrain();
+  control->RunSteps(1);
+  EXPECT_EQ(waiting->Wait().status, absl::UnavailableError("the server is draining"));
+  EXPECT_FALSE(running->finished());
+  control->Resume();
+  ExpectServed(running, request);
+}
+
 TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   model.slots = 1;
   Start();
@@ -297,6 +312,7 @@ TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
 TEST_F(EngineTest, AnEarlierDeadlineShortensAShutdownUnderWay) {
   Start();
   const Sink sink = Submit(Request({1}, kForever)).sink;
+  sink->WaitForParts(1);
   std::thread shutdown([&] { engine->Shutdown(TimePoint::max()); });
   sink->WaitForParts(3);
   engine->Shutdown(TimePoint::min());

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/config/config.h"
+#include "server/registry/model_registry.h"
+#include "server/scheduling/time.h"
+
+namespace aft::server {
+
+// What the states of its models make of the server's health. Thread-compatible.
+class Readiness {
+ public:
+  explicit Readiness(HealthConfig config) : config_(std::move(config)) {}
+
+  // To be called when a model has changed, and now and then.
+  void Update(const std::vector<ModelStatus>& models, TimePoint now) {
+    const auto serves = [](const ModelStatus& model) {
+      return model.state == ModelState::kReady || model.state == ModelState::kDraining;
+    };
+    ready_ = config_.readiness == "any" ? std::any_of(models.begin(), models.end(), serves)
+                                        : std::all_of(models.begin(), models.end(), serves);
+    const bool failed = std::any_of(models.begin(), models.end(), [](const ModelStatus& model) {
+      return model.state == ModelState::kFailed && model.info.has_value();
+    });
+    if (ready_ || !failed) {
+      broken_since_.reset();
+    } else if (!broken_since_.has_value()) {
+      broken_since_ = now;
+    }
+    alive_ = !broken_since_.has_value() || now - *broken_since_ < config_.liveness_grace;
+  }
+
+  // As many models serve as health.readiness asks for.
+  bool ready() const { return ready_; }
+
+  // False: it has not been ready for health.liveness_grace, because a model failed that had been
+  // loaded; a new process may do better. What cannot be loaded would not load again either.
+  bool alive() const { return alive_; }
+
+ private:
+  const HealthConfig config_;
+  bool ready_ = false;
+  bool alive_ = true;
+  std::optional<TimePoint> broken_since_;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,178 @@
+// How a server goes away: what its clients see, and where they go.
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+constexpr uint32_t kEndless = 1'000'000;
+
+// One slot, and all the time that clients want.
+ServerConfig PatientConfig() {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.drain.grace = hours(1);
+  return config;
+}
+
+std::chrono::system_clock::time_point InAnHour() {
+  return std::chrono::system_clock::now() + hours(1);
+}
+
+TEST(DrainTest, ConnectionsAreToldToGoElsewhereAndTheirStreamsGoOn) {
+  TestServer server(PatientConfig());
+  const auto channel = TestServer::Connect(server.server().address());
+  const auto stub = v1::InferenceService::NewStub(channel);
+  server.control().Hold();
+  const v1::GenerateRequest request = Request("running", 10);
+  GenerateStream running(*stub, request);
+  server.control().AllowSteps(1);
+  ASSERT_TRUE(running.ReadUntil(v1::GenerateResponse::kDelta));
+  std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
+  ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, InAnHour()));  // GOAWAY
+  for (const auto& other : {channel, TestServer::Connect(server.server().address())}) {
+    const auto late = v1::InferenceService::NewStub(other);
+    EXPECT_EQ(GenerateStream(*late, Request("late", 1)).Finish().error_code(),
+              grpc::StatusCode::UNAVAILABLE);
+  }
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_EQ(running.tokens, Expected(request));
+  drain.join();
+}
+
+TEST(DrainTest, WhatWaitsForASlotIsReleasedAtOnce) {
+  TestServer server(PatientConfig());
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("running", kEndless));
+  server.control().AllowSteps(1);
+  ASSERT_TRUE(running.ReadUntil(v1::GenerateResponse::kDelta));
+  GenerateStream waiting(server.inference(), Request("waiting", kEndless));
+  while (server.Metric("aft_requests_waiting{model=\"fake\"}") != 1) server.control().AllowSteps(1);
+  std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
+  server.WaitForMetric("aft_draining", 1);
+  std::atomic<bool> released = false;
+  std::thread steps([&] {  // token by token, the drain comes at any of them
+    while (!released) server.control().AllowSteps(1);
+  });
+  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  released = true;
+  steps.join();
+  running.context().TryCancel();
+  server.control().Resume();
+  running.Finish();
+  drain.join();
+}
+
+TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {
+  TestServer server(PatientConfig());
+  const auto stub = server.StubWithASmallWindow();
+  v1::GenerateRequest request = Request("long", 1000);
+  request.mutable_output()->set_top_logprobs(20);
+  GenerateStream stream(*stub, request);
+  ASSERT_TRUE(stream.Next());
+  server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"length\"}", 1);
+  std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
+  server.WaitForMetric("aft_draining", 1);
+  std::this_thread::sleep_for(milliseconds(2'500));  // longer than messages have at the very end
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.tokens, Expected(request));
+  drain.join();
+}
+
+TEST(DrainTest, AReaderThatStopsHoldsTheServerUpNoLongerThanTheGrace) {
+  ServerConfig config = PatientConfig();
+  config.drain.grace = milliseconds(10);
+  TestServer server(config);
+  const auto stub = server.StubWithASmallWindow();
+  v1::GenerateRequest request = Request("long", 1000);
+  request.mutable_output()->set_top_logprobs(20);
+  GenerateStream stream(*stub, request);
+  ASSERT_TRUE(stream.Next());
+  server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"length\"}", 1);
+  EXPECT_TRUE(server.server().Drain());
+}
+
+// Two replicas behind one client that spreads its calls and retries what is refused.
+TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneGoes) {
+  ServerConfig config = TestConfig();
+  config.drain.grace = hours(1);
+  TestServer leaving(config);
+  TestServer staying(config);
+  grpc::ChannelArguments arguments;
+  arguments.SetServiceConfigJSON(R"({
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [{"name": [{}], "retryPolicy": {
+      "maxAttempts": 5, "initialBackoff": "0.01s", "maxBackoff": "0.1s", "backoffMultiplier": 2,
+      "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"]}}]})");
+  const auto channel = TestServer::Connect(
+      absl::StrCat("ipv4:", leaving.server().address(), ",", staying.server().address()),
+      arguments);
+  std::atomic<bool> gone = false;
+  std::atomic<int> done = 0;
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 4; ++t) {
+    clients.emplace_back([&, t] {
+      const auto stub = v1::InferenceService::NewStub(channel);
+      while (!gone) {
+        const v1::GenerateRequest request = Request("go on", 20, static_cast<uint64_t>(t));
+        GenerateStream stream(*stub, request);
+        const grpc::Status status = stream.Finish();
+        EXPECT_TRUE(status.ok()) << status.error_code() << " " << status.error_message();
+        EXPECT_EQ(stream.tokens, Expected(request));
+        ++done;
+      }
+    });
+  }
+  while (done < 100) std::this_thread::yield();
+  EXPECT_TRUE(leaving.server().Drain());
+  const int before = done;
+  while (done < before + 100) std::this_thread::yield();
+  gone = true;
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(DrainTest, AnOldConnectionIsToldToGoElsewhereToo) {
+  ServerConfig config = PatientConfig();
+  config.connections.max_age = milliseconds(100);
+  TestServer server(config);
+  const v1::GenerateRequest request = Request("old", 10);
+  while (true) {  // a slow machine may need a new connection to get one on which a stream begins
+    const auto channel = TestServer::Connect(server.server().address());
+    const auto stub = v1::InferenceService::NewStub(channel);
+    server.control().Hold();
+    server.control().AllowSteps(1);
+    GenerateStream stream(*stub, request);
+    if (!stream.ReadUntil(v1::GenerateResponse::kDelta)) continue;
+    while (channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) {
+      ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, InAnHour()));
+    }
+    server.control().Resume();
+    EXPECT_TRUE(stream.Finish().ok());  // it goes on
+    EXPECT_EQ(stream.tokens, Expected(request));
+    break;
+  }
+}
+
+TEST(DrainTest, AStreamOutlivesItsConnectionsAgeOnlyByTheGraceWhereThereIsOne) {
+  ServerConfig config = PatientConfig();
+  config.connections.max_age = milliseconds(10);
+  config.connections.max_age_grace = milliseconds(10);
+  TestServer server(config);
+  GenerateStream stream(server.inference(), Request("old", kEndless));
+  EXPECT_FALSE(stream.Finish().ok());
+}
+
+}  // namespace
+}  // namespace aft::server

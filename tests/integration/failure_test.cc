@@ -1,0 +1,143 @@
+// A model that fails while it serves, as clients, probes and operators see it.
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kEndless = 1'000'000;
+constexpr char kModel[] = "aft.v1.InferenceService/fake";
+constexpr char kOther[] = "aft.v1.InferenceService/encoder";
+
+HealthCheckResponse::ServingStatus Check(TestServer& server, const std::string& service) {
+  HealthCheckRequest request;
+  HealthCheckResponse response;
+  request.set_service(service);
+  grpc::ClientContext context;
+  EXPECT_TRUE(server.health().Check(&context, request, &response).ok()) << service;
+  return response.status();
+}
+
+v1::Model Describe(TestServer& server, const std::string& name) {
+  v1::GetRequest request;
+  v1::GetResponse response;
+  request.set_name(name);
+  grpc::ClientContext context;
+  EXPECT_TRUE(server.models().Get(&context, request, &response).ok());
+  return response.model();
+}
+
+void ExpectEncodes(TestServer& server) {
+  v1::EncodeRequest request;
+  request.set_model("encoder");
+  request.set_text("text");
+  EXPECT_TRUE(EncodeStream(server.inference(), request).Finish().ok());
+}
+
+// Two models, the first of which loses its device at its first step.
+class LostDeviceTest : public testing::Test {
+ protected:
+  void Start(ServerConfig config) {
+    server_ = std::make_unique<TestServer>(std::move(config));
+    EXPECT_EQ(Check(*server_, "liveness"), HealthCheckResponse::SERVING);
+    server_->control().FailNextSubmit(absl::UnavailableError("device lost"));
+    const grpc::Status status = GenerateStream(server_->inference(), Request("x", 1)).Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(status.error_message(), HasSubstr("model \"fake\" has failed"));
+  }
+
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(LostDeviceTest, TheModelIsFailedTheOtherServesAndHealthSaysSo) {
+  Start(TestConfigWithEncoder());
+  EXPECT_EQ(Check(*server_, kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check(*server_, kOther), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Check(*server_, ""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check(*server_, "liveness"), HealthCheckResponse::SERVING);  // for the grace
+  EXPECT_EQ(Describe(*server_, "fake").state(), v1::MODEL_STATE_FAILED);
+  EXPECT_THAT(Describe(*server_, "fake").error(), HasSubstr("device lost"));
+  EXPECT_EQ(Describe(*server_, "encoder").state(), v1::MODEL_STATE_READY);
+  EXPECT_EQ(GenerateStream(server_->inference(), Request("x", 1)).Finish().error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  ExpectEncodes(*server_);
+  EXPECT_TRUE(server_->server().Drain());
+}
+
+TEST_F(LostDeviceTest, WhereAnyModelIsEnoughTheServerStaysReadyAndAlive) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.health.readiness = "any";
+  config.health.liveness_grace = std::chrono::milliseconds(0);
+  Start(config);
+  EXPECT_EQ(Check(*server_, kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check(*server_, ""), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Check(*server_, "liveness"), HealthCheckResponse::SERVING);
+  ExpectEncodes(*server_);
+}
+
+TEST_F(LostDeviceTest, LivenessFailsAfterItsGraceAndItsWatchersHearOfIt) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.health.liveness_grace = std::chrono::milliseconds(50);
+  Start(config);
+  HealthCheckRequest request;
+  HealthCheckResponse response;
+  request.set_service("liveness");
+  grpc::ClientContext context;
+  auto watch = server_->health().Watch(&context, request);
+  do {
+    ASSERT_TRUE(watch->Read(&response));
+  } while (response.status() == HealthCheckResponse::SERVING);
+  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  ExpectEncodes(*server_);
+  context.TryCancel();
+  watch->Finish();
+}
+
+TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {
+  for (const char* readiness : {"all", "any"}) {
+    ServerConfig config = TestConfigWithEncoder();
+    config.health.readiness = readiness;
+    config.health.liveness_grace = std::chrono::milliseconds(0);
+    TestServer server(config, [](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+      if (options.checkpoint_dir == "encoder") return absl::DataLossError("corrupt");
+      return FakeModels().Load(options);
+    });
+    ASSERT_TRUE(server.server().WaitReady().ok());
+    EXPECT_EQ(Check(server, ""), std::string(readiness) == "any"
+                                     ? HealthCheckResponse::SERVING
+                                     : HealthCheckResponse::NOT_SERVING);
+    EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
+    ExpectServes(server);
+  }
+}
+
+TEST(FailureTest, AModelThatIsStuckEndsItsRequestsAndTheServerStillStops) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.health.step_timeout = std::chrono::milliseconds(200);
+  config.health.liveness_grace = std::chrono::milliseconds(0);
+  TestServer server(config);
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("held", kEndless));
+  GenerateStream waiting(server.inference(), Request("waits", kEndless));
+  EXPECT_EQ(running.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Check(server, kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_THAT(Describe(server, "fake").error(), HasSubstr("step_timeout_ms=200"));
+  EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"failed\"}"), 1);
+  EXPECT_EQ(server.Metric("aft_slots_used{model=\"fake\"}"), 0);
+  EXPECT_FALSE(server.server().Drain());
+}
+
+}  // namespace
+}  // namespace aft::server
