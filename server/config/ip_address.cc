@@ -14,12 +14,26 @@ namespace {
 
 constexpr std::array<uint8_t, 12> kV4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-// Without port and brackets.
+// Without brackets and port; empty unless that is all there is.
 absl::string_view HostOf(absl::string_view text) {
-  if (absl::ConsumePrefix(&text, "[")) return text.substr(0, text.find(']'));
-  const size_t colon = text.find(':');
-  const bool has_port = colon != absl::string_view::npos && colon == text.rfind(':');
-  return has_port ? text.substr(0, colon) : text;
+  absl::string_view host = text;
+  absl::string_view port;
+  if (absl::ConsumePrefix(&host, "[")) {
+    const size_t end = host.find(']');
+    if (end == absl::string_view::npos) return {};
+    port = host.substr(end + 1);
+    host = host.substr(0, end);
+  } else if (const size_t colon = text.find(':');
+             colon != absl::string_view::npos && colon == text.rfind(':')) {
+    port = text.substr(colon);
+    host = text.substr(0, colon);
+  }
+  const bool good_port =
+      port.empty() || (port.size() > 1 && port.front() == ':' &&
+                       port.find_first_not_of("0123456789", 1) == absl::string_view::npos);
+  // inet_pton would take a NUL for the end.
+  const bool good_host = host.find('\0') == absl::string_view::npos;
+  return good_port && good_host ? host : absl::string_view();
 }
 
 }  // namespace

@@ -147,6 +147,21 @@ TEST(ClientNameTest, BehindAProxyItIsTheLastAddressThatIsNoProxy) {
   EXPECT_EQ(name("ipv6:[::2]:1", "203.0.113.9"), "::/64");
 }
 
+TEST(IpAddressTest, IsAllThatTheTextHolds) {
+  for (const char* good : {"10.0.0.7", " 10.0.0.7 ", "10.0.0.7:80", "[10.0.0.7]", "::ffff:10.0.0.7",
+                           "[::ffff:10.0.0.7]", "[::ffff:10.0.0.7%eth0]:80"}) {
+    const absl::StatusOr<IpAddress> address = IpAddress::Parse(good);
+    ASSERT_TRUE(address.ok()) << good;
+    EXPECT_EQ(address->ClientName(), "10.0.0.7") << good;
+  }
+  using namespace std::string_literals;
+  for (const std::string& bad :
+       {""s, "10.0.0.7x"s, "10.0.0.7:"s, "10.0.0.7:x"s, "10.0.0.7:80x"s, "[::1"s, "[::1]x"s,
+        "[::1]80"s, "[::1]:"s, "[::1]:80 x"s, "10.0.0.7\0"s, "::1\0x"s, "10.0.0.7\0x:80"s}) {
+    EXPECT_EQ(IpAddress::Parse(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
 TEST(IpNetworkTest, HoldsItsPrefixAndNothingElse) {
   const auto holds = [](const char* network, const char* address) {
     return IpNetwork::Parse(network)->Contains(*IpAddress::Parse(address));
