@@ -1,5 +1,8 @@
 #include "base/utf8.h"
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
 namespace aft {
 namespace {
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
@@ -53,6 +56,11 @@ std::string ToValidUtf8(absl::string_view bytes) {
   stream.Append(bytes, out);
   stream.Flush(out);
   return out;
+}
+
+std::string Shown(absl::string_view bytes, size_t most) {
+  return absl::StrCat(absl::Utf8SafeCHexEscape(ToValidUtf8(bytes.substr(0, most))),
+                      bytes.size() > most ? "..." : "");
 }
 
 }  // namespace aft

@@ -34,4 +34,8 @@ class Utf8Stream {
 // `bytes` with U+FFFD for what is not valid UTF-8.
 std::string ToValidUtf8(absl::string_view bytes);
 
+// `bytes` that nobody vouches for as a message may quote them: valid UTF-8, escaped where it is not
+// printable or a quote, and "..." instead of what follows the first `most` bytes.
+std::string Shown(absl::string_view bytes, size_t most = 200);
+
 }  // namespace aft

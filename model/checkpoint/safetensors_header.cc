@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {
@@ -148,8 +149,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    status_ = absl::DataLossError(absl::StrCat("header is not valid JSON at byte ", position, ": ",
-                                               absl::Utf8SafeCHexEscape(error.what())));
+    status_ = absl::DataLossError(
+        absl::StrCat("header is not valid JSON at byte ", position, ": ", Shown(error.what())));
     return false;
   }
 

@@ -7,9 +7,9 @@
 #include <limits>
 #include <set>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/utf8.h"
 
 namespace aft {
 namespace {
@@ -18,13 +18,6 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
-// Keys and values in messages are shortened, and escaped: they come from a file that nobody vouches
-// for.
-std::string ShowKey(absl::string_view text) {
-  constexpr size_t kMaxShown = 80;
-  return absl::StrCat(absl::Utf8SafeCHexEscape(text.substr(0, kMaxShown)),
-                      text.size() > kMaxShown ? "..." : "");
-}
 std::string Show(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array";
@@ -74,9 +67,8 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
       Level& level = levels.back();
       level.current = value.get<std::string>();
       if (!level.keys.insert(level.current).second && duplicate.empty()) {
-        duplicate = absl::StrJoin(levels, ".", [](std::string* out, const Level& l) {
-          absl::StrAppend(out, ShowKey(l.current));
-        });
+        duplicate = absl::StrJoin(
+            levels, ".", [](std::string* out, const Level& l) { absl::StrAppend(out, l.current); });
       }
     }
     return true;
@@ -86,9 +78,9 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
     json = Json::parse(text.begin(), text.end(), watch);
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("config is not valid JSON: ", absl::Utf8SafeCHexEscape(error.what())));
+        absl::StrCat("config is not valid JSON: ", Shown(error.what())));
   }
-  if (!duplicate.empty()) return KeyError(duplicate, "given more than once");
+  if (!duplicate.empty()) return KeyError(Shown(duplicate), "given more than once");
   return json;
 }
 
@@ -101,7 +93,7 @@ JsonFields::JsonFields(const Json& object, absl::string_view path,
   }
   for (const auto& member : object.items()) {
     if (std::find(known.begin(), known.end(), absl::string_view(member.key())) == known.end()) {
-      Fail(absl::StrCat(prefix_, ShowKey(member.key())),
+      Fail(absl::StrCat(prefix_, Shown(member.key())),
            absl::StrCat("unknown key; known: ", absl::StrJoin(known, ", ")));
       return;
     }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
@@ -56,8 +55,7 @@ class VocabularyReader : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    return Fail(absl::StrCat("not valid JSON at byte ", position, ": ",
-                             absl::Utf8SafeCHexEscape(error.what())));
+    return Fail(absl::StrCat("not valid JSON at byte ", position, ": ", Shown(error.what())));
   }
 
  private:
@@ -112,11 +110,7 @@ absl::Status ReadJson(const std::string& path, VocabularyReader* reader) {
 
 }  // namespace
 
-std::string ShownToken(absl::string_view token) {
-  constexpr size_t kMaxShown = 40;
-  return absl::StrCat("'", absl::Utf8SafeCHexEscape(ToValidUtf8(token.substr(0, kMaxShown))),
-                      token.size() > kMaxShown ? "..." : "", "'");
-}
+std::string ShownToken(absl::string_view token) { return absl::StrCat("'", Shown(token, 40), "'"); }
 
 absl::StatusOr<std::string> ReadVocabularyText(const std::string& path) {
   std::error_code error;

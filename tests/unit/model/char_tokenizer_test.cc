@@ -112,6 +112,8 @@ TEST(LoadTokenizerTest, NamesWhatIsWrong) {
            {"{\"a\": 0}", "must be an array of strings, not an object"},
            {"[]", "has no tokens"},
            {"[\"\xFF\"]", "not valid JSON at byte"},
+           {"[\"a\xFF\"]", "a\xEF\xBF\xBD"},
+           {"[\"" + std::string(1000, 'x'), "xxx..."},
            {"[\"a\"] x", "not valid JSON at byte"}}) {
     WriteBytes(folder.File(kCharsFileName), text);
     EXPECT_THAT(message("chars", 9), StartsWith(folder.File(kCharsFileName) + ": ")) << text;

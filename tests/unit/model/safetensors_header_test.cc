@@ -78,6 +78,8 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            {R"({"x":)", "not valid JSON"},
            {"{}{}", "not valid JSON"},
            {"{\"\xFF\":1}", "not valid JSON"},
+           {"{\"a\xFF\":1}", "a\xEF\xBF\xBD"},
+           {"{\"" + std::string(1000, 'x'), "xxx..."},
            {Entry("[1e999]"), "not valid JSON"},
            {R"({"x":)" + std::string(100'000, '['), "'x': must be an object"},
            // Entries.

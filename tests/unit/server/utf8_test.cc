@@ -148,5 +148,14 @@ TEST(Utf8Test, AnySplitOfAnyBytesGivesTheReferenceResult) {
   }
 }
 
+TEST(ShownTest, IsOneShortLineOfValidUtf8) {
+  EXPECT_EQ(Shown("caf\xC3\xA9 \"x\"\n\x01"), "caf\xC3\xA9 \\\"x\\\"\\n\\x01");
+  EXPECT_EQ(Shown("a\xFF"), "a\xEF\xBF\xBD");
+  EXPECT_EQ(Shown("abc", 3), "abc");
+  EXPECT_EQ(Shown("abcd", 3), "abc...");
+  EXPECT_EQ(Shown("ab\xC3\xA9", 3), "ab\xEF\xBF\xBD...");  // no half of a character
+  EXPECT_EQ(Shown(std::string(201, 'x')), std::string(200, 'x') + "...");
+}
+
 }  // namespace
 }  // namespace aft
