@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
@@ -10,19 +11,60 @@
 namespace aft::server {
 namespace {
 
+using google::protobuf::internal::WireFormatLite;
 using Traits = grpc::SerializationTraits<google::protobuf::MessageLite>;
+
+// Of those that IsModest counts. A request has a few dozen.
+constexpr int kMostFields = 1000;
+
+// Whether parsing takes memory in proportion to the bytes. A string of a list, or a field that is
+// not known, takes up to 50 times its two bytes; so at most `fields_left` are not numbers of a
+// list. And no length reaches beyond what it is in, because protobuf would reserve up to 50 MB for
+// it. REQUIRES: `input` has a limit; `type` does not contain itself.
+bool IsModest(google::protobuf::io::CodedInputStream& input,
+              const google::protobuf::Descriptor& type, int& fields_left) {
+  while (const uint32_t tag = input.ReadTag()) {
+    const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
+    const bool in_numbers = field != nullptr && field->is_packable() &&
+                            (wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+                             wire == WireFormatLite::WireTypeForFieldType(
+                                         static_cast<WireFormatLite::FieldType>(field->type())));
+    if (!in_numbers && --fields_left < 0) return false;
+    if (wire == WireFormatLite::WIRETYPE_START_GROUP) return false;  // there are none
+    if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED || field == nullptr ||
+        field->message_type() == nullptr) {
+      if (!WireFormatLite::SkipField(&input, tag)) return false;
+      continue;
+    }
+    int size = 0;
+    if (!input.ReadVarintSizeAsInt(&size) || size > input.BytesUntilLimit()) return false;
+    const auto outer = input.PushLimit(size);
+    if (!IsModest(input, *field->message_type(), fields_left)) return false;
+    input.PopLimit(outer);
+  }
+  return input.ConsumedEntireMessage();
+}
 
 }  // namespace
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message) {
-  grpc::ByteBuffer copy(bytes);  // shares the slices; Deserialize empties it
-  if (Traits::Deserialize(&copy, &message).ok()) return absl::OkStatus();
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  grpc::Slice whole;
+  if (!bytes.TrySingleSlice(&whole).ok()) bytes.DumpToSingleSlice(&whole);
+  const auto size = static_cast<int>(whole.size());
+  google::protobuf::io::CodedInputStream input(whole.begin(), size);
+  input.PushLimit(size);
+  int fields = kMostFields;
+  if (bytes.Valid() && IsModest(input, *message.GetDescriptor(), fields) &&
+      message.ParseFromArray(whole.begin(), size)) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("request: is no ", message.GetTypeName(), "; its strings must be valid UTF-8"));
+      absl::StrCat("request: is no ", message.GetTypeName(),
+                   "; its strings must be valid UTF-8, its fields at most ", kMostFields));
 }
 
 std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most) {
-  using google::protobuf::internal::WireFormatLite;
   grpc::ByteBuffer copy(bytes);  // shares the slices
   grpc::ProtoBufferReader reader(&copy);
   google::protobuf::io::CodedInputStream input(&reader);

@@ -4,15 +4,16 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
+#include "google/protobuf/message.h"
 #include "grpcpp/support/byte_buffer.h"
 
 // Calls parse and serialise their messages themselves: gRPC answers a request that it cannot parse
 // (a string that is not UTF-8) with a bare UNIMPLEMENTED, and this server names the fault.
 namespace aft::server {
 
-// INVALID_ARGUMENT names the message's type.
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
+// Refuses what would take memory out of proportion to its bytes, before it does. INVALID_ARGUMENT
+// names the message's type.
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 // The value of a string field with which the message begins, as every serialiser writes the field
 // of the lowest number; empty when it begins with another one. Nothing when the value is longer

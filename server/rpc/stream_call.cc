@@ -103,8 +103,7 @@ void StreamCall::Decode(const grpc::ByteBuffer& message) {
   Refuse(std::move(status));
 }
 
-absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes,
-                               google::protobuf::MessageLite& message) {
+absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, message));
   // gRPC would keep it as long as the call; it is not constant, only passed so.
   const_cast<grpc::ByteBuffer&>(bytes).Clear();

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
-#include "google/protobuf/message_lite.h"
+#include "google/protobuf/message.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
@@ -86,7 +86,7 @@ class StreamCall : public CallReactor,
   // For Submit, in this order.
 
   // Frees the bytes.
-  absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
+  absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
   absl::Status FindModel(const std::string& name);
   const ServedModel& model() const { return *model_; }
   const LimitsConfig& limits() const { return environment_.limits; }

@@ -58,7 +58,8 @@ TEST(BadInputTest, BytesThatAreNoRequestAreRefused) {
       EXPECT_THAT(
           CallWithBytes(server.server().address(), "/aft.v1.InferenceService/" + method, bytes),
           StatusIs(absl::StatusCode::kInvalidArgument,
-                   "request: is no aft.v1." + method + "Request; its strings must be valid UTF-8"));
+                   "request: is no aft.v1." + method +
+                       "Request; its strings must be valid UTF-8, its fields at most 1000"));
     }
   }
   ExpectServes(server);

@@ -7,7 +7,9 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "aft/v1/inference.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/rpc/active_calls.h"
@@ -85,6 +87,79 @@ TEST(MessageBytesTest, ANameAtTheBeginningIsReadWithoutTheRest) {
   EXPECT_EQ(peek("\x12\x02no\x0a\x02hi"), "");
   EXPECT_EQ(peek("\x08\x02"), "");  // a number
   EXPECT_EQ(peek(""), "");
+}
+
+// Whether the bytes, which come in two slices or in one, are a GenerateRequest; its form when they
+// are.
+absl::StatusOr<std::string> Parsed(const std::string& bytes) {
+  const grpc::Slice slices[] = {bytes.substr(0, bytes.size() / 2), bytes.substr(bytes.size() / 2)};
+  const grpc::ByteBuffer two(slices, 2);
+  const grpc::Slice whole(bytes);
+  v1::GenerateRequest message;
+  v1::GenerateRequest other;
+  const absl::Status status = ParseMessage(two, message);
+  EXPECT_EQ(status, ParseMessage(grpc::ByteBuffer(&whole, 1), other));
+  EXPECT_EQ(two.Length(), bytes.size());  // as it was
+  if (!status.ok()) return status;
+  EXPECT_EQ(message.SerializeAsString(), other.SerializeAsString());
+  return message.ShortDebugString();
+}
+
+std::string Repeated(int count, const std::string& text) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+// A field of bytes.
+std::string Field(char tag, const std::string& bytes) {
+  std::string text(1, tag);
+  size_t size = bytes.size();
+  for (; size >= 0x80; size >>= 7) text.push_back(static_cast<char>(size | 0x80));
+  text.push_back(static_cast<char>(size));
+  return text + bytes;
+}
+
+TEST(MessageBytesTest, AMessageMayHaveAThousandFieldsBesideNumbersOfLists) {
+  const std::string ids = "\x08\x01";                 // of tokens, one by one
+  const std::string wrong = "\x0d\1\1\1\1";           // the same as fixed32
+  const std::string name = "\x0a\x02hi";              // model
+  const std::string unknown = "\x78\x01";             // of field 15
+  const std::string stop = std::string("\x12\0", 2);  // a stop string, empty
+  EXPECT_TRUE(Parsed(Repeated(1000, name)).ok());
+  EXPECT_FALSE(Parsed(Repeated(1001, name)).ok());
+  EXPECT_TRUE(Parsed(Repeated(1000, unknown)).ok());
+  EXPECT_FALSE(Parsed(Repeated(1001, unknown)).ok());
+  EXPECT_TRUE(Parsed(Field('\x32', Repeated(999, stop))).ok());
+  EXPECT_FALSE(Parsed(Field('\x32', Repeated(1000, stop))).ok());
+  EXPECT_TRUE(Parsed(Field('\x22', Repeated(10'000, ids))).ok());
+  EXPECT_TRUE(Parsed(Field('\x22', Field('\x0a', std::string(10'000, '\1')))).ok());
+  EXPECT_TRUE(Parsed(Field('\x22', Repeated(999, wrong))).ok());
+  EXPECT_FALSE(Parsed(Field('\x22', Repeated(1000, wrong))).ok());
+  EXPECT_EQ(Parsed(Repeated(2000, unknown)).status(),
+            absl::InvalidArgumentError("request: is no aft.v1.GenerateRequest; its strings must be "
+                                       "valid UTF-8, its fields at most 1000"));
+}
+
+TEST(MessageBytesTest, WhatIsNoMessageIsRefused) {
+  EXPECT_EQ(*Parsed(""), "");
+  EXPECT_EQ(*Parsed("\x0a\x02hi\x22\x04\x0a\x02\x01\x02"),
+            "model: \"hi\" tokens { ids: 1 ids: 2 }");
+  for (const std::string& bytes : {
+           std::string("\x0a\x03hi"),                  // a string beyond the end
+           std::string("\x0a\xff\xff\xff\xff\x07hi"),  // of 2 GiB
+           std::string("\x0a\x02\xc3\x28"),            // that is not UTF-8
+           std::string("\x22\x03\x0a\x01"),            // a message beyond the end
+           std::string("\x22\x02\x0a\x05\x01"),        // a list beyond its message
+           std::string("\x7b\x7c"),                    // a group
+           std::string("\x7c"),                        // the end of one
+           std::string("\x0f"),                        // of no wire type
+           std::string("\0", 1),                       // of field 0
+       }) {
+    EXPECT_FALSE(Parsed(bytes).ok()) << testing::PrintToString(bytes);
+  }
+  v1::GenerateRequest message;
+  EXPECT_FALSE(ParseMessage(grpc::ByteBuffer(), message).ok());  // there are no bytes at all
 }
 
 struct SilentCall : ActiveCall {
