@@ -47,7 +47,7 @@ test_command() {
     run_tests tsan
     run_tests races
     if [[ $option == --full ]]; then
-      run_tests asan
+      AFT_FUZZ_SECONDS=60 run_tests asan
       export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
       fetch_envoy
     fi

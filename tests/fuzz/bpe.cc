@@ -1,0 +1,113 @@
+// Byte-pair encoding. Sections: merges, whose tokens this target adds to a vocabulary of all bytes;
+// a text. It is decoded again, and merged as a plain loop merges it.
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/utf8_character.h"
+#include "nlohmann/json.hpp"
+#include "tests/fuzz/target.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::fuzz {
+
+const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
+
+namespace {
+
+using Merge = std::pair<std::string, std::string>;
+
+// GPT-2's spelling of every byte.
+std::array<std::string, 256> Spelling() {
+  std::array<std::string, 256> spelling;
+  char32_t next = 0x100;
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte > ' ' && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
+    spelling[byte] = EncodeUtf8(printable ? byte : next++);
+  }
+  return spelling;
+}
+
+// The first merge of the list that applies, at its first place, until none does.
+std::vector<std::string> NaiveMerge(std::vector<std::string> tokens,
+                                    const std::vector<Merge>& merges) {
+  for (size_t i = 0; i < merges.size();) {
+    size_t at = 0;
+    while (at + 1 < tokens.size() && Merge(tokens[at], tokens[at + 1]) != merges[i]) ++at;
+    if (at + 1 >= tokens.size()) {
+      ++i;
+      continue;
+    }
+    tokens[at] += tokens[at + 1];
+    tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(at) + 1);
+    i = 0;
+  }
+  return tokens;
+}
+
+}  // namespace
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  using namespace aft::fuzz;
+  static const TempFolder folder;
+  static const std::array<std::string, 256> spelling = Spelling();
+  const std::vector<absl::string_view> sections = Sections(AsText(data, size), 2);
+
+  nlohmann::json vocabulary;
+  for (const std::string& byte : spelling) vocabulary[byte] = vocabulary.size();
+  std::vector<Merge> merges;
+  for (const absl::string_view line : absl::StrSplit(sections[0], '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, ' ');
+    if (parts.size() != 2 || !IsUtf8(line)) continue;
+    const std::string whole = parts[0] + parts[1];
+    merges.emplace_back(parts[0], parts[1]);
+    if (!vocabulary.contains(whole)) vocabulary[whole] = vocabulary.size();
+  }
+  const std::string vocab_path = folder.File(kVocabFileName);
+  const std::string merges_path = folder.File(kMergesFileName);
+  WriteBytes(vocab_path, vocabulary.dump());
+  WriteBytes(merges_path, std::string(sections[0]));
+  const auto tokenizer = LoadBpeTokenizer(vocab_path, merges_path);
+  if (!tokenizer.ok()) {
+    const absl::string_view message = tokenizer.status().message();
+    AFT_CHECK(absl::StartsWith(message, folder.path()) && IsMessage(message));
+    Saw(message.substr(folder.path().size()));
+    return 0;
+  }
+  const absl::string_view text = sections[1];
+  const auto ids = (*tokenizer)->Encode(text);
+  AFT_CHECK(ids.ok());
+  std::string decoded;
+  std::vector<std::string> tokens;
+  for (const int32_t id : *ids) {
+    AFT_CHECK(id >= 0 && id < (*tokenizer)->vocab_size() && id != (*tokenizer)->eos_id());
+    tokens.emplace_back((*tokenizer)->TokenBytes(id));
+    decoded += tokens.back();
+  }
+  AFT_CHECK(decoded == text);
+  // Letters are one piece, within which everything may be merged; and spell themselves.
+  constexpr size_t kMostNaive = 200;
+  const bool one_piece =
+      text.size() <= kMostNaive && merges.size() <= kMostNaive &&
+      absl::c_all_of(text, [](unsigned char c) { return absl::ascii_isalpha(c); });
+  Saw(one_piece ? absl::StrCat("one piece of ", tokens.size() < text.size() ? "merges" : "bytes")
+                : "pieces");
+  if (!one_piece) return 0;
+  std::vector<std::string> letters;
+  for (const char c : text) letters.emplace_back(1, c);
+  AFT_CHECK(tokens == NaiveMerge(std::move(letters), merges));
+  return 0;
+}

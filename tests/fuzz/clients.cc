@@ -1,0 +1,55 @@
+// The file of known clients: whoever is accepted can be told from everybody else.
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/strip.h"
+#include "aft/config/v1/clients.pb.h"
+#include "base/check.h"
+#include "server/config/checks.h"
+#include "server/config/clients_file.h"
+#include "tests/fuzz/field_path.h"
+#include "tests/fuzz/target.h"
+
+namespace aft::fuzz {
+
+// A client takes 300 bytes beside its name and hash. The file is the operator's.
+const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
+
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  using namespace aft::server;
+  const auto clients = ParseClientsFile(fuzz::AsText(data, size), "file");
+  if (!clients.ok()) {
+    absl::string_view message = clients.status().message();
+    int line = 0;
+    int column = 0;
+    const bool syntax =
+        std::sscanf(std::string(message).c_str(), "file:%d:%d: ", &line, &column) == 2;
+    fuzz::Saw(message);
+    AFT_CHECK(absl::IsInvalidArgument(clients.status()));
+    AFT_CHECK(syntax || (absl::ConsumePrefix(&message, "file: ") &&
+                         fuzz::BeginsWithField(message, config::v1::ClientsFile::descriptor())));
+    return 0;
+  }
+  fuzz::Saw("ok");
+  std::set<std::string> seen;
+  for (const KnownClient& known : *clients) {
+    const Client& client = *known.client;
+    AFT_CHECK(CheckName("name", client.name).ok() && seen.insert("name " + client.name).second);
+    AFT_CHECK(client.weight >= 0.01 && client.weight <= 100);
+    AFT_CHECK(client.max_slots >= 0 && client.max_queued_requests >= 0);
+    AFT_CHECK(client.max_memory_bytes >= 0);
+    AFT_CHECK(!known.token_sha256.empty() || !known.certificates.empty());
+    for (const std::string& hash : known.token_sha256) {
+      AFT_CHECK(hash.size() == 32 && seen.insert("token " + hash).second);
+    }
+    for (const std::string& name : known.certificates) {
+      AFT_CHECK(!name.empty() && seen.insert("certificate " + name).second);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,46 @@
+// config.json. What is accepted is read back equal, and no size that follows from it overflows.
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "model/config/config.h"
+#include "model/config/tensors.h"
+#include "tests/fuzz/target.h"
+
+namespace aft::fuzz {
+
+// The tensors of a thousand layers have names; a JSON value takes some words.
+const MemoryBound kMemory = {.fixed = 8 << 20, .per_byte = 256};
+
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(fuzz::AsText(data, size));
+  if (!config.ok()) {
+    const absl::string_view message = config.status().message();
+    fuzz::Saw(message);
+    AFT_CHECK(absl::IsInvalidArgument(config.status()) && fuzz::IsMessage(message));
+    return 0;
+  }
+  const std::string formatted = FormatNetworkConfig(*config);
+  const absl::StatusOr<NetworkConfig> again = ParseNetworkConfig(formatted);
+  AFT_CHECK(again.ok() && FormatNetworkConfig(*again) == formatted);
+  fuzz::Saw(std::string(MixerKindName(config->mixer.kind)) + config->tokenizer);
+
+  AFT_CHECK(MixerWidth(*config) % config->mixer.heads == 0 || config->mixer.heads == 1);
+  // Bytes of all weights, with room for a few of their products.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
+  int64_t count = 0;
+  for (const TensorSpec& spec : ExpectedTensors(*config)) {
+    int64_t product = 1;
+    for (const int64_t dim : spec.shape) {
+      AFT_CHECK(dim > 0 && !__builtin_mul_overflow(product, dim, &product));
+    }
+    AFT_CHECK(!__builtin_add_overflow(count, product, &count) && count <= kMost);
+  }
+  AFT_CHECK(CountParameters(*config) == count);
+  return 0;
+}

@@ -1,0 +1,177 @@
+// The three requests as they come over the wire. What is accepted keeps the limits, an error names
+// a field, and the name that is peeked at is the one in front. Input: a byte that chooses
+// the method and the limits, a byte that says where the message is cut into slices, the message.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "aft/v1/inference.pb.h"
+#include "base/check.h"
+#include "google/protobuf/empty.pb.h"
+#include "google/protobuf/unknown_field_set.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "server/rpc/encode_codec.h"
+#include "server/rpc/generate_codec.h"
+#include "server/rpc/message_bytes.h"
+#include "server/rpc/score_codec.h"
+#include "tests/fuzz/field_path.h"
+#include "tests/fuzz/target.h"
+#include "tests/unit/rpc/decode.h"
+
+namespace aft::fuzz {
+
+const MemoryBound kMemory = {.fixed = 1 << 18, .per_byte = 40};
+
+namespace {
+
+using server::LimitsConfig;
+using server::ModelFacts;
+
+constexpr int kVocabSize = 257;  // of Decode's model
+constexpr int kModelField = 1;
+constexpr int kMostNameBytes = 128;
+
+grpc::ByteBuffer InSlices(absl::string_view bytes, size_t first) {
+  first = std::min(first, bytes.size());
+  const grpc::Slice slices[] = {{bytes.data(), first},
+                                {bytes.data() + first, bytes.size() - first}};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+// What PeekString has to find in a message that is one.
+std::optional<std::string> NameInFront(absl::string_view bytes) {
+  google::protobuf::Empty message;
+  AFT_CHECK(message.ParseFromString(std::string(bytes)));
+  const google::protobuf::UnknownFieldSet& fields =
+      message.GetReflection()->GetUnknownFields(message);
+  if (fields.empty() || fields.field(0).number() != kModelField ||
+      fields.field(0).type() != google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
+    return "";
+  }
+  const std::string& name = fields.field(0).length_delimited();
+  return name.size() <= kMostNameBytes ? std::make_optional(name) : std::nullopt;
+}
+
+template <typename Message>
+void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int64_t most) {
+  AFT_CHECK(!tokens.empty() && static_cast<int64_t>(tokens.size()) <= most);
+  std::vector<TokenId> expected;
+  for (const char c : message.has_text() ? message.text() : message.raw()) {
+    expected.push_back(static_cast<unsigned char>(c));
+  }
+  if (message.has_tokens()) {
+    expected.assign(message.tokens().ids().begin(), message.tokens().ids().end());
+  }
+  AFT_CHECK(tokens == expected);
+  for (const TokenId id : tokens) AFT_CHECK(id >= 0 && id < kVocabSize);
+}
+
+bool IsIn(float value, float low, float high) { return value >= low && value <= high; }
+
+void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationRequest& request,
+                   const LimitsConfig& limits, int64_t most) {
+  CheckTokens(message, request.prompt, most);
+  const SamplingParams& sampling = request.sampling;
+  AFT_CHECK(IsIn(sampling.temperature, 0, 100) && IsIn(sampling.min_p, 0, 1));
+  AFT_CHECK(IsIn(sampling.top_p, 0, 1) && sampling.top_p > 0);
+  AFT_CHECK(IsIn(sampling.repetition_penalty, 0, 10) && sampling.repetition_penalty > 0);
+  AFT_CHECK(IsIn(sampling.presence_penalty, -2, 2) && IsIn(sampling.frequency_penalty, -2, 2));
+  AFT_CHECK(sampling.top_k >= 0);
+  AFT_CHECK(sampling.top_logprobs >= -1 && sampling.top_logprobs <= kMaxTopLogprobs);
+  const server::StopConditions& stop = request.stop;
+  AFT_CHECK(stop.max_tokens >= 1 && stop.max_tokens <= limits.max_max_tokens);
+  AFT_CHECK(stop.strings.size() <= 16 && stop.token_ids.size() <= 64);
+  for (const std::string& text : stop.strings) {
+    AFT_CHECK(!text.empty() && text.size() <= 256 && IsUtf8(text));
+  }
+  for (const TokenId id : stop.token_ids) AFT_CHECK(id >= 0 && id < kVocabSize);
+}
+
+void CheckAccepted(const v1::ScoreRequest& message, const server::ScoringRequest& request,
+                   const LimitsConfig&, int64_t most) {
+  CheckTokens(message, request.text, most);
+  AFT_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMaxTopLogprobs);
+}
+
+void CheckAccepted(const v1::EncodeRequest& message, const server::EncodingRequest& request,
+                   const LimitsConfig&, int64_t most) {
+  CheckTokens(message, request.text, most);
+  AFT_CHECK(static_cast<int>(request.pooling) == static_cast<int>(message.pooling()));
+}
+
+template <typename Codec>
+void Run(absl::string_view bytes, size_t cut, bool tight) {
+  const grpc::ByteBuffer whole = InSlices(bytes, bytes.size());
+  const grpc::ByteBuffer slices = InSlices(bytes, cut);
+  const auto peeked = server::PeekString(slices, kModelField, kMostNameBytes);
+  AFT_CHECK(peeked == server::PeekString(whole, kModelField, kMostNameBytes));
+
+  typename Codec::Request message;
+  typename Codec::Request other;
+  const absl::Status parsed = server::ParseMessage(slices, message);
+  AFT_CHECK(parsed == server::ParseMessage(whole, other));
+  AFT_CHECK(whole.Length() == bytes.size() && slices.Length() == bytes.size());
+  if (!parsed.ok()) {
+    AFT_CHECK(absl::IsInvalidArgument(parsed) && absl::StartsWith(parsed.message(), "request: "));
+    Saw(peeked.has_value() ? "no message" : "no message, no name");
+    return;
+  }
+  AFT_CHECK(message.SerializeAsString() == other.SerializeAsString());
+  AFT_CHECK(peeked == NameInFront(bytes));
+  AFT_CHECK(IsUtf8(message.model()));
+
+  LimitsConfig limits;
+  ModelFacts facts;
+  static const auto tokenizer = std::make_shared<FakeTokenizer>();
+  facts.tokenizer = tokenizer;
+  if (tight) {
+    limits.max_prompt_bytes = 8;
+    limits.max_prompt_tokens = 6;
+    limits.max_max_tokens = 300;
+    facts.max_batch_tokens = 5;
+    facts.max_seq_len = 4;
+  }
+  constexpr bool kGenerates = std::is_same_v<typename Codec::Request, v1::GenerateRequest>;
+  const int64_t most = !tight ? limits.max_prompt_tokens : kGenerates ? 6 : 4;
+  const auto request = server::Decode<Codec>(message, facts, limits);
+  if (!request.ok()) {
+    constexpr size_t kMostMessageBytes = 256;  // of the status, in a header
+    const absl::string_view error = request.status().message();
+    Saw(error);
+    AFT_CHECK(absl::IsInvalidArgument(request.status()));
+    AFT_CHECK(BeginsWithField(error, Codec::Request::descriptor()));
+    AFT_CHECK(error.size() <= kMostMessageBytes && IsMessage(error));
+    return;
+  }
+  Saw("ok");
+  CheckAccepted(message, *request, limits, most);
+}
+
+}  // namespace
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  // protobuf's line for each string that is not UTF-8.
+  [[maybe_unused]] static google::protobuf::LogHandler* const before =
+      google::protobuf::SetLogHandler(nullptr);
+  if (size < 2) return 0;
+  const absl::string_view bytes = fuzz::AsText(data + 2, size - 2);
+  const size_t cut = data[1];
+  const bool tight = data[0] / 3 % 2 == 1;
+  switch (data[0] % 3) {
+    case 0:
+      fuzz::Run<server::GenerateCodec>(bytes, cut, tight);
+      break;
+    case 1:
+      fuzz::Run<server::ScoreCodec>(bytes, cut, tight);
+      break;
+    default:
+      fuzz::Run<server::EncodeCodec>(bytes, cut, tight);
+  }
+  return 0;
+}

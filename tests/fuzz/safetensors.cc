@@ -1,0 +1,81 @@
+// A file of tensors. What is accepted is every byte of the file, once. Input: "raw" and a newline,
+// then the file; or the header, a newline and the data, to which the length is added here.
+#include "model/checkpoint/safetensors.h"
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "model/checkpoint/safetensors_header.h"
+#include "tests/fuzz/target.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::fuzz {
+
+// A tensor takes an entry of the header and LibTorch's object; its name, 60 bytes of JSON at least.
+const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 64};
+
+namespace {
+
+std::string FileOf(absl::string_view input) {
+  if (absl::ConsumePrefix(&input, "raw\n")) return std::string(input);
+  const size_t newline = std::min(input.find('\n'), input.size());
+  const uint64_t length = newline;
+  std::string file(sizeof(length), '\0');
+  std::memcpy(file.data(), &length, sizeof(length));
+  file.append(input.data(), newline);
+  input.remove_prefix(std::min(newline + 1, input.size()));
+  return file.append(input.data(), input.size());
+}
+
+}  // namespace
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  static MemoryFile memory_file;
+  const std::string bytes = fuzz::FileOf(fuzz::AsText(data, size));
+  memory_file.Write(bytes);
+  const absl::StatusOr<SafetensorsFile> file = ReadSafetensors(memory_file.path());
+  if (!file.ok()) {
+    const absl::string_view message = file.status().message();
+    AFT_CHECK(absl::StartsWith(message, memory_file.path() + ": "));
+    AFT_CHECK(absl::IsDataLoss(file.status()) && fuzz::IsMessage(message));
+    fuzz::Saw(message.substr(memory_file.path().size()));
+    return 0;
+  }
+  fuzz::Saw("ok");
+  uint64_t header_bytes = 0;
+  AFT_CHECK(bytes.size() >= sizeof(header_bytes));
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  AFT_CHECK(header_bytes <= bytes.size() - sizeof(header_bytes));
+  const absl::string_view json =
+      absl::string_view(bytes).substr(sizeof(header_bytes), header_bytes);
+  const absl::string_view content =
+      absl::string_view(bytes).substr(sizeof(header_bytes) + header_bytes);
+  const auto header = ParseSafetensorsHeader(json, static_cast<int64_t>(content.size()));
+  AFT_CHECK(header.ok() && header->tensors.size() == file->tensors.size());
+  AFT_CHECK(header->metadata == file->metadata);
+  std::vector<bool> used(content.size());
+  for (const auto& [name, tensor] : file->tensors) {
+    const TensorEntry& entry = header->tensors.at(name);
+    fuzz::Saw(entry.dtype);
+    AFT_CHECK(tensor.is_contiguous() && tensor.sizes().vec() == entry.shape);
+    AFT_CHECK(static_cast<int64_t>(tensor.nbytes()) == entry.end - entry.begin);
+    AFT_CHECK(entry.begin >= 0 && static_cast<size_t>(entry.end) <= content.size());
+    for (int64_t i = entry.begin; i < entry.end; ++i) {
+      AFT_CHECK(!used[static_cast<size_t>(i)]);
+      used[static_cast<size_t>(i)] = true;
+    }
+    if (tensor.nbytes() == 0) continue;
+    AFT_CHECK(std::memcmp(tensor.const_data_ptr(), content.data() + entry.begin, tensor.nbytes()) ==
+              0);
+  }
+  AFT_CHECK(std::find(used.begin(), used.end(), false) == used.end());
+  return 0;
+}

@@ -1,0 +1,91 @@
+// A tokenizer's files. What loads decodes what it encodes. Sections: its kind; chars.json or
+// vocab.json; merges.txt; a text.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/utf8_character.h"
+#include "tests/fuzz/target.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::fuzz {
+
+// A token of one byte is four in the JSON, and a string in three tables.
+const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
+
+namespace {
+
+constexpr int64_t kMostTokens = 1000;
+
+std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  std::string text;
+  for (const int32_t id : ids) {
+    AFT_CHECK(id >= 0 && id < tokenizer.vocab_size() && id != tokenizer.eos_id());
+    text += std::string(tokenizer.TokenBytes(id));
+  }
+  return text;
+}
+
+// `text` without what the vocabulary does not have.
+std::string Known(const Tokenizer& tokenizer, absl::string_view text) {
+  std::string known;
+  while (!text.empty()) {
+    const Utf8Character character = FirstCharacter(text);
+    const size_t size = character.size > 0 ? character.size : 1;
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      if (tokenizer.TokenBytes(id) == text.substr(0, size)) known.append(text.data(), size);
+    }
+    text.remove_prefix(size);
+  }
+  return known;
+}
+
+}  // namespace
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  using namespace aft::fuzz;
+  static const TempFolder folder;
+  const std::vector<absl::string_view> sections = Sections(AsText(data, size), 4);
+  const absl::string_view kind = absl::StripSuffix(sections[0], "\n");
+  const bool chars = kind == "chars";
+  if (kind != "bytes" && kind != "bpe" && !chars) return 0;
+  WriteBytes(folder.File(chars ? kCharsFileName : kVocabFileName), std::string(sections[1]));
+  WriteBytes(folder.File(kMergesFileName), std::string(sections[2]));
+  const auto tokenizer = LoadTokenizer(kind, folder.path(), kMostTokens);
+  if (!tokenizer.ok()) {
+    absl::string_view message = tokenizer.status().message();
+    AFT_CHECK(absl::IsInvalidArgument(tokenizer.status()));
+    AFT_CHECK(absl::ConsumePrefix(&message, folder.path()));
+    AFT_CHECK(IsMessage(message));
+    Saw(message);
+    return 0;
+  }
+  const Tokenizer& loaded = **tokenizer;
+  Saw(std::string(kind) + (loaded.eos_id() < 0 ? " without end" : " with end"));
+  AFT_CHECK(loaded.vocab_size() >= 1 && loaded.vocab_size() <= kMostTokens);
+  AFT_CHECK(loaded.eos_id() >= -1 && loaded.eos_id() < loaded.vocab_size());
+  const absl::string_view text = sections[3];
+  const absl::StatusOr<std::vector<int32_t>> ids = loaded.Encode(text);
+  if (chars) {
+    AFT_CHECK(ids.ok() || (IsMessage(ids.status().message()) && Known(loaded, text) != text));
+    AFT_CHECK(!ids.ok() || Decode(loaded, *ids) == Known(loaded, text));
+  } else {
+    AFT_CHECK(ids.ok() && Decode(loaded, *ids) == text);
+  }
+  // A character is its own token.
+  for (int32_t id = 0; chars && id < loaded.vocab_size(); ++id) {
+    const absl::string_view character = loaded.TokenBytes(id);
+    if (character.empty()) continue;
+    const auto own = loaded.Encode(character);
+    AFT_CHECK(own.ok() && *own == std::vector<int32_t>{id});
+  }
+  return 0;
+}
