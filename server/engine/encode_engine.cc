@@ -14,8 +14,9 @@ namespace aft::server {
 // One accepted request.
 struct EncodeEngine::Text final : BatchItem, Job {
   Text(EncodingRequest request, std::shared_ptr<VectorSink> vector_sink)
-      : BatchItem{.tokens = static_cast<int64_t>(request.text.size()), .arrival = request.arrival},
-        Job(static_cast<RequestHeader&&>(request), BatchItem::tokens, vector_sink),
+      : BatchItem(static_cast<int64_t>(request.text.size()), request.client->name,
+                  request.client->weight, request.service_class),
+        Job(static_cast<RequestHeader&&>(request), batch_tokens, vector_sink),
         ids(std::move(request.text)),
         pooling(request.pooling),
         normalize(request.normalize),
@@ -47,7 +48,8 @@ EncodeEngine::EncodeEngine(const EngineOptions& options, std::unique_ptr<Encoder
       info_(runner_->info()),
       batcher_({.max_rows = options_.model.max_batch_rows,
                 .max_tokens = options_.model.max_batch_tokens,
-                .max_delay = options_.model.max_batch_delay}) {
+                .max_delay = options_.model.max_batch_delay,
+                .age = options_.scheduling.age}) {
   StartThread("aft-encode");
 }
 
@@ -60,17 +62,20 @@ absl::StatusOr<RequestHandle> EncodeEngine::Encode(EncodingRequest request,
   return Accept(std::make_unique<Text>(std::move(request), std::move(sink)));
 }
 
-void EncodeEngine::Add(Job& job) { batcher_.Add(static_cast<Text&>(job)); }
+void EncodeEngine::Add(Job& job, TimePoint /*now*/) {
+  batcher_.Add(static_cast<Text&>(job), job.arrival);
+}
 
 void EncodeEngine::Remove(Job& job, Outcome& /*outcome*/) {
   batcher_.Remove(static_cast<Text&>(job));
 }
 
 TimePoint EncodeEngine::Advance() {
+  const TimePoint now = Now();
   const TimePoint ready = batcher_.ReadyAt();
-  if (batcher_.waiting() == 0 || (ready != TimePoint::min() && Now() < ready)) return ready;
+  if (batcher_.waiting() == 0 || now < ready) return ready;
   std::vector<Text*> batch;
-  for (BatchItem* item : batcher_.Take()) batch.push_back(static_cast<Text*>(item));
+  for (BatchItem* item : batcher_.Take(now)) batch.push_back(static_cast<Text*>(item));
   RunBatch(batch);
   return batcher_.ReadyAt();
 }
@@ -85,6 +90,8 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   int64_t tokens = 0;
   for (const Job* job : jobs) tokens += job->tokens;
   ObserveStep(batch.size(), tokens, end - begin, vectors.status(), runner_->device_stats());
+  pacer_.Observe(/*decodes=*/0, tokens, end - begin);
+  SetTokenSeconds(pacer_.prompt_token_seconds());
   if (!vectors.ok()) return FailStep(jobs, jobs.size(), vectors.status(), end);
   metrics_.encoded_tokens.Increment(static_cast<double>(tokens));
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -102,7 +109,7 @@ absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vect
         absl::StrCat("the model encoded ", vectors.size(), " of ", batch.size(), " texts"));
   }
   for (size_t i = 0; i < batch.size(); ++i) {
-    const auto expected = static_cast<size_t>(batch[i]->Job::tokens * runner_->width());
+    const auto expected = static_cast<size_t>(batch[i]->tokens * runner_->width());
     if (vectors[i].size() == expected) continue;
     return absl::InternalError(
         absl::StrCat("the model made ", vectors[i].size(), " numbers instead of ", expected));

@@ -9,6 +9,7 @@
 #include "server/engine/request_loop.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/delay_batcher.h"
+#include "server/scheduling/step_pacer.h"
 
 namespace aft::server {
 
@@ -34,7 +35,7 @@ class EncodeEngine final : public RequestLoop {
 
   // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }
-  void Add(Job& job) override;
+  void Add(Job& job, TimePoint now) override;
   void Remove(Job& job, Outcome& outcome) override;
   TimePoint Advance() override;
   void PublishGauges() override;
@@ -46,7 +47,9 @@ class EncodeEngine final : public RequestLoop {
   const std::unique_ptr<EncoderRunner> runner_;
   const ModelInfo info_;
 
-  DelayBatcher batcher_;  // owned by the engine thread
+  // Owned by the engine thread.
+  DelayBatcher batcher_;
+  StepPacer pacer_{Duration::zero()};
 };
 
 }  // namespace aft::server

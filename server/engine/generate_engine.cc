@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,7 +10,9 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/api/snapshot_bytes.h"
 #include "server/engine/output_builder.h"
+#include "server/observability/log.h"
 #include "server/scheduling/sequence.h"
 
 namespace aft::server {
@@ -36,23 +39,53 @@ absl::Status CheckOutput(const Step& step, const StepOutput& output) {
 
 }  // namespace
 
+// Of a request, for the scheduler.
+template <typename Request>
+Sequence::Owner OwnerOf(const Request& request) {
+  const Client& client = *request.client;
+  return {.client = client.name,
+          .weight = client.weight,
+          .max_slots = client.max_slots,
+          .service_class = request.service_class};
+}
+
+ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
+                                              const ModelRunner& runner) {
+  const SchedulingConfig& config = options.scheduling;
+  const int32_t slots = runner.slots();
+  const int32_t reserved = config.reserved_slots == 0 ? slots / 16 : config.reserved_slots;
+  const int64_t parked = options.model.parking_bytes / MaxSnapshotBytes(runner.info());
+  return {.slots = slots,
+          .max_step_tokens = options.model.max_step_tokens,
+          .max_in_flight = runner.max_steps_in_flight(),
+          .age = config.age,
+          .max_client_slots =
+              config.max_client_slots == 0 ? std::max(slots / 2, 1) : config.max_client_slots,
+          .reserved_slots = std::clamp(reserved, 0, slots - 1),
+          .strict_quotas = config.strict_quotas,
+          .max_parked =
+              static_cast<int32_t>(std::min<int64_t>(parked, std::numeric_limits<int32_t>::max()))};
+}
+
 // One accepted generation or scoring; the scheduler sees only the Sequence in it.
 struct GenerateEngine::Stream final : Sequence, Job {
   Stream(GenerationRequest request, std::shared_ptr<TokenSink> token_sink, OutputBuilder builder)
-      : Sequence(std::move(request.prompt), Purpose::kGenerate, builder.limit()),
+      : Sequence(std::move(request.prompt), Purpose::kGenerate, builder.limit(), OwnerOf(request)),
         Job(static_cast<RequestHeader&&>(request), prompt_size(), token_sink),
         sampling(request.sampling),
         sink(std::move(token_sink)),
         output(std::move(builder)) {}
 
   Stream(ScoringRequest request, std::shared_ptr<TokenSink> token_sink)
-      : Sequence(std::move(request.text), Purpose::kScore),
+      : Sequence(std::move(request.text), Purpose::kScore, std::numeric_limits<int64_t>::max(),
+                 OwnerOf(request)),
         Job(static_cast<RequestHeader&&>(request), prompt_size(), token_sink),
         sampling({.top_logprobs = request.top_logprobs}),
         sink(std::move(token_sink)) {}
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;
+  std::string snapshot;  // while it is parked
 
   // Generation.
   std::optional<OutputBuilder> output;
@@ -88,7 +121,8 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
       runner_(std::move(runner)),
       info_(runner_->info()),
       tokenizer_(std::move(tokenizer)),
-      scheduler_(runner_->slots(), options_.model.max_step_tokens, runner_->max_steps_in_flight()),
+      scheduler_(SchedulerOptions(options_, *runner_)),
+      pacer_(options_.scheduling.step_target),
       inter_token_(metrics.inter_token_seconds, LatencyBuckets()) {
   StartThread("aft-engine");
 }
@@ -123,7 +157,9 @@ absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) c
   return absl::OkStatus();
 }
 
-void GenerateEngine::Add(Job& job) { scheduler_.Add(static_cast<Stream&>(job)); }
+void GenerateEngine::Add(Job& job, TimePoint now) {
+  scheduler_.Add(static_cast<Stream&>(job), now);
+}
 
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<Stream&>(job);
@@ -135,7 +171,8 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
 }
 
 TimePoint GenerateEngine::Advance() {
-  const Step* const step = scheduler_.Schedule();
+  Place();
+  const Step* const step = scheduler_.Schedule(pacer_.PromptTokens());
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // Refused: its sequences must be out before the next step is planned.
@@ -144,20 +181,48 @@ TimePoint GenerateEngine::Advance() {
              (step == nullptr || scheduler_.in_flight() == runner_->max_steps_in_flight())) {
     CollectOldest();
   }
-  const bool busy = !flights_.empty() || scheduler_.live() + scheduler_.waiting() > 0;
+  const bool busy = !flights_.empty() || scheduler_.live() > 0 || scheduler_.parked() > 0 ||
+                    scheduler_.waiting() > 0;
   return busy ? TimePoint::min() : TimePoint::max();
 }
 
-void GenerateEngine::Launch(const Step& step) {
+void GenerateEngine::Place() {
   const TimePoint now = Now();
+  const Placement& placement = scheduler_.Place(now);
+  for (const auto& [sequence, slot] : placement.parked) {
+    Park(static_cast<Stream&>(*sequence), slot);
+  }
   std::vector<Job*> started;
-  for (Sequence* sequence : step.started) {
+  for (Sequence* sequence : placement.started) {
     auto& stream = static_cast<Stream&>(*sequence);
     runner_->BindSlot(stream.slot(), stream.sampling);
     started.push_back(&stream);
   }
-  BeginStep(started, now);
-  flights_.push_back({now, runner_->Submit(step.input)});
+  for (Sequence* sequence : placement.resumed) Resume(static_cast<Stream&>(*sequence));
+  if (!started.empty()) BeginStep(started, now);
+}
+
+void GenerateEngine::Park(Stream& stream, int32_t slot) {
+  metrics_.parks.Increment();
+  stream.snapshot = runner_->SnapshotSlot(slot);
+  if (!stream.snapshot.empty()) return;
+  log::Error("engine.park_failed", {{"model", options_.model.name}, {"id", stream.id}});
+  Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
+       Now());
+}
+
+void GenerateEngine::Resume(Stream& stream) {
+  const absl::Status status = runner_->RestoreSlot(stream.slot(), stream.snapshot);
+  stream.snapshot = {};
+  if (status.ok()) return metrics_.resumes.Increment();
+  log::Error("engine.resume_failed",
+             {{"model", options_.model.name}, {"id", stream.id}, {"error", status.ToString()}});
+  Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
+       Now());
+}
+
+void GenerateEngine::Launch(const Step& step) {
+  flights_.push_back({Now(), runner_->Submit(step.input)});
 }
 
 // Waits for it.
@@ -168,8 +233,10 @@ void GenerateEngine::CollectOldest() {
   absl::StatusOr<StepOutput> output = Output(flight, step);
   const TimePoint now = Now();
   // The time of a step that waited behind another one begins when that was done.
-  ObserveStep(step.sequences.size(), step.tokens, now - std::max(flight.submitted, collected_at_),
-              output.status(), runner_->device_stats());
+  const Duration time = now - std::max(flight.submitted, collected_at_);
+  ObserveStep(step.sequences.size(), step.tokens, time, output.status(), runner_->device_stats());
+  if (output.ok()) pacer_.Observe(step.decodes(), step.prompt_tokens, time);
+  SetTokenSeconds(pacer_.prompt_token_seconds());
   collected_at_ = now;
   if (output.ok()) return Publish(step, *std::move(output), now);
   std::vector<Job*> failed;
@@ -260,6 +327,7 @@ void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outco
 
 void GenerateEngine::PublishGauges() {
   metrics_.requests_running.Set(scheduler_.live());
+  metrics_.requests_parked.Set(scheduler_.parked());
   metrics_.slots_used.Set(scheduler_.slots().used());
 }
 

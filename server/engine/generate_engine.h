@@ -12,6 +12,7 @@
 #include "server/engine/request_loop.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/continuous_scheduler.h"
+#include "server/scheduling/step_pacer.h"
 
 namespace aft::server {
 
@@ -19,8 +20,10 @@ namespace aft::server {
 // runner, without locks. Every step runs all live decodes and fills the rest of the token budget
 // with chunks of prompts and of texts to score. A step is
 //   schedule -> submit to the model -> collect -> tokens and log-probabilities to the sinks
-// and there is one whenever a request is in flight: a queued request means that all slots are busy,
-// so the thread sleeps only when there is none, and queued deadlines are checked before every step.
+// and there is one whenever a request is in flight: a queued request means that slots are busy, so
+// the thread sleeps only when there is none, and queued deadlines are checked before every step.
+// Before a step slots change hands: the state of a sequence that is parked comes into host memory,
+// at most model.parking_bytes of it, and goes back into its next slot, exactly as it was.
 // Where the runner allows two steps in flight, the next is scheduled and submitted while the device
 // works on this one.
 class GenerateEngine final : public RequestLoop {
@@ -50,7 +53,7 @@ class GenerateEngine final : public RequestLoop {
 
   // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }
-  void Add(Job& job) override;
+  void Add(Job& job, TimePoint now) override;
   void Remove(Job& job, Outcome& outcome) override;
   TimePoint Advance() override;
   void PublishGauges() override;
@@ -61,6 +64,9 @@ class GenerateEngine final : public RequestLoop {
     absl::StatusOr<ModelRunner::Ticket> ticket;
   };
 
+  void Place();
+  void Park(Stream& stream, int32_t slot);
+  void Resume(Stream& stream);
   void Launch(const Step& step);
   void CollectOldest();
   absl::StatusOr<StepOutput> Output(const Flight& flight, const Step& step);
@@ -77,6 +83,7 @@ class GenerateEngine final : public RequestLoop {
 
   // Owned by the engine thread.
   ContinuousScheduler scheduler_;
+  StepPacer pacer_;
   std::deque<Flight> flights_;
   TimePoint collected_at_;  // the last step
   HistogramBatch inter_token_;

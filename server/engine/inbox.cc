@@ -38,7 +38,8 @@ std::optional<Rejection> Inbox::Reserve(const Client& client,
   return std::nullopt;
 }
 
-Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job) {
+Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job,
+                            absl::FunctionRef<bool(int32_t ahead)> in_time) {
   // Gives its place back, if that is of another inbox, after the lock.
   const std::shared_ptr<Reservation> reservation = std::move(job->reservation);
   MutexLock lock(mutex_);
@@ -48,7 +49,9 @@ Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job) {
   } else if (const auto refused = Enter(*job->client, job->charge)) {
     return {.handle = 0, .refused = refused};
   }
-  std::optional<Rejection> refused = Refusal(budget_.AddTokens(job->tokens, job->charge));
+  std::optional<Rejection> refused =
+      Refusal(budget_.AddText(job->tokens, job->service_class, job->charge));
+  if (!refused && !in_time(job->charge.ahead())) refused = Rejection::kDeadline;
   if (pending_.closed) refused = Rejection::kDraining;  // since the place was reserved
   if (refused) {
     budget_.Leave(job->charge);

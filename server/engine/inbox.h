@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "base/mutex.h"
 #include "server/engine/job.h"
 #include "server/observability/metrics.h"
@@ -60,10 +61,12 @@ class Inbox {
 
   struct AddResult {
     RequestHandle handle = 0;          // unless refused
-    std::optional<Rejection> refused;  // as Reserve, or kQueuedTokens
+    std::optional<Rejection> refused;  // as Reserve, or kQueuedTokens, or kDeadline
   };
-  // In the place of the job's reservation, if it has one of this inbox.
-  AddResult Add(std::unique_ptr<Job> job);
+  // In the place of the job's reservation, if it has one of this inbox. `in_time`: whether that is
+  // soon enough, with so many of the client's own requests before it; a short function without
+  // locks.
+  AddResult Add(std::unique_ptr<Job> job, absl::FunctionRef<bool(int32_t ahead)> in_time);
 
   void Cancel(RequestHandle handle);
 

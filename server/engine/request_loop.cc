@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -16,7 +17,8 @@ namespace {
 
 static_assert(static_cast<int>(Ending::kDone) == static_cast<int>(FinishReason::kDone));
 
-Ending EndingOf(const Outcome& outcome) {
+// `started`: it had a slot.
+Ending EndingOf(const Outcome& outcome, bool started) {
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:
       return static_cast<Ending>(outcome.reason);
@@ -27,7 +29,7 @@ Ending EndingOf(const Outcome& outcome) {
     case absl::StatusCode::kUnavailable:
       return Ending::kShutdown;
     case absl::StatusCode::kResourceExhausted:
-      return Ending::kSlowClient;
+      return started ? Ending::kSlowClient : Ending::kQueueTimeout;
     default:
       return Ending::kError;
   }
@@ -67,15 +69,30 @@ absl::StatusOr<std::shared_ptr<Reservation>> RequestLoop::Reserve(const Client& 
 }
 
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
-  Accepted accepted = {job->finish_sink, job->arrival, job->tokens};
+  const TimePoint deadline = job->deadline;
+  const ServiceClass service_class = job->service_class;
+  const int64_t tokens = job->tokens;
+  const TimePoint now = Now();
+  Duration first_output{};
+  const auto in_time = [&](int32_t ahead) {
+    first_output = estimate_.FirstOutput(service_class, ahead, tokens);
+    return deadline <= now || first_output <= deadline - now;  // what has expired will say so
+  };
+  Accepted accepted = {job->finish_sink, job->arrival, tokens};
   Inbox::AddResult result;
   {
     MutexLock lock(accepted_mutex_);
-    result = refuse_ ? Inbox::AddResult{.refused = Rejection::kFailed} : inbox_.Add(std::move(job));
+    result = refuse_ ? Inbox::AddResult{.refused = Rejection::kFailed}
+                     : inbox_.Add(std::move(job), in_time);
     if (!result.refused) accepted_.emplace(result.handle, std::move(accepted));
   }
   if (!result.refused) return result.handle;
-  return Refuse(*result.refused);
+  if (*result.refused != Rejection::kDeadline) return Refuse(*result.refused);
+  metrics_.rejected(Rejection::kDeadline).Increment();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("the deadline cannot be met: it is in %.3f s, and the first output would "
+                      "take at least %.3f s, as measured",
+                      Seconds(deadline - now), Seconds(first_output)));
 }
 
 absl::Status RequestLoop::Refuse(Rejection reason) {
@@ -162,16 +179,17 @@ void RequestLoop::Serve() {
                 : wake == TimePoint::min() ? Duration(0)
                                            : wake - Now(),
                 batch);
-    busy_since_ = Now();
+    const TimePoint now = Now();
+    busy_since_ = now;
     for (std::unique_ptr<Job>& job : batch.added) {
-      next_deadline_ = std::min(next_deadline_, job->deadline);
-      Add(*job);
+      next_deadline_ = std::min(next_deadline_, Expiry(*job));
+      ++waiting_[static_cast<size_t>(job->service_class)];
+      Add(*job, now);
       const RequestHandle handle = job->handle;
       jobs_.emplace(handle, std::move(job));
     }
     DropCancelled(batch.cancelled);
     if (batch.closed) DropQueued();
-    const TimePoint now = Now();
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {
@@ -200,14 +218,19 @@ void RequestLoop::DropExpired(TimePoint now) {
   next_deadline_ = TimePoint::max();
   std::vector<Job*> expired;
   for (const auto& [handle, job] : jobs_) {
-    if (now >= job->deadline) {
+    if (now >= Expiry(*job)) {
       expired.push_back(job.get());
     } else {
-      next_deadline_ = std::min(next_deadline_, job->deadline);
+      next_deadline_ = std::min(next_deadline_, Expiry(*job));
     }
   }
   for (Job* job : expired) {
-    Fail(*job, absl::DeadlineExceededError("the client's deadline has passed"), now);
+    Fail(*job,
+         now >= job->deadline ? absl::DeadlineExceededError("the client's deadline has passed")
+                              : absl::ResourceExhaustedError(absl::StrCat(
+                                    "it waited for longer than scheduling.max_queue_ms=",
+                                    options_.scheduling.max_queue.count())),
+         now);
   }
 }
 
@@ -221,6 +244,14 @@ void RequestLoop::DropQueued() {
   for (Job* job : queued) Fail(*job, absl::UnavailableError("the server is draining"), now);
 }
 
+TimePoint RequestLoop::Expiry(const Job& job) const {
+  const Duration max_queue = options_.scheduling.max_queue;
+  if (job.started_at || max_queue == Duration(0)) return job.deadline;
+  return std::min(job.deadline, job.arrival + max_queue);
+}
+
+void RequestLoop::LeaveQueue(const Job& job) { --waiting_[static_cast<size_t>(job.service_class)]; }
+
 void RequestLoop::DropAll(const absl::Status& status) {
   const TimePoint now = Now();
   while (!jobs_.empty()) Fail(*jobs_.begin()->second, status, now);
@@ -230,6 +261,9 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
   for (Job* job : jobs) {
     job->started_at = now;
     metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
+    LeaveQueue(*job);
+    estimate_.ObserveTurn(job->service_class, waiting_[static_cast<size_t>(job->service_class)] > 0,
+                          now);
   }
   inbox_.LeaveQueue(jobs);
   MutexLock lock(delivery_mutex_);
@@ -260,6 +294,7 @@ void RequestLoop::Fail(Job& job, absl::Status status, TimePoint now) {
 
 void RequestLoop::End(Job& job, Outcome outcome, TimePoint now) {
   Remove(job, outcome);
+  if (!job.started_at) LeaveQueue(job);
   outcome.usage.prompt_tokens = static_cast<uint32_t>(job.tokens);
   if (job.started_at) outcome.timings.queue = *job.started_at - job.arrival;
   if (job.first_output_at) outcome.timings.first_token = *job.first_output_at - job.arrival;
@@ -307,7 +342,8 @@ void RequestLoop::DeliverFinished() {
   }
   for (size_t i = 0; i < finished_.size(); ++i) {
     if (finished_[i] == nullptr) continue;
-    Finish(*finished_[i]->finish_sink, EndingOf(outcomes_[i]), outcomes_[i]);
+    const bool started = finished_[i]->started_at.has_value();
+    Finish(*finished_[i]->finish_sink, EndingOf(outcomes_[i], started), outcomes_[i]);
   }
   finished_.clear();
   outcomes_.clear();
@@ -350,6 +386,7 @@ void RequestLoop::FailModel(const std::string& reason) {
 void RequestLoop::ClearGauges() {
   metrics_.requests_running.Set(0);
   metrics_.requests_waiting.Set(0);
+  metrics_.requests_parked.Set(0);
   metrics_.slots_used.Set(0);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "server/config/config.h"
 #include "server/engine/inbox.h"
 #include "server/engine/job.h"
+#include "server/engine/load_estimate.h"
 #include "server/observability/metrics.h"
 
 namespace aft::server {
@@ -39,7 +41,8 @@ struct EngineOptions {
 // until Shutdown. What a step is, the engine that derives from it knows, and by which method
 // requests come in. Each of those accepts a request, which gets exactly one OnFinished then, or
 // refuses it without side effects:
-//   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it; says which limit
+//   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it (says which limit); or, as
+//                       measured, the first output would come after the deadline
 //   UNAVAILABLE         draining, or the model has failed
 //   INVALID_ARGUMENT    the text is empty, longer than the model allows or holds a token outside
 //                       the vocabulary
@@ -102,7 +105,7 @@ class RequestLoop {
 
   virtual void PrepareThread() = 0;  // first of all
   // From here until Remove the job may be in steps.
-  virtual void Add(Job& job) = 0;
+  virtual void Add(Job& job, TimePoint now) = 0;
   // The job has ended. Adds what it has got so far to `outcome`.
   virtual void Remove(Job& job, Outcome& outcome) = 0;
   // Runs a step if there is one to run. Returns when it wants to be called again although nothing
@@ -114,6 +117,8 @@ class RequestLoop {
 
   // These jobs, which waited, are in a step that begins.
   void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
+  // What a token of a text takes, as measured; see LoadEstimate.
+  void SetTokenSeconds(double seconds) { estimate_.SetTokenSeconds(seconds); }
   // A step is done: its metrics. `device`: null on the CPU; read only when the step has not failed.
   void ObserveStep(size_t rows, int64_t tokens, Duration time, const absl::Status& status,
                    const DeviceStats* device);
@@ -139,6 +144,9 @@ class RequestLoop {
  private:
   absl::Status Refuse(Rejection reason);
   int32_t max_client_queued_requests() const;
+  TimePoint Expiry(const Job& job) const;
+  // The job begins, or ends before it has.
+  void LeaveQueue(const Job& job);
   void Run(const char* name);
   void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);
@@ -161,6 +169,7 @@ class RequestLoop {
   };
 
   Inbox inbox_;
+  LoadEstimate estimate_;
 
   // Every accepted request whose OnFinished is still to come; who takes it from here calls that.
   Mutex accepted_mutex_;
@@ -177,8 +186,9 @@ class RequestLoop {
 
   // Owned by the engine thread.
   std::unordered_map<RequestHandle, std::unique_ptr<Job>> jobs_;
-  TimePoint next_deadline_ = TimePoint::max();  // no job expires before
-  int32_t failed_steps_ = 0;                    // in a row
+  TimePoint next_deadline_ = TimePoint::max();     // no job expires before
+  std::array<size_t, kServiceClasses> waiting_{};  // jobs that have not begun, by class
+  int32_t failed_steps_ = 0;                       // in a row
   std::vector<std::unique_ptr<Job>> finished_;
   std::vector<Outcome> outcomes_;  // of finished_
 

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+
+#include "server/scheduling/service_class.h"
 
 namespace aft::server {
 
@@ -25,8 +29,8 @@ class AdmissionBudget {
   // What an admitted request holds of the budget; its owner keeps it and gives it back. Movable.
   class Charge {
    public:
-    // Requests of the same client that wait, this one included; 0 when it found a free slot.
-    int32_t place() const { return place_; }
+    // Requests of the same client that wait and go before this one; 0 when it found a free slot.
+    int32_t ahead() const { return ahead_; }
 
    private:
     friend class AdmissionBudget;
@@ -35,16 +39,18 @@ class AdmissionBudget {
       int32_t requests = 0;
       int32_t queued_requests = 0;
       int64_t queued_tokens = 0;
+      std::array<int32_t, kServiceClasses> queued_texts{};  // by class
     };
     std::map<std::string, Client>::iterator client_{};
-    int32_t place_ = 0;
+    int32_t ahead_ = 0;
     bool queued_ = false;
+    std::optional<ServiceClass> class_;  // once its text has been added
     int64_t queued_tokens_ = 0;
   };
 
   explicit AdmissionBudget(const Limits& limits) : limits_(limits) {}
 
-  // A place for a request whose tokens are not known yet. `client_quota`: requests of its client
+  // A place for a request that is not known yet. `client_quota`: requests of its client
   // that may wait. Sets `charge` when the decision is kAdmitted; nothing changes otherwise.
   Decision Enter(const std::string& client, int32_t client_quota, Charge& charge) {
     const bool queued = in_flight_ >= limits_.slots;
@@ -55,21 +61,26 @@ class AdmissionBudget {
     if (entry == clients_.end()) entry = clients_.try_emplace(client).first;
     charge.client_ = entry;
     charge.queued_ = queued;
-    if (queued) charge.place_ = ++entry->second.queued_requests;
+    if (queued) ++entry->second.queued_requests;
     ++entry->second.requests;
     ++in_flight_;
     return Decision::kAdmitted;
   }
 
-  // The tokens of a request that has entered. kTooManyTokens: it must leave.
-  Decision AddTokens(int64_t tokens, Charge& charge) {
+  // The text of a request that has entered. Unless the decision is kAdmitted, it must leave.
+  Decision AddText(int64_t tokens, ServiceClass service_class, Charge& charge) {
     if (!charge.queued_) return Decision::kAdmitted;
     Charge::Client& client = charge.client_->second;
     if (tokens > limits_.max_queued_tokens - queued_tokens_) return Decision::kTooManyTokens;
     if (client.queued_tokens > 0 && tokens > limits_.max_queued_tokens / 2 - client.queued_tokens) {
       return Decision::kTooManyOfClient;
     }
-    charge.queued_tokens_ += tokens;
+    for (int i = 0; i <= static_cast<int>(service_class); ++i) {
+      charge.ahead_ += client.queued_texts[static_cast<size_t>(i)];
+    }
+    charge.class_ = service_class;
+    ++client.queued_texts[static_cast<size_t>(service_class)];
+    charge.queued_tokens_ = tokens;
     client.queued_tokens += tokens;
     queued_tokens_ += tokens;
     return Decision::kAdmitted;
@@ -80,6 +91,7 @@ class AdmissionBudget {
     if (!charge.queued_) return;
     Charge::Client& client = charge.client_->second;
     --client.queued_requests;
+    if (charge.class_) --client.queued_texts[static_cast<size_t>(*charge.class_)];
     client.queued_tokens -= charge.queued_tokens_;
     queued_tokens_ -= charge.queued_tokens_;
     charge.queued_tokens_ = 0;

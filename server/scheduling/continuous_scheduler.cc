@@ -1,27 +1,33 @@
 #include "server/scheduling/continuous_scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace aft::server {
+namespace {
 
-ContinuousScheduler::ContinuousScheduler(int32_t slots, int64_t max_step_tokens, int max_in_flight)
-    : max_step_tokens_(max_step_tokens), max_in_flight_(max_in_flight), slots_(slots) {
-  AFT_CHECK(slots >= 1 && max_step_tokens > slots && max_in_flight >= 1);
+const Sequence& AsSequence(const FairItem& item) { return static_cast<const Sequence&>(item); }
+
+}  // namespace
+
+ContinuousScheduler::ContinuousScheduler(const Options& options)
+    : options_(options), slots_(options.slots), queue_(options.age) {
+  AFT_CHECK(options.slots >= 1 && options.max_step_tokens > options.slots);
+  AFT_CHECK(options.max_in_flight >= 1 && options.reserved_slots < options.slots);
 }
 
-void ContinuousScheduler::Add(Sequence& sequence) {
+void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
   AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle && sequence.position_ == 0);
   sequence.phase_ = Sequence::Phase::kWaiting;
-  waiting_.push_back(&sequence);
+  queue_.Push(sequence, now);
 }
 
 void ContinuousScheduler::Remove(Sequence& sequence) {
   if (sequence.phase_ == Sequence::Phase::kIdle) return;
-  if (sequence.phase_ == Sequence::Phase::kWaiting) {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
-  } else {
+  if (sequence.phase_ == Sequence::Phase::kParked) --parked_;
+  if (sequence.slot_ >= 0) {
     live_.erase(std::find(live_.begin(), live_.end(), &sequence));
     Flight* last = nullptr;
     for (const auto& flight : in_flight_) {
@@ -38,11 +44,148 @@ void ContinuousScheduler::Remove(Sequence& sequence) {
     }
     sequence.slot_ = -1;
   }
+  queue_.Leave(sequence);
   sequence.phase_ = Sequence::Phase::kIdle;
 }
 
-const Step* ContinuousScheduler::Schedule() {
-  AFT_CHECK(in_flight() < max_in_flight_);
+const Placement& ContinuousScheduler::Place(TimePoint now) {
+  placement_.parked.clear();
+  placement_.started.clear();
+  placement_.resumed.clear();
+  if (queue_.waiting() == 0) return placement_;
+  firm_.clear();
+  firm_others_ = others_ = 0;
+  for (Sequence* sequence : live_) {
+    sequence->firm_ = Claim(*sequence);
+    if (sequence->service_class() != ServiceClass::kInteractive) ++others_;
+  }
+  while (queue_.waiting() > 0) {
+    Sequence* next = slots_.free() > 0 ? NextForFreeSlot(now) : nullptr;
+    if (next == nullptr) next = MakeRoom(now);
+    if (next == nullptr) break;
+    Give(*next, now);
+  }
+  return placement_;
+}
+
+int32_t ContinuousScheduler::Quota(const Sequence& sequence) const {
+  if (sequence.max_slots_ != 0) return sequence.max_slots_;
+  return options_.max_client_slots != 0 ? options_.max_client_slots : options_.slots;
+}
+
+// Whether one more of its kind would be firm.
+bool ContinuousScheduler::MayBeFirm(const Sequence& sequence) const {
+  if (sequence.service_class() == ServiceClass::kBatch) return false;
+  const auto own = firm_.find(queue_.account(sequence));
+  if (own != firm_.end() && own->second >= Quota(sequence)) return false;
+  return sequence.service_class() == ServiceClass::kInteractive ||
+         firm_others_ < options_.slots - options_.reserved_slots;
+}
+
+bool ContinuousScheduler::Claim(const Sequence& sequence) {
+  if (!MayBeFirm(sequence)) return false;
+  ++firm_[queue_.account(sequence)];
+  if (sequence.service_class() != ServiceClass::kInteractive) ++firm_others_;
+  return true;
+}
+
+bool ContinuousScheduler::AtStrictQuota(const Sequence& sequence) const {
+  return options_.strict_quotas && queue_.serving(sequence) >= static_cast<size_t>(Quota(sequence));
+}
+
+Sequence* ContinuousScheduler::NextForFreeSlot(TimePoint now) {
+  return static_cast<Sequence*>(
+      queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
+        const Sequence& sequence = AsSequence(item);
+        const ServiceClass own = sequence.service_class();
+        const bool reserved = own != ServiceClass::kInteractive &&
+                              others_ >= options_.slots - options_.reserved_slots;
+        if (AtStrictQuota(sequence) || (options_.strict_quotas && reserved)) return std::nullopt;
+        const auto firm = firm_.find(queue_.account(sequence));
+        const bool beyond = firm != firm_.end() && firm->second >= Quota(sequence);
+        return beyond ? ServiceClass::kBatch : own;
+      }));
+}
+
+// Parks batch work for the sequence that is returned. Null: nothing that waits may take a slot from
+// others, or none can be taken yet.
+Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
+  // Those that come back have not left memory when others come into it.
+  const auto coming_back = static_cast<int32_t>(placement_.resumed.size());
+  if (parked_ + coming_back >= options_.max_parked) return nullptr;
+  for (const bool by_age : {false, true}) {
+    auto* next = static_cast<Sequence*>(
+        queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
+          const bool firm = MayBeFirm(AsSequence(item));
+          if (!by_age) return firm ? std::optional(item.service_class()) : std::nullopt;
+          if (firm) return std::nullopt;
+          const bool aged = queue_.Aged(item, ServiceClass::kBatch, now) < ServiceClass::kBatch;
+          return aged ? std::optional(ServiceClass::kBatch) : std::nullopt;
+        }));
+    if (next == nullptr) continue;
+    Sequence* const victim = ChooseVictim(*next, by_age);
+    if (victim == nullptr) continue;
+    if (victim->flights_ == 0) {
+      Park(*victim, now);
+      return next;
+    }
+    victim->paused_ = true;
+    return nullptr;
+  }
+  return nullptr;
+}
+
+Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age) const {
+  Sequence* victim = nullptr;
+  for (Sequence* sequence : live_) {
+    const bool goes_on =
+        sequence->phase_ == Sequence::Phase::kPrompt ||
+        (sequence->phase_ == Sequence::Phase::kDecode && sequence->outputs_left_ > 0);
+    if (sequence->firm_ || sequence->rows_left_ > 0 || !goes_on) continue;
+    if (by_age && !queue_.LessServed(next, *sequence)) continue;
+    if (AtStrictQuota(next) && queue_.account(next) != queue_.account(*sequence)) continue;
+    if (victim != nullptr) {
+      // One that sits out already is soonest parked.
+      const bool later = sequence->flights_ > 0 && victim->flights_ == 0;
+      const bool sooner = sequence->flights_ == 0 && victim->flights_ > 0;
+      if (later || (!sooner && queue_.LessServed(*sequence, *victim))) continue;
+    }
+    victim = sequence;
+  }
+  return victim;
+}
+
+void ContinuousScheduler::Park(Sequence& sequence, TimePoint now) {
+  placement_.parked.push_back({&sequence, sequence.slot_});
+  live_.erase(std::find(live_.begin(), live_.end(), &sequence));
+  if (sequence.service_class() != ServiceClass::kInteractive) --others_;
+  slots_.Release(sequence.slot_);
+  sequence.slot_ = -1;
+  sequence.phase_ = Sequence::Phase::kParked;
+  ++parked_;
+  queue_.PushFront(sequence, now);
+}
+
+void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
+  queue_.Serve(sequence, now);
+  sequence.slot_ = slots_.Acquire();
+  live_.push_back(&sequence);
+  if (sequence.phase_ == Sequence::Phase::kParked) {
+    --parked_;
+    sequence.rows_left_ = kQuantum;
+    placement_.resumed.push_back(&sequence);
+  } else {
+    sequence.rows_left_ = 1;
+    placement_.started.push_back(&sequence);
+  }
+  sequence.phase_ =
+      sequence.prompt_left() > 0 ? Sequence::Phase::kPrompt : Sequence::Phase::kDecode;
+  sequence.firm_ = Claim(sequence);
+  if (sequence.service_class() != ServiceClass::kInteractive) ++others_;
+}
+
+const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
+  AFT_CHECK(in_flight() < options_.max_in_flight);
   if (retired_ != nullptr) spare_.push_back(std::move(retired_));
   if (spare_.empty()) spare_.push_back(std::make_unique<Flight>());
   std::unique_ptr<Flight> flight = std::move(spare_.back());
@@ -50,17 +193,21 @@ const Step* ContinuousScheduler::Schedule() {
   step_ = &flight->step;
   step_->input.rows.clear();
   step_->sequences.clear();
-  step_->started.clear();
   step_->prompt_tokens = 0;
-  StartWaiting();
 
   prompts_.clear();
   for (Sequence* sequence : live_) {
+    if (std::exchange(sequence->paused_, false)) continue;
     if (sequence->phase_ == Sequence::Phase::kPrompt) prompts_.push_back(sequence);
     if (sequence->phase_ == Sequence::Phase::kDecode) AddDecodeRow(*sequence);
   }
   const auto decodes = static_cast<int64_t>(step_->sequences.size());
-  SharePrompts(max_step_tokens_ - decodes);
+  std::stable_sort(prompts_.begin(), prompts_.end(), [](const Sequence* a, const Sequence* b) {
+    return a->service_class() < b->service_class();
+  });
+  const auto prompts = static_cast<int64_t>(prompts_.size());
+  const int64_t budget = options_.max_step_tokens - decodes;
+  SharePrompts(decodes == 0 ? budget : std::min(budget, std::max(prompt_budget, prompts)));
 
   for (size_t i = 0; i < prompts_.size(); ++i) AddPromptRow(*prompts_[i], chunks_[i]);
   step_->tokens = decodes + step_->prompt_tokens;
@@ -77,6 +224,9 @@ const Step& ContinuousScheduler::Retire() {
   if (retired_ != nullptr) spare_.push_back(std::move(retired_));
   retired_ = std::move(in_flight_.front());
   in_flight_.pop_front();
+  for (Sequence* sequence : retired_->step.sequences) {
+    if (sequence != nullptr) --sequence->flights_;
+  }
   for (const int32_t slot : retired_->releases) slots_.Release(slot);
   retired_->releases.clear();
   return retired_->step;
@@ -88,22 +238,10 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
   sequence.next_token_ = token;
 }
 
-void ContinuousScheduler::StartWaiting() {
-  while (!waiting_.empty() && slots_.free() > 0) {
-    Sequence* sequence = waiting_.front();
-    waiting_.pop_front();
-    sequence->slot_ = slots_.Acquire();
-    sequence->phase_ = Sequence::Phase::kPrompt;
-    live_.push_back(sequence);
-    step_->started.push_back(sequence);
-  }
-}
-
 void ContinuousScheduler::AddDecodeRow(Sequence& sequence) {
   if (sequence.outputs_left_ == 0) return;  // the last ones are under way
-  StepRow& row = AddRow(sequence);
+  StepRow& row = AddRow(sequence, 1);
   row.tokens.push_back(sequence.pending_ > 0 ? kLastSampled : sequence.next_token_);
-  ++sequence.position_;
   AskForToken(sequence, row);
 }
 
@@ -133,11 +271,10 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
 }
 
 void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
-  StepRow& row = AddRow(sequence);
   const auto first = sequence.prompt_.begin() + sequence.position_;
+  StepRow& row = AddRow(sequence, tokens);
   const auto last = first + tokens;
   row.tokens.assign(first, last);
-  sequence.position_ += tokens;
   step_->prompt_tokens += tokens;
   const bool complete = sequence.prompt_left() == 0;
   if (sequence.purpose_ == Sequence::Purpose::kScore) {
@@ -151,11 +288,15 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   if (complete) sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
 }
 
-StepRow& ContinuousScheduler::AddRow(Sequence& sequence) {
+StepRow& ContinuousScheduler::AddRow(Sequence& sequence, int64_t tokens) {
   step_->sequences.push_back(&sequence);
   StepRow& row = step_->input.rows.emplace_back();
   row.slot = sequence.slot_;
   row.first_position = sequence.position_;
+  sequence.position_ += tokens;
+  ++sequence.flights_;
+  if (sequence.rows_left_ > 0) --sequence.rows_left_;
+  queue_.Charge(sequence, static_cast<double>(tokens));
   return row;
 }
 

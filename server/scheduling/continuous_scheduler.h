@@ -3,64 +3,108 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "model/api/model_runner.h"
+#include "server/scheduling/fair_queue.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
+
+// Who got a slot and who gave one up, for the engine to tell the runner, in this order.
+struct Placement {
+  struct Parked {
+    Sequence* sequence;
+    int32_t slot;  // that it had; one of those below has it now
+  };
+  std::vector<Parked> parked;      // SnapshotSlot
+  std::vector<Sequence*> started;  // BindSlot
+  std::vector<Sequence*> resumed;  // RestoreSlot
+};
 
 // One planned step.
 struct Step {
   StepInput input;
   // sequences[i] owns input.rows[i]; null once it is removed: nobody wants the row's result.
   std::vector<Sequence*> sequences;
-  std::vector<Sequence*> started;  // got their slot in this step: BindSlot before Submit
-  int64_t prompt_tokens = 0;       // of all rows
+  int64_t prompt_tokens = 0;  // of all rows
   int64_t tokens = 0;
 
   bool empty() const { return sequences.empty(); }
+  int64_t decodes() const { return tokens - prompt_tokens; }
 };
 
 // Continuous batching as pure logic: no thread, lock or clock.
+//
+// Who has a slot: Place hands out free slots in the order of FairQueue; a client is charged for
+// every token that is computed for it. A sequence is *firm* when it is not batch work: its class is
+// better than batch, its client has no more than its quota of firm ones, and unless it is
+// interactive it leaves the reserved slots alone; earlier ones first. What a client runs beyond
+// that, in slots that nobody needs, is batch work whatever its class. When no slot is free and one
+// waits that would be firm, batch work is parked for it: of the client that has had the most, the
+// latest first. So is batch work of one client for that of another which has had less and has
+// waited `age`. A parked sequence keeps its progress, goes before its client's others, and once it
+// is back it has kQuantum rows before it may be parked again.
 //
 // Steps are planned by Schedule and end with Retire, in the same order; up to `max_in_flight` may
 // be between the two. With more than one, a step is planned before the results of the one before
 // are known: its decode rows consume kLastSampled. A sequence that turns out to have ended is
 // Removed; the row that it has in the next step is then wasted, and its slot is free when that step
-// retires.
+// retires. Likewise one that is to be parked sits out a step first.
 //
 // Every step holds one row for each live decode and splits the rest of the token budget among the
-// live prompts. Sequences get slots in arrival order. Because the budget exceeds the number of
-// slots, every live sequence advances in every step: neither decodes nor prompts can starve.
+// live prompts. Because the budget exceeds the number of slots, every live sequence advances in
+// every step: neither decodes nor prompts can starve.
 //
-// How prompts share: the oldest takes up to half of what is left, the next up to half of the rest,
-// and so on, each at least one token; what short prompts leave over goes to the oldest that can use
-// it. So prompts finish in about the order in which they came, and one very long prompt still
-// leaves half of the budget to those behind it. A text to score is a prompt whose rows report the
-// log-probabilities of the tokens that follow; nothing is decoded after it.
+// How prompts share: the first takes up to half of what is left, the next up to half of the rest,
+// and so on, each at least one token; what short prompts leave over goes to the first that can use
+// it. Better classes come first, then those that have had their slot for longer. So prompts finish
+// in about that order, and one very long prompt still leaves half of the budget to those behind it.
+// A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
+// nothing is decoded after it.
 //
 // Thread-compatible.
 class ContinuousScheduler {
  public:
-  // REQUIRES: slots >= 1, max_step_tokens >= slots + 1, max_in_flight >= 1.
-  ContinuousScheduler(int32_t slots, int64_t max_step_tokens, int max_in_flight = 1);
+  struct Options {
+    int32_t slots = 1;             // at least 1
+    int64_t max_step_tokens = 2;   // at least slots + 1
+    int max_in_flight = 1;         // at least 1
+    Duration age{};                // see FairQueue
+    int32_t max_client_slots = 0;  // quota of a client that has none of its own; 0: all slots
+    int32_t reserved_slots = 0;    // for interactive sequences; below slots
+    bool strict_quotas = false;    // slots that are kept for others stay free
+    int32_t max_parked = 0;
+  };
+  static constexpr int64_t kQuantum = 32;
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // Appends a sequence to the waiting queue. It must outlive its stay here.
-  // REQUIRES: phase kIdle, and it was never added before.
-  void Add(Sequence& sequence);
+  explicit ContinuousScheduler(const Options& options);
+
+  // The sequence waits for a slot from `now` on. It must outlive its stay here. REQUIRES: phase
+  // kIdle, and it was never added before.
+  void Add(Sequence& sequence, TimePoint now);
 
   // Takes a sequence out, whatever its phase. Its slot is free once no step in flight names it.
   void Remove(Sequence& sequence);
 
+  // Hands out slots. The result is valid until the next call. REQUIRES: of steps that have retired,
+  // Sampled was called for every kLast row and sequences in phase kScored were removed, except
+  // where sequences[i] is null.
+  const Placement& Place(TimePoint now);
+
   // Plans the next step. Null, and no step is in flight for it, when there is nothing to run: no
   // sequence is live, or what is left of each hangs on results that are under way. The step is
-  // valid until it retires and Schedule is called again. REQUIRES: in_flight() < max_in_flight; of
-  // steps that have retired, Sampled was called for every kLast row and sequences in phase kScored
-  // were removed, except where sequences[i] is null.
-  const Step* Schedule();
+  // valid until it retires and Schedule is called again. `prompt_budget`: tokens of prompts in a
+  // step that has decode rows too; each prompt gets one at least. REQUIRES: as Place; in_flight() <
+  // max_in_flight.
+  const Step* Schedule(int64_t prompt_budget = kNoLimit);
 
   // The oldest step in flight is done with: the runner has finished it. The result is valid until
   // the next call of Schedule. REQUIRES: in_flight() > 0.
@@ -71,7 +115,9 @@ class ContinuousScheduler {
 
   int in_flight() const { return static_cast<int>(in_flight_.size()); }
 
-  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // For their first slot; and for another one.
+  int32_t waiting() const { return static_cast<int32_t>(queue_.waiting()) - parked_; }
+  int32_t parked() const { return parked_; }
   int32_t live() const { return static_cast<int32_t>(live_.size()); }
   const SlotPool& slots() const { return slots_; }
 
@@ -82,22 +128,39 @@ class ContinuousScheduler {
     std::vector<int32_t> releases;
   };
 
-  void StartWaiting();
+  // Place.
+  int32_t Quota(const Sequence& sequence) const;
+  bool MayBeFirm(const Sequence& sequence) const;
+  bool Claim(const Sequence& sequence);
+  bool AtStrictQuota(const Sequence& sequence) const;
+  Sequence* NextForFreeSlot(TimePoint now);
+  Sequence* MakeRoom(TimePoint now);
+  Sequence* ChooseVictim(const Sequence& next, bool by_age) const;
+  void Park(Sequence& sequence, TimePoint now);
+  void Give(Sequence& sequence, TimePoint now);
+
+  // Schedule.
   void AddDecodeRow(Sequence& sequence);
   void AskForToken(Sequence& sequence, StepRow& row);
   void SharePrompts(int64_t budget);
   void AddPromptRow(Sequence& sequence, int64_t tokens);
-  StepRow& AddRow(Sequence& sequence);
+  StepRow& AddRow(Sequence& sequence, int64_t tokens);
 
-  const int64_t max_step_tokens_;
-  const int max_in_flight_;
+  const Options options_;
   SlotPool slots_;
-  std::deque<Sequence*> waiting_;
-  std::vector<Sequence*> live_;                    // own a slot; in arrival order
+  FairQueue queue_;
+  std::vector<Sequence*> live_;  // own a slot; those that have had it for longer first
+  int32_t parked_ = 0;
+  Placement placement_;
   std::deque<std::unique_ptr<Flight>> in_flight_;  // oldest first
   std::unique_ptr<Flight> retired_;
   std::vector<std::unique_ptr<Flight>> spare_;  // kept for their memory
   Step* step_ = nullptr;                        // while Schedule fills it
+
+  // Valid within Place.
+  std::unordered_map<const FairAccount*, int32_t> firm_;  // of each client
+  int32_t firm_others_ = 0;                               // firm ones that are not interactive
+  int32_t others_ = 0;                                    // all that are not interactive
 
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;

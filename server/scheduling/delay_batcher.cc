@@ -1,48 +1,45 @@
 #include "server/scheduling/delay_batcher.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace aft::server {
 
-DelayBatcher::DelayBatcher(const Limits& limits) : limits_(limits) {
+DelayBatcher::DelayBatcher(const Limits& limits) : limits_(limits), queue_(limits.age) {
   AFT_CHECK(limits.max_rows >= 1 && limits.max_tokens >= 1);
 }
 
-void DelayBatcher::Add(BatchItem& item) {
-  AFT_CHECK(item.tokens >= 1 && item.tokens <= limits_.max_tokens);
-  waiting_.push_back(&item);
+void DelayBatcher::Add(BatchItem& item, TimePoint arrival) {
+  AFT_CHECK(item.batch_tokens >= 1 && item.batch_tokens <= limits_.max_tokens);
+  queue_.Push(item, arrival);
+  tokens_ += item.batch_tokens;
 }
 
 void DelayBatcher::Remove(BatchItem& item) {
-  const auto found = std::find(waiting_.begin(), waiting_.end(), &item);
-  if (found != waiting_.end()) waiting_.erase(found);
+  if (!queue_.Contains(item)) return;
+  queue_.Leave(item);
+  tokens_ -= item.batch_tokens;
 }
 
 TimePoint DelayBatcher::ReadyAt() const {
-  if (waiting_.empty()) return TimePoint::max();
-  return FindFront().full ? TimePoint::min() : waiting_.front()->arrival + limits_.max_delay;
+  if (queue_.waiting() == 0) return TimePoint::max();
+  const bool full = waiting() >= limits_.max_rows || tokens_ >= limits_.max_tokens;
+  return full ? TimePoint::min() : queue_.oldest() + limits_.max_delay;
 }
 
-std::vector<BatchItem*> DelayBatcher::Take() {
-  const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(FindFront().rows);
-  std::vector<BatchItem*> batch(waiting_.begin(), end);
-  waiting_.erase(waiting_.begin(), end);
-  return batch;
-}
-
-DelayBatcher::Front DelayBatcher::FindFront() const {
-  Front front;
+std::vector<BatchItem*> DelayBatcher::Take(TimePoint now) {
+  std::vector<BatchItem*> batch;
   int64_t left = limits_.max_tokens;
-  for (const BatchItem* item : waiting_) {
-    front.full = static_cast<int64_t>(front.rows) == limits_.max_rows || item->tokens > left;
-    if (front.full) return front;
-    ++front.rows;
-    left -= item->tokens;
+  while (static_cast<int64_t>(batch.size()) < limits_.max_rows) {
+    auto* const item = static_cast<BatchItem*>(queue_.Next(now));
+    if (item == nullptr || item->batch_tokens > left) break;
+    queue_.Serve(*item, now);
+    queue_.Charge(*item, static_cast<double>(item->batch_tokens));
+    queue_.Leave(*item);
+    left -= item->batch_tokens;
+    tokens_ -= item->batch_tokens;
+    batch.push_back(item);
   }
-  front.full = static_cast<int64_t>(front.rows) == limits_.max_rows || left == 0;
-  return front;
+  return batch;
 }
 
 }  // namespace aft::server

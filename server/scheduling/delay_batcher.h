@@ -1,26 +1,32 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "server/scheduling/fair_queue.h"
 #include "server/scheduling/time.h"
 
 namespace aft::server {
 
 // One text as the batcher sees it.
-struct BatchItem {
-  int64_t tokens = 0;  // in [1, DelayBatcher::Limits::max_tokens]
-  TimePoint arrival;
+class BatchItem : public FairItem {
+ public:
+  // `tokens`: in [1, DelayBatcher::Limits::max_tokens].
+  BatchItem(int64_t tokens, std::string client, double weight, ServiceClass service_class)
+      : FairItem(std::move(client), weight, service_class), batch_tokens(tokens) {}
+
+  const int64_t batch_tokens;
 };
 
 // Dynamic batching as pure logic: no thread, lock or clock.
 //
-// Texts run in the order in which they came, none is split. The batch at the front is full when it
-// has max_rows texts or the next one would exceed max_tokens; it is ready to run then, or when its
-// first text came max_delay ago. So a text waits for others only while the model is idle, and never
-// longer than max_delay; while the model is busy, the next batch gathers by itself.
+// Texts run in the order of FairQueue, by class and by what their clients have had; none is split.
+// What waits makes a full batch when it has max_rows texts or max_tokens tokens; a batch is ready
+// to run then, or when its oldest text came max_delay ago. So a text waits for others only while
+// the model is idle, and never longer than max_delay; while the model is busy, the next batch
+// gathers by itself. A batch ends before the first text that does not fit.
 //
 // Thread-compatible.
 class DelayBatcher {
@@ -29,35 +35,31 @@ class DelayBatcher {
     int64_t max_rows = 0;
     int64_t max_tokens = 0;
     Duration max_delay{};
+    Duration age{};  // see FairQueue
   };
 
   // REQUIRES: max_rows and max_tokens are at least 1.
   explicit DelayBatcher(const Limits& limits);
 
-  // Appends a text. It must outlive its stay here.
-  void Add(BatchItem& item);
+  // A text that came at `arrival`. It must outlive its stay here.
+  void Add(BatchItem& item, TimePoint arrival);
 
   // Takes a text out that waits; nothing happens when it does not.
   void Remove(BatchItem& item);
 
-  // From when on the batch at the front may run: TimePoint::min() when it is full,
-  // TimePoint::max() when nothing waits.
+  // From when on a batch may run: TimePoint::min() when it is full, TimePoint::max() when nothing
+  // waits.
   TimePoint ReadyAt() const;
 
-  // Takes the batch at the front, ready or not; empty when nothing waits.
-  std::vector<BatchItem*> Take();
+  // Takes the next batch, ready or not; empty when nothing waits.
+  std::vector<BatchItem*> Take(TimePoint now);
 
-  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t waiting() const { return static_cast<int32_t>(queue_.waiting()); }
 
  private:
-  struct Front {
-    size_t rows = 0;
-    bool full = false;
-  };
-  Front FindFront() const;
-
   const Limits limits_;
-  std::deque<BatchItem*> waiting_;
+  FairQueue queue_;
+  int64_t tokens_ = 0;  // that wait
 };
 
 }  // namespace aft::server

@@ -70,6 +70,7 @@ void FairQueue::Leave(FairItem& item) {
     --account.serving;
   }
   item.state_ = FairItem::State::kOut;
+  item.account_ = nullptr;
   if (account.waiting + account.serving > 0 || account.idle) return;
   account.idle = true;
   idle_.push_back(item.client_);

@@ -114,6 +114,10 @@ class FairQueue {
   bool LessServed(const FairItem& a, const FairItem& b) const;
 
   size_t waiting() const { return waiting_; }
+  // Whether it waits or is served here.
+  static bool Contains(const FairItem& item) { return item.account_ != nullptr; }
+  // Of the item's client, the same for all of its items. REQUIRES: it waits or is served here.
+  const FairAccount* account(const FairItem& item) const { return item.account_; }
   // Items of this one's client that are being served. REQUIRES: it waits or is served here.
   size_t serving(const FairItem& item) const { return item.account_->serving; }
   // Since when one of those first in line has waited, at the longest; max() when none waits.

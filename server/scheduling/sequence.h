@@ -3,42 +3,56 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "model/api/model_runner.h"
+#include "server/scheduling/fair_queue.h"
 
 namespace aft::server {
 
-// One sequence as the scheduler sees it: which tokens the model still has to consume. Owned by the
-// engine, moved through its phases by ContinuousScheduler alone. Thread-compatible.
-class Sequence {
+// Whose sequence it is.
+struct SequenceOwner {
+  std::string client;
+  double weight = 1;      // see FairQueue
+  int32_t max_slots = 0;  // of this client; 0: the scheduler's default
+  ServiceClass service_class = ServiceClass::kNormal;
+};
+
+// One sequence as the scheduler sees it: whose it is, and which tokens the model still has to
+// consume. Owned by the engine, moved through its phases by ContinuousScheduler alone.
+// Thread-compatible.
+class Sequence : public FairItem {
  public:
   enum class Phase {
     kIdle,     // not with a scheduler
-    kWaiting,  // for a slot
+    kWaiting,  // for its first slot
     kPrompt,   // owns a slot; prompt tokens are left
     kDecode,   // owns a slot; one sampled token at a time
     kScored,   // owns a slot; the model has all of the text, and nothing follows
+    kParked,   // has given its slot up in the middle, and waits for another one
   };
   enum class Purpose {
     kGenerate,  // continue the prompt
     kScore,     // the log-probability of each of the prompt's tokens but the first
   };
+  using Owner = SequenceOwner;
 
   // `max_outputs`: tokens that may be generated; no step samples more, even where steps run ahead
   // of their results. REQUIRES: `prompt` is not empty; max_outputs >= 1.
   explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate,
-                    int64_t max_outputs = std::numeric_limits<int64_t>::max())
-      : purpose_(purpose),
+                    int64_t max_outputs = std::numeric_limits<int64_t>::max(),
+                    const Owner& owner = {})
+      : FairItem(owner.client, owner.weight, owner.service_class),
+        purpose_(purpose),
+        max_slots_(owner.max_slots),
         prompt_(std::move(prompt)),
         prompt_size_(static_cast<int64_t>(prompt_.size())),
         outputs_left_(max_outputs) {
     AFT_CHECK(!prompt_.empty() && max_outputs >= 1);
   }
-  Sequence(const Sequence&) = delete;  // schedulers hold pointers
-  Sequence& operator=(const Sequence&) = delete;
 
   Purpose purpose() const { return purpose_; }
   Phase phase() const { return phase_; }
@@ -53,6 +67,7 @@ class Sequence {
   friend class ContinuousScheduler;
 
   const Purpose purpose_;
+  const int32_t max_slots_;
   Phase phase_ = Phase::kIdle;
   int32_t slot_ = -1;
   int64_t position_ = 0;
@@ -61,6 +76,12 @@ class Sequence {
   int64_t outputs_left_;     // tokens that no step has been asked for yet
   int pending_ = 0;          // tokens that steps were asked for and that are not known yet
   TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0
+
+  // While it owns a slot.
+  int64_t rows_left_ = 0;  // that it must have before it may be parked
+  int flights_ = 0;        // steps in flight that name it
+  bool firm_ = false;      // within quota and reservation, and not batch work: never parked
+  bool paused_ = false;    // no row in the next step, so that it can be parked after it
 };
 
 }  // namespace aft::server

@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/snapshot_bytes.h"
 #include "tests/property/runner_fixture.h"
 
 namespace aft {
@@ -134,6 +135,7 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   ASSERT_EQ(sampled.size(), 8U);
   const int64_t position = 28;
   const std::string snapshot = runner->SnapshotSlot(0);
+  EXPECT_LE(static_cast<int64_t>(snapshot.size()), MaxSnapshotBytes(runner->info()));
   runner->ForkSlot(0, 6);
 
   // The fork goes another way first: they are two sequences.

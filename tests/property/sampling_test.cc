@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/snapshot_bytes.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -156,6 +157,7 @@ TEST_F(SamplingTest, ASnapshotHoldsCountsOnlyWhereThereArePenalties) {
   const std::string with = runner_->SnapshotSlot(0);
   Generate(*runner_, 0, RandomText(7), 3, Greedy(), 64);
   const std::string without = runner_->SnapshotSlot(0);
+  EXPECT_LE(static_cast<int64_t>(with.size()), MaxSnapshotBytes(runner_->info()));
   EXPECT_EQ(with.size(), without.size() + 2 * static_cast<size_t>(config_.vocab_size));
 }
 

@@ -1,12 +1,21 @@
 #include "tests/support/fake_model_runner.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/runtime/snapshot.h"
 
 namespace aft {
+namespace {
+
+// Of snapshots.
+constexpr uint64_t kModel = 1;
+constexpr uint64_t kLayout = 2;
+
+}  // namespace
 
 void FakeModelControl::FailNextSubmit(absl::Status status) {
   MutexLock lock(mutex_);
@@ -54,6 +63,26 @@ absl::Status FakeModelControl::TakeSubmitFailure() {
 absl::Status FakeModelControl::TakeCollectFailure() {
   MutexLock lock(mutex_);
   return std::exchange(collect_failure_, absl::OkStatus());
+}
+
+void FakeModelControl::FailNextSnapshot() {
+  MutexLock lock(mutex_);
+  snapshot_failure_ = true;
+}
+
+void FakeModelControl::FailNextRestore() {
+  MutexLock lock(mutex_);
+  restore_failure_ = true;
+}
+
+bool FakeModelControl::TakeSnapshotFailure() {
+  MutexLock lock(mutex_);
+  return std::exchange(snapshot_failure_, false);
+}
+
+bool FakeModelControl::TakeRestoreFailure() {
+  MutexLock lock(mutex_);
+  return std::exchange(restore_failure_, false);
 }
 
 void FakeModelControl::Violation(std::string text) {
@@ -130,11 +159,7 @@ void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
     control_->Violation(absl::StrCat("BindSlot of slot ", slot));
     return;
   }
-  for (const Flight& flight : flights_) {
-    if (std::find(flight.slots.begin(), flight.slots.end(), slot) != flight.slots.end()) {
-      control_->Violation(absl::StrCat("BindSlot of slot ", slot, ", which is in a step"));
-    }
-  }
+  CheckIdle("BindSlot", slot);
   // The old hash stays: only a row at position 0 may make the slot forget it.
   sequences_.Bind(slot, params);
   slots_[static_cast<size_t>(slot)].bound = true;
@@ -145,10 +170,32 @@ void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
   slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
 }
 
-// Nothing in the server takes snapshots yet.
-std::string FakeModelRunner::SnapshotSlot(int32_t /*slot*/) const { return ""; }
-absl::Status FakeModelRunner::RestoreSlot(int32_t /*slot*/, absl::string_view /*snapshot*/) {
-  return absl::UnimplementedError("the fake keeps no snapshots");
+std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
+  CheckIdle("SnapshotSlot", slot);
+  if (control_->TakeSnapshotFailure()) return "";
+  const uint64_t hash = slots_[static_cast<size_t>(slot)].hash;
+  std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), sizeof(hash));
+  std::memcpy(snapshot.data() + SnapshotHeaderBytes(), &hash, sizeof(hash));
+  SealSnapshot(&snapshot);
+  return snapshot;
+}
+
+absl::Status FakeModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
+  CheckIdle("RestoreSlot", slot);
+  if (control_->TakeRestoreFailure()) return absl::InvalidArgumentError("secret detail");
+  AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened, OpenSnapshot(snapshot, kModel, kLayout));
+  Slot& restored = slots_[static_cast<size_t>(slot)];
+  restored.bound = false;
+  std::memcpy(&restored.hash, opened.state.data(), sizeof(restored.hash));
+  sequences_.Restore(slot, opened.record);
+  return absl::OkStatus();
+}
+
+void FakeModelRunner::CheckIdle(const char* call, int32_t slot) const {
+  for (const Flight& flight : flights_) {
+    if (std::find(flight.slots.begin(), flight.slots.end(), slot) == flight.slots.end()) continue;
+    control_->Violation(absl::StrCat(call, " of slot ", slot, ", which is in a step"));
+  }
 }
 
 absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& input) {

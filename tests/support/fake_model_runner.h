@@ -26,6 +26,9 @@ class FakeModelControl : public StepGate {
   // The next Submit, or the next Collect, fails with `status`.
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
+  // The next snapshot is empty; the next one is not taken back.
+  void FailNextSnapshot();
+  void FailNextRestore();
 
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
@@ -42,6 +45,8 @@ class FakeModelControl : public StepGate {
   void EnterStep(const StepInput& input);
   absl::Status TakeSubmitFailure();
   absl::Status TakeCollectFailure();
+  bool TakeSnapshotFailure();
+  bool TakeRestoreFailure();
   void Violation(std::string text);
 
   mutable Mutex mutex_;
@@ -49,6 +54,8 @@ class FakeModelControl : public StepGate {
   int64_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status submit_failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
+  bool snapshot_failure_ ABSL_GUARDED_BY(mutex_) = false;
+  bool restore_failure_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
 };
@@ -114,6 +121,8 @@ class FakeModelRunner final : public ModelRunner {
                            const SamplingParams& params);
   // Of `target` after the tokens that `hash` stands for.
   static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
+  // Notes a violation when a step in flight names the slot.
+  void CheckIdle(const char* call, int32_t slot) const;
   // The rules of every runner, and those that only the caller can know it broke.
   absl::Status Check(const StepInput& input);
 

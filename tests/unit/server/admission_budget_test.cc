@@ -16,11 +16,12 @@ constexpr int32_t kNoQuota = 1000;
 
 class AdmissionBudgetTest : public testing::Test {
  protected:
-  Decision Admit(int64_t tokens, const std::string& client = "a", int32_t quota = kNoQuota) {
+  Decision Admit(int64_t tokens, const std::string& client = "a", int32_t quota = kNoQuota,
+                 ServiceClass service_class = ServiceClass::kNormal) {
     AdmissionBudget::Charge charge;
     Decision decision = budget_.Enter(client, quota, charge);
     if (decision != Decision::kAdmitted) return decision;
-    decision = budget_.AddTokens(tokens, charge);
+    decision = budget_.AddText(tokens, service_class, charge);
     if (decision == Decision::kAdmitted) {
       charges_.push_back(charge);
     } else {
@@ -62,9 +63,7 @@ TEST_F(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
 TEST_F(AdmissionBudgetTest, AClientHasItsQuotaOfTheQueueAndAllFreeSlots) {
   EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
   EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
-  EXPECT_EQ(charges_.back().place(), 0);
   EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
-  EXPECT_EQ(charges_.back().place(), 1);
   EXPECT_EQ(Admit(1, "a", 1), Decision::kTooManyOfClient);
   EXPECT_EQ(Admit(1, "b", 1), Decision::kAdmitted);
   EXPECT_EQ(Admit(1, "b", 1), Decision::kTooManyRequests);
@@ -72,6 +71,26 @@ TEST_F(AdmissionBudgetTest, AClientHasItsQuotaOfTheQueueAndAllFreeSlots) {
   budget_.LeaveQueue(charges_[2]);  // again is harmless
   budget_.Leave(charges_[0]);
   EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
+}
+
+TEST_F(AdmissionBudgetTest, CountsWhatOfTheClientGoesBeforeARequest) {
+  AdmissionBudget budget({.slots = 1, .max_queued_requests = 100, .max_queued_tokens = 1000});
+  std::deque<AdmissionBudget::Charge> charges;
+  const auto ahead = [&](const std::string& client, ServiceClass service_class) {
+    AdmissionBudget::Charge& charge = charges.emplace_back();
+    EXPECT_EQ(budget.Enter(client, kNoQuota, charge), Decision::kAdmitted);
+    EXPECT_EQ(budget.AddText(1, service_class, charge), Decision::kAdmitted);
+    return charge.ahead();
+  };
+  EXPECT_EQ(ahead("a", ServiceClass::kNormal), 0);  // has a slot
+  EXPECT_EQ(ahead("a", ServiceClass::kNormal), 0);
+  EXPECT_EQ(ahead("a", ServiceClass::kBatch), 1);
+  EXPECT_EQ(ahead("a", ServiceClass::kNormal), 1);
+  EXPECT_EQ(ahead("a", ServiceClass::kInteractive), 0);
+  EXPECT_EQ(ahead("b", ServiceClass::kBatch), 0);
+  EXPECT_EQ(ahead("a", ServiceClass::kBatch), 4);
+  budget.LeaveQueue(charges[1]);
+  EXPECT_EQ(ahead("a", ServiceClass::kNormal), 2);
 }
 
 TEST_F(AdmissionBudgetTest, AClientHasHalfOfTheTokensThatMayWaitOrOneRequest) {

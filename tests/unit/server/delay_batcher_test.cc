@@ -3,6 +3,7 @@
 #include <chrono>
 #include <deque>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -17,26 +18,30 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr milliseconds kDelay{5};
+constexpr milliseconds kAge{1000};
 
 // Batches of at most 4 texts and 100 tokens, under a clock that the test moves.
 class DelayBatcherTest : public testing::Test {
  protected:
-  BatchItem& Add(int64_t tokens) {
-    items_.push_back({.tokens = tokens, .arrival = clock_.Now()});
-    batcher_.Add(items_.back());
-    return items_.back();
+  BatchItem& Add(int64_t tokens, const std::string& client = "a",
+                 ServiceClass service_class = ServiceClass::kNormal) {
+    BatchItem& item = items_.emplace_back(tokens, client, 1, service_class);
+    batcher_.Add(item, clock_.Now());
+    return item;
   }
 
   bool Ready() const { return clock_.Now() >= batcher_.ReadyAt(); }
 
   std::vector<int64_t> Take() {
     std::vector<int64_t> sizes;
-    for (const BatchItem* item : batcher_.Take()) sizes.push_back(item->tokens);
+    for (const BatchItem* item : batcher_.Take(clock_.Now())) {
+      sizes.push_back(item->batch_tokens);
+    }
     return sizes;
   }
 
   ManualClock clock_;
-  DelayBatcher batcher_{{.max_rows = 4, .max_tokens = 100, .max_delay = kDelay}};
+  DelayBatcher batcher_{{.max_rows = 4, .max_tokens = 100, .max_delay = kDelay, .age = kAge}};
   std::deque<BatchItem> items_;  // whose elements stay where they are
 };
 
@@ -114,9 +119,34 @@ TEST_F(DelayBatcherTest, ARemovedTextLeavesTheBatch) {
 
 TEST_F(DelayBatcherTest, WithoutADelayNothingWaits) {
   DelayBatcher eager({.max_rows = 4, .max_tokens = 100, .max_delay = {}});
-  BatchItem item = {.tokens = 1, .arrival = clock_.Now()};
-  eager.Add(item);
+  BatchItem item(1, "a", 1, ServiceClass::kNormal);
+  eager.Add(item, clock_.Now());
   EXPECT_LE(eager.ReadyAt(), clock_.Now());
+}
+
+TEST_F(DelayBatcherTest, TextsRunByClassAndByWhatTheirClientsHaveHad) {
+  for (const int64_t tokens : {11, 12, 13}) Add(tokens, "a");
+  Add(21, "b");
+  Add(31, "c", ServiceClass::kBatch);
+  Add(22, "b", ServiceClass::kInteractive);
+  EXPECT_THAT(Take(), ElementsAre(22, 11, 12, 21));  // a has had 11, then 23; b 22, then 43
+  EXPECT_THAT(Take(), ElementsAre(13, 31));
+}
+
+TEST_F(DelayBatcherTest, WaitingRaisesAText) {
+  Add(90, "a", ServiceClass::kBatch);
+  clock_.Advance(2 * kAge);
+  Add(91, "b", ServiceClass::kInteractive);
+  EXPECT_THAT(Take(), ElementsAre(90));
+}
+
+TEST_F(DelayBatcherTest, TheDelayIsThatOfTheOldestTextWhoeverGoesFirst) {
+  Add(10, "a", ServiceClass::kBatch);
+  const TimePoint first = clock_.Now();
+  clock_.Advance(milliseconds(3));
+  Add(20, "b", ServiceClass::kInteractive);
+  EXPECT_EQ(batcher_.ReadyAt(), first + kDelay);
+  EXPECT_THAT(Take(), ElementsAre(20, 10));
 }
 
 TEST_F(DelayBatcherTest, AnySequenceOfTextsRunsInOrderWithinTheLimits) {

@@ -31,10 +31,21 @@ std::vector<int64_t> RowSizes(const Step& step) {
   return sizes;
 }
 
+// The clock stands still in these tests.
+const Step* PlaceAndSchedule(ContinuousScheduler& scheduler) {
+  scheduler.Place(TimePoint());
+  return scheduler.Schedule();
+}
+
 // One step that has retired before the next is planned; without rows when there is none.
 const Step& RunStep(ContinuousScheduler& scheduler) {
   static const Step none;
-  return scheduler.Schedule() == nullptr ? none : scheduler.Retire();
+  return PlaceAndSchedule(scheduler) == nullptr ? none : scheduler.Retire();
+}
+
+ContinuousScheduler::Options Options(int32_t slots, int64_t max_step_tokens,
+                                     int max_in_flight = 1) {
+  return {.slots = slots, .max_step_tokens = max_step_tokens, .max_in_flight = max_in_flight};
 }
 
 // Plays the model: every kLast row draws `token`.
@@ -63,14 +74,13 @@ TEST(SlotPoolDeathTest, RefusesASlotThatIsNotInUse) {
 }
 
 TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {
-  ContinuousScheduler scheduler(1, 4);
+  ContinuousScheduler scheduler(Options(1, 4));
   Sequence sequence(Prompt(10));
-  scheduler.Add(sequence);
+  scheduler.Add(sequence, TimePoint());
   std::vector<std::vector<TokenId>> chunks;
   for (int i = 0; i < 3; ++i) {
     const Step& step = RunStep(scheduler);
     ASSERT_EQ(step.input.rows.size(), 1U);
-    EXPECT_EQ(step.started.size(), i == 0 ? 1U : 0U);
     EXPECT_EQ(step.input.rows[0].first_position, 4 * i);
     EXPECT_EQ(step.input.rows[0].output, i == 2 ? RowOutput::kLast : RowOutput::kNone);
     chunks.push_back(step.input.rows[0].tokens);
@@ -85,47 +95,48 @@ TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {
 }
 
 TEST(ContinuousSchedulerTest, GivesTheOldestPromptHalfAndOneTokenToEachAtLeast) {
-  ContinuousScheduler scheduler(5, 20);
+  ContinuousScheduler scheduler(Options(5, 20));
   std::deque<Sequence> sequences;
-  for (int i = 0; i < 5; ++i) scheduler.Add(sequences.emplace_back(Prompt(100)));
+  for (int i = 0; i < 5; ++i) scheduler.Add(sequences.emplace_back(Prompt(100)), TimePoint());
   // 20: 8 of (20-4), 5 of (12-3), 3 of (7-2), 2 of (4-1), then all that is left.
   EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(8, 5, 3, 2, 2));
 }
 
 TEST(ContinuousSchedulerTest, GivesWhatShortPromptsLeaveOverToTheOldest) {
-  ContinuousScheduler scheduler(3, 20);
+  ContinuousScheduler scheduler(Options(3, 20));
   Sequence a(Prompt(25)), b(Prompt(100)), c(Prompt(1));
-  for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
+  for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s, TimePoint());
   // 9 of (20-2), 5 of (11-1), and of the 5 that c leaves over a can use all,
   EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(14, 5, 1));
   // then only 2 of 5 (its own share is 9 of 11), and b has the rest beside c's decode.
   scheduler.Sampled(c, 7);
   Sequence d(Prompt(1));
   scheduler.Remove(c);
-  scheduler.Add(d);
+  scheduler.Add(d, TimePoint());
   EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(11, 8, 1));
 }
 
 TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
-  ContinuousScheduler scheduler(4, 5);
+  ContinuousScheduler scheduler(Options(4, 5));
   std::deque<Sequence> sequences;
-  for (int i = 0; i < 3; ++i) scheduler.Add(sequences.emplace_back(Prompt(1)));
+  for (int i = 0; i < 3; ++i) scheduler.Add(sequences.emplace_back(Prompt(1)), TimePoint());
   SampleAll(scheduler, RunStep(scheduler));
-  scheduler.Add(sequences.emplace_back(Prompt(50)));
+  scheduler.Add(sequences.emplace_back(Prompt(50)), TimePoint());
   const Step& step = RunStep(scheduler);
   EXPECT_THAT(RowSizes(step), ElementsAre(1, 1, 1, 2));
   EXPECT_EQ(step.tokens, 5);
 }
 
 TEST(ContinuousSchedulerTest, AFreedSlotGoesToTheFirstInTheQueue) {
-  ContinuousScheduler scheduler(1, 8);
+  ContinuousScheduler scheduler(Options(1, 8));
   Sequence a(Prompt(1)), b(Prompt(1)), c(Prompt(1));
-  for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s);
+  for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s, TimePoint());
   EXPECT_THAT(RunStep(scheduler).sequences, ElementsAre(&a));
   scheduler.Remove(a);
   EXPECT_EQ(a.slot(), -1);
   scheduler.Remove(b);  // in the queue
-  EXPECT_THAT(RunStep(scheduler).started, ElementsAre(&c));
+  EXPECT_THAT(scheduler.Place(TimePoint()).started, ElementsAre(&c));
+  RunStep(scheduler);
   scheduler.Remove(c);
   EXPECT_THAT(RunStep(scheduler).sequences, IsEmpty());
   EXPECT_EQ(scheduler.slots().free(), 1);
@@ -138,7 +149,7 @@ TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
     std::mt19937 random(seed);
     const auto slots = static_cast<int32_t>(1 + random() % 6);
     const int64_t budget = slots + 1 + random() % 20;
-    ContinuousScheduler scheduler(slots, budget);
+    ContinuousScheduler scheduler(Options(slots, budget));
     std::deque<Sequence> storage;
     std::vector<Sequence*> inside;     // in arrival order
     std::vector<TokenId> first_token;  // prompts count up from it, indexed like storage
@@ -151,7 +162,7 @@ TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
       for (uint64_t n = random() % 3; n > 0 && turn < 100; --n) {
         first_token.push_back(static_cast<TokenId>(random() % 1000));
         inside.push_back(&storage.emplace_back(Prompt(1 + random() % 40, first_token.back())));
-        scheduler.Add(*inside.back());
+        scheduler.Add(*inside.back(), TimePoint());
       }
       for (size_t i = 0; i < inside.size();) {
         if (random() % 16 == 0) {
@@ -223,9 +234,9 @@ TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
 }
 
 TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
-  ContinuousScheduler scheduler(2, 4);
+  ContinuousScheduler scheduler(Options(2, 4));
   Sequence text(Prompt(6, 10), Sequence::Purpose::kScore);
-  scheduler.Add(text);
+  scheduler.Add(text, TimePoint());
   const Step& first = RunStep(scheduler);
   ASSERT_EQ(first.input.rows.size(), 1U);
   EXPECT_EQ(first.input.rows[0].output, RowOutput::kScore);
@@ -243,50 +254,50 @@ TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
 }
 
 TEST(ContinuousSchedulerTest, PlansAheadOfResults) {
-  ContinuousScheduler scheduler(2, 8, /*max_in_flight=*/2);
+  ContinuousScheduler scheduler(Options(2, 8, /*max_in_flight=*/2));
   Sequence a(Prompt(2));
-  scheduler.Add(a);
-  const Step* const prompt = scheduler.Schedule();
+  scheduler.Add(a, TimePoint());
+  const Step* const prompt = PlaceAndSchedule(scheduler);
   EXPECT_EQ(prompt->input.rows[0].output, RowOutput::kLast);
-  const Step* const decode = scheduler.Schedule();
+  const Step* const decode = PlaceAndSchedule(scheduler);
   EXPECT_THAT(decode->input.rows[0].tokens, ElementsAre(kLastSampled));
   EXPECT_EQ(decode->input.rows[0].first_position, 2);
   EXPECT_EQ(&scheduler.Retire(), prompt);
   scheduler.Sampled(a, 5);  // the step in flight has consumed it
-  EXPECT_THAT(scheduler.Schedule()->input.rows[0].tokens, ElementsAre(kLastSampled));
+  EXPECT_THAT(PlaceAndSchedule(scheduler)->input.rows[0].tokens, ElementsAre(kLastSampled));
   EXPECT_EQ(&scheduler.Retire(), decode);
   scheduler.Sampled(a, 6);
   scheduler.Retire();
   scheduler.Sampled(a, 7);  // nothing in flight: the token is known when the next step is planned
-  EXPECT_THAT(scheduler.Schedule()->input.rows[0].tokens, ElementsAre(7));
+  EXPECT_THAT(PlaceAndSchedule(scheduler)->input.rows[0].tokens, ElementsAre(7));
   scheduler.Retire();
 }
 
 TEST(ContinuousSchedulerTest, ASlotThatAStepNamesIsFreeWhenTheStepRetires) {
-  ContinuousScheduler scheduler(1, 8, /*max_in_flight=*/2);
+  ContinuousScheduler scheduler(Options(1, 8, /*max_in_flight=*/2));
   Sequence a(Prompt(2));
   Sequence b(Prompt(2));
-  scheduler.Add(a);
-  scheduler.Add(b);
-  scheduler.Schedule();
-  scheduler.Schedule();
+  scheduler.Add(a, TimePoint());
+  scheduler.Add(b, TimePoint());
+  PlaceAndSchedule(scheduler);
+  PlaceAndSchedule(scheduler);
   const Step& prompt = scheduler.Retire();
   EXPECT_THAT(prompt.sequences, ElementsAre(&a));
   scheduler.Remove(a);  // its first token was its last; it has a row in the step in flight
   EXPECT_EQ(scheduler.live(), 0);
   EXPECT_EQ(scheduler.slots().free(), 0);
-  EXPECT_EQ(scheduler.Schedule(), nullptr);  // b has no slot yet
+  EXPECT_EQ(PlaceAndSchedule(scheduler), nullptr);  // b has no slot yet
   EXPECT_THAT(scheduler.Retire().sequences, ElementsAre(nullptr));
   EXPECT_EQ(scheduler.slots().free(), 1);
-  EXPECT_THAT(scheduler.Schedule()->started, ElementsAre(&b));
+  EXPECT_THAT(scheduler.Place(TimePoint()).started, ElementsAre(&b));
 }
 
 TEST(ContinuousSchedulerTest, ASlotThatTwoStepsNameIsFreeWhenTheSecondRetires) {
-  ContinuousScheduler scheduler(1, 8, /*max_in_flight=*/2);
+  ContinuousScheduler scheduler(Options(1, 8, /*max_in_flight=*/2));
   Sequence a(Prompt(2));
-  scheduler.Add(a);
-  scheduler.Schedule();
-  scheduler.Schedule();
+  scheduler.Add(a, TimePoint());
+  PlaceAndSchedule(scheduler);
+  PlaceAndSchedule(scheduler);
   scheduler.Remove(a);
   EXPECT_THAT(scheduler.Retire().sequences, ElementsAre(nullptr));
   EXPECT_EQ(scheduler.slots().free(), 0);
@@ -295,17 +306,17 @@ TEST(ContinuousSchedulerTest, ASlotThatTwoStepsNameIsFreeWhenTheSecondRetires) {
 }
 
 TEST(ContinuousSchedulerTest, PlansNoMoreOutputsThanASequenceMayHave) {
-  ContinuousScheduler scheduler(1, 8, /*max_in_flight=*/2);
+  ContinuousScheduler scheduler(Options(1, 8, /*max_in_flight=*/2));
   Sequence a(Prompt(2), Sequence::Purpose::kGenerate, /*max_outputs=*/2);
-  scheduler.Add(a);
-  scheduler.Schedule();
-  scheduler.Schedule();
+  scheduler.Add(a, TimePoint());
+  PlaceAndSchedule(scheduler);
+  PlaceAndSchedule(scheduler);
   scheduler.Retire();
   scheduler.Sampled(a, 1);
-  EXPECT_EQ(scheduler.Schedule(), nullptr);  // its second and last token is under way
+  EXPECT_EQ(PlaceAndSchedule(scheduler), nullptr);  // its second and last token is under way
   scheduler.Retire();
   scheduler.Sampled(a, 2);
-  EXPECT_EQ(scheduler.Schedule(), nullptr);
+  EXPECT_EQ(PlaceAndSchedule(scheduler), nullptr);
   scheduler.Remove(a);
   EXPECT_EQ(scheduler.slots().free(), 1);
 }

@@ -1,0 +1,144 @@
+// The scheduler under random load: slots, parking, tokens.
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "server/scheduling/continuous_scheduler.h"
+#include "tests/property/random_inputs.h"
+#include "tests/support/manual_clock.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Random arrivals, cancels, ends, classes, clients, quotas and steps in flight. No slot is lost or
+// doubled, memory for parked ones is never exceeded, none that a step names is parked, and every
+// sequence sees its tokens in order, however often it was parked; slots do not idle; all end.
+TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
+  TestRandom random;
+  ManualClock clock;
+  int64_t parks = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    ContinuousScheduler::Options options;
+    options.slots = static_cast<int32_t>(1 + random.Below(6));
+    options.max_step_tokens = options.slots + 1 + random.Below(10);
+    options.max_in_flight = static_cast<int>(1 + random.Below(2));
+    options.age = milliseconds(50);
+    options.max_client_slots = static_cast<int32_t>(random.Below(4));
+    options.reserved_slots = std::min(static_cast<int32_t>(random.Below(3)), options.slots - 1);
+    options.strict_quotas = random.Below(4) == 0;
+    options.max_parked = static_cast<int32_t>(random.Below(5));
+    ContinuousScheduler scheduler(options);
+
+    struct Live {
+      std::deque<TokenId> expected;  // that the model must get next: prompt, then what it drew
+      int64_t fed = 0;
+      int64_t outputs_left = 0;
+      bool inside = true;
+    };
+    std::deque<Sequence> storage;
+    std::map<const Sequence*, Live> all;
+    std::map<const Sequence*, int> named;  // steps in flight
+    int64_t inside = 0;
+    TokenId next_token = 100;
+
+    const auto remove = [&](Sequence& sequence) {
+      scheduler.Remove(sequence);
+      all[&sequence].inside = false;
+      --inside;
+    };
+    for (int turn = 0; turn < 3000 && (turn < 300 || inside > 0); ++turn) {
+      clock.Advance(milliseconds(1));
+      for (int64_t n = turn < 300 ? random.Below(2) : 0; n > 0; --n) {
+        std::vector<TokenId> prompt;
+        for (int64_t i = 0; i <= random.Below(30); ++i) prompt.push_back(++next_token);
+        const int64_t outputs = 1 + random.Below(60);
+        Sequence& added = storage.emplace_back(
+            prompt, Sequence::Purpose::kGenerate, outputs,
+            Sequence::Owner{.client = absl::StrCat("c", random.Below(4)),
+                            .weight = static_cast<double>(1 + random.Below(3)),
+                            .max_slots = static_cast<int32_t>(random.Below(3)),
+                            .service_class = static_cast<ServiceClass>(random.Below(3))});
+        all[&added] = {{prompt.begin(), prompt.end()}, 0, outputs, true};
+        ++inside;
+        scheduler.Add(added, clock.Now());
+      }
+      for (Sequence& sequence : storage) {
+        if (all[&sequence].inside && random.Below(200) == 0) remove(sequence);
+      }
+
+      const int32_t parked_before = scheduler.parked();
+      const Placement& placement = scheduler.Place(clock.Now());
+      parks += static_cast<int64_t>(placement.parked.size());
+      for (const auto& [sequence, slot] : placement.parked) {
+        ASSERT_EQ(named[sequence], 0);
+      }
+      // All that are parked come into memory before any goes back.
+      ASSERT_LE(parked_before + static_cast<int32_t>(placement.parked.size()), options.max_parked);
+      ASSERT_LE(scheduler.parked(), options.max_parked);
+      ASSERT_EQ(scheduler.live() + scheduler.waiting() + scheduler.parked(), inside);
+      ASSERT_EQ(scheduler.slots().used() + scheduler.slots().free(), options.slots);
+      if (!options.strict_quotas && scheduler.slots().free() > 0) {
+        ASSERT_EQ(scheduler.waiting() + scheduler.parked(), 0);  // no slot idles
+      }
+      std::set<int32_t> slots;
+      for (const Sequence& sequence : storage) {
+        if (sequence.slot() >= 0) {
+          ASSERT_TRUE(slots.insert(sequence.slot()).second);
+        }
+      }
+      ASSERT_EQ(static_cast<int32_t>(slots.size()), scheduler.live());
+
+      if (const Step* const step = scheduler.Schedule(random.Below(20)); step != nullptr) {
+        ASSERT_LE(step->tokens, options.max_step_tokens);
+        for (size_t i = 0; i < step->sequences.size(); ++i) {
+          Sequence* const sequence = step->sequences[i];
+          Live& live = all[sequence];
+          const StepRow& row = step->input.rows[i];
+          ++named[sequence];
+          ASSERT_EQ(row.slot, sequence->slot());
+          ASSERT_EQ(row.first_position, live.fed);
+          live.fed += static_cast<int64_t>(row.tokens.size());
+          for (const TokenId token : row.tokens) {
+            if (token == kLastSampled) {
+              ASSERT_EQ(named[sequence], 2);
+              continue;  // known once the step before has retired
+            }
+            ASSERT_FALSE(live.expected.empty());
+            ASSERT_EQ(token, live.expected.front());
+            live.expected.pop_front();
+          }
+        }
+      }
+      if (scheduler.in_flight() == 0) continue;
+      if (scheduler.in_flight() < options.max_in_flight && random.Below(4) != 0) continue;
+      const Step& step = scheduler.Retire();
+      for (size_t i = 0; i < step.sequences.size(); ++i) {
+        Sequence* const sequence = step.sequences[i];
+        if (sequence == nullptr) continue;
+        --named[sequence];
+        if (step.input.rows[i].output != RowOutput::kLast) continue;
+        Live& live = all[sequence];
+        scheduler.Sampled(*sequence, ++next_token);
+        if (named[sequence] == 0) live.expected.push_back(next_token);  // else it was consumed
+        if (--live.outputs_left == 0 || random.Below(100) == 0) remove(*sequence);
+      }
+    }
+    EXPECT_EQ(inside, 0);
+    while (scheduler.in_flight() > 0) scheduler.Retire();
+    EXPECT_EQ(scheduler.slots().free(), options.slots);
+    EXPECT_EQ(scheduler.parked(), 0);
+  }
+  EXPECT_GT(parks, 100);  // it was tested at all
+}
+
+}  // namespace
+}  // namespace aft::server
