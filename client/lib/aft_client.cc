@@ -153,11 +153,13 @@ grpc::ChannelArguments WithoutHealthChecks(grpc::ChannelArguments args) {
 
 }  // namespace
 
+// CANCELLED is what gRPC's core answers when a call meets the GOAWAY of a draining server on its
+// way.
 std::string MakeServiceConfig(const ClientOptions& options) {
   constexpr absl::string_view kRetry = R"(,
     "retryPolicy": {
       "maxAttempts": $0, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
-      "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]
+      "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"]
     })";
   return absl::Substitute(
       R"({

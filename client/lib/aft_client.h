@@ -106,12 +106,11 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // The servers behind one address. Connects to all of them with the first call, and again after a
 // loss, 0.1 s later at first and at most 5 s. Calls go to those in turn that are reachable and
 // whose health is SERVING (grpc.health.v1, watched). A call that is refused before its first
-// message, with UNAVAILABLE or RESOURCE_EXHAUSTED, is sent again: after the time that the server
-// names
-// (`grpc-retry-pushback-ms`; not at all when that is negative) or some tenths of a second, until
-// ClientOptions::max_attempts or the deadline. What has begun is not repeated, because what a
-// broken stream has delivered cannot be taken back. Connections are pinged every 20 s while calls
-// run.
+// message, with UNAVAILABLE, RESOURCE_EXHAUSTED or CANCELLED, is sent again: after the time that
+// the server names (`grpc-retry-pushback-ms`; not at all when that is negative) or some tenths of a
+// second, until ClientOptions::max_attempts or the deadline. What has begun is not repeated,
+// because what a broken stream has delivered cannot be taken back. Connections are pinged every 20
+// s while calls run.
 //
 // ListModels, GetModel and Health reach servers that do not serve as well.
 //

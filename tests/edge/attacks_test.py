@@ -117,7 +117,7 @@ def start_server(folder):
   (folder / "clients.textproto").write_text("".join(
       f'clients {{ name: "{name}" token_sha256: "{hashlib.sha256(name.encode()).hexdigest()}" }}\n'
       for name in ("attacker", "neighbour")))
-  return Server(folder, PROGRAM, MODEL, config='security { clients_file: "clients.textproto" }')
+  return Server(folder, PROGRAM, MODEL, config='security { clients_file: "clients.textproto" } drain { lame_duck_ms: 0 }')
 
 
 def attack_beside(name, numbers, address, tls, watched):

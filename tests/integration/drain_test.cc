@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/lib/aft_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
@@ -104,18 +105,14 @@ TEST(DrainTest, AReaderThatStopsHoldsTheServerUpNoLongerThanTheGrace) {
   EXPECT_TRUE(server.server().Drain());
 }
 
-// Two replicas behind one client that spreads its calls and retries what is refused.
+// Two replicas behind one channel of the client library, which spreads calls and retries.
 TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneGoes) {
   ServerConfig config = TestConfig();
   config.drain.grace = hours(1);
   TestServer leaving(config);
   TestServer staying(config);
   grpc::ChannelArguments arguments;
-  arguments.SetServiceConfigJSON(R"({
-    "loadBalancingConfig": [{"round_robin": {}}],
-    "methodConfig": [{"name": [{}], "retryPolicy": {
-      "maxAttempts": 5, "initialBackoff": "0.01s", "maxBackoff": "0.1s", "backoffMultiplier": 2,
-      "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"]}}]})");
+  arguments.SetServiceConfigJSON(client::MakeServiceConfig({}));
   const auto channel = TestServer::Connect(
       absl::StrCat("ipv4:", leaving.server().address(), ",", staying.server().address()),
       arguments);

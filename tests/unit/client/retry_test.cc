@@ -48,7 +48,8 @@ class RetryTest : public testing::Test {
 };
 
 TEST_F(RetryTest, ARefusedCallIsSentAgain) {
-  for (const grpc::StatusCode code : {grpc::UNAVAILABLE, grpc::RESOURCE_EXHAUSTED}) {
+  for (const grpc::StatusCode code :
+       {grpc::UNAVAILABLE, grpc::RESOURCE_EXHAUSTED, grpc::CANCELLED}) {
     const int before = server_.requests();
     server_.RefuseNext(4, Refusal(code), kAtOnce);
     EXPECT_TRUE(Generate().ok()) << code;

@@ -84,10 +84,10 @@ TEST(LineWriterTest, TheEndWaitsForWhatIsLeft) {
 }
 
 TEST(LineWriterTest, WithoutAReaderLinesAreDroppedCountedAndToldOf) {
-  constexpr uint64_t kLines = 10'000;
+  constexpr uint64_t kLines = 20'000;
   Ends pipe = Ends::OfPipe();
   AFT_CHECK(fcntl(pipe.in, F_SETPIPE_SZ, PIPE_BUF) > 0);
-  LineWriter writer(pipe.in, 1000, Report);
+  LineWriter writer(pipe.in, 2 * PIPE_BUF, Report);  // more than the pipe takes
   for (uint64_t i = 0; i < kLines; ++i) writer.Add(absl::StrCat(i, "\n"));  // never waits
   EXPECT_GT(writer.dropped(), kLines / 2);
   EXPECT_FALSE(writer.Flush(milliseconds(1)));
