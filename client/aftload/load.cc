@@ -68,12 +68,14 @@ v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t index) {
   return request;
 }
 
-// Nothing of the answer has come, and another attempt may fare better.
+// Nothing of the answer has come, and another attempt may fare better. CANCELLED: the call met the
+// GOAWAY of a server that drains.
 bool IsRefusal(const absl::Status& status) {
   const ErrorDetails details = GetErrorDetails(status);
-  return (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) &&
-         details.origin != ErrorOrigin::kConnectionLost && details.received_tokens == 0 &&
-         !details.usage;
+  return (absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
+          absl::IsCancelled(status)) &&
+         details.origin != ErrorOrigin::kConnectionLost && details.origin != ErrorOrigin::kCaller &&
+         details.received_tokens == 0 && !details.usage;
 }
 
 milliseconds PauseAfter(const absl::Status& status) {

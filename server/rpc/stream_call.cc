@@ -303,7 +303,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
                                     absl::StrCat(environment_.retry_hint.After(load).count()));
     }
   }
-  if (outcome.usage.prompt_tokens > 0) {  // it was accepted
+  if (begun) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
     context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }

@@ -68,6 +68,10 @@ TEST(DrainTest, WhatWaitsForASlotIsReleasedAtOnce) {
     while (!released) server.control().AllowSteps(1);
   });
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(waiting.events.empty());
+  EXPECT_EQ(waiting.InitialMetadata("x-request-id"), "");  // Trailers-Only: gRPC may retry it
+  EXPECT_NE(waiting.TrailingMetadata("x-request-id"), "");
+  EXPECT_EQ(waiting.TrailingMetadata("aft-usage-bin"), "");
   released = true;
   steps.join();
   running.context().TryCancel();
