@@ -12,7 +12,6 @@
 namespace aft::server {
 namespace {
 
-constexpr char kRunning[] = R"(aft_requests_running{model="fake"})";
 constexpr char kWaiting[] = R"(aft_requests_waiting{model="fake"})";
 
 TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
@@ -33,8 +32,13 @@ TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
     ASSERT_TRUE(client->Generate(Request("warm", 1)).ok());
   }
 
+  // Both engines stand still in the first step of a request of their own.
   leaving.control().Hold();
   staying.control().Hold();
+  GenerateStream first(leaving.inference(), Request("first", 20));
+  GenerateStream second(staying.inference(), Request("second", 20));
+  leaving.control().WaitUntilBlocked();
+  staying.control().WaitUntilBlocked();
   std::atomic<int> right = 0;
   std::vector<std::thread> streams;
   for (int i = 0; i < kStreams; ++i) {
@@ -49,16 +53,21 @@ TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
       }
     });
   }
-  // Half of them went to each; of those, some are in slots and the rest waits.
-  leaving.WaitForMetric(kRunning, 64);
-  leaving.WaitForMetric(kWaiting, kStreams / 2 - 64);
+  // Half of them went to each. Then some are in slots there, and the rest waits.
+  leaving.WaitForMetric(kWaiting, kStreams / 2);
+  staying.WaitForMetric(kWaiting, kStreams / 2);
+  while (leaving.Metric(kWaiting) == kStreams / 2) leaving.control().AllowSteps(1);
   std::thread drain([&] { leaving.server().Drain(); });
   leaving.WaitForMetric("aft_draining", 1);
   leaving.control().Resume();
   staying.control().Resume();
   for (std::thread& stream : streams) stream.join();
-  drain.join();
   EXPECT_EQ(right, kStreams * kCallsOfEach);
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(second.Finish().ok());
+  drain.join();
+  // Some had to be sent twice.
+  EXPECT_GT(staying.Metric(RequestsTotal("OK", "Generate")), kStreams * kCallsOfEach / 2 + 2);
 }
 
 }  // namespace

@@ -280,6 +280,19 @@ TEST_F(AftloadTest, PrintsATable) {
                     HasSubstr("in the first tenth"), HasSubstr("% of one core")));
 }
 
+TEST(AftloadRestartTest, FindsARestartedServerAgain) {
+  auto server = std::make_unique<FakeServer>();
+  server->SetScript(TextScript({"ab"}));
+  const int port = server->port();
+  Process aftload({AFTLOAD, "--address", server->address(), "--duration", "600"});
+  server->WaitForRequests(5);
+  server.reset();
+  server = std::make_unique<FakeServer>(port);
+  server->WaitForRequests(5);
+  aftload.Signal(SIGINT);
+  EXPECT_EQ(aftload.Wait(), 130);
+}
+
 TEST(AftloadUsageTest, RefusesOtherMachinesAndSillyNumbers) {
   const std::vector<std::vector<std::string>> cases = {{"--address", "example.org:8500"},
                                                        {"--streams", "0"},
