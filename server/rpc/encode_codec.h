@@ -29,6 +29,7 @@ class EncodeCodec {
   bool Take(Response& outgoing);
   void Drop() { vectors_ = {}; }
   size_t pending_bytes() const { return vectors_.size() * sizeof(float); }
+  size_t held_bytes() const { return pending_bytes(); }
   void Finish(const Outcome& outcome, v1::EncodeFinished& finished) const;
 
  private:

@@ -23,6 +23,7 @@ namespace aft::server {
 //                               model. INVALID_ARGUMENT begins with the path of the bad field
 //   Append(part)                adds to what is pending
 //   pending_bytes()             of what is pending, on the wire, about
+//   held_bytes()                the same in memory
 //   Take(response)              moves what is pending, or some of it, out; false: nothing is
 //   tokens(started)             of the text
 //   Drop()                      forgets it
@@ -64,6 +65,9 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   void DropPending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { codec_.Drop(); }
   size_t pending_bytes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return codec_.pending_bytes();
+  }
+  size_t held_bytes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return codec_.held_bytes();
   }
   void SetFinished(const Outcome& outcome) override {
     codec_.Finish(outcome, *outgoing_.mutable_finished());

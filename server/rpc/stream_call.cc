@@ -121,7 +121,7 @@ void StreamCall::Refuse(absl::Status status) {
 // Once in a while only: every token passes here twice.
 bool StreamCall::Recharge() {
   constexpr int64_t kSlack = 4096;
-  const auto held = static_cast<int64_t>(request_bytes_ + pending_bytes() + sending_bytes_);
+  const auto held = static_cast<int64_t>(request_bytes_ + held_bytes() + sending_bytes_);
   if (held <= charge_.bytes() && charge_.bytes() - held < kSlack) return true;
   return charge_.Resize(held);
 }
@@ -257,13 +257,13 @@ void StreamCall::Pump() {
   std::optional<Outcome> outcome;
   {
     MutexLock lock(mutex_);
-    const size_t pending = pending_bytes();
+    const size_t held = held_bytes();
     const bool failed = outcome_.has_value() && !outcome_->status.ok();
     if (first_ == First::kMayLeave && !failed) {
       first_ = First::kSent;
       first = true;
     } else if (first_ == First::kSent && TakePending()) {
-      sending_bytes_ = pending - pending_bytes();
+      sending_bytes_ = held - held_bytes();
     } else if (outcome_.has_value()) {
       outcome = outcome_;
     } else {

@@ -78,8 +78,9 @@ class StreamCall : public CallReactor,
   // Moves what is pending, or a part of it, to outgoing(). False: nothing is.
   virtual bool TakePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   virtual void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
-  // Of memory, about.
+  // About: on the wire, and in memory.
   virtual size_t pending_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  virtual size_t held_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Makes outgoing() the last message of the stream. REQUIRES: outcome.status is OK.
   virtual void SetFinished(const Outcome& outcome) = 0;
 

@@ -55,6 +55,8 @@ class PendingMessage {
     pending_bytes_ = 0;
   }
   size_t pending_bytes() const { return pending_bytes_; }
+  // A log-probability is an object of some 50 bytes, and 11 on the wire.
+  size_t held_bytes() const { return 5 * pending_bytes_; }
 
  protected:
   Response pending_;

@@ -82,6 +82,21 @@ TEST(MemoryTest, TheBytesOfARequestAreFreedOnceItIsParsed) {
   server.WaitForMetric(kMemoryUsed, 0);
 }
 
+// What nobody reads is charged as what it takes, until there is no room for more.
+TEST(MemoryTest, UnreadAnswersAreChargedAndEndWhatHasNoRoom) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 20 * kCall;
+  TestServer server(config);
+  const auto stub = server.StubWithASmallWindow();
+  v1::GenerateRequest request = Request("endless", kEndless);
+  request.mutable_output()->set_top_logprobs(20);
+  GenerateStream unread(*stub, request);
+  server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
+  EXPECT_THAT(unread.Finish(),  // reads what was sent, then the reason
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: no room")));
+  server.WaitForMetric(kMemoryUsed, 0);
+}
+
 TEST(MemoryTest, WatchesOfHealthAreChargedToo) {
   using grpc::health::v1::HealthCheckResponse;
   ServerConfig config = TestConfigWithMetrics();
