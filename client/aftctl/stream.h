@@ -21,6 +21,7 @@ struct StreamFlags {
   std::string prompt = "-";
   std::string file;
   std::string model;
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   double deadline = 600;
   std::string request_id;
   bool json = false;
@@ -49,6 +50,7 @@ int RunStream(const CommonFlags& common, const StreamFlags& flags, Request reque
   absl::StatusOr<std::string> text = ReadText(flags);
   if (!text.ok()) return UsageError(text.status());
   request.set_model(flags.model);
+  request.set_priority(flags.priority);
   if (ToValidUtf8(*text) == *text) {
     request.set_text(*std::move(text));
   } else {

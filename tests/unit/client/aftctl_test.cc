@@ -277,8 +277,9 @@ TEST_F(AftctlTest, ScoreTakesTheTextFromAFileOrStandardInputAsItIs) {
 
 TEST_F(AftctlTest, EncodePrintsALineForEachVector) {
   server_.SetScript(EncodeScript());
-  const Ended ended = Run("encode --prompt ab --pooling mean --normalize");
-  ExpectText(server_.last<v1::EncodeRequest>(), "text: 'ab' pooling: POOLING_MEAN normalize: true");
+  const Ended ended = Run("encode --prompt ab --pooling mean --normalize --priority batch");
+  ExpectText(server_.last<v1::EncodeRequest>(),
+             "text: 'ab' pooling: POOLING_MEAN normalize: true priority: PRIORITY_BATCH");
   EXPECT_EQ(ended.out, "1 0.100000001\n-2.5 3\n");
   EXPECT_THAT(ended.err, StartsWith("[2 tokens | 2 vectors of 2 | in a batch of 4 | "));
 }
@@ -393,6 +394,7 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
       {{"generate", "--logprobs", "1"}, "--json"},
       {{"generate", "--prompt", "x", "--file", "y"}, "--file"},
       {{"encode", "--prompt", "x", "--pooling", "max"}, "--pooling"},
+      {{"score", "--prompt", "x", "--priority", "high"}, "--priority"},
       {{"generate", "--prompt", "x", "--address", "nowhere"}, "the port is missing"},
       {{"models", "a", "b"}, "b"},
   };
