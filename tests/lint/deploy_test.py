@@ -72,6 +72,14 @@ class KubernetesTest(unittest.TestCase):
     self.assertEqual(set(re.findall(r" port: (\d+)", deployment)), {exposed[0]})
     self.assertIn(f"port: {exposed[1]}", (DEPLOY / "prometheus/prometheus.yml").read_text())
 
+  def test_the_edge_fits_its_server(self):
+    envoy = (DEPLOY / "envoy/envoy.yaml").read_text()
+    server = (DEPLOY / "config/server.textproto").read_text()
+    # A gRPC message has five bytes before it.
+    self.assertEqual(number(r"max_request_bytes: (\d+)", envoy), number(r"max_message_bytes: (\d+)", server) + 5)
+    limits = re.findall(r"limits: {memory: (\d+)Mi}", (DEPLOY / "envoy/sidecar.yaml").read_text())
+    self.assertEqual(number(r"max_heap_size_bytes: (\d+)", envoy), int(limits[-1]) * 2**20 * 3 // 4)
+
   def test_kustomize_renders_what_the_schema_allows(self):
     if not shutil.which("kubectl"):
       self.skipTest("no kubectl")
