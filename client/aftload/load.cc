@@ -78,10 +78,6 @@ bool IsRefusal(const absl::Status& status) {
          details.received_tokens == 0 && !details.usage;
 }
 
-milliseconds PauseAfter(const absl::Status& status) {
-  return GetErrorDetails(status).retry_after.value_or(kPauseAfterError);
-}
-
 // One stream after the other, until the schedule ends.
 class Worker {
  public:
@@ -95,7 +91,7 @@ class Worker {
       if (!slot || !SleepUntil(slot->time, cancel_)) return;
       const absl::Status status = RunRequest(*slot);
       if (status.ok() || options_.rate > 0) continue;
-      if (!SleepUntil(std::min(end_, Clock::now() + PauseAfter(status)), cancel_)) return;
+      if (!PauseAfter(status)) return;
     }
   }
 
@@ -133,11 +129,22 @@ class Worker {
         return status;
       }
       ++stats_.retried;
-      if (!SleepUntil(std::min(end_, now + PauseAfter(status)), cancel_)) {
+      if (!PauseAfter(status)) {
         ++stats_.cut;
         return absl::OkStatus();
       }
     }
+  }
+
+  // For as long as the server said, or a moment. False when the run was cancelled meanwhile.
+  bool PauseAfter(const absl::Status& status) {
+    const auto now = Clock::now();
+    const auto until =
+        std::min(end_, now + GetErrorDetails(status).retry_after.value_or(kPauseAfterError));
+    if (client_.WaitForServer(milliseconds(0))) return SleepUntil(until, cancel_);
+    // A connection comes about while somebody waits for it: calls that fail at once do not.
+    client_.WaitForServer(std::chrono::ceil<milliseconds>(until - now));
+    return !cancel_.cancelled();
   }
 
   CallOptions Options() const {
