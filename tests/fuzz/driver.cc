@@ -48,6 +48,7 @@ constexpr size_t kMaxInputBytes = 8192;
 constexpr int64_t kBlowEvery = 100;
 constexpr size_t kBlownBytes = size_t{64} << 10;
 constexpr size_t kMostKept = 4096;
+constexpr size_t kMostPlaces = 4096;
 constexpr int kMaxCpuSeconds = 60;  // of one input
 
 struct Options {
@@ -64,7 +65,8 @@ struct Shared {
 };
 
 std::unordered_set<size_t>& Places() {
-  static auto& places = *new std::unordered_set<size_t>();
+  // All its buckets from the start: what it takes is not the target's.
+  static auto& places = *new std::unordered_set<size_t>(kMostPlaces);
   return places;
 }
 
@@ -233,12 +235,13 @@ int Main(int argc, char** argv) {
 }  // namespace
 
 void Saw(absl::string_view place) {
-  constexpr size_t kMostBytes = 100;
+  constexpr size_t kMostBytes = 60;
+  if (Places().size() == kMostPlaces) return;
   std::string plain;
   bool quoted = false;
   for (const char c : place.substr(0, kMostBytes)) {
     if (c == '"' || c == '\'') quoted = !quoted;
-    if (!quoted && !absl::ascii_isdigit(static_cast<unsigned char>(c))) plain.push_back(c);
+    if (!quoted && absl::ascii_isalpha(static_cast<unsigned char>(c))) plain.push_back(c);
   }
   Places().insert(std::hash<std::string>()(plain));
 }

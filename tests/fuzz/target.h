@@ -36,7 +36,7 @@ class PeakMemory {
 };
 
 // Says where the input led: "ok", an error's message. An input that leads where none has led before
-// is worth mutating further. Digits and what stands in quotes do not count.
+// is worth mutating further. Only letters outside of quotes count.
 void Saw(absl::string_view place);
 
 // Cuts a text at its lines that are "----" into `count` parts; the last takes the rest, and what is
