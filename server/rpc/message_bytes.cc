@@ -19,8 +19,8 @@ constexpr int kMostFields = 1000;
 
 // Whether parsing takes memory in proportion to the bytes. A string of a list, or a field that is
 // not known, takes up to 50 times its two bytes; so at most `fields_left` are not numbers of a
-// list. And no length reaches beyond what it is in, because protobuf would reserve up to 50 MB for
-// it. REQUIRES: `input` has a limit; `type` does not contain itself.
+// list. And no string reaches beyond the end, because protobuf would reserve up to 50 MB for it.
+// REQUIRES: `type` does not contain itself.
 bool IsModest(google::protobuf::io::CodedInputStream& input,
               const google::protobuf::Descriptor& type, int& fields_left) {
   while (const uint32_t tag = input.ReadTag()) {
@@ -38,7 +38,7 @@ bool IsModest(google::protobuf::io::CodedInputStream& input,
       continue;
     }
     int size = 0;
-    if (!input.ReadVarintSizeAsInt(&size) || size > input.BytesUntilLimit()) return false;
+    if (!input.ReadVarintSizeAsInt(&size)) return false;
     const auto outer = input.PushLimit(size);
     if (!IsModest(input, *field->message_type(), fields_left)) return false;
     input.PopLimit(outer);
@@ -53,7 +53,6 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
   if (!bytes.TrySingleSlice(&whole).ok()) bytes.DumpToSingleSlice(&whole);
   const auto size = static_cast<int>(whole.size());
   google::protobuf::io::CodedInputStream input(whole.begin(), size);
-  input.PushLimit(size);
   int fields = kMostFields;
   if (bytes.Valid() && IsModest(input, *message.GetDescriptor(), fields) &&
       message.ParseFromArray(whole.begin(), size)) {
