@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -11,10 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "aft/v1/inference.pb.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/stubs/logging.h"
+#include "grpc/support/log.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/bind_error.h"
 #include "server/rpc/call_metadata.h"
+#include "server/rpc/grpc_server.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/model_service.h"
 #include "server/rpc/retry_hint.h"
@@ -211,6 +216,28 @@ TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
   for (const int end : {served, client, fd}) close(end);
   EXPECT_EQ(ExplainBindError(taken), "unknown reason");
   EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // an address of no machine
+}
+
+TEST(LibraryLogsTest, AreLinesOfTheServersOwnAtDebugAndFewASecond) {
+  constexpr int kLines = 1000;
+  RouteLibraryLogs();
+  std::string text[2];
+  for (const bool debug : {true, false}) {
+    log::Init(debug ? log::Level::kDebug : log::Level::kInfo, log::Format::kLogfmt);
+    testing::internal::CaptureStderr();
+    for (int i = 0; i < kLines; ++i) {
+      gpr_log(GPR_ERROR, "from gRPC");
+      GOOGLE_LOG(ERROR) << "from protobuf";
+    }
+    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+    text[debug ? 1 : 0] = testing::internal::GetCapturedStderr();
+  }
+  log::Init(log::Level::kInfo, log::Format::kLogfmt);
+  EXPECT_EQ(text[0], "");
+  const auto lines = std::count(text[1].begin(), text[1].end(), '\n');
+  EXPECT_GT(lines, 0);
+  EXPECT_LT(lines, kLines);
+  EXPECT_THAT(text[1], testing::HasSubstr(" left_out="));
 }
 
 TEST(ModelCodecTest, EveryStateAndFieldTravels) {

@@ -39,7 +39,8 @@ class EngineFailureTest : public EngineTest {
   void ExpectFailed(const std::string& reason) {
     EXPECT_THAT(reasons(), ElementsAre(HasSubstr(reason)));
     EXPECT_EQ(Refused(Request({1}, 1)), absl::UnavailableError("model \"fake\" has failed"));
-    EXPECT_EQ(metrics.rejected(Rejection::kFailed).Value(), 1);
+    EXPECT_EQ(engine->Reserve(*AnonymousClient()).status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(metrics.rejected(Rejection::kFailed).Value(), 2);
   }
 
   void ExpectNothingLeft() {
@@ -148,6 +149,7 @@ TEST_F(EngineFailureTest, AStepThatDoesNotEndFailsTheModelWhileItsThreadIsStuck)
   EXPECT_EQ(metrics.requests_waiting.Value(), 0);
   EXPECT_EQ(metrics.slots_used.Value(), 0);
   engine->CheckProgress();
+  EXPECT_EQ(reasons().size(), 1);
 
   // The thread comes back: nobody hears of it.
   control->Resume();
