@@ -26,14 +26,14 @@ TOKENS = 200  # Of each call of the well-behaved client.
 CALLS = 10  # Of its calls at least this many beside each attack.
 STARVED = 20  # Seconds without a token after which a call of it counts as failed.
 
-# Attack, its numbers, and how its streams may end behind the edge.
+# Attack, its numbers, and how its streams may end behind the edge; None: it asks for what it may have.
 ATTACKS = [
     ("gzip_bomb", {"megabytes": 2048}, {"UNIMPLEMENTED"}),
     ("unannounced_gzip", {"megabytes": 1024}, {"INVALID_ARGUMENT", "INTERNAL", "UNIMPLEMENTED"}),
     ("big_message", {"megabytes": 1024}, {"RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 60, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
-    ("half_messages", {"streams": 90, "megabytes": 3}, {"open", "reset INTERNAL_ERROR", "UNAVAILABLE"}),
-    ("half_messages", {"streams": 90, "megabytes": 3, "connections": 4}, None),
+    ("half_messages", {"streams": 90, "megabytes": 3}, {"open", "reset INTERNAL_ERROR"}),
+    ("half_messages", {"streams": 90, "megabytes": 3, "connections": 4}, {"open", "reset INTERNAL_ERROR"}),
     ("watch_names", {"streams": 194, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
     ("long_model_name", {"kilobytes": 5120}, {"RESOURCE_EXHAUSTED"}),
     ("header_flood", {"kilobytes": 17}, {"reset INTERNAL_ERROR"}),
@@ -47,6 +47,8 @@ ATTACKS = [
     ("long_generations", {"streams": 64}, None),
     ("long_scores", {"streams": 64}, None),
 ]
+
+ALLOWED = {"long_scores": 512}  # Megabytes of the server, where they are for requests that it accepted.
 
 
 def title(name, numbers):
@@ -168,7 +170,8 @@ class AttackTest(unittest.TestCase):
         self.assertEqual(len(neighbour.answers), 1)
         if ends is not None:
           self.assertLessEqual(set(last["streams"]), ends)
-        self.assertLess(peaks[0] - before[0], 64, "the server's memory")
+        allowed = ALLOWED.get(name, 64)
+        self.assertLess(peaks[0] - before[0], allowed, "the server's memory")
         self.assertLess(peaks[1], 512, "the edge's memory")
         self.assertEqual(front.stop(), 0)
         self.assertEqual(server.stop(), 0)
