@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
@@ -86,6 +87,11 @@ std::string Mutator::Blow(std::string input, size_t bytes) {
 
 Mutator::Piece Mutator::PieceOf(absl::string_view text) {
   const size_t at = Below(text.size() + 1);
+  if (Below(4) == 0) {  // a line
+    const size_t before = text.rfind('\n', at);
+    const size_t begin = before == absl::string_view::npos ? 0 : std::min(before + 1, text.size());
+    return {begin, std::min(text.find('\n', begin), text.size() - 1) + 1 - begin};
+  }
   const size_t most = Below(4) == 0 ? text.size() : 16;
   return {at, std::min(Below(most + 1), text.size() - at)};
 }
@@ -110,7 +116,7 @@ void Mutator::Step(std::string& input, absl::string_view other) {
       input.erase(piece.at, piece.size);
       break;
     case 4:  // move or repeat
-      input.insert(Below(input.size() + 1), input.substr(piece.at, piece.size));
+      input.insert(PieceOf(input).at, input.substr(piece.at, piece.size));
       break;
     case 5: {  // splice
       const Piece theirs = PieceOf(other);
@@ -145,7 +151,7 @@ std::string Mutator::Integer() {
 
 // Inserts, or writes over what is there.
 void Mutator::Put(std::string& input, absl::string_view text) {
-  const size_t at = Below(input.size() + 1);
+  const size_t at = PieceOf(input).at;
   const size_t over = Below(2) == 0 ? 0 : std::min(text.size(), input.size() - at);
   input.replace(at, over, text.data(), text.size());
 }
@@ -154,7 +160,14 @@ void Mutator::ReplaceNumber(std::string& input) {
   const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
   const auto begin = std::find_if(input.begin() + PieceOf(input).at, input.end(), is_digit);
   const auto end = std::find_if_not(begin, input.end(), is_digit);
-  if (begin != end) input.replace(begin, end, absl::StrCat(InterestingInteger(random_)));
+  uint64_t number = 0;
+  if (begin == end) return;
+  if (Below(2) == 0 || !absl::SimpleAtoi(absl::string_view(&*begin, end - begin), &number)) {
+    number = InterestingInteger(random_);
+  } else {
+    number += Below(2) == 0 ? 1 : -1;
+  }
+  input.replace(begin, end, absl::StrCat(number));
 }
 
 }  // namespace aft::fuzz

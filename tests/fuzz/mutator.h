@@ -28,7 +28,7 @@ class Mutator {
   std::string Blow(std::string input, size_t bytes);
 
  private:
-  // A random place, and the length of a random piece, short as a rule, from there.
+  // A random place, and the length of a random piece from there: a line, or short as a rule.
   struct Piece {
     size_t at;
     size_t size;

@@ -1,12 +1,12 @@
 // A tokenizer's files. What loads decodes what it encodes. Sections: its kind; chars.json or
 // vocab.json; merges.txt; a text.
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "model/tokenizer/tokenizers.h"
@@ -22,6 +22,18 @@ const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
 namespace {
 
 constexpr int64_t kMostTokens = 1000;
+
+// A folder of files in memory.
+struct Folder {
+  Folder() {
+    std::filesystem::create_symlink(vocabulary.path(), folder.File(kCharsFileName));
+    std::filesystem::create_symlink(vocabulary.path(), folder.File(kVocabFileName));
+    std::filesystem::create_symlink(merges.path(), folder.File(kMergesFileName));
+  }
+  TempFolder folder;
+  MemoryFile vocabulary;
+  MemoryFile merges;
+};
 
 std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   std::string text;
@@ -52,18 +64,19 @@ std::string Known(const Tokenizer& tokenizer, absl::string_view text) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::fuzz;
-  static const TempFolder folder;
+  static Folder files;
+  static const std::string path = files.folder.path();
   const std::vector<absl::string_view> sections = Sections(AsText(data, size), 4);
   const absl::string_view kind = absl::StripSuffix(sections[0], "\n");
   const bool chars = kind == "chars";
   if (kind != "bytes" && kind != "bpe" && !chars) return 0;
-  WriteBytes(folder.File(chars ? kCharsFileName : kVocabFileName), std::string(sections[1]));
-  WriteBytes(folder.File(kMergesFileName), std::string(sections[2]));
-  const auto tokenizer = LoadTokenizer(kind, folder.path(), kMostTokens);
+  files.vocabulary.Write(std::string(sections[1]));
+  files.merges.Write(std::string(sections[2]));
+  const auto tokenizer = LoadTokenizer(kind, path, kMostTokens);
   if (!tokenizer.ok()) {
     absl::string_view message = tokenizer.status().message();
     AFT_CHECK(absl::IsInvalidArgument(tokenizer.status()));
-    AFT_CHECK(absl::ConsumePrefix(&message, folder.path()));
+    AFT_CHECK(absl::ConsumePrefix(&message, path));
     AFT_CHECK(IsMessage(message));
     Saw(message);
     return 0;
