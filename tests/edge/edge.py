@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -188,7 +187,7 @@ class Edge(Process):
 
 
 def new_folder(test):
-  """A folder for one unittest.TestCase; where it fails, the logs in it are shown."""
+  """A folder for one unittest.TestCase."""
   folder = tempfile.TemporaryDirectory()
   test.addCleanup(folder.cleanup)
   return Path(folder.name)
