@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Attacks beside a well-behaved client: attacks_test.py AFT_SERVER DESCRIPTORS MODEL
 
 As tests they go through the shipped edge. With --table [ATTACK...] each is measured bare and behind the
@@ -212,7 +212,7 @@ if __name__ == "__main__":
   if not edge.ENVOY:
     print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
     sys.exit(77)
-  MODEL, DESCRIPTORS, PROGRAM = sys.argv.pop(3), sys.argv.pop(2), sys.argv.pop(1)
+  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
   if sys.argv[1:2] == ["--table"]:
     table(sys.argv[2:])
   else:

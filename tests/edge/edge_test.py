@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The shipped edge, deploy/envoy, in front of real servers: edge_test.py AFT_SERVER DESCRIPTORS MODEL
 
 AFT_ENVOY names the program; without it the tests are skipped.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from pathlib import Path
 
 import attacker
 import edge
@@ -418,5 +419,5 @@ if __name__ == "__main__":
   if not edge.ENVOY:
     print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
     sys.exit(77)
-  MODEL, DESCRIPTORS, PROGRAM = sys.argv.pop(3), sys.argv.pop(2), sys.argv.pop(1)
+  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
   unittest.main()
