@@ -5,6 +5,7 @@
 // whatever an input does (abort, crash, sanitizer's report, endless loop), it can be written down.
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,9 +48,8 @@ constexpr size_t kMaxInputBytes = 8192;
 // One input in so many is blown up to this size.
 constexpr int64_t kBlowEvery = 100;
 constexpr size_t kBlownBytes = size_t{64} << 10;
-constexpr size_t kMostKept = 4096;
-constexpr size_t kMostPlaces = 4096;
-constexpr int kMaxCpuSeconds = 60;  // of one input
+constexpr size_t kMostPlaces = 4096;  // and so of inputs that are kept
+constexpr int kMaxCpuSeconds = 60;    // of one input
 
 struct Options {
   int64_t runs = 4000;
@@ -127,12 +127,7 @@ class Child {
     for (; !is_over(runs); ++runs) {
       const bool blow = random.Below(kBlowEvery) == 0;
       std::string input = blow ? mutator.Blow(any(), kBlownBytes) : mutator.Mutate(any(), any());
-      if (!Run(input) || blow) continue;
-      if (kept.size() < kMostKept) {
-        kept.push_back(std::move(input));
-      } else {
-        kept[static_cast<size_t>(random.Below(kMostKept))] = std::move(input);
-      }
+      if (Run(input) && !blow) kept.push_back(std::move(input));
     }
     const double seconds = (CpuTime() - start).count();
     absl::PrintF(
@@ -209,6 +204,7 @@ int Main(int argc, char** argv) {
   const pid_t pid = fork();
   AFT_CHECK(pid >= 0);
   if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     Child child(shared);
     if (options.files.empty()) {
       child.RunRandom(target, options);
@@ -225,7 +221,7 @@ int Main(int argc, char** argv) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF) {
     how = absl::StrCat("more than ", kMaxCpuSeconds, " s of CPU time");
   }
-  if (!shared.running) how += ", after the last input";
+  if (!shared.running) how += ", between inputs";
   const std::filesystem::path file = WriteFinding(target, shared);
   absl::FPrintF(stderr, "fuzz_%s: FINDING (%s) of %d bytes\nRepeat with: %s %s\n", target, how,
                 shared.size, program.string(), file.string());

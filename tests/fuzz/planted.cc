@@ -1,5 +1,5 @@
-// Faults that the driver must find: each line of the input that the dictionary can complete leads
-// to one. Which of them are there, AFT_PLANTED says.
+// Faults that the driver must find behind two words of its dictionary. Which of them is there,
+// AFT_PLANTED says.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -19,7 +19,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text = aft::fuzz::AsText(data, size);
   const char* const given = std::getenv("AFT_PLANTED");
   const absl::string_view planted = given == nullptr ? "" : given;
-  // Two steps from the corpus, of which the first alone leads to a new place.
   const bool first = absl::StrContains(text, "alpha");
   aft::fuzz::Saw(first ? "first step" : "none");
   if (!first || !absl::StrContains(text, "omega")) return 0;
