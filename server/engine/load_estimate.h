@@ -11,7 +11,7 @@
 
 namespace aft::server {
 
-// How soon a request that arrives now can have its first output, from what was measured. Its
+// How soon the text of a request that arrives now can have been read, from what was measured. Its
 // engine's thread says how fast the queue moves and texts are read; any thread may ask.
 class LoadEstimate {
  public:
@@ -33,7 +33,7 @@ class LoadEstimate {
 
   // Of a text of `tokens` with `ahead` others of its client in the queue that go before it. Zero
   // while nothing was measured. Counts on half of what was measured: a refusal must be right.
-  Duration FirstOutput(ServiceClass service_class, int32_t ahead, int64_t tokens) const {
+  Duration UntilRead(ServiceClass service_class, int32_t ahead, int64_t tokens) const {
     const double turn =
         turns_[static_cast<size_t>(service_class)].seconds.load(std::memory_order_relaxed);
     const double token = token_seconds_.load(std::memory_order_relaxed);

@@ -73,10 +73,10 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
   const ServiceClass service_class = job->service_class;
   const int64_t tokens = job->tokens;
   const TimePoint now = Now();
-  Duration first_output{};
+  Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
-    first_output = estimate_.FirstOutput(service_class, ahead, tokens);
-    return deadline <= now || first_output <= deadline - now;  // what has expired will say so
+    estimate = estimate_.UntilRead(service_class, ahead, tokens);
+    return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
   Accepted accepted = {job->finish_sink, job->arrival, tokens};
   Inbox::AddResult result;
@@ -90,9 +90,9 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
   if (*result.refused != Rejection::kDeadline) return Refuse(*result.refused);
   metrics_.rejected(Rejection::kDeadline).Increment();
   return absl::ResourceExhaustedError(
-      absl::StrFormat("the deadline cannot be met: it is in %.3f s, and the first output would "
-                      "take at least %.3f s, as measured",
-                      Seconds(deadline - now), Seconds(first_output)));
+      absl::StrFormat("the deadline cannot be met: it is in %.3f s, and to wait and read the text "
+                      "would take at least %.3f s, as measured",
+                      Seconds(deadline - now), Seconds(estimate)));
 }
 
 absl::Status RequestLoop::Refuse(Rejection reason) {

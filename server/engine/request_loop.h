@@ -42,7 +42,7 @@ struct EngineOptions {
 // requests come in. Each of those accepts a request, which gets exactly one OnFinished then, or
 // refuses it without side effects:
 //   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it (says which limit); or, as
-//                       measured, the first output would come after the deadline
+//                       measured, the text would not be read before the deadline
 //   UNAVAILABLE         draining, or the model has failed
 //   INVALID_ARGUMENT    the text is empty, longer than the model allows or holds a token outside
 //                       the vocabulary

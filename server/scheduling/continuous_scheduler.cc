@@ -113,12 +113,15 @@ Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
   // Those that come back have not left memory when others come into it.
   const auto coming_back = static_cast<int32_t>(placement_.resumed.size());
   if (parked_ + coming_back >= options_.max_parked) return nullptr;
+  const Sequence* const most = MostServed();
+  if (most == nullptr) return nullptr;
   for (const bool by_age : {false, true}) {
     auto* next = static_cast<Sequence*>(
         queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
           const bool firm = MayBeFirm(AsSequence(item));
           if (!by_age) return firm ? std::optional(item.service_class()) : std::nullopt;
-          if (firm) return std::nullopt;
+          // One that may take nobody's slot must not stand before others.
+          if (firm || !queue_.LessServed(item, *most)) return std::nullopt;
           const bool aged = queue_.Aged(item, ServiceClass::kBatch, now) < ServiceClass::kBatch;
           return aged ? std::optional(ServiceClass::kBatch) : std::nullopt;
         }));
@@ -135,13 +138,26 @@ Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
   return nullptr;
 }
 
+bool ContinuousScheduler::MayBeParked(const Sequence& sequence) {
+  const bool goes_on = sequence.phase_ == Sequence::Phase::kPrompt ||
+                       (sequence.phase_ == Sequence::Phase::kDecode && sequence.outputs_left_ > 0);
+  return goes_on && !sequence.firm_ && sequence.rows_left_ == 0;
+}
+
+// Of those that may be parked, one whose client has had the most.
+const Sequence* ContinuousScheduler::MostServed() const {
+  const Sequence* most = nullptr;
+  for (const Sequence* sequence : live_) {
+    if (!MayBeParked(*sequence)) continue;
+    if (most == nullptr || queue_.LessServed(*most, *sequence)) most = sequence;
+  }
+  return most;
+}
+
 Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age) const {
   Sequence* victim = nullptr;
   for (Sequence* sequence : live_) {
-    const bool goes_on =
-        sequence->phase_ == Sequence::Phase::kPrompt ||
-        (sequence->phase_ == Sequence::Phase::kDecode && sequence->outputs_left_ > 0);
-    if (sequence->firm_ || sequence->rows_left_ > 0 || !goes_on) continue;
+    if (!MayBeParked(*sequence)) continue;
     if (by_age && !queue_.LessServed(next, *sequence)) continue;
     if (AtStrictQuota(next) && queue_.account(next) != queue_.account(*sequence)) continue;
     if (victim != nullptr) {

@@ -135,6 +135,8 @@ class ContinuousScheduler {
   bool AtStrictQuota(const Sequence& sequence) const;
   Sequence* NextForFreeSlot(TimePoint now);
   Sequence* MakeRoom(TimePoint now);
+  static bool MayBeParked(const Sequence& sequence);
+  const Sequence* MostServed() const;
   Sequence* ChooseVictim(const Sequence& next, bool by_age) const;
   void Park(Sequence& sequence, TimePoint now);
   void Give(Sequence& sequence, TimePoint now);

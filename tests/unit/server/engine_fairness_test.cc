@@ -246,8 +246,8 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
   // Of a second for a token half is counted on.
   EXPECT_THAT(Refused(within(100, seconds(49))),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("it is in 49.000 s, and the first output would take at least "
-                                 "50.000 s")));
+                       HasSubstr("it is in 49.000 s, and to wait and read the text would take at "
+                                 "least 50.000 s")));
   EXPECT_EQ(metrics.rejected(Rejection::kDeadline).Value(), 1);
   EXPECT_EQ(engine->load().running, 0);
   EXPECT_EQ(Submit(within(100, seconds(50))).sink->Wait().status, absl::OkStatus());

@@ -15,13 +15,13 @@ constexpr auto kBatch = ServiceClass::kBatch;
 
 TEST(LoadEstimateTest, KnowsNothingAtFirst) {
   const LoadEstimate estimate;
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 100, 1'000'000), Duration(0));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 100, 1'000'000), Duration(0));
 }
 
 TEST(LoadEstimateTest, CountsOnHalfOfWhatATokenTakes) {
   LoadEstimate estimate;
   estimate.SetTokenSeconds(0.5);
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 0, 40), seconds(10));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 0, 40), seconds(10));
 }
 
 TEST(LoadEstimateTest, MeasuresTurnsOfAClassWhileItsRequestsWait) {
@@ -33,18 +33,18 @@ TEST(LoadEstimateTest, MeasuresTurnsOfAClassWhileItsRequestsWait) {
   turn(kNormal, true);
   clock.Advance(seconds(6));
   turn(kBatch, true);
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 1, 0), Duration(0));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 1, 0), Duration(0));
   turn(kNormal, false);
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 1, 0), seconds(3));
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 3, 0), seconds(9));
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 0, 0), Duration(0));
-  EXPECT_EQ(estimate.FirstOutput(kBatch, 3, 0), Duration(0));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 1, 0), seconds(3));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 3, 0), seconds(9));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 0, 0), Duration(0));
+  EXPECT_EQ(estimate.UntilRead(kBatch, 3, 0), Duration(0));
   clock.Advance(seconds(100));  // nobody waits: no turn
   turn(kNormal, true);
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 1, 0), seconds(3));
+  EXPECT_EQ(estimate.UntilRead(kNormal, 1, 0), seconds(3));
   clock.Advance(seconds(16));
   turn(kNormal, true);
-  EXPECT_EQ(estimate.FirstOutput(kNormal, 2, 0), seconds(7));  // of 6 s and a tenth of 10 more
+  EXPECT_EQ(estimate.UntilRead(kNormal, 2, 0), seconds(7));  // of 6 s and a tenth of 10 more
 }
 
 }  // namespace

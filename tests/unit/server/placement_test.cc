@@ -223,6 +223,21 @@ TEST_F(PlacementTest, BatchWorkThatHasWaitedTakesTurnsWithThatOfClientsThatHadMo
   EXPECT_THAT(Parked(), IsEmpty());  // b has had less than a still
 }
 
+TEST_F(PlacementTest, OneThatWaitsForItsOwnClientStandsInNobodysWay) {
+  Start({.slots = 2, .max_parked = 2});
+  Add("a1", kBatch);
+  Add("a2", kBatch);
+  Add("a3", kBatch);
+  scheduler_->Place(clock_.Now());
+  Run();
+  clock_.Advance(2 * FairQueue::kOverdueAges * kAge);
+  Add("b1", kBatch);
+  Run();
+  EXPECT_THAT(Parked(), IsEmpty());
+  clock_.Advance(kAge);
+  EXPECT_THAT(Parked(), ElementsAre("a2"));
+}
+
 TEST_F(PlacementTest, OneMayBeParkedForItsOwnClientsMoreUrgentRequest) {
   Start({.slots = 2, .max_client_slots = 1, .max_parked = 2});
   Add("a1", kBatch);
