@@ -245,50 +245,57 @@ TEST(LimitsTest, ARequestMayTakeOnlySoLong) {
   EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded, _));
 }
 
-// gRPC's own retries: they ask for a refusal that is nothing but trailers, and wait as long as it
-// says.
-TEST(RefusalTest, IsRetriedByGrpc) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.models[0].slots = 1;
-  config.limits.max_queued_requests = 1;
-  TestServer server(config);
-  server.control().Hold();
-  GenerateStream running(server.inference(), Request("held", 5));
-  server.control().WaitUntilBlocked();
-  GenerateStream waiting(server.inference(), Request("held", 5));
-  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+// One request runs, and one waits: the server is full.
+class RefusalTest : public testing::Test {
+ protected:
+  RefusalTest() {
+    server_.control().WaitUntilBlocked();
+    waiting_ = std::make_unique<GenerateStream>(server_.inference(), Request("held", 5));
+    server_.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  }
+
+  static ServerConfig Config() {
+    ServerConfig config = TestConfigWithMetrics();
+    config.models[0].slots = 1;
+    config.limits.max_queued_requests = 1;
+    return config;
+  }
+  TestServer& Held() {
+    server_.control().Hold();
+    return server_;
+  }
+  void Resume() {
+    server_.control().Resume();
+    EXPECT_TRUE(running_.Finish().ok());
+    EXPECT_TRUE(waiting_->Finish().ok());
+  }
+
+  TestServer server_{Config()};
+  GenerateStream running_{Held().inference(), Request("held", 5)};
+  std::unique_ptr<GenerateStream> waiting_;
+};
+
+// They ask for a refusal that is nothing but trailers, and wait as long as it says.
+TEST_F(RefusalTest, IsRetriedByGrpc) {
   grpc::ChannelArguments arguments;
   arguments.SetServiceConfigJSON(R"({"methodConfig": [{"name": [{}], "retryPolicy": {
       "maxAttempts": 4, "initialBackoff": "60s", "maxBackoff": "60s", "backoffMultiplier": 1,
       "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]})");
   const auto stub =
-      v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
+      v1::InferenceService::NewStub(TestServer::Connect(server_.server().address(), arguments));
   GenerateStream refused(*stub, Request("retried", 5));
   EXPECT_EQ(refused.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 4);
-  EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"queued_requests\"}"), 4);
-  server.control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  EXPECT_TRUE(waiting.Finish().ok());
+  EXPECT_EQ(server_.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 4);
+  EXPECT_EQ(server_.Metric("aft_rejected_total{model=\"fake\",reason=\"queued_requests\"}"), 4);
+  Resume();
 }
 
-TEST(RefusalTest, ComesBeforeTheMessageIsParsed) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.models[0].slots = 1;
-  config.limits.max_queued_requests = 1;
-  TestServer server(config);
-  server.control().Hold();
-  GenerateStream running(server.inference(), Request("held", 5));
-  server.control().WaitUntilBlocked();
-  GenerateStream waiting(server.inference(), Request("held", 5));
-  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
-  v1::GenerateRequest bad = Request("", 5);
-  EXPECT_THAT(GenerateStream(server.inference(), bad).Finish(),
+TEST_F(RefusalTest, ComesBeforeTheMessageIsParsed) {
+  const v1::GenerateRequest bad = Request("", 5);
+  EXPECT_THAT(GenerateStream(server_.inference(), bad).Finish(),
               StatusIs(absl::StatusCode::kResourceExhausted, _));
-  server.control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  EXPECT_TRUE(waiting.Finish().ok());
-  EXPECT_THAT(GenerateStream(server.inference(), bad).Finish(),
+  Resume();
+  EXPECT_THAT(GenerateStream(server_.inference(), bad).Finish(),
               StatusIs(absl::StatusCode::kInvalidArgument, _));
 }
 
