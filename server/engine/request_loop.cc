@@ -162,10 +162,23 @@ void RequestLoop::Run(const char* name) {
     FailModel("exception of an unknown type");
   }
   busy_since_ = TimePoint::max();
-  if (failed()) ClearGauges();  // in case the thread has set them since
+  if (failed()) {
+    ForgetJobs();
+    ClearGauges();  // in case the thread has set them since
+  }
   MutexLock lock(delivery_mutex_);
   ended_ = true;
   state_changed_.NotifyAll();
+}
+
+// Of a model that has failed: their clients have been told. A call holds on to its model, so an
+// engine that held on to calls would keep both.
+void RequestLoop::ForgetJobs() {
+  Inbox::Batch rest;
+  inbox_.Take(Duration(0), rest);
+  jobs_.clear();
+  finished_.clear();
+  outcomes_.clear();
 }
 
 void RequestLoop::Serve() {

@@ -154,6 +154,7 @@ class RequestLoop {
   void DropAll(const absl::Status& status);
   void DeliverFinished();
   void Serve();
+  void ForgetJobs();
   void FailModel(const std::string& reason);
   void ClearGauges();
   bool failed() const;

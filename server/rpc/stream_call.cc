@@ -130,7 +130,9 @@ absl::Status StreamCall::FindModel(const std::string& name) {
   AFT_RETURN_IF_ERROR(CheckLength("model", name.size(), kMaxModelNameBytes));
   model_name_ = name;
   metrics_ = environment_.registry.FindMetrics(name);
-  AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(name));
+  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name));
+  if (model != model_) reservation_.reset();  // it was of another one
+  model_ = std::move(model);
   model_name_ = model_->config.name;
   return ClientIdentity::CheckModel(*client_, model_name_);
 }

@@ -69,6 +69,12 @@ class EngineFailureTest : public EngineTest {
     EXPECT_EQ(CodeOf(held.waiting), absl::StatusCode::kUnavailable);
     EXPECT_EQ(metrics.finished(Ending::kFailed).Value(), 2);
   }
+  // Nor does the engine hold on to anybody.
+  void ExpectNothingLeft(const Held& held) {
+    ExpectNothingLeft();
+    EXPECT_EQ(held.running.use_count(), 1);
+    EXPECT_EQ(held.waiting.use_count(), 1);
+  }
 
  private:
   Mutex mutex_;
@@ -110,7 +116,7 @@ TEST_F(EngineFailureTest, WhatWaitsEndsWithWhatRuns) {
   EXPECT_EQ(outcome.timings.total, milliseconds(30));
   EXPECT_THAT(MetricsPage(), HasSubstr("aft_e2e_seconds_sum{model=\"fake\"} 0.06\n"));
   ExpectFailed("1 steps in a row");
-  ExpectNothingLeft();
+  ExpectNothingLeft(held);
 }
 
 TEST_F(EngineFailureTest, ALostDeviceFailsTheModelAtOnce) {
@@ -126,7 +132,7 @@ TEST_F(EngineFailureTest, AnExceptionFailsTheModelAndNothingElse) {
   control->Resume();
   ExpectBothEnded(held);
   ExpectFailed("exception: boom");
-  ExpectNothingLeft();
+  ExpectNothingLeft(held);
 }
 
 TEST_F(EngineFailureTest, SoDoesOneOfAnyOtherType) {
@@ -153,7 +159,7 @@ TEST_F(EngineFailureTest, AStepThatDoesNotEndFailsTheModelWhileItsThreadIsStuck)
 
   // The thread comes back: nobody hears of it.
   control->Resume();
-  ExpectNothingLeft();
+  ExpectNothingLeft(held);
   EXPECT_TRUE(held.running->parts().empty());
   EXPECT_EQ(metrics.finished(Ending::kFailed).Value(), 2);
   EXPECT_EQ(control->step_count(), 1);
