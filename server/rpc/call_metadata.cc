@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/config/checks.h"
 
 namespace aft::server {
 
@@ -33,8 +34,7 @@ absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context
 
 absl::Status CheckLength(absl::string_view field, size_t bytes, size_t most) {
   if (bytes <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": must have at most ", most, " bytes, got ", bytes));
+  return BadField(field, absl::StrCat("must have at most ", most, " bytes, got ", bytes));
 }
 
 TimePoint DeadlineOf(const grpc::ServerContextBase& context) {

@@ -24,8 +24,8 @@ absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling) {
     case v1::POOLING_LAST:
       return Pooling::kLast;
     default:  // of a newer client, or nonsense
-      return Bad("pooling", absl::StrCat("must be a value of aft.v1.Pooling, got ",
-                                         static_cast<int>(pooling)));
+      return BadField("pooling", absl::StrCat("must be a value of aft.v1.Pooling, got ",
+                                              static_cast<int>(pooling)));
   }
 }
 

@@ -29,9 +29,9 @@ absl::Status DecodeFloat(absl::string_view name, bool is_set, float value, const
   if (!is_set) return absl::OkStatus();
   // Written so that NaN fails.
   if (!((range.above_low ? value > range.low : value >= range.low) && value <= range.high)) {
-    return Bad(absl::StrCat("sampling.", name),
-               absl::StrCat("must be in ", range.above_low ? "(" : "[", range.low, ", ", range.high,
-                            "], got ", value));
+    return BadField(absl::StrCat("sampling.", name),
+                    absl::StrCat("must be in ", range.above_low ? "(" : "[", range.low, ", ",
+                                 range.high, "], got ", value));
   }
   param = value;
   return absl::OkStatus();
@@ -65,26 +65,27 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
   stop.max_tokens = limits.default_max_tokens;
   if (message.has_max_tokens()) {
     if (message.max_tokens() < 1 || int64_t{message.max_tokens()} > limits.max_max_tokens) {
-      return Bad("stop.max_tokens", absl::StrCat("must be in [1, ", limits.max_max_tokens,
-                                                 "], got ", message.max_tokens()));
+      return BadField("stop.max_tokens", absl::StrCat("must be in [1, ", limits.max_max_tokens,
+                                                      "], got ", message.max_tokens()));
     }
     stop.max_tokens = static_cast<int32_t>(message.max_tokens());
   }
   if (message.strings_size() > kMaxStopStrings) {
-    return Bad("stop.strings", absl::StrCat("must have at most ", kMaxStopStrings, " entries, got ",
-                                            message.strings_size()));
+    return BadField("stop.strings", absl::StrCat("must have at most ", kMaxStopStrings,
+                                                 " entries, got ", message.strings_size()));
   }
   for (int i = 0; i < message.strings_size(); ++i) {
     const std::string& text = message.strings(i);
     if (text.empty() || text.size() > kMaxStopStringBytes) {
-      return Bad(absl::StrCat("stop.strings[", i, "]"),
-                 absl::StrCat("must have 1 to ", kMaxStopStringBytes, " bytes, got ", text.size()));
+      return BadField(
+          absl::StrCat("stop.strings[", i, "]"),
+          absl::StrCat("must have 1 to ", kMaxStopStringBytes, " bytes, got ", text.size()));
     }
     stop.strings.push_back(text);
   }
   if (message.token_ids_size() > kMaxStopTokens) {
-    return Bad("stop.token_ids", absl::StrCat("must have at most ", kMaxStopTokens,
-                                              " entries, got ", message.token_ids_size()));
+    return BadField("stop.token_ids", absl::StrCat("must have at most ", kMaxStopTokens,
+                                                   " entries, got ", message.token_ids_size()));
   }
   for (int i = 0; i < message.token_ids_size(); ++i) {
     AFT_ASSIGN_OR_RETURN(const TokenId id,

@@ -11,22 +11,23 @@ namespace {
 
 absl::Status CheckBytes(absl::string_view path, absl::string_view text,
                         const LimitsConfig& limits) {
-  if (text.empty()) return Bad(path, "must not be empty");
+  if (text.empty()) return BadField(path, "must not be empty");
   // Before tokenising, so that a hostile text costs a gRPC thread only so much.
   if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
-    return Bad(path, absl::StrCat("must have at most ", limits.max_prompt_bytes, " bytes, got ",
-                                  text.size()));
+    return BadField(path, absl::StrCat("must have at most ", limits.max_prompt_bytes,
+                                       " bytes, got ", text.size()));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckCount(absl::string_view path, int64_t count, const TextRules& rules) {
-  if (count == 0) return Bad(path, "must not be empty");
+  if (count == 0) return BadField(path, "must not be empty");
   const int64_t most = std::min(rules.limits.max_prompt_tokens, rules.max_tokens);
   if (count <= most) return absl::OkStatus();
   const std::string whose =
       most == rules.max_tokens ? absl::StrCat(" (", rules.max_tokens_name, ")") : "";
-  return Bad(path, absl::StrCat("must have at most ", most, " tokens", whose, ", got ", count));
+  return BadField(path,
+                  absl::StrCat("must have at most ", most, " tokens", whose, ", got ", count));
 }
 
 absl::StatusOr<std::vector<TokenId>> DecodeIds(const v1::TokenIds& message,
@@ -49,20 +50,16 @@ uint64_t Microseconds(Duration duration) {
 
 }  // namespace
 
-absl::Status Bad(absl::string_view path, absl::string_view reason) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
-}
-
 absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules) {
   if (source.tokens != nullptr) return DecodeIds(*source.tokens, rules);
   if (source.text == nullptr && source.raw == nullptr) {
-    return Bad(source.oneof, "one of text, raw, tokens must be set");
+    return BadField(source.oneof, "one of text, raw, tokens must be set");
   }
   const absl::string_view path = source.text != nullptr ? "text" : "raw";
   const std::string& text = source.text != nullptr ? *source.text : *source.raw;
   AFT_RETURN_IF_ERROR(CheckBytes(path, text, rules.limits));
   absl::StatusOr<std::vector<TokenId>> tokens = rules.tokenizer.Encode(text);
-  if (!tokens.ok()) return Bad(path, tokens.status().message());
+  if (!tokens.ok()) return BadField(path, tokens.status().message());
   AFT_RETURN_IF_ERROR(CheckCount(path, static_cast<int64_t>(tokens->size()), rules));
   return tokens;
 }
@@ -70,15 +67,16 @@ absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const 
 absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
                                     int64_t vocab_size) {
   if (id < vocab_size) return static_cast<TokenId>(id);
-  return Bad(absl::StrCat(list, "[", index, "]"),
-             absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
+  return BadField(
+      absl::StrCat(list, "[", index, "]"),
+      absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
 }
 
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset) {
   if (!message.has_top_logprobs()) return unset;
   if (message.top_logprobs() > static_cast<uint32_t>(kMaxTopLogprobs)) {
-    return Bad("output.top_logprobs",
-               absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], got ", message.top_logprobs()));
+    return BadField("output.top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs,
+                                                        "], got ", message.top_logprobs()));
   }
   return static_cast<int32_t>(message.top_logprobs());
 }
@@ -94,8 +92,8 @@ absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass 
     case v1::PRIORITY_BATCH:
       return ServiceClass::kBatch;
     default:  // of a newer client, or nonsense
-      return Bad("priority", absl::StrCat("must be a value of aft.v1.Priority, got ",
-                                          static_cast<int>(priority)));
+      return BadField("priority", absl::StrCat("must be a value of aft.v1.Priority, got ",
+                                               static_cast<int>(priority)));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "model/api/tokenizer.h"
+#include "server/config/checks.h"
 #include "server/config/config.h"
 #include "server/engine/request.h"
 #include "server/observability/metrics.h"
@@ -18,9 +19,6 @@
 
 // What the codecs of InferenceService's methods share. Pure functions.
 namespace aft::server {
-
-// INVALID_ARGUMENT "PATH: REASON".
-absl::Status Bad(absl::string_view path, absl::string_view reason);
 
 // The text of a request, in whichever field it came; all null: in none. Borrows.
 struct TextSource {
