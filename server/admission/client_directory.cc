@@ -32,31 +32,9 @@ absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(
   directory->version_ = VersionOf(path);
   AFT_ASSIGN_OR_RETURN(Clients clients, LoadClientsFile(path));
   directory->clients_ = std::make_shared<const Clients>(std::move(clients));
-  directory->thread_ =
-      std::thread([directory = directory.get(), period] { directory->Run(period); });
+  directory->watch_ = std::make_unique<Periodic>(
+      "aft-clients", period, [directory = directory.get()] { directory->Refresh(); });
   return directory;
-}
-
-ClientDirectory::~ClientDirectory() {
-  {
-    MutexLock lock(mutex_);
-    ended_ = true;
-    end_.NotifyAll();
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-void ClientDirectory::Run(std::chrono::seconds period) {
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      const auto next = std::chrono::steady_clock::now() + period;
-      while (!ended_ && end_.WaitUntil(mutex_, next)) {
-      }
-      if (ended_) return;
-    }
-    Refresh();
-  }
 }
 
 void ClientDirectory::Refresh() {

@@ -3,12 +3,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/periodic.h"
 #include "server/config/clients_file.h"
 
 namespace aft::server {
@@ -19,7 +19,6 @@ class ClientDirectory {
   // Calls Refresh every `period`, on a thread of its own. Errors as LoadClientsFile.
   static absl::StatusOr<std::unique_ptr<ClientDirectory>> Load(const std::string& path,
                                                                std::chrono::seconds period);
-  ~ClientDirectory();
 
   // Reads the file again when it has changed. A bad one is logged, and changes nothing.
   void Refresh();
@@ -38,17 +37,13 @@ class ClientDirectory {
 
   explicit ClientDirectory(std::string path) : path_(std::move(path)) {}
 
-  void Run(std::chrono::seconds period);
-
   std::shared_ptr<const Clients> clients() const;
 
   const std::string path_;
   mutable Mutex mutex_;
-  CondVar end_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::string version_ ABSL_GUARDED_BY(mutex_);  // of the file that was read, good or bad
   std::shared_ptr<const Clients> clients_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::unique_ptr<Periodic> watch_;  // last: its thread uses all of the above
 };
 
 }  // namespace aft::server

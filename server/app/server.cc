@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <map>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,30 +46,11 @@ absl::Status Server::Start() {
   AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_, *prometheus_));
   log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
   registry_.StartLoading();
-  watch_ = std::thread([this] { Watch(); });
-  return absl::OkStatus();
-}
-
-void Server::Watch() {
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      const auto until = steady_clock::now() + kWatchInterval;
-      while (watching_ && watch_ended_.WaitUntil(mutex_, until)) continue;
-      if (!watching_) return;
-    }
+  watch_ = std::make_unique<Periodic>("aft-watch", kWatchInterval, [this] {
     registry_.CheckProgress();
     UpdateHealth();
-  }
-}
-
-void Server::EndWatch() {
-  {
-    MutexLock lock(mutex_);
-    watching_ = false;
-    watch_ended_.NotifyAll();
-  }
-  if (watch_.joinable()) watch_.join();
+  });
+  return absl::OkStatus();
 }
 
 absl::Status Server::StartMetricsPage() {
@@ -159,7 +139,7 @@ bool Server::Stop(milliseconds grace) {
   if (grpc_ != nullptr) grpc_->BeginDrain(deadline + kFlushTime);
   clean_ = registry_.Shutdown(deadline);
   if (grpc_ != nullptr) grpc_->Shutdown(deadline + kFlushTime);
-  EndWatch();
+  watch_.reset();
   exporter_.reset();
   {
     MutexLock lock(mutex_);

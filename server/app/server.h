@@ -3,11 +3,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/periodic.h"
 #include "server/config/config.h"
 #include "server/observability/exporter.h"
 #include "server/observability/metrics.h"
@@ -48,9 +48,9 @@ class Server {
 
   // Waits until a drain is requested, carries it out and returns when the server has stopped:
   //   1. health turns NOT_SERVING; requests are still accepted for drain.lame_duck;
-  //   2. the gRPC port is closed and clients are told to go elsewhere; requests that are new or
-  //   wait
-  //      for a slot end with UNAVAILABLE; running ones have drain.grace to finish and to be read;
+  //   2. the gRPC port is closed and clients are told to go elsewhere; requests that are new, or
+  //      wait for a slot, end with UNAVAILABLE; running ones have drain.grace to finish and to be
+  //      read;
   //   3. the rest ends with UNAVAILABLE.
   // False when the thread of a model that has failed is stuck: the process must end by _exit then.
   bool Wait();
@@ -70,8 +70,6 @@ class Server {
   absl::Status StartMetricsPage();
   void OnRegistryChange();
   void UpdateHealth();
-  void Watch();
-  void EndWatch();
   bool Stop(std::chrono::milliseconds grace);
 
   const ServerConfig config_;
@@ -91,9 +89,8 @@ class Server {
   Mutex health_mutex_;  // one thread computes and publishes health
   Readiness readiness_ ABSL_GUARDED_BY(health_mutex_);
 
-  bool watching_ ABSL_GUARDED_BY(mutex_) = true;
-  CondVar watch_ended_;
-  std::thread watch_;  // looks for models that are stuck, and at how long one has failed
+  std::unique_ptr<Periodic>
+      watch_;  // looks for models that are stuck, and at how long one has failed
 
   Mutex stop_mutex_;                                // one thread stops the server
   bool clean_ ABSL_GUARDED_BY(stop_mutex_) = true;  // no thread is stuck

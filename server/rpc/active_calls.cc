@@ -1,7 +1,5 @@
 #include "server/rpc/active_calls.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -27,16 +25,9 @@ bool ActiveCall::CancelIfStuck(TimePoint now, Duration longest) {
 }
 
 ActiveCalls::ActiveCalls(Duration longest_operation, ServerMetrics& metrics)
-    : longest_operation_(longest_operation), metrics_(metrics), thread_([this] { Run(); }) {}
-
-ActiveCalls::~ActiveCalls() {
-  {
-    MutexLock lock(mutex_);
-    ended_ = true;
-    changed_.NotifyAll();
-  }
-  thread_.join();
-}
+    : longest_operation_(longest_operation),
+      metrics_(metrics),
+      watch_("aft-calls", longest_operation / 4, [this] { CancelStuck(); }) {}
 
 void ActiveCalls::Add(std::shared_ptr<ActiveCall> call) {
   const ActiveCall* const key = call.get();
@@ -50,33 +41,25 @@ void ActiveCalls::Remove(const ActiveCall* call) {
   const auto found = calls_.find(call);
   removed = std::move(found->second);
   calls_.erase(found);
-  if (calls_.empty()) changed_.NotifyAll();
+  if (calls_.empty()) none_.NotifyAll();
 }
 
 void ActiveCalls::WaitForNone(TimePoint deadline) {
   MutexLock lock(mutex_);
-  while (!calls_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+  while (!calls_.empty() && none_.WaitUntil(mutex_, deadline)) {
   }
 }
 
-void ActiveCalls::Run() {
-  pthread_setname_np(pthread_self(), "aft-calls");
+void ActiveCalls::CancelStuck() {
   std::vector<std::shared_ptr<ActiveCall>> calls;
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      const TimePoint until = std::chrono::steady_clock::now() + longest_operation_ / 4;
-      while (!ended_ && changed_.WaitUntil(mutex_, until)) {
-      }
-      if (ended_) return;
-      for (const auto& [key, call] : calls_) calls.push_back(call);
-    }
-    // Without the lock: gRPC may end a call that is cancelled within the cancelling.
-    const TimePoint now = std::chrono::steady_clock::now();
-    for (const auto& call : calls) {
-      if (call->CancelIfStuck(now, longest_operation_)) metrics_.stuck_calls.Increment();
-    }
-    calls.clear();
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, call] : calls_) calls.push_back(call);
+  }
+  // Without the lock: gRPC may end a call that is cancelled within the cancelling.
+  const TimePoint now = std::chrono::steady_clock::now();
+  for (const auto& call : calls) {
+    if (call->CancelIfStuck(now, longest_operation_)) metrics_.stuck_calls.Increment();
   }
 }
 

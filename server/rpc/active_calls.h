@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <unordered_map>
 
 #include "base/mutex.h"
+#include "base/periodic.h"
 #include "grpcpp/server_context.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/time.h"
@@ -58,7 +58,6 @@ class ActiveCalls {
   // A call whose operation takes longer than `longest_operation` is cancelled, within a quarter of
   // that, and counted.
   ActiveCalls(Duration longest_operation, ServerMetrics& metrics);
-  ~ActiveCalls();
 
   void Add(std::shared_ptr<ActiveCall> call);
   // May destroy the call.
@@ -68,15 +67,14 @@ class ActiveCalls {
   void WaitForNone(TimePoint deadline);
 
  private:
-  void Run();
+  void CancelStuck();
 
   const Duration longest_operation_;
   ServerMetrics& metrics_;
   Mutex mutex_;
-  CondVar changed_;  // the last call is gone, or the end has come
+  CondVar none_;  // the last call is gone
   std::unordered_map<const ActiveCall*, std::shared_ptr<ActiveCall>> calls_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Periodic watch_;  // last: its thread uses all of the above
 };
 
 }  // namespace aft::server
