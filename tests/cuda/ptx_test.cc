@@ -36,6 +36,9 @@ struct Format {
   int lowest;
   double largest;
   bool ties_to_even;
+  // Otherwise one whose payload lies in the dropped bits alone may become infinity, as on an H100.
+  // Arithmetic makes none of that kind.
+  bool keeps_nan;
 
   // By arithmetic, not by bits.
   double Round(double x) const {
@@ -46,9 +49,9 @@ struct Format {
     return rounded;
   }
 };
-const Format kBf16Format = {7, -126, 0x1.FEp127, true};
-const Format kFp16Format = {10, -14, 65504.0, true};
-const Format kTf32Format = {10, -126, 0x1.FFCp127, false};
+const Format kBf16Format = {7, -126, 0x1.FEp127, true, true};
+const Format kFp16Format = {10, -14, 65504.0, true, true};
+const Format kTf32Format = {10, -126, 0x1.FFCp127, false, false};
 
 // Numbers of all magnitudes, and around each of them the ties of a format with `mantissa` bits.
 std::vector<uint32_t> Numbers(int mantissa) {
@@ -78,7 +81,9 @@ void ExpectRounds(PtxFunction to, const Format& format,
   for (size_t i = 0; i < x.size(); ++i) {
     const float number = std::bit_cast<float>(x[i]);
     if (std::isnan(number)) {
-      ASSERT_TRUE(std::isnan(value(y[i]))) << std::hex << x[i];
+      constexpr uint32_t kMantissa = 0x7FFFFF;
+      const bool stays = format.keeps_nan || (x[i] & kMantissa) >> (23 - format.mantissa) != 0;
+      ASSERT_TRUE(!stays || std::isnan(value(y[i]))) << std::hex << x[i];
     } else {
       const double expected = format.Round(static_cast<double>(number));
       ASSERT_EQ(static_cast<double>(value(y[i])), expected) << std::hex << x[i];

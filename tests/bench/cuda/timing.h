@@ -31,7 +31,8 @@ struct Timing {
 // small kernels would be timed otherwise. Ends the program with a message when a run fails.
 Timing Time(const BenchCase& bench, bool smoke);
 
-// Bytes per second, read plus written, of a device-to-device copy of `bytes`.
+// Bytes per second, read plus written, of a device-to-device copy of `bytes`: the driver's, or a
+// kernel's where that is faster.
 double CopyRate(int64_t bytes, bool smoke);
 
 // An array of the device filled with numbers of [low, high]: a short pseudo-random pattern,
