@@ -61,7 +61,6 @@ void AddAll(Bench& bench) {
   // AFT-full: the ring is the whole context.
   const int64_t full = bench.scale().tokens(2048);
   AddAftStep(bench, 32, full, Number::kFp32, false, full - 1);
-  AddAftStep(bench, 32, full, Number::kFp32, true, full - 1);
   for (const bool bf16 : {false, true}) {
     AddAftPrefill(bench, 16, 1024, 0, bf16);
     AddAftPrefill(bench, 1, 8192, 0, bf16);
