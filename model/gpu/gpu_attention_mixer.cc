@@ -37,7 +37,7 @@ class GpuAttentionMixer : public GpuMixer {
     const int64_t encode =
         cuda::AttentionEncodeWorkspaceFloats(params_, limits.rows, limits.tokens);
     if (!params_.causal) return encode;
-    return std::max({encode, cuda::AttentionStepWorkspaceFloats(params_, limits.rows),
+    return std::max({encode, cuda::AttentionStepWorkspaceFloats(params_, limits.slots),
                      cuda::AttentionPrefillWorkspaceFloats(params_, limits.rows, limits.tokens)});
   }
 

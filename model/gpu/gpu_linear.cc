@@ -1,5 +1,6 @@
 #include "model/gpu/gpu_linear.h"
 
+#include "ATen/ops/_addmm_activation.h"
 #include "ATen/ops/isfinite.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/zeros.h"
@@ -38,6 +39,18 @@ absl::StatusOr<GpuLinear> GpuLinear::Create(const std::string& name, const at::T
   }
   AFT_ASSIGN_OR_RETURN(const at::Tensor converted, ToFormat(name, wide, format, device));
   return GpuLinear(converted);
+}
+
+// On the CPU, where tests run the network, LibTorch's operator has the exact GELU instead.
+bool GpuLinear::Activates(Activation activation, Number format, at::Device device) {
+  return device.is_cuda() && format == Number::kBf16 &&
+         (activation == Activation::kRelu || activation == Activation::kGeluTanh);
+}
+
+void GpuLinear::ForwardActivated(const at::Tensor& x, const at::Tensor& bias, Activation activation,
+                                 at::Tensor y) const {
+  at::_addmm_activation_out(y, bias, x, weight_.t(), /*beta=*/1, /*alpha=*/1,
+                            /*use_gelu=*/activation == Activation::kGeluTanh);
 }
 
 void GpuLinear::Forward(const at::Tensor& x, at::Tensor y) const {

@@ -37,6 +37,14 @@ class GpuLinear {
   // format or fp32.
   void Forward(const at::Tensor& x, at::Tensor y) const;
 
+  // Whether ForwardActivated does this. Not in fp32: the library's GELU is only good to 5e-6.
+  static bool Activates(Activation activation, Number format, at::Device device);
+
+  // y = activation(x W^T + bias) as the product is stored, without another pass over y; x, bias
+  // [out] and y in the weights' format. REQUIRES: Activates.
+  void ForwardActivated(const at::Tensor& x, const at::Tensor& bias, Activation activation,
+                        at::Tensor y) const;
+
  private:
   at::Tensor weight_;
 };

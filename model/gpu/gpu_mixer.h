@@ -13,8 +13,9 @@ namespace aft {
 
 // The largest batch that a network is made for.
 struct GpuLimits {
-  int64_t rows = 0;    // sequences of a step, or texts of an Encode
-  int64_t tokens = 0;  // in all
+  int64_t rows = 0;    // chunks of a step, with padding, or texts of an Encode
+  int64_t tokens = 0;  // in all, with padding
+  int64_t slots = 0;   // of a language model; at most as many rows of a step have one token
 };
 
 // The core of one layer on a GPU: Mixer's counterpart (model/mixers/mixer.h), with the same state,

@@ -20,8 +20,6 @@ using kernels::cuda::SlotSampling;
 // The device's memory is read every so many steps: nothing of ours changes it.
 constexpr uint64_t kStepsPerMemoryReading = 1024;
 
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // Left free for what libraries take by themselves: matrix products' workspaces, graphs, modules.
 int64_t Reserve(int64_t total_bytes) {
   return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
@@ -34,17 +32,6 @@ std::string Mebibytes(int64_t bytes) {
 constexpr char kStep[] = "step on the GPU";
 
 }  // namespace
-
-std::vector<int64_t> GpuModelRunner::Buckets(int32_t slots) {
-  // Doubling to 64, then about 32 more at most: padding costs little beside a graph's memory.
-  const int64_t stride = RoundUp(std::max(slots / 32, 1), 64);
-  std::vector<int64_t> buckets;
-  for (int64_t rows = 1; rows < slots; rows = rows < 64 ? 2 * rows : RoundUp(rows + 1, stride)) {
-    buckets.push_back(rows);
-  }
-  buckets.push_back(slots);
-  return buckets;
-}
 
 absl::StatusOr<std::unique_ptr<GpuModelRunner>> GpuModelRunner::Create(
     std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network, const Options& options) {
@@ -73,6 +60,8 @@ GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<
                   .vocab_size = network_->config().vocab_size,
                   .max_seq_len = network_->config().max_seq_len}),
       ages_(options.slots, network_->lookahead_rows()),
+      shapes_(options.slots, options.max_step_tokens),
+      graphs_(shapes_.all().size()),
       news_(static_cast<size_t>(options.slots), News::kNone) {
   AddStateInfo(network_->state_specs(), &info_);
 }
@@ -81,7 +70,8 @@ GpuModelRunner::~GpuModelRunner() { queue_->Synchronize().IgnoreError(); }
 
 GpuStepShape GpuModelRunner::LargestShape() const {
   // More than any step has: its rows are decode rows or chunks.
-  return {options_.slots, options_.slots, options_.max_step_tokens, options_.max_step_tokens};
+  const GpuLimits& limits = shapes_.limits();
+  return {options_.slots, limits.rows, limits.tokens, limits.tokens};
 }
 
 // The network has taken what it needs; this is all the rest.
@@ -96,7 +86,7 @@ absl::Status GpuModelRunner::CheckMemory() const {
         slots * info_.state_bytes},
        {"token counts", slots * sampling},
        {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
-        GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(options_.max_step_tokens)},
+        GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(LargestShape().outputs)},
        {"kept for libraries", Reserve(queue_->total_bytes())}},
       *queue_);
   if (status.ok()) return status;
@@ -130,7 +120,6 @@ absl::Status GpuModelRunner::Allocate() {
     AFT_ASSIGN_OR_RETURN(flight.begin, queue_->MakeEvent());
     AFT_ASSIGN_OR_RETURN(flight.end, queue_->MakeEvent());
   }
-  for (const int64_t rows : Buckets(options_.slots)) buckets_.push_back({rows, nullptr});
   return absl::OkStatus();
 }
 
@@ -220,9 +209,9 @@ absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& inpu
   Flight& flight = flights_[(submitted_ + 1) % kFlights];
   GpuStepPlan& plan = flight.plan;
   plan.Measure(input);
-  if (plan.shape().chunks == 0 && plan.shape().decode > 0) {
-    plan.Pad(BucketOf(plan.shape().decode).rows);
-  }
+  const int64_t padded = plan.shape().tokens > 0 ? shapes_.IndexFor(plan.shape()) : -1;
+  if (padded >= 0) plan.Pad(shapes_.all()[static_cast<size_t>(padded)]);
+  flight.recorded = padded >= 0 ? graphs_[static_cast<size_t>(padded)].get() : nullptr;
   plan.Fill(input, &sequences_, &ages_, flight.input.data_ptr());
   sequences_.Advance(input);
   const absl::Status status = queue_->Run([&] { return Enqueue(input, &flight); });
@@ -230,15 +219,9 @@ absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& inpu
   return ++submitted_;
 }
 
-GpuModelRunner::Bucket& GpuModelRunner::BucketOf(int64_t rows) {
-  return *std::lower_bound(buckets_.begin(), buckets_.end(), rows,
-                           [](const Bucket& bucket, int64_t n) { return bucket.rows < n; });
-}
-
 absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
   const GpuStepPlan& plan = flight->plan;
   const GpuStepShape& shape = plan.shape();
-  flight->graph = false;
   for (const StepRow& row : input.rows) AFT_RETURN_IF_ERROR(SendNews(row.slot));
   AFT_RETURN_IF_ERROR(flight->begin->Record());
   if (shape.tokens > 0) {
@@ -251,9 +234,8 @@ absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
                                                shape.tokens, queue_->stream()),
                        "MarkSeen"));
     }
-    GpuGraph* const graph = shape.chunks == 0 ? BucketOf(shape.decode).graph.get() : nullptr;
-    flight->graph = graph != nullptr;
-    AFT_RETURN_IF_ERROR(graph != nullptr ? graph->Launch() : Compute(shape, plan.longest()));
+    AFT_RETURN_IF_ERROR(flight->recorded != nullptr ? flight->recorded->Launch()
+                                                    : Compute(shape, plan.longest()));
     if (shape.outputs > 0) {
       const GpuStepOutput out(shape.outputs, output_.data_ptr());
       AFT_RETURN_IF_ERROR(queue_->Copy(flight->output.data_ptr(), output_.data_ptr(),
@@ -310,7 +292,7 @@ absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
     return WorkFailed(kStep, status, queue_.get());
   }
   stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
-  stats_.step_was_graph = flight.graph;
+  stats_.step_was_graph = flight.recorded != nullptr;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
   return flight.plan.Read(flight.output.data_ptr(), &sequences_);
 }
@@ -338,7 +320,7 @@ absl::Status GpuModelRunner::RunChunks(int64_t tokens, int64_t length) {
 
 // Everything that a step can ask of LibTorch is asked once, so that no request pays for it, and the
 // memory that it takes is taken now. Products choose, and load, their kernels by the number of
-// rows: prompts of every size come first, doubling, then single tokens in every bucket.
+// rows: prompts of every size come first, doubling, then every shape that steps are padded to.
 absl::Status GpuModelRunner::WarmUp() {
   const int64_t most = options_.max_step_tokens;
   const int64_t longest = info_.max_seq_len > 0 ? std::min(most, info_.max_seq_len) : most;
@@ -347,7 +329,7 @@ absl::Status GpuModelRunner::WarmUp() {
   for (int64_t tokens = 2; tokens < most; tokens *= 2) {
     AFT_RETURN_IF_ERROR(RunChunks(tokens, longest));
   }
-  for (Bucket& bucket : buckets_) AFT_RETURN_IF_ERROR(Record(&bucket));
+  for (size_t i = 0; i < graphs_.size(); ++i) AFT_RETURN_IF_ERROR(Record(i));
   StepInput step;
   for (int32_t slot = 0; slot < slots(); ++slot) {
     step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
@@ -359,26 +341,27 @@ absl::Status GpuModelRunner::WarmUp() {
   return absl::OkStatus();
 }
 
-absl::Status GpuModelRunner::RunPadding(int64_t rows) {
+absl::Status GpuModelRunner::RunPadding(const GpuStepShape& shape) {
   Flight& flight = flights_[0];
   flight.plan.Measure({});
-  flight.plan.Pad(rows);
+  flight.plan.Pad(shape);
   flight.plan.Fill({}, &sequences_, &ages_, flight.input.data_ptr());
-  const GpuStepShape& shape = flight.plan.shape();
   AFT_RETURN_IF_ERROR(
       queue_->Copy(input_.data_ptr(), flight.input.data_ptr(), GpuStepInput::Bytes(shape)));
-  AFT_RETURN_IF_ERROR(queue_->Run([&] { return Compute(shape, 1); }));
+  AFT_RETURN_IF_ERROR(queue_->Run([&] { return Compute(shape, flight.plan.longest()); }));
   return queue_->Synchronize();
 }
 
-absl::Status GpuModelRunner::Record(Bucket* bucket) {
-  AFT_RETURN_IF_ERROR(RunPadding(bucket->rows));
+absl::Status GpuModelRunner::Record(size_t index) {
+  const GpuStepShape& shape = shapes_.all()[index];
+  AFT_RETURN_IF_ERROR(RunPadding(shape));
   if (!options_.graphs) return absl::OkStatus();
-  const GpuStepShape shape = GpuStepShape::Decode(bucket->rows);
-  AFT_ASSIGN_OR_RETURN(bucket->graph, queue_->Capture([this, shape] { return Compute(shape, 1); }));
+  const int64_t longest = flights_[0].plan.longest();
+  AFT_ASSIGN_OR_RETURN(graphs_[index],
+                       queue_->Capture([this, shape, longest] { return Compute(shape, longest); }));
   return absl::OkStatus();
 }
 
-void GpuModelRunner::PrepareThread() { RunPadding(1).IgnoreError(); }
+void GpuModelRunner::PrepareThread() { RunPadding(GpuStepShape::Decode(1)).IgnoreError(); }
 
 }  // namespace aft

@@ -15,6 +15,7 @@
 #include "model/gpu/gpu_queue.h"
 #include "model/gpu/gpu_step.h"
 #include "model/gpu/gpu_step_plan.h"
+#include "model/gpu/gpu_step_shapes.h"
 #include "model/kernels/cuda/sampler/sampler.h"
 #include "model/runtime/step_rules.h"
 #include "model/state/state_pool.h"
@@ -22,13 +23,12 @@
 namespace aft {
 
 // Runs a language model on a GPU. Submit queues a step and returns: one copy of its arrays to the
-// device, one launch (a recorded graph when all rows have one token; prompt chunks go operator by
-// operator), one copy of what it sampled back. Two steps may be in flight: the device begins the
-// second while the host reads the first. Logits stay on the device.
+// device, one launch of a recorded graph, one copy of what it sampled back. Two steps may be in
+// flight: the device begins the second while the host reads the first. Logits stay on the device.
 //
-// Steps of single tokens are padded to the next of buckets(), so that few graphs serve all. A
-// sequence's tokens do not depend on its neighbours beyond what LibTorch's matrix products leave to
-// the number of rows: rounding.
+// Steps are padded to the next of GpuStepShapes, so that few graphs serve nearly all; the others
+// (long texts to score) are queued operator by operator. A sequence's tokens do not depend on its
+// neighbours beyond what LibTorch's matrix products leave to the number of rows: rounding.
 //
 // Everything is allocated by Create. Where the device fails later, the step says so: INTERNAL, or
 // UNAVAILABLE when the device is lost, and with it every later step. SnapshotSlot then gives an
@@ -41,9 +41,9 @@ class GpuModelRunner final : public ModelRunner {
     bool graphs = true;  // false: tests compare with steps that are queued operator by operator
   };
 
-  // Allocates, warms up and records the graphs. `network` was made for `queue` and for steps of
-  // this size. RESOURCE_EXHAUSTED says what needs how much; INVALID_ARGUMENT: more slots than
-  // kernels::cuda::kMaxRows.
+  // Allocates, warms up and records the graphs. `network` was made for `queue` and for the limits()
+  // of GpuStepShapes for these slots and tokens. RESOURCE_EXHAUSTED says what needs how much;
+  // INVALID_ARGUMENT: more slots than kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuModelRunner>> Create(std::unique_ptr<GpuQueue> queue,
                                                                 std::unique_ptr<GpuNetwork> network,
                                                                 const Options& options);
@@ -62,9 +62,6 @@ class GpuModelRunner final : public ModelRunner {
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
 
-  // Rows of the graphs, ascending; the last is slots().
-  static std::vector<int64_t> Buckets(int32_t slots);
-
  private:
   static constexpr int kFlights = 2;
 
@@ -78,13 +75,7 @@ class GpuModelRunner final : public ModelRunner {
     at::Tensor output;  // pinned, GpuStepOutput
     std::unique_ptr<GpuEvent> begin;
     std::unique_ptr<GpuEvent> end;
-    bool graph = false;
-  };
-
-  // Steps of this many single tokens.
-  struct Bucket {
-    int64_t rows = 0;
-    std::unique_ptr<GpuGraph> graph;  // null: Options::graphs is off
+    GpuGraph* recorded = nullptr;  // null: queued operator by operator
   };
 
   GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network,
@@ -98,16 +89,15 @@ class GpuModelRunner final : public ModelRunner {
   absl::Status WarmUp();
   absl::Status RunOnce(const StepInput& input);
   absl::Status RunChunks(int64_t tokens, int64_t length);
-  // Single tokens of no sequence, operator by operator. REQUIRES: no step is under way.
-  absl::Status RunPadding(int64_t rows);
-  absl::Status Record(Bucket* bucket);
+  // A step of nothing but padding, operator by operator. REQUIRES: no step is under way.
+  absl::Status RunPadding(const GpuStepShape& shape);
+  absl::Status Record(size_t index);
 
   // Queue work; inside GpuQueue::Run.
   absl::Status Enqueue(const StepInput& input, Flight* flight);
   absl::Status SendNews(int32_t slot);
   absl::Status Compute(const GpuStepShape& shape, int64_t longest);
 
-  Bucket& BucketOf(int64_t rows);
   void ReadMemory();
   kernels::cuda::SamplerSlots sampler_slots() const;
 
@@ -118,7 +108,9 @@ class GpuModelRunner final : public ModelRunner {
   DeviceStats stats_;
   StepRules sequences_;
   LookaheadAges ages_;
-  std::vector<News> news_;  // of each slot
+  const GpuStepShapes shapes_;
+  std::vector<std::unique_ptr<GpuGraph>> graphs_;  // of each shape; null: Options::graphs is off
+  std::vector<News> news_;                         // of each slot
 
   // On the device.
   StatePool states_;
@@ -129,7 +121,6 @@ class GpuModelRunner final : public ModelRunner {
   at::Tensor output_;        // GpuStepOutput
 
   at::Tensor host_params_;  // pinned copy of params_
-  std::vector<Bucket> buckets_;
   std::array<Flight, kFlights> flights_;
   Ticket submitted_ = 0;
   Ticket collected_ = 0;

@@ -29,7 +29,7 @@ Number UpNumberOf(Number format) { return format == Number::kBf16 ? Number::kBf1
 constexpr int64_t kLogitRows = 256;
 int64_t LogitRows(const NetworkConfig& config, const GpuLimits& limits) {
   if (config.architecture != Architecture::kDecoderLm) return 0;
-  return std::min(limits.tokens, std::max(limits.rows, kLogitRows));
+  return std::min(limits.tokens, std::max(limits.slots, kLogitRows));
 }
 
 int64_t NormedWidth(const NetworkConfig& config) {
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuNetwork::Create(const NetworkConf
                                                                Number format,
                                                                const GpuLimits& limits,
                                                                GpuQueue* queue) {
-  AFT_CHECK(limits.rows >= 1 && limits.tokens >= limits.rows);
+  AFT_CHECK(limits.rows >= 1 && limits.tokens >= 1);
   AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
   std::unique_ptr<GpuNetwork> network(new GpuNetwork(config, format, limits, queue));
   AFT_RETURN_IF_ERROR(CheckFits(network->Needs(), *queue));
@@ -74,6 +74,7 @@ GpuNetwork::GpuNetwork(const NetworkConfig& config, Number format, const GpuLimi
     : config_(config),
       number_(format),
       up_number_(UpNumberOf(format)),
+      activates_in_product_(GpuLinear::Activates(config.activation, format, queue->device())),
       limits_(limits),
       max_logit_rows_(LogitRows(config, limits)),
       queue_(queue),
@@ -190,6 +191,7 @@ absl::Status GpuNetwork::LoadLayer(const TensorMap& tensors, int64_t index) {
   layer.norm2 = LoadNorm(tensors, prefix + "norm2");
   AFT_ASSIGN_OR_RETURN(layer.up, linear("ffn.up", false));
   layer.up_bias = LoadVector(tensors, prefix + "ffn.up.bias");
+  if (activates_in_product_) layer.up_bias = layer.up_bias.to(ScalarTypeOf(number_));
   AFT_ASSIGN_OR_RETURN(layer.down, linear("ffn.down", false));
   layer.down_bias = LoadVector(tensors, prefix + "ffn.down.bias");
   layers_.push_back(std::move(layer));
@@ -201,7 +203,7 @@ absl::Status GpuNetwork::MakeActivations() {
   int64_t scratch = 0;
   for (const GpuLayer& layer : layers_) {
     floats = std::max(floats, layer.mixer->workspace_floats(limits_));
-    if (generates()) scratch += limits_.rows * layer.mixer->slot_scratch_floats();
+    if (generates()) scratch += limits_.slots * layer.mixer->slot_scratch_floats();
   }
   const at::Device device = queue_->device();
   const int64_t tokens = limits_.tokens;
@@ -245,7 +247,7 @@ std::vector<StateSpec> GpuNetwork::state_specs() const {
 }
 
 absl::Status GpuNetwork::Embed(const Batch& batch) {
-  AFT_CHECK(batch.decode.rows + batch.chunks.rows <= limits_.rows);
+  AFT_CHECK(batch.decode.rows <= limits_.slots && batch.chunks.rows <= limits_.rows);
   return EmbedTokens(batch.ids, batch.token_slots, batch.token_positions, batch.last_sampled,
                      batch.tokens);
 }
@@ -300,7 +302,7 @@ absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
   const int64_t decoded = batch.decode.rows;
   if (decoded > 0) {
     float* const scratch =
-        slot_scratch_.data_ptr<float>() + layer * limits_.rows * mixer.slot_scratch_floats();
+        slot_scratch_.data_ptr<float>() + layer * limits_.slots * mixer.slot_scratch_floats();
     AFT_RETURN_IF_ERROR(
         mixer.Step(batch.decode, packed(0), state, scratch, mixed(0), workspace, queue_->stream()));
   }
@@ -338,12 +340,17 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   pending_ = true;
   pending_bias_ = layer.out_bias.const_data_ptr<float>();
   AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
-  layer.up.Forward(spare_->Rows(0, count, d), up_.Rows(0, count, ff));
   const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
-  AFT_RETURN_IF_ERROR(KernelStatus(
-      cuda::BiasActivation(up_.In(ff), layer.up_bias.const_data_ptr<float>(), config_.activation,
-                           count, ff, activated.Out(ff), queue_->stream()),
-      "BiasActivation"));
+  if (activates_in_product_) {
+    layer.up.ForwardActivated(spare_->Rows(0, count, d), layer.up_bias, config_.activation,
+                              up_.Rows(0, count, ff));
+  } else {
+    layer.up.Forward(spare_->Rows(0, count, d), up_.Rows(0, count, ff));
+    AFT_RETURN_IF_ERROR(KernelStatus(
+        cuda::BiasActivation(up_.In(ff), layer.up_bias.const_data_ptr<float>(), config_.activation,
+                             count, ff, activated.Out(ff), queue_->stream()),
+        "BiasActivation"));
+  }
   layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d));
   pending_ = true;
   pending_bias_ = layer.down_bias.const_data_ptr<float>();

@@ -40,7 +40,7 @@ struct GpuLayer {
   at::Tensor out_bias;
   GpuNorm norm2;
   GpuLinear up;
-  at::Tensor up_bias;
+  at::Tensor up_bias;  // fp32; in the weights' format where the product adds it
   GpuLinear down;
   at::Tensor down_bias;
 };
@@ -50,8 +50,8 @@ struct GpuLayer {
 // values, states and logits are fp32 always: products of 16-bit numbers are written as fp32, but
 // for the first one of a bf16 feed-forward.
 //
-// Calls queue work on the queue's stream and return, within GpuQueue::Run; steps without chunks
-// allocate nothing and may be captured. Thread-compatible. Errors: INTERNAL, with LibTorch's or
+// Calls queue work on the queue's stream and return, within GpuQueue::Run; steps allocate nothing
+// and may be captured. Thread-compatible. Errors: INTERNAL, with LibTorch's or
 // CUDA's text.
 class GpuNetwork {
  public:
@@ -75,8 +75,8 @@ class GpuNetwork {
     const int64_t* token_positions = nullptr;  // [tokens], each in its text
   };
 
-  // A language model has limits.rows slots. Errors: DATA_LOSS (CheckTensors, or a weight that the
-  // format cannot hold), RESOURCE_EXHAUSTED (says what needs how much). `queue` is borrowed.
+  // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), RESOURCE_EXHAUSTED
+  // (says what needs how much). `queue` is borrowed.
   static absl::StatusOr<std::unique_ptr<GpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorMap& tensors, Number format,
                                                             const GpuLimits& limits,
@@ -138,6 +138,7 @@ class GpuNetwork {
   const NetworkConfig config_;
   const Number number_;
   const Number up_number_;
+  const bool activates_in_product_;
   const GpuLimits limits_;
   const int64_t max_logit_rows_;  // 0 for encoders
   GpuQueue* const queue_;

@@ -56,7 +56,7 @@ GpuNetwork::Batch GpuStepInput::Batch(const GpuStepShape& shape, int64_t longest
                   .position = chunk_position,
                   .offset = chunk_offset,
                   .generated = chunk_generated,
-                  .tokens = shape.tokens - shape.decode,
+                  .tokens = shape.chunk_tokens(),
                   .longest = longest};
   batch.tokens = shape.tokens;
   batch.ids = tokens;

@@ -14,6 +14,8 @@ struct GpuStepShape {
   int64_t tokens = 0;   // of all rows
   int64_t outputs = 0;  // positions to sample or to score
 
+  int64_t chunk_tokens() const { return tokens - decode; }
+
   // Rows of one token each, all with an output.
   static GpuStepShape Decode(int64_t rows) { return {rows, 0, rows, rows}; }
 };

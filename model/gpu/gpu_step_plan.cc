@@ -28,14 +28,38 @@ void GpuStepPlan::Measure(const StepInput& input) {
   }
 }
 
-void GpuStepPlan::FillPadding(int64_t first, GpuStepInput* in) const {
-  for (int64_t i = first; i < shape_.decode; ++i) {
-    in->decode_slot[i] = in->token_slots[i] = -1;
-    in->decode_position[i] = in->token_positions[i] = 0;
+void GpuStepPlan::Pad(const GpuStepShape& shape) {
+  shape_ = shape;
+  longest_ = shape.chunks > 0 ? shape.chunk_tokens() : 1;
+}
+
+// What there is of the step itself comes first, of its rows and of its tokens.
+void GpuStepPlan::FillPadding(int64_t decode, int64_t chunks, int64_t chunk_tokens,
+                              GpuStepInput* in) const {
+  const auto pad_tokens = [in](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      in->tokens[i] = 0;
+      in->token_slots[i] = -1;
+      in->token_positions[i] = 0;
+    }
+  };
+  pad_tokens(decode, shape_.decode);
+  for (int64_t i = decode; i < shape_.decode; ++i) {
+    in->decode_slot[i] = -1;
+    in->decode_position[i] = 0;
     in->decode_age[i] = -1;
     in->decode_generated[i] = 0;
-    in->tokens[i] = 0;
   }
+  if (shape_.chunks == 0) return;
+  // All of the tokens are the last chunk's; those between are empty.
+  pad_tokens(shape_.decode + chunk_tokens, shape_.tokens);
+  for (int64_t i = chunks; i < shape_.chunks; ++i) {
+    in->chunk_slot[i] = -1;
+    in->chunk_position[i] = 0;
+    in->chunk_generated[i] = 0;
+    in->chunk_offset[i] = chunk_tokens;
+  }
+  in->chunk_offset[shape_.chunks] = shape_.chunk_tokens();
 }
 
 void GpuStepPlan::MakeRoom(const StepInput& input) {
@@ -60,6 +84,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   MakeRoom(input);
 
   const bool chunks = shape_.chunks > 0;
+  if (chunks) std::fill_n(in.outputs, shape_.outputs, -1);
   int64_t output = 0;
   const auto want = [&](int32_t slot, int64_t token, TokenId target, SampledToken* result) {
     // Without chunks every token has its output, wanted or not.
@@ -121,8 +146,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
       }
     }
   }
-  if (chunks) in.chunk_offset[chunk] = chunk_tokens;
-  FillPadding(decode, &in);
+  FillPadding(decode, chunk, chunk_tokens, &in);
 }
 
 StepOutput GpuStepPlan::Read(void* block, StepRules* sequences) {

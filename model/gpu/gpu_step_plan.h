@@ -32,12 +32,12 @@ class GpuStepPlan {
  public:
   // Where the arrays lie. REQUIRES: StepRules::Check.
   void Measure(const StepInput& input);
-  // Adds padding rows: the step becomes one of `rows` single tokens, each with an output. REQUIRES:
-  // Measure; no chunks; rows >= shape().decode.
-  void Pad(int64_t rows) { shape_ = GpuStepShape::Decode(rows); }
+  // Adds padding: rows, tokens and outputs of no slot. REQUIRES: Measure; `shape` takes the step
+  // (GpuStepShapes).
+  void Pad(const GpuStepShape& shape);
 
   const GpuStepShape& shape() const { return shape_; }
-  int64_t longest() const { return longest_; }  // tokens of the longest row
+  int64_t longest() const { return longest_; }  // tokens of the longest chunk, or more
 
   // After Fill. Some tokens are not what their slot has sampled last, which Sample has counted.
   bool marks_seen() const { return marks_seen_; }
@@ -60,7 +60,7 @@ class GpuStepPlan {
     SampledToken* token;  // in result_
   };
 
-  void FillPadding(int64_t first, GpuStepInput* in) const;
+  void FillPadding(int64_t decode, int64_t chunks, int64_t chunk_tokens, GpuStepInput* in) const;
   void MakeRoom(const StepInput& input);
 
   GpuStepShape shape_;

@@ -15,7 +15,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& op
   AFT_ASSIGN_OR_RETURN(
       std::unique_ptr<GpuNetwork> network,
       GpuNetwork::Create(checkpoint.config, checkpoint.tensors, format,
-                         {.rows = options.slots, .tokens = options.max_step_tokens}, queue.get()));
+                         GpuStepShapes(options.slots, options.max_step_tokens).limits(),
+                         queue.get()));
   GpuModelRunner::Options runner;
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;

@@ -1,6 +1,7 @@
 #include "model/gpu/gpu_linear.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "ATen/ops/empty.h"
@@ -9,6 +10,7 @@
 #include "model/gpu/device_tensor.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/activation_reference.h"
 #include "tests/support/tolerances.h"
 
 namespace aft {
@@ -52,6 +54,44 @@ TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
                double{weight.const_data_ptr<float>()[out * kIn + i]};
       }
       EXPECT_NEAR(got.const_data_ptr<float>()[row * kOut + out], sum, tolerance::kReordered.each);
+    }
+  }
+}
+
+// In bf16 on a GPU; elsewhere no product does it.
+TEST_P(GpuLinearTest, ActivatesWhatIsSummedInFp32) {
+  if (!TestDevice().is_cuda() || GetParam() != Number::kBf16) {
+    EXPECT_FALSE(GpuLinear::Activates(Activation::kGeluTanh, GetParam(), TestDevice()));
+    return;
+  }
+  EXPECT_FALSE(GpuLinear::Activates(Activation::kGelu, GetParam(), TestDevice()));
+  const at::ScalarType type = ScalarTypeOf(GetParam());
+  constexpr int64_t kWide = 24;  // multiples of 8, as in a model
+  constexpr int64_t kUp = 48;
+  const at::Tensor weight = Normals({kUp, kWide}).to(type).to(at::kFloat);
+  const at::Tensor bias = Normals({kUp}).to(type).to(at::kFloat);
+  const auto linear = GpuLinear::Create("up", weight, at::Tensor(), GetParam(), TestDevice());
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  for (const int64_t rows : {1, 3, 70}) {
+    const at::Tensor x = Normals({rows, kWide}).to(type).to(at::kFloat);
+    for (const Activation activation : {Activation::kRelu, Activation::kGeluTanh}) {
+      ASSERT_TRUE(GpuLinear::Activates(activation, GetParam(), TestDevice()));
+      const at::Tensor y = at::empty({rows, kUp}, at::TensorOptions(TestDevice()).dtype(type));
+      linear->ForwardActivated(x.to(type).to(TestDevice()), bias.to(type).to(TestDevice()),
+                               activation, y);
+      const at::Tensor got = y.cpu().to(at::kFloat);
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t out = 0; out < kUp; ++out) {
+          double sum = bias.const_data_ptr<float>()[out];
+          for (int64_t i = 0; i < kWide; ++i) {
+            sum += double{x.const_data_ptr<float>()[row * kWide + i]} *
+                   double{weight.const_data_ptr<float>()[out * kWide + i]};
+          }
+          const double expected = Activated(activation, sum);
+          EXPECT_NEAR(got.const_data_ptr<float>()[row * kUp + out], expected,
+                      tolerance::kBf16.each * std::max(1.0, std::abs(expected)));
+        }
+      }
     }
   }
 }

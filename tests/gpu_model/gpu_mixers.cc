@@ -54,7 +54,7 @@ std::vector<std::vector<float>> GpuTestMixer::Step(const std::vector<MixerChunk>
   const int64_t count = batch.count();
   const DeviceArray<float> y(static_cast<size_t>(count * case_.hid));
   const DeviceArray<float> workspace(
-      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
+      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens(), count})));
   EXPECT_EQ(mixer_->Step({count, batch.slot.get(), batch.position.get(), nullptr,
                           ages.empty() ? nullptr : age.get()},
                          {batch.values.get(), Number::kFp32, width_}, state(),
@@ -69,7 +69,7 @@ std::vector<std::vector<float>> GpuTestMixer::Prefill(const std::vector<MixerChu
   const int64_t count = batch.count();
   const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
   const DeviceArray<float> workspace(
-      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
+      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens(), count})));
   EXPECT_EQ(mixer_->Prefill({count, batch.slot.get(), batch.position.get(), batch.offset.get(),
                              nullptr, batch.tokens(), batch.longest},
                             {batch.values.get(), Number::kFp32, width_}, state(),
@@ -102,7 +102,7 @@ std::vector<std::vector<float>> GpuTestMixer::Encode(
   const int64_t count = batch.count();
   const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
   const DeviceArray<float> workspace(
-      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens()})));
+      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens(), count})));
   EXPECT_EQ(
       mixer_->Encode({count, batch.offset.get(), masks.empty() ? nullptr : mask.get(),
                       case_.config.grid ? case_.grid_width : 0, batch.tokens(), batch.longest},

@@ -175,8 +175,9 @@ TEST_F(GpuRunnerEdgeTest, LoadingComputesProductsOfEverySizeThatStepsWillAskFor)
     DrawWeights();
     const ProductLog log;
     const auto gpu = Gpu();
-    // Doubling, for prompts; slots and buckets; the most.
-    for (const int64_t rows : {1, 2, 4, 5, 8, 16, 24}) {
+    // Steps of single tokens; texts to score, doubling; steps with chunks, without and with rows of
+    // one token.
+    for (const int64_t rows : {1, 2, 4, 5, 16, 24, 29}) {
       // Of every layer's four products and the head.
       EXPECT_GE(std::count(log.rows().begin(), log.rows().end(), rows), 4 * config_.n_layers + 1)
           << rows;
@@ -194,7 +195,8 @@ TEST_F(GpuRunnerEdgeTest, AThreadThatIsPreparedHasMultipliedAndTouchedNoSequence
   EXPECT_EQ(gpu->SnapshotSlot(0), before);
 }
 
-// A recorded step's nodes, which bound a small batch on a GPU: tests/gpu/README.md.
+// A recorded step's nodes, which bound a small batch on a GPU: tests/gpu/README.md. There a product
+// may take bias and activation with it: seven.
 TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
   for (const int64_t layers : {1, 3}) {
     config_.n_layers = layers;
@@ -214,12 +216,12 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
 
 TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
   const auto gpu = Gpu();
-  EXPECT_EQ(device_->captures, 4);  // 1, 2, 4, 5 rows
+  EXPECT_EQ(device_->captures, 6);  // 1, 2, 4, 5 rows; up to 24 tokens of chunks with 0 or 5 rows
   Generate(*gpu, 0, RandomText(3), 3, Greedy());
-  EXPECT_EQ(device_->captures, 4);
+  EXPECT_EQ(device_->captures, 6);
   options_.graphs = false;
   EXPECT_EQ(Generate(*Gpu(), 0, RandomText(3), 3, Greedy()).size(), 3U);
-  EXPECT_EQ(device_->captures, 4);
+  EXPECT_EQ(device_->captures, 6);
 }
 
 TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
@@ -246,8 +248,8 @@ TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
     return StatusIs(absl::StatusCode::kResourceExhausted, AllOf(HasSubstr(parts)...));
   };
   EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(10 << 10)),
-              lacks("cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ", "activations of 24 tokens ",
-                    "logits of 24 tokens "));
+              lacks("cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ", "activations of 29 tokens ",
+                    "logits of 29 tokens "));
   const int64_t mib = int64_t{1} << 20;
   // The decoder fits, but not what is kept for libraries.
   EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib)),

@@ -118,9 +118,8 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
   const auto gpu = Gpu();
   Traffic traffic(&random_, config_.vocab_size, kSlots);
   bool graph = false;
-  bool eager = false;
   for (int i = 0; i < 12; ++i) {
-    const int64_t longest = i % 3 == 2 ? 1 : 8;  // a graph's step now and then
+    const int64_t longest = i % 3 == 2 ? 1 : 8;  // single tokens alone now and then
     const StepInput step = traffic.Next(kStepTokens, longest, [&](int32_t slot) {
       const SamplingParams params = AnyParams();
       cpu->BindSlot(slot, params);
@@ -130,11 +129,17 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
     ExpectNear(Step(*gpu, step), expected);
     if (HasFailure()) break;
     traffic.Learn(step, expected);
-    (gpu->device_stats()->step_was_graph ? graph : eager) = true;
+    graph = graph || gpu->device_stats()->step_was_graph;
   }
-  ExpectTheSameTokens();
   EXPECT_TRUE(graph);
-  EXPECT_TRUE(eager);
+  // More outputs than any graph has.
+  StepRow text = {.slot = 0, .tokens = RandomText(kStepTokens), .output = RowOutput::kScore};
+  text.targets = RandomText(kStepTokens);
+  cpu->BindSlot(0, Greedy());
+  gpu->BindSlot(0, Greedy());
+  ExpectNear(Step(*gpu, {{text}}), Step(*cpu, {{text}}));
+  EXPECT_FALSE(gpu->device_stats()->step_was_graph);
+  ExpectTheSameTokens();
 }
 
 // With AFT_CUDA_FULL=1 all that config.json offers; else the kinds, and what a runner can see.
@@ -266,6 +271,7 @@ TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
   const auto eager = Gpu();
   Traffic traffic(&random_, config_.vocab_size, kSlots);
   int64_t graph_steps = 0;
+  int64_t graph_chunks = 0;
   for (int i = 0; i < 30; ++i) {
     const StepInput step = traffic.Next(kStepTokens, i % 3 == 2 ? 1 : 8, [&](int32_t slot) {
       const SamplingParams params = AnyParams();
@@ -278,26 +284,88 @@ TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
     ASSERT_EQ(a.scored.size(), b.scored.size());
     for (size_t n = 0; n < a.scored.size(); ++n) ASSERT_TRUE(Same(a.scored[n], b.scored[n]));
     traffic.Learn(step, a);
-    graph_steps += graphs->device_stats()->step_was_graph ? 1 : 0;
+    const bool chunks = std::any_of(step.rows.begin(), step.rows.end(),
+                                    [](const StepRow& row) { return row.tokens.size() > 1; });
+    if (graphs->device_stats()->step_was_graph) ++(chunks ? graph_chunks : graph_steps);
     EXPECT_FALSE(eager->device_stats()->step_was_graph);
   }
   EXPECT_GT(graph_steps, 0);
+  EXPECT_GT(graph_chunks, 0);
   for (int32_t slot = 0; slot < kSlots; ++slot) {
     EXPECT_EQ(graphs->SnapshotSlot(slot), eager->SnapshotSlot(slot));
   }
 }
 
-TEST(GpuRunnerBucketsTest, AreFewAndReachAllSlots) {
-  EXPECT_THAT(GpuModelRunner::Buckets(1), ElementsAre(1));
-  EXPECT_THAT(GpuModelRunner::Buckets(5), ElementsAre(1, 2, 4, 5));
-  EXPECT_THAT(GpuModelRunner::Buckets(64), ElementsAre(1, 2, 4, 8, 16, 32, 64));
-  EXPECT_THAT(GpuModelRunner::Buckets(200), ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 192, 200));
-  for (const int32_t slots : {1, 63, 65, 1000, 1024, 65'536}) {
-    const std::vector<int64_t> buckets = GpuModelRunner::Buckets(slots);
-    EXPECT_EQ(buckets.back(), slots);
-    EXPECT_LE(buckets.size(), 48U);
-    EXPECT_TRUE(std::is_sorted(buckets.begin(), buckets.end(), std::less_equal<>()));
+// Rows of the shapes for steps of single tokens.
+std::vector<int64_t> DecodeRows(int32_t slots) {
+  std::vector<int64_t> rows;
+  const GpuStepShapes shapes(slots, slots + 1);
+  for (const GpuStepShape& shape : shapes.all()) {
+    if (shape.chunks == 0) rows.push_back(shape.decode);
   }
+  return rows;
+}
+
+TEST(GpuStepShapesTest, DecodeShapesAreFewAndReachAllSlots) {
+  EXPECT_THAT(DecodeRows(1), ElementsAre(1));
+  EXPECT_THAT(DecodeRows(5), ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(DecodeRows(64), ElementsAre(1, 2, 4, 8, 16, 32, 64));
+  EXPECT_THAT(DecodeRows(200), ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 192, 200));
+  for (const int32_t slots : {1, 63, 65, 1000, 1024, 65'535}) {
+    const std::vector<int64_t> rows = DecodeRows(slots);
+    EXPECT_EQ(rows.back(), slots);
+    EXPECT_LE(rows.size(), 48U);
+    EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end(), std::less_equal<>()));
+  }
+}
+
+// Every step of prompts that are not very short has a shape, which is not much larger.
+TEST(GpuStepShapesTest, StepsWithPromptsHaveAShapeThatTakesThem) {
+  TestRandom random;
+  for (const auto& [slots, max_tokens] : {std::pair<int32_t, int64_t>{1, 2},
+                                          {1, 64},
+                                          {5, 24},
+                                          {64, 65},
+                                          {64, 256},
+                                          {1024, 2048},
+                                          {7, 8192},
+                                          {65'535, 65'536}}) {
+    const GpuStepShapes shapes(slots, max_tokens);
+    EXPECT_LE(shapes.all().size(), 200U);
+    for (const GpuStepShape& shape : shapes.all()) {
+      EXPECT_LE(shape.decode, shapes.limits().slots);
+      EXPECT_LE(shape.chunks, shapes.limits().rows);
+      EXPECT_LE(shape.tokens, shapes.limits().tokens);
+      EXPECT_LE(shape.chunks, kernels::cuda::kMaxRows);
+      EXPECT_LE(shape.outputs, shape.decode + std::max<int64_t>(shape.chunks - 1, 0));
+    }
+    EXPECT_EQ(shapes.limits().slots, slots);
+    EXPECT_LE(shapes.limits().tokens, max_tokens + slots);
+    for (int i = 0; i < 1000; ++i) {
+      GpuStepShape step;
+      step.decode = random.Below(std::min<int64_t>(slots, max_tokens - 1));
+      const int64_t tokens = 2 + random.Below(max_tokens - step.decode - 1);
+      const int64_t chunks = std::min(slots - step.decode, std::max<int64_t>(tokens / 64, 4));
+      step.chunks = 1 + random.Below(std::min(chunks, tokens / 2));
+      step.tokens = step.decode + tokens;
+      step.outputs = random.Below(step.decode + step.chunks + 1);
+      const int64_t index = shapes.IndexFor(step);
+      ASSERT_GE(index, 0) << slots << ", " << step.decode << " + " << tokens;
+      const GpuStepShape& shape = shapes.all()[static_cast<size_t>(index)];
+      EXPECT_GE(shape.decode, step.decode);
+      EXPECT_GT(shape.chunks, step.chunks);
+      EXPECT_GE(shape.chunk_tokens(), tokens);
+      EXPECT_GE(shape.outputs, step.outputs);
+      EXPECT_LE(shape.decode, std::max<int64_t>(2 * step.decode, 32));
+      EXPECT_LE(shape.chunk_tokens(), std::max<int64_t>(2 * tokens, 32));
+    }
+  }
+}
+
+TEST(GpuStepShapesTest, ATextToScoreHasNone) {
+  const GpuStepShapes shapes(64, 256);
+  EXPECT_EQ(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 199}), -1);
+  EXPECT_GE(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 1}), 0);
 }
 
 // Sums that are made ahead of the tokens, for slots that are at different places in their use, that
@@ -365,6 +433,11 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
   EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
   EXPECT_EQ(gpu->SnapshotSlot(3), before[3]);
   EXPECT_NE(gpu->SnapshotSlot(0), before[0]);
+  // A row and a chunk, in a shape with five rows, four chunks and 24 tokens of chunks.
+  Step(*gpu, {{{4, 9, {1}, RowOutput::kLast}, {0, 9, {2, 3, 4}, RowOutput::kLast}}});
+  EXPECT_TRUE(gpu->device_stats()->step_was_graph);
+  EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
+  EXPECT_EQ(gpu->SnapshotSlot(3), before[3]);
 }
 
 TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {

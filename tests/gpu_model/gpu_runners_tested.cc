@@ -12,8 +12,9 @@ namespace {
 absl::StatusOr<LoadedModel> Load(const LoadOptions& options, const NetworkConfig& config,
                                  const TensorMap& tensors) {
   const bool encoder = config.architecture == Architecture::kEncoder;
-  const GpuLimits limits = encoder ? GpuLimits{options.max_batch_rows, options.max_batch_tokens}
-                                   : GpuLimits{options.slots, options.max_step_tokens};
+  const GpuLimits limits =
+      encoder ? GpuLimits{.rows = options.max_batch_rows, .tokens = options.max_batch_tokens}
+              : GpuStepShapes(options.slots, options.max_step_tokens).limits();
   std::unique_ptr<GpuQueue> queue = MakeTestQueue();
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<GpuNetwork> network,
                        GpuNetwork::Create(config, tensors, Number::kFp32, limits, queue.get()));
@@ -24,9 +25,10 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options, const NetworkConfig
                              std::move(queue), std::move(network),
                              {.max_batch_rows = limits.rows, .max_batch_tokens = limits.tokens}));
   } else {
-    AFT_ASSIGN_OR_RETURN(model.runner, GpuModelRunner::Create(std::move(queue), std::move(network),
-                                                              {.slots = options.slots,
-                                                               .max_step_tokens = limits.tokens}));
+    AFT_ASSIGN_OR_RETURN(model.runner,
+                         GpuModelRunner::Create(
+                             std::move(queue), std::move(network),
+                             {.slots = options.slots, .max_step_tokens = options.max_step_tokens}));
   }
   return model;
 }

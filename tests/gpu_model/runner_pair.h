@@ -46,7 +46,8 @@ class RunnerPairFixture : public RunnerCalls {
   absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuModel(GpuQueue& queue) {
     if (tensors_.empty()) DrawWeights();
     return GpuNetwork::Create(config_, tensors_, format_,
-                              {.rows = options_.slots, .tokens = options_.max_step_tokens}, &queue);
+                              GpuStepShapes(options_.slots, options_.max_step_tokens).limits(),
+                              &queue);
   }
 
   absl::StatusOr<std::unique_ptr<GpuModelRunner>> TryGpu(std::unique_ptr<GpuQueue> queue) {
