@@ -36,7 +36,14 @@ constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
 
 constexpr int kLibraryLinesPerSecond = 10;
 
-constexpr std::chrono::milliseconds kLastReads{1'000};
+// For clients to read what was written to them last: as long as the grace lasts, within these.
+constexpr std::chrono::milliseconds kShortestLastReads{1'000};
+constexpr std::chrono::milliseconds kLongestLastReads{10'000};
+
+Duration LeftUntil(TimePoint deadline) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  return deadline > now ? deadline - now : Duration(0);
+}
 
 // What calls may hold in all, in bytes.
 int64_t MemoryBudget(const LimitsConfig& limits) {
@@ -186,8 +193,7 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (drain_.valid()) return;
   health_->EndWatches();
-  const auto left = std::max(deadline - std::chrono::steady_clock::now(), Duration(0));
-  const auto until = std::chrono::system_clock::now() + left;
+  const auto until = std::chrono::system_clock::now() + LeftUntil(deadline);
   drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
 }
 
@@ -197,7 +203,9 @@ void GrpcServer::Shutdown(TimePoint deadline) {
   active_.WaitForNone(deadline);
   // A client closes a connection that got GOAWAY when it has read the last of its streams; cut
   // before, it would lose what it has not read.
-  std::future_status drained = drain_.wait_for(kLastReads);
+  const Duration last_reads =
+      std::clamp<Duration>(LeftUntil(deadline), kShortestLastReads, kLongestLastReads);
+  std::future_status drained = drain_.wait_for(last_reads);
   // Left alone, gRPC would wait until its deadline for connections that stay without a call. Again
   // and again, because one may still be on its way in.
   while (drained != std::future_status::ready) {
