@@ -24,12 +24,12 @@ int64_t PositionRows(const NetworkConfig& config) {
 
 }  // namespace
 
-Embedding::Embedding(const NetworkConfig& config, const WeightMap& tensors, WeightArena& arena)
+Embedding::Embedding(const NetworkConfig& config, const WeightMap& tensors,
+                     const kernels::PackedWeight& table, WeightArena& arena)
     : width_(config.d_model),
       scale_(config.embedding_scale),
       kind_(config.position),
-      embed_(arena.Take(config.vocab_size * config.d_model)) {
-  std::copy_n(TensorData(tensors, "embed.weight"), config.vocab_size * width_, embed_);
+      table_(table) {
   if (kind_ == PositionKind::kNone) return;
   positions_ = arena.Take(PositionRows(config) * width_);
   if (kind_ == PositionKind::kLearned) {
@@ -51,8 +51,8 @@ int64_t Embedding::WaveFloats(const NetworkConfig& config) {
 
 void Embedding::Forward(const int32_t* tokens, int64_t count, int64_t position, float* x) const {
   for (int64_t i = 0; i < count; ++i, x += width_) {
-    const float* row = embed_ + tokens[i] * width_;
-    for (int64_t c = 0; c < width_; ++c) x[c] = row[c] * scale_;
+    kernels::UnpackOutput(table_, tokens[i], x);
+    for (int64_t c = 0; c < width_; ++c) x[c] *= scale_;
     if (kind_ == PositionKind::kNone) continue;
     const int64_t t = position + i;
     if (t < position_rows_) {

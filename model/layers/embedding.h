@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/kernels/linear.h"
 #include "model/layers/weights.h"
 
 namespace aft {
@@ -13,8 +14,11 @@ namespace aft {
 // thread-safe.
 class Embedding {
  public:
-  // Copies "embed.weight" and "position.weight" into `arena`. REQUIRES: they passed CheckTensors.
-  Embedding(const NetworkConfig& config, const WeightMap& tensors, WeightArena& arena);
+  // Reads "embed.weight" from `table`, which is packed with the vocabulary as its outputs (a tied
+  // head is the same weight) and stays there; copies "position.weight" into `arena`. REQUIRES: they
+  // passed CheckTensors.
+  Embedding(const NetworkConfig& config, const WeightMap& tensors,
+            const kernels::PackedWeight& table, WeightArena& arena);
 
   // Floats of the waves that are kept ready; they are no tensor of the checkpoint.
   static int64_t WaveFloats(const NetworkConfig& config);
@@ -23,15 +27,13 @@ class Embedding {
   // are exact however far. REQUIRES: ids below vocab_size; learned positions below position_rows.
   void Forward(const int32_t* tokens, int64_t count, int64_t position, float* x) const;
 
-  const float* table() const { return embed_; }  // [vocab_size, d]
-
  private:
   void AddWaves(int64_t position, float* x) const;
 
   int64_t width_;
   float scale_;
   PositionKind kind_;
-  float* embed_;
+  kernels::PackedWeight table_;
   // [position_rows_, d]: learned, or the first rows of the waves, which would cost a small model a
   // few percent of its time.
   float* positions_ = nullptr;

@@ -11,9 +11,9 @@ FeedForward::FeedForward(const NetworkConfig& config, const std::string& prefix,
             config.d_model, arena) {}
 
 void FeedForward::Forward(const float* x, int64_t tokens, float* wide, float* y,
-                          const Executor& executor) const {
-  up_.Forward(x, tokens, wide, activation_, executor);
-  down_.Forward(wide, tokens, y, kernels::Epilogue::Add(), executor);
+                          const Workspace& workspace) const {
+  up_.Forward(x, tokens, wide, activation_, workspace);
+  down_.Forward(wide, tokens, y, kernels::Epilogue::Add(), workspace);
 }
 
 }  // namespace aft

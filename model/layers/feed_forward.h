@@ -18,7 +18,7 @@ class FeedForward {
 
   //   x [tokens, d] in; wide [tokens, d_ff] workspace; y [tokens, d] in and out
   void Forward(const float* x, int64_t tokens, float* wide, float* y,
-               const Executor& executor) const;
+               const Workspace& workspace) const;
 
  private:
   Activation activation_;

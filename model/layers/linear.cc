@@ -2,11 +2,19 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace aft {
 namespace {
 
-// Multiply-adds below which a second thread costs more than it brings: about 5 us.
+// Multiply-adds below which a second thread costs more than it brings: about 5 us. Integers take a
+// quarter of the time.
 constexpr int64_t kWorkPerThread = 500'000;
+int64_t WorkPerThread(Number format) {
+  return format == Number::kInt8 ? 4 * kWorkPerThread : kWorkPerThread;
+}
+// Numbers to quantize, likewise.
+constexpr int64_t kQuantizedPerThread = 16'384;
 
 }  // namespace
 
@@ -14,15 +22,25 @@ LinearLayer::LinearLayer(const WeightMap& tensors, const std::string& weight,
                          const std::string& bias, int64_t in, int64_t out, WeightArena& arena)
     : packed_(kernels::PackLinear(
           TensorData(tensors, weight), bias.empty() ? nullptr : TensorData(tensors, bias), in, out,
-          arena.format(), arena.Take(kernels::PackedWeightFloats(in, out, arena.format())))) {}
+          arena.format(), arena.TakeBytes(kernels::PackedWeightBytes(in, out, arena.format())))) {}
 
 void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
-                          const Executor& executor) const {
+                          const Workspace& workspace) const {
+  const Executor& executor = *workspace.executor;
+  kernels::LinearRows input = {x, packed_.in, rows};
+  if (packed_.format == Number::kInt8) {
+    AFT_CHECK(workspace.quantized != nullptr);
+    executor.For(rows, std::max<int64_t>(kQuantizedPerThread / packed_.in, 1),
+                 [&](int64_t begin, int64_t end, int) {
+                   kernels::QuantizeRows(input, packed_.in, begin, end, workspace.quantized);
+                 });
+    input.quantized = workspace.quantized;
+  }
   const int64_t panel_work = std::max<int64_t>(packed_.in * kernels::kPanel * rows, 1);
   // Four panels and more: with few rows the kernel reads several at once.
-  const int64_t grain = std::max<int64_t>(kWorkPerThread / panel_work, 4);
+  const int64_t grain = std::max<int64_t>(WorkPerThread(packed_.format) / panel_work, 4);
   executor.For(kernels::LinearPanels(packed_.out), grain, [&](int64_t begin, int64_t end, int) {
-    kernels::Linear(packed_, x, packed_.in, rows, y, packed_.out, epilogue, begin, end);
+    kernels::Linear(packed_, input, y, packed_.out, epilogue, begin, end);
   });
 }
 

@@ -20,7 +20,9 @@ class LinearLayer {
 
   // x [rows, in] -> y [rows, out], both dense.
   void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
-               const Executor& executor) const;
+               const Workspace& workspace) const;
+
+  const kernels::PackedWeight& packed() const { return packed_; }
 
  private:
   kernels::PackedWeight packed_;

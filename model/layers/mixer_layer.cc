@@ -35,19 +35,19 @@ MixerLayer::MixerLayer(const NetworkConfig& config, const std::string& prefix,
 
 void MixerLayer::Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide,
                          float* mixed, const Workspace& workspace) const {
-  qkv_.Forward(x, batch.offset[batch.rows], wide, Activation::kNone, *workspace.executor);
+  qkv_.Forward(x, batch.offset[batch.rows], wide, Activation::kNone, workspace);
   mixer_->Forward({wide, packed_width_}, batch, state, {mixed, hid_}, workspace);
 }
 
 void MixerLayer::Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
                         const Workspace& workspace) const {
-  qkv_.Forward(x, batch.offset[batch.sequences], wide, Activation::kNone, *workspace.executor);
+  qkv_.Forward(x, batch.offset[batch.sequences], wide, Activation::kNone, workspace);
   mixer_->Encode({wide, packed_width_}, batch, {mixed, hid_}, workspace);
 }
 
 void MixerLayer::Output(const float* mixed, int64_t tokens, float* y, Epilogue epilogue,
                         const Workspace& workspace) const {
-  out_.Forward(mixed, tokens, y, epilogue, *workspace.executor);
+  out_.Forward(mixed, tokens, y, epilogue, workspace);
 }
 
 }  // namespace aft

@@ -18,9 +18,10 @@ absl::StatusOr<WeightArena> WeightArena::Create(const NetworkConfig& config, Num
     for (size_t i = 0; i < spec.shape.size(); ++i) {
       (i + 1 < spec.shape.size() ? rows : last) *= spec.shape[i];
     }
-    // fp32 is the largest format. A tied head is packed beside the embedding.
-    const int64_t copies = config.tie_embeddings && spec.name == "embed.weight" ? 2 : 1;
-    floats += copies * RoundUpToLine(kernels::PackedWeightFloats(last, rows, Number::kFp32));
+    // fp32 is the largest format, but for what stands beside a few int8 weights.
+    floats += RoundUpToLine(std::max(kernels::PackedWeightBytes(last, rows, Number::kFp32),
+                                     kernels::PackedWeightBytes(last, rows, Number::kInt8)) /
+                            int64_t{sizeof(float)});
   }
   AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Reserve(floats, "weights"));
   return WeightArena(std::move(buffer), format);

@@ -25,8 +25,9 @@ class WeightArena {
   static absl::StatusOr<WeightArena> Create(const NetworkConfig& config, Number format,
                                             int64_t more_floats = 0);
 
-  // `floats` at 64-byte alignment, zeroed.
+  // `floats`, or bytes, at 64-byte alignment, zeroed.
   float* Take(int64_t floats);
+  void* TakeBytes(int64_t bytes) { return Take((bytes + 3) / 4); }
 
   Number format() const { return format_; }
   int64_t bytes() const { return used_ * static_cast<int64_t>(sizeof(float)); }  // taken

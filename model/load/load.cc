@@ -44,13 +44,11 @@ absl::StatusOr<int> DeviceIndex(const LoadOptions& options) {
 absl::StatusOr<Number> WeightFormat(const LoadOptions& options, int device) {
   const std::string& name = options.weight_format;
   const std::optional<Number> format = NumberNamed(name);
-  if (!format.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weight_format \"", name, "\": must be \"fp32\", \"bf16\" or \"fp16\""));
-  }
-  if (device != kCpu || *format == Number::kFp32) return *format;
-  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", name, "\": device \"cpu\" ",
-                                                 "computes in \"fp32\" only; \"cuda:N\" takes it"));
+  const Number not_there = device == kCpu ? Number::kFp16 : Number::kInt8;
+  if (format.has_value() && *format != not_there) return *format;
+  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", name, "\": device \"",
+                                                 options.device, "\" takes \"fp32\", \"bf16\" and \"",
+                                                 device == kCpu ? "int8" : "fp16", "\""));
 }
 
 absl::Status CheckOptions(const LoadOptions& options) {

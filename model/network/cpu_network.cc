@@ -34,13 +34,13 @@ absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConf
   AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
   AFT_ASSIGN_OR_RETURN(WeightArena arena,
                        WeightArena::Create(config, format, Embedding::WaveFloats(config)));
-  std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, tensors, std::move(arena)));
+  std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, std::move(arena)));
   AFT_RETURN_IF_ERROR(network->LoadLayers(tensors));
   return network;
 }
 
-CpuNetwork::CpuNetwork(const NetworkConfig& config, const TensorMap& tensors, WeightArena arena)
-    : config_(config), arena_(std::move(arena)), embedding_(config, tensors, arena_) {}
+CpuNetwork::CpuNetwork(const NetworkConfig& config, WeightArena arena)
+    : config_(config), arena_(std::move(arena)) {}
 
 // The arena is filled in the order in which a step reads it.
 absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
@@ -55,11 +55,19 @@ absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
     layers_.push_back({norm1, std::move(mixer), norm2, feed_forward});
   }
   norm_.emplace(tensors, "norm", config_.d_model, config_.norm_eps, arena_);
-  if (!HasHead(config_)) return absl::OkStatus();
-  // A tied head is packed a second time: a gather and a product want different layouts.
-  head_.emplace(tensors, config_.tie_embeddings ? "embed.weight" : "head.weight",
-                config_.head_bias ? "head.bias" : "", config_.d_model, config_.vocab_size, arena_);
-  fingerprint_ = NetworkFingerprint(config_, tensors);
+  if (HasHead(config_)) {
+    head_.emplace(tensors, config_.tie_embeddings ? "embed.weight" : "head.weight",
+                  config_.head_bias ? "head.bias" : "", config_.d_model, config_.vocab_size,
+                  arena_);
+    fingerprint_ = NetworkFingerprint(config_, tensors);
+  }
+  const bool tied = HasHead(config_) && config_.tie_embeddings;
+  embedding_.emplace(config_, tensors,
+                     tied ? head_->packed()
+                          : LinearLayer(tensors, "embed.weight", "", config_.d_model,
+                                        config_.vocab_size, arena_)
+                                .packed(),
+                     arena_);
   return absl::OkStatus();
 }
 
@@ -87,8 +95,15 @@ int64_t CpuNetwork::LogitRows(int64_t max_tokens) const {
   return HasHead(config_) ? std::min(max_tokens, kLogitRows) : 0;
 }
 
+int64_t CpuNetwork::QuantizedBytes(int64_t max_tokens) const {
+  if (format() != Number::kInt8) return 0;
+  const int64_t widest = std::max({config_.d_model, config_.d_ff, MixerWidth(config_)});
+  return max_tokens * kernels::QuantizedBytes(widest);
+}
+
 int64_t CpuNetwork::WorkspaceBytes(int64_t max_tokens, int threads) const {
-  return int64_t{sizeof(float)} *
+  return QuantizedBytes(max_tokens) +
+         int64_t{sizeof(float)} *
          (Activations::Floats(config_, max_tokens, ScratchFloats(max_tokens), threads) +
           LogitRows(max_tokens) * config_.vocab_size);
 }
@@ -99,6 +114,10 @@ absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) 
   max_logit_rows_ = LogitRows(max_tokens);
   AFT_ASSIGN_OR_RETURN(logits_,
                        AlignedBuffer::Create(max_logit_rows_ * config_.vocab_size, "logits"));
+  if (format() != Number::kInt8) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(quantized_, AlignedBuffer::Create(QuantizedBytes(max_tokens) / 4,
+                                                         "quantized activations"));
+  activations_->shared.quantized = quantized_.data();
   return absl::OkStatus();
 }
 
@@ -106,7 +125,7 @@ absl::Status CpuNetwork::Embed(const Batch& batch) {
   const RaggedBatch& rows = batch.rows;
   for (int64_t r = 0; r < rows.rows; ++r) {
     const int64_t first = rows.offset[r];
-    embedding_.Forward(batch.ids + first, rows.offset[r + 1] - first, rows.position[r],
+    embedding_->Forward(batch.ids + first, rows.offset[r + 1] - first, rows.position[r],
                        activations_->x + first * config_.d_model);
   }
   return absl::OkStatus();
@@ -115,7 +134,7 @@ absl::Status CpuNetwork::Embed(const Batch& batch) {
 absl::Status CpuNetwork::Embed(const Texts& texts) {
   for (int64_t i = 0; i < texts.sequences.sequences; ++i) {
     const int64_t first = texts.sequences.offset[i];
-    embedding_.Forward(texts.ids + first, texts.sequences.offset[i + 1] - first, 0,
+    embedding_->Forward(texts.ids + first, texts.sequences.offset[i + 1] - first, 0,
                        activations_->x + first * config_.d_model);
   }
   return absl::OkStatus();
@@ -153,7 +172,7 @@ absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
   const Activations& a = *activations_;
   parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
   parts.norm2.Forward(a.x, count, a.mixed, *a.shared.executor);
-  parts.feed_forward.Forward(a.mixed, count, a.wide, a.x, *a.shared.executor);
+  parts.feed_forward.Forward(a.mixed, count, a.wide, a.x, a.shared);
   return absl::OkStatus();
 }
 
@@ -165,7 +184,7 @@ absl::Status CpuNetwork::FinalNorm(int64_t count) {
 absl::StatusOr<const float*> CpuNetwork::Logits(int64_t first, int64_t count) {
   AFT_CHECK(count <= max_logit_rows_);
   head_->Forward(activations_->x + first * config_.d_model, count, logits_.data(),
-                 Activation::kNone, *activations_->shared.executor);
+                 Activation::kNone, activations_->shared);
   return logits_.data();
 }
 

@@ -46,8 +46,8 @@ class CpuNetwork {
     const int32_t* ids = nullptr;
   };
 
-  // Packs the weights in `format` (kFp32 so far); `tensors` may be dropped afterwards. Errors:
-  // DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED.
+  // Packs the matrices in `format`: kFp32, kBf16 or kInt8; `tensors` may be dropped afterwards.
+  // Errors: DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorMap& tensors,
                                                             Number format = Number::kFp32);
@@ -59,6 +59,7 @@ class CpuNetwork {
   int64_t WorkspaceBytes(int64_t max_tokens, int threads) const;
 
   const NetworkConfig& config() const { return config_; }
+  Number format() const { return arena_.format(); }
   int64_t weight_bytes() const { return arena_.bytes(); }
   uint64_t fingerprint() const { return fingerprint_; }  // NetworkFingerprint; language models
   std::vector<StateSpec> state_specs() const;
@@ -81,23 +82,25 @@ class CpuNetwork {
   const float* vectors() const { return activations_->x; }
 
  private:
-  CpuNetwork(const NetworkConfig& config, const TensorMap& tensors, WeightArena arena);
+  CpuNetwork(const NetworkConfig& config, WeightArena arena);
   absl::Status LoadLayers(const TensorMap& tensors);
 
   int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
   int64_t LogitRows(int64_t max_tokens) const;      // 0 for encoders
+  int64_t QuantizedBytes(int64_t max_tokens) const;  // 0 where nothing is
 
   const NetworkConfig config_;
   WeightArena arena_;
   uint64_t fingerprint_ = 0;
-  Embedding embedding_;
+  std::optional<Embedding> embedding_;
   std::vector<CpuLayer> layers_;
   std::vector<size_t> first_state_;  // of each layer, in state_specs()
   std::optional<LayerNormLayer> norm_;
-  std::optional<LinearLayer> head_;
+  std::optional<LinearLayer> head_;  // language models
 
   std::optional<Activations> activations_;
-  AlignedBuffer logits_;  // [max_logit_rows_, vocab_size]
+  AlignedBuffer logits_;     // [max_logit_rows_, vocab_size]
+  AlignedBuffer quantized_;  // Workspace::quantized
   int64_t max_logit_rows_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace aft {
 
 // What every runner says of its network; sizes of states are left at 0.
 inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
-                               Number weight_format = Number::kFp32, std::string device = "cpu") {
+                               Number weight_format, std::string device = "cpu") {
   ModelInfo info;
   info.architecture = MixerKindName(config.mixer.kind);
   info.vocab_size = config.vocab_size;

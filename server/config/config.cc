@@ -40,10 +40,8 @@ absl::Status CheckDevice(absl::string_view path, absl::string_view device) {
 
 absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model) {
   const std::string& format = model.weight_format;
-  AFT_RETURN_IF_ERROR(CheckOneOf(path, format, {"fp32", "bf16", "fp16"}));
-  if (format == "fp32" || model.device != "cpu") return absl::OkStatus();
-  return BadField(path, absl::StrCat("device \"cpu\" computes in \"fp32\" only, got \"", format,
-                                     "\"; device \"cuda:N\" takes it"));
+  if (model.device == "cpu") return CheckOneOf(path, format, {"fp32", "bf16", "int8"});
+  return CheckOneOf(path, format, {"fp32", "bf16", "fp16"});
 }
 
 absl::Status CheckModel(const std::string& path, const ModelConfig& model) {

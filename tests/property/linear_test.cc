@@ -3,6 +3,7 @@
 #include "model/kernels/linear.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/kernels/linear_int8.h"
 #include "model/kernels/norm.h"
 #include "tests/property/instruction_sets.h"
 #include "tests/property/random_inputs.h"
@@ -26,24 +28,44 @@ struct Free {
   void operator()(float* p) const { std::free(p); }
 };
 
-// A packed linear layer that owns its memory, beside the plain one.
+// A packed linear layer that owns its memory, beside the plain one, whose weights are what the
+// format holds.
 struct TestLinear {
-  TestLinear(TestRandom& random, int64_t in_width, int64_t out_width)
+  TestLinear(TestRandom& random, int64_t in_width, int64_t out_width,
+             Number number = Number::kFp32)
       : in(in_width),
         out(out_width),
+        format(number),
         weight(random.Normals(in * out, 1 / std::sqrt(static_cast<double>(in)))),
-        bias(random.Normals(out)) {
-    const auto bytes =
-        static_cast<size_t>(kernels::PackedWeightFloats(in, out, Number::kFp32) * 4 + 63) / 64 * 64;
-    memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    packed = kernels::PackLinear(weight.data(), bias.data(), in, out, Number::kFp32, memory.get());
+        bias(random.Normals(out)),
+        memory(Aligned(kernels::PackedWeightBytes(in, out, format))) {
+    Pack();
+  }
+
+  static std::unique_ptr<float[], Free> Aligned(int64_t bytes) {
+    const auto whole = static_cast<size_t>(bytes + 63) / 64 * 64;
+    return std::unique_ptr<float[], Free>(static_cast<float*>(std::aligned_alloc(64, whole)));
+  }
+
+  void Pack() {
+    packed = kernels::PackLinear(weight.data(), bias.data(), in, out, format, memory.get());
+    stored.resize(weight.size());
+    for (int64_t n = 0; n < out; ++n) kernels::UnpackOutput(packed, n, stored.data() + n * in);
   }
 
   // y [rows, out], what was in it before, panels [begin, end).
   std::vector<float> Run(const std::vector<float>& x, std::vector<float> y, Epilogue epilogue,
                          int64_t begin, int64_t end) const {
-    kernels::Linear(packed, x.data(), in, static_cast<int64_t>(x.size()) / in, y.data(), out,
-                    epilogue, begin, end);
+    kernels::LinearRows rows = {x.data(), in, static_cast<int64_t>(x.size()) / in};
+    const auto quantized = Aligned(rows.rows * kernels::QuantizedBytes(in));
+    if (format == Number::kInt8) {
+      for (int64_t r = rows.rows; r-- > 0;) {  // in any order
+        kernels::QuantizeRows(rows, in, r, r + 1, quantized.get());
+      }
+      rows.x = nullptr;
+      rows.quantized = quantized.get();
+    }
+    kernels::Linear(packed, rows, y.data(), out, epilogue, begin, end);
     return y;
   }
   std::vector<float> Run(const std::vector<float>& x, Epilogue epilogue = Activation::kNone) const {
@@ -51,12 +73,32 @@ struct TestLinear {
     return Run(x, std::vector<float>(floats, 0.5F), epilogue, 0, kernels::LinearPanels(out));
   }
 
+  // What the product takes of x: itself, or as int8 rounds it.
+  std::vector<float> Taken(const std::vector<float>& x) const {
+    if (format != Number::kInt8) return x;
+    std::vector<float> taken;
+    for (size_t first = 0; first < x.size(); first += static_cast<size_t>(in)) {
+      float largest = 0;
+      for (size_t k = first; k < first + static_cast<size_t>(in); ++k) {
+        largest = std::max(largest, std::abs(x[k]));
+      }
+      const double scale = double{largest} / 127;
+      for (size_t k = first; k < first + static_cast<size_t>(in); ++k) {
+        taken.push_back(
+            largest == 0 ? 0.0F : static_cast<float>(scale * std::nearbyint(x[k] / scale)));
+      }
+    }
+    return taken;
+  }
+
   int64_t in;
   int64_t out;
+  Number format;
   std::vector<float> weight;
   std::vector<float> bias;
   std::unique_ptr<float[], Free> memory;
   kernels::PackedWeight packed;
+  std::vector<float> stored;  // the weight as it is packed
 };
 
 constexpr Epilogue kEpilogues[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
@@ -67,24 +109,36 @@ class LinearTest : public EveryInstructionSet {
   TestRandom random_;
 };
 
+constexpr Number kFormats[] = {Number::kFp32, Number::kBf16, Number::kInt8};
 constexpr int64_t kShapes[][2] = {{1, 1}, {7, 33}, {100, 65}, {192, 576}, {64, 256}, {300, 31}};
 
+// fn(linear, rows) of every format and shape.
+template <typename Fn>
+void ForEach(TestRandom& random, const Fn& fn) {
+  for (const Number format : kFormats) {
+    for (const auto& shape : kShapes) {
+      SCOPED_TRACE(NumberName(format));
+      fn(TestLinear(random, shape[0], shape[1], format));
+    }
+  }
+}
+
 TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
-  for (const auto& shape : kShapes) {
-    const TestLinear linear(random_, shape[0], shape[1]);
+  ForEach(random_, [&](const TestLinear& linear) {
     const int64_t rows = 1 + random_.Below(30);
-    const std::vector<float> x = random_.Normals(rows * linear.in);
-    const std::vector<float> plain = linear.Run(x);
-    const std::vector<float> relu = linear.Run(x, Activation::kRelu);
-    const std::vector<float> gelu = linear.Run(x, Activation::kGelu);
-    const std::vector<float> gelu_tanh = linear.Run(x, Activation::kGeluTanh);
-    const std::vector<float> add = linear.Run(x, Epilogue::Add());
+    const std::vector<float> given = random_.Normals(rows * linear.in);
+    const std::vector<float> x = linear.Taken(given);
+    const std::vector<float> plain = linear.Run(given);
+    const std::vector<float> relu = linear.Run(given, Activation::kRelu);
+    const std::vector<float> gelu = linear.Run(given, Activation::kGelu);
+    const std::vector<float> gelu_tanh = linear.Run(given, Activation::kGeluTanh);
+    const std::vector<float> add = linear.Run(given, Epilogue::Add());
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < linear.out; ++n) {
         double sum = linear.bias[static_cast<size_t>(n)];
         for (int64_t k = 0; k < linear.in; ++k) {
           sum += double{x[static_cast<size_t>(r * linear.in + k)]} *
-                 linear.weight[static_cast<size_t>(n * linear.in + k)];
+                 linear.stored[static_cast<size_t>(n * linear.in + k)];
         }
         const auto i = static_cast<size_t>(r * linear.out + n);
         ASSERT_NEAR(plain[i], sum, tolerance::kLinear.each);
@@ -94,12 +148,11 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
         ASSERT_NEAR(add[i], 0.5 + sum, tolerance::kLinear.each);
       }
     }
-  }
+  });
 }
 
 TEST_P(LinearTest, ARowIsTheSameBitsInEveryBatch) {
-  for (const auto& shape : kShapes) {
-    const TestLinear linear(random_, shape[0], shape[1]);
+  ForEach(random_, [&](const TestLinear& linear) {
     const Epilogue epilogue = kEpilogues[random_.Below(std::size(kEpilogues))];
     constexpr int64_t kRows = 40;
     const std::vector<float> x = random_.Normals(kRows * linear.in);
@@ -114,19 +167,124 @@ TEST_P(LinearTest, ARowIsTheSameBitsInEveryBatch) {
                            Tokens(alone, linear.out, first, first + rows)))
           << rows << " rows, " << linear.in << " -> " << linear.out;
     }
-  }
+  });
 }
 
 TEST_P(LinearTest, PanelsMayBeComputedApart) {
-  const TestLinear linear(random_, 40, 300);
-  const std::vector<float> x = random_.Normals(5 * linear.in);
-  const std::vector<float> whole = linear.Run(x);
-  const int64_t panels = kernels::LinearPanels(linear.out);
-  std::vector<float> y(whole.size(), -7.0F);
-  for (int64_t panel = panels; panel-- > 0;) {
-    y = linear.Run(x, std::move(y), Activation::kNone, panel, panel + 1);
+  for (const Number format : kFormats) {
+    const TestLinear linear(random_, 40, 300, format);
+    const std::vector<float> x = random_.Normals(5 * linear.in);
+    const std::vector<float> whole = linear.Run(x);
+    const int64_t panels = kernels::LinearPanels(linear.out);
+    std::vector<float> y(whole.size(), -7.0F);
+    for (int64_t panel = panels; panel-- > 0;) {
+      y = linear.Run(x, std::move(y), Activation::kNone, panel, panel + 1);
+    }
+    EXPECT_TRUE(SameBits(y, whole)) << NumberName(format);
   }
-  EXPECT_TRUE(SameBits(y, whole));
+}
+
+TEST(LinearFormatTest, WeightsAreRoundedToTheNearestThatTheFormatHolds) {
+  TestRandom random;
+  for (const auto& shape : kShapes) {
+    const TestLinear fp32(random, shape[0], shape[1]);
+    EXPECT_TRUE(SameBits(fp32.stored, fp32.weight));
+    const TestLinear bf16(random, shape[0], shape[1], Number::kBf16);
+    for (size_t i = 0; i < bf16.weight.size(); ++i) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(bf16.stored[i]) & 0xFFFF, 0U);
+      EXPECT_LE(std::abs(bf16.stored[i] - bf16.weight[i]), std::abs(bf16.weight[i]) / 256);
+    }
+    const TestLinear int8(random, shape[0], shape[1], Number::kInt8);
+    for (int64_t n = 0; n < int8.out; ++n) {
+      const auto row = int8.weight.begin() + n * int8.in;
+      float largest = 0;
+      for (auto w = row; w != row + int8.in; ++w) largest = std::max(largest, std::abs(*w));
+      for (int64_t k = 0; k < int8.in; ++k) {
+        const float stored = int8.stored[static_cast<size_t>(n * int8.in + k)];
+        EXPECT_LE(std::abs(stored - row[k]), largest / 127 * 0.5001F);
+      }
+    }
+  }
+}
+
+TEST(LinearFormatTest, TiesOfBf16GoToTheEvenOne) {
+  TestRandom random;
+  TestLinear linear(random, 3, 1, Number::kBf16);
+  linear.weight = {0x1.01p0F, 0x1.03p0F, -0x1.010002p0F};  // half way, half way, just above
+  linear.Pack();
+  EXPECT_EQ(linear.stored, (std::vector<float>{0x1.00p0F, 0x1.04p0F, -0x1.02p0F}));
+}
+
+TEST(LinearFormatTest, PackedWeightsTakeTheBytesOfTheirFormat) {
+  EXPECT_EQ(kernels::PackedWeightBytes(768, 3072, Number::kFp32), 768 * 3072 * 4 + 3072 * 4);
+  EXPECT_EQ(kernels::PackedWeightBytes(768, 3072, Number::kBf16), 768 * 3072 * 2 + 3072 * 4);
+  EXPECT_EQ(kernels::PackedWeightBytes(768, 3072, Number::kInt8), 768 * 3072 + 3072 * 12);
+}
+
+// The largest integers there are, in rows so long that halves of their sums would overflow: with
+// every instruction set, and with the one that adds four products at once, the same bits.
+TEST(LinearFormatTest, ProductsOfIntegersAreExactAndTheSameOnEveryInstructionSet) {
+  TestRandom random;
+  for (const int64_t in : {1, 3, 4, 66, 1025, 5000}) {
+    TestLinear linear(random, in, 40, Number::kInt8);
+    for (size_t i = 0; i < linear.weight.size(); ++i) {
+      linear.weight[i] = random.Below(4) == 0 ? linear.weight[i] : random.Below(2) == 0 ? 2 : -2;
+    }
+    linear.Pack();
+    std::vector<float> x = random.Normals(13 * in);
+    for (float& value : x) value = random.Below(3) == 0 ? value : random.Below(2) == 0 ? 9 : -9;
+    std::vector<std::vector<float>> results;
+    for (const bool dots : {true, false}) {
+      kernels::UseInt8Dots(dots);
+      for (const int64_t set : InstructionSets()) {
+        const UseInstructionSet use(set);
+        results.push_back(linear.Run(x));
+        EXPECT_TRUE(SameBits(results.back(), results.front()))
+            << InstructionSetName(set) << (dots ? "" : " without dots") << ", " << in << " inputs";
+      }
+    }
+    kernels::UseInt8Dots(true);
+  }
+}
+
+TEST_P(LinearTest, ARowThatIsNotFiniteStaysSoAndLeavesOthersAlone) {
+  for (const Number format : kFormats) {
+    const TestLinear linear(random_, 50, 40, format);
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      for (const size_t at : {0U, 33U, 49U}) {  // of the second row of three
+        std::vector<float> x = random_.Normals(3 * linear.in);
+        const std::vector<float> good = linear.Run(x);
+        x[50 + at] = bad;
+        const std::vector<float> y = linear.Run(x);
+        for (int64_t n = 0; n < linear.out; ++n) {
+          EXPECT_FALSE(std::isfinite(y[static_cast<size_t>(linear.out + n)])) << NumberName(format);
+        }
+        EXPECT_TRUE(SameBits(Tokens(y, linear.out, 0, 1), Tokens(good, linear.out, 0, 1)));
+        EXPECT_TRUE(SameBits(Tokens(y, linear.out, 2, 3), Tokens(good, linear.out, 2, 3)));
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RowsOfZerosAndOfNextToNothingGiveTheBias) {
+  for (const Number format : kFormats) {
+    const TestLinear linear(random_, 50, 40, format);
+    for (const float x : {0.0F, -0.0F, 1e-42F}) {
+      const std::vector<float> y = linear.Run(std::vector<float>(50, x));
+      for (size_t n = 0; n < y.size(); ++n) EXPECT_FLOAT_EQ(y[n], linear.bias[n]);
+    }
+  }
+}
+
+TEST(LinearFormatTest, AWeightThatIsNotFiniteShows) {
+  TestRandom random;
+  for (const Number format : kFormats) {
+    TestLinear linear(random, 20, 3, format);
+    linear.weight[25] = NAN;
+    linear.Pack();
+    const std::vector<float> y = linear.Run(random.Normals(20));
+    EXPECT_TRUE(std::isfinite(y[0]) && std::isnan(y[1]) && std::isfinite(y[2]));
+  }
 }
 
 // A layer y = x, to see an activation alone.
@@ -134,8 +292,7 @@ TestLinear Identity(TestRandom& random) {
   TestLinear linear(random, 1, 1);
   linear.weight = {1.0F};
   linear.bias = {0.0F};
-  linear.packed =
-      kernels::PackLinear(linear.weight.data(), nullptr, 1, 1, Number::kFp32, linear.memory.get());
+  linear.Pack();
   return linear;
 }
 

@@ -79,10 +79,13 @@ TEST_F(LoadTest, RefusesDevicesByName) {
     ExpectRefused(absl::StatusCode::kInvalidArgument, "must be \"cpu\" or \"cuda:N\"");
   }
   options_.device = "cpu";
-  for (const char* format : {"bf16", "fp16"}) {
-    options_.weight_format = format;
-    ExpectRefused(absl::StatusCode::kInvalidArgument, "device \"cpu\" computes in \"fp32\" only");
-  }
+  options_.weight_format = "fp16";
+  ExpectRefused(absl::StatusCode::kInvalidArgument,
+                "device \"cpu\" takes \"fp32\", \"bf16\" and \"int8\"");
+  options_.device = "cuda:0";
+  options_.weight_format = "int8";
+  ExpectRefused(absl::StatusCode::kInvalidArgument,
+                "device \"cuda:0\" takes \"fp32\", \"bf16\" and \"fp16\"");
 }
 
 TEST_F(LoadTest, AGpuThatIsNotThereIsRefused) {

@@ -27,30 +27,37 @@ AlignedBuffer Random(int64_t floats) {
   return buffer;
 }
 
-void CountLinear(benchmark::State& state, int64_t in, int64_t out, int64_t rows) {
+void CountLinear(benchmark::State& state, int64_t in, int64_t out, int64_t rows,
+                 int64_t weight_bytes = 4) {
   state.counters["GF/s"] = benchmark::Counter(2e-9 * static_cast<double>(in * out * rows),
                                               benchmark::Counter::kIsIterationInvariantRate);
   state.counters["weights_GB/s"] = benchmark::Counter(
-      4e-9 * static_cast<double>(in * out), benchmark::Counter::kIsIterationInvariantRate);
+      1e-9 * static_cast<double>(weight_bytes * in * out), benchmark::Counter::kIsIterationInvariantRate);
 }
 
+template <Number kFormat>
 void BM_Linear(benchmark::State& state) {
   const int64_t in = state.range(0);
   const int64_t out = state.range(1);
   const int64_t rows = state.range(2);
   AlignedBuffer weight = Random(in * out);
   AlignedBuffer bias = Random(out);
-  AlignedBuffer packed = Random(kernels::PackedWeightFloats(in, out, Number::kFp32));
+  AlignedBuffer packed = Random((kernels::PackedWeightBytes(in, out, kFormat) + 3) / 4);
   const kernels::PackedWeight linear =
-      kernels::PackLinear(weight.data(), bias.data(), in, out, Number::kFp32, packed.data());
+      kernels::PackLinear(weight.data(), bias.data(), in, out, kFormat, packed.data());
+  AlignedBuffer quantized = Random(rows * kernels::QuantizedBytes(in) / 4);
   AlignedBuffer x = Random(rows * in);
   AlignedBuffer y = Random(rows * out);
   for (auto _ : state) {
-    kernels::Linear(linear, x.data(), in, rows, y.data(), out, Activation::kNone, 0,
-                    kernels::LinearPanels(out));
+    kernels::LinearRows input = {x.data(), in, rows};
+    if (kFormat == Number::kInt8) {
+      kernels::QuantizeRows(input, in, 0, rows, quantized.data());
+      input.quantized = quantized.data();
+    }
+    kernels::Linear(linear, input, y.data(), out, Activation::kNone, 0, kernels::LinearPanels(out));
     benchmark::ClobberMemory();
   }
-  CountLinear(state, in, out, rows);
+  CountLinear(state, in, out, rows, NumberBytes(kFormat));
 }
 
 void BM_LinearTorch(benchmark::State& state) {
@@ -72,7 +79,9 @@ void LinearShapes(benchmark::internal::Benchmark* bench) {
     }
   }
 }
-BENCHMARK(BM_Linear)->Apply(LinearShapes);
+BENCHMARK(BM_Linear<Number::kFp32>)->Apply(LinearShapes);
+BENCHMARK(BM_Linear<Number::kBf16>)->Apply(LinearShapes);
+BENCHMARK(BM_Linear<Number::kInt8>)->Apply(LinearShapes);
 BENCHMARK(BM_LinearTorch)->Apply(LinearShapes);
 
 void BM_LayerNorm(benchmark::State& state) {

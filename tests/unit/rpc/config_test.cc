@@ -156,8 +156,12 @@ TEST(ConfigValidationTest, TheDefaultsAreValid) {
   EXPECT_TRUE(ValidateServerConfig(Valid()).ok()) << ValidateServerConfig(Valid());
 }
 
-TEST(ConfigValidationTest, SixteenBitWeightsAreForGpus) {
+TEST(ConfigValidationTest, EveryDeviceHasItsWeightFormats) {
   ServerConfig config = Valid();
+  for (const char* format : {"fp32", "bf16", "int8"}) {
+    config.models[0].weight_format = format;
+    EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
+  }
   config.models[0].device = "cuda:12";
   for (const char* format : {"fp32", "bf16", "fp16"}) {
     config.models[0].weight_format = format;
@@ -190,7 +194,12 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda: 1"; }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:99999999999"; }},
       {"models[0].weight_format: ", [](C& c) { c.models[0].weight_format = "fp64"; }},
-      {"models[0].weight_format: device \"cpu\"", [](C& c) { c.models[0].weight_format = "bf16"; }},
+      {"models[0].weight_format: ", [](C& c) { c.models[0].weight_format = "fp16"; }},
+      {"models[0].weight_format: ",
+       [](C& c) {
+         c.models[0].device = "cuda:0";
+         c.models[0].weight_format = "int8";
+       }},
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
       {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},
       {"limits.max_message_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 5 << 20; }},
