@@ -25,7 +25,7 @@ struct ModelInfo {
   int64_t state_bytes_per_token = 0;
   int64_t weight_bytes = 0;
   std::string weight_format;  // "fp32"
-  std::string device;         // "cpu"
+  std::string device;         // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"
 };
 
 // What a device says of itself, for metrics.

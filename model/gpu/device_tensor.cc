@@ -27,6 +27,8 @@ at::ScalarType ScalarTypeOf(Number number) {
       return at::kBFloat16;
     case Number::kFp16:
       return at::kHalf;
+    case Number::kInt8:
+      break;
   }
   AFT_CHECK(false);
 }

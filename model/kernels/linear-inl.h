@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "model/kernels/exp-inl.h"
-#include "model/kernels/linear.h"
+#include "model/kernels/linear_rows.h"
+#include "model/kernels/packed_weight.h"
 #include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,7 +27,8 @@ struct LinearCall {
 
 // gelu(x) = x * sigmoid(2 * sqrt(2/pi) * (x + 0.044715 x^3)), the tanh form rewritten.
 HWY_INLINE LinearVec GeluTanh(LinearTag d, LinearVec x) {
-  const LinearVec cubic = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.0713548163F), hn::Set(d, 1.59576912F));
+  const LinearVec cubic =
+      hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.0713548163F), hn::Set(d, 1.59576912F));
   return hn::Div(x, OnePlusExpNeg(d, hn::Mul(x, cubic)));
 }
 

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "model/kernels/linear-inl.h"
-#include "model/kernels/linear.h"
 #include "model/kernels/simd.h"
 
 #ifndef AFT_INT8_DOTS
@@ -125,7 +124,7 @@ struct Int8Blocks {
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t in = call.linear.in;
     const int64_t panel_bytes = Int8Vectors::PanelBytes(in);
-    const int64_t row_bytes = QuantizedBytes(in);
+    const int64_t row_bytes = Int8RowBytes(in);
     const auto* weights =
         static_cast<const int8_t*>(call.linear.bytes) + panel * panel_bytes + column * 4;
     const auto* const rows =
@@ -232,7 +231,7 @@ HWY_INLINE void QuantizeAll(const LinearRows& rows, int64_t in, int64_t begin, i
                             void* quantized) {
   auto* const to = static_cast<unsigned char*>(quantized);
   for (int64_t r = begin; r < end; ++r) {
-    QuantizeRow<D>(rows.x + r * rows.stride, in, to + r * QuantizedBytes(in));
+    QuantizeRow<D>(rows.x + r * rows.stride, in, to + r * Int8RowBytes(in));
   }
 }
 
@@ -282,11 +281,12 @@ void LinearInt8(const PackedWeight& linear, const LinearRows& rows, float* y, in
   HWY_DYNAMIC_DISPATCH(Int8Panels)(linear, rows, y, y_stride, epilogue, begin, end);
 }
 
-int64_t QuantizedBytes(int64_t in) {  // two bytes for each of whole vectors
+int64_t Int8RowBytes(int64_t in) {  // two bytes for each of whole vectors
   return (kQuantizedHead + (in + 15) / 16 * 32 + 63) / 64 * 64;
 }
 
-void QuantizeRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized) {
+void QuantizeInt8Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                      void* quantized) {
   HWY_DYNAMIC_DISPATCH(Int8Quantize)(rows, in, begin, end, quantized);
 }
 

@@ -46,9 +46,9 @@ absl::StatusOr<Number> WeightFormat(const LoadOptions& options, int device) {
   const std::optional<Number> format = NumberNamed(name);
   const Number not_there = device == kCpu ? Number::kFp16 : Number::kInt8;
   if (format.has_value() && *format != not_there) return *format;
-  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", name, "\": device \"",
-                                                 options.device, "\" takes \"fp32\", \"bf16\" and \"",
-                                                 device == kCpu ? "int8" : "fp16", "\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight_format \"", name, "\": device \"", options.device,
+                   "\" takes \"fp32\", \"bf16\" and \"", device == kCpu ? "int8" : "fp16", "\""));
 }
 
 absl::Status CheckOptions(const LoadOptions& options) {

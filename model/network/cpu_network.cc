@@ -32,6 +32,10 @@ absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConf
                                                                const TensorMap& tensors,
                                                                Number format) {
   AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
+  if (format == Number::kInt8 && config.d_ff > kernels::kMostInt8Inputs) {
+    return absl::InvalidArgumentError(absl::StrCat("d_ff: at most ", kernels::kMostInt8Inputs,
+                                                   " with int8 weights, got ", config.d_ff));
+  }
   AFT_ASSIGN_OR_RETURN(WeightArena arena,
                        WeightArena::Create(config, format, Embedding::WaveFloats(config)));
   std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, std::move(arena)));
@@ -62,12 +66,12 @@ absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
     fingerprint_ = NetworkFingerprint(config_, tensors);
   }
   const bool tied = HasHead(config_) && config_.tie_embeddings;
-  embedding_.emplace(config_, tensors,
-                     tied ? head_->packed()
-                          : LinearLayer(tensors, "embed.weight", "", config_.d_model,
-                                        config_.vocab_size, arena_)
-                                .packed(),
-                     arena_);
+  embedding_.emplace(
+      config_, tensors,
+      tied ? head_->packed()
+           : LinearLayer(tensors, "embed.weight", "", config_.d_model, config_.vocab_size, arena_)
+                 .packed(),
+      arena_);
   return absl::OkStatus();
 }
 
@@ -104,8 +108,8 @@ int64_t CpuNetwork::QuantizedBytes(int64_t max_tokens) const {
 int64_t CpuNetwork::WorkspaceBytes(int64_t max_tokens, int threads) const {
   return QuantizedBytes(max_tokens) +
          int64_t{sizeof(float)} *
-         (Activations::Floats(config_, max_tokens, ScratchFloats(max_tokens), threads) +
-          LogitRows(max_tokens) * config_.vocab_size);
+             (Activations::Floats(config_, max_tokens, ScratchFloats(max_tokens), threads) +
+              LogitRows(max_tokens) * config_.vocab_size);
 }
 
 absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) {
@@ -115,8 +119,8 @@ absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) 
   AFT_ASSIGN_OR_RETURN(logits_,
                        AlignedBuffer::Create(max_logit_rows_ * config_.vocab_size, "logits"));
   if (format() != Number::kInt8) return absl::OkStatus();
-  AFT_ASSIGN_OR_RETURN(quantized_, AlignedBuffer::Create(QuantizedBytes(max_tokens) / 4,
-                                                         "quantized activations"));
+  AFT_ASSIGN_OR_RETURN(
+      quantized_, AlignedBuffer::Create(QuantizedBytes(max_tokens) / 4, "quantized activations"));
   activations_->shared.quantized = quantized_.data();
   return absl::OkStatus();
 }
@@ -126,7 +130,7 @@ absl::Status CpuNetwork::Embed(const Batch& batch) {
   for (int64_t r = 0; r < rows.rows; ++r) {
     const int64_t first = rows.offset[r];
     embedding_->Forward(batch.ids + first, rows.offset[r + 1] - first, rows.position[r],
-                       activations_->x + first * config_.d_model);
+                        activations_->x + first * config_.d_model);
   }
   return absl::OkStatus();
 }
@@ -135,7 +139,7 @@ absl::Status CpuNetwork::Embed(const Texts& texts) {
   for (int64_t i = 0; i < texts.sequences.sequences; ++i) {
     const int64_t first = texts.sequences.offset[i];
     embedding_->Forward(texts.ids + first, texts.sequences.offset[i + 1] - first, 0,
-                       activations_->x + first * config_.d_model);
+                        activations_->x + first * config_.d_model);
   }
   return absl::OkStatus();
 }

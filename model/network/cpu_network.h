@@ -47,7 +47,7 @@ class CpuNetwork {
   };
 
   // Packs the matrices in `format`: kFp32, kBf16 or kInt8; `tensors` may be dropped afterwards.
-  // Errors: DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED.
+  // Errors: DATA_LOSS (CheckTensors), INVALID_ARGUMENT (wider than int8 can), RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorMap& tensors,
                                                             Number format = Number::kFp32);
@@ -85,8 +85,8 @@ class CpuNetwork {
   CpuNetwork(const NetworkConfig& config, WeightArena arena);
   absl::Status LoadLayers(const TensorMap& tensors);
 
-  int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
-  int64_t LogitRows(int64_t max_tokens) const;      // 0 for encoders
+  int64_t ScratchFloats(int64_t max_tokens) const;   // the most that a mixer asks for, per thread
+  int64_t LogitRows(int64_t max_tokens) const;       // 0 for encoders
   int64_t QuantizedBytes(int64_t max_tokens) const;  // 0 where nothing is
 
   const NetworkConfig config_;

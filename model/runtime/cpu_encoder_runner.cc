@@ -30,7 +30,8 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
                .max_seq_len = network->config().max_seq_len}),
       executor_(options.threads),
       network_(std::move(network)),
-      info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format())) {
+      info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
+                          CpuDeviceName(options.threads))) {
   offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
   tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
 }

@@ -30,7 +30,8 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
                   .max_step_tokens = options.max_step_tokens,
                   .vocab_size = network_->config().vocab_size,
                   .max_seq_len = network_->config().max_seq_len}) {
-  info_ = MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format());
+  info_ = MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
+                        CpuDeviceName(options.threads));
   AddStateInfo(network_->state_specs(), &info_);
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);

@@ -5,15 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/api/model_runner.h"
 #include "model/config/config.h"
+#include "model/kernels/instruction_set.h"
 #include "model/state/slot_layout.h"
 
 namespace aft {
 
 // What every runner says of its network; sizes of states are left at 0.
 inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
-                               Number weight_format, std::string device = "cpu") {
+                               Number weight_format, std::string device) {
   ModelInfo info;
   info.architecture = MixerKindName(config.mixer.kind);
   info.vocab_size = config.vocab_size;
@@ -23,6 +25,12 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   info.weight_format = NumberName(weight_format);
   info.device = std::move(device);
   return info;
+}
+
+// "cpu (AVX2, 3 threads)"
+inline std::string CpuDeviceName(int threads) {
+  return absl::StrCat("cpu (", kernels::InstructionSet(), ", ", threads,
+                      threads == 1 ? " thread)" : " threads)");
 }
 
 // Adds what a runner of a language model says of a slot with these layers.

@@ -160,19 +160,6 @@ INSTANTIATE_TEST_SUITE_P(Runner, EveryKindOnGpuTest, testing::ValuesIn(Cases()),
 class SixteenBitsTest : public RunnerPairFixture,
                         public testing::WithParamInterface<NetworkCase> {};
 
-// How much the distribution of `other` differs from that of `exact`, in nats. REQUIRES: `top` holds
-// the whole vocabulary.
-double Divergence(const SampledToken& exact, const SampledToken& other) {
-  double sum = 0;
-  for (const TokenLogprob& p : exact.top) {
-    const auto q = std::find_if(other.top.begin(), other.top.end(),
-                                [&p](const TokenLogprob& token) { return token.id == p.id; });
-    if (q == other.top.end()) return INFINITY;
-    sum += std::exp(double{p.logprob}) * (double{p.logprob} - double{q->logprob});
-  }
-  return sum;
-}
-
 TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
   config_ = GetParam().config;
   config_.vocab_size = kMaxTopLogprobs;

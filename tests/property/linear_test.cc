@@ -31,8 +31,7 @@ struct Free {
 // A packed linear layer that owns its memory, beside the plain one, whose weights are what the
 // format holds.
 struct TestLinear {
-  TestLinear(TestRandom& random, int64_t in_width, int64_t out_width,
-             Number number = Number::kFp32)
+  TestLinear(TestRandom& random, int64_t in_width, int64_t out_width, Number number = Number::kFp32)
       : in(in_width),
         out(out_width),
         format(number),
@@ -84,8 +83,8 @@ struct TestLinear {
       }
       const double scale = double{largest} / 127;
       for (size_t k = first; k < first + static_cast<size_t>(in); ++k) {
-        taken.push_back(
-            largest == 0 ? 0.0F : static_cast<float>(scale * std::nearbyint(x[k] / scale)));
+        taken.push_back(largest == 0 ? 0.0F
+                                     : static_cast<float>(scale * std::nearbyint(x[k] / scale)));
       }
     }
     return taken;

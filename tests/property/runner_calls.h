@@ -144,6 +144,19 @@ class RunnerCalls : public testing::Test {
         [allowed](const SampledToken& x, const SampledToken& y) { return Same(x, y, allowed); });
   }
 
+  // How much the distribution of `other` differs from that of `exact`, in nats. REQUIRES: `top`
+  // holds the whole vocabulary.
+  static double Divergence(const SampledToken& exact, const SampledToken& other) {
+    double sum = 0;
+    for (const TokenLogprob& p : exact.top) {
+      const auto q = std::find_if(other.top.begin(), other.top.end(),
+                                  [&p](const TokenLogprob& token) { return token.id == p.id; });
+      if (q == other.top.end()) return INFINITY;
+      sum += std::exp(double{p.logprob}) * (double{p.logprob} - double{q->logprob});
+    }
+    return sum;
+  }
+
   TestRandom random_;
   NetworkConfig config_;
   TensorMap tensors_;

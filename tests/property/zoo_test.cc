@@ -37,8 +37,9 @@ class ZooTest : public testing::Test {
   }
 
   // Logits [N, V] of `tokens` as one sequence, served in chunks.
-  std::vector<float> Serve(const std::vector<int32_t>& tokens) const {
-    const auto network = *CpuNetwork::Create(checkpoint_.config, checkpoint_.tensors);
+  std::vector<float> Serve(const std::vector<int32_t>& tokens,
+                           Number format = Number::kFp32) const {
+    const auto network = *CpuNetwork::Create(checkpoint_.config, checkpoint_.tensors, format);
     const ParallelExecutor executor(1);
     EXPECT_TRUE(network->Allocate(kChunk, executor).ok());
     const auto states = *StatePool::Create(network->state_specs(), 1);
@@ -92,6 +93,49 @@ class ZooTest : public testing::Test {
 TEST_F(ZooTest, PredictsUnseenTextAsItsCardSays) {
   const std::vector<int32_t> tokens = Tokens();
   EXPECT_LT(BitsPerByte(Serve(tokens), tokens, 0, tokens.size() - 1), 1.75);
+}
+
+// What smaller weights cost, against fp32 on the same text.
+TEST_F(ZooTest, SmallerWeightsPredictNearlyAsWell) {
+  const std::vector<int32_t> tokens = Tokens();
+  const std::vector<float> exact = Serve(tokens);
+  const auto vocab = static_cast<size_t>(checkpoint_.config.vocab_size);
+  const double bits = BitsPerByte(exact, tokens, 0, tokens.size() - 1);
+  const struct {
+    Number format;
+    double more_bits;
+    double divergence;  // mean, nats
+    double agreement;   // of the likeliest bytes
+  } cases[] = {{Number::kBf16, 1.0005, 1e-4, 0.99}, {Number::kInt8, 1.005, 5e-3, 0.96}};
+  for (const auto& allowed : cases) {
+    const std::vector<float> logits = Serve(tokens, allowed.format);
+    double divergence = 0;
+    size_t agree = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const float* p = exact.data() + i * vocab;
+      const float* q = logits.data() + i * vocab;
+      double sum_p = 0;
+      double sum_q = 0;
+      for (size_t v = 0; v < vocab; ++v) {
+        sum_p += std::exp(double{p[v]});
+        sum_q += std::exp(double{q[v]});
+      }
+      const double log_ratio = std::log(sum_q / sum_p);
+      for (size_t v = 0; v < vocab; ++v) {
+        divergence += std::exp(double{p[v]}) / sum_p * (double{p[v]} - double{q[v]} + log_ratio);
+      }
+      if (std::max_element(p, p + vocab) - p == std::max_element(q, q + vocab) - q) ++agree;
+    }
+    const auto count = static_cast<double>(tokens.size());
+    const double more = BitsPerByte(logits, tokens, 0, tokens.size() - 1) / bits;
+    const std::string name = NumberName(allowed.format);
+    RecordProperty(name + "_bits", std::to_string(more));
+    RecordProperty(name + "_divergence", std::to_string(divergence / count));
+    RecordProperty(name + "_agreement", std::to_string(static_cast<double>(agree) / count));
+    EXPECT_LE(more, allowed.more_bits) << name;
+    EXPECT_LE(divergence / count, allowed.divergence) << name;
+    EXPECT_GE(static_cast<double>(agree) / count, allowed.agreement) << name;
+  }
 }
 
 TEST_F(ZooTest, ServesWhatWasTrained) {

@@ -31,8 +31,9 @@ void CountLinear(benchmark::State& state, int64_t in, int64_t out, int64_t rows,
                  int64_t weight_bytes = 4) {
   state.counters["GF/s"] = benchmark::Counter(2e-9 * static_cast<double>(in * out * rows),
                                               benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["weights_GB/s"] = benchmark::Counter(
-      1e-9 * static_cast<double>(weight_bytes * in * out), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["weights_GB/s"] =
+      benchmark::Counter(1e-9 * static_cast<double>(weight_bytes * in * out),
+                         benchmark::Counter::kIsIterationInvariantRate);
 }
 
 template <Number kFormat>

@@ -136,6 +136,7 @@ int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
     case Number::kBf16:
       return aft_step::LaunchAny<Bf16>(task, lookahead, model, stream);
     case Number::kFp16:
+    case Number::kInt8:
       break;
   }
   return cudaErrorInvalidValue;

@@ -1,12 +1,10 @@
+#include "model/kernels/packed_weight.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
-
-#include "base/check.h"
-#include "model/kernels/linear.h"
-#include "model/kernels/linear_int8.h"
 
 namespace aft::kernels {
 namespace {
@@ -66,7 +64,6 @@ void PackInt8(const float* weight, int64_t n, const Places& place, int64_t in, i
 }  // namespace
 
 int64_t PackedWeightBytes(int64_t in, int64_t out, Number format) {
-  AFT_CHECK(format != Number::kFp16);
   const int64_t panels = LinearPanels(out);
   const int64_t vectors = format == Number::kInt8 ? 3 : 1;  // bias, scales, sums
   return panels * Places(in, format).panel() * NumberBytes(format) + vectors * panels * kPanel * 4;
@@ -74,7 +71,6 @@ int64_t PackedWeightBytes(int64_t in, int64_t out, Number format) {
 
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         Number format, void* packed) {
-  AFT_CHECK(format != Number::kInt8 || in <= kMostInt8Inputs);
   std::memset(packed, 0, static_cast<size_t>(PackedWeightBytes(in, out, format)));
   const Places place(in, format);
   const int64_t panels = LinearPanels(out);

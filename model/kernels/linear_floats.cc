@@ -1,0 +1,120 @@
+#include "model/kernels/linear_floats.h"
+
+#include "model/kernels/linear-inl.h"
+#include "model/kernels/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aft::kernels {
+namespace HWY_NAMESPACE {
+
+// How many inputs of an output lie side by side, and how they are read: vector `i` of these inputs.
+struct Fp32Weights {
+  using Number = float;
+  static constexpr int kInputs = 1;
+  static HWY_INLINE LinearVec Get(LinearTag d, const float* at, int /*i*/) {
+    return hn::Load(d, at);
+  }
+};
+struct Bf16Weights {
+  using Number = uint16_t;
+  static constexpr int kInputs = 2;
+  static HWY_INLINE LinearVec Get(LinearTag d, const uint16_t* at, int i) {
+    const hn::RebindToUnsigned<LinearTag> du;
+    const auto pairs = hn::Load(du, reinterpret_cast<const uint32_t*>(at));
+    return hn::BitCast(
+        d, i == 0 ? hn::ShiftLeft<16>(pairs) : hn::And(pairs, hn::Set(du, 0xFFFF0000U)));
+  }
+};
+
+// Rows [row, row + kRows), panels [panel, panel + kPanels), and of each panel the two vectors at
+// `column`. All kRows * kPanels * 2 sums stay in registers.
+template <class Weights, int kRows, int kPanels>
+HWY_INLINE void Block(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
+  using Number = typename Weights::Number;
+  constexpr int kInputs = Weights::kInputs;
+  const LinearTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t in = call.linear.in;
+  const int64_t panel_numbers = (in + kInputs - 1) / kInputs * kInputs * kPanel;
+  const Number* const panels = static_cast<const Number*>(call.linear.bytes);
+  const Number* weights = panels + panel * panel_numbers + column * kInputs;
+  const float* bias =
+      reinterpret_cast<const float*>(panels + LinearPanels(call.linear.out) * panel_numbers) +
+      panel * kPanel + column;
+  const float* x = call.rows.x + row * call.rows.stride;
+  const int64_t x_stride = call.rows.stride;
+
+  LinearVec sum[kRows][kPanels][2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) {
+      sum[r][p][0] = hn::Load(d, bias + p * kPanel);
+      sum[r][p][1] = hn::Load(d, bias + p * kPanel + lanes);
+    }
+  }
+  const auto add = [&](int64_t k, int i) HWY_ATTR {
+    LinearVec w[kPanels][2];
+    for (int p = 0; p < kPanels; ++p) {
+      w[p][0] = Weights::Get(d, weights + p * panel_numbers, i);
+      w[p][1] = Weights::Get(d, weights + p * panel_numbers + lanes * kInputs, i);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const LinearVec broadcast = hn::Set(d, x[r * x_stride + k]);
+      for (int p = 0; p < kPanels; ++p) {
+        sum[r][p][0] = hn::MulAdd(broadcast, w[p][0], sum[r][p][0]);
+        sum[r][p][1] = hn::MulAdd(broadcast, w[p][1], sum[r][p][1]);
+      }
+    }
+  };
+  int64_t k = 0;
+  for (; k + kInputs <= in; k += kInputs) {
+    for (int i = 0; i < kInputs; ++i) add(k + i, i);
+    weights += kInputs * kPanel;
+  }
+  for (int i = 0; k + i < in; ++i) add(k + i, i);
+
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) {
+      const int64_t first = (panel + p) * kPanel + column;
+      StoreSums(call, sum[r][p][0], row + r, first);
+      StoreSums(call, sum[r][p][1], row + r, first + lanes);
+    }
+  }
+}
+
+template <class Weights>
+struct Blocks {
+  template <int kRows, int kPanels>
+  static void Run(const LinearCall& call, int64_t row, int64_t panel) {
+    const int64_t pair = 2 * static_cast<int64_t>(hn::Lanes(LinearTag()));
+    for (int64_t column = 0; column < kPanel; column += pair) {
+      Block<Weights, kRows, kPanels>(call, row, panel, column);
+    }
+  }
+};
+
+void FloatPanels(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                 Epilogue epilogue, int64_t begin, int64_t end) {
+  const LinearCall call = {linear, rows, y, y_stride, epilogue};
+  if (linear.format == Number::kBf16) {
+    AllRows<Blocks<Bf16Weights>>(call, begin, end);
+  } else {
+    AllRows<Blocks<Fp32Weights>>(call, begin, end);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aft::kernels
+HWY_AFTER_NAMESPACE();
+
+#if AFT_DISPATCH
+namespace aft::kernels {
+
+AFT_EXPORT(FloatPanels);
+
+void LinearFloats(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                  Epilogue epilogue, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(FloatPanels)(linear, rows, y, y_stride, epilogue, begin, end);
+}
+
+}  // namespace aft::kernels
+#endif

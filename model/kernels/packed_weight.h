@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/config/formats.h"
+
+namespace aft::kernels {
+
+// A linear layer's weight [out, in] and bias [out], rearranged once at load; the only place that
+// knows how a weight is stored. Borrowed memory. The layout does not depend on the instruction set:
+// panels of kPanel outputs, the last one padded with zeros, each of them
+//
+//   kFp32  [in, kPanel]
+//   kBf16  [in / 2, kPanel, 2], rounded to nearest even; an odd last input has a zero beside it
+//   kInt8  [in / 4, kPanel, 4], padded with zeros; w = scale * integer, the integers from -127 on,
+//          scale = largest |w| of the output / 127
+//
+// then, padded likewise, the bias in fp32, and for kInt8 the scales (fp32) and each output's sum of
+// integers (int32).
+struct PackedWeight {
+  Number format = Number::kFp32;
+  const void* bytes = nullptr;  // 64-byte aligned
+  int64_t in = 0;
+  int64_t out = 0;
+};
+inline constexpr int64_t kPanel = 32;
+// kInt8: beyond it a sum of products might not fit into 32 bits.
+inline constexpr int64_t kMostInt8Inputs = int64_t{1} << 17;
+
+inline int64_t LinearPanels(int64_t out) { return (out + kPanel - 1) / kPanel; }
+// What a packed weight takes. REQUIRES: a format of the above.
+int64_t PackedWeightBytes(int64_t in, int64_t out, Number format);
+
+// Packs weight [out, in] and bias [out] (null: zeros) into PackedWeightBytes() at `packed`, which
+// is 64-byte aligned. A weight that is not finite stays so in fp32 and bf16; in int8 it makes its
+// output NaN. REQUIRES: in <= kMostInt8Inputs for kInt8.
+PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
+                        Number format, void* packed);
+
+// w [in] = output n's weights as they are stored.
+void UnpackOutput(const PackedWeight& linear, int64_t n, float* w);
+
+inline constexpr float kInt8Most = 127.0F;
+
+// What stands behind the integers of kInt8.
+struct Int8Vectors {
+  explicit Int8Vectors(const PackedWeight& linear)
+      : bias(reinterpret_cast<const float*>(static_cast<const int8_t*>(linear.bytes) +
+                                            LinearPanels(linear.out) * PanelBytes(linear.in))),
+        scales(bias + LinearPanels(linear.out) * kPanel),
+        sums(reinterpret_cast<const int32_t*>(scales + LinearPanels(linear.out) * kPanel)) {}
+
+  static int64_t PanelBytes(int64_t in) { return (in + 3) / 4 * 4 * kPanel; }
+
+  const float* bias;
+  const float* scales;
+  const int32_t* sums;
+};
+
+}  // namespace aft::kernels

@@ -1,0 +1,148 @@
+// Language models and encoders with weights of 16 and 8 bits on the CPU.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/kernels/packed_weight.h"
+#include "model/runtime/cpu_encoder_runner.h"
+#include "model/runtime/cpu_model_runner.h"
+#include "tests/property/runner_calls.h"
+#include "tests/support/close.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/tolerances.h"
+
+namespace aft {
+namespace {
+
+using Format = std::tuple<NetworkCase, Number>;
+
+class WeightFormatTest : public RunnerCalls, public testing::WithParamInterface<Format> {
+ protected:
+  WeightFormatTest() { config_ = std::get<0>(GetParam()).config; }
+
+  static Number format() { return std::get<1>(GetParam()); }
+  static bool int8() { return format() == Number::kInt8; }
+
+  std::unique_ptr<CpuNetwork> Network(Number number) {
+    if (tensors_.empty()) tensors_ = RandomTensors(config_, random_);
+    auto network = CpuNetwork::Create(config_, tensors_, number);
+    EXPECT_TRUE(network.ok()) << network.status();
+    return *std::move(network);
+  }
+  std::unique_ptr<CpuModelRunner> Runner(Number number, int threads = 1) {
+    auto runner = CpuModelRunner::Create(Network(number),
+                                         {.slots = 8, .max_step_tokens = 64, .threads = threads});
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return *std::move(runner);
+  }
+  std::unique_ptr<CpuEncoderRunner> Encoder(Number number, int threads = 1) {
+    auto encoder = CpuEncoderRunner::Create(Network(number), {4, 64, threads});
+    EXPECT_TRUE(encoder.ok()) << encoder.status();
+    return *std::move(encoder);
+  }
+};
+
+std::string FormatName(const testing::TestParamInfo<Format>& test) {
+  return std::get<0>(test.param).name + "_" + NumberName(std::get<1>(test.param));
+}
+
+class DecoderFormatTest : public WeightFormatTest {};
+
+TEST_P(DecoderFormatTest, DistributionsStayThoseOfFp32) {
+  config_.vocab_size = kMaxTopLogprobs;
+  const auto fp32 = Runner(Number::kFp32);
+  const auto runner = Runner(format());
+  EXPECT_EQ(runner->info().weight_format, NumberName(format()));
+  EXPECT_LT(runner->info().weight_bytes, fp32->info().weight_bytes);
+  const std::vector<TokenId> text = RandomText(40);
+  const std::vector<SampledToken> exact = Score(*fp32, 0, text, kMaxTopLogprobs, 40);
+  const std::vector<SampledToken> scored = Score(*runner, 0, text, kMaxTopLogprobs, 40);
+  ASSERT_EQ(scored.size(), exact.size());
+  const double allowed = int8() ? tolerance::kDivergenceInt8 : tolerance::kDivergenceBf16;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << i;
+  }
+  // What a state is does not depend on the weights.
+  EXPECT_TRUE(fp32->RestoreSlot(1, runner->SnapshotSlot(0)).ok());
+}
+
+TEST_P(DecoderFormatTest, CutsNeighboursAndThreadsChangeNoBit) {
+  const auto alone = Runner(format());
+  const auto threads = Runner(format(), 3);
+  const std::vector<TokenId> text = RandomText(50);
+  const std::vector<SampledToken> whole = Score(*alone, 0, text, 3, 50);
+  for (const size_t chunk : {1U, 7U, 33U}) {
+    EXPECT_TRUE(Same(Score(*alone, 1, text, 3, chunk), whole)) << chunk;
+    EXPECT_TRUE(Same(Score(*threads, 1, text, 3, chunk), whole)) << chunk;
+  }
+
+  const std::vector<TokenId> prompt = RandomText(9);
+  const std::vector<SampledToken> expected = Generate(*alone, 0, prompt, 6, Warm(1));
+  std::vector<SampledToken> beside;
+  StepInput step;
+  for (int32_t slot = 0; slot < 5; ++slot) {
+    threads->BindSlot(slot, Warm(slot == 3 ? 1 : 7));
+    step.rows.push_back({slot, 0, slot == 3 ? prompt : RandomText(1 + 2 * slot), RowOutput::kLast});
+  }
+  while (beside.size() < expected.size()) {
+    const StepOutput output = Step(*threads, step);
+    beside.push_back(output.sampled.at(3));
+    for (size_t i = 0; i < step.rows.size(); ++i) {
+      step.rows[i].first_position += static_cast<int64_t>(step.rows[i].tokens.size());
+      step.rows[i].tokens = {output.sampled[i].id};
+    }
+  }
+  EXPECT_TRUE(Same(beside, expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, DecoderFormatTest,
+                         testing::Combine(testing::ValuesIn(DecoderCases()),
+                                          testing::Values(Number::kBf16, Number::kInt8)),
+                         FormatName);
+
+class Int8LimitTest : public RunnerCalls {};
+
+TEST_F(Int8LimitTest, AFeedForwardThatIsTooWideIsRefused) {
+  config_.vocab_size = 20;
+  config_.d_model = 2;
+  config_.n_layers = 1;
+  config_.mixer = {.kind = MixerKind::kAftSimple};
+  config_.d_ff = kernels::kMostInt8Inputs + 1;
+  tensors_ = RandomTensors(config_, random_);
+  const absl::Status status = CpuNetwork::Create(config_, tensors_, Number::kInt8).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(CpuNetwork::Create(config_, tensors_, Number::kBf16).ok());
+  config_.d_ff = kernels::kMostInt8Inputs;
+  tensors_ = RandomTensors(config_, random_);
+  EXPECT_TRUE(CpuNetwork::Create(config_, tensors_, Number::kInt8).ok());
+}
+
+class EncoderFormatTest : public WeightFormatTest {};
+
+TEST_P(EncoderFormatTest, VectorsStayCloseAndNeighboursAndThreadsChangeNoBit) {
+  const std::vector<std::vector<TokenId>> texts = {RandomText(17), RandomText(1), RandomText(40)};
+  const std::vector<float> exact = Encode(*Encoder(Number::kFp32), texts);
+  const auto encoder = Encoder(format());
+  const std::vector<float> together = Encode(*encoder, texts);
+  EXPECT_TRUE(Close(together, exact, int8() ? tolerance::kVectorsInt8 : tolerance::kVectorsBf16));
+  const auto threads = Encoder(format(), 3);
+  std::vector<float> apart;
+  for (const std::vector<TokenId>& text : texts) {
+    const std::vector<float> vectors = Encode(*threads, {text});
+    apart.insert(apart.end(), vectors.begin(), vectors.end());
+  }
+  EXPECT_TRUE(SameBits(apart, together));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, EncoderFormatTest,
+                         testing::Combine(testing::ValuesIn(EncoderCases()),
+                                          testing::Values(Number::kBf16, Number::kInt8)),
+                         FormatName);
+
+}  // namespace
+}  // namespace aft
