@@ -10,6 +10,7 @@
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/atomic_file.h"
+#include "model/checkpoint/stored_weights.h"
 
 namespace aft {
 namespace {
@@ -41,7 +42,9 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
   const std::string config_path = PathIn(dir, kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(config_path));
   AFT_ASSIGN_OR_RETURN(NetworkConfig config, InFile(config_path, ParseNetworkConfig(json)));
-  AFT_ASSIGN_OR_RETURN(SafetensorsFile weights, ReadSafetensors(PathIn(dir, kWeightsFileName)));
+  const std::string weights_path = PathIn(dir, kWeightsFileName);
+  AFT_ASSIGN_OR_RETURN(SafetensorsFile weights, ReadSafetensors(weights_path));
+  AFT_RETURN_IF_ERROR(InFile(weights_path, ExpandWeights(&weights.tensors)));
   return Checkpoint{std::move(config), std::move(weights.tensors), std::move(weights.metadata)};
 }
 

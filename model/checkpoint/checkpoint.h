@@ -20,8 +20,8 @@ struct Checkpoint {
   std::map<std::string, std::string> metadata;  // of the weights file; ours to fill, e.g. "step"
 };
 
-// Reads and validates both files. Whether the tensors are those that the config asks for is checked
-// by who builds a network from them.
+// Reads and validates both files; matrices in fewer bits (stored_weights.h) become fp32. Whether
+// the tensors are those that the config asks for is checked by who builds a network from them.
 // Errors start with the file: NOT_FOUND (file or folder missing), INVALID_ARGUMENT (config refused,
 // names the key), DATA_LOSS (weights corrupt, names the tensor), RESOURCE_EXHAUSTED.
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir);

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "model/checkpoint/atomic_file.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/stored_weights.h"
 #include "model/network/check_tensors.h"
 
 namespace aft {
@@ -36,8 +37,9 @@ absl::Status WriteImport(const std::string& dir, const Import& import) {
     std::error_code ignored;
     fs::remove_all(partial, ignored);
   };
-  AFT_RETURN_IF_ERROR(
-      WriteCheckpoint(partial.string(), import.config, import.tensors, import.metadata));
+  AFT_RETURN_IF_ERROR(WriteCheckpoint(partial.string(), import.config,
+                                      StoredWeights(import.config, import.tensors, import.stored),
+                                      import.metadata));
   for (const auto& [name, content] : import.files) {
     AFT_RETURN_IF_ERROR(WriteFileAtomically((partial / name).string(), {content}));
   }

@@ -18,6 +18,7 @@ struct Import {
   TensorMap tensors;
   std::map<std::string, std::string> files;     // a tokenizer's: name -> content
   std::map<std::string, std::string> metadata;  // of the weights file: where they come from
+  Number stored = Number::kFp32;                // how the file holds the matrices
 };
 
 // Writes a checkpoint folder: all of it or nothing, under a temporary name beside `dir` that is
@@ -25,6 +26,11 @@ struct Import {
 // INVALID_ARGUMENT or DATA_LOSS when config and tensors make no checkpoint (names key or tensor);
 // else the file system's.
 absl::Status WriteImport(const std::string& dir, const Import& import);
+
+// The checkpoint of `dir`, tokenizer included, with its matrices in bf16 or int8
+// (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: ReadCheckpoint's;
+// INVALID_ARGUMENT or DATA_LOSS (CheckTensors).
+absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 
 // ---- From other packages. INVALID_ARGUMENT names the tensor, key or option.
 

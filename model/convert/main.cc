@@ -28,6 +28,7 @@ struct Flags {
   std::optional<int64_t> window;
   Gpt2Options gpt2;
   std::string attention = "dot_product";
+  std::string format;
 };
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -59,6 +60,10 @@ absl::Status RunAftPytorch(const Flags& flags) {
 absl::Status RunGpt2(const Flags& flags) {
   // Its errors name the file of the folder themselves.
   return Finish(ImportGpt2(flags.in, flags.gpt2), flags, /*name_source=*/false);
+}
+
+absl::Status RunQuantize(const Flags& flags) {
+  return Finish(Quantized(flags.in, *NumberNamed(flags.format)), flags, /*name_source=*/false);
 }
 
 void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about) {
@@ -118,6 +123,14 @@ int Run(int argc, char** argv) {
   gpt2.add_flag("--full-decode", flags.gpt2.full_decode,
                 "block_local: generate with full attention, as the reference does");
 
+  CLI::App& quantize = *app.add_subcommand(
+      "quantize",
+      "A checkpoint with its matrices in fewer bits: the model that weight_format makes");
+  AddFiles(quantize, flags, "IN_DIR", "The checkpoint's folder");
+  quantize.add_option("--format", flags.format, "How the file holds matrices")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->required();
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -136,6 +149,7 @@ int Run(int argc, char** argv) {
   const absl::Status status = inspect.parsed()       ? RunInspect(flags.in, flags.json)
                               : labml.parsed()       ? RunLabml(flags)
                               : aft_pytorch.parsed() ? RunAftPytorch(flags)
+                              : quantize.parsed()    ? RunQuantize(flags)
                                                      : RunGpt2(flags);
   if (status.ok()) return kExitOk;
   std::fprintf(stderr, "aft-convert: %s\n", std::string(status.message()).c_str());

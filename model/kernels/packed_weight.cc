@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace aft::kernels {
 namespace {
@@ -42,26 +43,26 @@ class Places {
   int64_t panel_;  // numbers of a panel
 };
 
-// One output's integers; their scale and sum.
-void PackInt8(const float* weight, int64_t n, const Places& place, int64_t in, int8_t* to,
-              float* scale, int32_t* sum) {
+}  // namespace
+
+float QuantizeOutput(const float* w, int64_t in, int8_t* integers) {
   float largest = 0.0F;
   bool finite = true;
   for (int64_t k = 0; k < in; ++k) {
-    largest = std::max(largest, std::abs(weight[k]));
-    finite = finite && std::isfinite(weight[k]);
+    largest = std::max(largest, std::abs(w[k]));
+    finite = finite && std::isfinite(w[k]);
   }
-  *scale = finite ? largest / kInt8Most : std::numeric_limits<float>::quiet_NaN();
-  if (!finite || *scale == 0.0F) return;
+  std::fill_n(integers, in, int8_t{0});
+  if (!finite) return std::numeric_limits<float>::quiet_NaN();
+  const auto bits = std::bit_cast<uint32_t>(largest / kInt8Most);
+  const auto scale = std::bit_cast<float>((bits + 0xFF) & ~0xFFU);
+  if (scale == 0.0F) return scale;
   for (int64_t k = 0; k < in; ++k) {
-    const float integer = std::nearbyint(weight[k] / *scale);
-    const auto rounded = static_cast<int8_t>(std::clamp(integer, -kInt8Most, kInt8Most));
-    to[place(n, k)] = rounded;
-    *sum += rounded;
+    integers[k] =
+        static_cast<int8_t>(std::clamp(std::nearbyint(w[k] / scale), -kInt8Most, kInt8Most));
   }
+  return scale;
 }
-
-}  // namespace
 
 int64_t PackedWeightBytes(int64_t in, int64_t out, Number format) {
   const int64_t panels = LinearPanels(out);
@@ -79,15 +80,17 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
       reinterpret_cast<float*>(numbers + panels * place.panel() * NumberBytes(format));
   float* const scales = packed_bias + panels * kPanel;
   auto* const sums = reinterpret_cast<int32_t*>(scales + panels * kPanel);
+  std::vector<int8_t> integers(format == Number::kInt8 ? static_cast<size_t>(in) : 0);
   for (int64_t n = 0; n < out; ++n) {
     const float* const row = weight + n * in;
     if (bias != nullptr) packed_bias[n] = bias[n];
-    if (format == Number::kInt8) {
-      PackInt8(row, n, place, in, reinterpret_cast<int8_t*>(numbers), scales + n, sums + n);
-      continue;
-    }
+    if (format == Number::kInt8) scales[n] = QuantizeOutput(row, in, integers.data());
     for (int64_t k = 0; k < in; ++k) {
-      if (format == Number::kBf16) {
+      if (format == Number::kInt8) {
+        const int8_t integer = integers[static_cast<size_t>(k)];
+        reinterpret_cast<int8_t*>(numbers)[place(n, k)] = integer;
+        sums[n] += integer;
+      } else if (format == Number::kBf16) {
         reinterpret_cast<uint16_t*>(numbers)[place(n, k)] = ToBf16(row[k]);
       } else {
         reinterpret_cast<float*>(numbers)[place(n, k)] = row[k];

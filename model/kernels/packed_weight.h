@@ -12,8 +12,7 @@ namespace aft::kernels {
 //
 //   kFp32  [in, kPanel]
 //   kBf16  [in / 2, kPanel, 2], rounded to nearest even; an odd last input has a zero beside it
-//   kInt8  [in / 4, kPanel, 4], padded with zeros; w = scale * integer, the integers from -127 on,
-//          scale = largest |w| of the output / 127
+//   kInt8  [in / 4, kPanel, 4], padded with zeros; the output's weights by QuantizeOutput
 //
 // then, padded likewise, the bias in fp32, and for kInt8 the scales (fp32) and each output's sum of
 // integers (int32).
@@ -36,6 +35,11 @@ int64_t PackedWeightBytes(int64_t in, int64_t out, Number format);
 // output NaN. REQUIRES: in <= kMostInt8Inputs for kInt8.
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         Number format, void* packed);
+
+// w [in] as scale * integers of -127 .. 127; returns the scale, NaN where w is not finite. The
+// scale is largest |w| / 127, rounded up to 16 bits: so products with integers are exact, and what
+// was quantized once is quantized to the same again.
+float QuantizeOutput(const float* w, int64_t in, int8_t* integers);
 
 // w [in] = output n's weights as they are stored.
 void UnpackOutput(const PackedWeight& linear, int64_t n, float* w);

@@ -206,6 +206,23 @@ TEST(LinearFormatTest, WeightsAreRoundedToTheNearestThatTheFormatHolds) {
   }
 }
 
+TEST(LinearFormatTest, WhatWasQuantizedIsQuantizedToTheSameAgain) {
+  TestRandom random;
+  for (int i = 0; i < 200; ++i) {
+    std::vector<float> w = random.Normals(1 + random.Below(100), std::pow(10, i % 40 - 30));
+    std::vector<int8_t> integers(w.size());
+    const auto in = static_cast<int64_t>(w.size());
+    const float scale = kernels::QuantizeOutput(w.data(), in, integers.data());
+    for (size_t k = 0; k < w.size(); ++k) {
+      w[k] = scale * static_cast<float>(integers[k]);
+      EXPECT_EQ(double{w[k]}, double{scale} * integers[k]);
+    }
+    std::vector<int8_t> again(w.size());
+    EXPECT_EQ(kernels::QuantizeOutput(w.data(), in, again.data()), scale);
+    EXPECT_EQ(again, integers);
+  }
+}
+
 TEST(LinearFormatTest, TiesOfBf16GoToTheEvenOne) {
   TestRandom random;
   TestLinear linear(random, 3, 1, Number::kBf16);

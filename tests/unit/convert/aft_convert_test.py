@@ -48,6 +48,18 @@ class AftConvertTest(unittest.TestCase):
     self.assertIn(f"state         {about['state_bytes_per_sequence']:,} bytes", text)
     self.assertIn(f"parameters    {about['parameters']:,}\n", text)
 
+  def test_quantizes(self):
+    model = ROOT / "model" / "zoo" / "austen-aft-local"
+    self.call("quantize", model, self.out, "--format", "int8")
+    self.assertLess((self.out / "model.safetensors").stat().st_size,
+                    0.27 * (model / "model.safetensors").stat().st_size)
+    self.assertEqual(self.inspect(), json.loads(self.call("inspect", model, "--json")))
+    gpt2 = self.folder / "gpt2"
+    self.call("gpt2", GOLDENS / "gpt2", gpt2)
+    self.call("quantize", gpt2, self.folder / "bf16", "--format", "bf16")
+    self.assertEqual((self.folder / "bf16" / "vocab.json").read_bytes(), (gpt2 / "vocab.json").read_bytes())
+    self.assertEqual((self.folder / "bf16" / "merges.txt").read_bytes(), (gpt2 / "merges.txt").read_bytes())
+
   def test_imports_a_labml_model(self):
     data = (GOLDENS / "labml_lm.safetensors").read_bytes()
     characters = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["characters"]
@@ -99,7 +111,8 @@ class AftConvertTest(unittest.TestCase):
     for args in ([], ["labml"], ["inspect"], ["gpt2", "a", "b", "--attention", "x"], ["fly", "a"],
                  ["aft-pytorch", "a", "b", "--window", "-1"], ["gpt2", "a", "b", "--full-decode"],
                  ["gpt2", "a", "b", "--attention", "block_local", "--block-size", "0"],
-                 ["labml", "a", "b", "--activation", "swish"]):
+                 ["labml", "a", "b", "--activation", "swish"], ["quantize", "a", "b"],
+                 ["quantize", "a", "b", "--format", "fp16"]):
       self.assertIn("aft-convert --help", self.call(*args, code=2))
     self.assertIn("pt_to_safetensors.py", self.call("--help"))
 

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
+
+// Matrices that a checkpoint's file holds in fewer bits: BF16, or I8 [out, in] beside "NAME.scale",
+// F32 [out]: weight = scale * integer. They are what weight_format "bf16" or "int8" makes of the
+// matrix, so that a model loaded with that format is the same, bit for bit, from either file.
+namespace aft {
+
+// The file's tensors as everybody else knows them: fp32. DATA_LOSS names a tensor of integers
+// without scales that fit it.
+absl::Status ExpandWeights(TensorMap* tensors);
+
+// The tensors of a network (CheckTensors) as such a file holds them. kFp32: as they are. REQUIRES:
+// not kFp16.
+TensorMap StoredWeights(const NetworkConfig& config, const TensorMap& tensors, Number format);
+
+}  // namespace aft

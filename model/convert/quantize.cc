@@ -1,0 +1,30 @@
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/convert/import.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/vocabulary_file.h"
+
+namespace aft {
+
+absl::StatusOr<Import> Quantized(const std::string& dir, Number format) {
+  AFT_ASSIGN_OR_RETURN(Checkpoint checkpoint, ReadCheckpoint(dir));
+  Import import;
+  import.config = std::move(checkpoint.config);
+  import.tensors = std::move(checkpoint.tensors);
+  import.metadata = std::move(checkpoint.metadata);
+  import.stored = format;
+  for (const char* name : {kCharsFileName, kVocabFileName, kMergesFileName}) {
+    const std::string path = (std::filesystem::path(dir) / name).string();
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) continue;
+    AFT_ASSIGN_OR_RETURN(import.files[name], ReadVocabularyText(path));
+  }
+  return import;
+}
+
+}  // namespace aft

@@ -1,0 +1,116 @@
+// Checkpoints whose file holds matrices in fewer bits.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/ones.h"
+#include "gtest/gtest.h"
+#include "model/config/tensors.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+constexpr char kModel[] = "model/zoo/austen-aft-local";
+
+class QuantizeTest : public testing::TestWithParam<Number> {
+ protected:
+  std::string Quantize() {
+    const std::string dir = folder_.File("out");
+    EXPECT_EQ(WriteImport(dir, *Quantized(kModel, GetParam())), absl::OkStatus());
+    return dir;
+  }
+
+  // Log-probabilities of some text.
+  static std::vector<float> Score(const std::string& dir, Number format) {
+    LoadOptions options;
+    options.checkpoint_dir = dir;
+    options.weight_format = NumberName(format);
+    options.slots = 1;
+    const absl::StatusOr<LoadedModel> model = LoadModel(options);
+    EXPECT_TRUE(model.ok()) << model.status();
+    StepRow row = {.slot = 0, .tokens = {}, .output = RowOutput::kScore};
+    for (const char c : std::string("It is a truth universally acknowledged, that a single man")) {
+      row.tokens.push_back(c);
+    }
+    row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
+    model->runner->BindSlot(0, {.top_logprobs = 5});
+    const StepOutput output = *model->runner->Collect(*model->runner->Submit({{row}}));
+    std::vector<float> logprobs;
+    for (const SampledToken& token : output.scored.at(0)) {
+      logprobs.push_back(token.logprob);
+      for (const TokenLogprob& other : token.top) logprobs.push_back(other.logprob);
+    }
+    return logprobs;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_P(QuantizeTest, IsTheModelThatTheWeightFormatMakes) {
+  const std::string dir = Quantize();
+  EXPECT_EQ(Score(dir, GetParam()), Score(kModel, GetParam()));
+  EXPECT_NE(Score(dir, GetParam()), Score(kModel, Number::kFp32));
+  const auto bytes = [](const std::string& folder) {
+    return static_cast<double>(std::filesystem::file_size(folder + "/" + kWeightsFileName));
+  };
+  EXPECT_LT(bytes(dir) / bytes(kModel), GetParam() == Number::kInt8 ? 0.27 : 0.51);
+}
+
+TEST_P(QuantizeTest, OnceMoreChangesNothing) {
+  const std::string dir = Quantize();
+  const std::string again = folder_.File("again");
+  ASSERT_EQ(WriteImport(again, *Quantized(dir, GetParam())), absl::OkStatus());
+  const TensorMap once = ReadSafetensors(dir + "/" + kWeightsFileName)->tensors;
+  const TensorMap twice = ReadSafetensors(again + "/" + kWeightsFileName)->tensors;
+  ASSERT_EQ(once.size(), twice.size());
+  for (const auto& [name, tensor] : once) {
+    EXPECT_EQ(tensor.scalar_type(), twice.at(name).scalar_type()) << name;
+    EXPECT_TRUE(tensor.equal(twice.at(name))) << name;
+  }
+}
+
+TEST_P(QuantizeTest, TablesStayAsTheyAre) {
+  const TensorMap stored = ReadSafetensors(Quantize() + "/" + kWeightsFileName)->tensors;
+  const Checkpoint original = *ReadCheckpoint(kModel);
+  for (const TensorSpec& spec : ExpectedTensors(original.config)) {
+    if (spec.role == TensorRole::kMatrix) {
+      EXPECT_NE(stored.at(spec.name).scalar_type(), at::kFloat) << spec.name;
+    } else {
+      EXPECT_TRUE(stored.at(spec.name).equal(original.tensors.at(spec.name))) << spec.name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizeTest, testing::Values(Number::kBf16, Number::kInt8),
+                         [](const auto& test) { return NumberName(test.param); });
+
+TEST(StoredWeightsTest, IntegersWithoutTheirScalesAreRefusedByName) {
+  const TempFolder folder;
+  const std::string dir = folder.File("out");
+  ASSERT_EQ(WriteImport(dir, *Quantized(kModel, Number::kInt8)), absl::OkStatus());
+  const std::string path = dir + "/" + kWeightsFileName;
+  const TensorMap good = ReadSafetensors(path)->tensors;
+  const std::string name = "layers.1.ffn.up.weight";
+  for (const at::Tensor& scales :
+       {at::Tensor(), at::ones({767}), at::ones({768, 1}), at::ones({768}, at::kDouble)}) {
+    TensorMap tensors = good;
+    if (scales.defined()) {
+      tensors[name + ".scale"] = scales;
+    } else {
+      tensors.erase(name + ".scale");
+    }
+    ASSERT_EQ(WriteSafetensors(path, tensors), absl::OkStatus());
+    EXPECT_THAT(ReadCheckpoint(dir).status(),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::HasSubstr("tensor '" + name + "': is I8 without")));
+  }
+  TensorMap tensors = good;
+  tensors["layers.1.ffn.up.bias"] = at::ones({768}, at::kChar);
+  ASSERT_EQ(WriteSafetensors(path, tensors), absl::OkStatus());
+  EXPECT_EQ(ReadCheckpoint(dir).status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace aft
