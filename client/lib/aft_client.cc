@@ -12,6 +12,8 @@
 #include "aft/v1/models.grpc.pb.h"
 #include "base/status_macros.h"
 #include "client/lib/address.h"
+#include "client/lib/call.h"
+#include "client/lib/generate_stream.h"
 #include "client/lib/rpc_error.h"
 #include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -20,18 +22,6 @@ namespace aft::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::milliseconds;
-
-// gRPC aborts the process on metadata that HTTP/2 cannot carry.
-bool IsPrintable(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-}
-
-absl::Status CheckRequestId(absl::string_view id) {
-  if (IsPrintable(id) && id.size() <= 128) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "the request id must be at most 128 printable ASCII characters without spaces");
-}
 
 // Adds a part of the stream to what has come so far.
 void Append(const v1::GenerateResponse& event, GenerateResult& result) {
@@ -51,28 +41,6 @@ void Append(const v1::ScoreResponse& event, ScoreResult& result) {
 void Append(const v1::EncodeResponse& event, EncodeResult& result) {
   const auto& values = event.vectors().values();
   result.values.insert(result.values.end(), values.begin(), values.end());
-}
-
-// One call, from its options to what is known when it ends.
-struct Call {
-  absl::Status Prepare(const ClientOptions& client, const CallOptions& options) {
-    AFT_RETURN_IF_ERROR(CheckRequestId(options.request_id));
-    if (!options.request_id.empty()) context.AddMetadata("x-request-id", options.request_id);
-    if (!client.token.empty()) context.AddMetadata("authorization", "Bearer " + client.token);
-    facts.address = client.address;
-    facts.deadline = options.deadline.value_or(client.deadline);
-    if (facts.deadline.count() > 0) {
-      context.set_deadline(std::chrono::system_clock::now() + facts.deadline);
-    }
-    return absl::OkStatus();
-  }
-
-  grpc::ClientContext context;
-  CallFacts facts;
-};
-
-bool IsCancelled(const CallOptions& options) {
-  return options.cancel != nullptr && options.cancel->cancelled();
 }
 
 // `rpc(context)` starts the call.
@@ -107,14 +75,7 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
   const grpc::Status status = reader->Finish();
 
   call.facts.cancelled = IsCancelled(options);
-  call.facts.started = checker.started();
-  call.facts.received_tokens = checker.received();
-  if (!broken.empty()) return ProtocolError(broken, call.context, call.facts);
-  if (!status.ok()) return RpcError(status, call.context, call.facts);
-  if (!checker.finished()) {
-    if (call.facts.cancelled) return RpcError({grpc::CANCELLED, ""}, call.context, call.facts);
-    return ProtocolError("the stream ended without Finished", call.context, call.facts);
-  }
+  AFT_RETURN_IF_ERROR(call.StreamStatus(status, checker, broken));
   result.request_id = RequestId(call.context);
   result.duration = Clock::now() - start;
   return result;
@@ -221,6 +182,12 @@ absl::StatusOr<GenerateResult> Client::Generate(const v1::GenerateRequest& reque
   return Stream<GenerateResult>(options_, call, on_event, [&](grpc::ClientContext* context) {
     return v1::InferenceService::NewStub(channel_)->Generate(context, request);
   });
+}
+
+absl::Status Client::StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
+                                   const CallOptions& call) {
+  return GenerateStream::Start(options_, *v1::InferenceService::NewStub(channel_), request,
+                               listener, call);
 }
 
 absl::StatusOr<ScoreResult> Client::Score(const v1::ScoreRequest& request,

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "aft/v1/models.pb.h"
-#include "client/lib/address.h"
+#include "client/lib/call_options.h"
 #include "client/lib/cancel_token.h"
 #include "client/lib/error_details.h"
+#include "client/lib/generate_listener.h"
 #include "grpc/health/v1/health.pb.h"
 
 namespace grpc {
@@ -24,42 +24,6 @@ class Channel;
 }  // namespace grpc
 
 namespace aft::client {
-
-// What a client needs for TLS, as PEM.
-struct ClientTls {
-  std::string authorities;  // that sign the server's certificate; empty: the system's
-  std::string certificate;  // of this client, where the server wants one; else both are empty
-  std::string key;
-};
-
-struct ClientOptions {
-  // "host:port" or a gRPC target: "unix:/run/aft.sock"; several servers by a name that resolves to
-  // them, "dns:///aft:8500", or by number, "ipv4:10.0.0.1:8500,10.0.0.2:8500".
-  std::string address = kDefaultAddress;
-  // Absent: no TLS.
-  std::optional<ClientTls> tls = std::nullopt;
-  // Names this client to the server (`authorization: Bearer`). Empty: none. Whoever sees the wire
-  // can take it: without TLS only for networks that are trusted.
-  std::string token = {};
-  // Time for one attempt to connect; gRPC takes at least 100 ms.
-  std::chrono::milliseconds connect_timeout{5000};
-  // Of every call that sets none of its own; 0: none.
-  std::chrono::milliseconds deadline{600'000};
-  // How often a refused call is sent, the first time included; 1 to 5, 1: never again.
-  int max_attempts = 5;
-  // For everything else; these win over what the client sets itself.
-  grpc::ChannelArguments channel_args = {};
-};
-
-struct CallOptions {
-  // From the start of the call, connecting included; 0: none. Unset: ClientOptions::deadline.
-  std::optional<std::chrono::milliseconds> deadline = std::nullopt;
-  // Names the request in the server's log and answers. At most 128 printable ASCII characters;
-  // empty: the server draws one.
-  std::string request_id = {};
-  // Not owned; null: the call cannot be cancelled.
-  CancelToken* cancel = nullptr;
-};
 
 // A whole answer. Times are on this side's clock, from the start of the call, connecting included.
 struct CallResult {
@@ -121,7 +85,8 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 //   DATA_LOSS         the stream lost a part or ended without Finished
 //   INVALID_ARGUMENT  also: a request id or token that cannot be sent
 //
-// Thread-safety: any thread may call any method; calls block until they end, side by side.
+// Thread-safety: any thread may call any method; calls but StartGenerate block until they end, side
+// by side.
 class Client {
  public:
   // INVALID_ARGUMENT for a malformed address. Does not connect.
@@ -131,6 +96,11 @@ class Client {
   absl::StatusOr<GenerateResult> Generate(const v1::GenerateRequest& request,
                                           const EventCallback<v1::GenerateResponse>& on_event = {},
                                           const CallOptions& call = {});
+
+  // The same without a thread that waits: returns at once. `listener` must live until its OnEnd,
+  // which comes unless this returns an error.
+  absl::Status StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
+                             const CallOptions& call = {});
 
   // The log-probability of every token of a text, likewise.
   absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request,

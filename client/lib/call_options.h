@@ -1,0 +1,50 @@
+#pragma once
+
+#include <grpcpp/support/channel_arguments.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "client/lib/address.h"
+#include "client/lib/cancel_token.h"
+
+namespace aft::client {
+
+// What a client needs for TLS, as PEM.
+struct ClientTls {
+  std::string authorities;  // that sign the server's certificate; empty: the system's
+  std::string certificate;  // of this client, where the server wants one; else both are empty
+  std::string key;
+};
+
+struct ClientOptions {
+  // "host:port" or a gRPC target: "unix:/run/aft.sock"; several servers by a name that resolves to
+  // them, "dns:///aft:8500", or by number, "ipv4:10.0.0.1:8500,10.0.0.2:8500".
+  std::string address = kDefaultAddress;
+  // Absent: no TLS.
+  std::optional<ClientTls> tls = std::nullopt;
+  // Names this client to the server (`authorization: Bearer`). Empty: none. Whoever sees the wire
+  // can take it: without TLS only for networks that are trusted.
+  std::string token = {};
+  // Time for one attempt to connect; gRPC takes at least 100 ms.
+  std::chrono::milliseconds connect_timeout{5000};
+  // Of every call that sets none of its own; 0: none.
+  std::chrono::milliseconds deadline{600'000};
+  // How often a refused call is sent, the first time included; 1 to 5, 1: never again.
+  int max_attempts = 5;
+  // For everything else; these win over what the client sets itself.
+  grpc::ChannelArguments channel_args = {};
+};
+
+struct CallOptions {
+  // From the start of the call, connecting included; 0: none. Unset: ClientOptions::deadline.
+  std::optional<std::chrono::milliseconds> deadline = std::nullopt;
+  // Names the request in the server's log and answers. At most 128 printable ASCII characters;
+  // empty: the server draws one.
+  std::string request_id = {};
+  // Not owned; null: the call cannot be cancelled.
+  CancelToken* cancel = nullptr;
+};
+
+}  // namespace aft::client
