@@ -30,22 +30,35 @@ double ValueOf(size_t bucket) {
 
 Histogram::Histogram() : buckets_(kBuckets) {}
 
-void Histogram::Add(std::chrono::nanoseconds value, uint64_t count) {
+void Histogram::Add(std::chrono::nanoseconds value) {
   const auto ns = static_cast<uint64_t>(std::max<int64_t>(value.count(), 0));
-  buckets_[BucketOf(ns)] += count;
-  count_ += count;
-  sum_ns_ += static_cast<double>(ns) * static_cast<double>(count);
+  ++buckets_[BucketOf(ns)];
+  ++count_;
+  sum_ns_ += static_cast<double>(ns);
+  sum_squares_ns_ += static_cast<double>(ns) * static_cast<double>(ns);
+  max_ns_ = std::max(max_ns_, ns);
 }
 
 void Histogram::Merge(const Histogram& other) {
   for (size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
   count_ += other.count_;
   sum_ns_ += other.sum_ns_;
+  sum_squares_ns_ += other.sum_squares_ns_;
+  max_ns_ = std::max(max_ns_, other.max_ns_);
 }
 
 double Histogram::Mean() const {
   return count_ == 0 ? 0 : sum_ns_ / static_cast<double>(count_) / 1e9;
 }
+
+double Histogram::StandardDeviation() const {
+  if (count_ == 0) return 0;
+  const double mean_ns = sum_ns_ / static_cast<double>(count_);
+  const double variance = sum_squares_ns_ / static_cast<double>(count_) - mean_ns * mean_ns;
+  return std::sqrt(std::max(variance, 0.0)) / 1e9;
+}
+
+double Histogram::Max() const { return static_cast<double>(max_ns_) / 1e9; }
 
 double Histogram::Quantile(double q) const {
   if (count_ == 0) return 0;
@@ -54,7 +67,7 @@ double Histogram::Quantile(double q) const {
   uint64_t below = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     below += buckets_[i];
-    if (below >= rank) return ValueOf(i) / 1e9;
+    if (below >= rank) return std::min(ValueOf(i) / 1e9, Max());
   }
   return 0;
 }

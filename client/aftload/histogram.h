@@ -12,21 +12,25 @@ class Histogram {
  public:
   Histogram();
 
-  // Adds `value` `count` times; negative values count as 0.
-  void Add(std::chrono::nanoseconds value, uint64_t count = 1);
+  // Negative values count as 0.
+  void Add(std::chrono::nanoseconds value);
   void Merge(const Histogram& other);
 
   uint64_t count() const { return count_; }
   // In seconds; 0 when empty.
   double Mean() const;
-  // The value that a share of `q` of all values does not exceed, 0 < q <= 1. In seconds; 0 when
-  // empty.
+  double StandardDeviation() const;  // of the values themselves, not of a larger population
+  double Max() const;
+  // The value that a share of `q` of all values does not exceed, 0 <= q <= 1 (0: the smallest). In
+  // seconds; 0 when empty.
   double Quantile(double q) const;
 
  private:
   std::vector<uint64_t> buckets_;
   uint64_t count_ = 0;
   double sum_ns_ = 0;
+  double sum_squares_ns_ = 0;
+  uint64_t max_ns_ = 0;
 };
 
 }  // namespace aft::client

@@ -1,14 +1,25 @@
 // aftload: measures an AFT server under load.
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
 #include "client/aftload/load.h"
+#include "client/aftload/report.h"
 #include "client/lib/address.h"
 #include "client/tool/connection_flags.h"
 #include "client/tool/exit_code.h"
@@ -18,37 +29,63 @@
 namespace aft::client {
 namespace {
 
+constexpr uint32_t kMaxStreams = 10'000;
+constexpr uint32_t kMaxTokens = 1'000'000'000;
+constexpr uint32_t kMaxPromptBytes = 16 << 20;
+
 struct Flags {
   LoadOptions load;
   ConnectionFlags connection;
+  std::vector<std::string> targets;
+  std::vector<double> rates;
+  std::optional<uint32_t> streams;
   std::optional<uint64_t> requests;
   std::optional<double> duration;
+  std::optional<double> drain;
+  std::string max_tokens = "64";
+  std::string prompt;
+  std::string prompt_bytes = "64";
+  std::string prompt_file;
+  std::vector<std::string> goodput;
+  int slow_ms = 1000;
+  int deadline_ms = 1000;
   bool json = false;
+  bool progress = false;
   bool allow_remote = false;
 };
 
-void AddFlags(CLI::App& app, Flags& flags) {
+void AddLoadFlags(CLI::App& app, Flags& flags) {
   LoadOptions& load = flags.load;
-  AddConnectionFlags(app, flags.connection);
-  app.add_flag("--allow-remote", flags.allow_remote, "Load a server on another machine");
-  app.add_option("--model", load.model, "Model; may be left out when the server has only one");
-  app.add_option("--streams", load.streams, "Requests at once (with --rate: at most)")
-      ->check(CLI::Range(1, 256))
+  app.add_option("--streams", flags.streams,
+                 "Requests at once, default 1 (with --rate: at most, default 10000)")
+      ->check(CLI::Range(uint32_t{1}, kMaxStreams));
+  CLI::Option* const rate =
+      app.add_option("--rate", flags.rates,
+                     "Open loop: requests a second as a Poisson process; latencies count from the "
+                     "scheduled time. Several, R1,R2,..: a run of each. Default: closed loop, each "
+                     "stream sends when its last has ended")
+          ->delimiter(',')
+          ->check(CLI::Range(1e-3, 1e6));
+  app.add_option("--burstiness", load.arrivals.burstiness,
+                 "Shape of the gamma-distributed gaps: below 1 in bursts, above 1 more evenly")
+      ->needs(rate)
+      ->check(CLI::Range(1e-3, 1e3))
       ->capture_default_str();
-  app.add_option("--rate", load.rate,
-                 "Open loop: requests a second as a Poisson process; latencies count from the "
-                 "scheduled time. Default: closed loop, each stream sends when its last has ended")
-      ->check(CLI::Range(1e-3, 1e6));
-  app.add_option("--connections", load.connections, "TCP connections for the streams to share")
-      ->check(CLI::Range(1, 64))
+  app.add_option("--connections", load.connections,
+                 "TCP connections to each target for the streams to share")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--requests", flags.requests,
                  "End after this many requests; default 64, or 1000000 with --duration")
       ->check(CLI::Range(1, 100'000'000));
   app.add_option("--duration", flags.duration,
-                 "End after this time and cut what still runs; default 60, or 3600 with --requests")
+                 "Nothing new after this time; default 60, or 3600 with --requests")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 86400.0));
+  app.add_option("--drain", flags.drain,
+                 "Then, for what still runs, before it is cut; default 0, 60 with --rate")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_option("--warmup", load.warmup, "Requests before the measurement")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
@@ -56,24 +93,173 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "How often a refused request is sent, the first time included; latencies count on")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--max-tokens", load.max_tokens, "Tokens of each request; end of text is ignored")
-      ->check(CLI::Range(1, 1'000'000'000))
+  app.add_option("--goodput", flags.goodput,
+                 "Limits in ms that make a request good: ttft:MS, tpot:MS, e2el:MS")
+      ->type_name("METRIC:MS");
+}
+
+void AddWorkloadFlags(CLI::App& app, Flags& flags) {
+  WorkloadOptions& workload = flags.load.workload;
+  app.add_option("--model", workload.model, "Model; may be left out when the server has only one");
+  app.add_option("--max-tokens", flags.max_tokens,
+                 "Tokens of each request; end of text is ignored. A number, uniform:LOW:HIGH, "
+                 "lognormal:MEDIAN:SIGMA[:MAX] or file:PATH")
+      ->type_name("LENGTH")
       ->capture_default_str();
-  CLI::Option* const prompt = app.add_option("--prompt", load.prompt, "The same text every time");
-  app.add_option("--prompt-bytes", load.prompt_bytes,
-                 "Random words of this length, different every time")
-      ->check(CLI::Range(1, 16 << 20))
+  CLI::Option* const prompt = app.add_option("--prompt", flags.prompt, "The same text every time");
+  CLI::Option* const bytes =
+      app.add_option("--prompt-bytes", flags.prompt_bytes,
+                     "Random words of this length, different every time; as for --max-tokens")
+          ->type_name("LENGTH")
+          ->excludes(prompt)
+          ->capture_default_str();
+  CLI::Option* const file =
+      app.add_option("--prompt-file", flags.prompt_file,
+                     "Prompts in turn, a line each; of a .jsonl file the lines' \"prompt\" and, if "
+                     "there is one, \"output_tokens\"")
+          ->excludes(prompt)
+          ->excludes(bytes);
+  app.add_option("--prefix-bytes", workload.prefix_bytes,
+                 "Random words begin with a prefix of this length that others share")
       ->excludes(prompt)
+      ->excludes(file)
+      ->check(CLI::Range(uint32_t{0}, kMaxPromptBytes))
       ->capture_default_str();
-  app.add_option("--seed", load.seed, "Of prompts, arrivals and sampling")->capture_default_str();
-  app.add_flag("--json", flags.json, "One JSON object instead of a table");
+  app.add_option("--prefixes", workload.prefixes, "Different prefixes there are")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--cancel-share", workload.cancel_share,
+                 "Share of the requests that are cancelled after as many of their tokens")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--slow-share", workload.slow_share, "Share of the requests that are read slowly")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--slow-ms", flags.slow_ms, "Their pause before each message")
+      ->check(CLI::Range(1, 86'400'000))
+      ->capture_default_str();
+  app.add_option("--deadline-share", workload.deadline_share,
+                 "Share of the requests that have a deadline")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--deadline-ms", flags.deadline_ms, "Their deadline, from the scheduled time")
+      ->check(CLI::Range(1, 86'400'000))
+      ->capture_default_str();
+  app.add_option("--seed", workload.seed, "Of prompts, lengths, arrivals and sampling")
+      ->capture_default_str();
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  AddConnectionFlags(app, flags.connection);
+  app.add_option("--target", flags.targets,
+                 "Servers instead of --address; requests go to each in turn, whatever its health");
+  app.add_flag("--allow-remote", flags.allow_remote, "Load a server on another machine");
+  AddLoadFlags(app, flags);
+  AddWorkloadFlags(app, flags);
+  app.add_flag("--progress", flags.progress,
+               "A line on standard error every second; the default on a terminal");
+  app.add_flag("--json", flags.json, "One JSON object a run, on a line, instead of a table");
 }
 
 // Both bounds always hold; the one that is not given does not get in the other's way.
 void SetBounds(Flags& flags) {
-  flags.load.requests = flags.requests.value_or(flags.duration ? 1'000'000 : 64);
-  const double seconds = flags.duration.value_or(flags.requests ? 3600 : 60);
-  flags.load.duration = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
+  const auto milliseconds = [](double seconds) {
+    return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
+  };
+  LoadOptions& load = flags.load;
+  const bool open = !flags.rates.empty();
+  load.arrivals.requests = flags.requests.value_or(flags.duration ? 1'000'000 : 64);
+  load.arrivals.duration = milliseconds(flags.duration.value_or(flags.requests ? 3600 : 60));
+  load.arrivals.seed = load.workload.seed;
+  load.drain = milliseconds(flags.drain.value_or(open ? 60 : 0));
+  load.streams = flags.streams.value_or(open ? kMaxStreams : 1);
+}
+
+absl::Status SetTargets(Flags& flags) {
+  if (flags.targets.empty()) flags.targets = {flags.connection.address};
+  for (const std::string& target : flags.targets) {
+    flags.connection.address = target;
+    AFT_RETURN_IF_ERROR(CheckAddress(target));
+    if (!flags.allow_remote && !IsLoopback(target)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(target, " is not on this machine: --allow-remote if you mean to load it"));
+    }
+    AFT_ASSIGN_OR_RETURN(ClientOptions client, MakeClientOptions(flags.connection));
+    flags.load.targets.push_back(std::move(client));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetWorkload(Flags& flags) {
+  WorkloadOptions& workload = flags.load.workload;
+  AFT_ASSIGN_OR_RETURN(workload.max_tokens, Distribution::Parse(flags.max_tokens, kMaxTokens));
+  AFT_ASSIGN_OR_RETURN(workload.prompt_bytes,
+                       Distribution::Parse(flags.prompt_bytes, kMaxPromptBytes));
+  workload.slow_pause = std::chrono::milliseconds(flags.slow_ms);
+  workload.deadline = std::chrono::milliseconds(flags.deadline_ms);
+  if (!flags.prompt.empty()) {
+    workload.prompts = {{.text = flags.prompt, .max_tokens = std::nullopt}};
+  } else if (!flags.prompt_file.empty()) {
+    AFT_ASSIGN_OR_RETURN(workload.prompts, ReadPrompts(flags.prompt_file));
+  }
+  if (workload.cancel_share + workload.slow_share + workload.deadline_share > 1 + 1e-9) {
+    return absl::InvalidArgumentError("the shares of requests are more than 1 together");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetLimits(Flags& flags) {
+  Limits& limits = flags.load.limits;
+  for (const std::string& text : flags.goodput) {
+    const std::vector<std::string> parts = absl::StrSplit(text, ':');
+    double ms = 0;
+    if (parts.size() != 2 || !absl::SimpleAtod(parts[1], &ms) || !(ms >= 0)) {
+      return absl::InvalidArgumentError(absl::StrCat("--goodput ", text, " is not METRIC:MS"));
+    }
+    if (parts[0] == "ttft") {
+      limits.ttft_ms = ms;
+    } else if (parts[0] == "tpot") {
+      limits.tpot_ms = ms;
+    } else if (parts[0] == "e2el") {
+      limits.e2el_ms = ms;
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--goodput ", text, ": the metrics are ttft, tpot and e2el"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetUp(Flags& flags) {
+  SetBounds(flags);
+  AFT_RETURN_IF_ERROR(SetTargets(flags));
+  AFT_RETURN_IF_ERROR(SetWorkload(flags));
+  return SetLimits(flags);
+}
+
+void ShowProgress(const Progress& progress) {
+  absl::FPrintF(stderr, "%6.0f s  %d done, %d failed, %d running, %d waiting, %d tokens\n",
+                progress.seconds, progress.completed, progress.failed, progress.running,
+                progress.waiting, progress.tokens);
+}
+
+// One run after the other; the exit code.
+int Measure(Flags& flags, CancelToken& cancel, const Interrupt& interrupt) {
+  Output output;
+  std::function<void(const Progress&)> on_progress;
+  if (flags.progress || isatty(STDERR_FILENO) == 1) on_progress = ShowProgress;
+  if (flags.rates.empty()) flags.rates = {0};
+  bool good = true;
+  for (const double rate : flags.rates) {
+    flags.load.arrivals.rate = rate;
+    const absl::StatusOr<LoadReport> report = RunLoad(flags.load, cancel, on_progress);
+    if (!report.ok()) {
+      PrintError("aftload", report.status().message());
+      return interrupt.exit_code() != 0 ? interrupt.exit_code() : ExitCodeOf(report.status());
+    }
+    good &= output.Write(flags.json ? JsonReport(flags.load, *report)
+                                    : TextReport(flags.load, *report));
+    good &= report->stats.normal().errors.empty();
+    if (interrupt.exit_code() != 0) return interrupt.exit_code();
+  }
+  return good ? kExitOk : kExitFailed;
 }
 
 int Run(int argc, char** argv) {
@@ -90,33 +276,13 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  SetBounds(flags);
-  absl::Status address = CheckAddress(flags.connection.address);
-  if (address.ok() && !flags.allow_remote && !IsLoopback(flags.connection.address)) {
-    address = absl::InvalidArgumentError(
-        absl::StrCat(flags.connection.address,
-                     " is not on this machine: --allow-remote if you mean to load it"));
-  }
-  absl::StatusOr<ClientOptions> client = MakeClientOptions(flags.connection);
-  if (address.ok()) address = client.status();
-  if (!address.ok()) {
-    PrintError("aftload", address.message());
+  if (const absl::Status status = SetUp(flags); !status.ok()) {
+    PrintError("aftload", status.message());
     return kExitUsage;
   }
-  flags.load.client = *std::move(client);
-
-  Output output;
   CancelToken cancel;
   const Interrupt interrupt(cancel);  // before the client: see there
-  const absl::StatusOr<LoadReport> report = RunLoad(flags.load, cancel);
-  if (!report.ok()) {
-    PrintError("aftload", report.status().message());
-    return interrupt.exit_code() != 0 ? interrupt.exit_code() : ExitCodeOf(report.status());
-  }
-  const bool written =
-      output.Write(flags.json ? JsonReport(flags.load, *report) : TextReport(flags.load, *report));
-  if (interrupt.exit_code() != 0) return interrupt.exit_code();
-  return written && report->stats.errors.empty() ? kExitOk : kExitFailed;
+  return Measure(flags, cancel, interrupt);
 }
 
 }  // namespace

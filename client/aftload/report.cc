@@ -1,58 +1,172 @@
+#include "client/aftload/report.h"
+
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "client/aftload/load.h"
 
 namespace aft::client {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::array<const char*, kBehaviours> kBehaviourNames = {"normal", "cancels", "slow",
+                                                                  "deadline"};
+
 double Ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+bool IsOpen(const LoadOptions& options) { return options.arrivals.rate > 0; }
 
 double TokensPerSecond(const LoadReport& report) {
   return Ratio(static_cast<double>(report.stats.tokens), report.seconds);
 }
 
-std::string Row(absl::string_view name, const Histogram& values) {
-  return absl::StrFormat("%-22s %10.3f %10.3f %10.3f %10.3f\n", name, values.Quantile(0.5) * 1e3,
-                         values.Quantile(0.9) * 1e3, values.Quantile(0.99) * 1e3,
-                         values.Mean() * 1e3);
+// Of the normal requests, however they ended.
+double GoodputRatio(const LoadStats& stats) {
+  const Outcomes& normal = stats.normal();
+  return Ratio(static_cast<double>(stats.good),
+               static_cast<double>(normal.completed + normal.failed() + normal.cut));
 }
 
-Json ToJson(const Histogram& values) {
-  return {{"count", values.count()},
-          {"p50", values.Quantile(0.5) * 1e3},
-          {"p90", values.Quantile(0.9) * 1e3},
-          {"p99", values.Quantile(0.99) * 1e3},
-          {"mean", values.Mean() * 1e3}};
+std::string Row(absl::string_view name, const Histogram& values) {
+  return absl::StrFormat("%-22s %10.3f %10.3f %10.3f %10.3f %10.3f\n", name,
+                         values.Quantile(0.5) * 1e3, values.Quantile(0.9) * 1e3,
+                         values.Quantile(0.99) * 1e3, values.Max() * 1e3, values.Mean() * 1e3);
+}
+
+// "12 completed, 3 cut at the end, 1 UNAVAILABLE": what there is.
+std::string OutcomesText(const Outcomes& outcomes) {
+  std::string text = absl::StrCat(outcomes.completed, " completed");
+  if (outcomes.cancelled > 0) absl::StrAppend(&text, ", ", outcomes.cancelled, " cancelled");
+  if (outcomes.expired > 0) absl::StrAppend(&text, ", ", outcomes.expired, " at their deadline");
+  absl::StrAppend(&text, ", ", outcomes.cut, " cut at the end");
+  for (const auto& [code, count] : outcomes.errors) absl::StrAppend(&text, ", ", count, " ", code);
+  return text;
+}
+
+Json ToJson(const Outcomes& outcomes) {
+  return {{"completed", outcomes.completed}, {"cut", outcomes.cut},
+          {"cancelled", outcomes.cancelled}, {"expired", outcomes.expired},
+          {"failed", outcomes.failed()},     {"errors", outcomes.errors}};
+}
+
+Json ToJson(const Limits& limits) {
+  Json json = Json::object();
+  if (limits.ttft_ms) json["ttft"] = *limits.ttft_ms;
+  if (limits.tpot_ms) json["tpot"] = *limits.tpot_ms;
+  if (limits.e2el_ms) json["e2el"] = *limits.e2el_ms;
+  return json;
+}
+
+struct Metric {
+  const char* name;
+  const Histogram& values;
+};
+
+std::vector<Metric> Metrics(const LoadStats& stats) {
+  return {{"ttft", stats.ttft}, {"tpot", stats.tpot},         {"itl", stats.itl},
+          {"e2el", stats.e2el}, {"send_lag", stats.send_lag}, {"refusal", stats.refusal}};
+}
+
+void AddTimes(const LoadStats& stats, Json& json) {
+  for (const Metric& metric : Metrics(stats)) {
+    const auto add = [&](const char* what, double seconds) {
+      json[absl::StrCat(what, "_", metric.name, "_ms")] = seconds * 1e3;
+    };
+    add("mean", metric.values.Mean());
+    add("median", metric.values.Quantile(0.5));
+    add("std", metric.values.StandardDeviation());
+    add("p90", metric.values.Quantile(0.9));
+    add("p99", metric.values.Quantile(0.99));
+    add("max", metric.values.Max());
+    json[absl::StrCat("count_", metric.name)] = metric.values.count();
+  }
+}
+
+// The distributions, by quantiles: dense enough to draw.
+Json Quantiles(const LoadStats& stats) {
+  std::vector<double> shares;
+  for (int i = 0; i < 100; ++i) shares.push_back(i / 100.0);
+  shares.insert(shares.end(), {0.995, 0.999, 0.9999, 1});
+  Json json = {{"q", shares}};
+  for (const Metric& metric : Metrics(stats)) {
+    if (metric.values.count() == 0) continue;
+    Json& values = json[absl::StrCat(metric.name, "_ms")] = Json::array();
+    for (const double share : shares) values.push_back(metric.values.Quantile(share) * 1e3);
+  }
+  return json;
+}
+
+Json Timeline(const LoadStats& stats) {
+  Json json = {{"interval_s", 1},
+               {"output_tokens", Json::array()},
+               {"completed", Json::array()},
+               {"failed", Json::array()}};
+  for (const Second& second : stats.seconds) {
+    json["output_tokens"].push_back(second.output_tokens);
+    json["completed"].push_back(second.completed);
+    json["failed"].push_back(second.failed);
+  }
+  return json;
+}
+
+uint64_t PeakTokensPerSecond(const LoadStats& stats) {
+  uint64_t peak = 0;
+  for (const Second& second : stats.seconds) peak = std::max(peak, second.output_tokens);
+  return peak;
 }
 
 }  // namespace
 
 std::string TextReport(const LoadOptions& options, const LoadReport& report) {
   const LoadStats& stats = report.stats;
-  std::string text = options.rate > 0
-                         ? absl::StrFormat("open loop, %g requests/s, at most %d streams",
-                                           options.rate, options.streams)
-                         : absl::StrFormat("closed loop, %d streams", options.streams);
-  absl::StrAppendFormat(&text, ", %d tokens each, %.2f s\n", options.max_tokens, report.seconds);
-  absl::StrAppendFormat(&text, "requests               %d completed, %d cut at the end\n",
-                        stats.completed, stats.cut);
+  const Arrivals& arrivals = options.arrivals;
+  std::string text =
+      IsOpen(options)
+          ? absl::StrFormat("open loop, %g requests/s (burstiness %g), at most %d streams",
+                            arrivals.rate, arrivals.burstiness, options.streams)
+          : absl::StrFormat("closed loop, %d streams", options.streams);
+  absl::StrAppendFormat(&text, ", %s tokens each, %.2f s\n", options.workload.max_tokens.text(),
+                        report.seconds);
+  absl::StrAppendFormat(&text, "requests               %s\n", OutcomesText(stats.normal()));
+  for (size_t i = 1; i < kBehaviours; ++i) {
+    const Outcomes& outcomes = stats.outcomes[i];
+    if (outcomes.completed + outcomes.cut + outcomes.cancelled + outcomes.expired +
+            outcomes.failed() >
+        0) {
+      absl::StrAppendFormat(&text, "  %-20s %s\n", kBehaviourNames[i], OutcomesText(outcomes));
+    }
+  }
+  if (stats.targets.size() > 1) {
+    for (const auto& [address, outcomes] : stats.targets) {
+      absl::StrAppendFormat(&text, "  %-20s %s\n", address, OutcomesText(outcomes));
+    }
+  }
   if (stats.refused > 0) {
     absl::StrAppendFormat(&text, "refused                %d times, sent again %d times\n",
                           stats.refused, stats.retried);
   }
-  for (const auto& [code, count] : stats.errors) {
-    absl::StrAppendFormat(&text, "failed                 %d %s\n", count, code);
+  absl::StrAppendFormat(&text,
+                        "requests/s             %.2f completed, at most %d at once\n"
+                        "tokens/s               %.1f in total, %.1f in the median stream\n",
+                        Ratio(static_cast<double>(stats.normal().completed), report.seconds),
+                        report.max_running, TokensPerSecond(report),
+                        Ratio(1, stats.tpot.Quantile(0.5)));
+  if (options.limits.any()) {
+    absl::StrAppendFormat(&text, "goodput                %.2f requests/s, %.1f %% of all\n",
+                          Ratio(static_cast<double>(stats.good), report.seconds),
+                          100 * GoodputRatio(stats));
   }
-  absl::StrAppendFormat(&text, "tokens/s               %.1f in total, %.1f in the median stream\n",
-                        TokensPerSecond(report), Ratio(1, stats.stream_token.Quantile(0.5)));
-  absl::StrAppendFormat(&text, "%-22s %10s %10s %10s %10s\n", "ms", "p50", "p90", "p99", "mean");
-  absl::StrAppend(&text, Row("time to first token", stats.first_token),
-                  Row("between tokens", stats.inter_token), Row("whole request", stats.request));
+  absl::StrAppendFormat(&text, "%-22s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90", "p99", "max",
+                        "mean");
+  absl::StrAppend(&text, Row("time to first token", stats.ttft), Row("between messages", stats.itl),
+                  Row("per token", stats.tpot), Row("whole request", stats.e2el));
+  if (stats.refused > 0) absl::StrAppend(&text, Row("until refused", stats.refusal));
+  if (IsOpen(options)) absl::StrAppend(&text, Row("sent late by", stats.send_lag));
   if (stats.early.tokens > 0 && stats.late.tokens > 0) {
     absl::StrAppendFormat(
         &text, "ms per token           %.4f in the first tenth, %.4f in the last: %.3f times\n",
@@ -67,31 +181,51 @@ std::string TextReport(const LoadOptions& options, const LoadReport& report) {
 
 std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
   const LoadStats& stats = report.stats;
-  Json json = {
-      {"model", options.model},
-      {"loop", options.rate > 0 ? "open" : "closed"},
-      {"rate", options.rate},
-      {"streams", options.streams},
-      {"connections", options.connections},
-      {"max_tokens", options.max_tokens},
-      {"prompt_bytes", options.prompt.empty() ? options.prompt_bytes : options.prompt.size()},
-      {"seed", options.seed},
-      {"seconds", report.seconds},
-      {"client_cpu_seconds", report.client_cpu_seconds},
-      {"completed", stats.completed},
-      {"cut", stats.cut},
-      {"refused", stats.refused},
-      {"retried", stats.retried},
-      {"failed", stats.failed()},
-      {"errors", stats.errors},
-      {"tokens", stats.tokens},
-      {"tokens_per_second", TokensPerSecond(report)},
-      {"stream_tokens_per_second_p50", Ratio(1, stats.stream_token.Quantile(0.5))},
-      {"first_token_ms", ToJson(stats.first_token)},
-      {"inter_token_ms", ToJson(stats.inter_token)},
-      {"request_ms", ToJson(stats.request)},
-      {"early_ms_per_token", stats.early.SecondsPerToken() * 1e3},
-      {"late_ms_per_token", stats.late.SecondsPerToken() * 1e3}};
+  const Outcomes& normal = stats.normal();
+  const Arrivals& arrivals = options.arrivals;
+  const auto per_second = [&report](uint64_t count) {
+    return Ratio(static_cast<double>(count), report.seconds);
+  };
+  const WorkloadOptions& workload = options.workload;
+  Json json = {{"model_id", workload.model},
+               {"loop", IsOpen(options) ? "open" : "closed"},
+               {"request_rate", IsOpen(options) ? Json(arrivals.rate) : Json("inf")},
+               {"burstiness", arrivals.burstiness},
+               {"max_concurrency", options.streams},
+               {"connections", options.connections},
+               {"max_tokens", workload.max_tokens.text()},
+               {"prompt_bytes", workload.prompts.empty() ? workload.prompt_bytes.text() : "file"},
+               {"prefix_bytes", workload.prefix_bytes},
+               {"seed", workload.seed},
+               {"num_prompts", normal.completed + normal.failed() + normal.cut},
+               {"duration", report.seconds},
+               {"client_cpu_seconds", report.client_cpu_seconds}};
+  json.update(ToJson(normal));
+  json.update({{"refused", stats.refused},
+               {"retried", stats.retried},
+               {"total_input_tokens", stats.prompt_tokens},
+               {"total_output_tokens", stats.tokens},
+               {"tokens_per_message",
+                Ratio(static_cast<double>(stats.tokens), static_cast<double>(stats.messages))},
+               {"request_throughput", per_second(normal.completed)},
+               {"output_throughput", TokensPerSecond(report)},
+               {"total_token_throughput", per_second(stats.tokens + stats.prompt_tokens)},
+               {"max_output_tokens_per_s", PeakTokensPerSecond(stats)},
+               {"max_concurrent_requests", report.max_running}});
+  if (options.limits.any()) {
+    json.update({{"goodput_limits_ms", ToJson(options.limits)},
+                 {"request_goodput", per_second(stats.good)},
+                 {"goodput_ratio", GoodputRatio(stats)}});
+  }
+  AddTimes(stats, json);
+  json["early_ms_per_token"] = stats.early.SecondsPerToken() * 1e3;
+  json["late_ms_per_token"] = stats.late.SecondsPerToken() * 1e3;
+  for (size_t i = 1; i < kBehaviours; ++i) {
+    json["others"][kBehaviourNames[i]] = ToJson(stats.outcomes[i]);
+  }
+  for (const auto& [address, outcomes] : stats.targets) json["targets"][address] = ToJson(outcomes);
+  json["quantiles"] = Quantiles(stats);
+  json["timeline"] = Timeline(stats);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,50 +1,83 @@
 #include "client/aftload/stream_recorder.h"
 
-namespace aft::client {
+#include <algorithm>
 
-void LoadStats::Merge(const LoadStats& other) {
-  completed += other.completed;
-  cut += other.cut;
-  refused += other.refused;
-  retried += other.retried;
-  for (const auto& [code, count] : other.errors) errors[code] += count;
-  tokens += other.tokens;
-  first_token.Merge(other.first_token);
-  inter_token.Merge(other.inter_token);
-  request.Merge(other.request);
-  stream_token.Merge(other.stream_token);
-  early.Add(other.early);
-  late.Add(other.late);
+namespace aft::client {
+namespace {
+
+double Milliseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-uint64_t LoadStats::failed() const {
+}  // namespace
+
+void Outcomes::Merge(const Outcomes& other) {
+  completed += other.completed;
+  cut += other.cut;
+  cancelled += other.cancelled;
+  expired += other.expired;
+  for (const auto& [code, count] : other.errors) errors[code] += count;
+}
+
+uint64_t Outcomes::failed() const {
   uint64_t sum = 0;
   for (const auto& [code, count] : errors) sum += count;
   return sum;
 }
 
-StreamRecorder::StreamRecorder(uint64_t expected_tokens, Clock::time_point scheduled,
-                               LoadStats& stats)
-    : expected_(expected_tokens),
-      tenth_((expected_tokens + 9) / 10),
-      scheduled_(scheduled),
-      stats_(stats) {}
+Second& LoadStats::At(Clock::time_point time) {
+  const auto passed = std::chrono::duration_cast<std::chrono::seconds>(time - start).count();
+  const auto index = static_cast<size_t>(std::max<int64_t>(passed, 0));
+  if (index >= seconds.size()) seconds.resize(index + 1);
+  return seconds[index];
+}
 
-void StreamRecorder::OnTokens(uint64_t tokens, Clock::time_point now) {
+void LoadStats::Merge(const LoadStats& other) {
+  for (size_t i = 0; i < kBehaviours; ++i) outcomes[i].Merge(other.outcomes[i]);
+  for (const auto& [address, target] : other.targets) targets[address].Merge(target);
+  good += other.good;
+  refused += other.refused;
+  retried += other.retried;
+  tokens += other.tokens;
+  messages += other.messages;
+  prompt_tokens += other.prompt_tokens;
+  ttft.Merge(other.ttft);
+  itl.Merge(other.itl);
+  e2el.Merge(other.e2el);
+  tpot.Merge(other.tpot);
+  send_lag.Merge(other.send_lag);
+  refusal.Merge(other.refusal);
+  early.Add(other.early);
+  late.Add(other.late);
+  if (other.seconds.size() > seconds.size()) seconds.resize(other.seconds.size());
+  for (size_t i = 0; i < other.seconds.size(); ++i) {
+    seconds[i].output_tokens += other.seconds[i].output_tokens;
+    seconds[i].completed += other.seconds[i].completed;
+    seconds[i].failed += other.seconds[i].failed;
+  }
+}
+
+void StreamRecorder::OnSent(LoadStats& stats, Clock::time_point now) {
+  if (measured()) stats.send_lag.Add(now - scheduled_);
+}
+
+void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_point now) {
   if (tokens == 0) return;
-  stats_.tokens += tokens;
+  stats.tokens += tokens;
+  ++stats.messages;
+  stats.At(now).output_tokens += tokens;
   if (tokens_ == 0) {
     first_ = now;
-    first_delta_tokens_ = tokens;
-    stats_.first_token.Add(now - scheduled_);
-  } else {
-    stats_.inter_token.Add((now - last_) / static_cast<int64_t>(tokens), tokens);
+    first_message_tokens_ = tokens;
+    if (measured()) stats.ttft.Add(now - scheduled_);
+  } else if (measured()) {
+    stats.itl.Add(now - last_);
   }
   const uint64_t before = tokens_;
   tokens_ += tokens;
   last_ = now;
   if (before < tenth_ && tokens_ >= tenth_) {
-    early_ = {.tokens = tokens_ - first_delta_tokens_, .time = now - first_};
+    early_ = {.tokens = tokens_ - first_message_tokens_, .time = now - first_};
   }
   if (late_from_ == 0 && tokens_ >= expected_ - tenth_) {
     late_from_ = tokens_;
@@ -52,15 +85,39 @@ void StreamRecorder::OnTokens(uint64_t tokens, Clock::time_point now) {
   }
 }
 
-void StreamRecorder::OnCompleted(Clock::time_point now) {
-  ++stats_.completed;
-  stats_.request.Add(now - scheduled_);
-  if (tokens_ > first_delta_tokens_) {
-    stats_.stream_token.Add((last_ - first_) / static_cast<int64_t>(tokens_ - first_delta_tokens_));
-  }
+void StreamRecorder::OnCompleted(LoadStats& stats, Clock::time_point now) {
+  OnOther(stats, &Outcomes::completed);
+  ++stats.At(now).completed;
+  if (!measured()) return;
+  stats.e2el.Add(now - scheduled_);
+  if (tokens_ > 1) stats.tpot.Add((last_ - first_) / static_cast<int64_t>(tokens_ - 1));
+  if (IsGood(Milliseconds(now - scheduled_))) ++stats.good;
   if (tokens_ < expected_) return;
-  stats_.early.Add(early_);
-  stats_.late.Add({.tokens = tokens_ - late_from_, .time = last_ - late_start_});
+  stats.early.Add(early_);
+  stats.late.Add({.tokens = tokens_ - late_from_, .time = last_ - late_start_});
+}
+
+void StreamRecorder::OnFailed(LoadStats& stats, const std::string& code, Clock::time_point now) {
+  ++stats.outcomes[static_cast<size_t>(behaviour_)].errors[code];
+  ++stats.targets[target_].errors[code];
+  ++stats.At(now).failed;
+}
+
+void StreamRecorder::OnOther(LoadStats& stats, uint64_t Outcomes::*outcome) {
+  ++(stats.outcomes[static_cast<size_t>(behaviour_)].*outcome);
+  ++(stats.targets[target_].*outcome);
+}
+
+bool StreamRecorder::IsGood(double e2el_ms) const {
+  const auto within = [](const std::optional<double>& limit, double value) {
+    return !limit || value <= *limit;
+  };
+  return tokens_ > 0 && within(limits_.ttft_ms, Milliseconds(first_ - scheduled_)) &&
+         within(limits_.tpot_ms, TpotMs()) && within(limits_.e2el_ms, e2el_ms);
+}
+
+double StreamRecorder::TpotMs() const {
+  return tokens_ > 1 ? Milliseconds(last_ - first_) / static_cast<double>(tokens_ - 1) : 0;
 }
 
 }  // namespace aft::client

@@ -1,16 +1,18 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "client/aftload/histogram.h"
+#include "client/aftload/schedule.h"
+#include "client/aftload/workload.h"
 
 namespace aft::client {
-
-using Clock = std::chrono::steady_clock;
 
 // Tokens and the time they took.
 struct TokenTime {
@@ -27,44 +29,102 @@ struct TokenTime {
   }
 };
 
-// What was measured of any number of streams.
-struct LoadStats {
-  uint64_t completed = 0;
-  uint64_t cut = 0;                        // still running when the run ended
-  std::map<std::string, uint64_t> errors;  // requests that failed for good, by status code
-  uint64_t refused = 0;   // attempts that ended with UNAVAILABLE or RESOURCE_EXHAUSTED, unbegun
-  uint64_t retried = 0;   // of those, the ones after which the request was sent again
-  uint64_t tokens = 0;    // of all streams, cut ones as well
-  Histogram first_token;  // from the scheduled time to the first token
-  Histogram inter_token;  // gap between deltas / tokens of the delta, per token
-  Histogram request;      // from the scheduled time to the end; completed ones
-  // One value for each completed stream: its time per token after the first delta.
-  Histogram stream_token;
-  // Completed streams of the full length: the first and the last tenth of their tokens.
-  TokenTime early;
-  TokenTime late;
+// What a request must meet to count as good. Unset: no limit.
+struct Limits {
+  std::optional<double> ttft_ms = std::nullopt;
+  std::optional<double> tpot_ms = std::nullopt;
+  std::optional<double> e2el_ms = std::nullopt;
 
-  void Merge(const LoadStats& other);
+  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+};
+
+// How the requests of one behaviour ended. The sum is the requests that were scheduled in time.
+struct Outcomes {
+  uint64_t completed = 0;
+  uint64_t cut = 0;                        // not done when the run ended
+  uint64_t cancelled = 0;                  // by the client, as planned
+  uint64_t expired = 0;                    // at the deadline that they were given
+  std::map<std::string, uint64_t> errors;  // failed for good, by status code
+
+  void Merge(const Outcomes& other);
   uint64_t failed() const;  // the sum of errors
 };
 
-// Measures one stream. Not thread-safe.
+// One second of a run.
+struct Second {
+  uint64_t output_tokens = 0;
+  uint64_t completed = 0;
+  uint64_t failed = 0;
+};
+
+// What was measured of any number of streams. Times are of normal requests alone; counts of tokens,
+// refusals and seconds are of all.
+struct LoadStats {
+  explicit LoadStats(Clock::time_point run_start = {}) : start(run_start) {}
+
+  Clock::time_point start;
+  std::array<Outcomes, kBehaviours> outcomes;
+  std::map<std::string, Outcomes> targets;  // the same requests, by address
+  uint64_t good = 0;                        // normal requests that completed within all limits
+  uint64_t refused = 0;   // attempts that ended with UNAVAILABLE or RESOURCE_EXHAUSTED, unbegun
+  uint64_t retried = 0;   // of those, the ones after which the request was sent again
+  uint64_t tokens = 0;    // cut streams' as well
+  uint64_t messages = 0;  // that brought them
+  uint64_t prompt_tokens = 0;  // of the streams that have begun
+  Histogram ttft;              // from the scheduled time to the first token
+  Histogram itl;               // between two messages with tokens, however many they bring
+  Histogram e2el;              // from the scheduled time to the end; completed ones
+  Histogram tpot;              // one value a completed stream: first to last token / (tokens - 1)
+  Histogram send_lag;          // from the scheduled time to the first attempt
+  Histogram refusal;           // of an attempt, until it was refused
+  // Completed streams of the full length: the first and the last tenth of their tokens.
+  TokenTime early;
+  TokenTime late;
+  std::vector<Second> seconds;  // from `start` on
+
+  Outcomes& normal() { return outcomes[0]; }
+  const Outcomes& normal() const { return outcomes[0]; }
+  Second& At(Clock::time_point time);
+  void Merge(const LoadStats& other);  // of the same run
+};
+
+// Measures one request. Not thread-safe; neither are the stats, where others write too.
 class StreamRecorder {
  public:
   // `expected_tokens`: the length of a stream that nothing cuts short.
-  StreamRecorder(uint64_t expected_tokens, Clock::time_point scheduled, LoadStats& stats);
+  StreamRecorder(uint64_t expected_tokens, Clock::time_point scheduled, Behaviour behaviour,
+                 const Limits& limits, std::string target)
+      : expected_(expected_tokens),
+        tenth_((expected_tokens + 9) / 10),
+        scheduled_(scheduled),
+        behaviour_(behaviour),
+        limits_(limits),
+        target_(std::move(target)) {}
 
-  void OnTokens(uint64_t tokens, Clock::time_point now);
-  void OnCompleted(Clock::time_point now);
+  void OnSent(LoadStats& stats, Clock::time_point now);  // the first attempt
+  void OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_point now);
+
+  // One of these ends it.
+  void OnCompleted(LoadStats& stats, Clock::time_point now);
+  void OnFailed(LoadStats& stats, const std::string& code, Clock::time_point now);
+  void OnOther(LoadStats& stats, uint64_t Outcomes::*outcome);
+
+  uint64_t tokens() const { return tokens_; }
 
  private:
+  bool measured() const { return behaviour_ == Behaviour::kNormal; }
+  bool IsGood(double e2el_ms) const;
+  double TpotMs() const;  // 0 for a single token
+
   const uint64_t expected_;
   const uint64_t tenth_;
   const Clock::time_point scheduled_;
-  LoadStats& stats_;
+  const Behaviour behaviour_;
+  const Limits& limits_;
+  const std::string target_;
 
   uint64_t tokens_ = 0;
-  uint64_t first_delta_tokens_ = 0;
+  uint64_t first_message_tokens_ = 0;
   Clock::time_point first_;
   Clock::time_point last_;
   TokenTime early_;

@@ -71,9 +71,9 @@ def measure(options, folder):
                 load("heavy", "--requests", 1, "--max-tokens", 1, "--duration", 1).wait()
             light = load("light", "--max-tokens", 200, "--duration", SECONDS)
             report = json.loads(light.communicate()[0])
-            for name in ("first_token_ms", "inter_token_ms"):
-                times = report[name]
-                print(f"{what:30} {name:14} {times['count']:6} p50 {times['p50']:9.2f} p99 {times['p99']:9.2f}")
+            for name in ("ttft", "itl"):
+                p50, p99 = report[f"median_{name}_ms"], report[f"p99_{name}_ms"]
+                print(f"{what:30} {name:4} {report['count_' + name]:6} p50 {p50:9.2f} p99 {p99:9.2f} ms")
             if other is not None:
                 other.communicate()
     finally:

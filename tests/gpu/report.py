@@ -84,9 +84,9 @@ def server_part(lines, model):
             if run["name"].startswith("BM_Engine")}
   rows = []
   for run in map(json.loads, lines):
-    alone = engine.get(str(run["streams"]))
-    rows.append((run["streams"], f"{run['tokens_per_second']:.0f}", f"{alone:.0f}" if alone else "",
-                 f"{100 * run['tokens_per_second'] / alone:.0f}" if alone else ""))
+    alone = engine.get(str(run["max_concurrency"]))
+    rows.append((run["max_concurrency"], f"{run['output_throughput']:.0f}", f"{alone:.0f}" if alone else "",
+                 f"{100 * run['output_throughput'] / alone:.0f}" if alone else ""))
   print("Over gRPC:\n")
   table(("streams", "tokens/s", "engine alone", "%"), rows)
 

@@ -32,6 +32,7 @@ TESTS = {
     "server/rpc": ["rpc_test", "integration_test"],
     "server/app": ["integration_test", "process_test"],
     "client/lib": ["client_test"],
+    "client/aftload": ["aftload_test"],
     "model/sampling": ["model_unit_test", "runner_property_test"],
     "model/state": ["model_unit_test", "runner_property_test"],
     "model/checkpoint": ["model_unit_test", "checkpoint_unit_test"],

@@ -1,16 +1,16 @@
-// The load generator's parts, and aftload as a process.
-#include "client/aftload/load.h"
-
+// aftload as a process, against scripted servers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "client/aftload/histogram.h"
-#include "client/aftload/stream_recorder.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
 #include "tests/unit/client/tcp_gate.h"
@@ -18,125 +18,8 @@
 namespace aft::client {
 namespace {
 
-using std::chrono::hours;
-using std::chrono::milliseconds;
-using std::chrono::nanoseconds;
 using testing::AllOf;
 using testing::HasSubstr;
-
-TEST(HistogramTest, QuantilesAreRightToTwoPercentOverTheWholeRange) {
-  for (const int64_t unit : {1L, 63L, 64L, 100L, 1'000'003L, 3'600'000'000'000L}) {
-    Histogram histogram;
-    for (int64_t i = 1; i <= 1000; ++i) histogram.Add(nanoseconds(i * unit));
-    for (const double q : {0.001, 0.5, 0.9, 0.99, 1.0}) {
-      const double exact = q * 1000 * static_cast<double>(unit) / 1e9;
-      EXPECT_NEAR(histogram.Quantile(q), exact, exact * 0.02) << unit << " " << q;
-    }
-    EXPECT_NEAR(histogram.Mean(), 500.5 * static_cast<double>(unit) / 1e9,
-                1e-9 * static_cast<double>(unit));
-  }
-}
-
-TEST(HistogramTest, TakesTheSmallestAndTheLargestValue) {
-  Histogram histogram;
-  EXPECT_EQ(histogram.Quantile(0.5), 0);
-  histogram.Add(nanoseconds(-5));
-  EXPECT_EQ(histogram.Quantile(1), 0);
-  histogram.Add(nanoseconds::max());
-  EXPECT_NEAR(histogram.Quantile(1), 9.22e9, 0.2e9);
-}
-
-TEST(HistogramTest, MergesAndWeighs) {
-  Histogram a, b, both;
-  a.Add(milliseconds(1), 3);
-  b.Add(milliseconds(9));
-  both.Merge(a);
-  both.Merge(b);
-  EXPECT_EQ(both.count(), 4u);
-  EXPECT_NEAR(both.Mean(), 0.003, 1e-9);
-  EXPECT_NEAR(both.Quantile(0.75), 0.001, 0.00002);
-  EXPECT_NEAR(both.Quantile(1), 0.009, 0.0002);
-}
-
-TEST(ScheduleTest, AnOpenLoopKeepsItsRateAndIsReproducible) {
-  LoadOptions options;
-  options.rate = 100;
-  options.requests = 10'000;
-  options.duration = hours(1);
-  options.seed = 3;
-  Schedule first(options, {}), second(options, {});
-  Clock::time_point last;
-  for (uint64_t i = 0; i < options.requests; ++i) {
-    const auto slot = first.Next();
-    ASSERT_TRUE(slot.has_value());
-    EXPECT_EQ(slot->index, i);
-    EXPECT_GE(slot->time, last);
-    EXPECT_EQ(slot->time, second.Next()->time);
-    last = slot->time;
-  }
-  EXPECT_FALSE(first.Next().has_value());
-  // 10,000 arrivals at 100/s: 100 s, standard deviation 1 s.
-  EXPECT_NEAR(std::chrono::duration<double>(last.time_since_epoch()).count(), 100, 5);
-}
-
-TEST(ScheduleTest, NothingIsScheduledAfterTheEnd) {
-  LoadOptions options;
-  options.rate = 1000;
-  options.requests = 1'000'000;
-  options.duration = milliseconds(500);
-  Schedule open(options, {});
-  uint64_t count = 0;
-  while (const auto slot = open.Next()) {
-    EXPECT_LT(slot->time, Clock::time_point(milliseconds(500)));
-    ++count;
-  }
-  EXPECT_GT(count, 300u);
-  EXPECT_LT(count, 700u);
-  options.rate = 0;
-  Schedule closed(options, Clock::now() - options.duration);
-  EXPECT_FALSE(closed.Next().has_value());
-}
-
-TEST(StreamRecorderTest, MeasuresFromTheScheduledTimeAndSharesAGapAmongItsTokens) {
-  LoadStats stats;
-  const Clock::time_point t0;
-  StreamRecorder recorder(5, t0, stats);
-  recorder.OnTokens(1, t0 + milliseconds(10));
-  recorder.OnTokens(4, t0 + milliseconds(18));
-  recorder.OnCompleted(t0 + milliseconds(20));
-  EXPECT_EQ(stats.tokens, 5u);
-  EXPECT_EQ(stats.completed, 1u);
-  EXPECT_EQ(stats.inter_token.count(), 4u);
-  EXPECT_NEAR(stats.first_token.Mean(), 0.010, 1e-9);
-  EXPECT_NEAR(stats.inter_token.Mean(), 0.002, 1e-9);
-  EXPECT_NEAR(stats.stream_token.Mean(), 0.002, 1e-9);
-  EXPECT_NEAR(stats.request.Mean(), 0.020, 1e-9);
-}
-
-TEST(StreamRecorderTest, ComparesTheFirstAndTheLastTenth) {
-  LoadStats stats;
-  Clock::time_point now;
-  StreamRecorder recorder(100, now, stats);
-  for (int i = 0; i < 100; ++i) {
-    now += milliseconds(i < 50 ? 1 : 3);
-    recorder.OnTokens(1, now);
-  }
-  recorder.OnCompleted(now);
-  EXPECT_NEAR(stats.early.SecondsPerToken(), 0.001, 1e-9);
-  EXPECT_NEAR(stats.late.SecondsPerToken(), 0.003, 1e-9);
-  EXPECT_EQ(stats.early.tokens, 9u);  // the gaps after the first delta
-  EXPECT_EQ(stats.late.tokens, 10u);
-}
-
-TEST(StreamRecorderTest, LeavesStreamsThatEndEarlyOutOfTheComparison) {
-  LoadStats stats;
-  Clock::time_point now;
-  StreamRecorder recorder(100, now, stats);
-  for (int i = 0; i < 95; ++i) recorder.OnTokens(1, now += milliseconds(1));
-  recorder.OnCompleted(now);
-  EXPECT_EQ(stats.early.tokens, 0u);
-  EXPECT_EQ(stats.late.tokens, 0u);
-}
 
 class AftloadTest : public testing::Test {
  protected:
@@ -164,11 +47,13 @@ TEST_F(AftloadTest, AClosedLoopSendsWhatWasAskedAndReports) {
   server_.WaitForRequests(23);
   EXPECT_EQ(report["completed"], 20);
   EXPECT_EQ(report["cut"], 0);
-  EXPECT_EQ(report["tokens"], 120);
+  EXPECT_EQ(report["total_output_tokens"], 120);
+  EXPECT_EQ(report["total_input_tokens"], 100);  // Started says 5
+  EXPECT_EQ(report["max_concurrent_requests"], 4);
   EXPECT_EQ(report["errors"], nlohmann::json::object());
-  EXPECT_EQ(report["first_token_ms"]["count"], 20);
-  EXPECT_EQ(report["inter_token_ms"]["count"], 80);
-  EXPECT_GT(report["tokens_per_second"], 0);
+  EXPECT_EQ(report["count_ttft"], 20);
+  EXPECT_EQ(report["count_itl"], 40);
+  EXPECT_GT(report["output_throughput"], 0);
   const v1::GenerateRequest request = server_.last<v1::GenerateRequest>();
   EXPECT_EQ(request.model(), "austen");
   EXPECT_EQ(request.text().size(), 33u);
@@ -196,6 +81,116 @@ TEST_F(AftloadTest, AnOpenLoopReports) {
   EXPECT_EQ(report["completed"], 30);
   EXPECT_EQ(report["loop"], "open");
   EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
+}
+
+TEST_F(AftloadTest, AnOpenLoopSendsWhetherOrNotTheServerAnswers) {
+  server_.SetScript(StalledScript({StartedEvent()}));
+  Process aftload(Command({"--rate", "1000", "--burstiness", "0.5", "--requests", "20"}));
+  server_.WaitForRequests(20);
+  aftload.Signal(SIGINT);
+  EXPECT_EQ(aftload.Wait(), 130);
+  EXPECT_THAT(aftload.out(),
+              AllOf(HasSubstr("0 completed, 20 cut"), HasSubstr("(burstiness 0.5)")));
+}
+
+TEST_F(AftloadTest, RequestsThatNeverFoundAFreeStreamAreCounted) {
+  server_.SetScript(StalledScript({StartedEvent()}));
+  const auto report = RunJson(
+      {"--rate", "1000", "--streams", "3", "--requests", "10", "--duration", "0.5", "--drain", "0"},
+      0);
+  EXPECT_EQ(report["cut"], 10);
+  EXPECT_EQ(report["max_concurrent_requests"], 3);
+  EXPECT_EQ(report["count_send_lag"], 3);
+  EXPECT_EQ(server_.requests(), 3);
+}
+
+TEST_F(AftloadTest, WhatRunsAtTheEndHasTheTimeToDrain) {
+  server_.SetScript(StalledScript({StartedEvent()}));
+  Process aftload(Command(
+      {"--rate", "1000", "--requests", "4", "--duration", "0.9", "--drain", "600", "--progress"}));
+  EXPECT_TRUE(aftload.WaitForError("0 done, 0 failed, 4 running, 0 waiting, 0 tokens"));
+  aftload.Signal(SIGINT);
+  EXPECT_EQ(aftload.Wait(), 130);
+}
+
+TEST_F(AftloadTest, ARunForEachRate) {
+  server_.SetScript(TextScript({"ab"}));
+  const Ended ended = RunToEnd(Command({"--rate", "500,1000", "--requests", "5", "--json",
+                                        "--goodput", "e2el:1000000", "tpot:1000000"}));
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  const std::vector<std::string> lines = absl::StrSplit(ended.out, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const auto report = nlohmann::json::parse(lines[i]);
+    EXPECT_EQ(report["request_rate"], i == 0 ? 500 : 1000);
+    EXPECT_EQ(report["completed"], 5);
+    EXPECT_EQ(report["goodput_ratio"], 1);
+    EXPECT_EQ(report["goodput_limits_ms"], nlohmann::json({{"e2el", 1e6}, {"tpot", 1e6}}));
+  }
+  const TempFolder folder;
+  std::ofstream(folder.File("chart.js")) << "// charts";
+  const Ended page =
+      RunToEnd({PYTHON, "-B", LOAD_REPORT}, ended.out, {"CHART_JS=" + folder.File("chart.js")});
+  EXPECT_EQ(page.code, 0) << page.err;
+  EXPECT_THAT(page.out, HasSubstr("The knee: 1000 requests/s"));
+  EXPECT_EQ(RunJson({"--requests", "2", "--goodput", "ttft:0"}, 0)["goodput_ratio"], 0);
+}
+
+TEST_F(AftloadTest, CancelsAsPlanned) {
+  server_.SetScript(EndlessScript());
+  const auto report =
+      RunJson({"--cancel-share", "1", "--max-tokens", "5", "--requests", "6", "--streams", "2"}, 0);
+  server_.WaitForCancellations(6);
+  EXPECT_EQ(report["others"]["cancels"]["cancelled"], 6);
+  EXPECT_EQ(report["completed"], 0);
+  EXPECT_GE(report["total_output_tokens"], 6);
+  EXPECT_LE(report["total_output_tokens"], 30);
+}
+
+TEST_F(AftloadTest, ADeadlineThatPassesIsNoError) {
+  server_.SetScript(StalledScript({StartedEvent()}));
+  const auto report =
+      RunJson({"--deadline-share", "1", "--deadline-ms", "5", "--requests", "3"}, 0);
+  EXPECT_EQ(report["others"]["deadline"]["expired"], 3);
+  EXPECT_EQ(report["failed"], 0);
+}
+
+TEST_F(AftloadTest, SlowReadersAreCountedApart) {
+  server_.SetScript(TextScript({"a", "b"}));
+  const auto report = RunJson({"--slow-share", "1", "--slow-ms", "1", "--requests", "3"}, 0);
+  EXPECT_EQ(report["others"]["slow"]["completed"], 3);
+  EXPECT_EQ(report["completed"], 0);
+  EXPECT_EQ(report["count_ttft"], 0);
+  // One that reads nothing for an hour does not hold up the end.
+  const auto cut = RunJson({"--slow-share", "1", "--slow-ms", "3600000", "--duration", "0.3"}, 0);
+  EXPECT_EQ(cut["others"]["slow"]["cut"], 1);
+}
+
+TEST_F(AftloadTest, SeveralTargetsTakeTurns) {
+  FakeServer other;
+  server_.SetScript(TextScript({"a"}));
+  Script broken = TextScript({"a"});
+  broken.events.pop_back();
+  other.SetScript(broken);
+  const Ended ended = RunToEnd({AFTLOAD, "--target", server_.address(), other.address(),
+                                "--connections", "2", "--requests", "10", "--json"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(server_.requests(), 5);
+  EXPECT_EQ(other.requests(), 5);
+  const auto targets = nlohmann::json::parse(ended.out)["targets"];
+  EXPECT_EQ(targets[server_.address()]["completed"], 5);
+  EXPECT_EQ(targets[other.address()]["errors"], nlohmann::json({{"DATA_LOSS", 5}}));
+}
+
+TEST_F(AftloadTest, AThousandStreamsAtOnce) {
+  server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "a")}));
+  Process aftload(Command({"--streams", "1000", "--requests", "2000", "--connections", "4"}));
+  server_.WaitForRequests(1000);
+  aftload.Signal(SIGINT);
+  EXPECT_EQ(aftload.Wait(), 130);
+  EXPECT_THAT(aftload.out(),
+              AllOf(HasSubstr("0 completed, 1000 cut"), HasSubstr("at most 1000 at once")));
+  server_.WaitForCancellations(1000);
 }
 
 TEST_F(AftloadTest, CutsStreamsWhenTheTimeIsUp) {
@@ -231,7 +226,7 @@ TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
   EXPECT_EQ(report["refused"], 4);
   EXPECT_EQ(report["retried"], 4);
   EXPECT_EQ(report["failed"], 0);
-  EXPECT_EQ(report["request_ms"]["count"], 2);
+  EXPECT_EQ(report["count_e2el"], 2);
 
   server_.RefuseNext(3, grpc::Status(grpc::RESOURCE_EXHAUSTED, "full"), at_once);
   const auto given_up = RunJson({"--requests", "2", "--attempts", "2"}, 1);
@@ -276,7 +271,7 @@ TEST_F(AftloadTest, PrintsATable) {
   Process aftload(Command({"--requests", "2", "--max-tokens", "12"}));
   EXPECT_EQ(aftload.Wait(), 0);
   EXPECT_THAT(aftload.out(),
-              AllOf(HasSubstr("2 completed"), HasSubstr("tokens/s"), HasSubstr("between tokens"),
+              AllOf(HasSubstr("2 completed"), HasSubstr("tokens/s"), HasSubstr("between messages"),
                     HasSubstr("in the first tenth"), HasSubstr("% of one core")));
 }
 
@@ -294,14 +289,24 @@ TEST(AftloadRestartTest, FindsARestartedServerAgain) {
 }
 
 TEST(AftloadUsageTest, RefusesOtherMachinesAndSillyNumbers) {
-  const std::vector<std::vector<std::string>> cases = {{"--address", "example.org:8500"},
-                                                       {"--streams", "0"},
-                                                       {"--streams", "257"},
-                                                       {"--requests", "0"},
-                                                       {"--duration", "0"},
-                                                       {"--rate", "-1"},
-                                                       {"--max-tokens", "0"},
-                                                       {"--prompt", "a", "--prompt-bytes", "3"}};
+  const std::vector<std::vector<std::string>> cases = {
+      {"--address", "example.org:8500"},
+      {"--streams", "0"},
+      {"--streams", "10001"},
+      {"--max-tokens", "normal:1:2"},
+      {"--prompt-bytes", "16777217"},
+      {"--prompt-file", "none/at/all"},
+      {"--burstiness", "2"},
+      {"--goodput", "ttft"},
+      {"--goodput", "p99:3"},
+      {"--goodput", "tpot:-1"},
+      {"--target", "example.org:8500"},
+      {"--cancel-share", "0.6", "--slow-share", "0.6"},
+      {"--requests", "0"},
+      {"--duration", "0"},
+      {"--rate", "-1"},
+      {"--max-tokens", "0"},
+      {"--prompt", "a", "--prompt-bytes", "3"}};
   for (const auto& arguments : cases) {
     std::vector<std::string> command = {AFTLOAD};
     command.insert(command.end(), arguments.begin(), arguments.end());

@@ -1,0 +1,121 @@
+"""An aft-server of a benchmark, and a model that computes next to nothing."""
+
+import array
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+PATIENCE = 120  # seconds
+
+
+class Server:
+  """`with Server(...) as server`; or start() and stop(), again and again, on the same ports."""
+
+  def __init__(self, folder_of_programs, model, slots, max_step_tokens=256, limits=""):
+    self._program = Path(folder_of_programs) / "aft-server"
+    self._folder = tempfile.TemporaryDirectory()
+    self._process = None
+    self.address, self._metrics = "127.0.0.1:0", "127.0.0.1:0"
+    # One client, this one, may have everything.
+    self._config = f"""
+      models {{ path: {json.dumps(str(Path(model).resolve()))} slots: {slots}
+               max_step_tokens: {max(max_step_tokens, slots + 1)} }}
+      scheduling {{ max_client_slots: {slots} reserved_slots: -1 max_client_queued_requests: 256 }}
+      limits {{ {limits} }}
+      drain {{ lame_duck_ms: 1000 }}
+    """
+
+  def start(self):
+    config, ready, log = (Path(self._folder.name) / name for name in ("config", "ready", "log"))
+    config.write_text(f'listen_address: "{self.address}" metrics_address: "{self._metrics}"\n{self._config}')
+    ready.unlink(missing_ok=True)
+    start = time.monotonic()
+    with log.open("w") as stderr:
+      self._process = subprocess.Popen([self._program, f"--config={config}", f"--ready_file={ready}"], stderr=stderr)
+    while not ready.exists():
+      if self._process.poll() is not None or time.monotonic() - start > PATIENCE:
+        sys.exit(f"the server did not start:\n{log.read_text()[-2000:]}")
+      time.sleep(0.002)
+    self.start_seconds = time.monotonic() - start
+    self.address, self._metrics = ready.read_text().split()
+
+  def stop(self):
+    """Drains it."""
+    if self._process is not None:
+      self._process.terminate()
+      self._process.wait(PATIENCE)
+      self._process = None
+
+  def __enter__(self):
+    self.start()
+    return self
+
+  def __exit__(self, *_):
+    self.stop()
+
+  def resident_mb(self):
+    return int(re.search(r"VmRSS:\s+(\d+)", self._proc("status").read_text()).group(1)) / 1024
+
+  def threads(self):
+    return int(re.search(r"Threads:\s+(\d+)", self._proc("status").read_text()).group(1))
+
+  def files(self):
+    return len(os.listdir(self._proc("fd")))
+
+  def cpu_seconds(self):
+    user, system = self._proc("stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+  def wait_until(self, metric, value):
+    """Until the sum of a metric's samples is `value`."""
+    start = time.monotonic()
+    while (now := self._sum(metric)) != value:
+      if time.monotonic() - start > PATIENCE:
+        sys.exit(f"{metric} stays at {now:g}, not {value:g}")
+      time.sleep(0.1)
+
+  def _sum(self, metric):
+    with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE) as page:
+      samples = re.findall(rf"^{metric}(?:{{.*}})? (\S+)$", page.read().decode(), re.MULTILINE)
+    if not samples:
+      sys.exit(f"the server has no metric {metric}")
+    return sum(map(float, samples))
+
+  def _proc(self, name):
+    return Path("/proc") / str(self._process.pid) / name
+
+
+NULL_MODEL = {"format_version": 1, "architecture": "decoder_lm", "vocab_size": 128, "d_model": 32, "n_layers": 1,
+              "d_ff": 32, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5, "tie_embeddings": True,
+              "head_bias": False, "mixer": {"kind": "aft_simple"}, "tokenizer": {"kind": "chars"}}
+
+
+def write_null_model(folder):
+  """One layer of width 32 with random weights."""
+  d, ff = NULL_MODEL["d_model"], NULL_MODEL["d_ff"]
+  layer = "layers.0."
+  shapes = {"embed.weight": (NULL_MODEL["vocab_size"], d), layer + "norm1.weight": (d,), layer + "norm1.bias": (d,),
+            layer + "mixer.qkv.weight": (3 * d, d), layer + "mixer.qkv.bias": (3 * d,),
+            layer + "mixer.out.weight": (d, d), layer + "mixer.out.bias": (d,), layer + "norm2.weight": (d,),
+            layer + "norm2.bias": (d,), layer + "ffn.up.weight": (ff, d), layer + "ffn.up.bias": (ff,),
+            layer + "ffn.down.weight": (d, ff), layer + "ffn.down.bias": (d,), "norm.weight": (d,), "norm.bias": (d,)}
+  chance = random.Random(0)
+  header, data = {}, bytearray()
+  for name, shape in shapes.items():
+    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    start = len(data)
+    data += array.array("f", (chance.gauss(0, d**-0.5) for _ in range(count))).tobytes()
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, len(data)]}
+  head = json.dumps(header).encode()
+  head += b" " * (-len(head) % 8)
+  (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+  (folder / "config.json").write_text(json.dumps(NULL_MODEL))
+  (folder / "chars.json").write_text(json.dumps([chr(point) for point in range(1, 129)]))

@@ -1,0 +1,257 @@
+// What aftload measures and says: histogram, stream recorder, reports.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/aftload/histogram.h"
+#include "client/aftload/load_options.h"
+#include "client/aftload/report.h"
+#include "client/aftload/stream_recorder.h"
+
+namespace aft::client {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(HistogramTest, QuantilesAreRightToTwoPercentOverTheWholeRange) {
+  for (const int64_t unit : {1L, 63L, 64L, 100L, 1'000'003L, 3'600'000'000'000L}) {
+    Histogram histogram;
+    for (int64_t i = 1; i <= 1000; ++i) histogram.Add(nanoseconds(i * unit));
+    for (const double q : {0.001, 0.5, 0.9, 0.99, 1.0}) {
+      const double exact = q * 1000 * static_cast<double>(unit) / 1e9;
+      EXPECT_NEAR(histogram.Quantile(q), exact, exact * 0.02) << unit << " " << q;
+    }
+    EXPECT_NEAR(histogram.Mean(), 500.5 * static_cast<double>(unit) / 1e9,
+                1e-9 * static_cast<double>(unit));
+  }
+}
+
+TEST(HistogramTest, TakesTheSmallestAndTheLargestValue) {
+  Histogram histogram;
+  EXPECT_EQ(histogram.Quantile(0.5), 0);
+  histogram.Add(nanoseconds(-5));
+  EXPECT_EQ(histogram.Quantile(1), 0);
+  histogram.Add(nanoseconds::max());
+  EXPECT_NEAR(histogram.Quantile(1), 9.22e9, 0.2e9);
+}
+
+TEST(HistogramTest, Merges) {
+  Histogram a, b, both;
+  for (int i = 0; i < 3; ++i) a.Add(milliseconds(1));
+  b.Add(milliseconds(9));
+  both.Merge(a);
+  both.Merge(b);
+  EXPECT_EQ(both.count(), 4u);
+  EXPECT_NEAR(both.Mean(), 0.003, 1e-9);
+  EXPECT_NEAR(both.Quantile(0.75), 0.001, 0.00002);
+  EXPECT_NEAR(both.Quantile(1), 0.009, 0.0002);
+  EXPECT_NEAR(both.StandardDeviation(), 0.003464, 1e-6);  // of 1, 1, 1, 9 ms
+  EXPECT_EQ(both.Max(), 0.009);
+}
+
+// One request with a token after each of `token_ms`, then its end 1 ms later.
+void RecordStream(LoadStats& stats, const std::vector<int>& token_ms, uint64_t expected,
+                  Behaviour behaviour = Behaviour::kNormal, const Limits& limits = {}) {
+  StreamRecorder recorder(expected, stats.start, behaviour, limits, "a:1");
+  recorder.OnSent(stats, stats.start + milliseconds(2));
+  for (const int ms : token_ms) recorder.OnTokens(stats, 1, stats.start + milliseconds(ms));
+  recorder.OnCompleted(stats, stats.start + milliseconds(token_ms.back() + 1));
+}
+
+TEST(StreamRecorderTest, MeasuresFromTheScheduledTime) {
+  LoadStats stats(Clock::time_point(hours(1)));
+  StreamRecorder recorder(5, stats.start, Behaviour::kNormal, {}, "a:1");
+  recorder.OnSent(stats, stats.start + milliseconds(4));
+  recorder.OnTokens(stats, 0, stats.start + milliseconds(5));
+  recorder.OnTokens(stats, 1, stats.start + milliseconds(10));
+  recorder.OnTokens(stats, 4, stats.start + milliseconds(18));
+  recorder.OnCompleted(stats, stats.start + milliseconds(20));
+  EXPECT_EQ(stats.tokens, 5u);
+  EXPECT_EQ(stats.messages, 2u);
+  EXPECT_EQ(stats.normal().completed, 1u);
+  EXPECT_EQ(stats.itl.count(), 1u);
+  EXPECT_NEAR(stats.send_lag.Mean(), 0.004, 1e-9);
+  EXPECT_NEAR(stats.ttft.Mean(), 0.010, 1e-9);
+  EXPECT_NEAR(stats.itl.Mean(), 0.008, 1e-9);
+  EXPECT_NEAR(stats.tpot.Mean(), 0.002, 1e-9);
+  EXPECT_NEAR(stats.e2el.Mean(), 0.020, 1e-9);
+}
+
+TEST(StreamRecorderTest, GoodMeetsEveryLimitAndTheLimitItselfIsMet) {
+  const auto good = [](const Limits& limits) {
+    LoadStats stats(Clock::time_point(hours(1)));
+    RecordStream(stats, {10, 20, 40}, 3, Behaviour::kNormal, limits);  // ttft 10, tpot 15, e2el 41
+    return stats.good;
+  };
+  EXPECT_EQ(good({}), 1u);
+  EXPECT_EQ(good({.ttft_ms = 10, .tpot_ms = 15, .e2el_ms = 41}), 1u);
+  EXPECT_EQ(good({.ttft_ms = 9.9, .tpot_ms = 15, .e2el_ms = 41}), 0u);
+  EXPECT_EQ(good({.ttft_ms = 10, .tpot_ms = 14.9, .e2el_ms = 41}), 0u);
+  EXPECT_EQ(good({.ttft_ms = 10, .tpot_ms = 15, .e2el_ms = 40.9}), 0u);
+  EXPECT_EQ(good({.e2el_ms = 41}), 1u);
+
+  const Limits limits = {.tpot_ms = 1};
+  LoadStats stats(Clock::time_point(hours(1)));
+  StreamRecorder empty(3, stats.start, Behaviour::kNormal, limits, "a:1");
+  empty.OnCompleted(stats, stats.start);
+  EXPECT_EQ(stats.good, 0u);  // no token came
+  RecordStream(stats, {5}, 1, Behaviour::kNormal, limits);
+  EXPECT_EQ(stats.good, 1u);  // one token has no time per token
+}
+
+TEST(StreamRecorderTest, TimesAreOfNormalRequestsAlone) {
+  LoadStats stats(Clock::time_point(hours(1)));
+  for (const Behaviour behaviour : {Behaviour::kCancels, Behaviour::kSlow, Behaviour::kDeadline}) {
+    RecordStream(stats, {10, 20}, 2, behaviour);
+    EXPECT_EQ(stats.outcomes[static_cast<size_t>(behaviour)].completed, 1u);
+  }
+  EXPECT_EQ(stats.normal().completed, 0u);
+  EXPECT_EQ(stats.ttft.count() + stats.itl.count() + stats.tpot.count() + stats.e2el.count() +
+                stats.send_lag.count() + stats.good + stats.early.tokens,
+            0u);
+  EXPECT_EQ(stats.tokens, 6u);
+  EXPECT_EQ(stats.targets["a:1"].completed, 3u);
+}
+
+TEST(StreamRecorderTest, CountsEveryEndBySecondBehaviourAndTarget) {
+  LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
+  RecordStream(stats, {500, 1500, 2500}, 3);
+  StreamRecorder failed(3, stats.start, Behaviour::kNormal, {}, "b:1");
+  failed.OnFailed(other, "INTERNAL", stats.start + milliseconds(3000));
+  StreamRecorder(3, stats.start, Behaviour::kDeadline, {}, "b:1")
+      .OnOther(other, &Outcomes::expired);
+  stats.Merge(other);
+  EXPECT_EQ(stats.normal().failed(), 1u);
+  EXPECT_EQ(stats.normal().errors.at("INTERNAL"), 1u);
+  EXPECT_EQ(stats.outcomes[static_cast<size_t>(Behaviour::kDeadline)].expired, 1u);
+  EXPECT_EQ(stats.targets["a:1"].completed, 1u);
+  EXPECT_EQ(stats.targets["b:1"].failed(), 1u);
+  EXPECT_EQ(stats.targets["b:1"].expired, 1u);
+  ASSERT_EQ(stats.seconds.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(stats.seconds[i].output_tokens, i < 3 ? 1u : 0u) << i;
+    EXPECT_EQ(stats.seconds[i].completed, i == 2 ? 1u : 0u) << i;
+    EXPECT_EQ(stats.seconds[i].failed, i == 3 ? 1u : 0u) << i;
+  }
+}
+
+TEST(StreamRecorderTest, ComparesTheFirstAndTheLastTenth) {
+  LoadStats stats(Clock::time_point(hours(1)));
+  std::vector<int> token_ms(100);
+  for (int i = 0; i < 100; ++i) token_ms[i] = i < 50 ? i + 1 : 50 + 3 * (i - 49);
+  RecordStream(stats, token_ms, 100);
+  EXPECT_NEAR(stats.early.SecondsPerToken(), 0.001, 1e-9);
+  EXPECT_NEAR(stats.late.SecondsPerToken(), 0.003, 1e-9);
+  EXPECT_EQ(stats.early.tokens, 9u);  // the gaps after the first message
+  EXPECT_EQ(stats.late.tokens, 10u);
+}
+
+TEST(StreamRecorderTest, LeavesStreamsThatEndEarlyOutOfTheComparison) {
+  LoadStats stats(Clock::time_point(hours(1)));
+  std::vector<int> token_ms(95);
+  for (int i = 0; i < 95; ++i) token_ms[i] = i + 1;
+  RecordStream(stats, token_ms, 100);
+  EXPECT_EQ(stats.early.tokens, 0u);
+  EXPECT_EQ(stats.late.tokens, 0u);
+}
+
+TEST(ReportTest, JsonHasTheNamesOfVllmsBenchmark) {
+  LoadOptions options;
+  options.streams = 8;
+  options.arrivals.rate = 20;
+  options.arrivals.burstiness = 0.5;
+  options.limits = {.ttft_ms = 10};
+  LoadReport report{.stats = LoadStats(Clock::time_point(hours(1)))};
+  LoadStats& stats = report.stats;
+  report.seconds = 4;
+  report.max_running = 3;
+  RecordStream(stats, {10, 20, 40}, 3, Behaviour::kNormal, options.limits);
+  RecordStream(stats, {30, 40, 60}, 3, Behaviour::kNormal, options.limits);
+  RecordStream(stats, {1100}, 1, Behaviour::kSlow, options.limits);
+  StreamRecorder failed(3, stats.start, Behaviour::kNormal, options.limits, "b:1");
+  failed.OnFailed(stats, "UNAVAILABLE", stats.start);
+  StreamRecorder(3, stats.start, Behaviour::kNormal, {}, "b:1").OnOther(stats, &Outcomes::cut);
+  stats.prompt_tokens = 40;
+  stats.refused = 2;
+  stats.refusal.Add(milliseconds(5));
+
+  const std::string text = JsonReport(options, report);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  const auto json = nlohmann::json::parse(text);
+  const std::map<std::string, double> expected = {{"request_rate", 20},
+                                                  {"burstiness", 0.5},
+                                                  {"max_concurrency", 8},
+                                                  {"num_prompts", 4},
+                                                  {"duration", 4},
+                                                  {"completed", 2},
+                                                  {"failed", 1},
+                                                  {"cut", 1},
+                                                  {"refused", 2},
+                                                  {"total_input_tokens", 40},
+                                                  {"total_output_tokens", 7},
+                                                  {"request_throughput", 0.5},
+                                                  {"output_throughput", 1.75},
+                                                  {"total_token_throughput", 11.75},
+                                                  {"max_output_tokens_per_s", 6},
+                                                  {"max_concurrent_requests", 3},
+                                                  {"request_goodput", 0.25},
+                                                  {"goodput_ratio", 0.25},
+                                                  {"mean_ttft_ms", 20},
+                                                  {"median_ttft_ms", 10},
+                                                  {"std_ttft_ms", 10},
+                                                  {"max_ttft_ms", 30},
+                                                  {"p90_ttft_ms", 30},
+                                                  {"p99_ttft_ms", 30},
+                                                  {"mean_tpot_ms", 15},
+                                                  {"mean_itl_ms", 15},
+                                                  {"mean_e2el_ms", 51},
+                                                  {"mean_send_lag_ms", 2},
+                                                  {"mean_refusal_ms", 5},
+                                                  {"count_itl", 4},
+                                                  {"tokens_per_message", 1}};
+  for (const auto& [name, value] : expected) {
+    ASSERT_TRUE(json.contains(name)) << name;
+    EXPECT_NEAR(json[name].get<double>(), value, value * 0.01) << name;
+  }
+  for (const char* metric : {"ttft", "tpot", "itl", "e2el"}) {
+    for (const char* what : {"mean_", "median_", "std_", "p90_", "p99_", "max_"}) {
+      EXPECT_TRUE(json.contains(std::string(what) + metric + "_ms")) << what << metric;
+    }
+    const auto& values = json["quantiles"][std::string(metric) + "_ms"];
+    ASSERT_EQ(values.size(), json["quantiles"]["q"].size());
+    EXPECT_TRUE(std::is_sorted(values.begin(), values.end()));
+  }
+  EXPECT_EQ(json["loop"], "open");
+  EXPECT_EQ(json["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
+  EXPECT_EQ(json["goodput_limits_ms"], nlohmann::json({{"ttft", 10.0}}));
+  EXPECT_EQ(json["others"]["slow"]["completed"], 1);
+  EXPECT_EQ(json["targets"]["a:1"]["completed"], 3);
+  EXPECT_EQ(json["targets"]["b:1"]["failed"], 1);
+  EXPECT_EQ(json["timeline"]["output_tokens"], nlohmann::json({6, 1}));
+  EXPECT_EQ(json["timeline"]["completed"], nlohmann::json({2, 1}));
+  EXPECT_THAT(TextReport(options, report),
+              AllOf(HasSubstr("2 completed, 1 cut at the end, 1 UNAVAILABLE"),
+                    HasSubstr("0.25 requests/s, 25.0 % of all"), HasSubstr("  slow "),
+                    HasSubstr("  b:1 "), HasSubstr("refused                2 times")));
+}
+
+TEST(ReportTest, AClosedLoopWithoutLimitsHasNoGoodput) {
+  const auto json = nlohmann::json::parse(JsonReport({}, {.seconds = 1}));
+  EXPECT_EQ(json["request_rate"], "inf");
+  EXPECT_EQ(json["loop"], "closed");
+  EXPECT_FALSE(json.contains("request_goodput"));
+  EXPECT_FALSE(json.contains("goodput_ratio"));
+}
+
+}  // namespace
+}  // namespace aft::client

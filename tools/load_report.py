@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Makes one self-contained HTML page, with plots, of what `aftload --json` printed.
+
+  aftload --json --rate=10,20,40,80 --goodput ttft:200 tpot:15 ... | load_report.py > report.html
+  load_report.py before.json after.json > report.html      several files, a line for each run
+
+The plots are Chart.js's, which travels in the page: Debian's package libjs-chart.js, or a file named by
+CHART_JS. Of a sweep the page shows the knee: the highest rate up to which at least 99 % of the requests met
+the limits of --goodput. Exit code 1 when the input is no such JSON or Chart.js is missing.
+"""
+
+import argparse
+import html
+import json
+import os
+import pathlib
+import sys
+
+CHART_JS = "/usr/share/javascript/chart.js/chart.min.js"
+PAGE = pathlib.Path(__file__).with_name("load_report.html")
+GOOD = 0.99
+
+
+class Refused(Exception):
+  """What is wrong, for the user."""
+
+
+def read_runs(files):
+  """[(name of the file, run)] of every line; the name is empty when there is only one file."""
+  runs = []
+  for file in files:
+    for number, line in enumerate(file, 1):
+      if not line.strip():
+        continue
+      try:
+        run = json.loads(line)
+        complete = isinstance(run, dict) and {"duration", "quantiles", "timeline"} <= run.keys()
+      except ValueError:
+        complete = False
+      if not complete:
+        raise Refused(f"{file.name}:{number} is not what aftload --json prints")
+      runs.append((pathlib.Path(file.name).stem if len(files) > 1 else "", run))
+  if not runs:
+    raise Refused("there is no run to show")
+  return runs
+
+
+def label(name, run):
+  load = (f"{run['request_rate']:g} requests/s" if run["loop"] == "open" else f"{run['max_concurrency']} streams")
+  return f"{name}: {load}" if name else load
+
+
+def knee(runs):
+  """The highest rate up to which all went well; None where the limits were missed or never set."""
+  best = None
+  for run in sorted((run for run in runs if run["loop"] == "open"), key=lambda run: run["request_rate"]):
+    if run.get("goodput_ratio", 0) < GOOD:
+      break
+    best = run["request_rate"]
+  return best
+
+
+# Heading of a column and what stands there.
+COLUMNS = [
+    ("completed", lambda run: run["completed"]),
+    ("failed", lambda run: ", ".join(f"{count} {code}" for code, count in run["errors"].items()) or 0),
+    ("cut", lambda run: run["cut"]),
+    ("requests/s", lambda run: f"{run['request_throughput']:.2f}"),
+    ("tokens/s", lambda run: f"{run['output_throughput']:.0f}"),
+    ("goodput/s", lambda run: f"{run['request_goodput']:.2f}" if "request_goodput" in run else ""),
+    ("good", lambda run: f"{100 * run['goodput_ratio']:.1f} %" if "goodput_ratio" in run else ""),
+    *((f"{title} {what}, ms", lambda run, key=f"{key}_{metric}_ms": f"{run[key]:.2f}")
+      for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E"))
+      for key, what in (("median", "p50"), ("p99", "p99"))),
+]
+
+
+def table(labels, runs):
+  rows = ["".join(f"<th>{html.escape(title)}</th>" for title in ("", *(title for title, _ in COLUMNS)))]
+  for name, run in zip(labels, runs):
+    cells = "".join(f"<td>{html.escape(str(value(run)))}</td>" for _, value in COLUMNS)
+    rows.append(f"<th>{html.escape(name)}</th>{cells}")
+  return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+
+
+def verdict(runs):
+  limits = next((run["goodput_limits_ms"] for run in runs if "goodput_limits_ms" in run), None)
+  if limits is None:
+    return "No limits were given (--goodput), so there is no goodput and no knee."
+  named = ", ".join(f"{metric} {ms:g} ms" for metric, ms in limits.items())
+  rate = knee(runs)
+  if sum(run["loop"] == "open" for run in runs) < 2:
+    return f"Limits: {named}."
+  if rate is None:
+    return f"Limits: {named}. Already the lowest rate missed them: fewer than 99 % of the requests were good."
+  return f"Limits: {named}. The knee: {rate:g} requests/s, the highest rate up to which 99 % of the requests were good."
+
+
+def in_script(value):
+  return json.dumps(value).replace("<", "\\u003c")
+
+
+def page(named_runs, chart_js):
+  if "</script" in chart_js:
+    raise Refused("Chart.js cannot be inlined: it holds the end of a script")
+  runs = [run for _, run in named_runs]
+  labels = [label(name, run) for name, run in named_runs]
+  data = {"labels": labels, "runs": runs, "knee": knee(runs)}
+  # In one pass: what is filled in may hold the name of a place.
+  parts = {"CHART_JS": chart_js, "DATA": in_script(data), "TABLE": table(labels, runs),
+           "VERDICT": html.escape(verdict(runs))}
+  pieces = PAGE.read_text(encoding="utf-8").split("@@")
+  return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def read_chart_js():
+  path = pathlib.Path(os.environ.get("CHART_JS", CHART_JS))
+  try:
+    return path.read_text(encoding="utf-8")
+  except OSError as error:
+    raise Refused(f"Chart.js is not at {path} ({error.strerror}): apt-get install libjs-chart.js, or name the file "
+                  "by CHART_JS") from None
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("files", nargs="*", type=argparse.FileType(encoding="utf-8"), default=[sys.stdin],
+                      metavar="FILE")
+  options = parser.parse_args()
+  try:
+    print(page(read_runs(options.files), read_chart_js()))
+  except Refused as refused:
+    sys.exit(f"load_report.py: {refused}")
+
+
+if __name__ == "__main__":
+  main()
