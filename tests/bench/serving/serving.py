@@ -21,6 +21,7 @@ are drawn in OUT/NAME.html. Client and server share the machine.
 
 import argparse
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -33,9 +34,14 @@ from server import Server, write_null_model
 
 ROOT = Path(__file__).resolve().parents[3]
 SLOTS = 64
-LENGTHS = "lognormal:64:0.8:512"  # of outputs
+MEDIAN, SIGMA, LONGEST = 64, 0.8, 512  # log-normal lengths of outputs
+LENGTHS = f"lognormal:{MEDIAN}:{SIGMA}:{LONGEST}"
 LIMITS = ("--goodput", "ttft:200", "tpot:15")
 SHARES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)  # of the closed loop's requests a second
+
+
+def draw_lengths(count, chance=random.Random(1)):
+  return [min(LONGEST, max(1, round(chance.lognormvariate(math.log(MEDIAN), SIGMA)))) for _ in range(count)]
 
 
 class Bench:
@@ -68,19 +74,19 @@ class Bench:
     self.load(server.address, "--streams", streams, "--requests", 4 * streams)
     del self.runs[warmed:]
 
-  def open_loop(self, server, *rates, seconds=None, more=()):
-    seconds = seconds or self.options.seconds
-    return self.load(server.address, "--rate", ",".join(f"{rate:.4g}" for rate in rates), "--duration", seconds,
-                     "--connections", 4, "--max-tokens", LENGTHS, *LIMITS, *more)
+  def open_loop(self, server, *rates, tokens=LENGTHS, more=()):
+    return self.load(server.address, "--rate", ",".join(f"{rate:.4g}" for rate in rates), "--duration",
+                     self.options.seconds, "--connections", 4, "--max-tokens", tokens, *LIMITS, *more)
 
-  def peak(self, server):
-    """Requests a second of a closed loop that keeps all slots busy: the most there can be."""
+  def peak(self, server, tokens=None):
+    """Requests a second that keep all slots busy, the most there can be: LENGTHS, or `tokens` each."""
     self.warm(server, SLOTS)
-    [run] = self.load(server.address, "--streams", SLOTS, "--connections", 4, "--max-tokens", LENGTHS,
+    [run] = self.load(server.address, "--streams", SLOTS, "--connections", 4, "--max-tokens", tokens or LENGTHS,
                       "--duration", self.options.seconds, "--warmup", SLOTS)
-    print(f"closed loop, {SLOTS} streams: {run['request_throughput']:.1f} requests/s, "
-          f"{run['output_throughput']:.0f} tokens/s")
-    return run["request_throughput"]
+    # By tokens: what is cut at the end has used the slots too.
+    rate = run["output_throughput"] / (tokens or statistics.mean(draw_lengths(100_000)))
+    print(f"closed loop, {SLOTS} streams: {run['output_throughput']:.0f} tokens/s, {rate:.3g} requests/s")
+    return rate
 
   def keep(self):
     out = self.options.out
@@ -161,9 +167,7 @@ def batching(bench):
     add("continuous", [run], run["output_throughput"])
   table((f"{batch} at once", "tokens/s", "TPOT p99, ms", "of static"),
         [[*row, row[1] / rows[1][1]] for row in rows])
-  chance = random.Random(1)
-  draws = [[min(512, max(1, round(64 * 2.718281828 ** chance.gauss(0, 0.8)))) for _ in range(batch)]
-           for _ in range(2000)]
+  draws = [draw_lengths(batch) for _ in range(2000)]
   ideal = statistics.mean(map(max, draws)) / statistics.mean(map(statistics.mean, draws))
   print(f"longest over mean length of a batch, where steps cost the same however full: {ideal:.2f}")
 
@@ -221,15 +225,17 @@ def context(bench):
 
 def clients(bench):
   rows = []
+  tokens = 4096  # more than fits between a server and a client that does not read
   with bench.server() as server:
-    rate = bench.peak(server) / 2
+    rate = bench.peak(server, tokens) / 2
     for name, more in (("alone", ()), ("with them", ("--slow-share", 0.1, "--slow-ms", 3_600_000,
                                                      "--cancel-share", 0.1))):
-      [run] = bench.open_loop(server, rate, more=more)
+      [run] = bench.open_loop(server, rate, tokens=tokens, more=more)
+      stalled = run["others"]["slow"]
       rows.append([name, *figures(run, "completed", "failed", "p99_ttft_ms", "p99_itl_ms", "p99_tpot_ms"),
-                   server.resident_mb()])
+                   stalled["failed"] + stalled["cut"], server.resident_mb()])
     server.wait_until("aft_slots_used", 0)
-    table(("", "completed", "failed", "TTFT p99", "ITL p99", "TPOT p99, ms", "resident, MB"), rows)
+    table(("", "completed", "failed", "TTFT p99", "ITL p99", "TPOT p99, ms", "stalled", "resident, MB"), rows)
     print("slots in use when all have left: 0")
 
 
