@@ -26,7 +26,8 @@ struct LoadOptions {
   // Encoders instead: largest call of EncoderRunner::Encode, in texts and in their tokens.
   int64_t max_batch_rows = 32;
   int64_t max_batch_tokens = 4096;
-  // Compute threads of a model on the CPU; 0: number of cores - 1, at least 1.
+  // Compute threads of a model on the CPU; 0: one less than AvailableCpus (base/cpus.h), at
+  // least 1.
   int32_t intra_op_threads = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "ATen/Parallel.h"
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/cpus.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
@@ -73,7 +73,7 @@ absl::Status CheckOptions(const LoadOptions& options) {
 
 int Threads(const LoadOptions& options) {
   if (options.intra_op_threads > 0) return options.intra_op_threads;
-  return std::max(static_cast<int>(std::thread::hardware_concurrency()) - 1, 1);
+  return std::max(AvailableCpus() - 1, 1);
 }
 
 // Errors of the weights name their file.

@@ -1,0 +1,71 @@
+#include "base/cpus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "tests/support/temp_files.h"
+
+namespace aft {
+namespace {
+
+// A machine's /sys.
+class CpusTest : public testing::Test {
+ protected:
+  CpusTest() {
+    CPU_ZERO(&before_);
+    sched_getaffinity(0, sizeof(before_), &before_);
+  }
+  ~CpusTest() override { sched_setaffinity(0, sizeof(before_), &before_); }
+
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = folder_.path() + "/sys/fs/cgroup/" + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  int Allowed() const { return CPU_COUNT(&before_); }
+  int Available() const { return AvailableCpus(folder_.path()); }
+
+  cpu_set_t before_;
+  const TempFolder folder_;
+};
+
+TEST_F(CpusTest, AreThoseThatTheProcessMayRunOn) {
+  EXPECT_EQ(Available(), Allowed());
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(Available(), 1);
+}
+
+TEST_F(CpusTest, AreTheQuotaRoundedUpWhereThatIsLess) {
+  for (const auto& [quota, cpus] : {std::pair("50000 100000\n", 1), std::pair("100000 100000\n", 1),
+                                    std::pair("110000 100000\n", 2), std::pair("1 100000\n", 1)}) {
+    Write("cpu.max", quota);
+    EXPECT_EQ(Available(), std::min(cpus, Allowed())) << quota;
+  }
+  for (const char* none : {"max 100000\n", "99999999999 100000\n", "", "0 0\n", "x"}) {
+    Write("cpu.max", none);
+    EXPECT_EQ(Available(), Allowed()) << none;
+  }
+}
+
+TEST_F(CpusTest, KnowVersionOneToo) {
+  Write("cpu/cpu.cfs_quota_us", "90000\n");
+  EXPECT_EQ(Available(), Allowed());  // as long as the period is not known
+  Write("cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(Available(), 1);
+  Write("cpu/cpu.cfs_quota_us", "-1\n");
+  EXPECT_EQ(Available(), Allowed());
+}
+
+}  // namespace
+}  // namespace aft
