@@ -72,11 +72,19 @@ HWY_INLINE void Block(const LinearCall& call, int64_t row, int64_t panel, int64_
   }
   for (int i = 0; k + i < in; ++i) add(k + i, i);
 
+  // Through memory: while the rest needs registers too, the compiler would write the sums in every
+  // turn of the loop above.
+  HWY_ALIGN float products[kRows * kPanels * 2 * 16];
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPanels; ++p) {
-      const int64_t first = (panel + p) * kPanel + column;
-      StoreSums(call, sum[r][p][0], row + r, first);
-      StoreSums(call, sum[r][p][1], row + r, first + lanes);
+      hn::Store(sum[r][p][0], d, products + (r * kPanels + p) * 2 * 16);
+      hn::Store(sum[r][p][1], d, products + ((r * kPanels + p) * 2 + 1) * 16);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < 2 * kPanels; ++i) {
+      const int64_t first = (panel + i / 2) * kPanel + column + i % 2 * lanes;
+      StoreSums(call, hn::Load(d, products + (r * 2 * kPanels + i) * 16), row + r, first);
     }
   }
 }
