@@ -72,6 +72,28 @@ TEST_F(AftloadTest, PromptsDifferByRequestAndRepeatWithTheSeed) {
   EXPECT_EQ(last_prompt("1", "1"), first);
   EXPECT_NE(last_prompt("1", "2"), first);
   EXPECT_EQ(last_prompt("1", "2"), last_prompt("2", "1"));
+  RunJson({"--requests", "1", "--warmup", "5", "--prompt-bytes", "100"}, 0);
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), first);  // warming up uses others
+}
+
+TEST_F(AftloadTest, PromptsAndLengthsAreAsAsked) {
+  server_.SetScript(TextScript({"ab"}));
+  const auto last = [this](const std::vector<std::string>& arguments) {
+    RunJson(arguments, 0);
+    return server_.last<v1::GenerateRequest>();
+  };
+  const auto words = last({"--requests", "1", "--prefix-bytes", "40", "--prompt-bytes",
+                           "uniform:10:10", "--max-tokens", "lognormal:5:0"});
+  EXPECT_EQ(words.text().size(), 50u);
+  EXPECT_EQ(words.stop().max_tokens(), 5u);
+  const TempFolder folder;
+  std::ofstream(folder.File("p.jsonl")) << R"({"prompt": "one"})"
+                                        << "\n"
+                                        << R"({"prompt": "two", "output_tokens": 7})"
+                                        << "\n";
+  const auto line = last({"--requests", "2", "--prompt-file", folder.File("p.jsonl")});
+  EXPECT_EQ(line.text(), "two");
+  EXPECT_EQ(line.stop().max_tokens(), 7u);
 }
 
 TEST_F(AftloadTest, AnOpenLoopReports) {
@@ -164,6 +186,7 @@ TEST_F(AftloadTest, SlowReadersAreCountedApart) {
   // One that reads nothing for an hour does not hold up the end.
   const auto cut = RunJson({"--slow-share", "1", "--slow-ms", "3600000", "--duration", "0.3"}, 0);
   EXPECT_EQ(cut["others"]["slow"]["cut"], 1);
+  EXPECT_EQ(cut["others"]["slow"]["completed"], 0);
 }
 
 TEST_F(AftloadTest, SeveralTargetsTakeTurns) {
@@ -225,6 +248,7 @@ TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
   EXPECT_EQ(report["completed"], 2);
   EXPECT_EQ(report["refused"], 4);
   EXPECT_EQ(report["retried"], 4);
+  EXPECT_EQ(report["count_refusal"], 4);
   EXPECT_EQ(report["failed"], 0);
   EXPECT_EQ(report["count_e2el"], 2);
 
@@ -240,6 +264,17 @@ TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
   server_.RefuseNext(1, grpc::Status(grpc::UNAVAILABLE, "draining"), at_once);
   EXPECT_THAT(RunToEnd(Command({"--requests", "1"})).out,
               HasSubstr("refused                1 times, sent again 1 times"));
+}
+
+TEST_F(AftloadTest, WaitsAsLongAsARefusalSays) {
+  server_.SetScript(TextScript({"ab"}));
+  server_.RefuseNext(1, grpc::Status(grpc::RESOURCE_EXHAUSTED, "full"),
+                     {{"grpc-retry-pushback-ms", "3600000"}});
+  const auto report =
+      RunJson({"--rate", "1000", "--requests", "1", "--duration", "0.5", "--drain", "0.5"}, 0);
+  EXPECT_EQ(report["cut"], 1);
+  EXPECT_EQ(report["retried"], 1);
+  EXPECT_EQ(server_.requests(), 1);
 }
 
 TEST_F(AftloadTest, WhatHasBegunIsNotSentAgain) {
