@@ -180,10 +180,9 @@ void LoadRun::ScheduleArrival() {
   timers_.emplace(slot->time, [this, slot = *slot] {
     if (over_ && slot.time > Clock::now()) return;  // interrupted before it was due
     ScheduleArrival();
-    if (over_) return Stream(*this, slot).Cut();
     {
       MutexLock inner_lock(mutex_);
-      if (running_ >= options_.streams) {
+      if (running_ >= options_.streams && !over_) {
         waiting_.push_back(slot);
         return;
       }
@@ -200,7 +199,7 @@ void LoadRun::Next(milliseconds pause) {
   {
     MutexLock lock(mutex_);
     if (open()) {
-      if (!waiting_.empty()) {
+      if (!waiting_.empty() && !over_) {
         slot = waiting_.front();
         waiting_.pop_front();
       }

@@ -98,6 +98,9 @@ TEST_F(GenerateStreamTest, NothingIsReadInAPauseWhichACancellationEnds) {
   Recorder recorder({.pause = std::chrono::hours(1)});
   ASSERT_TRUE(Start(recorder, {.cancel = &cancel}).ok());
   recorder.WaitForEvents(1);
+  Recorder other;  // comes to its end on the same connection meanwhile
+  ASSERT_TRUE(Start(other).ok());
+  EXPECT_TRUE(other.Wait().ok());
   cancel.Cancel();
   const absl::Status status = recorder.Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);

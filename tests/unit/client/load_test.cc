@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "client/aftload/schedule.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
@@ -124,6 +126,20 @@ TEST_F(AftloadTest, RequestsThatNeverFoundAFreeStreamAreCounted) {
   EXPECT_EQ(report["max_concurrent_requests"], 3);
   EXPECT_EQ(report["count_send_lag"], 3);
   EXPECT_EQ(server_.requests(), 3);
+}
+
+TEST_F(AftloadTest, NoScheduledRequestIsForgottenByAClientThatCannotKeepUp) {
+  server_.SetScript(TextScript({"ab"}));
+  Schedule schedule(
+      {.rate = 1e6, .requests = 1'000'000, .duration = std::chrono::milliseconds(50), .seed = 9},
+      {});
+  uint64_t scheduled = 0;
+  while (schedule.Next({})) ++scheduled;
+  const auto report = RunJson(
+      {"--rate", "1000000", "--streams", "2", "--duration", "0.05", "--drain", "0", "--seed", "9"},
+      0);
+  EXPECT_GT(report["cut"], 1000);
+  EXPECT_EQ(report["num_prompts"], scheduled);
 }
 
 TEST_F(AftloadTest, WhatRunsAtTheEndHasTheTimeToDrain) {
