@@ -3,7 +3,8 @@
 
 Prints one line of JSON: how the attack's streams and connections ended, and the bytes it sent. With
 --hold its connections then stay open until standard input ends, so that a test can look at the server
-under attack, and the line comes again. --tls: without checking the certificate. --list names the attacks and their numbers.
+under attack, and the line comes again. --tls: without checking the certificate. --source ADDRESS: from
+this address of the machine. --list names the attacks and their numbers.
 Needs python3-hpack. Attack only what is yours.
 """
 
@@ -226,10 +227,10 @@ def numbers_of(attack):
           if name != "connect"}
 
 
-def attack(name, address, tls=None, token=None, **numbers):
+def attack(name, address, tls=None, token=None, source=None, **numbers):
   """Runs an attack; returns a function that says what has happened, and the open connections."""
   def connect(**how):
-    return Connection(address, tls, token=token, **how)
+    return Connection(address, tls, token=token, source=source, **how)
 
   connect.address = address
   connections = ATTACKS[name](connect, **numbers)
@@ -271,13 +272,14 @@ def main():
   parser.add_argument("address", metavar="HOST:PORT")
   parser.add_argument("--tls", action="store_true")
   parser.add_argument("--token")
+  parser.add_argument("--source")
   parser.add_argument("--hold", action="store_true")
   chosen, rest = parser.parse_known_args()
   numbers = argparse.ArgumentParser()
   for key, default in numbers_of(ATTACKS[chosen.attack]).items():
     numbers.add_argument(f"--{key}", type=int, default=default)
   describe, connections = attack(chosen.attack, chosen.address, client_tls() if chosen.tls else None,
-                                 chosen.token, **vars(numbers.parse_args(rest)))
+                                 chosen.token, chosen.source, **vars(numbers.parse_args(rest)))
   print(json.dumps(describe()), flush=True)
   if chosen.hold:
     while not select.select([sys.stdin], [], [], 0.02)[0]:

@@ -133,6 +133,7 @@ def attack_beside(name, numbers, address, tls, watched):
   for process in watched:
     process.reset_peak()
   command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold", "--token=attacker",
+             "--source=127.0.0.2",  # The edge knows clients by their addresses.
              *(["--tls"] if tls else []), *(f"--{key}={value}" for key, value in numbers.items())]
   with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as attack:
     os.set_blocking(attack.stdout.fileno(), False)

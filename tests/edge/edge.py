@@ -38,13 +38,17 @@ class Process:
   def alive(self):
     return self._process.poll() is None
 
+  def terminate(self):
+    """Asks it to end."""
+    self._process.terminate()
+
   def stop(self, hard=False):
     """Ends it, if it still runs, and returns its exit code."""
     if self.alive():
       if hard:
         self._process.kill()
       else:
-        self._process.terminate()
+        self.terminate()
     return self._process.wait(PATIENCE)
 
   def reset_peak(self):

@@ -50,9 +50,10 @@ class Stream:
 
 class Connection:
   """Not thread-safe. `window`: what the peer may send per stream; `updates`: whether it gets more once
-  that has come; `acknowledge`: whether its SETTINGS are acknowledged; `token`: who is calling."""
+  that has come; `acknowledge`: whether its SETTINGS are acknowledged; `token`: who is calling; `source`:
+  from which address of this machine."""
 
-  def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True, token=None):
+  def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True, token=None, source=None):
     host, port = address.rsplit(":", 1)
     self.authority = address
     self.metadata = [("authorization", f"Bearer {token}")] if token else []
@@ -64,7 +65,7 @@ class Connection:
     self._next, self._window, self._stream_window = 1, 65535, 65535
     self._in, self._out = bytearray(), bytearray()
     self._block, self._decoder, self._encoder = b"", hpack.Decoder(max_header_list_size=64 << 20), hpack.Encoder()
-    self._socket = socket.create_connection((host.strip("[]"), int(port)))
+    self._socket = socket.create_connection((host.strip("[]"), int(port)), source_address=source and (source, 0))
     self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if tls is not None:
       self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
@@ -106,11 +107,11 @@ class Connection:
     return number
 
   def block(self, path, headers=()):
-    """The header block of a gRPC request."""
+    """The header block of a gRPC request; `headers` add to its own or replace them."""
     scheme = "https" if isinstance(self._socket, ssl.SSLSocket) else "http"
-    return self._encoder.encode([(":method", "POST"), (":scheme", scheme), (":path", path),
-                                 (":authority", self.authority), ("content-type", "application/grpc"),
-                                 ("te", "trailers"), *self.metadata, *headers], huffman=False)
+    own = {":method": "POST", ":scheme": scheme, ":path": path, ":authority": self.authority,
+           "content-type": "application/grpc", "te": "trailers"}
+    return self._encoder.encode({**own, **dict(self.metadata), **dict(headers)}, huffman=False)
 
   def data(self, number, body, end=True):
     """Sends as flow control allows and waits for more; stops when the peer has ended the stream."""
