@@ -25,14 +25,16 @@ absl::Status CheckOneOf(absl::string_view path, const std::string& value,
 }
 
 absl::Status CheckName(absl::string_view path, absl::string_view name) {
-  bool ok = !name.empty() && name.size() <= 128;
+  // As a part of a path the two would lead elsewhere.
+  bool ok = !name.empty() && name.size() <= 128 && name != "." && name != "..";
   for (char c : name) {
     ok = ok &&
          (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
   }
   if (ok) return absl::OkStatus();
-  return BadField(
-      path, absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', got \"", name, "\""));
+  return BadField(path, absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', and not "
+                                     "\".\" or \"..\", got \"",
+                                     name, "\""));
 }
 
 }  // namespace aft::server

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "aft/config/v1/server_config.pb.h"
@@ -120,14 +121,20 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
 #undef AFT_FIELD
 #undef AFT_LIST
 
+// Without a slash at its end.
+std::filesystem::path Normal(const std::filesystem::path& path) {
+  std::filesystem::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
 }  // namespace
 
 ModelConfig DefaultModelConfig(const std::string& dir) {
-  std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // "models/austen/"
+  const std::filesystem::path path = Normal(dir);
   ModelConfig model;
   model.checkpoint_dir = path.string();
-  model.name = path.filename().string();
+  std::error_code failed;  // then the name is empty, and refused
+  model.name = Normal(std::filesystem::absolute(path, failed)).filename().string();
   return model;
 }
 

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
@@ -107,6 +108,20 @@ TEST(DrainTest, AReaderThatStopsHoldsTheServerUpNoLongerThanTheGrace) {
   ASSERT_TRUE(stream.Next());
   server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"length\"}", 1);
   EXPECT_TRUE(server.server().Drain());
+}
+
+// Clients that would keep their connections for ever: one has said nothing yet, one speaks HTTP/2
+// and does not mind that it is told to go. The grace is an hour.
+TEST(DrainTest, ConnectionsWithoutCallsDoNotHoldTheServerUp) {
+  TestServer server(PatientConfig());
+  const TcpConnection silent(server.server().address());
+  const TcpConnection idle(server.server().address());
+  const std::string no_settings("\0\0\0\4\0\0\0\0\0", 9);
+  idle.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_settings);
+  ExpectServes(server);  // on another connection, which came later
+  EXPECT_TRUE(server.server().Drain());
+  EXPECT_NE(idle.ReadAll(), "");  // both have come to their end
+  silent.ReadAll();
 }
 
 // Two replicas behind one channel of the client library, which spreads calls and retries.

@@ -24,6 +24,8 @@ BUILD = TREE / "build/default"
 
 # Folder -> test programs that answer for it, the cheapest first.
 TESTS = {
+    "base": ["base_test", "admission_test", "engine_test", "integration_test"],
+    "server/admission": ["admission_test", "integration_test"],
     "server/scheduling": ["scheduling_test", "engine_test"],
     "server/engine": ["engine_output_test", "engine_test", "integration_test"],
     "server/observability": ["observability_test", "engine_test", "integration_test"],

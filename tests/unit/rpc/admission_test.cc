@@ -2,6 +2,7 @@
 #include <openssl/sha.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -238,6 +239,27 @@ TEST(ClientsFileTest, EveryFaultIsNamed) {
   }
 }
 
+TEST(ClientsFileTest, EveryQuotaHoldsItsEndsAndNothingBeyond) {
+  const auto ok = [](const std::string& field, const std::string& value) {
+    const std::string text =
+        absl::StrCat("clients { name: 'a' certificate: 'c' ", field, ": ", value, " }");
+    const absl::Status status = ParseClientsFile(text, "f").status();
+    if (!status.ok()) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("clients[0]." + field + ": must be in [")));
+    }
+    return status.ok();
+  };
+  for (const char* value : {"0.01", "100"}) EXPECT_TRUE(ok("weight", value)) << value;
+  for (const char* value : {"0.0099", "100.01"}) EXPECT_FALSE(ok("weight", value)) << value;
+  for (const char* field : {"max_slots", "max_queued_requests", "max_memory_bytes"}) {
+    EXPECT_TRUE(ok(field, "0")) << field;
+    EXPECT_TRUE(ok(field, "2147483647")) << field;
+    EXPECT_FALSE(ok(field, "-1")) << field;
+  }
+  EXPECT_TRUE(ok("max_memory_bytes", "9223372036854775807"));
+}
+
 TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
   const TempFolder folder;
   const std::string path = folder.File("clients.textproto");
@@ -270,6 +292,18 @@ TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
   write(Line("c", "late"));
   (*directory)->Refresh();
   EXPECT_EQ((*directory)->FindToken("late")->name, "c");
+}
+
+TEST(ClientDirectoryTest, LooksForChangesByItself) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  std::ofstream(path) << Line("a", "secret");
+  const auto directory = ClientDirectory::Load(path, std::chrono::seconds(0));  // all the time
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  std::ofstream(path + ".new") << Line("b", "changed");
+  std::filesystem::rename(path + ".new", path);
+  while ((*directory)->FindToken("changed") == nullptr) std::this_thread::yield();
+  EXPECT_EQ((*directory)->FindToken("secret"), nullptr);
 }
 
 TEST(ClientDirectoryTest, AFileThatCannotBeReadIsNamed) {

@@ -87,6 +87,17 @@ TEST(ConfigLoaderTest, ModelPathsAreRelativeToTheConfigFile) {
   EXPECT_EQ(Parse("models { path: '/abs/m' }").models[0].checkpoint_dir, "/abs/m");
 }
 
+TEST(ConfigLoaderTest, AModelIsCalledAsItsFolderWhereverThePathStarts) {
+  const std::filesystem::path here = std::filesystem::current_path();
+  EXPECT_EQ(DefaultModelConfig(".").name, here.filename());
+  EXPECT_EQ(DefaultModelConfig("./").name, here.filename());
+  EXPECT_EQ(DefaultModelConfig("..").name, here.parent_path().filename());
+  EXPECT_EQ(DefaultModelConfig("a/..").name, here.filename());
+  EXPECT_EQ(DefaultModelConfig("a/./b//").name, "b");
+  EXPECT_EQ(DefaultModelConfig(".").checkpoint_dir, ".");
+  EXPECT_EQ(DefaultModelConfig("/").name, "");  // must be given one
+}
+
 TEST(ConfigLoaderTest, UnknownFieldsAndSyntaxErrorsNameFileLineAndColumn) {
   const auto error = [](const std::string& text) {
     return std::string(ParseServerConfig(text, "a.textproto", "").status().message());
@@ -156,6 +167,15 @@ TEST(ConfigValidationTest, TheDefaultsAreValid) {
   EXPECT_TRUE(ValidateServerConfig(Valid()).ok()) << ValidateServerConfig(Valid());
 }
 
+TEST(ConfigValidationTest, ANameMayHaveAllOfItsCharactersAndLengths) {
+  for (const std::string& name :
+       {std::string("a"), std::string("..."), std::string("A.z_0-9"), std::string(128, 'a')}) {
+    ServerConfig config = Valid();
+    config.models[0].name = config.models[0].version = name;
+    EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
+  }
+}
+
 TEST(ConfigValidationTest, EveryDeviceHasItsWeightFormats) {
   ServerConfig config = Valid();
   for (const char* format : {"fp32", "bf16", "int8"}) {
@@ -187,6 +207,8 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].name: ", [](C& c) { c.models[0].name = ""; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = "a/b"; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = std::string(129, 'a'); }},
+      {"models[0].name: ", [](C& c) { c.models[0].name = "."; }},
+      {"models[0].name: ", [](C& c) { c.models[0].name = ".."; }},
       {"models[1].name: ", [](C& c) { c.models.push_back(c.models[0]); }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "gpu"; }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:"; }},

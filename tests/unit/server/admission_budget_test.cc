@@ -103,6 +103,26 @@ TEST_F(AdmissionBudgetTest, AClientHasHalfOfTheTokensThatMayWaitOrOneRequest) {
   EXPECT_EQ(Admit(2, "b"), Decision::kAdmitted);
 }
 
+TEST_F(AdmissionBudgetTest, AClientMayReachItsHalfAndNotPassIt) {
+  AdmissionBudget budget({.slots = 1, .max_queued_requests = 4, .max_queued_tokens = 11});
+  const auto admit = [&](int64_t tokens, AdmissionBudget::Charge& charge) {
+    EXPECT_EQ(budget.Enter("a", kNoQuota, charge), Decision::kAdmitted);
+    const Decision decision = budget.AddText(tokens, ServiceClass::kNormal, charge);
+    if (decision != Decision::kAdmitted) budget.Leave(charge);
+    return decision;
+  };
+  AdmissionBudget::Charge running;
+  AdmissionBudget::Charge first;
+  AdmissionBudget::Charge second;
+  AdmissionBudget::Charge third;
+  EXPECT_EQ(admit(100, running), Decision::kAdmitted);
+  EXPECT_EQ(admit(2, first), Decision::kAdmitted);
+  EXPECT_EQ(admit(4, second), Decision::kTooManyOfClient);  // 6 of 11
+  EXPECT_EQ(admit(3, second), Decision::kAdmitted);         // 5
+  EXPECT_EQ(admit(0, third), Decision::kAdmitted);
+  EXPECT_EQ(budget.queued_tokens(), 5);
+}
+
 TEST_F(AdmissionBudgetTest, RefusedRequestsAndThoseThatEndedLeaveNothingBehind) {
   TestRandom random;
   for (int i = 0; i < 5000; ++i) {
