@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
@@ -44,6 +45,23 @@ TEST(MemoryTest, AFullBudgetRefusesBeforeAnyWorkAndIsGivenBack) {
   for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
   server.WaitForMetric(kMemoryUsed, 0);
   ExpectServes(server);
+}
+
+TEST(MemoryTest, TheBudgetMayBeFilledToItsLastByte) {
+  const v1::GenerateRequest request = Request(std::string(1000, 'x'), 5);
+  const auto needed = kCall + 9 * static_cast<int64_t>(request.ByteSizeLong());
+  for (const int64_t budget : {needed, needed - 1}) {
+    ServerConfig config = TestConfig();
+    config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = budget;
+    TestServer server(config);
+    EXPECT_EQ(GenerateStream(server.inference(), request).Finish().ok(), budget == needed);
+  }
+}
+
+TEST(MemoryTest, WithoutASettingTheBudgetIsAQuarterOfWhatThereIs) {
+  TestServer server(TestConfigWithMetrics());
+  const auto quarter = static_cast<double>(aft::MemoryLimit() / 4);
+  EXPECT_NEAR(server.Metric("aft_memory_limit_bytes") / quarter, 1, 1e-5);
 }
 
 TEST(MemoryTest, AClientHasHalfAndTheOthersTheRest) {
@@ -235,6 +253,45 @@ TEST(StuckTest, EncodingsEnd) {
   request.set_model("encoder");
   request.set_text("twelve bytes");
   ExpectTheStuckEnd<EncodeStream>(server, request);
+}
+
+TEST(LimitsTest, MetadataMayHaveSixteenKilobytes) {
+  TestServer server;
+  const auto status = [&server](size_t bytes) {
+    return GenerateStream(server.inference(), Request("x", 1),
+                          [bytes](grpc::ClientContext& context) {
+                            context.AddMetadata("padding", std::string(bytes, 'x'));
+                          })
+        .Finish();
+  };
+  EXPECT_TRUE(status(15 << 10).ok());
+  EXPECT_THAT(status(16 << 10), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  ExpectServes(server);
+}
+
+TEST(LimitsTest, AConnectionMayHaveOnlySoManyStreams) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_concurrent_streams = 2;
+  TestServer server(config);
+  server.control().Hold();
+  std::deque<GenerateStream> streams;
+  for (int i = 0; i < 2; ++i) streams.emplace_back(server.inference(), Request("held", 5));
+  server.WaitForMetric(kMemoryUsed, 2 * (kCall + 4 * 4));
+  const auto check = [](grpc::health::v1::Health::Stub& stub, std::chrono::milliseconds time) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + time);
+    grpc::health::v1::HealthCheckResponse response;
+    return stub.Check(&context, {}, &response).error_code();
+  };
+  // A third call waits in the client; another connection has streams of its own.
+  EXPECT_EQ(check(server.health(), std::chrono::milliseconds(200)),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  const auto other =
+      grpc::health::v1::Health::NewStub(TestServer::Connect(server.server().address()));
+  EXPECT_EQ(check(*other, std::chrono::hours(1)), grpc::StatusCode::OK);
+  server.control().Resume();
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(check(server.health(), std::chrono::hours(1)), grpc::StatusCode::OK);
 }
 
 TEST(LimitsTest, ARequestMayTakeOnlySoLong) {

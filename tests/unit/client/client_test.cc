@@ -122,6 +122,37 @@ TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
   }
 }
 
+TEST_F(ClientTest, SaysWhatAStatusOfTheServerMeans) {
+  const std::vector<v1::GenerateResponse> nothing;
+  const std::vector<v1::GenerateResponse> begun = {StartedEvent(), DeltaEvent(0, "a")};
+  const struct {
+    grpc::Status status;
+    std::vector<v1::GenerateResponse> events;
+    std::string sentence;
+  } cases[] = {
+      {{grpc::NOT_FOUND, "why"}, nothing, "why"},
+      {{grpc::RESOURCE_EXHAUSTED, "why"}, nothing, "why; try again later"},
+      {{grpc::CANCELLED, "why"}, nothing, "the server cancelled the call: why"},
+      {{grpc::CANCELLED, "why"}, begun, "the server cancelled the call after 1 token: why"},
+      {{grpc::INTERNAL, "why"}, nothing, "the call failed: why"},
+      {{grpc::UNKNOWN, ""},
+       begun,
+       "the call failed after 1 token: the server gave no reason beside UNKNOWN"},
+      {{grpc::UNIMPLEMENTED, "why"},
+       nothing,
+       "why; is " + server_.address() + " an AFT server of this version?"},
+      {{grpc::DEADLINE_EXCEEDED, "why"},
+       nothing,
+       "the deadline of 600 s passed before the first token; allow more time"},
+  };
+  for (const auto& [status, events, sentence] : cases) {
+    EXPECT_EQ(GenerateError(FailedScript(status, events)).message(), sentence);
+  }
+  server_.SetScript(FailedScript({grpc::DEADLINE_EXCEEDED, "why"}));
+  EXPECT_EQ(client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(0)}).status().message(),
+            "the server says that the deadline has passed");
+}
+
 TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
   v1::Usage usage;
   usage.set_generated_tokens(2);
