@@ -178,7 +178,7 @@ def verdict(path, seconds, env):
   for target in TESTS[os.path.dirname(path)]:
     if build(target, env)[0] != 0:
       return "did not compile"
-    code, _ = test(target, 60 + 10 * seconds[target])
+    code, _ = test(target, 60 + 4 * seconds[target])
     if code is None:
       return f"{target}, by its time limit"
     if code != 0:
