@@ -18,7 +18,10 @@ using ::testing::StartsWith;
 
 class RequestLogTest : public testing::Test {
  protected:
-  RequestLogTest() { testing::internal::CaptureStderr(); }
+  RequestLogTest() {
+    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+    testing::internal::CaptureStderr();
+  }
   ~RequestLogTest() override { testing::internal::GetCapturedStderr(); }
 
   template <typename Stream, typename Request>
