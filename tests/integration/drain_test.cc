@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
 #include "gmock/gmock.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/tcp.h"
@@ -110,16 +111,25 @@ TEST(DrainTest, AReaderThatStopsHoldsTheServerUpNoLongerThanTheGrace) {
   EXPECT_TRUE(server.server().Drain());
 }
 
-// Clients that would keep their connections for ever: one has said nothing yet, one speaks HTTP/2
-// and does not mind that it is told to go. The grace is an hour.
-TEST(DrainTest, ConnectionsWithoutCallsDoNotHoldTheServerUp) {
+// The grace is an hour, and these would stay as long: a connection that says nothing, one that
+// speaks HTTP/2 and does not mind that it is told to go, a stream of reflection.
+TEST(DrainTest, WhatNobodyWaitsForDoesNotHoldTheServerUp) {
+  using grpc::reflection::v1::ServerReflection;
   TestServer server(PatientConfig());
   const TcpConnection silent(server.server().address());
   const TcpConnection idle(server.server().address());
   const std::string no_settings("\0\0\0\4\0\0\0\0\0", 9);
   idle.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_settings);
-  ExpectServes(server);  // on another connection, which came later
+  grpc::ClientContext context;
+  const auto stub = ServerReflection::NewStub(TestServer::Connect(server.server().address()));
+  const auto stream = stub->ServerReflectionInfo(&context);
+  grpc::reflection::v1::ServerReflectionRequest request;
+  grpc::reflection::v1::ServerReflectionResponse response;
+  request.set_list_services("");
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&response));
   EXPECT_TRUE(server.server().Drain());
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_FALSE(stream->Finish().ok());
   EXPECT_NE(idle.ReadAll(), "");  // both have come to their end
   silent.ReadAll();
 }
