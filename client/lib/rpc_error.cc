@@ -130,9 +130,9 @@ std::string ServerSentence(const grpc::Status& status, const ErrorDetails& detai
   if (IsNotServing(status)) {
     return absl::StrCat(facts.address, " is not serving: loading or draining; try again later");
   }
-  const std::string message = status.error_message().empty()
-                                  ? absl::StrCat("the server gave no reason beside ", code)
-                                  : status.error_message();
+  std::string message = status.error_message().empty()
+                            ? absl::StrCat("the server gave no reason beside ", code)
+                            : status.error_message();
   switch (status.error_code()) {
     case grpc::DEADLINE_EXCEEDED:
       return DeadlineSentence(details, facts);

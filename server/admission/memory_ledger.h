@@ -28,6 +28,8 @@ class MemoryLedger {
 
  private:
   struct Account {
+    explicit Account(int64_t most) : limit(most) {}
+
     const int64_t limit;
     std::atomic<int64_t> used{0};
     int64_t charges = 0;  // guarded by the ledger's mutex_

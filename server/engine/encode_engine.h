@@ -22,7 +22,7 @@ class EncodeEngine final : public RequestLoop {
   static absl::StatusOr<std::unique_ptr<EncodeEngine>> Create(const EngineOptions& options,
                                                               std::unique_ptr<EncoderRunner> runner,
                                                               ModelMetrics& metrics);
-  ~EncodeEngine() { Shutdown(TimePoint::min()); }
+  ~EncodeEngine() override { Shutdown(TimePoint::min()); }
 
   // The vectors of a text. INVALID_ARGUMENT also: it is longer than a batch may be.
   absl::StatusOr<RequestHandle> Encode(EncodingRequest request, std::shared_ptr<VectorSink> sink);

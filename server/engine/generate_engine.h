@@ -33,7 +33,7 @@ class GenerateEngine final : public RequestLoop {
   static absl::StatusOr<std::unique_ptr<GenerateEngine>> Create(
       const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
       std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
-  ~GenerateEngine() { Shutdown(TimePoint::min()); }
+  ~GenerateEngine() override { Shutdown(TimePoint::min()); }
 
   // Continues a prompt. INVALID_ARGUMENT also: the prompt leaves no room for a token within
   // max_seq_len; max_tokens is below 1.

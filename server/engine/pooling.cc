@@ -10,7 +10,8 @@ namespace {
 std::vector<float> Mean(const std::vector<float>& vectors, size_t width) {
   std::vector<double> sum(width, 0.0);
   for (size_t i = 0; i < vectors.size(); ++i) sum[i % width] += double{vectors[i]};
-  const auto count = static_cast<double>(vectors.size() / width);
+  const size_t rows = vectors.size() / width;
+  const auto count = static_cast<double>(rows);
   std::vector<float> mean(width);
   std::transform(sum.begin(), sum.end(), mean.begin(),
                  [count](double value) { return static_cast<float>(value / count); });

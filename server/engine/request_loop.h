@@ -58,6 +58,8 @@ struct EngineOptions {
 // engine thread beyond one short critical section.
 class RequestLoop {
  public:
+  virtual ~RequestLoop() = default;
+
   // The request ends with CANCELLED before the next step, and its slot is free then. Unknown and
   // finished handles are ignored.
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
@@ -91,7 +93,6 @@ class RequestLoop {
  protected:
   // `slots`: requests that can run at once. `metrics` must outlive the loop.
   RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics);
-  ~RequestLoop() = default;
 
   // The thread starts at the end of the engine's construction, and its destruction begins with
   // Shutdown: the thread uses all of it. `name`: at most 15 characters.

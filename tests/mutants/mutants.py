@@ -29,7 +29,7 @@ TESTS = {
     "server/scheduling": ["scheduling_test", "engine_test"],
     "server/engine": ["engine_output_test", "engine_test", "integration_test"],
     "server/observability": ["observability_test", "engine_test", "integration_test"],
-    "server/config": ["config_test", "integration_test"],
+    "server/config": ["config_test", "admission_test", "integration_test"],
     "server/registry": ["registry_test", "integration_test"],
     "server/rpc": ["rpc_test", "integration_test"],
     "server/app": ["integration_test", "process_test"],

@@ -26,7 +26,7 @@ TEST(AddressTest, RefusesWhatCannotBeMeant) {
 
 TEST(AddressTest, KnowsWhatIsThisMachine) {
   for (const char* address :
-       {"127.0.0.1:8500", "127.1.2.3:8500", "localhost:8500", "[::1]:8500", "unix:/run/aft.sock",
+       {"127.0.0.1:8500", "127.90.8.1:8500", "localhost:8500", "[::1]:8500", "unix:/run/aft.sock",
         "dns:///localhost:8500", "ipv4:127.0.0.1:8500,127.0.0.2:8500"}) {
     EXPECT_TRUE(IsLoopback(address)) << address;
   }

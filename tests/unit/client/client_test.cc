@@ -77,6 +77,15 @@ TEST_F(ClientTest, StreamsEveryEventInOrderAndReturnsTheWhole) {
   EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
 }
 
+TEST_F(ClientTest, TheFirstTokenMayComeAloneOrNever) {
+  for (const std::string text : {"a", ""}) {
+    server_.SetScript(TextScript({text}));
+    const auto result = client_->Generate(Prompt("hello"));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->time_to_first_token.count() > 0, !text.empty());
+  }
+}
+
 TEST_F(ClientTest, SendsTheRequestIdAndReturnsIt) {
   server_.SetScript(TextScript({"a"}));
   const auto result = client_->Generate(Prompt("x"), {}, {.request_id = "job-17"});

@@ -84,6 +84,20 @@ TEST_F(LedgerTest, AllIsGivenBackAndClientsAreForgotten) {
   EXPECT_EQ(Gauge(), 0);
 }
 
+TEST_F(LedgerTest, AChargeThatIsClosedHoldsNothingWhateverComes) {
+  MemoryLedger::Charge charge(ledger_, alice_);
+  ASSERT_TRUE(charge.Resize(500));
+  EXPECT_EQ(charge.bytes(), 500);
+  for (int i = 0; i < 2; ++i) {
+    charge.Close();
+    EXPECT_EQ(charge.bytes(), 0);
+    EXPECT_EQ(ledger_.used(), 0);
+    EXPECT_EQ(ledger_.clients(), 0U);
+    EXPECT_TRUE(charge.Resize(10'000));
+    EXPECT_EQ(ledger_.used(), 0);
+  }
+}
+
 TEST_F(LedgerTest, AClientMayHaveALimitOfItsOwn) {
   MemoryLedger::Charge charge(ledger_, Client{.name = "small", .max_memory_bytes = 50});
   EXPECT_FALSE(charge.Resize(51));

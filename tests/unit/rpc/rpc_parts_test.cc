@@ -218,6 +218,22 @@ TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
   EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // an address of no machine
 }
 
+TEST(BindErrorTest, KnowsAddressesOfVersion6) {
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  socklen_t size = sizeof(address);
+  void* raw = &address;
+  auto* const any = static_cast<sockaddr*>(raw);
+  if (fd < 0 || bind(fd, any, size) != 0) GTEST_SKIP() << "no IPv6 here";
+  ASSERT_EQ(listen(fd, 1), 0);
+  ASSERT_EQ(getsockname(fd, any, &size), 0);
+  const std::string taken = absl::StrCat("[::1]:", ntohs(address.sin6_port));
+  EXPECT_EQ(ExplainBindError(taken), "Address already in use");
+  close(fd);
+}
+
 TEST(LibraryLogsTest, AreLinesOfTheServersOwnAtDebugAndFewASecond) {
   constexpr int kLines = 1000;
   RouteLibraryLogs();
