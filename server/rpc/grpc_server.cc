@@ -36,8 +36,9 @@ constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
 
 constexpr int kLibraryLinesPerSecond = 10;
 
-// For clients to read what was written to them last: as long as the grace lasts, within these.
-constexpr std::chrono::milliseconds kShortestLastReads{1'000};
+// For clients to close their connections, and then for what was written last to arrive: the rest of
+// the grace, within these bounds.
+constexpr std::chrono::milliseconds kLastCalls{1'000};
 constexpr std::chrono::milliseconds kLongestLastReads{10'000};
 
 Duration LeftUntil(TimePoint deadline) {
@@ -176,6 +177,7 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   }
   const absl::string_view configured = config.listen_address;
   address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", port);
+  port_ = port;
   return absl::OkStatus();
 }
 
@@ -193,6 +195,7 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (drain_.valid()) return;
   health_->EndWatches();
+  connections_.Hold(port_);
   const auto until = std::chrono::system_clock::now() + LeftUntil(deadline);
   drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
 }
@@ -201,11 +204,8 @@ void GrpcServer::Shutdown(TimePoint deadline) {
   if (server_ == nullptr) return;
   BeginDrain(deadline);
   active_.WaitForNone(deadline);
-  // A client closes a connection that got GOAWAY when it has read the last of its streams; cut
-  // before, it would lose what it has not read.
-  const Duration last_reads =
-      std::clamp<Duration>(LeftUntil(deadline), kShortestLastReads, kLongestLastReads);
-  std::future_status drained = drain_.wait_for(last_reads);
+  // A client closes a connection that got GOAWAY when it has read the last of its streams.
+  std::future_status drained = drain_.wait_for(kLastCalls);
   // Left alone, gRPC would wait until its deadline for connections that stay without a call. Again
   // and again, because one may still be on its way in.
   while (drained != std::future_status::ready) {
@@ -213,6 +213,8 @@ void GrpcServer::Shutdown(TimePoint deadline) {
     drained = drain_.wait_for(std::chrono::milliseconds(10));
   }
   server_.reset();
+  connections_.Release(std::chrono::steady_clock::now() +
+                       std::clamp<Duration>(LeftUntil(deadline), kLastCalls, kLongestLastReads));
 }
 
 }  // namespace aft::server

@@ -12,6 +12,7 @@
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/active_calls.h"
+#include "server/rpc/lingering_connections.h"
 
 namespace grpc {
 class Server;
@@ -75,7 +76,9 @@ class GrpcServer {
   std::unique_ptr<HealthService> health_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
+  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;  // goes before the services
+  LingeringConnections connections_;      // from BeginDrain on
   std::future<void> drain_;               // gRPC's shutdown, once it has begun
 };
 
