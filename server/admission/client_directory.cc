@@ -63,7 +63,8 @@ std::shared_ptr<const Client> ClientDirectory::FindToken(absl::string_view token
   std::array<unsigned char, SHA256_DIGEST_LENGTH> hash{};
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash.data());
   std::shared_ptr<const Client> found;
-  for (const KnownClient& known : *clients()) {
+  const std::shared_ptr<const Clients> all = clients();  // a reload must not end them meanwhile
+  for (const KnownClient& known : *all) {
     for (const std::string& expected : known.token_sha256) {
       if (CRYPTO_memcmp(hash.data(), expected.data(), hash.size()) == 0) found = known.client;
     }
@@ -72,7 +73,8 @@ std::shared_ptr<const Client> ClientDirectory::FindToken(absl::string_view token
 }
 
 std::shared_ptr<const Client> ClientDirectory::FindCertificate(absl::string_view name) const {
-  for (const KnownClient& known : *clients()) {
+  const std::shared_ptr<const Clients> all = clients();
+  for (const KnownClient& known : *all) {
     for (const std::string& expected : known.certificates) {
       if (name == expected) return known.client;
     }
@@ -82,7 +84,8 @@ std::shared_ptr<const Client> ClientDirectory::FindCertificate(absl::string_view
 
 std::vector<std::string> ClientDirectory::Names() const {
   std::vector<std::string> names;
-  for (const KnownClient& known : *clients()) names.push_back(known.client->name);
+  const std::shared_ptr<const Clients> all = clients();
+  for (const KnownClient& known : *all) names.push_back(known.client->name);
   return names;
 }
 
