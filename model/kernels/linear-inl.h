@@ -89,18 +89,28 @@ constexpr int kLinearRows = 6;
 constexpr int kLinearSums = 12;
 #endif
 
-// BlockFn::Run<kRows, kPanels>(call, row, panel) computes whole panels of a few rows. kRows rows
-// through all panels: with few rows several panels run at once, because it takes eight chains to
-// hide the latency of the additions, and several streams to read weights at the memory's speed.
+// BlockFn::Run<kRows, kPanels>(call, row, panel, column) computes rows [row, row + kRows) of panels
+// [panel, panel + kPanels), and of each panel the two vectors at `column`.
+template <class BlockFn, int kRows, int kPanels>
+void WholePanels(const LinearCall& call, int64_t row, int64_t panel) {
+  const int64_t pair = 2 * static_cast<int64_t>(hn::Lanes(LinearTag()));
+  for (int64_t column = 0; column < kPanel; column += pair) {
+    BlockFn::template Run<kRows, kPanels>(call, row, panel, column);
+  }
+}
+
+// kRows rows through all panels: with few rows several panels run at once, because it takes eight
+// chains to hide the latency of the additions, and several streams to read weights at the memory's
+// speed.
 template <class BlockFn, int kRows>
 void AllPanels(const LinearCall& call, int64_t row, int64_t begin, int64_t end) {
   constexpr int kWanted = kLinearSums / (2 * kRows);
   constexpr int kAtOnce = kWanted < 1 ? 1 : kWanted > 4 ? 4 : kWanted;
   int64_t panel = begin;
   for (; panel + kAtOnce <= end; panel += kAtOnce) {
-    BlockFn::template Run<kRows, kAtOnce>(call, row, panel);
+    WholePanels<BlockFn, kRows, kAtOnce>(call, row, panel);
   }
-  for (; panel < end; ++panel) BlockFn::template Run<kRows, 1>(call, row, panel);
+  for (; panel < end; ++panel) WholePanels<BlockFn, kRows, 1>(call, row, panel);
 }
 
 // Calls AllPanels<rows>, for 1 <= rows <= kLinearRows.

@@ -115,7 +115,6 @@ struct PairDots {
 
 template <class D>
 struct Int8Blocks {
-  // As Block in linear.cc: the two vectors at `column` of each panel.
   template <int kRows, int kPanels>
   static HWY_INLINE void Run(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
     using Number = typename D::Number;
@@ -123,7 +122,7 @@ struct Int8Blocks {
     const SumTag d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t in = call.linear.in;
-    const int64_t panel_bytes = Int8Vectors::PanelBytes(in);
+    const int64_t panel_bytes = PanelBytes(in, call.linear.format);
     const int64_t row_bytes = Int8RowBytes(in);
     const auto* weights =
         static_cast<const int8_t*>(call.linear.bytes) + panel * panel_bytes + column * 4;
@@ -154,8 +153,7 @@ struct Int8Blocks {
       weights += 4 * kPanel;
     }
 
-    // Through memory: while the rest needs registers too, the compiler would keep the sums there,
-    // and write them in every turn of the loop above.
+    // Through memory: as in linear_floats.cc.
     HWY_ALIGN int32_t products[kRows * kPanels * 2 * 16];
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) {
@@ -175,14 +173,6 @@ struct Int8Blocks {
         const LinearVec product = hn::Mul(hn::ConvertTo(df, exact), scales);
         StoreSums(call, hn::Add(product, hn::Load(df, vectors.bias + first)), row + r, first);
       }
-    }
-  }
-
-  template <int kRows, int kPanels>
-  static void Run(const LinearCall& call, int64_t row, int64_t panel) {
-    const int64_t pair = 2 * static_cast<int64_t>(hn::Lanes(LinearTag()));
-    for (int64_t column = 0; column < kPanel; column += pair) {
-      Run<kRows, kPanels>(call, row, panel, column);
     }
   }
 };

@@ -17,31 +17,16 @@ uint16_t ToBf16(float x) {
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// How many inputs of an output lie side by side.
-int64_t Neighbours(Number format) {
-  return format == Number::kInt8 ? 4 : format == Number::kBf16 ? 2 : 1;
+// fn(k, place) for every input k of output n, where place is in numbers from the start.
+template <typename Fn>
+void ForEachInput(int64_t in, Number format, int64_t n, const Fn& fn) {
+  const int64_t neighbours = Neighbours(format);
+  int64_t place =
+      n / kPanel * (PanelBytes(in, format) / NumberBytes(format)) + n % kPanel * neighbours;
+  for (int64_t k = 0; k < in; k += neighbours, place += kPanel * neighbours) {
+    for (int64_t i = 0; i < neighbours && k + i < in; ++i) fn(k + i, place + i);
+  }
 }
-
-// Where input k of output n is, in numbers from the start.
-class Places {
- public:
-  Places(int64_t in, Number format)
-      : neighbours_(Neighbours(format)), panel_(RoundUp(in, neighbours_) * kPanel) {}
-
-  int64_t operator()(int64_t n, int64_t k) const {
-    return n / kPanel * panel_ + (k / neighbours_ * kPanel + n % kPanel) * neighbours_ +
-           k % neighbours_;
-  }
-  int64_t panel() const { return panel_; }
-
- private:
-  static int64_t RoundUp(int64_t n, int64_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-  }
-
-  int64_t neighbours_;
-  int64_t panel_;  // numbers of a panel
-};
 
 }  // namespace
 
@@ -67,17 +52,15 @@ float QuantizeOutput(const float* w, int64_t in, int8_t* integers) {
 int64_t PackedWeightBytes(int64_t in, int64_t out, Number format) {
   const int64_t panels = LinearPanels(out);
   const int64_t vectors = format == Number::kInt8 ? 3 : 1;  // bias, scales, sums
-  return panels * Places(in, format).panel() * NumberBytes(format) + vectors * panels * kPanel * 4;
+  return panels * PanelBytes(in, format) + vectors * panels * kPanel * 4;
 }
 
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         Number format, void* packed) {
   std::memset(packed, 0, static_cast<size_t>(PackedWeightBytes(in, out, format)));
-  const Places place(in, format);
   const int64_t panels = LinearPanels(out);
-  auto* const numbers = static_cast<unsigned char*>(packed);
-  auto* const packed_bias =
-      reinterpret_cast<float*>(numbers + panels * place.panel() * NumberBytes(format));
+  auto* const packed_bias = reinterpret_cast<float*>(static_cast<unsigned char*>(packed) +
+                                                     panels * PanelBytes(in, format));
   float* const scales = packed_bias + panels * kPanel;
   auto* const sums = reinterpret_cast<int32_t*>(scales + panels * kPanel);
   std::vector<int8_t> integers(format == Number::kInt8 ? static_cast<size_t>(in) : 0);
@@ -85,36 +68,33 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
     const float* const row = weight + n * in;
     if (bias != nullptr) packed_bias[n] = bias[n];
     if (format == Number::kInt8) scales[n] = QuantizeOutput(row, in, integers.data());
-    for (int64_t k = 0; k < in; ++k) {
+    ForEachInput(in, format, n, [&](int64_t k, int64_t place) {
       if (format == Number::kInt8) {
         const int8_t integer = integers[static_cast<size_t>(k)];
-        reinterpret_cast<int8_t*>(numbers)[place(n, k)] = integer;
+        static_cast<int8_t*>(packed)[place] = integer;
         sums[n] += integer;
       } else if (format == Number::kBf16) {
-        reinterpret_cast<uint16_t*>(numbers)[place(n, k)] = ToBf16(row[k]);
+        static_cast<uint16_t*>(packed)[place] = ToBf16(row[k]);
       } else {
-        reinterpret_cast<float*>(numbers)[place(n, k)] = row[k];
+        static_cast<float*>(packed)[place] = row[k];
       }
-    }
+    });
   }
   return {format, packed, in, out};
 }
 
 void UnpackOutput(const PackedWeight& linear, int64_t n, float* w) {
-  const Places place(linear.in, linear.format);
-  if (linear.format == Number::kFp32) {
-    const auto* const numbers = static_cast<const float*>(linear.bytes);
-    for (int64_t k = 0; k < linear.in; ++k) w[k] = numbers[place(n, k)];
-  } else if (linear.format == Number::kBf16) {
-    const auto* const numbers = static_cast<const uint16_t*>(linear.bytes);
-    for (int64_t k = 0; k < linear.in; ++k) {
-      w[k] = std::bit_cast<float>(uint32_t{numbers[place(n, k)]} << 16);
+  const float scale = linear.format == Number::kInt8 ? Int8Vectors(linear).scales[n] : 0;
+  ForEachInput(linear.in, linear.format, n, [&](int64_t k, int64_t place) {
+    if (linear.format == Number::kInt8) {
+      w[k] = scale * static_cast<float>(static_cast<const int8_t*>(linear.bytes)[place]);
+    } else if (linear.format == Number::kBf16) {
+      w[k] =
+          std::bit_cast<float>(uint32_t{static_cast<const uint16_t*>(linear.bytes)[place]} << 16);
+    } else {
+      w[k] = static_cast<const float*>(linear.bytes)[place];
     }
-  } else {
-    const auto* const numbers = static_cast<const int8_t*>(linear.bytes);
-    const float scale = Int8Vectors(linear).scales[n];
-    for (int64_t k = 0; k < linear.in; ++k) w[k] = scale * static_cast<float>(numbers[place(n, k)]);
-  }
+  });
 }
 
 }  // namespace aft::kernels

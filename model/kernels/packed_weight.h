@@ -27,6 +27,14 @@ inline constexpr int64_t kPanel = 32;
 inline constexpr int64_t kMostInt8Inputs = int64_t{1} << 17;
 
 inline int64_t LinearPanels(int64_t out) { return (out + kPanel - 1) / kPanel; }
+// Inputs of an output that lie side by side.
+constexpr int64_t Neighbours(Number format) {
+  return format == Number::kInt8 ? 4 : format == Number::kBf16 ? 2 : 1;
+}
+constexpr int64_t PanelBytes(int64_t in, Number format) {
+  const int64_t neighbours = Neighbours(format);
+  return (in + neighbours - 1) / neighbours * neighbours * kPanel * NumberBytes(format);
+}
 // What a packed weight takes. REQUIRES: a format of the above.
 int64_t PackedWeightBytes(int64_t in, int64_t out, Number format);
 
@@ -46,15 +54,17 @@ void UnpackOutput(const PackedWeight& linear, int64_t n, float* w);
 
 inline constexpr float kInt8Most = 127.0F;
 
-// What stands behind the integers of kInt8.
+// What stands behind the panels.
+inline const float* PackedBias(const PackedWeight& linear) {
+  return reinterpret_cast<const float*>(static_cast<const unsigned char*>(linear.bytes) +
+                                        LinearPanels(linear.out) *
+                                            PanelBytes(linear.in, linear.format));
+}
 struct Int8Vectors {
   explicit Int8Vectors(const PackedWeight& linear)
-      : bias(reinterpret_cast<const float*>(static_cast<const int8_t*>(linear.bytes) +
-                                            LinearPanels(linear.out) * PanelBytes(linear.in))),
+      : bias(PackedBias(linear)),
         scales(bias + LinearPanels(linear.out) * kPanel),
         sums(reinterpret_cast<const int32_t*>(scales + LinearPanels(linear.out) * kPanel)) {}
-
-  static int64_t PanelBytes(int64_t in) { return (in + 3) / 4 * 4 * kPanel; }
 
   const float* bias;
   const float* scales;

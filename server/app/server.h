@@ -89,8 +89,8 @@ class Server {
   Mutex health_mutex_;  // one thread computes and publishes health
   Readiness readiness_ ABSL_GUARDED_BY(health_mutex_);
 
-  std::unique_ptr<Periodic>
-      watch_;  // looks for models that are stuck, and at how long one has failed
+  // Looks for models that are stuck, and at how long one has failed.
+  std::unique_ptr<Periodic> watch_;
 
   Mutex stop_mutex_;                                // one thread stops the server
   bool clean_ ABSL_GUARDED_BY(stop_mutex_) = true;  // no thread is stuck
