@@ -120,7 +120,7 @@ class StreamRecorder {
   const uint64_t tenth_;
   const Clock::time_point scheduled_;
   const Behaviour behaviour_;
-  const Limits& limits_;
+  const Limits limits_;
   const std::string target_;
 
   uint64_t tokens_ = 0;

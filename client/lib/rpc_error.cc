@@ -125,7 +125,7 @@ std::string DeadlineSentence(const ErrorDetails& details, const CallFacts& facts
 
 std::string ServerSentence(const grpc::Status& status, const ErrorDetails& details,
                            const CallFacts& facts) {
-  const absl::string_view code =
+  const std::string code =
       absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
   if (IsNotServing(status)) {
     return absl::StrCat(facts.address, " is not serving: loading or draining; try again later");

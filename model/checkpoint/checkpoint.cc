@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -38,14 +39,27 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
+absl::StatusOr<CheckpointFile> OpenCheckpoint(const std::string& dir) {
   const std::string config_path = PathIn(dir, kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(config_path));
   AFT_ASSIGN_OR_RETURN(NetworkConfig config, InFile(config_path, ParseNetworkConfig(json)));
   const std::string weights_path = PathIn(dir, kWeightsFileName);
-  AFT_ASSIGN_OR_RETURN(SafetensorsFile weights, ReadSafetensors(weights_path));
-  AFT_RETURN_IF_ERROR(InFile(weights_path, ExpandWeights(&weights.tensors)));
-  return Checkpoint{std::move(config), std::move(weights.tensors), std::move(weights.metadata)};
+  AFT_ASSIGN_OR_RETURN(std::shared_ptr<const SafetensorsReader> file,
+                       SafetensorsReader::Open(weights_path));
+  const SafetensorsHeader& header = file->header();
+  AFT_ASSIGN_OR_RETURN(TensorSource tensors, InFile(weights_path, ExpandedTensors(file)));
+  CheckpointFile checkpoint{std::move(config), std::move(tensors), header.metadata,
+                            StoredFormat(header)};
+  for (const auto& [name, entry] : header.tensors) {
+    checkpoint.weight_bytes += entry.end - entry.begin;
+  }
+  return checkpoint;
+}
+
+absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
+  AFT_ASSIGN_OR_RETURN(CheckpointFile file, OpenCheckpoint(dir));
+  AFT_ASSIGN_OR_RETURN(TensorMap tensors, file.tensors.ReadAll());
+  return Checkpoint{std::move(file.config), std::move(tensors), std::move(file.metadata)};
 }
 
 absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,

@@ -16,12 +16,10 @@
 #include <vector>
 
 #include "ATen/ops/empty.h"
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/atomic_file.h"
-#include "model/checkpoint/safetensors_header.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {
@@ -83,41 +81,6 @@ absl::StatusOr<at::Tensor> ReadTensor(int fd, int64_t data_start, const TensorEn
   return tensor;
 }
 
-absl::StatusOr<SafetensorsFile> Read(int fd) {
-  struct stat info = {};
-  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, "cannot stat");
-  if (!S_ISREG(info.st_mode)) return absl::DataLossError("not a regular file");
-  const int64_t file_bytes = info.st_size;
-  if (file_bytes < kLengthBytes) {
-    return absl::DataLossError(
-        absl::StrCat("truncated: ", file_bytes, " bytes, less than the 8 of the header's length"));
-  }
-  uint64_t header_bytes = 0;
-  AFT_RETURN_IF_ERROR(ReadAt(fd, 0, kLengthBytes, &header_bytes));
-  if (header_bytes > uint64_t{kMaxSafetensorsHeaderBytes}) {
-    return absl::DataLossError(absl::StrCat("header length ", header_bytes,
-                                            " is above the limit of ", kMaxSafetensorsHeaderBytes,
-                                            " bytes: not a safetensors file?"));
-  }
-  const int64_t data_start = kLengthBytes + static_cast<int64_t>(header_bytes);
-  if (data_start > file_bytes) {
-    return absl::DataLossError(absl::StrCat("truncated: ", file_bytes,
-                                            " bytes, but the header alone ends at ", data_start));
-  }
-  std::string json(header_bytes, '\0');
-  AFT_RETURN_IF_ERROR(ReadAt(fd, kLengthBytes, static_cast<int64_t>(header_bytes), json.data()));
-  AFT_ASSIGN_OR_RETURN(SafetensorsHeader header,
-                       ParseSafetensorsHeader(json, file_bytes - data_start));
-
-  SafetensorsFile file;
-  file.metadata = std::move(header.metadata);
-  for (const auto& [name, entry] : header.tensors) {
-    const std::string shown = absl::StrCat("tensor '", ShownTensorName(name), "'");
-    AFT_ASSIGN_OR_RETURN(file.tensors[name], InFile(shown, ReadTensor(fd, data_start, entry)));
-  }
-  return file;
-}
-
 absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
                                          const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
@@ -163,18 +126,63 @@ absl::Status Write(const std::string& path, const TensorMap& tensors,
 
 }  // namespace
 
-absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
+absl::Status SafetensorsReader::ReadHeader() {
+  struct stat info = {};
+  if (fstat(fd_, &info) != 0) return absl::ErrnoToStatus(errno, "cannot stat");
+  if (!S_ISREG(info.st_mode)) return absl::DataLossError("not a regular file");
+  const int64_t file_bytes = info.st_size;
+  if (file_bytes < kLengthBytes) {
+    return absl::DataLossError(
+        absl::StrCat("truncated: ", file_bytes, " bytes, less than the 8 of the header's length"));
+  }
+  uint64_t header_bytes = 0;
+  AFT_RETURN_IF_ERROR(ReadAt(fd_, 0, kLengthBytes, &header_bytes));
+  if (header_bytes > uint64_t{kMaxSafetensorsHeaderBytes}) {
+    return absl::DataLossError(absl::StrCat("header length ", header_bytes,
+                                            " is above the limit of ", kMaxSafetensorsHeaderBytes,
+                                            " bytes: not a safetensors file?"));
+  }
+  data_start_ = kLengthBytes + static_cast<int64_t>(header_bytes);
+  if (data_start_ > file_bytes) {
+    return absl::DataLossError(absl::StrCat("truncated: ", file_bytes,
+                                            " bytes, but the header alone ends at ", data_start_));
+  }
+  std::string json(header_bytes, '\0');
+  AFT_RETURN_IF_ERROR(ReadAt(fd_, kLengthBytes, static_cast<int64_t>(header_bytes), json.data()));
+  AFT_ASSIGN_OR_RETURN(header_, ParseSafetensorsHeader(json, file_bytes - data_start_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
+    const std::string& path) {
   // O_NONBLOCK: opening a pipe must not hang.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  const absl::Cleanup close_file = [fd] { close(fd); };
+  std::unique_ptr<SafetensorsReader> reader(new SafetensorsReader(path, fd));
   try {
-    return InFile(path, Read(fd));
+    AFT_RETURN_IF_ERROR(InFile(path, reader->ReadHeader()));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(absl::StrCat(path, ": not enough memory"));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat(path, ": ", error.what()));
   }
+  return reader;
+}
+
+SafetensorsReader::~SafetensorsReader() { close(fd_); }
+
+absl::StatusOr<at::Tensor> SafetensorsReader::Read(const std::string& name) const {
+  return InFile(absl::StrCat(path_, ": tensor '", ShownTensorName(name), "'"),
+                ReadTensor(fd_, data_start_, header_.tensors.at(name)));
+}
+
+absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
+  AFT_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
+                       SafetensorsReader::Open(path));
+  SafetensorsFile file;
+  for (const auto& [name, entry] : reader->header().tensors) {
+    AFT_ASSIGN_OR_RETURN(file.tensors[name], reader->Read(name));
+  }
+  file.metadata = reader->header().metadata;
+  return file;
 }
 
 absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,

@@ -1,26 +1,57 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/checkpoint/safetensors_header.h"
 
 namespace aft {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
+// A .safetensors file (8-byte header length, JSON header, little-endian data) whose tensors are
+// read when they are asked for. The file is not trusted: header capped at 100 MB, every offset
+// checked (in range, shape x dtype = bytes, no overlap, no gap), duplicate names refused. Dtypes:
+// F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Thread-safe. Throws nothing.
+class SafetensorsReader {
+ public:
+  // Reads and checks the header. Errors: NOT_FOUND (no file), DATA_LOSS naming file, tensor and
+  // reason, RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(const std::string& path);
+
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  const SafetensorsHeader& header() const { return header_; }
+
+  // Contiguous, on the CPU, owns its memory. REQUIRES: the header has `name`. Errors name file and
+  // tensor: DATA_LOSS (the file became shorter; a BOOL that is neither 0 nor 1), RESOURCE_EXHAUSTED
+  // (no memory for it), else the file system's.
+  absl::StatusOr<at::Tensor> Read(const std::string& name) const;
+
+ private:
+  SafetensorsReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  absl::Status ReadHeader();
+
+  const std::string path_;
+  const int fd_;
+  SafetensorsHeader header_;
+  int64_t data_start_ = 0;
+};
+
 struct SafetensorsFile {
-  TensorMap tensors;                            // contiguous CPU tensors that own their memory
+  TensorMap tensors;
   std::map<std::string, std::string> metadata;  // "__metadata__"
 };
 
-// Reads a whole .safetensors file (8-byte header length, JSON header, little-endian data). The file
-// is not trusted: header capped at 100 MB, every offset checked (in range, shape x dtype = bytes,
-// no overlap, no gap), duplicate names refused. Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL.
-// Errors: NOT_FOUND (no file), DATA_LOSS naming file, tensor and reason, RESOURCE_EXHAUSTED (no
-// memory for a tensor). Throws nothing.
+// All of a file; errors are those of SafetensorsReader.
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
 
 // Writes atomically: a temporary file beside `path`, synced, then renamed. Tensors in name order,

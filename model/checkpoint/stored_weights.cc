@@ -1,11 +1,14 @@
 #include "model/checkpoint/stored_weights.h"
 
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/safetensors_header.h"
+#include "base/status_macros.h"
 #include "model/config/tensors.h"
 #include "model/kernels/packed_weight.h"
 
@@ -28,25 +31,46 @@ void Quantize(const std::string& name, const at::Tensor& matrix, TensorMap* stor
   (*stored)[ScaleName(name)] = scales;
 }
 
+absl::StatusOr<at::Tensor> Read(const SafetensorsReader& file, const std::string& name) {
+  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, file.Read(name));
+  if (tensor.scalar_type() == at::kBFloat16) return tensor.to(at::kFloat);
+  if (tensor.scalar_type() != at::kChar) return tensor;
+  AFT_ASSIGN_OR_RETURN(const at::Tensor scale, file.Read(ScaleName(name)));
+  return tensor.to(at::kFloat).mul_(scale.unsqueeze(1));
+}
+
 }  // namespace
 
-absl::Status ExpandWeights(TensorMap* tensors) {
-  std::vector<std::string> scales;
-  for (auto& [name, tensor] : *tensors) {
-    if (tensor.scalar_type() == at::kBFloat16) tensor = tensor.to(at::kFloat);
-    if (tensor.scalar_type() != at::kChar) continue;
-    const auto scale = tensors->find(ScaleName(name));
-    if (tensor.dim() != 2 || scale == tensors->end() || scale->second.scalar_type() != at::kFloat ||
-        scale->second.dim() != 1 || scale->second.size(0) != tensor.size(0)) {
+absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsReader> file) {
+  const std::map<std::string, TensorEntry>& entries = file->header().tensors;
+  std::set<std::string> scales;
+  for (const auto& [name, entry] : entries) {
+    if (entry.dtype != "I8") continue;
+    const auto scale = entries.find(ScaleName(name));
+    if (entry.shape.size() != 2 || scale == entries.end() || scale->second.dtype != "F32" ||
+        scale->second.shape != std::vector<int64_t>{entry.shape[0]}) {
       return absl::DataLossError(absl::StrCat(
           "tensor '", ShownTensorName(name), "': is I8 without '", ShownTensorName(ScaleName(name)),
           "', F32, of as many numbers as it has rows"));
     }
-    scales.push_back(scale->first);
-    tensor = tensor.to(at::kFloat).mul_(scale->second.unsqueeze(1));
+    scales.insert(scale->first);
   }
-  for (const std::string& name : scales) tensors->erase(name);
-  return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries) {
+    if (scales.count(name) == 0) names.push_back(name);
+  }
+  return TensorSource(std::move(names), [file = std::move(file)](const std::string& name) {
+    return Read(*file, name);
+  });
+}
+
+Number StoredFormat(const SafetensorsHeader& header) {
+  Number format = Number::kFp32;
+  for (const auto& [name, entry] : header.tensors) {
+    if (entry.dtype == "I8") return Number::kInt8;
+    if (entry.dtype == "BF16") format = Number::kBf16;
+  }
+  return format;
 }
 
 TensorMap StoredWeights(const NetworkConfig& config, const TensorMap& tensors, Number format) {

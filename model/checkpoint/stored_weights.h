@@ -1,7 +1,10 @@
 #pragma once
 
-#include "absl/status/status.h"
+#include <memory>
+
+#include "absl/status/statusor.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/checkpoint/tensor_source.h"
 #include "model/config/config.h"
 
 // Matrices that a checkpoint's file holds in fewer bits: BF16, or I8 [out, in] beside "NAME.scale",
@@ -11,7 +14,10 @@ namespace aft {
 
 // The file's tensors as everybody else knows them: fp32. DATA_LOSS names a tensor of integers
 // without scales that fit it.
-absl::Status ExpandWeights(TensorMap* tensors);
+absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsReader> file);
+
+// The fewest bits that a tensor of the file has.
+Number StoredFormat(const SafetensorsHeader& header);
 
 // The tensors of a network (CheckTensors) as such a file holds them. kFp32: as they are. REQUIRES:
 // not kFp16.

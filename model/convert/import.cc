@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 absl::Status WriteImport(const std::string& dir, const Import& import) {
   AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(import.config)).status());
-  AFT_RETURN_IF_ERROR(CheckTensors(import.config, import.tensors));
+  AFT_RETURN_IF_ERROR(CheckTensors(import.config, import.tensors).status());
 
   fs::path target = fs::path(dir).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "out/"

@@ -22,23 +22,24 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // The first layer's tables: all layers' mixers have the same config, and so the same state.
-MixerTables Tables(const Checkpoint& checkpoint) {
+absl::StatusOr<MixerTables> Tables(const CheckpointFile& checkpoint) {
   MixerTables tables;
   for (const TensorSpec& spec :
        ExpectedMixerTables(checkpoint.config.mixer, MixerWidth(checkpoint.config))) {
-    tables[spec.name] = checkpoint.tensors.at(absl::StrCat("layers.0.mixer.", spec.name));
+    AFT_ASSIGN_OR_RETURN(tables[spec.name],
+                         checkpoint.tensors.Read(absl::StrCat("layers.0.mixer.", spec.name)));
   }
   return tables;
 }
 
-absl::Status MeasureState(const Checkpoint& checkpoint, Json* inspection) {
+absl::Status MeasureState(const CheckpointFile& checkpoint, Json* inspection) {
   const NetworkConfig& config = checkpoint.config;
   int64_t bytes = 0;
   int64_t floats_per_token = 0;
   if (config.mixer.causal && config.architecture != Architecture::kEncoder) {
-    AFT_ASSIGN_OR_RETURN(
-        const std::unique_ptr<Mixer> mixer,
-        MakeMixer(config.mixer, MixerWidth(config), Tables(checkpoint), {config.max_seq_len}));
+    AFT_ASSIGN_OR_RETURN(const MixerTables tables, Tables(checkpoint));
+    AFT_ASSIGN_OR_RETURN(const std::unique_ptr<Mixer> mixer,
+                         MakeMixer(config.mixer, MixerWidth(config), tables, {config.max_seq_len}));
     const StateSpec spec = mixer->state_spec();
     bytes =
         StatePool::SlotBytes(std::vector<StateSpec>(static_cast<size_t>(config.n_layers), spec));
@@ -115,16 +116,12 @@ std::string TokenizerText(const Json& tokenizer) {
 }  // namespace
 
 absl::StatusOr<Json> Inspect(const std::string& dir) {
-  AFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, ReadCheckpoint(dir));
+  AFT_ASSIGN_OR_RETURN(const CheckpointFile checkpoint, OpenCheckpoint(dir));
   const NetworkConfig& config = checkpoint.config;
-  AFT_RETURN_IF_ERROR(
-      InFile(absl::StrCat(dir, "/", kWeightsFileName), CheckTensors(config, checkpoint.tensors)));
+  AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kWeightsFileName),
+                             CheckTensors(config, checkpoint.tensors).status()));
   // As the file has it: without defaults.
   const Json stored = Json::parse(FormatNetworkConfig(config));
-  int64_t weight_bytes = 0;
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    weight_bytes += static_cast<int64_t>(tensor.nbytes());
-  }
   Json inspection = {{"architecture", stored.at("architecture")},
                      {"n_layers", config.n_layers},
                      {"d_model", config.d_model},
@@ -133,7 +130,8 @@ absl::StatusOr<Json> Inspect(const std::string& dir) {
                      {"vocab_size", config.vocab_size},
                      {"mixer", stored.at("mixer")},
                      {"parameters", CountParameters(config)},
-                     {"weight_bytes", weight_bytes}};
+                     {"weight_format", NumberName(checkpoint.weight_format)},
+                     {"weight_bytes", checkpoint.weight_bytes}};
   AFT_RETURN_IF_ERROR(MeasureState(checkpoint, &inspection));
   inspection["max_seq_len"] = config.max_seq_len == 0 ? Json() : Json(config.max_seq_len);
   inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
@@ -165,7 +163,8 @@ std::string InspectionText(const Json& inspection) {
   line("widths", widths);
   line("mixer", MixerText(inspection["mixer"]));
   line("parameters", Grouped(inspection["parameters"]));
-  line("weights", Bytes(inspection["weight_bytes"]));
+  line("weights", absl::StrCat(inspection["weight_format"].get<std::string>(), ", ",
+                               Bytes(inspection["weight_bytes"])));
   line("state", StateText(inspection));
   line("length", LengthText(inspection));
   line("tokenizer", TokenizerText(inspection["tokenizer"]));

@@ -57,21 +57,22 @@ absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue)
 }
 
 absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuNetwork::Create(const NetworkConfig& config,
-                                                               const TensorMap& tensors,
+                                                               const TensorSource& tensors,
                                                                Number format,
                                                                const GpuLimits& limits,
                                                                GpuQueue* queue) {
   AFT_CHECK(limits.rows >= 1 && limits.tokens >= 1);
-  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
-  std::unique_ptr<GpuNetwork> network(new GpuNetwork(config, format, limits, queue));
+  AFT_ASSIGN_OR_RETURN(const uint64_t fingerprint, CheckTensors(config, tensors));
+  std::unique_ptr<GpuNetwork> network(new GpuNetwork(config, fingerprint, format, limits, queue));
   AFT_RETURN_IF_ERROR(CheckFits(network->Needs(), *queue));
   AFT_RETURN_IF_ERROR(queue->Run([&] { return network->Load(tensors); }));
   return network;
 }
 
-GpuNetwork::GpuNetwork(const NetworkConfig& config, Number format, const GpuLimits& limits,
-                       GpuQueue* queue)
+GpuNetwork::GpuNetwork(const NetworkConfig& config, uint64_t fingerprint, Number format,
+                       const GpuLimits& limits, GpuQueue* queue)
     : config_(config),
+      fingerprint_(fingerprint),
       number_(format),
       up_number_(UpNumberOf(format)),
       activates_in_product_(GpuLinear::Activates(config.activation, format, queue->device())),
@@ -106,27 +107,30 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
   return needs;
 }
 
-absl::Status GpuNetwork::Load(const TensorMap& tensors) {
-  AFT_RETURN_IF_ERROR(LoadEmbedding(tensors));
-  for (int64_t i = 0; i < config_.n_layers; ++i) AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
-  norm_ = LoadNorm(tensors, "norm");
-  if (generates()) {
-    fingerprint_ = NetworkFingerprint(config_, tensors);
-    AFT_RETURN_IF_ERROR(LoadHead(tensors));
+absl::Status GpuNetwork::Load(const TensorSource& source) {
+  AFT_RETURN_IF_ERROR(LoadEmbedding(source));
+  for (int64_t i = 0; i < config_.n_layers; ++i) {
+    AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll(absl::StrCat("layers.", i, ".")));
+    AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
   }
+  AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
+  norm_ = LoadNorm(norm, "norm");
+  if (generates()) AFT_RETURN_IF_ERROR(LoadHead(source));
   return MakeActivations();
 }
 
-absl::Status GpuNetwork::LoadHead(const TensorMap& tensors) {
+absl::Status GpuNetwork::LoadHead(const TensorSource& source) {
   if (config_.tie_embeddings && !config_.head_bias) {
     head_ = GpuLinear(embed_);
     return absl::OkStatus();
   }
   const char* const name = config_.tie_embeddings ? "embed.weight" : "head.weight";
-  AFT_ASSIGN_OR_RETURN(
-      head_, GpuLinear::Create(name, tensors.at(name),
-                               config_.head_bias ? tensors.at("head.bias") : at::Tensor(), number_,
-                               queue_->device()));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor weight, source.Read(name));
+  at::Tensor bias;
+  if (config_.head_bias) {
+    AFT_ASSIGN_OR_RETURN(bias, source.Read("head.bias"));
+  }
+  AFT_ASSIGN_OR_RETURN(head_, GpuLinear::Create(name, weight, bias, number_, queue_->device()));
   weight_bytes_ += head_.weight_bytes();
   return absl::OkStatus();
 }
@@ -141,16 +145,17 @@ GpuNorm GpuNetwork::LoadNorm(const TensorMap& tensors, const std::string& name) 
   return {LoadVector(tensors, name + ".weight"), LoadVector(tensors, name + ".bias")};
 }
 
-absl::Status GpuNetwork::LoadEmbedding(const TensorMap& tensors) {
-  AFT_ASSIGN_OR_RETURN(
-      embed_, ToFormat("embed.weight", tensors.at("embed.weight"), number_, queue_->device()));
+absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
+  AFT_ASSIGN_OR_RETURN(const at::Tensor table, source.Read("embed.weight"));
+  AFT_ASSIGN_OR_RETURN(embed_, ToFormat("embed.weight", table, number_, queue_->device()));
   weight_bytes_ += DeviceBytes(embed_);
   embed_model_.width = config_.d_model;
   embed_model_.table = embed_.const_data_ptr();
   embed_model_.type = number_;
   embed_model_.scale = config_.embedding_scale;
   if (config_.position == PositionKind::kLearned) {
-    positions_ = LoadVector(tensors, "position.weight");
+    AFT_ASSIGN_OR_RETURN(const TensorMap positions, source.ReadAll("position."));
+    positions_ = LoadVector(positions, "position.weight");
     embed_model_.positions = positions_.const_data_ptr<float>();
   }
   if (config_.position == PositionKind::kSinusoidal) {

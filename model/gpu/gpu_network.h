@@ -76,14 +76,14 @@ class GpuNetwork {
   };
 
   // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), RESOURCE_EXHAUSTED
-  // (says what needs how much). `queue` is borrowed.
+  // (says what needs how much). `queue` is borrowed; `tensors` are not kept.
   static absl::StatusOr<std::unique_ptr<GpuNetwork>> Create(const NetworkConfig& config,
-                                                            const TensorMap& tensors, Number format,
-                                                            const GpuLimits& limits,
+                                                            const TensorSource& tensors,
+                                                            Number format, const GpuLimits& limits,
                                                             GpuQueue* queue);
 
   const NetworkConfig& config() const { return config_; }
-  uint64_t fingerprint() const { return fingerprint_; }  // NetworkFingerprint; language models
+  uint64_t fingerprint() const { return fingerprint_; }  // CheckTensors
   Number format() const { return number_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t workspace_bytes() const;
@@ -111,14 +111,15 @@ class GpuNetwork {
   }
 
  private:
-  GpuNetwork(const NetworkConfig& config, Number format, const GpuLimits& limits, GpuQueue* queue);
+  GpuNetwork(const NetworkConfig& config, uint64_t fingerprint, Number format,
+             const GpuLimits& limits, GpuQueue* queue);
 
   bool generates() const { return config_.architecture == Architecture::kDecoderLm; }
   std::vector<GpuNeed> Needs() const;  // what Load will take, as far as the config says
-  absl::Status Load(const TensorMap& tensors);
-  absl::Status LoadEmbedding(const TensorMap& tensors);
+  absl::Status Load(const TensorSource& source);
+  absl::Status LoadEmbedding(const TensorSource& source);
   absl::Status LoadLayer(const TensorMap& tensors, int64_t index);
-  absl::Status LoadHead(const TensorMap& tensors);
+  absl::Status LoadHead(const TensorSource& source);
   GpuNorm LoadNorm(const TensorMap& tensors, const std::string& name);
   at::Tensor LoadVector(const TensorMap& tensors, const std::string& name);
   absl::Status MakeActivations();
@@ -136,6 +137,7 @@ class GpuNetwork {
   kernels::cuda::Out normed() const { return normed_.Out(normed_width_); }
 
   const NetworkConfig config_;
+  const uint64_t fingerprint_;
   const Number number_;
   const Number up_number_;
   const bool activates_in_product_;
@@ -145,7 +147,6 @@ class GpuNetwork {
   const int64_t hid_;
   const int64_t packed_width_;
   const int64_t normed_width_;  // d_model and columns of ones
-  uint64_t fingerprint_ = 0;
   int64_t weight_bytes_ = 0;
 
   at::Tensor embed_;

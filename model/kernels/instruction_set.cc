@@ -1,8 +1,8 @@
 #include "model/kernels/instruction_set.h"
 
+#include <atomic>
 #include <cstdint>
 
-#include "model/kernels/linear_int8.h"
 #include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,10 +20,36 @@ namespace aft::kernels {
 
 AFT_EXPORT(CompiledTarget);
 
+namespace {
+
+std::atomic<bool> use_dots = true;
+
+}  // namespace
+
+bool HasInt8Dots() {
+#if AFT_HAS_DOTS
+  return use_dots.load(std::memory_order_relaxed) && __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
+bool HasBf16Dots() {
+#if AFT_HAS_DOTS
+  return use_dots.load(std::memory_order_relaxed) && __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+void UseDots(bool use) { use_dots = use; }
+
 std::string InstructionSet() {
   switch (HWY_DYNAMIC_DISPATCH(CompiledTarget)()) {
     case HWY_AVX3:
-      return HasInt8Dots() ? "AVX-512 with VNNI" : "AVX-512";
+      return HasBf16Dots()   ? "AVX-512 with VNNI and BF16"
+             : HasInt8Dots() ? "AVX-512 with VNNI"
+                             : "AVX-512";
     case HWY_AVX2:
       return "AVX2";
     case HWY_SSE4:

@@ -5,10 +5,16 @@
 
 namespace aft::kernels {
 
-int64_t QuantizedBytes(int64_t in) { return Int8RowBytes(in); }
+int64_t QuantizedBytes(Number format, int64_t in) {
+  return format == Number::kInt8   ? Int8RowBytes(in)
+         : format == Number::kBf16 ? Bf16QuantizedBytes(in)
+                                   : 0;
+}
 
-void QuantizeRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized) {
-  QuantizeInt8Rows(rows, in, begin, end, quantized);
+void QuantizeRows(Number format, const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                  void* quantized) {
+  const auto of_format = format == Number::kInt8 ? &QuantizeInt8Rows : &QuantizeBf16Rows;
+  of_format(rows, in, begin, end, quantized);
 }
 
 void Linear(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,

@@ -3,10 +3,10 @@
 #include "model/kernels/linear_int8.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
+#include "model/kernels/instruction_set.h"
 #include "model/kernels/linear-inl.h"
 #include "model/kernels/simd.h"
 
@@ -234,7 +234,7 @@ void Int8QuadQuantize(const LinearRows& rows, int64_t in, int64_t begin, int64_t
   QuantizeAll<QuadDots>(rows, in, begin, end, quantized);
 }
 #else
-#if HWY_TARGET == HWY_AVX3 && AFT_HAS_INT8_DOTS
+#if HWY_TARGET == HWY_AVX3 && AFT_HAS_DOTS
 void Int8QuadPanels(const LinearCall& call, int64_t begin, int64_t end);
 void Int8QuadQuantize(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
                       void* quantized);
@@ -279,23 +279,6 @@ void QuantizeInt8Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t
                       void* quantized) {
   HWY_DYNAMIC_DISPATCH(Int8Quantize)(rows, in, begin, end, quantized);
 }
-
-namespace {
-
-bool CpuHasInt8Dots() {
-#if AFT_HAS_INT8_DOTS
-  return __builtin_cpu_supports("avx512vnni") != 0;
-#else
-  return false;
-#endif
-}
-
-std::atomic<bool> int8_dots = CpuHasInt8Dots();
-
-}  // namespace
-
-bool HasInt8Dots() { return int8_dots.load(std::memory_order_relaxed); }
-void UseInt8Dots(bool use) { int8_dots = use && CpuHasInt8Dots(); }
 
 }  // namespace aft::kernels
 #endif

@@ -11,16 +11,11 @@ namespace aft::kernels {
 // A quantized row: its scale, then from here on its integers, padded with zeros to whole vectors.
 inline constexpr int64_t kQuantizedHead = 16;
 
-// As Linear, QuantizeRows and QuantizedBytes.
+// As Linear, QuantizedBytes and QuantizeRows.
 void LinearInt8(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
                 Epilogue epilogue, int64_t begin, int64_t end);
 int64_t Int8RowBytes(int64_t in);
 void QuantizeInt8Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
                       void* quantized);
-
-// Whether instructions that add four products at once (AVX512-VNNI) are used beside the instruction
-// set's own. What is quantized with them is read with them.
-bool HasInt8Dots();
-void UseInt8Dots(bool use);  // for tests; has no effect where the CPU lacks them
 
 }  // namespace aft::kernels

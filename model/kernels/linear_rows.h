@@ -19,13 +19,14 @@ struct Epilogue {
   bool add = false;
 };
 
-// The rows of a product. For kInt8 they are quantized first: x = scale * integer with
-// scale = largest |x| of the row / 127. A row that holds NaN or infinity becomes NaN.
+// The rows of a product. Where QuantizedBytes (linear.h) says so they are quantized first: for
+// kBf16 rounded to it; for kInt8 x = scale * integer with scale = largest |x| of the row / 127, and
+// a row that holds NaN or infinity becomes NaN.
 struct LinearRows {
   const float* x = nullptr;  // [rows, in], rows `stride` floats apart
   int64_t stride = 0;
   int64_t rows = 0;
-  const void* quantized = nullptr;  // of QuantizeRows; for kInt8 alone, which does not read x
+  const void* quantized = nullptr;  // of QuantizeRows; then x is not read
 };
 
 }  // namespace aft::kernels

@@ -28,11 +28,12 @@ void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilo
                           const Workspace& workspace) const {
   const Executor& executor = *workspace.executor;
   kernels::LinearRows input = {x, packed_.in, rows};
-  if (packed_.format == Number::kInt8) {
+  if (kernels::QuantizedBytes(packed_.format, packed_.in) > 0) {
     AFT_CHECK(workspace.quantized != nullptr);
     executor.For(rows, std::max<int64_t>(kQuantizedPerThread / packed_.in, 1),
                  [&](int64_t begin, int64_t end, int) {
-                   kernels::QuantizeRows(input, packed_.in, begin, end, workspace.quantized);
+                   kernels::QuantizeRows(packed_.format, input, packed_.in, begin, end,
+                                         workspace.quantized);
                  });
     input.quantized = workspace.quantized;
   }

@@ -15,10 +15,10 @@ namespace aft {
 // others and refuses. REQUIRES: options that LoadModel has checked.
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
                                                            Number format, int index,
-                                                           const Checkpoint& checkpoint);
+                                                           const CheckpointFile& checkpoint);
 absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options,
                                                               Number format, int index,
-                                                              const Checkpoint& checkpoint);
+                                                              const CheckpointFile& checkpoint);
 
 // "12.5 MiB".
 std::string Mebibytes(int64_t bytes);

@@ -10,7 +10,7 @@
 namespace aft {
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
                                                            Number format, int index,
-                                                           const Checkpoint& checkpoint) {
+                                                           const CheckpointFile& checkpoint) {
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<GpuQueue> queue, OpenCudaQueue(index));
   AFT_ASSIGN_OR_RETURN(
       std::unique_ptr<GpuNetwork> network,
@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& op
 
 absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options,
                                                               Number format, int index,
-                                                              const Checkpoint& checkpoint) {
+                                                              const CheckpointFile& checkpoint) {
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<GpuQueue> queue, OpenCudaQueue(index));
   AFT_ASSIGN_OR_RETURN(
       std::unique_ptr<GpuNetwork> network,

@@ -14,13 +14,13 @@ absl::Status NoCuda(const LoadOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
                                                            Number /*format*/, int /*index*/,
-                                                           const Checkpoint& /*checkpoint*/) {
+                                                           const CheckpointFile& /*checkpoint*/) {
   return NoCuda(options);
 }
 
-absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions& options,
-                                                              Number /*format*/, int /*index*/,
-                                                              const Checkpoint& /*checkpoint*/) {
+absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(
+    const LoadOptions& options, Number /*format*/, int /*index*/,
+    const CheckpointFile& /*checkpoint*/) {
   return NoCuda(options);
 }
 

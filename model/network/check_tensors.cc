@@ -1,13 +1,15 @@
 #include "model/network/check_tensors.h"
 
-#include <set>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/isfinite.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 #include "model/config/tensors.h"
 #include "model/state/xxhash64.h"
 
@@ -34,32 +36,29 @@ std::string Complaint(const TensorSpec& spec, const at::Tensor& tensor) {
 
 }  // namespace
 
-absl::Status CheckTensors(const NetworkConfig& config, const TensorMap& tensors) {
+absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors) {
+  std::map<std::string, TensorSpec> missing;
+  for (TensorSpec& spec : ExpectedTensors(config)) missing.emplace(spec.name, std::move(spec));
   std::vector<std::string> complaints;
-  std::set<std::string> known;
-  for (const TensorSpec& spec : ExpectedTensors(config)) {
-    known.insert(spec.name);
-    const auto tensor = tensors.find(spec.name);
-    std::string complaint =
-        tensor == tensors.end() ? spec.name + " is missing" : Complaint(spec, tensor->second);
-    if (!complaint.empty()) complaints.push_back(std::move(complaint));
-  }
-  for (const auto& [name, tensor] : tensors) {
-    if (known.count(name) == 0) {
-      complaints.push_back(absl::StrCat(name, " is not part of a network with this config"));
-    }
-  }
-  if (complaints.empty()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrJoin(complaints, "; "));
-}
-
-uint64_t NetworkFingerprint(const NetworkConfig& config, const TensorMap& tensors) {
   uint64_t hash = XxHash64(FormatNetworkConfig(config), 0);
-  for (const auto& [name, tensor] : tensors) {
+  for (const std::string& name : tensors.names()) {
+    const auto spec = missing.extract(name);
+    if (spec.empty()) {
+      complaints.push_back(absl::StrCat(name, " is not part of a network with this config"));
+      continue;
+    }
+    AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, tensors.Read(name));
+    std::string complaint = Complaint(spec.mapped(), tensor);
+    if (!complaint.empty()) {
+      complaints.push_back(std::move(complaint));
+      continue;
+    }
     hash = XxHash64(name, hash);
     hash = XxHash64({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}, hash);
   }
-  return hash;
+  for (const auto& [name, spec] : missing) complaints.push_back(name + " is missing");
+  if (complaints.empty()) return hash;
+  return absl::DataLossError(absl::StrJoin(complaints, "; "));
 }
 
 }  // namespace aft

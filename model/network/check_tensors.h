@@ -1,17 +1,19 @@
 #pragma once
 
-#include "absl/status/status.h"
-#include "model/checkpoint/safetensors.h"
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "model/checkpoint/tensor_source.h"
 #include "model/config/config.h"
 
 namespace aft {
 
-// Checks a checkpoint's tensors against ExpectedTensors: DATA_LOSS names every missing, surplus,
-// misshaped, wrongly typed and non-finite one.
-absl::Status CheckTensors(const NetworkConfig& config, const TensorMap& tensors);
-
-// A number that changes with the config and with any bit of any tensor, the same on every machine:
-// whether bytes of a sequence's state belong to this model. REQUIRES: CheckTensors.
-uint64_t NetworkFingerprint(const NetworkConfig& config, const TensorMap& tensors);
+// Checks a checkpoint's tensors against ExpectedTensors, one at a time: DATA_LOSS names every
+// missing, surplus, misshaped, wrongly typed and non-finite one. Other errors are the source's.
+//
+// Returns the network's fingerprint: a number that changes with the config and with any bit of any
+// tensor, the same on every machine. It says whether bytes of a sequence's state belong to this
+// model.
+absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors);
 
 }  // namespace aft

@@ -29,27 +29,28 @@ bool HasHead(const NetworkConfig& config) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConfig& config,
-                                                               const TensorMap& tensors,
+                                                               const TensorSource& tensors,
                                                                Number format) {
-  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
+  AFT_ASSIGN_OR_RETURN(const uint64_t fingerprint, CheckTensors(config, tensors));
   if (format == Number::kInt8 && config.d_ff > kernels::kMostInt8Inputs) {
     return absl::InvalidArgumentError(absl::StrCat("d_ff: at most ", kernels::kMostInt8Inputs,
                                                    " with int8 weights, got ", config.d_ff));
   }
   AFT_ASSIGN_OR_RETURN(WeightArena arena,
                        WeightArena::Create(config, format, Embedding::WaveFloats(config)));
-  std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, std::move(arena)));
+  std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, fingerprint, std::move(arena)));
   AFT_RETURN_IF_ERROR(network->LoadLayers(tensors));
   return network;
 }
 
-CpuNetwork::CpuNetwork(const NetworkConfig& config, WeightArena arena)
-    : config_(config), arena_(std::move(arena)) {}
+CpuNetwork::CpuNetwork(const NetworkConfig& config, uint64_t fingerprint, WeightArena arena)
+    : config_(config), fingerprint_(fingerprint), arena_(std::move(arena)) {}
 
 // The arena is filled in the order in which a step reads it.
-absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
+absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     const std::string prefix = absl::StrCat("layers.", i, ".");
+    AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll(prefix));
     LayerNormLayer norm1(tensors, prefix + "norm1", config_.d_model, config_.norm_eps, arena_);
     AFT_ASSIGN_OR_RETURN(MixerLayer mixer,
                          MixerLayer::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
@@ -58,20 +59,27 @@ absl::Status CpuNetwork::LoadLayers(const TensorMap& tensors) {
     first_state_.push_back(i == 0 ? 0 : first_state_.back() + layers_.back().state_specs().size());
     layers_.push_back({norm1, std::move(mixer), norm2, feed_forward});
   }
-  norm_.emplace(tensors, "norm", config_.d_model, config_.norm_eps, arena_);
+  AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
+  norm_.emplace(norm, "norm", config_.d_model, config_.norm_eps, arena_);
   if (HasHead(config_)) {
-    head_.emplace(tensors, config_.tie_embeddings ? "embed.weight" : "head.weight",
-                  config_.head_bias ? "head.bias" : "", config_.d_model, config_.vocab_size,
-                  arena_);
-    fingerprint_ = NetworkFingerprint(config_, tensors);
+    const std::string name = config_.tie_embeddings ? "embed." : "head.";
+    AFT_ASSIGN_OR_RETURN(TensorMap tensors, source.ReadAll(name));
+    if (config_.head_bias) {
+      AFT_ASSIGN_OR_RETURN(tensors["head.bias"], source.Read("head.bias"));
+    }
+    head_.emplace(tensors, name + "weight", config_.head_bias ? "head.bias" : "", config_.d_model,
+                  config_.vocab_size, arena_);
   }
-  const bool tied = HasHead(config_) && config_.tie_embeddings;
-  embedding_.emplace(
-      config_, tensors,
-      tied ? head_->packed()
-           : LinearLayer(tensors, "embed.weight", "", config_.d_model, config_.vocab_size, arena_)
-                 .packed(),
-      arena_);
+  kernels::PackedWeight table;
+  if (HasHead(config_) && config_.tie_embeddings) {
+    table = head_->packed();
+  } else {
+    AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll("embed."));
+    table = LinearLayer(tensors, "embed.weight", "", config_.d_model, config_.vocab_size, arena_)
+                .packed();
+  }
+  AFT_ASSIGN_OR_RETURN(const TensorMap positions, source.ReadAll("position."));
+  embedding_.emplace(config_, positions, table, arena_);
   return absl::OkStatus();
 }
 
@@ -100,9 +108,8 @@ int64_t CpuNetwork::LogitRows(int64_t max_tokens) const {
 }
 
 int64_t CpuNetwork::QuantizedBytes(int64_t max_tokens) const {
-  if (format() != Number::kInt8) return 0;
   const int64_t widest = std::max({config_.d_model, config_.d_ff, MixerWidth(config_)});
-  return max_tokens * kernels::QuantizedBytes(widest);
+  return max_tokens * kernels::QuantizedBytes(format(), widest);
 }
 
 int64_t CpuNetwork::WorkspaceBytes(int64_t max_tokens, int threads) const {
@@ -118,7 +125,7 @@ absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) 
   max_logit_rows_ = LogitRows(max_tokens);
   AFT_ASSIGN_OR_RETURN(logits_,
                        AlignedBuffer::Create(max_logit_rows_ * config_.vocab_size, "logits"));
-  if (format() != Number::kInt8) return absl::OkStatus();
+  if (QuantizedBytes(max_tokens) == 0) return absl::OkStatus();
   AFT_ASSIGN_OR_RETURN(
       quantized_, AlignedBuffer::Create(QuantizedBytes(max_tokens) / 4, "quantized activations"));
   activations_->shared.quantized = quantized_.data();

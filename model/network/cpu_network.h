@@ -46,10 +46,11 @@ class CpuNetwork {
     const int32_t* ids = nullptr;
   };
 
-  // Packs the matrices in `format`: kFp32, kBf16 or kInt8; `tensors` may be dropped afterwards.
+  // Packs the matrices in `format`: kFp32, kBf16 or kInt8; reads a layer of `tensors` at a time,
+  // twice, and does not keep them.
   // Errors: DATA_LOSS (CheckTensors), INVALID_ARGUMENT (wider than int8 can), RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
-                                                            const TensorMap& tensors,
+                                                            const TensorSource& tensors,
                                                             Number format = Number::kFp32);
 
   // Allocates the activations of steps (or texts) of up to `max_tokens`. `executor` is borrowed.
@@ -61,7 +62,7 @@ class CpuNetwork {
   const NetworkConfig& config() const { return config_; }
   Number format() const { return arena_.format(); }
   int64_t weight_bytes() const { return arena_.bytes(); }
-  uint64_t fingerprint() const { return fingerprint_; }  // NetworkFingerprint; language models
+  uint64_t fingerprint() const { return fingerprint_; }  // CheckTensors
   std::vector<StateSpec> state_specs() const;
 
   absl::Status Embed(const Batch& batch);
@@ -82,16 +83,16 @@ class CpuNetwork {
   const float* vectors() const { return activations_->x; }
 
  private:
-  CpuNetwork(const NetworkConfig& config, WeightArena arena);
-  absl::Status LoadLayers(const TensorMap& tensors);
+  CpuNetwork(const NetworkConfig& config, uint64_t fingerprint, WeightArena arena);
+  absl::Status LoadLayers(const TensorSource& source);
 
   int64_t ScratchFloats(int64_t max_tokens) const;   // the most that a mixer asks for, per thread
   int64_t LogitRows(int64_t max_tokens) const;       // 0 for encoders
   int64_t QuantizedBytes(int64_t max_tokens) const;  // 0 where nothing is
 
   const NetworkConfig config_;
+  const uint64_t fingerprint_;
   WeightArena arena_;
-  uint64_t fingerprint_ = 0;
   std::optional<Embedding> embedding_;
   std::vector<CpuLayer> layers_;
   std::vector<size_t> first_state_;  // of each layer, in state_specs()

@@ -9,7 +9,7 @@ namespace aft {
 
 absl::StatusOr<std::unique_ptr<MixerModule>> MixerModule::Create(const NetworkConfig& config,
                                                                  const TensorMap& tensors) {
-  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors));
+  AFT_RETURN_IF_ERROR(CheckTensors(config, tensors).status());
   AFT_ASSIGN_OR_RETURN(WeightArena arena, WeightArena::Create(config, Number::kFp32));
   AFT_ASSIGN_OR_RETURN(MixerLayer layer,
                        MixerLayer::Create(config, 0, tensors, {config.max_seq_len}, arena));

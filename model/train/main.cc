@@ -49,7 +49,7 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
   auto corpus = aft::ReadCorpus(config.texts, config.held_out, config.segment + 1);
   if (!corpus.ok()) return Fail(corpus.status());
   const absl::Status fits =
-      aft::InFile(dir, aft::CheckTensors(checkpoint->config, checkpoint->tensors));
+      aft::InFile(dir, aft::CheckTensors(checkpoint->config, checkpoint->tensors).status());
   if (!fits.ok()) return Fail(fits);
   aft::TrainNetwork network(checkpoint->config, /*seed=*/0);
   {

@@ -42,6 +42,9 @@
 ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");
 ABSL_FLAG(std::string, model, "",
           "Checkpoint folder to serve with every default, instead of the config's models.");
+ABSL_FLAG(
+    std::string, weight_format, "stored",
+    "Storage format of the weights of --model: fp32, bf16, int8, or as the checkpoint has them.");
 ABSL_FLAG(std::string, listen_address, "", "host:port of gRPC, instead of the config's.");
 ABSL_FLAG(std::string, metrics_address, "",
           "host:port of /metrics, instead of the config's; 'none' turns it off.");
@@ -97,7 +100,10 @@ absl::StatusOr<ServerConfig> EffectiveConfig() {
     if (!loaded.ok()) return loaded.status();
     config = *std::move(loaded);
   }
-  if (!model.empty()) config.models = {DefaultModelConfig(model)};
+  if (!model.empty()) {
+    config.models = {DefaultModelConfig(model)};
+    config.models[0].weight_format = absl::GetFlag(FLAGS_weight_format);
+  }
   const std::string listen = absl::GetFlag(FLAGS_listen_address);
   if (!listen.empty()) config.listen_address = listen;
   const std::string metrics = absl::GetFlag(FLAGS_metrics_address);

@@ -40,8 +40,8 @@ absl::Status CheckDevice(absl::string_view path, absl::string_view device) {
 
 absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model) {
   const std::string& format = model.weight_format;
-  if (model.device == "cpu") return CheckOneOf(path, format, {"fp32", "bf16", "int8"});
-  return CheckOneOf(path, format, {"fp32", "bf16", "fp16"});
+  if (model.device == "cpu") return CheckOneOf(path, format, {"stored", "fp32", "bf16", "int8"});
+  return CheckOneOf(path, format, {"stored", "fp32", "bf16", "fp16"});
 }
 
 absl::Status CheckModel(const std::string& path, const ModelConfig& model) {

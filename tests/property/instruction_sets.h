@@ -10,6 +10,8 @@ namespace aft {
 
 // Instruction sets that this binary holds and this CPU runs, as Highway's bits.
 std::vector<int64_t> InstructionSets();
+// Those of them that products take more than the set for (kernels::UseDots), without that.
+std::vector<int64_t> InstructionSetsWithoutDots();
 std::string InstructionSetName(int64_t instruction_set);
 
 // The CPU kernels take this instruction set while the object lives.

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "model/kernels/linear_int8.h"
 #include "model/kernels/norm.h"
 #include "tests/property/instruction_sets.h"
 #include "tests/property/random_inputs.h"
@@ -56,10 +55,11 @@ struct TestLinear {
   std::vector<float> Run(const std::vector<float>& x, std::vector<float> y, Epilogue epilogue,
                          int64_t begin, int64_t end) const {
     kernels::LinearRows rows = {x.data(), in, static_cast<int64_t>(x.size()) / in};
-    const auto quantized = Aligned(rows.rows * kernels::QuantizedBytes(in));
-    if (format == Number::kInt8) {
+    const int64_t row_bytes = kernels::QuantizedBytes(format, in);
+    const auto quantized = Aligned(rows.rows * row_bytes + 1);
+    if (row_bytes > 0) {
       for (int64_t r = rows.rows; r-- > 0;) {  // in any order
-        kernels::QuantizeRows(rows, in, r, r + 1, quantized.get());
+        kernels::QuantizeRows(format, rows, in, r, r + 1, quantized.get());
       }
       rows.x = nullptr;
       rows.quantized = quantized.get();
@@ -72,10 +72,18 @@ struct TestLinear {
     return Run(x, std::vector<float>(floats, 0.5F), epilogue, 0, kernels::LinearPanels(out));
   }
 
-  // What the product takes of x: itself, or as int8 rounds it.
+  // What the product takes of x: itself, or as bf16 or int8 rounds it.
   std::vector<float> Taken(const std::vector<float>& x) const {
-    if (format != Number::kInt8) return x;
+    if (kernels::QuantizedBytes(format, in) == 0) return x;
     std::vector<float> taken;
+    if (format == Number::kBf16) {
+      for (const float value : x) {  // to eight bits, ties to even
+        int exponent;
+        const double digits = std::nearbyint(std::ldexp(std::frexp(double{value}, &exponent), 8));
+        taken.push_back(static_cast<float>(std::ldexp(digits, exponent - 8)));
+      }
+      return taken;
+    }
     for (size_t first = 0; first < x.size(); first += static_cast<size_t>(in)) {
       float largest = 0;
       for (size_t k = first; k < first + static_cast<size_t>(in); ++k) {
@@ -250,16 +258,14 @@ TEST(LinearFormatTest, ProductsOfIntegersAreExactAndTheSameOnEveryInstructionSet
     std::vector<float> x = random.Normals(13 * in);
     for (float& value : x) value = random.Below(3) == 0 ? value : random.Below(2) == 0 ? 9 : -9;
     std::vector<std::vector<float>> results;
-    for (const bool dots : {true, false}) {
-      kernels::UseInt8Dots(dots);
-      for (const int64_t set : InstructionSets()) {
-        const UseInstructionSet use(set);
-        results.push_back(linear.Run(x));
-        EXPECT_TRUE(SameBits(results.back(), results.front()))
-            << InstructionSetName(set) << (dots ? "" : " without dots") << ", " << in << " inputs";
-      }
+    std::vector<int64_t> sets = InstructionSets();
+    for (const int64_t set : InstructionSetsWithoutDots()) sets.push_back(set);
+    for (const int64_t set : sets) {
+      const UseInstructionSet use(set);
+      results.push_back(linear.Run(x));
+      EXPECT_TRUE(SameBits(results.back(), results.front()))
+          << InstructionSetName(set) << ", " << in << " inputs";
     }
-    kernels::UseInt8Dots(true);
   }
 }
 
@@ -372,6 +378,8 @@ TEST_P(LinearTest, LayerNormEqualsFloat64) {
 }
 
 AFT_EVERY_INSTRUCTION_SET(LinearTest);
+INSTANTIATE_TEST_SUITE_P(WithoutDots, LinearTest, testing::ValuesIn(InstructionSetsWithoutDots()),
+                         [](const auto& set) { return InstructionSetName(set.param); });
 
 }  // namespace
 }  // namespace aft

@@ -1,12 +1,15 @@
 // Language models and encoders with weights of 16 and 8 bits on the CPU.
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/from_blob.h"
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "model/kernels/packed_weight.h"
 #include "model/runtime/cpu_encoder_runner.h"
@@ -120,6 +123,82 @@ TEST_F(Int8LimitTest, AFeedForwardThatIsTooWideIsRefused) {
   config_.d_ff = kernels::kMostInt8Inputs;
   tensors_ = RandomTensors(config_, random_);
   EXPECT_TRUE(CpuNetwork::Create(config_, tensors_, Number::kInt8).ok());
+}
+
+// The tensors of a file, as far as they are in memory.
+class CountedTensors {
+ public:
+  explicit CountedTensors(const TensorMap& tensors) : tensors_(tensors) {}
+
+  TensorSource Source() {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return {std::move(names), [this](const std::string& name) { return Read(name); }};
+  }
+
+  int64_t fails_at = -1;  // the index of a read
+  int64_t reads = 0;
+  int64_t peak = 0;  // bytes
+
+ private:
+  absl::StatusOr<at::Tensor> Read(const std::string& name) {
+    if (reads++ == fails_at) return absl::DataLossError(name);
+    const at::Tensor& tensor = tensors_.at(name);
+    held_ += static_cast<int64_t>(tensor.nbytes());
+    peak = std::max(peak, held_);
+    return at::from_blob(tensor.data_ptr(), tensor.sizes(), [this, bytes = tensor.nbytes()](void*) {
+      held_ -= static_cast<int64_t>(bytes);
+    });
+  }
+
+  const TensorMap& tensors_;
+  int64_t held_ = 0;
+};
+
+class LoadingTest : public RunnerCalls {
+ protected:
+  LoadingTest() { config_ = DecoderCases().front().config; }
+};
+
+TEST_F(LoadingTest, HoldsALayerAtATime) {
+  for (const bool tied : {false, true}) {
+    config_.n_layers = 6;
+    config_.tie_embeddings = tied;
+    config_.head_bias = tied;
+    tensors_ = RandomTensors(config_, random_);
+    std::map<std::string, int64_t> parts;
+    for (const auto& [name, tensor] : tensors_) {
+      const std::string layer = name.substr(0, name.find('.', sizeof("layers.")));
+      parts[absl::StartsWith(name, "layers.") ? layer : ""] +=
+          static_cast<int64_t>(tensor.nbytes());
+    }
+    int64_t most = 0;
+    for (const auto& [part, bytes] : parts) most = std::max(most, bytes);
+    CountedTensors counted(tensors_);
+    const auto network = CpuNetwork::Create(config_, counted.Source(), Number::kInt8);
+    ASSERT_TRUE(network.ok()) << network.status();
+    EXPECT_EQ((*network)->fingerprint(), (*CpuNetwork::Create(config_, tensors_))->fingerprint());
+    EXPECT_GT(counted.peak, 0);
+    EXPECT_LE(counted.peak, most);
+  }
+}
+
+TEST_F(LoadingTest, EveryFailedReadEndsIt) {
+  config_.tie_embeddings = false;
+  config_.head_bias = true;
+  config_.position = PositionKind::kLearned;
+  config_.position_rows = 8;
+  tensors_ = RandomTensors(config_, random_);
+  CountedTensors counted(tensors_);
+  ASSERT_TRUE(CpuNetwork::Create(config_, counted.Source()).ok());
+  ASSERT_GE(counted.reads, 2 * static_cast<int64_t>(tensors_.size()));
+  for (int64_t read = 0; read < counted.reads; ++read) {
+    CountedTensors failing(tensors_);
+    failing.fails_at = read;
+    const absl::Status status = CpuNetwork::Create(config_, failing.Source()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << read;
+    EXPECT_EQ(tensors_.count(std::string(status.message())), 1) << status;
+  }
 }
 
 class EncoderFormatTest : public WeightFormatTest {};

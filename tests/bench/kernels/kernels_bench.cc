@@ -46,13 +46,13 @@ void BM_Linear(benchmark::State& state) {
   AlignedBuffer packed = Random((kernels::PackedWeightBytes(in, out, kFormat) + 3) / 4);
   const kernels::PackedWeight linear =
       kernels::PackLinear(weight.data(), bias.data(), in, out, kFormat, packed.data());
-  AlignedBuffer quantized = Random(rows * kernels::QuantizedBytes(in) / 4);
+  AlignedBuffer quantized = Random(rows * kernels::QuantizedBytes(kFormat, in) / 4 + 1);
   AlignedBuffer x = Random(rows * in);
   AlignedBuffer y = Random(rows * out);
   for (auto _ : state) {
     kernels::LinearRows input = {x.data(), in, rows};
-    if (kFormat == Number::kInt8) {
-      kernels::QuantizeRows(input, in, 0, rows, quantized.data());
+    if (kernels::QuantizedBytes(kFormat, in) > 0) {
+      kernels::QuantizeRows(kFormat, input, in, 0, rows, quantized.data());
       input.quantized = quantized.data();
     }
     kernels::Linear(linear, input, y.data(), out, Activation::kNone, 0, kernels::LinearPanels(out));

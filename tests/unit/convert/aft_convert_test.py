@@ -39,7 +39,7 @@ class AftConvertTest(unittest.TestCase):
     about = json.loads(self.call("inspect", model, "--json"))
     self.assertEqual(about["architecture"], "decoder_lm")
     self.assertEqual(about["mixer"]["kind"], "aft_local")
-    self.assertEqual(about["weight_bytes"], 4 * about["parameters"])
+    self.assertEqual((about["weight_format"], about["weight_bytes"]), ("fp32", 4 * about["parameters"]))
     self.assertEqual(about["state_bytes_per_token"], 0)
     self.assertIsNone(about["max_seq_len"])
     self.assertEqual(about["tokenizer"], {"kind": "bytes", "vocab_size": 256, "eos_id": None})
@@ -53,7 +53,12 @@ class AftConvertTest(unittest.TestCase):
     self.call("quantize", model, self.out, "--format", "int8")
     self.assertLess((self.out / "model.safetensors").stat().st_size,
                     0.27 * (model / "model.safetensors").stat().st_size)
-    self.assertEqual(self.inspect(), json.loads(self.call("inspect", model, "--json")))
+    before, after = json.loads(self.call("inspect", model, "--json")), self.inspect()
+    self.assertEqual(after.pop("weight_format"), "int8")
+    self.assertLess(after.pop("weight_bytes"), 0.27 * before.pop("weight_bytes"))
+    self.assertEqual(before.pop("weight_format"), "fp32")
+    self.assertEqual(after, before)
+    self.assertRegex(self.call("inspect", self.out), r"weights +int8, [0-9,]+ bytes")
     gpt2 = self.folder / "gpt2"
     self.call("gpt2", GOLDENS / "gpt2", gpt2)
     self.call("quantize", gpt2, self.folder / "bf16", "--format", "bf16")

@@ -23,13 +23,16 @@ class QuantizeTest : public testing::TestWithParam<Number> {
   }
 
   // Log-probabilities of some text.
-  static std::vector<float> Score(const std::string& dir, Number format) {
+  static std::vector<float> Score(const std::string& dir, const std::string& format) {
     LoadOptions options;
     options.checkpoint_dir = dir;
-    options.weight_format = NumberName(format);
+    options.weight_format = format;
     options.slots = 1;
     const absl::StatusOr<LoadedModel> model = LoadModel(options);
     EXPECT_TRUE(model.ok()) << model.status();
+    if (format != "stored") {
+      EXPECT_EQ(model->runner->info().weight_format, format);
+    }
     StepRow row = {.slot = 0, .tokens = {}, .output = RowOutput::kScore};
     for (const char c : std::string("It is a truth universally acknowledged, that a single man")) {
       row.tokens.push_back(c);
@@ -50,12 +53,18 @@ class QuantizeTest : public testing::TestWithParam<Number> {
 
 TEST_P(QuantizeTest, IsTheModelThatTheWeightFormatMakes) {
   const std::string dir = Quantize();
-  EXPECT_EQ(Score(dir, GetParam()), Score(kModel, GetParam()));
-  EXPECT_NE(Score(dir, GetParam()), Score(kModel, Number::kFp32));
+  const std::vector<float> expected = Score(kModel, NumberName(GetParam()));
+  EXPECT_EQ(Score(dir, NumberName(GetParam())), expected);
+  EXPECT_EQ(Score(dir, "stored"), expected);
+  EXPECT_NE(Score(kModel, "stored"), expected);
+  EXPECT_EQ(Score(kModel, "stored"), Score(kModel, "fp32"));
   const auto bytes = [](const std::string& folder) {
     return static_cast<double>(std::filesystem::file_size(folder + "/" + kWeightsFileName));
   };
   EXPECT_LT(bytes(dir) / bytes(kModel), GetParam() == Number::kInt8 ? 0.27 : 0.51);
+  const CheckpointFile file = *OpenCheckpoint(dir);
+  EXPECT_EQ(file.weight_format, GetParam());
+  EXPECT_NEAR(static_cast<double>(file.weight_bytes), bytes(dir), 20'000);  // the file's header
 }
 
 TEST_P(QuantizeTest, OnceMoreChangesNothing) {

@@ -85,6 +85,20 @@ TEST(SafetensorsTest, WritesTheFormatByteForByte) {
             RawFile(header + padding, std::string("\x01\x00\x02\x00", 4)));
 }
 
+TEST(SafetensorsTest, ATensorThatIsNoLongerThereIsRefusedByName) {
+  TempFolder folder;
+  const std::string path = folder.File("t");
+  ASSERT_TRUE(WriteSafetensors(path, {{"a", at::arange(4)}, {"b", at::arange(4)}}).ok());
+  const auto reader = SafetensorsReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE(at::equal(*(*reader)->Read("b"), at::arange(4)));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  EXPECT_TRUE((*reader)->Read("a").ok());
+  EXPECT_THAT((*reader)->Read("b").status(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       path + ": tensor 'b': the file became shorter while being read"));
+}
+
 TEST(SafetensorsTest, ReplacesAFileAndLeavesNothingElseBehind) {
   TempFolder folder;
   for (int64_t i = 1; i < 4; ++i) {

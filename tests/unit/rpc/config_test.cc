@@ -178,12 +178,12 @@ TEST(ConfigValidationTest, ANameMayHaveAllOfItsCharactersAndLengths) {
 
 TEST(ConfigValidationTest, EveryDeviceHasItsWeightFormats) {
   ServerConfig config = Valid();
-  for (const char* format : {"fp32", "bf16", "int8"}) {
+  for (const char* format : {"stored", "fp32", "bf16", "int8"}) {
     config.models[0].weight_format = format;
     EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
   }
   config.models[0].device = "cuda:12";
-  for (const char* format : {"fp32", "bf16", "fp16"}) {
+  for (const char* format : {"stored", "fp32", "bf16", "fp16"}) {
     config.models[0].weight_format = format;
     EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
   }

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace aft {
+
+// A network's tensors by name, contiguous fp32 on the CPU, that need not all be in memory at once:
+// whoever packs weights reads a layer, packs it and drops it. Thread-safe.
+class TensorSource {
+ public:
+  using ReadOne = std::function<absl::StatusOr<at::Tensor>(const std::string& name)>;
+
+  // Names ascending.
+  TensorSource(std::vector<std::string> names, ReadOne read)
+      : names_(std::move(names)), read_(std::move(read)) {}
+  // Those of `tensors`, borrowed.
+  TensorSource(const TensorMap& tensors);  // NOLINT(google-explicit-constructor): is one already
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  // REQUIRES: `name` is one of names(). Errors are the file's (SafetensorsReader::Read).
+  absl::StatusOr<at::Tensor> Read(const std::string& name) const { return read_(name); }
+
+  // All whose names start with `prefix`.
+  absl::StatusOr<TensorMap> ReadAll(absl::string_view prefix = "") const;
+
+ private:
+  std::vector<std::string> names_;
+  ReadOne read_;
+};
+
+}  // namespace aft
