@@ -89,8 +89,8 @@ void AddTimes(const LoadStats& stats, Json& json) {
 
 // The distributions, by quantiles: dense enough to draw.
 Json Quantiles(const LoadStats& stats) {
-  std::vector<double> shares;
-  for (int i = 0; i < 100; ++i) shares.push_back(i / 100.0);
+  std::vector<double> shares(100);
+  for (size_t i = 0; i < shares.size(); ++i) shares[i] = static_cast<double>(i) / 100;
   shares.insert(shares.end(), {0.995, 0.999, 0.9999, 1});
   Json json = {{"q", shares}};
   for (const Metric& metric : Metrics(stats)) {

@@ -4,7 +4,9 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "model/checkpoint/safetensors_header.h"
+#include "model/checkpoint/stored_weights.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/temp_files.h"
 
@@ -77,5 +80,22 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
               0);
   }
   AFT_CHECK(std::find(used.begin(), used.end(), false) == used.end());
+
+  // As a checkpoint's: none in fewer bits is left.
+  absl::StatusOr<std::unique_ptr<SafetensorsReader>> reader =
+      SafetensorsReader::Open(memory_file.path());
+  AFT_CHECK(reader.ok());
+  const absl::StatusOr<TensorSource> source = ExpandedTensors(*std::move(reader));
+  if (!source.ok()) {
+    AFT_CHECK(absl::IsDataLoss(source.status()) && fuzz::IsMessage(source.status().message()));
+    fuzz::Saw("integers without scales");
+    return 0;
+  }
+  for (const std::string& name : source->names()) {
+    const absl::StatusOr<at::Tensor> tensor = source->Read(name);
+    AFT_CHECK(tensor.ok() && tensor->sizes().vec() == header->tensors.at(name).shape);
+    AFT_CHECK(tensor->scalar_type() != at::kChar && tensor->scalar_type() != at::kBFloat16);
+  }
+  if (source->names().size() < header->tensors.size()) fuzz::Saw("scales");
   return 0;
 }
