@@ -50,8 +50,8 @@ def score(binaries, checkpoint, text):
     server.terminate()
     server.wait()
   events = [json.loads(line) for line in lines.splitlines()]
-  return torch.tensor([token["logprob"] for event in events if event["event"] == "chunk"
-                       for token in event["logprobs"]], dtype=torch.float64)
+  return torch.tensor([token["logprob"] for event in events
+                       for token in event.get("chunk", {}).get("logprobs", [])], dtype=torch.float64)
 
 
 def compare(name, served, logits, tokens):

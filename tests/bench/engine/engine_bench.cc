@@ -5,12 +5,15 @@
 //   AFT_MODEL=DIR engine_bench         another checkpoint
 //   AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=bf16 AFT_SLOTS=1024 engine_bench
 //                                      on a GPU, with up to 1024 streams
+//   AFT_THREADS=2 engine_bench         compute threads on the CPU, one unless it is said
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,6 +22,7 @@
 #include "base/mutex.h"
 #include "benchmark/benchmark.h"
 #include "model/api/load.h"
+#include "model/state/aligned_buffer.h"
 #include "prometheus/registry.h"
 #include "server/engine/generate_engine.h"
 
@@ -34,6 +38,7 @@ std::string FromEnvironment(const char* name, const char* otherwise) {
 }
 
 int32_t Slots() { return std::atoi(FromEnvironment("AFT_SLOTS", "64").c_str()); }
+int32_t Threads() { return std::atoi(FromEnvironment("AFT_THREADS", "1").c_str()); }
 
 // Streams: 1, 8, 64 and on, up to the slots.
 void UpToSlots(benchmark::internal::Benchmark* bench) {
@@ -48,6 +53,7 @@ LoadedModel Load(int64_t step_tokens) {
   options.device = FromEnvironment("AFT_DEVICE", "cpu");
   options.weight_format = FromEnvironment("AFT_WEIGHT_FORMAT", "fp32");
   options.slots = Slots();
+  options.intra_op_threads = Threads();
   options.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
   auto model = LoadModel(options);
   if (!model.ok()) {
@@ -61,7 +67,8 @@ LoadedModel Load(int64_t step_tokens) {
 // one loaded is kept, and only that.
 struct Loaded {
   int64_t step_tokens = 0;
-  LoadedModel model;  // without its runner when there is an engine
+  LoadedModel model;                         // without its runner when there is an engine
+  std::map<int64_t, std::string> sequences;  // snapshots, by their number of tokens
   std::unique_ptr<prometheus::Registry> registry;
   std::unique_ptr<ModelMetrics> metrics;
   std::unique_ptr<GenerateEngine> engine;
@@ -104,19 +111,15 @@ Loaded& WithEngine() {
   return kept;
 }
 
-// Steps of one token a stream, as many in flight as the runner allows: then a row's token is the
-// one that its slot sampled last, which the host has not seen.
-void BM_RunnerDecode(benchmark::State& state) {
-  ModelRunner& runner = Runner(256);
-  const auto rows = static_cast<int32_t>(state.range(0));
-  StepInput step;
-  for (int32_t slot = 0; slot < rows; ++slot) {
-    SamplingParams sampling;
-    sampling.seed = static_cast<uint64_t>(slot);  // each its own text
-    runner.BindSlot(slot, sampling);
-    step.rows.push_back(
-        {.slot = slot, .first_position = 0, .tokens = {'a'}, .output = RowOutput::kLast});
-  }
+std::vector<TokenId> Prompt(int64_t tokens) {
+  std::vector<TokenId> prompt;
+  for (int64_t i = 0; i < tokens; ++i) prompt.push_back(kPrompt[i % 40]);
+  return prompt;
+}
+
+// Steps of one token a row, as many in flight as the runner allows: from the second on a row's
+// token is the one that its slot sampled last, which the host has not seen.
+void Decode(ModelRunner& runner, StepInput step, benchmark::State& state) {
   std::deque<ModelRunner::Ticket> tickets;
   const auto submit = [&] {
     tickets.push_back(*runner.Submit(step));
@@ -135,16 +138,90 @@ void BM_RunnerDecode(benchmark::State& state) {
     collect();
   }
   while (!tickets.empty()) collect();
-  state.SetItemsProcessed(state.iterations() * rows);
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(step.rows.size()));
+}
+
+void BM_RunnerDecode(benchmark::State& state) {
+  ModelRunner& runner = Runner(256);
+  const auto rows = static_cast<int32_t>(state.range(0));
+  StepInput step;
+  for (int32_t slot = 0; slot < rows; ++slot) {
+    SamplingParams sampling;
+    sampling.seed = static_cast<uint64_t>(slot);  // each its own text
+    runner.BindSlot(slot, sampling);
+    step.rows.push_back(
+        {.slot = slot, .first_position = 0, .tokens = {'a'}, .output = RowOutput::kLast});
+  }
+  Decode(runner, std::move(step), state);
 }
 BENCHMARK(BM_RunnerDecode)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+// A sequence of so many tokens. Made once: 100,000 tokens take a while.
+const std::string& SequenceOf(int64_t tokens) {
+  ModelRunner& runner = Runner(256);
+  std::string& snapshot = Kept().sequences[tokens];
+  if (!snapshot.empty()) return snapshot;
+  runner.BindSlot(0, {});
+  for (int64_t first = 0; first < tokens;) {
+    const int64_t count = std::min(tokens - first, runner.max_step_tokens());
+    const StepRow row = {.slot = 0, .first_position = first, .tokens = Prompt(count)};
+    benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
+    first += count;
+  }
+  return snapshot = runner.SnapshotSlot(0);
+}
+
+// Streams that stand at a position.
+void BM_RunnerContext(benchmark::State& state) {
+  const int64_t context = state.range(1);
+  const std::string& sequence = SequenceOf(context);
+  ModelRunner& runner = Runner(256);
+  StepInput step;
+  for (int32_t slot = 0; slot < state.range(0); ++slot) {
+    if (!runner.RestoreSlot(slot, sequence).ok()) std::abort();
+    step.rows.push_back(
+        {.slot = slot, .first_position = context, .tokens = {'a'}, .output = RowOutput::kLast});
+  }
+  Decode(runner, std::move(step), state);
+}
+BENCHMARK(BM_RunnerContext)
+    ->ArgNames({"streams", "context"})
+    ->ArgsProduct({{1, 8, 32, 64}, {100, 1000}})
+    ->Args({1, 100'000})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
+
+// As many bytes as the weights have, read by as many threads as compute: a step of one stream on
+// the CPU takes no less.
+AlignedBuffer& LikeWeights() {
+  static AlignedBuffer weights;
+  return weights;
+}
+
+void BM_ReadWeights(benchmark::State& state) {
+  const int64_t share = LikeWeights().floats() / state.threads();
+  const float* const mine = LikeWeights().data() + share * state.thread_index();
+  const auto bytes = share * static_cast<int64_t>(sizeof(float));
+  // They are all 0. glibc's memchr reads with the CPU's widest instructions.
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(std::memchr(mine, 1, static_cast<size_t>(bytes)));
+  }
+  state.SetBytesProcessed(state.iterations() * bytes);
+  state.counters["weight_bytes"] = static_cast<double>(bytes);  // summed over the threads
+}
+BENCHMARK(BM_ReadWeights)
+    ->Setup([](const benchmark::State&) {
+      LikeWeights() = *AlignedBuffer::Create(Runner(256).info().weight_bytes / 4, "like weights");
+    })
+    ->Threads(Threads())
+    ->Repetitions(5)
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 
 void BM_RunnerPrefill(benchmark::State& state) {
   const int64_t tokens = state.range(0);
   ModelRunner& runner = Runner(tokens);
-  StepInput step;
-  step.rows.push_back({.slot = 0, .first_position = 0, .tokens = {}, .output = RowOutput::kLast});
-  for (int64_t i = 0; i < tokens; ++i) step.rows[0].tokens.push_back(kPrompt[i % 40]);
+  const StepInput step = {{{.slot = 0, .tokens = Prompt(tokens), .output = RowOutput::kLast}}};
   for (auto _ : state) {
     runner.BindSlot(0, {});
     benchmark::DoNotOptimize(*runner.Collect(*runner.Submit(step)));
@@ -154,6 +231,7 @@ void BM_RunnerPrefill(benchmark::State& state) {
 BENCHMARK(BM_RunnerPrefill)
     ->Arg(64)
     ->Arg(256)
+    ->Arg(512)
     ->Arg(1024)
     ->Arg(8192)
     ->UseRealTime()
@@ -165,8 +243,7 @@ void BM_RunnerScore(benchmark::State& state) {
   ModelRunner& runner = Runner(kText);
   SamplingParams sampling;
   sampling.top_logprobs = static_cast<int32_t>(state.range(0));
-  StepRow row = {.slot = 0, .tokens = {}, .output = RowOutput::kScore};
-  for (int64_t i = 0; i < kText; ++i) row.tokens.push_back(kPrompt[i % 40]);
+  StepRow row = {.slot = 0, .tokens = Prompt(kText), .output = RowOutput::kScore};
   row.targets = row.tokens;
   const StepInput step = {{row}};
   for (auto _ : state) {

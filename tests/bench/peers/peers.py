@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""The engine beside PyTorch and llama.cpp, without gRPC: the same machine, threads and sizes of model.
+
+  peers.py [--threads N] [--rounds N] [--seconds S] [--only 'M ours int8|M llama.cpp q8_0']
+
+S: 6.4 M weights (d = 256, 8 layers), M: 85 M (d = 768, 12 layers); random AFT-local models, window 32. PyTorch runs
+the same function (aft_torch.py), which is compared with what aft-server says first, eager and by torch.compile.
+llama.cpp runs a GPT-2 made of the same matrices. All take turns, each figure is the median of the rounds. The first
+start fetches, builds and compiles, which takes a while.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import install
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/bench/serving"))
+from server import Server
+from serving import table
+
+HERE = Path(__file__).parent
+MODELS = {"S": (256, 8), "M": (768, 12)}  # width, layers
+FORMATS = {"ours": ("fp32", "bf16", "int8"), "pytorch": ("float32", "bfloat16"),
+           "compiled": ("float32", "bfloat16"), "llama.cpp": ("q8_0", "f16")}
+CONTEXTS = (100, 1000)
+FAR = 100_000
+DECODED = 32  # tokens of a sequence in llama.cpp, around the context
+MOST_STREAMS = 32
+TOLERANCE = 1e-4  # of a log-probability, between PyTorch and the server
+
+
+def output_of(*command, **environment):
+  done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
+                        env=os.environ | environment)
+  if done.returncode != 0:
+    sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+  return done.stdout
+
+
+# ---- Figures: name -> rate. decode/STREAMS/CONTEXT, prompt/512, engine/STREAMS in tokens/s; read/1: how often the
+# weights can be read in a second, at the fastest.
+def engine_figures(text):
+  figures = {}
+  for bench in json.loads(text)["benchmarks"]:
+    if "error_message" in bench:
+      sys.exit(f"{bench['name']}: {bench['error_message']}")
+    family, *arguments = re.sub(r"\w+:", "", bench["name"].removesuffix("/real_time")).split("/")
+    if bench["run_type"] == "aggregate":
+      continue
+    if family == "BM_ReadWeights":
+      figures["read/1"] = max(figures.get("read/1", 0), bench["bytes_per_second"] / bench["weight_bytes"])
+    else:
+      kind = {"BM_RunnerContext": "decode", "BM_RunnerPrefill": "prompt", "BM_Engine": "engine"}[family]
+      figures["/".join((kind, *arguments))] = bench["items_per_second"]
+  return figures
+
+
+def pytorch_figures(text):
+  """Its steps cost the same at every position."""
+  return {f"{name}/{CONTEXTS[0]}" if name.startswith("decode/") else name: rate
+          for name, rate in json.loads(text).items()}
+
+
+def llama_figures(text):
+  runs = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+  return {f"decode/{run['pl']}/{run['pp'] + run['tg'] // 2}": run["speed_tg"] for run in runs}
+
+
+class Peers:
+
+  def __init__(self, options):
+    self.options = options
+
+  def checkpoint(self, model):
+    folder = self.options.out / model
+    if not (folder / "model.safetensors").exists():
+      width, layers = MODELS[model]
+      output_of(install.PYTHON, "-B", HERE / "aft_torch.py", "make", folder, "--width", width, "--layers", layers)
+    return folder
+
+  def ours(self, model, number):
+    contexts = "|".join(map(str, (*CONTEXTS, FAR) if number == "int8" else CONTEXTS))
+    return engine_figures(output_of(
+        self.options.bin / "engine_bench", "--benchmark_format=json", f"--benchmark_min_time={self.options.seconds}",
+        f"--benchmark_filter=RunnerContext/.*:({contexts})/|ReadWeights|RunnerPrefill/512|Engine/64",
+        AFT_MODEL=str(self.checkpoint(model)), AFT_WEIGHT_FORMAT=number, AFT_THREADS=str(self.options.threads)))
+
+  def pytorch(self, model, number, *more):
+    return pytorch_figures(output_of(
+        install.PYTHON, "-B", HERE / "aft_torch.py", "time", self.checkpoint(model), "--dtype", number,
+        "--threads", self.options.threads, "--seconds", self.options.seconds, *more,
+        TORCHINDUCTOR_CACHE_DIR=str(self.options.out / "inductor")))
+
+  def compiled(self, model, number):
+    return self.pytorch(model, number, "--compile")
+
+  def llama_cpp(self, model, number):
+    file = self.options.out / f"{model}-{number}.gguf"
+    if not file.exists():
+      output_of(install.PYTHON, "-B", HERE / "gguf_model.py", self.checkpoint(model), file, number)
+    room = -(-(CONTEXTS[-1] + DECODED) // 256) * 256
+    # One prompt, copied: each sequence has keys and values of its own.
+    return llama_figures(output_of(
+        install.BATCHED_BENCH, "-m", file, "-c", MOST_STREAMS * room, "-pps", "--output-format", "jsonl",
+        "-npp", ",".join(str(context - DECODED // 2) for context in CONTEXTS), "-ntg", DECODED,
+        "-npl", f"1,8,{MOST_STREAMS}", "-t", self.options.threads, "-tb", self.options.threads))
+
+  def measure(self, results):
+    """results[model][contender]: the figures of each round."""
+    for i in range(self.options.rounds):
+      for model, peer, number in self.options.only:
+        print(f"round {i + 1} of {self.options.rounds}: {model} {peer} {number}", flush=True)
+        run = getattr(self, peer.replace(".", "_"))
+        results[model][f"{peer} {number}"].append(run(model, number))
+
+
+def difference(programs, folder):
+  """The largest, in log-probability of a text's bytes, between aft_torch.py and what aft-server says."""
+  text = (ROOT / "model/zoo/austen-aft-local/held_out_sample.txt").read_text()[:300]
+  with Server(programs, folder, slots=2) as server:
+    lines = output_of(programs / "aftctl", f"--address={server.address}", "score", "--json", "--prompt", text)
+  served = [entry["logprob"] for event in map(json.loads, lines.splitlines())
+            for entry in event.get("chunk", {}).get("logprobs", [])]
+  scored = json.loads(output_of(install.PYTHON, "-B", HERE / "aft_torch.py", "score", folder, "--text", text))
+  if [len(served)] * 2 != [len(one) for one in scored]:
+    sys.exit(f"aft-server scored {len(served)} bytes, PyTorch {[len(one) for one in scored]}")
+  return max(abs(a - b) for one in scored for a, b in zip(served, one))
+
+
+# ---- What must be reached
+def median(rounds, figure):
+  return statistics.median(figures[figure] for figures in rounds)
+
+
+def best(results, peer, figure):
+  return max((median(rounds, figure) for name, rounds in results.items()
+              if name.startswith(peer) and figure in rounds[0]), default=None)
+
+
+def targets(results):
+  """(what, ratio, least or most) of everything that was measured. Of figures of one process the ratio comes first,
+  then the median."""
+  for model, of_model in results.items():
+    for name, rounds in of_model.items():
+      if name.startswith("ours"):
+        share = statistics.median(figures[f"decode/1/{CONTEXTS[0]}"] / figures["read/1"] for figures in rounds)
+        yield f"{model}, {name}, 1 stream: reading its weights / a step", share, ">= 0.75"
+        if all(f"decode/1/{FAR}" in figures for figures in rounds):
+          slower = statistics.median(figures[f"decode/1/{CONTEXTS[0]}"] / figures[f"decode/1/{FAR}"]
+                                     for figures in rounds)
+          yield f"{model}, {name}: time of a token at {FAR} / at {CONTEXTS[0]}", slower, "<= 1.05"
+    for mine, other, least in ((f"decode/64/{CONTEXTS[0]}", f"decode/64/{CONTEXTS[0]}", 3),
+                               ("engine/64", f"decode/64/{CONTEXTS[0]}", 3), ("prompt/512", "prompt/512", 2)):
+      for peer in ("pytorch", "compiled"):
+        rates = best(of_model, "ours", mine), best(of_model, peer, other)
+        if None not in rates:
+          yield f"{model}, {mine}: best of ours / of {peer}", rates[0] / rates[1], f">= {least}"
+    pair = [of_model.get(name) for name in ("ours int8", "llama.cpp q8_0")]
+    if None not in pair:
+      for streams in (1, MOST_STREAMS):
+        for context in CONTEXTS:
+          rates = [median(rounds, f"decode/{streams}/{context}") for rounds in pair]
+          yield f"{model}, {streams} at context {context}: ours int8 / llama.cpp q8_0", rates[0] / rates[1], ">= 1"
+
+
+def met(ratio, wanted):
+  sign, limit = wanted.split()
+  return ratio >= float(limit) if sign == ">=" else ratio <= float(limit)
+
+
+def show(results):
+  for model, of_model in results.items():
+    print()
+    names = list(dict.fromkeys(name for rounds in of_model.values() for name in rounds[0]))
+    table((f"{model}, per second", *of_model),
+          [[name, *(median(rounds, name) if name in rounds[0] else "" for rounds in of_model.values())]
+           for name in names])
+  print()
+  table(("", "ratio", "wanted", ""), [[what, f"{ratio:.2f}", wanted, "met" if met(ratio, wanted) else "missed"]
+                                      for what, ratio, wanted in targets(results)])
+
+
+def chosen(pattern):
+  """(model, peer, format) of all whose names, joined by blanks, match."""
+  every = [(model, peer, number) for model in MODELS for peer in FORMATS for number in FORMATS[peer]]
+  return [one for one in every if re.search(pattern, " ".join(one))]
+
+
+def machine():
+  cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+  return f"{os.cpu_count()} cores, {cpu.group(1) if cpu else 'unknown CPU'}, load {os.getloadavg()[0]:.1f}"
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--threads", type=int, default=os.cpu_count())
+  parser.add_argument("--rounds", type=int, default=3)
+  parser.add_argument("--seconds", type=float, default=0.3, help="at least, of each figure")
+  parser.add_argument("--only", type=chosen, default="", metavar="PATTERN",
+                      help="of " + ", ".join(f"M {peer} {'|'.join(FORMATS[peer])}" for peer in FORMATS))
+  parser.add_argument("--bin", type=Path, default=ROOT / "build/default/bin")
+  parser.add_argument("--out", type=Path, default=ROOT / "build/bench/peers")
+  options = parser.parse_args()
+  install.install(os.cpu_count())
+  options.out.mkdir(parents=True, exist_ok=True)
+  peers = Peers(options)
+  results = {model: defaultdict(list) for model, *_ in options.only}
+  for model in results:
+    apart = difference(options.bin, peers.checkpoint(model))
+    if apart > TOLERANCE:
+      sys.exit(f"{model}: PyTorch and aft-server differ by {apart:.1e} in log-probability")
+    print(f"{model}: PyTorch and aft-server agree within {apart:.1e} in log-probability")
+  before = machine()
+  peers.measure(results)
+  (options.out / "rounds.json").write_text(json.dumps(results, indent=1) + "\n")
+  print(f"\n{before} before, {os.getloadavg()[0]:.1f} after; {options.threads} threads, medians of {options.rounds}")
+  show(results)
+
+
+if __name__ == "__main__":
+  main()
