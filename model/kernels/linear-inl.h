@@ -110,6 +110,9 @@ void AllPanels(const LinearCall& call, int64_t row, int64_t begin, int64_t end) 
   for (; panel + kAtOnce <= end; panel += kAtOnce) {
     WholePanels<BlockFn, kRows, kAtOnce>(call, row, panel);
   }
+  if constexpr (kAtOnce > 2) {
+    for (; panel + 2 <= end; panel += 2) WholePanels<BlockFn, kRows, 2>(call, row, panel);
+  }
   for (; panel < end; ++panel) WholePanels<BlockFn, kRows, 1>(call, row, panel);
 }
 

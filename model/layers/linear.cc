@@ -7,13 +7,17 @@
 namespace aft {
 namespace {
 
-// Multiply-adds below which a second thread costs more than it brings: about 5 us. Integers take a
-// quarter of the time.
-constexpr int64_t kWorkPerThread = 500'000;
-int64_t WorkPerThread(Number format) {
-  return format == Number::kInt8 ? 4 * kWorkPerThread : kWorkPerThread;
+// A part of a product that is worth a thread's attention, in nanoseconds.
+constexpr int64_t kPartTime = 500;
+// What a panel takes at least, on a current core: with few rows its weights are read, with many it
+// computes.
+int64_t PanelTime(const kernels::PackedWeight& weight, int64_t rows) {
+  constexpr int64_t kBytes = 64;  // a nanosecond
+  const int64_t products = weight.format == Number::kInt8 ? 512 : 128;
+  return std::max(kernels::PanelBytes(weight.in, weight.format) / kBytes,
+                  weight.in * kernels::kPanel * rows / products);
 }
-// Numbers to quantize, likewise.
+// Numbers to quantize that take about as long as waking a thread.
 constexpr int64_t kQuantizedPerThread = 16'384;
 
 }  // namespace
@@ -37,9 +41,9 @@ void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilo
                  });
     input.quantized = workspace.quantized;
   }
-  const int64_t panel_work = std::max<int64_t>(packed_.in * kernels::kPanel * rows, 1);
-  // Four panels and more: with few rows the kernel reads several at once.
-  const int64_t grain = std::max<int64_t>(WorkPerThread(packed_.format) / panel_work, 4);
+  // Two panels and more: with few rows the kernel reads several at once.
+  const int64_t grain =
+      std::max<int64_t>(kPartTime / std::max<int64_t>(PanelTime(packed_, rows), 1), 2);
   executor.For(kernels::LinearPanels(packed_.out), grain, [&](int64_t begin, int64_t end, int) {
     kernels::Linear(packed_, input, y, packed_.out, epilogue, begin, end);
   });

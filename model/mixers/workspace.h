@@ -15,8 +15,8 @@ class Executor {
   virtual int threads() const = 0;
 
   // Calls fn(begin, end, thread) on disjoint ranges that cover [0, n), each of at least `grain`
-  // items unless n is smaller, and returns when all are done; 0 <= thread < threads(). fn must not
-  // throw. Results must not depend on the ranges.
+  // items unless n is smaller, and returns when all are done; 0 <= thread < threads(). A thread may
+  // get several, one after the other. fn must not throw. Results must not depend on the ranges.
   virtual void For(int64_t n, int64_t grain,
                    absl::FunctionRef<void(int64_t, int64_t, int)> fn) const = 0;
 };

@@ -1,75 +1,137 @@
 #include "model/runtime/parallel.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace aft {
 namespace {
 
-// Waits until `value` differs from `old`; returns the new value.
-template <typename T>
-T WaitForChange(const std::atomic<T>& value, T old) {
+// Into how many chunks n items are cut: one for each thread, where that leaves them `grain` items.
+// Several, so that who is late or held up costs less, where that leaves them a few times that.
+int32_t Chunks(int64_t n, int64_t grain, int64_t threads) {
+  constexpr int64_t kMost = 4;  // of a thread
+  const int64_t grains = n / grain;
+  if (grains < threads) return static_cast<int32_t>(std::max<int64_t>(grains, 1));
+  return static_cast<int32_t>(threads * std::clamp<int64_t>(grains / (threads * kMost), 1, kMost));
+}
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Until it has waited for so long that it should sleep. Some 2 us, then some 20.
+template <typename Condition>
+bool SpinUntil(Condition condition) {
+  constexpr int kSpins = 100;
   constexpr int kYields = 64;
-  for (int i = 0; i < kYields; ++i) {
-    const T now = value.load(std::memory_order_acquire);
-    if (now != old) return now;
-    std::this_thread::yield();
+  for (int i = 0; i < kSpins + kYields; ++i) {
+    if (condition()) return true;
+    if (i < kSpins) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
   }
-  value.wait(old, std::memory_order_acquire);
-  return value.load(std::memory_order_acquire);
+  return false;
+}
+
+void PlaceThread(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(cpu), &set);
+  AFT_CHECK(pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0);
 }
 
 }  // namespace
 
-ParallelExecutor::ParallelExecutor(int threads)
-    : workers_([threads] {
-        AFT_CHECK(threads >= 1);
-        std::vector<std::unique_ptr<Worker>> workers;
-        for (int i = 1; i < threads; ++i) workers.push_back(std::make_unique<Worker>());
-        return workers;
-      }()) {
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& worker = *workers_[i];
-    worker.thread = std::thread([this, &worker, i] { Work(worker, static_cast<int>(i) + 1); });
+ParallelExecutor::ParallelExecutor(int threads, std::vector<int> cpus)
+    : cpus_(std::move(cpus)), shares_(static_cast<size_t>(threads)) {
+  AFT_CHECK(threads >= 1);
+  for (int i = 1; i < threads; ++i) {
+    workers_.emplace_back([this, i] { Work(i); });
   }
 }
 
 ParallelExecutor::~ParallelExecutor() {
-  for (const auto& worker : workers_) {
-    worker->fn = nullptr;
-    worker->round.fetch_add(1, std::memory_order_release);
-    worker->round.notify_one();
-  }
-  for (const auto& worker : workers_) worker->thread.join();
+  stop_.store(true);
+  parts_.fetch_add(1);
+  parts_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ParallelExecutor::PlaceCaller() const {
+  if (!cpus_.empty()) PlaceThread(cpus_[0]);
 }
 
 void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
   if (n <= 0) return;
-  const int64_t ranges = std::clamp<int64_t>(n / std::max<int64_t>(grain, 1), 1, threads());
-  running_.store(static_cast<int32_t>(ranges) - 1, std::memory_order_relaxed);
-  for (int64_t i = 1; i < ranges; ++i) {
-    Worker& worker = *workers_[static_cast<size_t>(i - 1)];
-    worker.fn = &fn;
-    worker.begin = n * i / ranges;
-    worker.end = n * (i + 1) / ranges;
-    worker.round.fetch_add(1, std::memory_order_release);
-    worker.round.notify_one();
+  const int32_t chunks = Chunks(n, std::max<int64_t>(grain, 1), threads());
+  if (chunks == 1) return fn(0, n, 0);
+  int32_t first = 0;
+  for (int i = 0; i < threads(); ++i) {
+    Share& share = shares_[static_cast<size_t>(i)];
+    share.end = chunks * (i + 1) / threads();
+    share.chunks = chunks;
+    share.n = n;
+    share.fn = &fn;
+    share.left.store(share.end - first, std::memory_order_release);
+    first = share.end;
   }
-  fn(0, n / ranges, 0);
-  int32_t running = running_.load(std::memory_order_acquire);
-  while (running > 0) running = WaitForChange(running_, running);
+  parts_.fetch_add(1);  // and only then looks who sleeps
+  parts_.notify_all();
+  // All chunks have been begun when this returns.
+  done_before_ += static_cast<uint32_t>(chunks - RunChunks(0));
+  while (!SpinUntil([this] { return done_.load(std::memory_order_acquire) == done_before_; })) {
+    const uint32_t done = done_.load(std::memory_order_acquire);
+    if (done != done_before_) done_.wait(done, std::memory_order_acquire);
+  }
 }
 
-void ParallelExecutor::Work(Worker& worker, int index) const {
-  uint32_t round = 0;
+int32_t ParallelExecutor::RunChunks(int thread) const {
+  int32_t run = 0;
+  for (int i = 0; i < threads(); ++i) {
+    Share& share = shares_[static_cast<size_t>((thread + i) % threads())];
+    while (share.left.load(std::memory_order_relaxed) > 0) {
+      const int32_t left = share.left.fetch_sub(1, std::memory_order_acq_rel);
+      if (left <= 0) break;
+      const int64_t chunk = share.end - left;
+      (*share.fn)(share.n * chunk / share.chunks, share.n * (chunk + 1) / share.chunks, thread);
+      ++run;
+    }
+  }
+  return run;
+}
+
+void ParallelExecutor::WaitForShare(int thread, uint32_t parts) const {
+  const std::atomic<int32_t>& left = shares_[static_cast<size_t>(thread)].left;
+  if (SpinUntil([&left] { return left.load(std::memory_order_relaxed) > 0; })) return;
+  parts_.wait(parts);
+}
+
+void ParallelExecutor::Work(int thread) const {
+  if (!cpus_.empty()) PlaceThread(cpus_[static_cast<size_t>(thread) % cpus_.size()]);
   for (;;) {
-    WaitForChange(worker.round, round);
-    ++round;
-    if (worker.fn == nullptr) return;
-    (*worker.fn)(worker.begin, worker.end, index);
-    running_.fetch_sub(1, std::memory_order_release);
-    running_.notify_one();
+    // First of all: what begins, or ends, from here on must not be slept through.
+    const uint32_t parts = parts_.load();
+    if (stop_.load()) return;
+    const int32_t run = RunChunks(thread);
+    if (run == 0) {
+      WaitForShare(thread, parts);
+      continue;
+    }
+    done_.fetch_add(static_cast<uint32_t>(run), std::memory_order_release);
+    done_.notify_one();
   }
 }
 

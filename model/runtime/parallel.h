@@ -13,40 +13,62 @@ namespace aft {
 
 // The runtime's threads: a fixed team of the caller and threads - 1 workers.
 //
-// Not OpenMP, although LibTorch brings it: a step has some forty parallel parts, and OpenMP's
-// threads spin at the end of each. On a busy machine the spinner holds the core that the thread it
-// waits for needs: measured on 2 cores under load, 2 threads, batch 1: 104 ms a token instead of
-// 0.12 ms with one thread. OMP_WAIT_POLICY=passive helps but must be in the environment before the
-// process starts. Here a waiting thread offers its core at every turn (sched_yield) for some 20 us,
-// then sleeps.
+// A step has some forty parallel parts of a few microseconds, on machines whose cores others want
+// too, so
+//  - a part is cut into chunks, and each thread begins with those that were its own in the last
+//  step
+//    as well: the weights that it reads stay in its core's cache;
+//  - who is done takes chunks of others. A worker that did not get a core in time, or has not woken
+//    up yet, is not waited for: the caller does its chunks;
+//  - who waits spins for a microsecond or two, which is how long the caller's work between two
+//  parts
+//    takes, then offers its core at every turn (sched_yield) and at last sleeps. Threads that only
+//    spin would hold the very core that the thread they wait for needs: with OpenMP's a token took
+//    104 ms instead of 0.12 ms on two busy cores.
 //
 // Thread-compatible: one thread at a time may call For, and not from inside fn.
 class ParallelExecutor final : public Executor {
  public:
-  // Starts threads - 1 workers. REQUIRES: threads >= 1.
-  explicit ParallelExecutor(int threads);
+  // Starts threads - 1 workers. With `cpus` worker i runs on cpus[i mod size] alone. REQUIRES:
+  // threads >= 1; this process may run on these CPUs.
+  explicit ParallelExecutor(int threads, std::vector<int> cpus = {});
   ~ParallelExecutor() override;
 
-  int threads() const override { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const override { return static_cast<int>(shares_.size()); }
   void For(int64_t n, int64_t grain,
            absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override;
+
+  // The calling thread runs on cpus[0] alone from now on, if there are any: to be called by the
+  // thread that is about to make all calls of For.
+  void PlaceCaller() const;
 
  private:
   using Fn = absl::FunctionRef<void(int64_t, int64_t, int)>;
 
-  // Written by the caller before `round` moves on, read by the worker after.
-  struct alignas(64) Worker {
-    std::atomic<uint32_t> round{0};
-    const Fn* fn = nullptr;  // null: stop
-    int64_t begin = 0;
-    int64_t end = 0;
-    std::thread thread;
+  // A thread's chunks of the current part, first to end - 1, of `chunks` into which fn's n items
+  // are cut. Who takes `left` down from above 0 has one of them, and until that is done nothing
+  // here changes.
+  struct alignas(64) Share {
+    std::atomic<int32_t> left{0};  // that nobody has begun
+    int32_t end = 0;
+    int32_t chunks = 0;
+    int64_t n = 0;
+    const Fn* fn = nullptr;
   };
 
-  void Work(Worker& worker, int index) const;
+  // Runs chunks while there are any; returns how many.
+  int32_t RunChunks(int thread) const;
+  // Until the thread has a share, or long enough and there have been more than `parts` parts.
+  void WaitForShare(int thread, uint32_t parts) const;
+  void Work(int thread) const;
 
-  const std::vector<std::unique_ptr<Worker>> workers_;
-  alignas(64) mutable std::atomic<int32_t> running_{0};
+  const std::vector<int> cpus_;
+  mutable std::vector<Share> shares_;                   // of each thread, the caller first
+  mutable uint32_t done_before_ = 0;                    // done_ when the part began
+  alignas(64) mutable std::atomic<uint32_t> done_{0};   // chunks that workers have done, ever
+  alignas(64) mutable std::atomic<uint32_t> parts_{0};  // ever; wakes who sleeps
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
 };
 
 }  // namespace aft

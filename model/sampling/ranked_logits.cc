@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "model/kernels/logits.h"
 
 namespace aft {
 namespace {
@@ -38,16 +39,12 @@ float RankedLogits::Finite(float logit) {
 absl::Status RankedLogits::Assign(const float* logits, int64_t vocab_size) {
   AFT_CHECK(vocab_size >= 1 && vocab_size <= std::numeric_limits<TokenId>::max());
   values_.resize(static_cast<size_t>(vocab_size));
-  float highest = kNegativeInfinity;
-  for (size_t i = 0; i < values_.size(); ++i) {
-    values_[i] = Finite(logits[i]);
-    highest = std::max(highest, values_[i]);
-  }
+  const float highest = kernels::FiniteLogits(logits, vocab_size, values_.data());
   if (highest == kNegativeInfinity) {
     return absl::InternalError("the model's logits are all NaN or -inf");
   }
-  const auto first = std::find(values_.begin(), values_.end(), highest);
-  best_ = RankOf(highest, static_cast<TokenId>(first - values_.begin()));
+  const int64_t best = kernels::NextAtLeast(values_.data(), 0, vocab_size, highest);
+  best_ = RankOf(highest, static_cast<TokenId>(best));
   return absl::OkStatus();
 }
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
 
 #include "base/status_macros.h"
+#include "model/kernels/logits.h"
 #include "model/sampling/philox.h"
 
 namespace aft {
@@ -17,13 +17,6 @@ namespace {
 double Gumbel(uint32_t word) {
   const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-32;
   return -std::log(-std::log(uniform));
-}
-
-// Not below Gumbel(word), without its two logarithms. -log(u) >= 1 - u, so g <= -log(1 - u), and
-// 1 - u = (~word + 0.5) / 2^32 has countl_zero(~word) leading zero bits.
-double GumbelBound(uint32_t word) {
-  constexpr double kLn2RoundedUp = 0.6931471806;
-  return (std::countl_zero(~word) + 1) * kLn2RoundedUp;
 }
 
 }  // namespace
@@ -72,16 +65,25 @@ Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   const double highest = RankedLogits::LogitOf(logits_.best());
   const double lowest = limit_min_p ? highest + params.temperature * std::log(double{params.min_p})
                                     : -std::numeric_limits<double>::infinity();
+  // Of many tokens only those that are above the best k so far are looked at.
+  const size_t k = limit_k ? static_cast<size_t>(params.top_k) : logits.size();
+  Rank least = 0;
+  const auto keep_best = [&] {
+    if (ranks_.size() <= k) return;
+    const auto end = ranks_.begin() + static_cast<std::ptrdiff_t>(k);
+    std::nth_element(ranks_.begin(), end, ranks_.end(), std::greater<>());
+    ranks_.erase(end, ranks_.end());
+    least = *std::min_element(ranks_.begin(), ranks_.end());
+  };
   ranks_.clear();
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] < lowest) continue;
-    ranks_.push_back(RankedLogits::RankOf(logits[i], static_cast<TokenId>(i)));
+    const Rank rank = RankedLogits::RankOf(logits[i], static_cast<TokenId>(i));
+    if (rank < least) continue;
+    ranks_.push_back(rank);
+    if (ranks_.size() == 2 * k) keep_best();
   }
-  if (limit_k && ranks_.size() > static_cast<size_t>(params.top_k)) {
-    const auto end = ranks_.begin() + params.top_k;
-    std::nth_element(ranks_.begin(), end, ranks_.end(), std::greater<>());
-    ranks_.erase(end, ranks_.end());
-  }
+  keep_best();
   if (!limit_p) return *std::min_element(ranks_.begin(), ranks_.end());
 
   candidates_.resize(ranks_.size());
@@ -117,37 +119,49 @@ Sampler::Rank Sampler::LowestOfTopP(float top_p) {
   return begin->rank;
 }
 
-TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept) const {
+TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept) {
   const std::vector<float>& logits = logits_.values();
-  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(params.seed),
-                                       static_cast<uint32_t>(params.seed >> 32)};
-  const auto words_of = [&](size_t id) {
-    return Philox4x32({static_cast<uint32_t>(output_index), params.sequence,
-                       static_cast<uint32_t>(id / 4), static_cast<uint32_t>(output_index >> 32)},
-                      key);
-  };
   const double temperature = params.temperature;
-  // The best token goes first: the score that it sets rules most others out without logarithms.
-  TokenId winner = RankedLogits::IdOf(logits_.best());
-  const size_t best_id = static_cast<size_t>(winner);
-  double winning_score = logits[best_id] / temperature + Gumbel(words_of(best_id)[best_id % 4]);
-  for (size_t first = 0; first < logits.size(); first += 4) {
-    const std::array<uint32_t, 4> words = words_of(first);
-    const size_t count = std::min<size_t>(4, logits.size() - first);
-    for (size_t i = 0; i < count; ++i) {
-      const float logit = logits[first + i];
-      const TokenId id = static_cast<TokenId>(first + i);
-      const double scaled = logit / temperature;
-      if (scaled + GumbelBound(words[i]) < winning_score) continue;
-      if (RankedLogits::RankOf(logit, id) < lowest_kept) continue;
-      const double score = scaled + Gumbel(words[i]);
-      if (score > winning_score || (score == winning_score && id < winner)) {
-        winning_score = score;
-        winner = id;
-      }
+  double winning_score = -std::numeric_limits<double>::infinity();
+  TokenId winner = kNoToken;
+  const auto consider = [&](size_t index) {
+    const TokenId id = static_cast<TokenId>(index);
+    if (RankedLogits::RankOf(logits[index], id) < lowest_kept) return;
+    const std::array<uint32_t, 4> words =
+        Philox4x32({static_cast<uint32_t>(output_index), params.sequence,
+                    static_cast<uint32_t>(index / 4), static_cast<uint32_t>(output_index >> 32)},
+                   {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
+    const double score = logits[index] / temperature + Gumbel(words[index % 4]);
+    if (score > winning_score || (score == winning_score && id < winner)) {
+      winning_score = score;
+      winner = id;
     }
+  };
+  const float highest = RankedLogits::LogitOf(logits_.best());
+  bounds_.resize(logits.size());
+  const float largest =
+      kernels::GumbelBounds({.seed = params.seed,
+                             .output_index = output_index,
+                             .sequence = params.sequence,
+                             .temperature = params.temperature,
+                             .highest = highest,
+                             .lowest = lowest_kept == 0 ? std::numeric_limits<float>::lowest()
+                                                        : RankedLogits::LogitOf(lowest_kept)},
+                            logits.data(), static_cast<int64_t>(logits.size()), bounds_.data());
+  // These two first: the score that they set rules most others out. One is always kept.
+  consider(static_cast<size_t>(RankedLogits::IdOf(logits_.best())));
+  const auto count = static_cast<int64_t>(bounds_.size());
+  consider(static_cast<size_t>(kernels::NextAtLeast(bounds_.data(), 0, count, largest)));
+  // Scores that differ by less than their rounding are equal, and the lower id wins.
+  const double offset = highest / temperature;
+  const double slack = 1e-3 + std::abs(offset) * 0x1p-48;
+  for (int64_t i = 0;; ++i) {
+    const double least =
+        std::max(winning_score - offset - slack, double{std::numeric_limits<float>::lowest()});
+    i = kernels::NextAtLeast(bounds_.data(), i, count, static_cast<float>(least));
+    if (i == count) return winner;
+    consider(static_cast<size_t>(i));
   }
-  return winner;
 }
 
 }  // namespace aft

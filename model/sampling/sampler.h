@@ -52,12 +52,13 @@ class Sampler {
 
   Rank LowestKept(const SamplingParams& params);
   Rank LowestOfTopP(float top_p);
-  TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept) const;
+  TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept);
 
   RankedLogits logits_;
   std::vector<float> penalised_;
   std::vector<Candidate> candidates_;
   std::vector<Rank> ranks_;
+  std::vector<float> bounds_;  // of each token's score; see kernels::GumbelBounds
 };
 
 }  // namespace aft

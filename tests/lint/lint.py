@@ -41,7 +41,7 @@ FLOORS = {
     "model/api/": ["base/"],
     "model/config/": ["base/"],
     "model/kernels/": ["model/config/"],
-    "model/sampling/": ["base/", "model/api/"],
+    "model/sampling/": ["base/", "model/api/", "model/kernels/"],
     "model/kernels/cuda/": ["model/config/", "model/kernels/", "model/api/", "model/sampling/"],
     "model/tokenizer/": ["base/", "model/api/"],
     "model/state/": ["base/", "model/kernels/"],

@@ -1,0 +1,119 @@
+#include "model/runtime/parallel.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace aft {
+namespace {
+
+TEST(ParallelExecutorTest, EveryItemIsVisitedOnceByOneOfItsThreads) {
+  for (const int threads : {1, 2, 5}) {
+    const ParallelExecutor executor(threads);
+    ASSERT_EQ(executor.threads(), threads);
+    for (const int64_t n : {0, 1, 2, 3, 17, 1000}) {
+      for (const int64_t grain : {1, 4, 2000}) {
+        std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
+        std::atomic<int> small{0};
+        executor.For(n, grain, [&](int64_t begin, int64_t end, int thread) {
+          ASSERT_GE(thread, 0);
+          ASSERT_LT(thread, threads);
+          if (end - begin < grain) ++small;
+          for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+        });
+        for (const std::atomic<int>& count : visits) EXPECT_EQ(count, 1);
+        EXPECT_TRUE(small == 0 || n < grain);
+      }
+    }
+  }
+}
+
+TEST(ParallelExecutorTest, WhatThreadsWroteIsVisibleAfterwards) {
+  const ParallelExecutor executor(4);
+  std::vector<int64_t> values(64, 0);
+  for (int64_t round = 1; round <= 2000; ++round) {
+    executor.For(64, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += round;
+    });
+    ASSERT_EQ(values[static_cast<size_t>(round % 64)], round * (round + 1) / 2);
+  }
+}
+
+// Whether its threads have gone to sleep yet or not.
+TEST(ParallelExecutorTest, ItEndsAtAnyTime) {
+  for (int round = 0; round < 300; ++round) {
+    const ParallelExecutor executor(3);
+    if (round % 3 == 0) executor.For(round, 1, [](int64_t, int64_t, int) {});
+    for (int yields = 0; yields < round; ++yields) std::this_thread::yield();
+  }
+}
+
+// Each thread has its own scratch, and its number names it.
+TEST(ParallelExecutorTest, ThreadNumbersAreNeverSharedAtOneTime) {
+  constexpr int kThreads = 3;
+  const ParallelExecutor executor(kThreads);
+  for (int round = 0; round < 200; ++round) {
+    std::array<std::atomic<int>, kThreads> busy{};
+    executor.For(30, 1, [&](int64_t, int64_t, int thread) {
+      const auto number = static_cast<size_t>(thread);
+      EXPECT_EQ(++busy[number], 1);
+      std::this_thread::yield();
+      --busy[number];
+    });
+  }
+}
+
+// A thread that is held up, here until all others are through, costs no more than the chunk that it
+// has begun.
+TEST(ParallelExecutorTest, OthersDoTheChunksOfAThreadThatIsHeldUp) {
+  for (int held_up = 0; held_up < 3; ++held_up) {
+    const ParallelExecutor executor(3);
+    for (int round = 0; round < 50; ++round) {
+      constexpr int64_t kItems = 60;
+      std::atomic<int64_t> done{0};
+      std::atomic<int64_t> held{0};
+      executor.For(kItems, 1, [&](int64_t begin, int64_t end, int thread) {
+        if (thread == held_up && held == 0) {
+          held = end - begin;
+          while (done < kItems - held) std::this_thread::yield();
+        }
+        done += end - begin;
+      });
+      EXPECT_EQ(done, kItems);
+    }
+  }
+}
+
+TEST(ParallelExecutorTest, ThreadsRunOnTheCpusThatWereAskedFor) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<size_t>(cpu), &allowed)) cpus.push_back(cpu);
+  }
+  std::reverse(cpus.begin(), cpus.end());
+  std::thread([&cpus] {  // for it is placed too
+    constexpr int kThreads = 3;
+    const ParallelExecutor executor(kThreads, cpus);
+    executor.PlaceCaller();
+    std::array<std::atomic<int>, kThreads> seen{};
+    while (std::find(seen.begin(), seen.end(), 0) != seen.end()) {
+      executor.For(30, 1, [&](int64_t, int64_t, int thread) {
+        seen[static_cast<size_t>(thread)] = 1;
+        EXPECT_EQ(sched_getcpu(), cpus[static_cast<size_t>(thread) % cpus.size()]);
+        std::this_thread::yield();
+      });
+    }
+  })
+      .join();
+}
+
+}  // namespace
+}  // namespace aft
