@@ -7,6 +7,11 @@
 #include <fstream>
 #include <limits>
 #include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace aft {
 namespace {
@@ -37,6 +42,34 @@ double Quota(const std::string& root) {
 int AvailableCpus(const std::string& root) {
   const double cpus = std::min(std::ceil(Quota(root)), static_cast<double>(AllowedCpus()));
   return std::max(static_cast<int>(cpus), 1);
+}
+
+absl::StatusOr<std::vector<int>> ParseCpus(absl::string_view list) {
+  cpu_set_t left;  // of those that are allowed
+  CPU_ZERO(&left);
+  sched_getaffinity(0, sizeof(left), &left);
+  std::vector<int> cpus;
+  for (const absl::string_view range : absl::StrSplit(list, ',')) {
+    const std::pair<absl::string_view, absl::string_view> ends =
+        absl::StrSplit(range, absl::MaxSplits('-', 1));
+    const bool one = ends.first.size() == range.size();
+    int first = 0;
+    int last = 0;
+    if (!absl::SimpleAtoi(ends.first, &first) ||
+        !absl::SimpleAtoi(one ? ends.first : ends.second, &last) || first < 0 || last < first) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("must be a list of CPUs such as \"0-3,8\", got \"", list, "\""));
+    }
+    for (int cpu = first; cpu <= last; ++cpu) {
+      if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &left)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("CPU ", cpu, " is named twice, or this process may not run on it"));
+      }
+      CPU_CLR(cpu, &left);
+      cpus.push_back(cpu);
+    }
+  }
+  return cpus;
 }
 
 }  // namespace aft

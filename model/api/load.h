@@ -28,8 +28,11 @@ struct LoadOptions {
   int64_t max_batch_rows = 32;
   int64_t max_batch_tokens = 4096;
   // Compute threads of a model on the CPU; 0: one less than AvailableCpus (base/cpus.h), at
-  // least 1.
+  // least 1, or as many as `cpus` names.
   int32_t intra_op_threads = 0;
+  // CPUs that these threads run on, one each and in turn where there are fewer, the caller's
+  // (PrepareThread) on the first: a list such as "0-3,8". Empty: wherever the process may run.
+  std::string cpus;
 };
 
 // Exactly one of the runners is there.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/Parallel.h"
 #include "absl/strings/numbers.h"
@@ -81,9 +82,20 @@ absl::Status CheckOptions(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
-int Threads(const LoadOptions& options) {
-  if (options.intra_op_threads > 0) return options.intra_op_threads;
-  return std::max(AvailableCpus() - 1, 1);
+// Of the CPU runners.
+template <typename Options>
+absl::Status PlaceThreads(const LoadOptions& options, Options& runner) {
+  if (!options.cpus.empty()) {
+    const absl::StatusOr<std::vector<int>> cpus = ParseCpus(options.cpus);
+    if (!cpus.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("cpus: ", cpus.status().message()));
+    }
+    runner.cpus = *cpus;
+  }
+  runner.threads = options.intra_op_threads > 0 ? options.intra_op_threads
+                   : runner.cpus.empty()        ? std::max(AvailableCpus() - 1, 1)
+                                                : static_cast<int>(runner.cpus.size());
+  return absl::OkStatus();
 }
 
 // Errors of the weights name their file.
@@ -130,7 +142,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& op
   CpuModelRunner::Options runner;
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
-  runner.threads = Threads(options);
+  AFT_RETURN_IF_ERROR(PlaceThreads(options, runner));
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
                        CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
@@ -143,7 +155,7 @@ absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadCpuEncoder(const LoadOptions&
   CpuEncoderRunner::Options runner;
   runner.max_batch_rows = options.max_batch_rows;
   runner.max_batch_tokens = options.max_batch_tokens;
-  runner.threads = Threads(options);
+  AFT_RETURN_IF_ERROR(PlaceThreads(options, runner));
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
                        CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));

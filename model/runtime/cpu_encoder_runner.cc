@@ -28,7 +28,7 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
                .max_batch_tokens = options.max_batch_tokens,
                .vocab_size = network->config().vocab_size,
                .max_seq_len = network->config().max_seq_len}),
-      executor_(options.threads),
+      executor_(options.threads, options.cpus),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           CpuDeviceName(options.threads))) {

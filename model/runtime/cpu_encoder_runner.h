@@ -20,6 +20,7 @@ class CpuEncoderRunner final : public EncoderRunner {
     int64_t max_batch_rows = 32;      // >= 1
     int64_t max_batch_tokens = 4096;  // >= max_batch_rows
     int threads = 1;                  // >= 1
+    std::vector<int> cpus{};          // see ParallelExecutor
   };
 
   // Allocates the workspace and warms it up. RESOURCE_EXHAUSTED when memory is short.
@@ -27,6 +28,7 @@ class CpuEncoderRunner final : public EncoderRunner {
       std::unique_ptr<CpuNetwork> network, const Options& options);
 
   const ModelInfo& info() const override { return info_; }
+  void PrepareThread() override { executor_.PlaceCaller(); }
   int64_t width() const override { return network_->config().d_model; }
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }

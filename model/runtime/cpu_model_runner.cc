@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
 
 CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options)
     : options_(options),
-      executor_(options.threads),
+      executor_(options.threads, options.cpus),
       network_(std::move(network)),
       sequences_({.slots = options.slots,
                   .max_step_tokens = options.max_step_tokens,

@@ -29,6 +29,7 @@ class CpuModelRunner final : public ModelRunner {
     int32_t slots = 64;             // >= 1
     int64_t max_step_tokens = 256;  // >= slots
     int threads = 1;                // >= 1
+    std::vector<int> cpus{};        // see ParallelExecutor
   };
 
   // Allocates states and workspace and warms them up. RESOURCE_EXHAUSTED when memory is short.
@@ -38,6 +39,7 @@ class CpuModelRunner final : public ModelRunner {
   const ModelInfo& info() const override { return info_; }
   int32_t slots() const override { return states_.slots(); }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
+  void PrepareThread() override { executor_.PlaceCaller(); }
   void BindSlot(int32_t slot, const SamplingParams& params) override;
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/cpus.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 #include "server/config/ip_address.h"
@@ -44,6 +45,13 @@ absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model
   return CheckOneOf(path, format, {"stored", "fp32", "bf16", "fp16"});
 }
 
+absl::Status CheckCpus(const std::string& path, const ModelConfig& model) {
+  if (model.cpus.empty()) return absl::OkStatus();
+  if (model.device != "cpu") return BadField(path, "is for models on the CPU");
+  const absl::Status status = ParseCpus(model.cpus).status();
+  return status.ok() ? status : BadField(path, status.message());
+}
+
 absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   if (model.checkpoint_dir.empty()) return BadField(path + ".path", "must be set");
   AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
@@ -53,6 +61,7 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".max_step_tokens", model.max_step_tokens, model.slots + 1, 1 << 20));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".intra_op_threads", model.intra_op_threads, 0, 1024));
+  AFT_RETURN_IF_ERROR(CheckCpus(path + ".cpus", model));
   AFT_RETURN_IF_ERROR(CheckName(path + ".version", model.version));
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".batch.max_delay_us", model.max_batch_delay.count(), 0, 1'000'000));

@@ -47,6 +47,7 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.max_batch_rows, batch, max_rows);
   AFT_FIELD(model.max_batch_tokens, batch, max_tokens);
   AFT_FIELD(model.parking_bytes, message, parking_bytes);
+  AFT_FIELD(model.cpus, message, cpus);
 }
 
 template <bool kRead>

@@ -1,8 +1,11 @@
 // Loading a model: what it refuses, and how it says so.
 
+#include <sched.h>
+
 #include <cmath>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -70,6 +73,31 @@ TEST_F(LoadTest, RefusesBadOptionsByName) {
   options_.max_batch_rows = 8;
   options_.intra_op_threads = -1;
   ExpectRefused(absl::StatusCode::kInvalidArgument, "intra_op_threads");
+  options_.intra_op_threads = 0;
+  options_.cpus = "0-";
+  ExpectRefused(absl::StatusCode::kInvalidArgument, "cpus: must be a list");
+}
+
+TEST_F(LoadTest, ThreadsRunOnTheCpusThatWereAskedFor) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(static_cast<size_t>(last), &allowed)) --last;
+  options_.cpus = std::to_string(last);
+  options_.intra_op_threads = 0;
+  for (const bool encoder : {false, true}) {
+    config_.architecture = encoder ? Architecture::kEncoder : Architecture::kDecoderLm;
+    Write();
+    const absl::StatusOr<LoadedModel> model = LoadModel(options_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const ModelInfo& info = encoder ? model->encoder->info() : model->runner->info();
+    EXPECT_THAT(info.device, HasSubstr(", 1 thread"));
+    std::thread([&] {  // the engine's
+      encoder ? model->encoder->PrepareThread() : model->runner->PrepareThread();
+      EXPECT_EQ(sched_getcpu(), last);
+    })
+        .join();
+  }
 }
 
 TEST_F(LoadTest, RefusesDevicesByName) {

@@ -59,7 +59,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "models { name: \"a\" path: \"/x/y\" weight_format: \"bf16\" slots: 3 max_step_tokens: 5 "
       "intra_op_threads: 2 version: \"v9\" "
       "batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } device: \"cuda:1\" "
-      "parking_bytes: 24 } "
+      "parking_bytes: 24 cpus: \"0\" } "
       "limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13 "
       "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
       "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
@@ -148,7 +148,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 51);
+  EXPECT_EQ(fields, 52);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -211,6 +211,12 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].name: ", [](C& c) { c.models[0].name = ".."; }},
       {"models[1].name: ", [](C& c) { c.models.push_back(c.models[0]); }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "gpu"; }},
+      {"models[0].cpus: ", [](C& c) { c.models[0].cpus = "all"; }},
+      {"models[0].cpus: is for models on the CPU",
+       [](C& c) {
+         c.models[0].cpus = "0";
+         c.models[0].device = "cuda:0";
+       }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:"; }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda:-1"; }},
       {"models[0].device: ", [](C& c) { c.models[0].device = "cuda: 1"; }},

@@ -100,6 +100,7 @@ TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
   config.models[0].slots = 5;
   config.models[0].max_step_tokens = 6;
   config.models[0].intra_op_threads = 7;
+  config.models[0].cpus = "1,0";
   MakeFrom(config);
   Load();
   EXPECT_EQ(loaded_.checkpoint_dir, "a");
@@ -108,6 +109,7 @@ TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
   EXPECT_EQ(loaded_.slots, 5);
   EXPECT_EQ(loaded_.max_step_tokens, 6);
   EXPECT_EQ(loaded_.intra_op_threads, 7);
+  EXPECT_EQ(loaded_.cpus, "1,0");
 }
 
 TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {

@@ -7,12 +7,17 @@
 #include <fstream>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
+
+using testing::HasSubstr;
 
 // A machine's /sys.
 class CpusTest : public testing::Test {
@@ -65,6 +70,34 @@ TEST_F(CpusTest, KnowVersionOneToo) {
   EXPECT_EQ(Available(), 1);
   Write("cpu/cpu.cfs_quota_us", "-1\n");
   EXPECT_EQ(Available(), Allowed());
+}
+
+TEST_F(CpusTest, ListsNameThoseThatTheProcessMayRunOn) {
+  std::vector<int> allowed;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before_)) allowed.push_back(cpu);
+  }
+  const std::string first = std::to_string(allowed.front());
+  const std::string last = std::to_string(allowed.back());
+  EXPECT_EQ(*ParseCpus(first), std::vector<int>{allowed.front()});
+  EXPECT_EQ(*ParseCpus(last + "-" + last), std::vector<int>{allowed.back()});
+  if (allowed.size() > 1) {
+    EXPECT_EQ(*ParseCpus(last + "," + first), (std::vector<int>{allowed.back(), allowed.front()}));
+  }
+  if (allowed.back() - allowed.front() == static_cast<int>(allowed.size()) - 1) {
+    EXPECT_EQ(*ParseCpus(first + "-" + last), allowed);
+  }
+  for (const std::string& list :
+       {std::string(), std::string(","), first + ",", first + "-", "-" + first, std::string("a"),
+        std::string("1-0"), first + "-" + last + "-" + last, std::string("-1")}) {
+    EXPECT_THAT(ParseCpus(list), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("list")))
+        << list;
+  }
+  for (const std::string& list : {first + "," + first, first + "-100000", std::string("99999")}) {
+    EXPECT_THAT(ParseCpus(list),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("may not run on it")))
+        << list;
+  }
 }
 
 }  // namespace
