@@ -93,6 +93,25 @@ class Server:
     return Path("/proc") / str(self._process.pid) / name
 
 
+class BareServer(Server):
+  """bare_server: gRPC and the same messages, without model and engine."""
+
+  def __init__(self, folder_of_programs):
+    super().__init__(folder_of_programs, model="", slots=1)
+    self._program = Path(folder_of_programs) / "bare_server"
+
+  def start(self):
+    ready = Path(self._folder.name) / "ready"
+    ready.unlink(missing_ok=True)
+    self._process = subprocess.Popen([self._program, f"--ready_file={ready}"])
+    start = time.monotonic()
+    while not ready.exists():
+      if self._process.poll() is not None or time.monotonic() - start > PATIENCE:
+        sys.exit("bare_server did not start")
+      time.sleep(0.002)
+    self.address = ready.read_text().strip()
+
+
 NULL_MODEL = {"format_version": 1, "architecture": "decoder_lm", "vocab_size": 128, "d_model": 32, "n_layers": 1,
               "d_ff": 32, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5, "tie_embeddings": True,
               "head_bias": False, "mixer": {"kind": "aft_simple"}, "tokenizer": {"kind": "chars"}}

@@ -5,7 +5,8 @@
 
 Names:
   streams       tokens/s and latencies of 1, 8 and 64 streams
-  rpc           what gRPC costs: a model that computes next to nothing, 1 to 512 streams
+  rpc           what gRPC costs: a model that computes next to nothing, 1 to 512 streams, beside a bare
+                server that writes the same messages
   batching      the same log-normal lengths one by one, in static batches, in continuous ones
   capacity      Poisson arrivals at rising rates: goodput and its knee
   interference  half of the capacity beside a long prompt every 5 s, with three chunk sizes
@@ -30,7 +31,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from server import Server, write_null_model
+from server import BareServer, Server, write_null_model
 
 ROOT = Path(__file__).resolve().parents[3]
 SLOTS = 64
@@ -132,17 +133,21 @@ def rpc(bench):
   rows = []
   with tempfile.TemporaryDirectory() as folder:
     write_null_model(Path(folder))
-    with bench.server(model=folder, slots=512) as server:
+    with bench.server(model=folder, slots=512) as server, BareServer(bench.options.bin) as bare:
       bench.warm(server)
+      bench.warm(bare)
       for count in (1, 8, 64, 512):
+        load = ("--streams", count, "--connections", -(-count // 64), "--max-tokens", 512, "--prompt-bytes", 8,
+                "--duration", bench.options.seconds)
+        [beside] = bench.load(bare.address, *load)
         before = server.cpu_seconds()
-        [run] = bench.load(server.address, "--streams", count, "--connections", -(-count // 64), "--max-tokens", 512,
-                           "--duration", bench.options.seconds, "--prompt-bytes", 8)
+        [run] = bench.load(server.address, *load)
         tokens = run["total_output_tokens"]
-        rows.append([count, run["output_throughput"], run["output_throughput"] / run["tokens_per_message"],
+        rows.append([count, run["output_throughput"], run["output_throughput"] / beside["output_throughput"],
+                     run["output_throughput"] / run["tokens_per_message"],
                      1e6 * (server.cpu_seconds() - before) / tokens, 1e6 * run["client_cpu_seconds"] / tokens,
                      run["p99_itl_ms"]])
-  table(("streams", "tokens/s", "messages/s", "server us/token", "client us/token", "ITL p99, ms"), rows)
+  table(("streams", "tokens/s", "of bare", "messages/s", "server us/token", "client us/token", "ITL p99, ms"), rows)
 
 
 def batching(bench):
