@@ -3,7 +3,6 @@
 //
 //   engine_bench                       the shipped model; run from the repository's root
 //   AFT_MODEL=DIR engine_bench         another checkpoint
-//   AFT_THREADS=2 engine_bench         compute threads
 //   AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=bf16 AFT_SLOTS=1024 engine_bench
 //                                      on a GPU, with up to 1024 streams
 //   AFT_THREADS=2 engine_bench         compute threads on the CPU, one unless it is said
@@ -53,7 +52,6 @@ LoadedModel Load(int64_t step_tokens) {
   options.checkpoint_dir = FromEnvironment("AFT_MODEL", "model/zoo/austen-aft-local");
   options.device = FromEnvironment("AFT_DEVICE", "cpu");
   options.weight_format = FromEnvironment("AFT_WEIGHT_FORMAT", "fp32");
-  options.intra_op_threads = std::atoi(FromEnvironment("AFT_THREADS", "0").c_str());
   options.slots = Slots();
   options.intra_op_threads = Threads();
   options.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
