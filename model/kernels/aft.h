@@ -6,6 +6,7 @@
 
 #include "model/config/formats.h"
 #include "model/kernels/ragged_batch.h"
+#include "model/kernels/state_view.h"
 
 namespace aft::kernels {
 
@@ -80,6 +81,19 @@ inline AftStateLayout AftLayout(const AftParams& params) {
 }
 inline constexpr float kEmptyMax = -3e38F;  // finite: -inf minus -inf is NaN
 
+// Look-ahead: one pass over the ring makes its sums for the next kAftLookahead tokens (README.md).
+// They are a slot's scratch, floats per slot and layer: they follow from the state bit for bit, and
+// zeros say that there are none. 0: wide biases do without, and rings so short that they are read
+// as fast.
+inline constexpr int64_t kAftLookahead = 8;
+inline constexpr int64_t kAftScratchRows = 2 * kAftLookahead + 4;  // of hid floats
+inline int64_t AftSlotScratchFloats(const AftParams& params) {
+  const AftBias& bias = *params.bias;
+  const int64_t least_window = params.ring == Number::kBf16 ? 40 : 16;
+  const bool pays = bias.causal && !bias.wide && bias.window >= least_window;
+  return pays ? kAftScratchRows * params.hid : 0;
+}
+
 // Work is cut into units of one row (sequence) and kAftTile channels.
 inline constexpr int64_t kAftTile = 64;
 inline int64_t AftUnits(const AftParams& params, int64_t rows) {
@@ -94,15 +108,17 @@ inline constexpr int64_t kAftChunkSlack = 64;  // tokens of scratch beside the w
 // Computes units [begin, end) of a batch of prompt chunks and single tokens.
 //
 //   qkv [N, 3 * hid]  queries, keys, values side by side; rows qkv_stride floats apart
-//   state             first slot's state of this layer; slots are slot_stride floats apart; updated
+//   state             of this layer; updated. With AftSlotScratchFloats() of scratch a slot, which
+//                     must be zeroed when its state changes by other means, or none
 //   y [N, hid]        rows y_stride floats apart; must not overlap qkv
 //   scratch           AftScratchFloats() of this thread
 //
-// The result of a token is the same bits however its sequence is cut into chunks and whatever else
-// is in the batch. Different units may run at once on different threads. REQUIRES: bias->causal.
+// The result of a token is the same bits however its sequence is cut into chunks, whatever else is
+// in the batch, and with scratch or without. Different units may run at once on different threads.
+// REQUIRES: bias->causal.
 void AftForward(const AftParams& params, const RaggedBatch& batch, const float* qkv,
-                int64_t qkv_stride, float* state, int64_t slot_stride, float* y, int64_t y_stride,
-                float* scratch, int64_t begin, int64_t end);
+                int64_t qkv_stride, StateView state, float* y, int64_t y_stride, float* scratch,
+                int64_t begin, int64_t end);
 
 // The same for whole sequences, without state. scratch: AftEncodeScratchFloats() of this thread.
 // AftEncode takes either kind of bias; AftEncodeCausal, a part of it, gives the bits of AftForward.

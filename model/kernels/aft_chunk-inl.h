@@ -32,8 +32,8 @@ class ChunkTile {
         ring_rows_(window_ - 1),
         capacity_(ring_rows_ + kAftChunkSlack),
         row_(row),
-        state_(state),
         kept_(kept),
+        rings_(d, params, state),
         past_(d, params, state),
         visible_(params, row),
         tokens_(scratch),
@@ -44,7 +44,13 @@ class ChunkTile {
     const int64_t end = begin + row_.length;
     base_ = std::max<int64_t>(begin - ring_rows_, 0);
     for (int64_t j = base_; j < begin; ++j) LoadRing(j);
-    past_.Start(begin, [&](int64_t j, V* k) HWY_ATTR { Load(Key(j), k); });
+    past_.Start(begin, [&](int64_t from, int64_t to, const auto& fn) HWY_ATTR {
+      for (int64_t j = from; j < to; ++j) {
+        V k[kVectors];
+        Load(Key(j), k);
+        fn(j, k);
+      }
+    });
     Read(begin, 0);
     SetAnchor();
     for (int64_t j = base_; j < begin; ++j) MakeX(j);
@@ -63,7 +69,9 @@ class ChunkTile {
         if (t + rows == end) break;
         Read(t + rows, rows);
       } while (rows < kProductRows && finite_ && SameAnchor());
-      AddWindows(t, rows);
+      const int64_t first = std::max(t - ring_rows_, base_);
+      AddWindows<AddBy::kWhole, kProductRows, kVectors>(d_, *params_.bias, t, rows, first, t + rows,
+                                                        X(first), finite_, sums_);
       for (int r = 0; r < rows; ++r) {
         V num[kVectors];
         V den[kVectors];
@@ -75,7 +83,13 @@ class ChunkTile {
       t += rows;
     }
     if (!kept_) return;
-    for (int64_t j = std::max(begin, end - ring_rows_); j < end; ++j) StoreRing(j);
+    for (int64_t j = std::max(begin, end - ring_rows_); j < end; ++j) {
+      V k[kVectors];
+      V v[kVectors];
+      Load(Key(j), k);
+      Load(Key(j) + width_, v);
+      rings_.Store(rings_.Element(j), k, v);
+    }
   }
 
  private:
@@ -91,20 +105,12 @@ class ChunkTile {
   }
 
   HWY_INLINE void LoadRing(int64_t j) const {
-    const int64_t element = j % ring_rows_ * state_.stride + state_.channel;
-    for (int i = 0; i < kVectors; ++i) {
-      float* to = Key(j) + i * lanes_;
-      hn::StoreU(Ring::Load(d_, state_.k_ring, element + i * lanes_), d_, to);
-      hn::StoreU(Ring::Load(d_, state_.v_ring, element + i * lanes_), d_, to + width_);
-    }
-  }
-  HWY_INLINE void StoreRing(int64_t j) const {
-    const int64_t element = j % ring_rows_ * state_.stride + state_.channel;
-    for (int i = 0; i < kVectors; ++i) {
-      const float* from = Key(j) + i * lanes_;
-      Ring::Store(d_, hn::LoadU(d_, from), state_.k_ring, element + i * lanes_);
-      Ring::Store(d_, hn::LoadU(d_, from + width_), state_.v_ring, element + i * lanes_);
-    }
+    V k[kVectors];
+    V v[kVectors];
+    rings_.LoadKey(rings_.Element(j), k);
+    rings_.LoadValue(rings_.Element(j), v);
+    Store(k, Key(j));
+    Store(v, Key(j) + width_);
   }
 
   // Takes in token t, which will be row i of a product.
@@ -134,7 +140,6 @@ class ChunkTile {
   }
 
   HWY_INLINE void MakeX(int64_t j) {
-    // A product multiplies what a token does not see by 0, which takes finite numbers.
     finite_ = MakeProductRow<kVectors>(d_, Key(j), anchor_, X(j)) && finite_;
   }
 
@@ -151,26 +156,6 @@ class ChunkTile {
     Load(Key(t - ring_rows_), k);
     Load(Key(t - ring_rows_) + width_, v);
     past_.Insert(t - ring_rows_, k, v);
-  }
-
-  // Adds the windows of tokens t .. t + rows - 1.
-  HWY_INLINE void AddWindows(int64_t t, int rows) {
-    const float* weights[kProductRows];
-    if (rows == kProductRows && finite_) {
-      const int64_t first = std::max(t - ring_rows_, base_);
-      for (int r = 0; r < rows; ++r) weights[r] = Weights(t + r, first);
-      AddProducts<kProductRows, 2 * kVectors>(d_, weights, X(first), t + rows - first, sums_);
-      return;
-    }
-    for (int r = 0; r < rows; ++r) {
-      const int64_t first = std::max(t + r - ring_rows_, base_);
-      weights[0] = Weights(t + r, first);
-      AddProducts<1, 2 * kVectors>(d_, weights, X(first), t + r + 1 - first,
-                                   sums_ + r * 2 * width_);
-    }
-  }
-  HWY_INLINE const float* Weights(int64_t t, int64_t key) const {
-    return params_.bias->Row(t) + (key - t + ring_rows_);
   }
 
   // The window of t, which has been read, moves to the front of the buffers.
@@ -190,8 +175,8 @@ class ChunkTile {
   const int64_t ring_rows_;
   const int64_t capacity_;
   const Row& row_;
-  const TileState& state_;
   const bool kept_;
+  const Rings<kVectors, Ring, D> rings_;
   Past<kVectors, D> past_;
   Visible visible_;
   float* tokens_;

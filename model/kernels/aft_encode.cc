@@ -154,9 +154,10 @@ class WholeTile {
       weights[r] = params_.bias->Row(t + r) + (first - (t + r) + window_ - 1);
     }
     if (rows == kProductRows) {
-      AddProducts<kProductRows, 2 * kVectors>(d_, weights, X(first), end - first, sums);
+      AddProducts<AddBy::kGoOn, kProductRows, 2 * kVectors>(d_, weights, X(first), end - first,
+                                                            sums);
     } else {
-      AddProducts<1, 2 * kVectors>(d_, weights, X(first), end - first, sums);
+      AddProducts<AddBy::kGoOn, 1, 2 * kVectors>(d_, weights, X(first), end - first, sums);
     }
   }
 

@@ -64,9 +64,10 @@ class Past {
         prefix_block_(params.prefix_block),
         prefix_{{state.prefix, state.stride}, {state.prefix + 3 * state.stride, state.stride}} {}
 
-  // Before the token at position t. ring_key(j, k) gives the key of token j, of the last s - 1.
-  template <class RingKey>
-  HWY_INLINE void Start(int64_t t, const RingKey& ring_key) {
+  // Before the token at position t. for_keys(begin, end, fn) calls fn(j, k) with the keys of tokens
+  // [begin, end), of the last s - 1.
+  template <class ForKeys>
+  HWY_INLINE void Start(int64_t t, const ForKeys& for_keys) {
     for (int i = 0; i < kVectors; ++i) block_max_[i] = before_max_[i] = hn::Set(d_, kEmptyMax);
     if (t == 0) {
       prefix_[0].Reset(d_);
@@ -80,11 +81,24 @@ class Past {
       if (last_inserted >= block_start) block_max_[i] = prefix_[block & 1].Max(d_, i);
       if (block > 0) before_max_[i] = prefix_[(block - 1) & 1].Max(d_, i);
     }
-    for (int64_t j = std::max<int64_t>(t - window_ + 1, 0); j < t; ++j) {
-      V k[kVectors];
-      ring_key(j, k);
-      V* max = j >= block_start ? block_max_ : before_max_;
+    for_keys(std::max<int64_t>(t - window_ + 1, 0), t, [&](int64_t j, const V* k) HWY_ATTR {
+      V* const max = j >= block_start ? block_max_ : before_max_;
       for (int i = 0; i < kVectors; ++i) max[i] = hn::Max(max[i], k[i]);
+    });
+  }
+
+  // The same maxima, as Save left them after the token before t; `before` is for prefix blocks.
+  HWY_INLINE void Resume(const float* block, const float* before) {
+    for (int i = 0; i < kVectors; ++i) {
+      block_max_[i] = hn::LoadU(d_, block + i * hn::Lanes(d_));
+      before_max_[i] =
+          prefix_block_ > 0 ? hn::LoadU(d_, before + i * hn::Lanes(d_)) : hn::Set(d_, kEmptyMax);
+    }
+  }
+  HWY_INLINE void Save(float* block, float* before) const {
+    for (int i = 0; i < kVectors; ++i) {
+      hn::StoreU(block_max_[i], d_, block + i * hn::Lanes(d_));
+      if (prefix_block_ > 0) hn::StoreU(before_max_[i], d_, before + i * hn::Lanes(d_));
     }
   }
 
@@ -115,7 +129,8 @@ class Past {
     if (t - window_ >= block * prefix_block_) fn(prefix_[block & 1]);
   }
 
-  // num and den: what the prefix sums bring to token t, relative to exp(anchor).
+  // num and den: what the prefix sums bring to token t, relative to exp(anchor). It is added to
+  // what the window brings, which may be known tokens ahead.
   HWY_INLINE void PrefixSums(int64_t t, const V* anchor, V* num, V* den) const {
     for (int i = 0; i < kVectors; ++i) num[i] = den[i] = hn::Zero(d_);
     ForPrefixes(t, [&](const Prefix<kVectors, D>& prefix) HWY_ATTR {
@@ -146,6 +161,86 @@ class Past {
   const Prefix<kVectors, D> prefix_[2];
   V before_max_[kVectors];  // of the block before that of the last observed token
   V block_max_[kVectors];   // of its own block; of everything when H = 0
+};
+
+// The tokens of the window before the current one: one channel tile of one sequence.
+template <int kVectors, class Ring, class D>
+class Rings {
+ public:
+  using V = hn::Vec<D>;
+
+  Rings(D d, const AftParams& params, const TileState& state)
+      : d_(d), rows_(std::max<int64_t>(params.window() - 1, 0)), state_(state) {}
+
+  int64_t rows() const { return rows_; }
+  // The place of token j's first channel in both rings.
+  HWY_INLINE int64_t Element(int64_t j) const { return j % rows_ * state_.stride + state_.channel; }
+  // That of the next token.
+  HWY_INLINE int64_t After(int64_t element) const {
+    element += state_.stride;
+    return element < rows_ * state_.stride ? element : state_.channel;
+  }
+  // fn(j, element) for the tokens [begin, end), of the last rows().
+  template <class Fn>
+  HWY_INLINE void ForEach(int64_t begin, int64_t end, const Fn& fn) const {
+    if (begin >= end) return;
+    int64_t element = Element(begin);
+    for (int64_t j = begin; j < end; ++j, element = After(element)) fn(j, element);
+  }
+  HWY_INLINE void Fetch(int64_t element) const {
+    for (const float* ring : {state_.k_ring, state_.v_ring}) {
+      FetchBytes(reinterpret_cast<const char*>(ring) + element * Ring::kBytes,
+                 kVectors * static_cast<int64_t>(hn::Lanes(d_)) * Ring::kBytes);
+    }
+  }
+  HWY_INLINE void LoadKey(int64_t element, V* k) const { Load(state_.k_ring, element, k); }
+  HWY_INLINE void LoadValue(int64_t element, V* v) const { Load(state_.v_ring, element, v); }
+  HWY_INLINE void Store(int64_t element, const V* k, const V* v) const {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d_));
+    for (int i = 0; i < kVectors; ++i) {
+      Ring::Store(d_, k[i], state_.k_ring, element + i * lanes);
+      Ring::Store(d_, v[i], state_.v_ring, element + i * lanes);
+    }
+  }
+
+  // The maxima before token t.
+  HWY_INLINE void Start(int64_t t, Past<kVectors, D>& past) const {
+    past.Start(t, [&](int64_t begin, int64_t end, const auto& fn) HWY_ATTR {
+      ForEach(begin, end, [&](int64_t j, int64_t element) HWY_ATTR {
+        V k[kVectors];
+        LoadKey(element, k);
+        fn(j, k);
+      });
+    });
+  }
+
+  // After the output of t: the oldest token of the window, t - s + 1, enters the prefix, and t
+  // takes its place in the ring.
+  HWY_INLINE void Retire(int64_t t, const V* k, const V* v, const Past<kVectors, D>& past) const {
+    if (rows_ == 0) {
+      past.Insert(t, k, v);
+      return;
+    }
+    const int64_t element = Element(t);
+    if (t >= rows_) {
+      V old_k[kVectors];
+      V old_v[kVectors];
+      LoadKey(element, old_k);
+      LoadValue(element, old_v);
+      past.Insert(t - rows_, old_k, old_v);
+    }
+    Store(element, k, v);
+  }
+
+ private:
+  HWY_INLINE void Load(const float* ring, int64_t element, V* x) const {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d_));
+    for (int i = 0; i < kVectors; ++i) x[i] = Ring::Load(d_, ring, element + i * lanes);
+  }
+
+  const D d_;
+  const int64_t rows_;
+  const TileState& state_;
 };
 
 // Follows which tokens see an unmasked key.

@@ -53,15 +53,14 @@ class StepTile {
         lanes_(static_cast<int64_t>(hn::Lanes(d))),
         params_(params),
         window_(params.window()),
-        ring_rows_(std::max<int64_t>(window_ - 1, 0)),
         row_(row),
         state_(state),
+        rings_(d, params, state),
         past_(d, params, state) {}
 
   HWY_INLINE void Run() {
     PrefetchToken();
-    past_.Start(row_.position,
-                [&](int64_t j, V* k) HWY_ATTR { LoadRing(state_.k_ring, RingRow(j), k); });
+    rings_.Start(row_.position, past_);
     Visible visible(params_, row_);
     for (int64_t i = 0; i < row_.length; ++i) {
       if (params_.bias->wide) {
@@ -73,19 +72,11 @@ class StepTile {
   }
 
  private:
-  // First element of token j's row of this tile in the rings.
-  HWY_INLINE int64_t RingRow(int64_t j) const {
-    return j % ring_rows_ * state_.stride + state_.channel;
-  }
-  HWY_INLINE void LoadRing(const float* ring, int64_t element, V* x) const {
-    for (int i = 0; i < kVectors; ++i) x[i] = Ring::Load(d_, ring, element + i * lanes_);
-  }
-
   template <bool kWide>
   HWY_INLINE void Step(int64_t t, int64_t i_token, bool visible) {
     V k[kVectors];
     V v[kVectors];
-    if (ring_rows_ > 0) {
+    if (rings_.rows() > 0) {
       LoadToken<kVectors, Ring::kRounds>(d_, row_, params_.hid, i_token, k, v);
     } else {
       LoadToken<kVectors, false>(d_, row_, params_.hid, i_token, k, v);
@@ -103,8 +94,8 @@ class StepTile {
     }
     V num[kVectors];
     V den[kVectors];
+    for (int i = 0; i < kVectors; ++i) num[i] = den[i] = hn::Zero(d_);
     if constexpr (kWide) {
-      for (int i = 0; i < kVectors; ++i) num[i] = den[i] = hn::Zero(d_);
       past_.ForPrefixes(t, [&](const Prefix<kVectors, D>& prefix) HWY_ATTR {
         for (int i = 0; i < kVectors; ++i) {
           const V x = hn::Sub(prefix.Max(d_, i), past_.Max(i));
@@ -113,8 +104,6 @@ class StepTile {
           den[i] = hn::MulAdd(e, prefix.Den(d_, i), den[i]);
         }
       });
-    } else {
-      past_.PrefixSums(t, anchor, num, den);
     }
     // The difference of keys comes before the bias: the other order loses 4e-4 at |K| ~ 1e4.
     const auto add = [&](const V* key, const V* value, float weight) HWY_ATTR {
@@ -138,20 +127,30 @@ class StepTile {
         }
       }
     };
-    const int64_t lines = state_.next == nullptr
-                              ? 0
-                              : state_.next_bytes / (kLine * std::max<int64_t>(ring_rows_, 1)) + 1;
+    const int64_t lines =
+        state_.next == nullptr
+            ? 0
+            : state_.next_bytes / (kLine * std::max<int64_t>(rings_.rows(), 1)) + 1;
     ForRing(t, [&](int64_t age, int64_t element) HWY_ATTR {
       PrefetchState(lines);
       V ring_k[kVectors];
       V ring_v[kVectors];
-      LoadRing(state_.k_ring, element, ring_k);
-      LoadRing(state_.v_ring, element, ring_v);
+      rings_.LoadKey(element, ring_k);
+      rings_.LoadValue(element, ring_v);
       add(ring_k, ring_v, w[-age]);
     });
     if (window_ > 0) add(k, v, w[0]);
+    if constexpr (!kWide) {
+      V past_num[kVectors];
+      V past_den[kVectors];
+      past_.PrefixSums(t, anchor, past_num, past_den);
+      for (int i = 0; i < kVectors; ++i) {
+        num[i] = hn::Add(num[i], past_num[i]);
+        den[i] = hn::Add(den[i], past_den[i]);
+      }
+    }
     StoreGated<kVectors>(d_, row_, i_token, visible, num, den);
-    if (window_ > 0) Retire(t, k, v);
+    if (window_ > 0) rings_.Retire(t, k, v, past_);
   }
 
   // The largest exponent relative to M, bias included.
@@ -167,7 +166,7 @@ class StepTile {
     ForRing(t, [&](int64_t age, int64_t element) HWY_ATTR {
       const V bias = hn::Set(d_, w[-age]);
       V ring_k[kVectors];
-      LoadRing(state_.k_ring, element, ring_k);
+      rings_.LoadKey(element, ring_k);
       for (int i = 0; i < kVectors; ++i) {
         largest[i] = hn::Max(largest[i], hn::Add(hn::Sub(ring_k[i], past_.Max(i)), bias));
       }
@@ -177,15 +176,8 @@ class StepTile {
   // fn(age, element) for the ring's tokens before t, oldest first.
   template <class Fn>
   HWY_INLINE void ForRing(int64_t t, const Fn& fn) const {
-    const int64_t in_ring = std::min(t, ring_rows_);
-    if (in_ring == 0) return;
-    const int64_t end = ring_rows_ * state_.stride + state_.channel;
-    int64_t element = RingRow(t - in_ring);
-    for (int64_t age = in_ring; age > 0; --age) {
-      fn(age, element);
-      element += state_.stride;
-      if (element == end) element = state_.channel;
-    }
+    rings_.ForEach(std::max<int64_t>(t - rings_.rows(), 0), t,
+                   [&](int64_t j, int64_t element) HWY_ATTR { fn(t - j, element); });
   }
 
   // Decode steps read each state once, from memory when many sequences are live. The tiles of one
@@ -209,36 +201,15 @@ class StepTile {
     }
   }
 
-  // After the output of t: the oldest token of the window, t - s + 1, enters the prefix, and t
-  // takes its place in the ring.
-  HWY_INLINE void Retire(int64_t t, const V* k, const V* v) {
-    if (ring_rows_ == 0) {
-      past_.Insert(t, k, v);
-      return;
-    }
-    const int64_t element = RingRow(t);
-    if (t >= ring_rows_) {
-      V old_k[kVectors];
-      V old_v[kVectors];
-      LoadRing(state_.k_ring, element, old_k);
-      LoadRing(state_.v_ring, element, old_v);
-      past_.Insert(t - ring_rows_, old_k, old_v);
-    }
-    for (int i = 0; i < kVectors; ++i) {
-      Ring::Store(d_, k[i], state_.k_ring, element + i * lanes_);
-      Ring::Store(d_, v[i], state_.v_ring, element + i * lanes_);
-    }
-  }
-
   static constexpr int64_t kLine = 64;
 
   const D d_;
   const int64_t lanes_;
   const AftParams& params_;
   const int64_t window_;
-  const int64_t ring_rows_;
   const Row& row_;
   const TileState& state_;
+  const Rings<kVectors, Ring, D> rings_;
   Past<kVectors, D> past_;
   int64_t prefetched_ = 0;  // bytes of the next state
 };

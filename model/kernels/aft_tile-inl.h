@@ -1,9 +1,11 @@
 // What the AFT kernels share, compiled once per instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "model/kernels/aft.h"
 #include "model/kernels/bf16-inl.h"
 #include "model/kernels/exp-inl.h"
@@ -42,14 +44,26 @@ inline Row SequenceRow(const SequenceBatch& batch, int64_t sequence, int64_t cha
 
 // One channel tile's part of a state.
 struct TileState {
-  float* prefix;   // n at the tile's first channel; D and m lie `stride` and 2 * stride further
-  int64_t stride;  // channels of a ring's row
-  float* k_ring;   // first row, first channel
-  float* v_ring;
-  int64_t channel;   // the tile's first one, in the rings' rows
-  const char* next;  // bytes of the next row's state that this tile fetches ahead; null: none
-  int64_t next_bytes;
+  // n at the tile's first channel; D and m lie `stride` and 2 * stride further.
+  float* prefix = nullptr;
+  int64_t stride = 0;       // channels of a ring's row
+  float* k_ring = nullptr;  // first row, first channel
+  float* v_ring = nullptr;
+  int64_t channel = 0;     // the tile's first one, in the rings' rows
+  float* ahead = nullptr;  // its part of the slot's scratch (AheadTile); null: none
+  // Added to positions, blocks begin at multiples of kAftLookahead. Every slot has its own, so that
+  // sequences that started together do not all go through their rings in the same step.
+  int64_t phase = 0;
+  const char* next = nullptr;  // bytes of the next row's state that StepTile fetches ahead
+  int64_t next_bytes = 0;
 };
+
+// Asks for memory that will be read soon. Inlined, as GCC drops calls of what only does that.
+HWY_INLINE void FetchBytes(const void* from, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  const char* const first = static_cast<const char*>(from);
+  for (int64_t i = 0; i < bytes; i += kLine) hwy::Prefetch(first + i);
+}
 
 inline bool Masked(const Row& row, int64_t i) {
   return row.mask != nullptr && row.mask[i] <= kMaskedBelow;
@@ -58,6 +72,7 @@ inline bool Masked(const Row& row, int64_t i) {
 // Elements of a ring.
 struct Fp32Ring {
   static constexpr bool kRounds = false;
+  static constexpr int64_t kBytes = 4;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const float* ring, int64_t i) {
@@ -71,6 +86,7 @@ struct Fp32Ring {
 
 struct Bf16Ring {
   static constexpr bool kRounds = true;
+  static constexpr int64_t kBytes = 2;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const float* ring, int64_t i) {
@@ -107,27 +123,42 @@ HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* 
   }
 }
 
-// [k | v] of a token, the halves kVectors vectors wide -> [e v | e] with e = exp(k - anchor); may
-// be in place. Whether all of it is finite.
+// Whole vectors, as they will be read: the CPU cannot forward narrower stores to their loads.
+template <class D>
+HWY_INLINE void StoreZeros(D d, int64_t vectors, float* to) {
+  for (int64_t i = 0; i < vectors; ++i) hn::StoreU(hn::Zero(d), d, to + i * hn::Lanes(d));
+}
+
+// Whether all of x is finite: a product multiplies what a token does not see by 0.
+template <int kVectors, class D, class V = hn::Vec<D>>
+HWY_INLINE bool StoreProductRow(D d, const V* x, float* row) {
+  bool finite = true;
+  for (int i = 0; i < 2 * kVectors; ++i) {
+    hn::StoreU(x[i], d, row + i * hn::Lanes(d));
+    finite = finite && hn::AllTrue(d, hn::IsFinite(x[i]));
+  }
+  return finite;
+}
+
+// k and v of a token -> x = [e v | e] with e = exp(k - anchor).
+template <int kVectors, class D, class V = hn::Vec<D>>
+HWY_INLINE void ToProductRow(D d, const V* k, const V* v, const V* anchor, V* x) {
+  V* const e = x + kVectors;
+  for (int i = 0; i < kVectors; ++i) e[i] = hn::Sub(k[i], anchor[i]);
+  ExpEach<kVectors>(d, e);
+  for (int i = 0; i < kVectors; ++i) x[i] = hn::Mul(e[i], v[i]);
+}
+
+// The same in memory: [k | v], the halves kVectors vectors wide -> [e v | e]; may be in place.
+// Whether all of it is finite.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE bool MakeProductRow(D d, const float* token, const V* anchor, float* row) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t width = kVectors * lanes;
-  V e[kVectors];
-  V v[kVectors];
-  for (int i = 0; i < kVectors; ++i) {
-    e[i] = hn::Sub(hn::LoadU(d, token + i * lanes), anchor[i]);
-    v[i] = hn::LoadU(d, token + width + i * lanes);
-  }
-  ExpEach<kVectors>(d, e);
-  bool finite = true;
-  for (int i = 0; i < kVectors; ++i) {
-    v[i] = hn::Mul(e[i], v[i]);
-    hn::StoreU(v[i], d, row + i * lanes);
-    hn::StoreU(e[i], d, row + width + i * lanes);
-    finite = finite && hn::AllTrue(d, hn::IsFinite(v[i])) && hn::AllTrue(d, hn::IsFinite(e[i]));
-  }
-  return finite;
+  V kv[2 * kVectors];
+  V x[2 * kVectors];
+  for (int i = 0; i < 2 * kVectors; ++i) kv[i] = hn::LoadU(d, token + i * lanes);
+  ToProductRow<kVectors>(d, kv, kv + kVectors, anchor, x);
+  return StoreProductRow<kVectors>(d, x, row);
 }
 
 // (n, D, m) <- the same with one more token; e = exp(-|k - m|). One of the two factors exp(m - m')
@@ -158,12 +189,16 @@ HWY_INLINE void StoreGated(D d, const Row& row, int64_t i, bool sees, const V* n
   }
 }
 
+// How a product is added to sums: kGoOn with its terms one by one, kWhole the product itself, whose
+// chain begins at 0.
+enum class AddBy { kGoOn, kWhole };
+
 // num and den of kRows rows of sums, each [num | den], += weights times x:
 //
 //   sums[r][c] += sum_j weights[r][j] * x[j][c],   j < n, c < kColumns vectors
 //
 // Every sum is one chain of multiply-adds in the order of j, whatever kRows is.
-template <int kRows, int kColumns, class D>
+template <AddBy kBy, int kRows, int kColumns, class D>
 HWY_INLINE void AddProduct(D d, const float* const* weights, const float* x, int64_t x_stride,
                            int64_t n, float* sums, int64_t sums_stride) {
   using V = hn::Vec<D>;
@@ -173,7 +208,8 @@ HWY_INLINE void AddProduct(D d, const float* const* weights, const float* x, int
   for (int r = 0; r < kRows; ++r) {
     w[r] = weights[r];
     for (int c = 0; c < kColumns; ++c) {
-      sum[r][c] = hn::LoadU(d, sums + r * sums_stride + c * lanes);
+      sum[r][c] =
+          kBy == AddBy::kWhole ? hn::Zero(d) : hn::LoadU(d, sums + r * sums_stride + c * lanes);
     }
   }
   for (int64_t j = 0; j < n; ++j, x += x_stride) {
@@ -186,24 +222,58 @@ HWY_INLINE void AddProduct(D d, const float* const* weights, const float* x, int
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) {
-      hn::StoreU(sum[r][c], d, sums + r * sums_stride + c * lanes);
+      float* const to = sums + r * sums_stride + c * lanes;
+      if constexpr (kBy == AddBy::kWhole) sum[r][c] = hn::Add(sum[r][c], hn::LoadU(d, to));
+      hn::StoreU(sum[r][c], d, to);
     }
   }
 }
 
-// Rows that AddProduct takes at once, and columns: all sums stay in registers.
+// Sums that stay in registers while AddProduct goes through x.
+constexpr int kProductSums = HWY_TARGET <= HWY_AVX3 ? 24 : 12;
 constexpr int kProductRows = 6;
-constexpr int kProductColumns = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+
+// Of kColumns, a power of two, those that AddProduct takes at once with kRows.
+template <int kRows, int kColumns>
+constexpr int kColumnsAtOnce = kColumns == 1 || kRows == 1 || kRows* kColumns <= kProductSums
+                                   ? kColumns
+                                   : kColumnsAtOnce<kRows, kColumns / 2>;
 
 // AddProduct over all kColumns vectors of kRows rows.
-template <int kRows, int kColumns, class D>
+template <AddBy kBy, int kRows, int kColumns, class D>
 HWY_INLINE void AddProducts(D d, const float* const* weights, const float* x, int64_t n,
                             float* sums) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t stride = kColumns * lanes;
-  constexpr int kStep = kRows == 1 || kColumns < kProductColumns ? kColumns : kProductColumns;
+  constexpr int kStep = kColumnsAtOnce<kRows, kColumns>;
   for (int c = 0; c < kColumns; c += kStep) {
-    AddProduct<kRows, kStep>(d, weights, x + c * lanes, stride, n, sums + c * lanes, stride);
+    AddProduct<kBy, kRows, kStep>(d, weights, x + c * lanes, stride, n, sums + c * lanes, stride);
+  }
+}
+
+// Adds to the sums of tokens t .. t + rows - 1, rows <= kRows, each [num | den], what the tokens
+// [first, end) bring to their windows; x holds those one after the other, `finite` all of them.
+template <AddBy kBy, int kRows, int kVectors, class D>
+HWY_INLINE void AddWindows(D d, const AftBias& bias, int64_t t, int rows, int64_t first,
+                           int64_t end, const float* x, bool finite, float* sums) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int kColumns = 2 * kVectors;
+  const auto weights_from = [&bias](int64_t row, int64_t j) {
+    return bias.Row(row) + (j - row + bias.window - 1);
+  };
+  const float* weights[kRows];
+  if (rows == kRows && finite) {
+    for (int r = 0; r < kRows; ++r) weights[r] = weights_from(t + r, first);
+    AddProducts<kBy, kRows, kColumns>(d, weights, x, end - first, sums);
+    return;
+  }
+  for (int r = 0; r < rows; ++r) {
+    const int64_t from = std::max(first, t + r - bias.window + 1);
+    const int64_t to = std::min(end, t + r + 1);
+    if (from >= to) continue;
+    weights[0] = weights_from(t + r, from);
+    AddProducts<kBy, 1, kColumns>(d, weights, x + (from - first) * kColumns * lanes, to - from,
+                                  sums + r * kColumns * lanes);
   }
 }
 

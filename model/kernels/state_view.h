@@ -9,6 +9,9 @@ namespace aft {
 struct StateView {
   float* base = nullptr;
   int64_t slot_stride = 0;  // floats
+  // StateSpec::scratch_floats of each slot, in the same way; null: do without.
+  float* scratch = nullptr;
+  int64_t scratch_stride = 0;
 };
 
 }  // namespace aft

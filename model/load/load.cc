@@ -109,7 +109,8 @@ absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<
 // Both checks come before the large allocations: past the limit the kernel would kill the process
 // instead. States that grow count whole, so that no admitted sequence ever lacks memory.
 absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Options& options) {
-  const int64_t slot = StatePool::SlotBytes(network.state_specs());
+  const std::vector<StateSpec> states = network.state_specs();
+  const int64_t slot = StatePool::SlotBytes(states) + StatePool::ScratchBytes(states);
   const int64_t workspace = network.WorkspaceBytes(options.max_step_tokens, options.threads);
   const int64_t available = AvailableMemory();
   if (workspace <= available && slot <= (available - workspace) / options.slots) {

@@ -25,7 +25,11 @@ class AftMixer : public Mixer {
       : bias_(ToBias(config, FoldAftBand(config, tables))),
         params_{hid, &bias_, config.prefix_block, config.ring} {}
 
-  StateSpec state_spec() const override { return AftStateSpec(kernels::AftLayout(params_)); }
+  StateSpec state_spec() const override {
+    StateSpec spec = AftStateSpec(kernels::AftLayout(params_));
+    spec.scratch_floats = kernels::AftSlotScratchFloats(params_);
+    return spec;
+  }
   int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_); }
   int64_t encode_scratch_floats(int64_t tokens) const override {
     return kernels::AftEncodeScratchFloats(params_, tokens);
@@ -38,8 +42,7 @@ class AftMixer : public Mixer {
     workspace.executor->For(
         kernels::AftUnits(params_, batch.rows), Grain(batch.rows, batch.offset[batch.rows]),
         [&](int64_t begin, int64_t end, int thread) {
-          kernels::AftForward(params_, batch, in.data, in.stride, state.base, state.slot_stride,
-                              out.data, out.stride,
+          kernels::AftForward(params_, batch, in.data, in.stride, state, out.data, out.stride,
                               workspace.scratch + thread * workspace.scratch_stride, begin, end);
         });
   }

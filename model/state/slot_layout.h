@@ -30,6 +30,9 @@ struct StateSpec {
   // Of `floats`, what one more token of context fills, in mixers whose state grows up to the
   // model's max_seq_len; 0 where the state's size is constant.
   int64_t floats_per_token = 0;
+  // Beside the state, what the part may keep in the host's memory to be faster: it follows from the
+  // state, so it is never copied or saved. Zeros mean nothing.
+  int64_t scratch_floats = 0;
 };
 
 // Where everything is in a slot: one contiguous block that holds a sequence's state in all layers,

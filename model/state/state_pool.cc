@@ -1,5 +1,7 @@
 #include "model/state/state_pool.h"
 
+#include <algorithm>
+
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -19,6 +21,12 @@ absl::Status ForEachUsed(const SlotLayout& layout, int64_t position,
 
 }  // namespace
 
+int64_t StatePool::ScratchBytes(const std::vector<StateSpec>& parts) {
+  int64_t floats = 0;
+  for (const StateSpec& part : parts) floats += RoundUpToLine(part.scratch_floats);
+  return floats * static_cast<int64_t>(sizeof(float));
+}
+
 absl::StatusOr<StatePool> StatePool::Create(const std::vector<StateSpec>& parts, int32_t slots,
                                             Device& device) {
   StatePool pool;
@@ -29,13 +37,26 @@ absl::StatusOr<StatePool> StatePool::Create(const std::vector<StateSpec>& parts,
   AFT_ASSIGN_OR_RETURN(pool.memory_,
                        device.Allocate(stride * slots, absl::StrCat("states of ", slots, " slots"),
                                        pool.layout_.grows()));
+  pool.scratch_floats_ = ScratchBytes(parts) / static_cast<int64_t>(sizeof(float));
+  AFT_ASSIGN_OR_RETURN(pool.scratch_,
+                       AlignedBuffer::Create(pool.scratch_floats_ * slots,
+                                             absl::StrCat("scratch of ", slots, " slots")));
+  float* scratch = pool.scratch_.data();
   for (int64_t i = 0; i < pool.layout_.layers(); ++i) {
-    pool.parts_.push_back({pool.memory_.data + pool.layout_.layer_offset(i), stride});
+    const int64_t floats = parts[static_cast<size_t>(i)].scratch_floats;
+    pool.parts_.push_back({pool.memory_.data + pool.layout_.layer_offset(i), stride,
+                           floats > 0 ? scratch : nullptr, pool.scratch_floats_});
+    scratch += RoundUpToLine(floats);
   }
   return pool;
 }
 
+void StatePool::ForgetScratch(int32_t slot) {
+  std::fill_n(scratch_.data() + slot * scratch_floats_, scratch_floats_, 0.0F);
+}
+
 absl::Status StatePool::CopySlot(int32_t from, int32_t to, int64_t position) {
+  ForgetScratch(to);
   // One copy costs a GPU less than the few that leave out the padding between parts.
   if (position > 0 && !layout_.grows()) {
     return device_->Copy(Slot(to), Slot(from), layout_.bytes());
@@ -55,6 +76,7 @@ absl::Status StatePool::WriteSlot(int32_t slot, int64_t position, char* bytes) c
 }
 
 absl::Status StatePool::ReadSlot(int32_t slot, int64_t position, const char* bytes) {
+  ForgetScratch(slot);
   AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
     const char* const from = bytes;
     bytes += size;

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/kernels/state_view.h"
+#include "model/state/aligned_buffer.h"
 #include "model/state/device.h"
 #include "model/state/slot_layout.h"
 
@@ -20,8 +21,10 @@ namespace aft {
 // device. A slot is not cleared when it changes hands: position 0 tells a mixer to ignore what is
 // in it. Where a state grows with the context, the host's memory is reserved but comes page by
 // page, at a sequence's first touch: few sequences ever reach the limit that their slots are made
-// for; on a GPU all of it is there from the start. Thread-compatible; different slots may be used
-// on different threads. Calls fail where the device does (never on the host).
+// for; on a GPU all of it is there from the start. A slot's scratch (StateSpec::scratch_floats)
+// lies elsewhere, and is zeroed when a call of this class changes its state. Thread-compatible;
+// different slots may be used on different threads. Calls fail where the device does (never on the
+// host).
 class StatePool {
  public:
   StatePool() = default;
@@ -35,6 +38,7 @@ class StatePool {
   static int64_t SlotBytes(const std::vector<StateSpec>& parts) {
     return SlotLayout(parts).bytes();
   }
+  static int64_t ScratchBytes(const std::vector<StateSpec>& parts);  // beside it
 
   const StateView& part(int64_t i) const { return parts_[static_cast<size_t>(i)]; }
   const std::vector<StateView>& parts() const { return parts_; }
@@ -53,9 +57,12 @@ class StatePool {
 
  private:
   float* Slot(int32_t slot) const { return memory_.data + slot * layout_.floats(); }
+  void ForgetScratch(int32_t slot);
 
   Device* device_ = nullptr;
   DeviceFloats memory_;
+  AlignedBuffer scratch_;
+  int64_t scratch_floats_ = 0;  // of a slot
   SlotLayout layout_;
   std::vector<StateView> parts_;
   int32_t slots_ = 0;

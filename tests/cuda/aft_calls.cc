@@ -71,7 +71,7 @@ class AftCalls final : public KernelFamilyCalls {
              float* y) override {
     const kernels::AftParams params = {model_.hid, &cpu_bias_, model_.prefix_block, model_.ring};
     Matrix scratch(static_cast<size_t>(kernels::AftScratchFloats(params)));
-    kernels::AftForward(params, row, packed, 3 * model_.hid, states, slot_stride, y, model_.hid,
+    kernels::AftForward(params, row, packed, 3 * model_.hid, {states, slot_stride}, y, model_.hid,
                         scratch.data(), 0, kernels::AftUnits(params, 1));
   }
 

@@ -73,6 +73,68 @@ TEST_P(AftTest, EqualsFloat64OnEveryKeySetAndBias) {
   }
 }
 
+TEST_P(AftTest, StepsEqualTheirPromptOnEveryKeySet) {
+  for (const std::string& keys : kKeySets) {
+    for (const int64_t window : {15, 16, 33, 40, 64, 70}) {
+      for (const int64_t block : {0, 75}) {
+        for (const Number ring : {Number::kFp32, Number::kBf16}) {
+          MixerCase local = Local(37, window, 5, block);
+          local.config.ring = ring;
+          SCOPED_TRACE(absl::StrCat("window ", window, ", blocks of ", block, ", keys ", keys));
+          TestMixer mixer(local, random_, 5);
+          const std::vector<float> packed = mixer.Packed(random_, 150, keys);
+          const std::vector<float> whole = mixer.RunCut(packed, {150});
+          EXPECT_TRUE(SameBits(mixer.RunCut(packed, {1}), whole));
+          EXPECT_TRUE(SameBits(mixer.RunCut(packed, {61, 1}, 4), whole));
+          EXPECT_TRUE(Close(whole, mixer.Reference(packed), tolerance::kFp32));
+        }
+      }
+    }
+  }
+}
+
+// Infinity times the weight 0 of a window that it has left would be NaN.
+TEST_P(AftTest, AnOverflowStaysInfiniteAndInItsChannel) {
+  TestMixer mixer(Local(3, 40), random_);
+  for (int64_t token = 20; token < 28; ++token) {
+    std::vector<float> packed = mixer.Packed(random_, 80);
+    const auto at = static_cast<size_t>(token * mixer.width());
+    packed[at + 3 + 1] = 15;  // exp(15), as the maximum is rounded to 0
+    packed[at + 6 + 1] = 3e38F;
+    const std::vector<float> whole = mixer.RunCut(packed, {80});
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const bool overflows = i % 3 == 1 && static_cast<int64_t>(i / 3) >= token;
+      EXPECT_EQ(std::isinf(whole[i]), overflows) << i;
+      EXPECT_FALSE(std::isnan(whole[i])) << i;
+    }
+    EXPECT_TRUE(SameBits(mixer.RunCut(packed, {1}), whole));
+  }
+}
+
+// What a slot keeps beside its state is of the sequence that was there before, at the same place.
+TEST_P(AftTest, ASlotKeepsNothingOfTheSequenceBefore) {
+  TestMixer mixer(Local(5, 32), random_, 3);
+  for (int64_t position = 40; position < 48; ++position) {
+    const std::vector<float> one = mixer.Packed(random_, position + 10);
+    const std::vector<float> head = Tokens(one, mixer.width(), 0, position);
+    const std::vector<float> tail = Tokens(one, mixer.width(), position, position + 10);
+    const std::vector<float> two = mixer.Packed(random_, position);
+    mixer.RunCut(head, {position}, 0);
+    const std::vector<float> state = mixer.SlotBytes(0);
+    const std::vector<float> expected = mixer.RunCut(tail, {10}, 0, position);
+
+    mixer.RunCut(two, {1}, 1);
+    mixer.RunCut(head, {position}, 1);
+    EXPECT_TRUE(SameBits(mixer.RunCut(tail, {1}, 1, position), expected));
+
+    mixer.RunCut(two, {1}, 2);
+    mixer.SetSlotBytes(2, state);
+    EXPECT_TRUE(SameBits(mixer.RunCut(tail, {1}, 2, position), expected));
+    // From its first token on, one by one.
+    EXPECT_TRUE(SameBits(mixer.RunCut(one, {1}, 2), mixer.RunCut(one, {position + 10}, 0)));
+  }
+}
+
 TEST_P(AftTest, EqualsFloat64AtEveryWidth) {
   for (const int64_t hid : {1, 8, 33, 64, 100, 192}) {
     for (const int64_t window : {0, 32}) {

@@ -39,6 +39,8 @@ class CpuMixer final : public DeviceMixer {
     if (!case_.config.causal) return;
     slot_floats_ = (mixer_->state_spec().floats + 15) / 16 * 16;
     states_.assign(static_cast<size_t>(slots * slot_floats_), kNan);
+    slot_scratch_floats_ = mixer_->state_spec().scratch_floats;
+    slot_scratch_.assign(static_cast<size_t>(slots * slot_scratch_floats_), kNan);
   }
 
   StateSpec state_spec() const override { return mixer_->state_spec(); }
@@ -50,7 +52,8 @@ class CpuMixer final : public DeviceMixer {
     mixer_->Forward({rows.packed.data(), width_},
                     {rows.count(), rows.slots.data(), rows.positions.data(), rows.offsets.data(),
                      rows.generated.data()},
-                    {states_.data(), slot_floats_}, {y.data(), case_.hid}, scratch.workspace());
+                    {states_.data(), slot_floats_, slot_scratch_.data(), slot_scratch_floats_},
+                    {y.data(), case_.hid}, scratch.workspace());
     return rows.Parts(y, case_.hid);
   }
 
@@ -73,6 +76,7 @@ class CpuMixer final : public DeviceMixer {
   }
   void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) override {
     std::copy(bytes.begin(), bytes.end(), states_.begin() + slot * slot_floats_);
+    std::fill_n(slot_scratch_.begin() + slot * slot_scratch_floats_, slot_scratch_floats_, 0.0F);
   }
 
  private:
@@ -93,6 +97,8 @@ class CpuMixer final : public DeviceMixer {
   std::unique_ptr<Mixer> mixer_;
   int64_t slot_floats_ = 0;
   std::vector<float> states_;
+  int64_t slot_scratch_floats_ = 0;
+  std::vector<float> slot_scratch_;
 };
 
 }  // namespace

@@ -102,6 +102,27 @@ TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
   EXPECT_TRUE(Same(output.sampled[0], output.sampled[1]));
 }
 
+class SlotTest : public RunnerFixture {};
+
+TEST_F(SlotTest, ASequenceThatTakesAnothersPlaceContinuesAsIfItWereAlone) {
+  config_.mixer.window = 32;
+  const std::unique_ptr<ModelRunner> runner = Load();
+  for (int64_t count = 1; count < 10; ++count) {
+    const std::vector<TokenId> prompt = RandomText(25);
+    const int64_t position = 25 + count - 1;
+    const TokenId last = Generate(*runner, 0, prompt, count, Warm(1)).back().id;
+    const std::string snapshot = runner->SnapshotSlot(0);
+    const std::vector<TokenId> another = RandomText(25);
+    Generate(*runner, 1, another, count, Warm(2));
+    Generate(*runner, 2, another, count, Warm(2));
+    ASSERT_TRUE(runner->RestoreSlot(1, snapshot).ok());
+    runner->ForkSlot(0, 2);
+    const std::vector<SampledToken> alone = Continue(*runner, 0, position, last, 12);
+    EXPECT_TRUE(Same(Continue(*runner, 1, position, last, 12), alone));
+    EXPECT_TRUE(Same(Continue(*runner, 2, position, last, 12), alone));
+  }
+}
+
 class GrowingSnapshotTest : public RunnerFixture {};
 
 TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {

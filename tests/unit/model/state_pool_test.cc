@@ -2,6 +2,7 @@
 
 #include "model/state/state_pool.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -67,12 +68,59 @@ TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
   EXPECT_EQ(from[stride - 1], 0.0F);
 }
 
+TEST(StatePoolTest, ScratchIsApartAndForgottenWithTheStateThatItIsOf) {
+  std::vector<StateSpec> layers = Layers();
+  layers[1].scratch_floats = 17;
+  layers.push_back(layers[0]);
+  layers[2].scratch_floats = 3;
+  auto pool = StatePool::Create(layers, 3);
+  ASSERT_TRUE(pool.ok());
+  EXPECT_EQ(StatePool::ScratchBytes(layers), 4 * (32 + 16));
+  EXPECT_EQ(pool->slot_bytes(), StatePool::SlotBytes(layers));
+  EXPECT_EQ(pool->part(0).scratch, nullptr);
+  EXPECT_EQ(pool->part(2).scratch - pool->part(1).scratch, 32);
+  const auto of_slot = [&pool](int64_t slot) {
+    std::vector<float> floats;
+    for (const int64_t part : {1, 2}) {
+      const StateView view = pool->part(part);
+      const float* from = view.scratch + slot * view.scratch_stride;
+      floats.insert(floats.end(), from, from + (part == 1 ? 17 : 3));
+    }
+    return floats;
+  };
+  const std::vector<float> nothing(20, 0.0F);
+  const std::vector<float> something(20, 7.0F);
+  const auto fill = [&] {
+    for (int64_t slot = 0; slot < 3; ++slot) {
+      EXPECT_EQ(pool->part(1).scratch_stride, 48);
+      std::fill_n(pool->part(1).scratch + slot * 48, 48, 7.0F);
+    }
+  };
+  for (int64_t slot = 0; slot < 3; ++slot) EXPECT_EQ(of_slot(slot), nothing);
+  fill();
+  std::string bytes(static_cast<size_t>(pool->layout().UsedBytes(9)), '\0');
+  ASSERT_TRUE(pool->WriteSlot(1, 9, bytes.data()).ok());
+  EXPECT_EQ(of_slot(1), something);
+  ASSERT_TRUE(pool->ReadSlot(1, 9, bytes.data()).ok());
+  EXPECT_EQ(of_slot(0), something);
+  EXPECT_EQ(of_slot(1), nothing);
+  EXPECT_EQ(of_slot(2), something);
+  fill();
+  ASSERT_TRUE(pool->CopySlot(0, 2, 9).ok());
+  EXPECT_EQ(of_slot(0), something);
+  EXPECT_EQ(of_slot(1), something);
+  EXPECT_EQ(of_slot(2), nothing);
+}
+
 TEST(StatePoolTest, TheFingerprintTellsLayoutsApart) {
   const uint64_t layout = StatePool::Create(Layers(), 1)->layout().fingerprint();
   EXPECT_EQ(StatePool::Create(Layers(), 5)->layout().fingerprint(), layout);
   std::vector<StateSpec> other = Layers();
   other[1].sections[1].granule_tokens = 4;
   EXPECT_NE(StatePool::Create(other, 1)->layout().fingerprint(), layout);
+  other[1] = Layers()[1];
+  other[1].scratch_floats = 5;
+  EXPECT_EQ(StatePool::Create(other, 1)->layout().fingerprint(), layout);
   std::swap(other[0], other[1]);
   EXPECT_NE(StatePool::Create(other, 1)->layout().fingerprint(), layout);
 }
