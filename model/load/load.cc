@@ -111,7 +111,8 @@ absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<
 absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Options& options) {
   const std::vector<StateSpec> states = network.state_specs();
   const int64_t slot = StatePool::SlotBytes(states) + StatePool::ScratchBytes(states);
-  const int64_t workspace = network.WorkspaceBytes(options.max_step_tokens, options.threads);
+  const int64_t tokens_at_once = CpuModelRunner::TokensAtOnce(options);
+  const int64_t workspace = network.WorkspaceBytes(tokens_at_once, options.threads);
   const int64_t available = AvailableMemory();
   if (workspace <= available && slot <= (available - workspace) / options.slots) {
     return absl::OkStatus();
@@ -122,8 +123,8 @@ absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Option
           : "";
   return absl::ResourceExhaustedError(
       absl::StrCat("not enough memory: ", options.slots, " slots of ", Mebibytes(slot), tokens,
-                   " and ", Mebibytes(workspace), " of workspace for ", options.max_step_tokens,
-                   " tokens a step; ", Mebibytes(available), " are available beside ",
+                   " and ", Mebibytes(workspace), " of workspace for ", tokens_at_once,
+                   " tokens at once; ", Mebibytes(available), " are available beside ",
                    Mebibytes(network.weight_bytes()), " of weights"));
 }
 

@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   std::unique_ptr<CpuModelRunner> runner(new CpuModelRunner(std::move(network), options));
   AFT_ASSIGN_OR_RETURN(runner->states_,
                        StatePool::Create(runner->network_->state_specs(), options.slots));
-  AFT_RETURN_IF_ERROR(runner->network_->Allocate(options.max_step_tokens, runner->executor_));
+  AFT_RETURN_IF_ERROR(runner->network_->Allocate(TokensAtOnce(options), runner->executor_));
   runner->layout_ = runner->states_.layout().fingerprint();
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   return runner;
@@ -44,6 +44,11 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
   tokens_.reserve(tokens);
   outputs_.reserve(tokens);
   wanted_.reserve(tokens);
+  part_slots_.reserve(slots);
+  part_positions_.reserve(slots);
+  part_offsets_.reserve(slots + 1);
+  part_generated_.reserve(slots);
+  part_outputs_.reserve(static_cast<size_t>(TokensAtOnce(options)));
 }
 
 void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
@@ -133,17 +138,53 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
   }
 }
 
-absl::Status CpuModelRunner::Report() {
+absl::Status CpuModelRunner::Forward() {
+  const auto tokens = static_cast<int64_t>(tokens_.size());
+  size_t row = 0;
+  size_t output = 0;
+  for (int64_t begin = 0; begin < tokens; begin += kTokensAtOnce) {
+    const int64_t end = std::min(begin + kTokensAtOnce, tokens);
+    part_slots_.clear();
+    part_positions_.clear();
+    part_offsets_.assign(1, 0);
+    part_generated_.clear();
+    for (; row_offsets_[row] < end; ++row) {
+      part_slots_.push_back(row_slots_[row]);
+      const int64_t done = std::max<int64_t>(begin - row_offsets_[row], 0);
+      part_positions_.push_back(row_positions_[row] + done);
+      part_generated_.push_back(row_generated_[row]);
+      part_offsets_.push_back(std::min(row_offsets_[row + 1], end) - begin);
+      if (row_offsets_[row + 1] > end) break;  // it goes on in the next part
+    }
+    const size_t first_output = output;
+    part_outputs_.clear();
+    for (; output < outputs_.size() && outputs_[output] < end; ++output) {
+      part_outputs_.push_back(outputs_[output] - begin);
+    }
+    CpuNetwork::Batch batch;
+    batch.rows = {static_cast<int64_t>(part_slots_.size()), part_slots_.data(),
+                  part_positions_.data(), part_offsets_.data(), part_generated_.data()};
+    batch.tokens = end - begin;
+    batch.ids = tokens_.data() + begin;
+    batch.outputs = part_outputs_.data();
+    batch.output_count = static_cast<int64_t>(part_outputs_.size());
+    AFT_RETURN_IF_ERROR(ForwardStep(*network_, batch, states_.parts()));
+    AFT_RETURN_IF_ERROR(Report(first_output, batch.output_count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuModelRunner::Report(size_t first_wanted, int64_t wanted) {
   // Logits below which a second thread costs more than it brings: about 10 us.
   constexpr int64_t kWorkPerThread = 8192;
   const int64_t grain = std::max<int64_t>(kWorkPerThread / info_.vocab_size, 1);
-  const auto wanted = static_cast<int64_t>(wanted_.size());
   for (int64_t first = 0; first < wanted; first += network_->max_logit_rows()) {
     const int64_t count = std::min(network_->max_logit_rows(), wanted - first);
     AFT_ASSIGN_OR_RETURN(const float* const logits, network_->Logits(first, count));
     executor_.For(count, grain, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i) {
-        ReportOne(logits + i * info_.vocab_size, wanted_[static_cast<size_t>(first + i)],
+        ReportOne(logits + i * info_.vocab_size,
+                  wanted_[first_wanted + static_cast<size_t>(first + i)],
                   &samplers_[static_cast<size_t>(thread)]);
       }
     });
@@ -181,16 +222,8 @@ absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& inpu
   ++step_;
   StepOutput output;
   Flatten(input, &output);
-  CpuNetwork::Batch batch;
-  batch.rows = {static_cast<int64_t>(input.rows.size()), row_slots_.data(), row_positions_.data(),
-                row_offsets_.data(), row_generated_.data()};
-  batch.tokens = static_cast<int64_t>(tokens_.size());
-  batch.ids = tokens_.data();
-  batch.outputs = outputs_.data();
-  batch.output_count = static_cast<int64_t>(outputs_.size());
-  AFT_RETURN_IF_ERROR(ForwardStep(*network_, batch, states_.parts()));
+  AFT_RETURN_IF_ERROR(Forward());
   sequences_.Advance(input);
-  AFT_RETURN_IF_ERROR(Report());
   uncollected_ = std::move(output);
   return step_;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,6 +33,13 @@ class CpuModelRunner final : public ModelRunner {
     std::vector<int> cpus{};        // see ParallelExecutor
   };
 
+  // A longer step runs so many tokens at a time, through all layers: beyond that the matrices
+  // between the products leave the caches.
+  static constexpr int64_t kTokensAtOnce = 1024;
+  static int64_t TokensAtOnce(const Options& options) {
+    return std::min(options.max_step_tokens, kTokensAtOnce);
+  }
+
   // Allocates states and workspace and warms them up. RESOURCE_EXHAUSTED when memory is short.
   static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(std::unique_ptr<CpuNetwork> network,
                                                                 const Options& options);
@@ -60,8 +68,10 @@ class CpuModelRunner final : public ModelRunner {
 
   // Fills the arrays below from the step's rows, and makes room in `output`.
   void Flatten(const StepInput& input, StepOutput* output);
-  // Samples and scores all of wanted_.
-  absl::Status Report();
+  // Runs all of it.
+  absl::Status Forward();
+  // Samples and scores `wanted` positions from there on, all outputs of the last ForwardStep.
+  absl::Status Report(size_t first_wanted, int64_t wanted);
   void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();
 
@@ -84,6 +94,13 @@ class CpuModelRunner final : public ModelRunner {
   std::vector<int32_t> tokens_;
   std::vector<int64_t> outputs_;
   std::vector<Wanted> wanted_;  // of each output
+
+  // The rows of a part of it.
+  std::vector<int32_t> part_slots_;
+  std::vector<int64_t> part_positions_;
+  std::vector<int64_t> part_offsets_;
+  std::vector<uint8_t> part_generated_;
+  std::vector<int64_t> part_outputs_;
 
   Ticket step_ = 0;  // last one submitted
   std::optional<StepOutput> uncollected_;

@@ -1,0 +1,69 @@
+// Steps of more tokens than run at once, on the CPU.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/runtime/cpu_model_runner.h"
+#include "tests/property/runner_fixture.h"
+
+namespace aft {
+namespace {
+
+class LongStepTest : public RunnerFixture {};
+
+// Texts end and begin anywhere among the parts into which the runner cuts the step.
+TEST_F(LongStepTest, ALongStepIsManyShortOnes) {
+  options_.max_step_tokens = 4096;
+  const std::unique_ptr<ModelRunner> runner = Load();
+  static_assert(CpuModelRunner::kTokensAtOnce == 1024);  // for which these are made
+  const std::vector<TokenId> sizes = {700, 400, 1, 1, 2100, 5};
+  StepInput together;
+  std::vector<StepOutput> alone;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const auto slot = static_cast<int32_t>(i);
+    runner->BindSlot(slot, Warm(slot));
+    StepRow row = {slot, 0, RandomText(sizes[i]), RowOutput::kLast};
+    if (i % 2 == 0) {
+      row.output = RowOutput::kScore;
+      row.targets.assign(row.tokens.begin() + (row.tokens.size() > 1 ? 1 : 0), row.tokens.end());
+    }
+    together.rows.push_back(row);
+    StepOutput output;
+    for (size_t first = 0; first < row.tokens.size(); first += 64) {
+      const size_t last = std::min(first + 64, row.tokens.size());
+      StepRow part = {slot, static_cast<int64_t>(first), {}, RowOutput::kNone};
+      part.tokens.assign(row.tokens.begin() + first, row.tokens.begin() + last);
+      if (i % 2 == 0) {
+        part.output = RowOutput::kScore;
+        part.targets.assign(row.targets.begin() + first,
+                            row.targets.begin() + std::min(last, row.targets.size()));
+      } else if (last == row.tokens.size()) {
+        part.output = RowOutput::kLast;
+      }
+      const StepOutput of_part = Step(*runner, {{part}});
+      for (const SampledToken& token : of_part.sampled) output.sampled.push_back(token);
+      for (const auto& tokens : of_part.scored) {
+        output.scored.resize(1);
+        output.scored[0].insert(output.scored[0].end(), tokens.begin(), tokens.end());
+      }
+    }
+    alone.push_back(output);
+    runner->BindSlot(slot, Warm(slot));
+  }
+  const StepOutput output = Step(*runner, together);
+  ASSERT_EQ(output.sampled.size(), 3U);
+  ASSERT_EQ(output.scored.size(), 3U);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (i % 2 == 0) {
+      EXPECT_TRUE(Same(output.scored[i / 2], alone[i].scored.at(0))) << i;
+    } else {
+      EXPECT_TRUE(Same(output.sampled[i / 2], alone[i].sampled.at(0))) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aft
