@@ -30,18 +30,14 @@ void Pause() {
 #endif
 }
 
-// Until it has waited for so long that it should sleep. Some 2 us, then some 20.
+// False: it has waited for so long, some 25 us, that it should sleep. It does not offer its core in
+// between (sched_yield): the kernel lets who does that pay with its time slice.
 template <typename Condition>
 bool SpinUntil(Condition condition) {
-  constexpr int kSpins = 100;
-  constexpr int kYields = 64;
-  for (int i = 0; i < kSpins + kYields; ++i) {
+  constexpr int kSpins = 1000;
+  for (int i = 0; i < kSpins; ++i) {
     if (condition()) return true;
-    if (i < kSpins) {
-      Pause();
-    } else {
-      std::this_thread::yield();
-    }
+    Pause();
   }
   return false;
 }
