@@ -288,8 +288,8 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace aft::client
 
-int main(int argc, char** argv) {
-  // gRPC's own log lines would mix with ours; errors reach us as statuses.
-  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends the program
+  // gRPC's own log lines would mix with ours; errors reach us as statuses. No thread runs yet.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
   return aft::client::Run(argc, argv);
 }

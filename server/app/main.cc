@@ -183,6 +183,7 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
   // A GPU's matrix products give the same bits from run to run. Here, because a process with
   // threads must not; somebody who has set it knows why.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread yet
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   absl::SetProgramUsageMessage(kUsage);
   absl::FlagsUsageConfig usage;
