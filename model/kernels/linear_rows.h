@@ -8,6 +8,7 @@ namespace aft::kernels {
 
 // What becomes of a product: y = activation(xW^T + b), or y = y + (xW^T + b), the residual.
 struct Epilogue {
+  // NOLINTNEXTLINE(google-explicit-constructor): an activation is one
   constexpr Epilogue(Activation of = Activation::kNone) : activation(of) {}
   static constexpr Epilogue Add() {
     Epilogue epilogue;

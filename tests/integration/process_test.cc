@@ -256,8 +256,10 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   EXPECT_EQ(help.Wait(), 1);  // Abseil's flag library
   EXPECT_THAT(help.out(), HasSubstr("Exit codes"));
   EXPECT_THAT(help.out(), HasSubstr("--ready_file"));
-  Process config(Command({"--print_config"}));
+  ExpectExit(Command({"--weight_format=int4"}), 2, "models[0].weight_format: ");
+  Process config(Command({"--print_config", "--weight_format=int8"}));
   EXPECT_EQ(config.Wait(), 0);
+  EXPECT_THAT(config.out(), HasSubstr("weight_format: \"int8\""));
   EXPECT_THAT(config.out(), HasSubstr("name: \"tiny\""));
   EXPECT_THAT(config.out(), HasSubstr("listen_address: \"127.0.0.1:0\""));
 }
