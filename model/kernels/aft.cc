@@ -112,8 +112,9 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
       TileState tile = tile_of(r, channel);
       if (row.length == 1 && ahead_floats > 0) {
         using Ahead = AheadTile<decltype(vectors)::value, decltype(d), Ring>;
-        if (decodes(r + 1))
+        if (decodes(r + 1)) {
           Ahead::Fetch(d, params, row_of(r + 1, channel), tile_of(r + 1, channel));
+        }
       } else if (row.length == 1 && decodes(r + 1)) {
         // All of the next row's state, a share by each tile.
         const auto width = static_cast<int64_t>(hn::Lanes(d)) * vectors;

@@ -24,28 +24,26 @@ namespace {
 
 std::atomic<bool> use_dots = true;
 
+int64_t Target() { return HWY_DYNAMIC_DISPATCH(CompiledTarget)(); }
+
+#if AFT_HAS_DOTS
+bool MayUseDots() { return Target() == HWY_AVX3 && use_dots.load(std::memory_order_relaxed); }
+#endif
+
 }  // namespace
 
-bool HasInt8Dots() {
 #if AFT_HAS_DOTS
-  return use_dots.load(std::memory_order_relaxed) && __builtin_cpu_supports("avx512vnni") != 0;
+bool HasInt8Dots() { return MayUseDots() && __builtin_cpu_supports("avx512vnni") != 0; }
+bool HasBf16Dots() { return MayUseDots() && __builtin_cpu_supports("avx512bf16") != 0; }
 #else
-  return false;
+bool HasInt8Dots() { return false; }
+bool HasBf16Dots() { return false; }
 #endif
-}
-
-bool HasBf16Dots() {
-#if AFT_HAS_DOTS
-  return use_dots.load(std::memory_order_relaxed) && __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
 
 void UseDots(bool use) { use_dots = use; }
 
 std::string InstructionSet() {
-  switch (HWY_DYNAMIC_DISPATCH(CompiledTarget)()) {
+  switch (Target()) {
     case HWY_AVX3:
       return HasBf16Dots()   ? "AVX-512 with VNNI and BF16"
              : HasInt8Dots() ? "AVX-512 with VNNI"

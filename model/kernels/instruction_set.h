@@ -8,9 +8,9 @@ namespace aft::kernels {
 // "portable".
 std::string InstructionSet();
 
-// Whether products use what some CPUs have beside AVX-512 itself, for which Highway has no sets of
-// their own: AVX512-VNNI adds four products of int8 at once, AVX512-BF16 two of bf16. What is
-// quantized (linear.h) with them is read with them.
+// Whether products use what some CPUs have beside AVX-512, when that is the set in use; Highway has
+// no sets of their own for it. AVX512-VNNI adds four products of int8 at once, AVX512-BF16 two of
+// bf16. What is quantized (linear.h) with them is read with them.
 bool HasInt8Dots();
 bool HasBf16Dots();
 void UseDots(bool use);  // for tests; has no effect where the CPU lacks them

@@ -49,6 +49,14 @@ HWY_INLINE LinearVec Gelu(LinearTag d, LinearVec x) {
   return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(x, tail), tail);
 }
 
+// A vector of a row's inputs, of which `left` are left: zeros behind the last.
+HWY_INLINE LinearVec LoadInputs(LinearTag d, const float* x, int64_t left) {
+  if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, x);
+  HWY_ALIGN float part[16] = {};
+  std::memcpy(part, x, static_cast<size_t>(left) * sizeof(float));
+  return hn::Load(d, part);
+}
+
 HWY_INLINE LinearVec Finish(LinearTag d, Epilogue epilogue, LinearVec sum, const float* y) {
   if (epilogue.add) return hn::Add(hn::LoadU(d, y), sum);
   switch (epilogue.activation) {

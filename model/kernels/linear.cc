@@ -1,26 +1,50 @@
 #include "model/kernels/linear.h"
 
+#include "model/kernels/instruction_set.h"
 #include "model/kernels/linear_floats.h"
 #include "model/kernels/linear_int8.h"
+#if AFT_HAS_DOTS
+#include "model/kernels/linear_bf16.h"
+#endif
 
 namespace aft::kernels {
+namespace {
+
+// How products with weights of a format are made here.
+struct Products {
+  decltype(&Linear) linear;
+  int64_t (*row_bytes)(int64_t in);  // null: of x itself
+  void (*quantize)(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized);
+};
+
+Products Of(Number format) {
+#if AFT_HAS_DOTS
+  if (format == Number::kInt8 && HasInt8Dots()) {
+    return {&LinearInt8Dots, &Int8RowBytes, &QuantizeInt8DotsRows};
+  }
+  if (format == Number::kBf16 && HasBf16Dots()) {
+    return {&LinearBf16Dots, &Bf16RowBytes, &QuantizeBf16DotsRows};
+  }
+#endif
+  if (format == Number::kInt8) return {&LinearInt8, &Int8RowBytes, &QuantizeInt8Rows};
+  return {&LinearFloats, nullptr, nullptr};
+}
+
+}  // namespace
 
 int64_t QuantizedBytes(Number format, int64_t in) {
-  return format == Number::kInt8   ? Int8RowBytes(in)
-         : format == Number::kBf16 ? Bf16QuantizedBytes(in)
-                                   : 0;
+  const auto row_bytes = Of(format).row_bytes;
+  return row_bytes == nullptr ? 0 : row_bytes(in);
 }
 
 void QuantizeRows(Number format, const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
                   void* quantized) {
-  const auto of_format = format == Number::kInt8 ? &QuantizeInt8Rows : &QuantizeBf16Rows;
-  of_format(rows, in, begin, end, quantized);
+  Of(format).quantize(rows, in, begin, end, quantized);
 }
 
 void Linear(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
             Epilogue epilogue, int64_t begin, int64_t end) {
-  const auto of_format = linear.format == Number::kInt8 ? &LinearInt8 : &LinearFloats;
-  of_format(linear, rows, y, y_stride, epilogue, begin, end);
+  Of(linear.format).linear(linear, rows, y, y_stride, epilogue, begin, end);
 }
 
 }  // namespace aft::kernels

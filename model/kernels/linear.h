@@ -10,7 +10,8 @@ namespace aft::kernels {
 // What products with weights of `format` take instead of x, bytes of one row; how it looks like
 // depends on the instruction set. 0: x itself.
 int64_t QuantizedBytes(Number format, int64_t in);
-// Rows [begin, end) to their places in `quantized` [rows, QuantizedBytes(in)], 64-byte aligned.
+// Rows [begin, end) to their places in `quantized` [rows, QuantizedBytes()], 64-byte aligned.
+// REQUIRES: QuantizedBytes() > 0.
 void QuantizeRows(Number format, const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
                   void* quantized);
 

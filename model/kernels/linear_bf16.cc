@@ -1,13 +1,18 @@
+// Compiled once, for AVX3 with AVX512-BF16, for which Highway has no set of its own.
 #include "model/kernels/linear_bf16.h"
 
 #include <cstring>
 
 #include "model/kernels/bf16-inl.h"
+#include "model/kernels/linear-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 namespace {
+
+// Pairs of bf16, an odd last one beside zero.
+int64_t RowBytes(int64_t in) { return (in * 2 + 63) / 64 * 64; }
 
 struct Bf16DotBlocks {
   template <int kRows, int kPanels>
@@ -23,7 +28,7 @@ struct Bf16DotBlocks {
     const unsigned char* of_row[kRows];
     __m512 sum[kRows][kPanels][2];
     for (int r = 0; r < kRows; ++r) {
-      of_row[r] = x + (row + r) * Bf16RowBytes(in);
+      of_row[r] = x + (row + r) * RowBytes(in);
       for (int p = 0; p < kPanels; ++p) {
         sum[r][p][0] = _mm512_load_ps(bias + p * kPanel);
         sum[r][p][1] = _mm512_load_ps(bias + p * kPanel + kLanes);
@@ -62,31 +67,33 @@ struct Bf16DotBlocks {
   }
 };
 
-}  // namespace
-
-void RoundRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized) {
+void RoundRow(const float* x, int64_t in, uint16_t* to) {
   const LinearTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t r = begin; r < end; ++r) {
-    const float* const x = rows.x + r * rows.stride;
-    auto* const to =
-        reinterpret_cast<uint16_t*>(static_cast<unsigned char*>(quantized) + r * Bf16RowBytes(in));
-    for (int64_t k = 0; k < in; k += lanes) {
-      HWY_ALIGN float some[16] = {};
-      const float* from = x + k;
-      if (in - k < lanes) {
-        std::memcpy(some, from, static_cast<size_t>(in - k) * sizeof(float));
-        from = some;
-      }
-      StoreBf16(d, RoundToBf16(d, hn::LoadU(d, from)), to + k);
-    }
+  for (int64_t k = 0; k < in; k += lanes) {
+    StoreBf16(d, RoundToBf16(d, LoadInputs(d, x + k, in - k)), to + k);
   }
 }
 
-void Bf16DotPanels(const LinearCall& call, int64_t begin, int64_t end) {
-  AllRows<Bf16DotBlocks>(call, begin, end);
+}  // namespace
+}  // namespace HWY_NAMESPACE
+
+void LinearBf16Dots(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                    Epilogue epilogue, int64_t begin, int64_t end) {
+  HWY_NAMESPACE::AllRows<HWY_NAMESPACE::Bf16DotBlocks>({linear, rows, y, y_stride, epilogue}, begin,
+                                                       end);
 }
 
-}  // namespace HWY_NAMESPACE
+int64_t Bf16RowBytes(int64_t in) { return HWY_NAMESPACE::RowBytes(in); }
+
+void QuantizeBf16DotsRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                          void* quantized) {
+  auto* const to = static_cast<unsigned char*>(quantized);
+  for (int64_t r = begin; r < end; ++r) {
+    HWY_NAMESPACE::RoundRow(rows.x + r * rows.stride, in,
+                            reinterpret_cast<uint16_t*>(to + r * Bf16RowBytes(in)));
+  }
+}
+
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();

@@ -2,18 +2,18 @@
 
 #include <cstdint>
 
-#include "model/kernels/linear-inl.h"
+#include "model/kernels/linear_rows.h"
+#include "model/kernels/packed_weight.h"
 
-// Products with bf16 weights whose rows are rounded to bf16 too: AVX512-BF16, which one object of
-// AVX3 is compiled with (linear_bf16.cc).
+// Linear (linear.h) of bf16 weights and rows that are rounded to bf16 too, by AVX512-BF16.
+// REQUIRES: HasBf16Dots() (instruction_set.h).
 namespace aft::kernels {
-namespace HWY_NAMESPACE {
 
-// Of one row: bf16, in pairs, an odd last one beside zero.
-inline int64_t Bf16RowBytes(int64_t in) { return (in * 2 + 63) / 64 * 64; }
+// As Linear, QuantizedBytes and QuantizeRows.
+void LinearBf16Dots(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                    Epilogue epilogue, int64_t begin, int64_t end);
+int64_t Bf16RowBytes(int64_t in);
+void QuantizeBf16DotsRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                          void* quantized);
 
-void RoundRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized);
-void Bf16DotPanels(const LinearCall& call, int64_t begin, int64_t end);
-
-}  // namespace HWY_NAMESPACE
 }  // namespace aft::kernels

@@ -1,15 +1,7 @@
 #include "model/kernels/linear_floats.h"
 
-#include "model/kernels/instruction_set.h"
 #include "model/kernels/linear-inl.h"
 #include "model/kernels/simd.h"
-#if HWY_TARGET == HWY_AVX3 && AFT_HAS_DOTS
-#include "model/kernels/linear_bf16.h"
-#define AFT_IF_BF16_DOTS(...) \
-  if (HasBf16Dots()) return __VA_ARGS__
-#else
-#define AFT_IF_BF16_DOTS(...)
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -103,21 +95,10 @@ void FloatPanels(const PackedWeight& linear, const LinearRows& rows, float* y, i
                  Epilogue epilogue, int64_t begin, int64_t end) {
   const LinearCall call = {linear, rows, y, y_stride, epilogue};
   if (linear.format == Number::kBf16) {
-    AFT_IF_BF16_DOTS(Bf16DotPanels(call, begin, end));
     AllRows<FloatBlocks<Bf16Weights>>(call, begin, end);
   } else {
     AllRows<FloatBlocks<Fp32Weights>>(call, begin, end);
   }
-}
-
-int64_t RowBytes([[maybe_unused]] int64_t in) {
-  AFT_IF_BF16_DOTS(Bf16RowBytes(in));
-  return 0;
-}
-void QuantizeAsBf16([[maybe_unused]] const LinearRows& rows, [[maybe_unused]] int64_t in,
-                    [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end,
-                    [[maybe_unused]] void* quantized) {
-  AFT_IF_BF16_DOTS(RoundRows(rows, in, begin, end, quantized));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -128,15 +109,6 @@ HWY_AFTER_NAMESPACE();
 namespace aft::kernels {
 
 AFT_EXPORT(FloatPanels);
-AFT_EXPORT(RowBytes);
-AFT_EXPORT(QuantizeAsBf16);
-
-int64_t Bf16QuantizedBytes(int64_t in) { return HWY_DYNAMIC_DISPATCH(RowBytes)(in); }
-
-void QuantizeBf16Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
-                      void* quantized) {
-  HWY_DYNAMIC_DISPATCH(QuantizeAsBf16)(rows, in, begin, end, quantized);
-}
 
 void LinearFloats(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
                   Epilogue epilogue, int64_t begin, int64_t end) {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "model/kernels/instruction_set.h"
 #include "model/kernels/linear-inl.h"
 #include "model/kernels/simd.h"
 
@@ -205,13 +204,7 @@ void QuantizeRow(const float* x, int64_t in, unsigned char* to) {
   const LinearVec factor = hn::Set(d, inverse);
   const Sum most_integer = hn::Set(di, static_cast<int32_t>(kInt8Most));
   for (int64_t k = 0; k < in; k += lanes) {
-    HWY_ALIGN float some[16] = {};
-    const float* from = x + k;
-    if (in - k < lanes) {
-      std::memcpy(some, from, static_cast<size_t>(in - k) * sizeof(float));
-      from = some;
-    }
-    const Sum rounded = hn::NearestInt(hn::Mul(hn::LoadU(d, from), factor));
+    const Sum rounded = hn::NearestInt(hn::Mul(LoadInputs(d, x + k, in - k), factor));
     D::Put(hn::Min(hn::Max(rounded, hn::Neg(most_integer)), most_integer), integers, k);
   }
 }
@@ -225,38 +218,31 @@ HWY_INLINE void QuantizeAll(const LinearRows& rows, int64_t in, int64_t begin, i
   }
 }
 
-#if AFT_INT8_DOTS
-void Int8QuadPanels(const LinearCall& call, int64_t begin, int64_t end) {
-  AllRows<Int8Blocks<QuadDots>>(call, begin, end);
-}
-void Int8QuadQuantize(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
-                      void* quantized) {
-  QuantizeAll<QuadDots>(rows, in, begin, end, quantized);
-}
-#else
-#if HWY_TARGET == HWY_AVX3 && AFT_HAS_DOTS
-void Int8QuadPanels(const LinearCall& call, int64_t begin, int64_t end);
-void Int8QuadQuantize(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
-                      void* quantized);
-#define AFT_IF_INT8_DOTS(...) \
-  if (HasInt8Dots()) return __VA_ARGS__
-#else
-#define AFT_IF_INT8_DOTS(...)
-#endif
-
+#if !AFT_INT8_DOTS
 void Int8Panels(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
                 Epilogue epilogue, int64_t begin, int64_t end) {
-  const LinearCall call = {linear, rows, y, y_stride, epilogue};
-  AFT_IF_INT8_DOTS(Int8QuadPanels(call, begin, end));
-  AllRows<Int8Blocks<PairDots>>(call, begin, end);
+  AllRows<Int8Blocks<PairDots>>({linear, rows, y, y_stride, epilogue}, begin, end);
 }
 void Int8Quantize(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized) {
-  AFT_IF_INT8_DOTS(Int8QuadQuantize(rows, in, begin, end, quantized));
   QuantizeAll<PairDots>(rows, in, begin, end, quantized);
 }
 #endif
 
 }  // namespace HWY_NAMESPACE
+
+#if AFT_INT8_DOTS
+void LinearInt8Dots(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                    Epilogue epilogue, int64_t begin, int64_t end) {
+  using HWY_NAMESPACE::Int8Blocks;
+  using HWY_NAMESPACE::QuadDots;
+  HWY_NAMESPACE::AllRows<Int8Blocks<QuadDots>>({linear, rows, y, y_stride, epilogue}, begin, end);
+}
+void QuantizeInt8DotsRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                          void* quantized) {
+  HWY_NAMESPACE::QuantizeAll<HWY_NAMESPACE::QuadDots>(rows, in, begin, end, quantized);
+}
+#endif
+
 }  // namespace aft::kernels
 HWY_AFTER_NAMESPACE();
 

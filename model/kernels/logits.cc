@@ -23,8 +23,9 @@ HWY_INLINE void StoreEach(const float* logits, int64_t count, float* out, OfVect
   const LogitTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes)
+  for (; i + lanes <= count; i += lanes) {
     hn::StoreU(of_vector(hn::LoadU(d, logits + i), i), d, out + i);
+  }
   if (i == count) return;
   HWY_ALIGN float part[16];
   std::fill_n(std::copy(logits + i, logits + count, part), lanes - (count - i), kNegativeInfinity);

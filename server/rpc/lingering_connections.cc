@@ -53,6 +53,7 @@ void LingeringConnections::Hold(int port) {
   DIR* const folder = opendir("/proc/self/fd");
   if (folder == nullptr) return;
   std::vector<int> open;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads from this stream
   while (const dirent* entry = readdir(folder)) {
     int fd = -1;
     if (absl::SimpleAtoi(entry->d_name, &fd) && fd != dirfd(folder)) open.push_back(fd);

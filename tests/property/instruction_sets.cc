@@ -19,7 +19,7 @@ std::vector<int64_t> InstructionSetsWithoutDots() {
   std::vector<int64_t> sets;
   for (const int64_t set : InstructionSets()) {
     const UseInstructionSet use(set);
-    if (kernels::HasInt8Dots() && set == HWY_AVX3) sets.push_back(set | kWithoutDots);
+    if (kernels::HasInt8Dots()) sets.push_back(set | kWithoutDots);
   }
   return sets;
 }

@@ -34,18 +34,23 @@ class Server:
     """
 
   def start(self):
-    config, ready, log = (Path(self._folder.name) / name for name in ("config", "ready", "log"))
+    config = Path(self._folder.name) / "config"
     config.write_text(f'listen_address: "{self.address}" metrics_address: "{self._metrics}"\n{self._config}')
+    self.address, self._metrics = self._launch(f"--config={config}")
+
+  def _launch(self, *flags):
+    """Starts the program; returns what it writes when it is ready."""
+    ready, log = (Path(self._folder.name) / name for name in ("ready", "log"))
     ready.unlink(missing_ok=True)
     start = time.monotonic()
     with log.open("w") as stderr:
-      self._process = subprocess.Popen([self._program, f"--config={config}", f"--ready_file={ready}"], stderr=stderr)
+      self._process = subprocess.Popen([self._program, f"--ready_file={ready}", *flags], stderr=stderr)
     while not ready.exists():
       if self._process.poll() is not None or time.monotonic() - start > PATIENCE:
-        sys.exit(f"the server did not start:\n{log.read_text()[-2000:]}")
+        sys.exit(f"{self._program.name} did not start:\n{log.read_text()[-2000:]}")
       time.sleep(0.002)
     self.start_seconds = time.monotonic() - start
-    self.address, self._metrics = ready.read_text().split()
+    return ready.read_text().split()
 
   def stop(self):
     """Drains it."""
@@ -101,15 +106,7 @@ class BareServer(Server):
     self._program = Path(folder_of_programs) / "bare_server"
 
   def start(self):
-    ready = Path(self._folder.name) / "ready"
-    ready.unlink(missing_ok=True)
-    self._process = subprocess.Popen([self._program, f"--ready_file={ready}"])
-    start = time.monotonic()
-    while not ready.exists():
-      if self._process.poll() is not None or time.monotonic() - start > PATIENCE:
-        sys.exit("bare_server did not start")
-      time.sleep(0.002)
-    self.address = ready.read_text().strip()
+    [self.address] = self._launch()
 
 
 NULL_MODEL = {"format_version": 1, "architecture": "decoder_lm", "vocab_size": 128, "d_model": 32, "n_layers": 1,
