@@ -36,10 +36,8 @@ constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
 
 constexpr int kLibraryLinesPerSecond = 10;
 
-// For clients to close their connections, and then for what was written last to arrive: the rest of
-// the grace, within these bounds.
+// For clients to close their connections.
 constexpr std::chrono::milliseconds kLastCalls{1'000};
-constexpr std::chrono::milliseconds kLongestLastReads{10'000};
 
 Duration LeftUntil(TimePoint deadline) {
   const TimePoint now = std::chrono::steady_clock::now();
@@ -177,7 +175,7 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   }
   const absl::string_view configured = config.listen_address;
   address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", port);
-  port_ = port;
+  connections_.Keep(port);
   return absl::OkStatus();
 }
 
@@ -195,7 +193,6 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (drain_.valid()) return;
   health_->EndWatches();
-  connections_.Hold(port_);
   const auto until = std::chrono::system_clock::now() + LeftUntil(deadline);
   drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
 }
@@ -213,8 +210,8 @@ void GrpcServer::Shutdown(TimePoint deadline) {
     drained = drain_.wait_for(std::chrono::milliseconds(10));
   }
   server_.reset();
-  connections_.Release(std::chrono::steady_clock::now() +
-                       std::clamp<Duration>(LeftUntil(deadline), kLastCalls, kLongestLastReads));
+  const TimePoint now = std::chrono::steady_clock::now();
+  connections_.Release(now + kLastCalls, now + std::max<Duration>(LeftUntil(deadline), kLastCalls));
 }
 
 }  // namespace aft::server

@@ -76,9 +76,8 @@ class GrpcServer {
   std::unique_ptr<HealthService> health_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
-  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;  // goes before the services
-  LingeringConnections connections_;      // from BeginDrain on
+  LingeringConnections connections_;      // of the port
   std::future<void> drain_;               // gRPC's shutdown, once it has begun
 };
 

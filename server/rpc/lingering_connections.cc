@@ -1,21 +1,32 @@
 #include "server/rpc/lingering_connections.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
-#include "absl/strings/numbers.h"
-
 namespace aft::server {
 namespace {
+
+constexpr std::chrono::seconds kLongest{10};
+
+// Those that keep a port. Never destroyed: sockets are closed while the process ends, too.
+struct Keepers {
+  Mutex mutex;
+  std::vector<LingeringConnections*> all ABSL_GUARDED_BY(mutex);
+};
+Keepers& TheKeepers() {
+  static Keepers& keepers = *new Keepers;
+  return keepers;
+}
 
 // Of a TCP connection, whatever its IP version; -1 for anything else.
 int OwnPort(int fd) {
@@ -27,63 +38,86 @@ int OwnPort(int fd) {
   return ntohs(address.sin6_port);
 }
 
-bool IsConnected(int fd) {
-  sockaddr_storage peer = {};
-  socklen_t size = sizeof(peer);
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
-}
-
-// Everything has arrived, or nothing more will.
-bool IsOver(int fd) {
+int TcpState(int fd) {
   tcp_info info = {};
   socklen_t size = sizeof(info);
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return true;
-  if (info.tcpi_state == TCP_CLOSE) return true;
-  int unsent = 0;
-  return ioctl(fd, SIOCOUTQ, &unsent) != 0 || unsent == 0;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return TCP_CLOSE;
+  return info.tcpi_state;
+}
+
+bool PeerHasEverything(int fd) {
+  int unacknowledged = 0;
+  return ioctl(fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
+}
+
+bool TakenByAKeeper(int fd) {
+  Keepers& keepers = TheKeepers();
+  MutexLock lock(keepers.mutex);
+  return std::any_of(keepers.all.begin(), keepers.all.end(),
+                     [fd](LingeringConnections* keeper) { return keeper->Take(fd); });
 }
 
 }  // namespace
 
 LingeringConnections::~LingeringConnections() {
-  for (const int fd : held_) close(fd);
+  {
+    Keepers& keepers = TheKeepers();
+    MutexLock lock(keepers.mutex);
+    std::erase(keepers.all, this);
+  }
+  for (const Connection& connection : kept_) close(connection.fd);
 }
 
-void LingeringConnections::Hold(int port) {
-  DIR* const folder = opendir("/proc/self/fd");
-  if (folder == nullptr) return;
-  std::vector<int> open;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads from this stream
-  while (const dirent* entry = readdir(folder)) {
-    int fd = -1;
-    if (absl::SimpleAtoi(entry->d_name, &fd) && fd != dirfd(folder)) open.push_back(fd);
+void LingeringConnections::Keep(int port) {
+  {
+    MutexLock lock(mutex_);
+    port_ = port;
   }
-  closedir(folder);
-  for (const int fd : open) {
-    if (OwnPort(fd) != port || !IsConnected(fd)) continue;
-    const int held = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (held < 0) continue;
-    // The number may have become another file's meanwhile.
-    if (OwnPort(held) == port) {
-      held_.push_back(held);
-    } else {
-      close(held);
-    }
-  }
+  Keepers& keepers = TheKeepers();
+  MutexLock lock(keepers.mutex);
+  keepers.all.push_back(this);
 }
 
-void LingeringConnections::Release(TimePoint deadline) {
+bool LingeringConnections::Take(int fd) {
+  MutexLock lock(mutex_);
+  if (OwnPort(fd) != port_ || TcpState(fd) != TCP_ESTABLISHED) return false;
+  const TimePoint now = std::chrono::steady_clock::now();
+  Sweep(now, TimePoint::max());
+  const int second = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (second < 0) return false;  // no descriptors left
+  kept_.push_back({second, now});
+  return true;
+}
+
+void LingeringConnections::Sweep(TimePoint now, TimePoint received) {
+  std::erase_if(kept_, [&](const Connection& connection) {
+    const bool over = TcpState(connection.fd) == TCP_CLOSE || now - connection.since >= kLongest ||
+                      (now >= received && PeerHasEverything(connection.fd));
+    if (over) close(connection.fd);
+    return over;
+  });
+}
+
+void LingeringConnections::Release(TimePoint received, TimePoint deadline) {
   while (true) {
-    std::erase_if(held_, [](int fd) {
-      if (!IsOver(fd)) return false;
-      close(fd);
-      return true;
-    });
-    if (held_.empty() || std::chrono::steady_clock::now() >= deadline) break;
+    {
+      MutexLock lock(mutex_);
+      const TimePoint now = std::chrono::steady_clock::now();
+      Sweep(now, received);
+      if (kept_.empty()) return;
+      if (now >= deadline) break;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  for (const int fd : held_) close(fd);
-  held_.clear();
+  MutexLock lock(mutex_);
+  for (const Connection& connection : kept_) close(connection.fd);
+  kept_.clear();
 }
 
 }  // namespace aft::server
+
+// In the place of libc's for the whole process, gRPC's library included.
+extern "C" __attribute__((visibility("default"))) int shutdown(int fd, int how) noexcept {
+  if (how == SHUT_RDWR && aft::server::TakenByAKeeper(fd)) how = SHUT_WR;
+  return static_cast<int>(syscall(SYS_shutdown, fd, how));
+}

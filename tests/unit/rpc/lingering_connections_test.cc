@@ -44,7 +44,12 @@ class LingeringConnectionsTest : public testing::Test {
       if (sent > 0) sent_ += sent;
     }
   }
-  ~LingeringConnectionsTest() override { close(client_); }
+  ~LingeringConnectionsTest() override { CloseClient(); }
+
+  void CloseClient() {
+    if (client_ >= 0) close(client_);
+    client_ = -1;
+  }
 
   // As gRPC does.
   void CloseServer() const {
@@ -81,36 +86,67 @@ TEST_F(LingeringConnectionsTest, WithoutThemTheClientLosesWhatItHasNotRead) {
 
 TEST_F(LingeringConnectionsTest, TheClientReadsEverythingUpToTheEnd) {
   LingeringConnections connections;
-  connections.Hold(port_);
+  connections.Keep(port_);
   CloseServer();
-  std::thread release([&] { connections.Release(TimePoint::max()); });
+  std::thread release([&] { connections.Release(TimePoint::min(), TimePoint::max()); });
   int end = -1;
   EXPECT_EQ(ReadAll(&end), sent_);
   EXPECT_EQ(end, 0);
   release.join();
 }
 
+TEST_F(LingeringConnectionsTest, AClientThatGoesOnSendingReadsEverythingToo) {
+  LingeringConnections connections;
+  connections.Keep(port_);
+  CloseServer();
+  EXPECT_EQ(write(client_, "late", 4), 4);
+  std::thread release([&] { connections.Release(TimePoint::max(), TimePoint::max()); });
+  int end = -1;
+  EXPECT_EQ(ReadAll(&end), sent_);
+  EXPECT_EQ(end, 0);
+  EXPECT_EQ(write(client_, "last", 4), 4);
+  CloseClient();
+  release.join();
+}
+
+TEST_F(LingeringConnectionsTest, AClientThatReadsAndDoesNotCloseIsLetGoAfterItsTime) {
+  LingeringConnections connections;
+  connections.Keep(port_);
+  CloseServer();
+  int end = -1;
+  EXPECT_EQ(ReadAll(&end), sent_);
+  connections.Release(std::chrono::steady_clock::now(), TimePoint::max());
+}
+
 TEST_F(LingeringConnectionsTest, AClientThatDoesNotReadIsLetGoAtTheDeadline) {
   LingeringConnections connections;
-  connections.Hold(port_);
+  connections.Keep(port_);
   CloseServer();
-  connections.Release(std::chrono::steady_clock::now());
+  connections.Release(TimePoint::min(), std::chrono::steady_clock::now());
   int end = 0;
   EXPECT_LT(ReadAll(&end), sent_);
   EXPECT_EQ(end, ECONNRESET);
 }
 
-TEST_F(LingeringConnectionsTest, NobodyWaitsForAConnectionThatWasReset) {
+TEST_F(LingeringConnectionsTest, NobodyWaitsForAClientThatHasGone) {
   LingeringConnections connections;
-  connections.Hold(port_);
+  connections.Keep(port_);
+  CloseClient();
   CloseServer();
-  EXPECT_EQ(write(client_, "late", 4), 4);  // nobody can read it any more: the kernel resets
-  connections.Release(TimePoint::max());
+  connections.Release(TimePoint::max(), TimePoint::max());
 }
 
-TEST_F(LingeringConnectionsTest, HoldsConnectionsOfItsPortAlone) {
+TEST_F(LingeringConnectionsTest, KeepsConnectionsOfItsPortAlone) {
   LingeringConnections connections;
-  connections.Hold(port_ == 1 ? 2 : 1);
+  connections.Keep(port_ == 1 ? 2 : 1);
+  CloseServer();
+  int end = 0;
+  ReadAll(&end);
+  EXPECT_EQ(end, ECONNRESET);
+}
+
+TEST_F(LingeringConnectionsTest, KeepsNothingOnceItIsGone) {
+  LingeringConnections().Keep(port_);
   CloseServer();
   int end = 0;
   ReadAll(&end);
