@@ -1,6 +1,7 @@
 #include "tests/unit/client/tcp_gate.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -54,9 +55,11 @@ bool Forward(int from, int to) {
 
 }  // namespace
 
+// Programs that this process starts meanwhile must not get the descriptors (CLOEXEC): they would
+// keep what is cut.
 TcpGate::TcpGate(int target_port) : listener_(BindLoopback(address_)) {
   std::array<int, 2> wake;
-  AFT_CHECK(listen(listener_, 1) == 0 && pipe(wake.data()) == 0);
+  AFT_CHECK(listen(listener_, 1) == 0 && pipe2(wake.data(), O_CLOEXEC) == 0);
   wake_read_ = wake[0];
   wake_write_ = wake[1];
   thread_ = std::thread([this, target_port] { Run(target_port); });
@@ -77,7 +80,7 @@ void TcpGate::Run(int target_port) {
   std::array<pollfd, 2> first = {pollfd{listener_, POLLIN, 0}, pollfd{wake_read_, POLLIN, 0}};
   poll(first.data(), first.size(), -1);
   if (first[1].revents == 0) {
-    const int client = accept(listener_, nullptr, nullptr);
+    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     const int server = Connect(target_port);
     std::array<pollfd, 3> fds = {pollfd{client, POLLIN, 0}, pollfd{server, POLLIN, 0},
                                  pollfd{wake_read_, POLLIN, 0}};
