@@ -124,11 +124,12 @@ class ModelRunner {
   // computed then. REQUIRES: fewer than max_steps_in_flight() steps are uncollected.
   virtual absl::StatusOr<Ticket> Submit(const StepInput& input) = 0;
 
-  // Waits for the step and returns what it sampled; steps are collected in the order in which they
-  // were submitted. After an error the states of the step's slots are undefined: their sequences
-  // must end. INTERNAL: the runner itself stays usable. UNAVAILABLE, here or from Submit: its
-  // device is lost, and every later step fails likewise.
-  virtual absl::StatusOr<StepOutput> Collect(Ticket ticket) = 0;
+  // Waits for the step and replaces what `output` holds, whose memory it uses, by what the step
+  // sampled; steps are collected in the order in which they were submitted. After an error the
+  // states of the step's slots are undefined: their sequences must end. INTERNAL: the runner itself
+  // stays usable. UNAVAILABLE, here or from Submit: its device is lost, and every later step fails
+  // likewise.
+  virtual absl::Status Collect(Ticket ticket, StepOutput& output) = 0;
 };
 
 }  // namespace aft

@@ -281,7 +281,7 @@ absl::Status GpuModelRunner::Compute(const GpuStepShape& shape, int64_t longest)
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
+absl::Status GpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
   if (collected_ == submitted_ || ticket != collected_ + 1) {
     return absl::FailedPreconditionError(
         absl::StrCat("step ", ticket, " is not the next to collect"));
@@ -294,7 +294,8 @@ absl::StatusOr<StepOutput> GpuModelRunner::Collect(Ticket ticket) {
   stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
   stats_.step_was_graph = flight.recorded != nullptr;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
-  return flight.plan.Read(flight.output.data_ptr(), &sequences_);
+  flight.plan.Read(flight.output.data_ptr(), &sequences_, output);
+  return absl::OkStatus();
 }
 
 void GpuModelRunner::ReadMemory() {
@@ -304,7 +305,8 @@ void GpuModelRunner::ReadMemory() {
 
 absl::Status GpuModelRunner::RunOnce(const StepInput& input) {
   AFT_ASSIGN_OR_RETURN(const Ticket ticket, Submit(input));
-  return Collect(ticket).status();
+  StepOutput output;
+  return Collect(ticket, output);
 }
 
 // Chunks of `length` tokens that are scored, `tokens` in all or as many as there are slots for.

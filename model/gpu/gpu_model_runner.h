@@ -60,7 +60,7 @@ class GpuModelRunner final : public ModelRunner {
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
   int max_steps_in_flight() const override { return kFlights; }
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
-  absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
+  absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
  private:
   static constexpr int kFlights = 2;

@@ -63,7 +63,8 @@ void GpuStepPlan::FillPadding(int64_t decode, int64_t chunks, int64_t chunk_toke
 }
 
 void GpuStepPlan::MakeRoom(const StepInput& input) {
-  result_ = {};
+  result_.sampled.clear();  // nothing of the step before shows
+  result_.scored.clear();
   size_t sampled = 0;
   for (const StepRow& row : input.rows) {
     if (row.output == RowOutput::kLast) ++sampled;
@@ -149,7 +150,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   FillPadding(decode, chunk, chunk_tokens, &in);
 }
 
-StepOutput GpuStepPlan::Read(void* block, StepRules* sequences) {
+void GpuStepPlan::Read(void* block, StepRules* sequences, StepOutput& output) {
   const GpuStepOutput out(shape_.outputs, block);
   for (const Wanted& wanted : wanted_) {
     SampledToken& token = *wanted.token;
@@ -164,7 +165,7 @@ StepOutput GpuStepPlan::Read(void* block, StepRules* sequences) {
       token.top.push_back({out.top_id[i], out.top_logprob[i]});
     }
   }
-  return std::exchange(result_, {});
+  std::swap(output, result_);
 }
 
 }  // namespace aft

@@ -46,9 +46,9 @@ class GpuStepPlan {
   // Writes the arrays to `block`, and counts what the sequences will have sampled.
   void Fill(const StepInput& input, StepRules* sequences, LookaheadAges* ages, void* block);
 
-  // What the device wrote to `block`, in the order of the rows of the input that was given to Fill.
-  // `sequences` learn what they sampled.
-  StepOutput Read(void* block, StepRules* sequences);
+  // Into `output`, whose memory it uses: what the device wrote to `block`, in the order of the rows
+  // of the input that was given to Fill. `sequences` learn what they sampled.
+  void Read(void* block, StepRules* sequences, StepOutput& output);
 
  private:
   // One output that somebody waits for.

@@ -91,7 +91,7 @@ absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   return absl::OkStatus();
 }
 
-void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
+void CpuModelRunner::Flatten(const StepInput& input) {
   row_slots_.clear();
   row_positions_.clear();
   row_offsets_.assign(1, 0);
@@ -105,8 +105,10 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
     if (row.output == RowOutput::kLast) ++sampled;
     if (row.output == RowOutput::kScore) ++scored;
   }
-  output->sampled.resize(sampled);
-  output->scored.resize(scored);
+  output_.sampled.clear();  // nothing of the step before shows
+  output_.sampled.resize(sampled);
+  output_.scored.clear();
+  output_.scored.resize(scored);
   sampled = scored = 0;
   for (const StepRow& row : input.rows) {
     const int64_t first = row_offsets_.back();
@@ -126,9 +128,9 @@ void CpuModelRunner::Flatten(const StepInput& input, StepOutput* output) {
     }
     if (row.output == RowOutput::kLast) {
       outputs_.push_back(row_offsets_.back() - 1);
-      wanted_.push_back({sequence, counts, kNoToken, &output->sampled[sampled++]});
+      wanted_.push_back({sequence, counts, kNoToken, &output_.sampled[sampled++]});
     } else if (row.output == RowOutput::kScore) {
-      std::vector<SampledToken>& tokens = output->scored[scored++];
+      std::vector<SampledToken>& tokens = output_.scored[scored++];
       tokens.resize(row.targets.size());
       for (size_t i = 0; i < tokens.size(); ++i) {
         outputs_.push_back(first + static_cast<int64_t>(i));
@@ -215,26 +217,23 @@ void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sample
 }
 
 absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& input) {
-  if (uncollected_.has_value()) {
-    return absl::FailedPreconditionError("the step before is not collected");
-  }
+  if (!collected_) return absl::FailedPreconditionError("the step before is not collected");
   AFT_RETURN_IF_ERROR(sequences_.Check(input));
   ++step_;
-  StepOutput output;
-  Flatten(input, &output);
+  Flatten(input);
   AFT_RETURN_IF_ERROR(Forward());
   sequences_.Advance(input);
-  uncollected_ = std::move(output);
+  collected_ = false;
   return step_;
 }
 
-absl::StatusOr<StepOutput> CpuModelRunner::Collect(Ticket ticket) {
-  if (!uncollected_.has_value() || ticket != step_) {
+absl::Status CpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
+  if (collected_ || ticket != step_) {
     return absl::FailedPreconditionError(absl::StrCat("step ", ticket, " is not in flight"));
   }
-  StepOutput output = *std::move(uncollected_);
-  uncollected_.reset();
-  return output;
+  collected_ = true;
+  std::swap(output, output_);
+  return absl::OkStatus();
 }
 
 absl::Status CpuModelRunner::WarmUp() {
@@ -245,10 +244,11 @@ absl::Status CpuModelRunner::WarmUp() {
   StepInput step;
   step.rows.push_back(
       {0, 0, std::vector<TokenId>(static_cast<size_t>(prompt), 0), RowOutput::kLast});
+  StepOutput output;
   constexpr int kSteps = 3;
   for (int i = 0; i < kSteps; ++i) {
     AFT_ASSIGN_OR_RETURN(const Ticket ticket, Submit(step));
-    AFT_RETURN_IF_ERROR(Collect(ticket).status());
+    AFT_RETURN_IF_ERROR(Collect(ticket, output));
     step.rows.clear();
     for (int32_t slot = 0; slot < slots(); ++slot) {
       step.rows.push_back({slot, 0, {0}, RowOutput::kLast});

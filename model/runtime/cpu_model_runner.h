@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +21,8 @@ namespace aft {
 
 // Runs a language model on the CPU, inside Submit. A sequence's logits, and so its tokens and
 // scores, are the same bits however its prompt is cut into chunks, whatever else is in the batch
-// and however many threads work. Steady state allocates nothing but what StepOutput holds, and a
-// slot's token counts when the first sequence with penalties comes to it.
+// and however many threads work. Steady decoding allocates nothing; a slot's
+// token counts come with the first sequence that has penalties.
 class CpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -53,7 +52,7 @@ class CpuModelRunner final : public ModelRunner {
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
-  absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
+  absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
  private:
   // One position whose logits are wanted.
@@ -66,8 +65,8 @@ class CpuModelRunner final : public ModelRunner {
 
   CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
-  // Fills the arrays below from the step's rows, and makes room in `output`.
-  void Flatten(const StepInput& input, StepOutput* output);
+  // Fills the arrays below from the step's rows, and makes room in output_.
+  void Flatten(const StepInput& input);
   // Runs all of it.
   absl::Status Forward();
   // Samples and scores `wanted` positions from there on, all outputs of the last ForwardStep.
@@ -103,7 +102,8 @@ class CpuModelRunner final : public ModelRunner {
   std::vector<int64_t> part_outputs_;
 
   Ticket step_ = 0;  // last one submitted
-  std::optional<StepOutput> uncollected_;
+  bool collected_ = true;
+  StepOutput output_;  // of the last one
 };
 
 }  // namespace aft

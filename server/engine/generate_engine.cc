@@ -228,32 +228,31 @@ void GenerateEngine::Launch(const Step& step) {
 // Waits for it.
 void GenerateEngine::CollectOldest() {
   const Flight flight = std::move(flights_.front());
-  flights_.pop_front();
+  flights_.erase(flights_.begin());
   const Step& step = scheduler_.Retire();
-  absl::StatusOr<StepOutput> output = Output(flight, step);
+  const absl::Status status = Collect(flight, step);
   const TimePoint now = Now();
   // The time of a step that waited behind another one begins when that was done.
   const Duration time = now - std::max(flight.submitted, collected_at_);
-  ObserveStep(step.sequences.size(), step.tokens, time, output.status(), runner_->device_stats());
-  if (output.ok()) pacer_.Observe(step.decodes(), step.prompt_tokens, time);
+  ObserveStep(step.sequences.size(), step.tokens, time, status, runner_->device_stats());
+  if (status.ok()) pacer_.Observe(step.decodes(), step.prompt_tokens, time);
   SetTokenSeconds(pacer_.prompt_token_seconds());
   collected_at_ = now;
-  if (output.ok()) return Publish(step, *std::move(output), now);
+  if (status.ok()) return Publish(step, now);
   std::vector<Job*> failed;
   for (Sequence* sequence : step.sequences) {
     if (sequence != nullptr) failed.push_back(static_cast<Stream*>(sequence));
   }
-  FailStep(failed, step.sequences.size(), output.status(), now);
+  FailStep(failed, step.sequences.size(), status, now);
 }
 
-absl::StatusOr<StepOutput> GenerateEngine::Output(const Flight& flight, const Step& step) {
+absl::Status GenerateEngine::Collect(const Flight& flight, const Step& step) {
   AFT_RETURN_IF_ERROR(flight.ticket.status());
-  AFT_ASSIGN_OR_RETURN(StepOutput output, runner_->Collect(*flight.ticket));
-  AFT_RETURN_IF_ERROR(CheckOutput(step, output));
-  return output;
+  AFT_RETURN_IF_ERROR(runner_->Collect(*flight.ticket, output_));
+  return CheckOutput(step, output_);
 }
 
-void GenerateEngine::Publish(const Step& step, StepOutput output, TimePoint now) {
+void GenerateEngine::Publish(const Step& step, TimePoint now) {
   metrics_.prompt_tokens.Increment(static_cast<double>(step.prompt_tokens));
   size_t sampled = 0;
   size_t scored = 0;
@@ -262,12 +261,12 @@ void GenerateEngine::Publish(const Step& step, StepOutput output, TimePoint now)
     const StepRow& row = step.input.rows[i];
     auto* const stream = static_cast<Stream*>(step.sequences[i]);
     if (row.output == RowOutput::kLast) {
-      SampledToken& token = output.sampled[sampled++];
+      SampledToken& token = output_.sampled[sampled++];
       if (stream == nullptr) continue;  // it ended while the step was under way
       ++generated;
       PublishToken(*stream, std::move(token), now);
     } else if (row.output == RowOutput::kScore) {
-      std::vector<SampledToken>& scores = output.scored[scored++];
+      std::vector<SampledToken>& scores = output_.scored[scored++];
       if (stream != nullptr) PublishScores(*stream, row, std::move(scores), now);
     }
   }
@@ -308,7 +307,8 @@ void GenerateEngine::PublishScores(Stream& stream, const StepRow& row,
 
   TokenDelta delta;
   delta.first_index = static_cast<uint32_t>(row.first_position + 1);
-  delta.tokens = std::move(scores);
+  delta.tokens.assign(std::make_move_iterator(scores.begin()),
+                      std::make_move_iterator(scores.end()));
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
   const auto position = row.first_position + static_cast<int64_t>(row.tokens.size());

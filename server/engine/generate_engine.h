@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -69,8 +68,8 @@ class GenerateEngine final : public RequestLoop {
   void Resume(Stream& stream);
   void Launch(const Step& step);
   void CollectOldest();
-  absl::StatusOr<StepOutput> Output(const Flight& flight, const Step& step);
-  void Publish(const Step& step, StepOutput output, TimePoint now);
+  absl::Status Collect(const Flight& flight, const Step& step);
+  void Publish(const Step& step, TimePoint now);
   void PublishToken(Stream& stream, SampledToken token, TimePoint now);
   void PublishScores(Stream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
@@ -84,8 +83,9 @@ class GenerateEngine final : public RequestLoop {
   // Owned by the engine thread.
   ContinuousScheduler scheduler_;
   StepPacer pacer_;
-  std::deque<Flight> flights_;
-  TimePoint collected_at_;  // the last step
+  std::vector<Flight> flights_;
+  StepOutput output_;       // of the last step
+  TimePoint collected_at_;  // likewise
   HistogramBatch inter_token_;
 };
 

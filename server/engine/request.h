@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
@@ -64,7 +65,7 @@ struct EncodingRequest : RequestHeader {
 struct TokenDelta {
   uint32_t first_index = 0;  // position of tokens[0] in the output, or in the scored text
   // Empty in a last delta that only brings text which was held back until the end was known.
-  std::vector<SampledToken> tokens;
+  absl::InlinedVector<SampledToken, 1> tokens;
   // Of generated tokens. Valid UTF-8; may be empty while a character is incomplete.
   std::string text;
 };

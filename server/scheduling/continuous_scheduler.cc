@@ -207,7 +207,7 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
   std::unique_ptr<Flight> flight = std::move(spare_.back());
   spare_.pop_back();
   step_ = &flight->step;
-  step_->input.rows.clear();
+  ClearRows();
   step_->sequences.clear();
   step_->prompt_tokens = 0;
 
@@ -239,7 +239,7 @@ const Step& ContinuousScheduler::Retire() {
   AFT_CHECK(!in_flight_.empty());
   if (retired_ != nullptr) spare_.push_back(std::move(retired_));
   retired_ = std::move(in_flight_.front());
-  in_flight_.pop_front();
+  in_flight_.erase(in_flight_.begin());
   for (Sequence* sequence : retired_->step.sequences) {
     if (sequence != nullptr) --sequence->flights_;
   }
@@ -304,9 +304,23 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   if (complete) sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
 }
 
+// Keeps the memory of decode rows: decoding allocates nothing.
+void ContinuousScheduler::ClearRows() {
+  for (StepRow& row : step_->input.rows) {
+    if (row.tokens.size() > 1) continue;
+    row.tokens.clear();
+    row_tokens_.push_back(std::move(row.tokens));
+  }
+  step_->input.rows.clear();
+}
+
 StepRow& ContinuousScheduler::AddRow(Sequence& sequence, int64_t tokens) {
   step_->sequences.push_back(&sequence);
   StepRow& row = step_->input.rows.emplace_back();
+  if (!row_tokens_.empty()) {
+    row.tokens = std::move(row_tokens_.back());
+    row_tokens_.pop_back();
+  }
   row.slot = sequence.slot_;
   row.first_position = sequence.position_;
   sequence.position_ += tokens;

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -147,6 +146,7 @@ class ContinuousScheduler {
   void SharePrompts(int64_t budget);
   void AddPromptRow(Sequence& sequence, int64_t tokens);
   StepRow& AddRow(Sequence& sequence, int64_t tokens);
+  void ClearRows();
 
   const Options options_;
   SlotPool slots_;
@@ -154,7 +154,7 @@ class ContinuousScheduler {
   std::vector<Sequence*> live_;  // own a slot; those that have had it for longer first
   int32_t parked_ = 0;
   Placement placement_;
-  std::deque<std::unique_ptr<Flight>> in_flight_;  // oldest first
+  std::vector<std::unique_ptr<Flight>> in_flight_;  // oldest first
   std::unique_ptr<Flight> retired_;
   std::vector<std::unique_ptr<Flight>> spare_;  // kept for their memory
   Step* step_ = nullptr;                        // while Schedule fills it
@@ -167,6 +167,7 @@ class ContinuousScheduler {
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;
   std::vector<int64_t> chunks_;
+  std::vector<std::vector<TokenId>> row_tokens_;  // of rows that are done with, empty
 };
 
 }  // namespace aft::server

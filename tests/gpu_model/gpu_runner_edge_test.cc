@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/gpu_model/product_log.h"
 #include "tests/gpu_model/runner_pair.h"
+#include "tests/support/collect.h"
 #include "tests/support/cuda_on_cpu/launch_log.h"
 #include "tests/support/cuda_on_cpu/threads.h"
 #include "tests/support/status_matchers.h"
@@ -97,8 +98,8 @@ TEST_F(GpuRunnerEdgeTest, AStepAfterAnOverflowThatNobodyKnowsOfYetIsAStep) {
   const auto second = gpu->Submit(
       {{{1, 2, {kLastSampled}, RowOutput::kLast}, {0, 3, {kLastSampled}, RowOutput::kLast}}});
   ASSERT_TRUE(first.ok() && second.ok());
-  const auto both = gpu->Collect(*first);
-  const auto next = gpu->Collect(*second);
+  const auto both = Collect(*gpu, *first);
+  const auto next = Collect(*gpu, *second);
   ASSERT_TRUE(both.ok() && next.ok());
   EXPECT_EQ(both->sampled.at(0).id, kNoToken);
   ExpectNear({both->sampled.at(1), next->sampled.at(1)}, expected);
@@ -147,7 +148,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
   ASSERT_TRUE(first.ok());
   device_->fail_copies = 1;
   EXPECT_FALSE(gpu->Submit({{{1, 0, {2}, RowOutput::kLast}}}).ok());
-  const auto output = gpu->Collect(*first);
+  const auto output = Collect(*gpu, *first);
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_TRUE(Same(output->sampled, expected));
 }
@@ -160,8 +161,8 @@ TEST_F(GpuRunnerEdgeTest, ALostDeviceIsUnavailableWhereverItShowsAndStaysSo) {
   ASSERT_TRUE(first.ok() && second.ok());
   device_->lost = true;
   for (const auto& ticket : {first, second}) {
-    EXPECT_THAT(gpu->Collect(*ticket), StatusIs(absl::StatusCode::kUnavailable,
-                                                HasSubstr("cuda:0 (a test's CPU) is lost")));
+    EXPECT_THAT(Collect(*gpu, *ticket), StatusIs(absl::StatusCode::kUnavailable,
+                                                 HasSubstr("cuda:0 (a test's CPU) is lost")));
   }
   for (int32_t slot = 1; slot < 4; ++slot) {
     const absl::Status submitted = gpu->Submit({{{slot, 0, {1}, RowOutput::kLast}}}).status();
@@ -232,8 +233,8 @@ TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
   const auto first = gpu->Submit({{{0, 1, {kLastSampled}, RowOutput::kLast}}});
   const auto second = gpu->Submit({{{0, 2, {kLastSampled}, RowOutput::kLast}}});
   EXPECT_EQ(device_->late, 10);  // event, copy, graph, copy, event; twice
-  EXPECT_TRUE(gpu->Collect(*first).ok());
-  EXPECT_TRUE(gpu->Collect(*second).ok());
+  EXPECT_TRUE(Collect(*gpu, *first).ok());
+  EXPECT_TRUE(Collect(*gpu, *second).ok());
 }
 
 TEST_F(GpuRunnerEdgeTest, AnEmptyStepIsAStep) {

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/gpu_model/runner_pair.h"
 #include "tests/support/close.h"
+#include "tests/support/collect.h"
 
 namespace aft {
 namespace {
@@ -227,7 +228,7 @@ TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
         }
         continue;
       }
-      auto output = gpu->Collect(tickets[collected++]);
+      auto output = Collect(*gpu, tickets[collected++]);
       EXPECT_TRUE(output.ok()) << output.status();
       for (SampledToken& token : output->sampled) sampled.push_back(std::move(token));
     }
@@ -246,10 +247,10 @@ TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(gpu->Submit({{{0, 3, {kLastSampled}, RowOutput::kLast}}}).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(gpu->Collect(*second).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(gpu->Collect(*first).ok());
-  EXPECT_TRUE(gpu->Collect(*second).ok());
-  EXPECT_EQ(gpu->Collect(*second).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Collect(*gpu, *second).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Collect(*gpu, *first).ok());
+  EXPECT_TRUE(Collect(*gpu, *second).ok());
+  EXPECT_EQ(Collect(*gpu, *second).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {

@@ -12,6 +12,7 @@
 #include "model/api/encoder_runner.h"
 #include "model/api/model_runner.h"
 #include "tests/property/network_reference.h"
+#include "tests/support/collect.h"
 
 namespace aft {
 
@@ -43,7 +44,7 @@ class RunnerCalls : public testing::Test {
     const absl::StatusOr<ModelRunner::Ticket> ticket = runner.Submit(input);
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     if (!ticket.ok()) return {};
-    absl::StatusOr<StepOutput> output = runner.Collect(*ticket);
+    absl::StatusOr<StepOutput> output = Collect(runner, *ticket);
     EXPECT_TRUE(output.ok()) << output.status();
     return output.ok() ? *std::move(output) : StepOutput();
   }

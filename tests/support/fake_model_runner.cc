@@ -249,7 +249,7 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
   return last_ticket_;
 }
 
-absl::StatusOr<StepOutput> FakeModelRunner::Collect(Ticket ticket) {
+absl::Status FakeModelRunner::Collect(Ticket ticket, StepOutput& output) {
   if (flights_.empty() || ticket != flights_.front().ticket) {
     control_->Violation("Collect of a ticket that is not the oldest");
     return absl::FailedPreconditionError("not the oldest step");
@@ -262,7 +262,8 @@ absl::StatusOr<StepOutput> FakeModelRunner::Collect(Ticket ticket) {
     }
     return failure;
   }
-  return std::move(flight.output);
+  output = std::move(flight.output);
+  return absl::OkStatus();
 }
 
 absl::Status FakeModelRunner::Check(const StepInput& input) {

@@ -102,7 +102,7 @@ class FakeModelRunner final : public ModelRunner {
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
-  absl::StatusOr<StepOutput> Collect(Ticket ticket) override;
+  absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
  private:
   struct Slot {

@@ -117,6 +117,12 @@ std::vector<TokenId> Prompt(int64_t tokens) {
   return prompt;
 }
 
+void Collect(ModelRunner& runner, ModelRunner::Ticket ticket) {
+  static StepOutput output;
+  if (!runner.Collect(ticket, output).ok()) std::abort();
+  benchmark::DoNotOptimize(output);
+}
+
 // Steps of one token a row, as many in flight as the runner allows: from the second on a row's
 // token is the one that its slot sampled last, which the host has not seen.
 void Decode(ModelRunner& runner, StepInput step, benchmark::State& state) {
@@ -129,7 +135,7 @@ void Decode(ModelRunner& runner, StepInput step, benchmark::State& state) {
     }
   };
   const auto collect = [&] {
-    benchmark::DoNotOptimize(*runner.Collect(tickets.front()));
+    Collect(runner, tickets.front());
     tickets.pop_front();
   };
   while (static_cast<int>(tickets.size()) + 1 < runner.max_steps_in_flight()) submit();
@@ -165,7 +171,7 @@ const std::string& SequenceOf(int64_t tokens) {
   for (int64_t first = 0; first < tokens;) {
     const int64_t count = std::min(tokens - first, runner.max_step_tokens());
     const StepRow row = {.slot = 0, .first_position = first, .tokens = Prompt(count)};
-    benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
+    Collect(runner, *runner.Submit({{row}}));
     first += count;
   }
   return snapshot = runner.SnapshotSlot(0);
@@ -224,7 +230,7 @@ void BM_RunnerPrefill(benchmark::State& state) {
   const StepInput step = {{{.slot = 0, .tokens = Prompt(tokens), .output = RowOutput::kLast}}};
   for (auto _ : state) {
     runner.BindSlot(0, {});
-    benchmark::DoNotOptimize(*runner.Collect(*runner.Submit(step)));
+    Collect(runner, *runner.Submit(step));
   }
   state.SetItemsProcessed(state.iterations() * tokens);
 }
@@ -248,7 +254,7 @@ void BM_RunnerScore(benchmark::State& state) {
   const StepInput step = {{row}};
   for (auto _ : state) {
     runner.BindSlot(0, sampling);
-    benchmark::DoNotOptimize(*runner.Collect(*runner.Submit(step)));
+    Collect(runner, *runner.Submit(step));
   }
   state.SetItemsProcessed(state.iterations() * kText);
 }
@@ -258,7 +264,7 @@ BENCHMARK(BM_RunnerScore)->Arg(0)->Arg(5)->UseRealTime()->Unit(benchmark::kMicro
 void BM_RunnerFork(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
-  benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
+  Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) runner.ForkSlot(0, 1);
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }
@@ -267,7 +273,7 @@ BENCHMARK(BM_RunnerFork)->Unit(benchmark::kMicrosecond);
 void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
-  benchmark::DoNotOptimize(*runner.Collect(*runner.Submit({{row}})));
+  Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) {
     if (!runner.RestoreSlot(1, runner.SnapshotSlot(0)).ok()) state.SkipWithError("refused");
   }

@@ -12,6 +12,7 @@
 #include "model/network/mixer_module.h"
 #include "model/runtime/parallel.h"
 #include "model/state/state_pool.h"
+#include "tests/support/collect.h"
 
 namespace aft {
 namespace {
@@ -118,7 +119,7 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
     if (row.first_position == 0) model.runner->BindSlot(0, params);
     const auto ticket = model.runner->Submit({{row}});
     AFT_CHECK(ticket.ok());
-    const auto output = model.runner->Collect(*ticket);
+    const auto output = Collect(*model.runner, *ticket);
     AFT_CHECK(output.ok());
     for (size_t i = 0; i < row.targets.size(); ++i) {
       const int64_t position = row.first_position + static_cast<int64_t>(i);

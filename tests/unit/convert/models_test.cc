@@ -18,6 +18,7 @@
 #include "model/tokenizer/utf8_character.h"
 #include "nlohmann/json.hpp"
 #include "tests/parity/goldens.h"
+#include "tests/support/collect.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
 
@@ -84,7 +85,7 @@ TEST_P(LabmlModelTest, RefusesTheFirstPositionWithoutABias) {
   row.tokens.assign(64, 1);
   const auto longest = model.runner->Submit({{row}});
   ASSERT_TRUE(longest.ok()) << longest.status();
-  ASSERT_TRUE(model.runner->Collect(*longest).ok());
+  ASSERT_TRUE(Collect(*model.runner, *longest).ok());
   row.tokens.push_back(1);
   EXPECT_THAT(model.runner->Submit({{row}}), Refused("beyond max_seq_len 64"));
 }

@@ -7,6 +7,7 @@
 #include "ATen/ops/ones.h"
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
+#include "tests/support/collect.h"
 #include "tests/unit/convert/harness.h"
 
 namespace aft {
@@ -39,7 +40,7 @@ class QuantizeTest : public testing::TestWithParam<Number> {
     }
     row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
     model->runner->BindSlot(0, {.top_logprobs = 5});
-    const StepOutput output = *model->runner->Collect(*model->runner->Submit({{row}}));
+    const StepOutput output = *Collect(*model->runner, *model->runner->Submit({{row}}));
     std::vector<float> logprobs;
     for (const SampledToken& token : output.scored.at(0)) {
       logprobs.push_back(token.logprob);

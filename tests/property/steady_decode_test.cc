@@ -1,0 +1,150 @@
+// Decoding allocates no memory, neither in the engine nor in the model, on no thread.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "server/engine/generate_engine.h"
+#include "tests/property/runner_fixture.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0};
+
+void* Allocate(size_t size, size_t alignment) {
+  if (counting) ++allocations;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), size) != 0) std::abort();
+  return memory;
+}
+
+}  // namespace
+
+// Not inlined: GCC would take free() for the wrong partner of new.
+#define AFT_NOINLINE __attribute__((noinline))
+AFT_NOINLINE void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
+AFT_NOINLINE void* operator new(size_t size, std::align_val_t alignment) {
+  return Allocate(size, static_cast<size_t>(alignment));
+}
+AFT_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+AFT_NOINLINE void operator delete(void* memory, size_t /*size*/) noexcept { std::free(memory); }
+AFT_NOINLINE void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
+  std::free(memory);
+}
+AFT_NOINLINE void operator delete(void* memory, size_t /*size*/,
+                                  std::align_val_t /*alignment*/) noexcept {
+  std::free(memory);
+}
+
+namespace aft::server {
+namespace {
+
+constexpr uint32_t kFirst = 20;  // counted from this token on
+constexpr uint32_t kLast = 70;   // to this one
+constexpr int32_t kTokens = 80;
+
+// The first of them counts allocations from its token kFirst to its token kLast.
+class CountingSink final : public TokenSink {
+ public:
+  // The engine goes no further than the first token before `all_there` is set.
+  CountingSink(bool first, std::shared_future<void> all_there)
+      : first_(first), all_there_(std::move(all_there)) {}
+
+  absl::Status OnPart(TokenDelta part) override {
+    all_there_.wait();
+    tokens_ += static_cast<int>(part.tokens.size());
+    if (first_ && part.first_index == kFirst) counting = true;
+    if (first_ && part.first_index == kLast) counting = false;
+    return absl::OkStatus();
+  }
+  void OnFinished(const Outcome& outcome) override {
+    MutexLock lock(mutex_);
+    ok_ = outcome.status.ok();
+    ended_ = true;
+    changed_.NotifyAll();
+  }
+  // Whether all tokens came, once it has ended.
+  bool Wait() {
+    MutexLock lock(mutex_);
+    while (!ended_) changed_.Wait(mutex_);
+    return ok_ && tokens_ == kTokens;
+  }
+
+ private:
+  const bool first_;
+  const std::shared_future<void> all_there_;
+  std::atomic<int> tokens_{0};
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ = false;
+  bool ok_ = false;
+};
+
+class SteadyDecodeTest : public RunnerFixture, public testing::WithParamInterface<NetworkCase> {
+ protected:
+  SteadyDecodeTest() {
+    config_ = GetParam().config;
+    options_.intra_op_threads = 2;
+  }
+
+  GenerationRequest Request(size_t prompt, const SamplingParams& sampling) {
+    GenerationRequest request;
+    request.arrival = std::chrono::steady_clock::now();
+    request.prompt = RandomText(prompt);
+    request.sampling = sampling;
+    request.stop.max_tokens = kTokens;
+    request.stop.ignore_eos = true;
+    request.stop.strings = {"a string that does not come"};
+    return request;
+  }
+};
+
+TEST_P(SteadyDecodeTest, AllocatesNothing) {
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "random");
+  EngineOptions options;
+  options.model.max_step_tokens = options_.max_step_tokens;
+  const auto engine =
+      *GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  SamplingParams penalties = Warm(3);
+  penalties.repetition_penalty = 1.2F;
+  penalties.frequency_penalty = 0.1F;
+  penalties.top_logprobs = -1;
+  SamplingParams nucleus = penalties;
+  nucleus.top_p = 0.9F;
+  nucleus.top_k = 30;
+  std::promise<void> all_there;
+  const std::shared_future<void> future = all_there.get_future().share();
+  std::vector<std::shared_ptr<CountingSink>> sinks;
+  allocations = 0;
+  for (const SamplingParams& sampling : {SamplingParams{.temperature = 0}, penalties, nucleus}) {
+    sinks.push_back(std::make_shared<CountingSink>(sinks.empty(), future));
+    ASSERT_TRUE(engine->Generate(Request(5 + sinks.size(), sampling), sinks.back()).ok());
+  }
+  all_there.set_value();
+  for (const auto& sink : sinks) EXPECT_TRUE(sink->Wait());
+  EXPECT_EQ(allocations, 0);
+  counting = true;
+  operator delete(operator new(1));
+  counting = false;
+  EXPECT_EQ(allocations, 1) << "nothing was counted at all";
+}
+
+INSTANTIATE_TEST_SUITE_P(Property, SteadyDecodeTest, testing::ValuesIn(DecoderCases()), CaseName);
+
+}  // namespace
+}  // namespace aft::server
