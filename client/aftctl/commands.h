@@ -22,6 +22,7 @@ using Command = std::function<int()>;
 Command AddGenerate(CLI::App& app, const CommonFlags& flags);
 Command AddScore(CLI::App& app, const CommonFlags& flags);
 Command AddEncode(CLI::App& app, const CommonFlags& flags);
+Command AddState(CLI::App& app, const CommonFlags& flags);
 Command AddModels(CLI::App& app, const CommonFlags& flags);
 Command AddHealth(CLI::App& app, const CommonFlags& flags);
 
@@ -34,6 +35,7 @@ inline constexpr Subcommand kSubcommands[] = {
     {"generate", "Continue a prompt, streaming the text", AddGenerate},
     {"score", "How likely a language model finds a text, token by token", AddScore},
     {"encode", "The vectors of a text under an encoder", AddEncode},
+    {"state", "What generate and score leave behind to go on from", AddState},
     {"models", "List the served models, or describe one", AddModels},
     {"health", "Exit with 0 only when the server is SERVING", AddHealth},
 };

@@ -53,6 +53,7 @@ std::string Summary(const GenerateResult& result) {
     absl::StrAppendFormat(&line, " | %.1f tokens/s", rate);
   }
   absl::StrAppend(&line, " | seed ", result.started.seed());
+  if (finished.has_state()) absl::StrAppend(&line, " | state ", finished.state().id());
   return line;
 }
 
@@ -83,6 +84,7 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<GenerateFlags>();
   GenerateFlags& flags = *owned;
   CLI::Option* const json = AddStream(app, "Text to continue", flags);
+  AddTurn(app, flags.request);
   v1::SamplingOptions& sampling = *flags.request.mutable_sampling();
   v1::StopOptions& stop = *flags.request.mutable_stop();
   AddField(app, "--max-tokens", stop, &v1::StopOptions::set_max_tokens,

@@ -11,6 +11,7 @@ namespace aft::client {
 namespace {
 
 struct ScoreFlags : StreamFlags {
+  v1::ScoreRequest request;  // --previous and --store
   bool tokens = false;
   std::optional<uint32_t> logprobs;
 };
@@ -39,17 +40,19 @@ double BitsPerByte(const v1::ScoreFinished& finished) {
 
 std::string Totals(const ScoreResult& result) {
   const v1::ScoreFinished& finished = result.finished;
-  return absl::StrFormat(
+  std::string totals = absl::StrFormat(
       "tokens           %d, of them scored %d\n"
       "log-probability  %.4f\n"
       "bits per byte    %.4f\n"
       "perplexity       %.4f\n",
       result.started.tokens(), finished.scored_tokens(), finished.logprob(), BitsPerByte(finished),
       finished.perplexity());
+  if (finished.has_state()) totals += "state            " + finished.state().id() + "\n";
+  return totals;
 }
 
 int RunScore(const CommonFlags& common, const ScoreFlags& flags) {
-  v1::ScoreRequest request;
+  v1::ScoreRequest request = flags.request;
   if (flags.logprobs) request.mutable_output()->set_top_logprobs(*flags.logprobs);
   const auto show = [&](const v1::ScoreResponse& event) -> std::string {
     if (!flags.tokens) return "";
@@ -67,6 +70,7 @@ Command AddScore(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<ScoreFlags>();
   ScoreFlags& flags = *owned;
   CLI::Option* const json = AddStream(app, "Text to score", flags);
+  AddTurn(app, flags.request);
   app.add_flag("--tokens", flags.tokens, "Print a line for each token before the totals")
       ->excludes(json);
   app.add_option("--logprobs", flags.logprobs,

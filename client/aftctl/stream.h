@@ -26,6 +26,20 @@ struct StreamFlags {
   std::string request_id;
   bool json = false;
 };
+
+// --previous and --store, of requests that have them.
+template <typename Request>
+void AddTurn(CLI::App& app, Request& request) {
+  app.add_option_function<std::string>(
+         "--previous",
+         [&request](const std::string& id) { request.mutable_previous()->set_state_id(id); },
+         "Go on from this state; --prompt \"\" goes on without new text")
+      ->type_name("ID");
+  app.add_flag_callback(
+      "--store", [&request] { request.mutable_store(); },
+      "Store the state after the text, and name it at the end");
+}
+
 // Adds them; returns --json. `purpose`: "Text to continue".
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 

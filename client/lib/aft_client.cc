@@ -10,6 +10,7 @@
 #include "absl/strings/substitute.h"
 #include "aft/v1/inference.grpc.pb.h"
 #include "aft/v1/models.grpc.pb.h"
+#include "aft/v1/states.grpc.pb.h"
 #include "base/status_macros.h"
 #include "client/lib/address.h"
 #include "client/lib/call.h"
@@ -221,6 +222,43 @@ absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, const CallOpt
         return v1::ModelService::NewStub(any_channel_)->Get(context, request, out);
       }));
   return std::move(*response.mutable_model());
+}
+
+absl::StatusOr<v1::State> Client::GetState(absl::string_view id, const CallOptions& call) {
+  v1::GetStateRequest request;
+  request.set_id(std::string(id));
+  AFT_ASSIGN_OR_RETURN(
+      v1::GetStateResponse response,
+      Unary<v1::GetStateResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
+        return v1::StateService::NewStub(channel_)->Get(context, request, out);
+      }));
+  return std::move(*response.mutable_state());
+}
+
+absl::StatusOr<std::vector<v1::State>> Client::ListStates(const CallOptions& call) {
+  std::vector<v1::State> states;
+  v1::ListStatesRequest request;
+  while (true) {
+    AFT_ASSIGN_OR_RETURN(
+        const v1::ListStatesResponse response,
+        Unary<v1::ListStatesResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
+          return v1::StateService::NewStub(channel_)->List(context, request, out);
+        }));
+    if (response.states().empty()) return states;
+    states.insert(states.end(), response.states().begin(), response.states().end());
+    request.set_after_id(states.back().id());
+  }
+}
+
+absl::Status Client::DeleteState(absl::string_view id, const CallOptions& call) {
+  v1::DeleteStateRequest request;
+  request.set_id(std::string(id));
+  return Unary<v1::DeleteStateResponse>(options_, call,
+                                        [&](grpc::ClientContext* context, auto* out) {
+                                          return v1::StateService::NewStub(channel_)->Delete(
+                                              context, request, out);
+                                        })
+      .status();
 }
 
 absl::StatusOr<HealthStatus> Client::Health(absl::string_view service, const CallOptions& call) {

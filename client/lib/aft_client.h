@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "aft/v1/models.pb.h"
+#include "aft/v1/states.pb.h"
 #include "client/lib/call_options.h"
 #include "client/lib/cancel_token.h"
 #include "client/lib/error_details.h"
@@ -111,6 +112,12 @@ class Client {
   absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
                                       const EventCallback<v1::EncodeResponse>& on_event = {},
                                       const CallOptions& call = {});
+
+  // What requests with `store` have left behind; NOT_FOUND: it is gone, or somebody else's. States
+  // live in one server: with several behind the address these calls may reach another one.
+  absl::StatusOr<v1::State> GetState(absl::string_view id, const CallOptions& call = {});
+  absl::StatusOr<std::vector<v1::State>> ListStates(const CallOptions& call = {});
+  absl::Status DeleteState(absl::string_view id, const CallOptions& call = {});
 
   absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {});
 

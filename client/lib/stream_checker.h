@@ -44,8 +44,9 @@ class StreamChecker {
     if (chunk.logprobs_size() != chunk.token_ids_size()) {
       return "a chunk has not as many log-probabilities as tokens";
     }
-    // The first token of a text has no score.
-    return TakePart("score", int64_t{chunk.first_index()} - 1, chunk.token_ids_size());
+    // The first token of a text has a score only where another text comes before.
+    if (received_ == 0 && chunk.first_index() == 0) unscored_ = 0;
+    return TakePart("score", int64_t{chunk.first_index()} - unscored_, chunk.token_ids_size());
   }
 
   std::string TakePart(const v1::EncodeResponse& event) {
@@ -75,7 +76,8 @@ class StreamChecker {
   bool started_ = false;
   bool finished_ = false;
   uint32_t received_ = 0;
-  int64_t width_ = 0;  // of a vector
+  int64_t width_ = 0;     // of a vector
+  int64_t unscored_ = 1;  // tokens of a text before its first score
 };
 
 }  // namespace aft::client

@@ -8,7 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/api/sampling_params.h"  // TokenId, SampledToken
+#include "absl/types/span.h"
+#include "model/api/sampling_params.h"  // TokenId, SampledToken, TokenUse
 
 // The seam between server and model: the server schedules rows over numbered slots, the runner owns
 // their bytes. No LibTorch, CUDA or gRPC type appears here.
@@ -23,7 +24,12 @@ struct ModelInfo {
   int64_t state_bytes = 0;  // bytes of one slot
   // Of state_bytes, what one token of context fills; 0: the state's size is constant.
   int64_t state_bytes_per_token = 0;
+  // Tokens of context that parts of a growing state make room for at once.
+  int64_t state_block_tokens = 1;
   int64_t weight_bytes = 0;
+  // Of weights, config, number formats and the state's layout: runners whose fingerprints are equal
+  // take each other's snapshots.
+  uint64_t fingerprint = 0;
   std::string weight_format;  // "fp32"
   std::string device;         // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"
 };
@@ -113,6 +119,15 @@ class ModelRunner {
   // of another model; nothing is changed then. REQUIRES: as BindSlot.
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
   virtual absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) = 0;
+
+  // The sequence in `slot` goes on where it is, under other terms: from here on it samples with
+  // `params`, its next output token has `output_index`, and of all tokens it has had those in `had`
+  // (each id once), to which come those that it consumes and samples. kLastSampled stands for
+  // nothing until it has sampled again. So it is a new turn of a sequence that was restored, or one
+  // that was bound and whose outputs begin in the middle. Errors: as Collect; the sequence must end
+  // then. REQUIRES: as BindSlot; ids of `had` are within the vocabulary.
+  virtual absl::Status ContinueSlot(int32_t slot, const SamplingParams& params,
+                                    uint64_t output_index, absl::Span<const TokenUse> had) = 0;
 
   // Steps that may be submitted and not yet collected: 1, or 2 where the device works on one while
   // the host prepares the next.

@@ -42,6 +42,16 @@ struct SamplingParams {
   int32_t top_logprobs = -1;
 };
 
+// What a sequence has had of one token: penalties go by it.
+struct TokenUse {
+  TokenId id = 0;
+  uint32_t sampled = 0;  // how often the sequence sampled it; 0: it came with a prompt
+};
+
+inline bool operator==(const TokenUse& a, const TokenUse& b) {
+  return a.id == b.id && a.sampled == b.sampled;
+}
+
 struct TokenLogprob {
   TokenId id = 0;
   float logprob = 0.0F;  // natural logarithm, from the raw logits

@@ -13,4 +13,12 @@ inline int64_t MaxSnapshotBytes(const ModelInfo& info) {
   return info.state_bytes + 2 * info.vocab_size + kHeaderAndChecksum;
 }
 
+// The same of a sequence without penalties, which has consumed at most `tokens`: less where the
+// state grows with them.
+inline int64_t MaxSnapshotBytes(const ModelInfo& info, int64_t tokens) {
+  const int64_t unused = info.max_seq_len - (tokens + info.state_block_tokens);
+  const int64_t saved = unused > 0 ? unused * info.state_bytes_per_token : 0;
+  return MaxSnapshotBytes(info) - 2 * info.vocab_size - saved;
+}
+
 }  // namespace aft

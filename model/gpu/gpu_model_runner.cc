@@ -63,7 +63,7 @@ GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<
       shapes_(options.slots, options.max_step_tokens),
       graphs_(shapes_.all().size()),
       news_(static_cast<size_t>(options.slots), News::kNone) {
-  AddStateInfo(network_->state_specs(), &info_);
+  AddStateInfo(network_->state_specs(), network_->fingerprint(), &info_);
 }
 
 GpuModelRunner::~GpuModelRunner() { queue_->Synchronize().IgnoreError(); }
@@ -199,6 +199,23 @@ absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   }));
   sequences_.Restore(slot, record);
   return absl::OkStatus();
+}
+
+absl::Status GpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
+                                          uint64_t output_index, absl::Span<const TokenUse> had) {
+  sequences_.Continue(slot, params, output_index);
+  news_[static_cast<size_t>(slot)] = News::kParamsAndNoCounts;
+  if (had.empty() || !PenaltiesOf(params).any()) return absl::OkStatus();
+  std::vector<TokenCount> counts(static_cast<size_t>(info_.vocab_size), 0);
+  for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
+  const absl::Status status = queue_->Run([&] {
+    AFT_RETURN_IF_ERROR(SendNews(slot));
+    AFT_RETURN_IF_ERROR(queue_->Copy(sampler_slots().counts + slot * info_.vocab_size,
+                                     counts.data(),
+                                     info_.vocab_size * int64_t{sizeof(TokenCount)}));
+    return queue_->Synchronize();
+  });
+  return status.ok() ? status : WorkFailed("token counts", status, queue_.get());
 }
 
 absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& input) {

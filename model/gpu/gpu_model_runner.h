@@ -58,6 +58,8 @@ class GpuModelRunner final : public ModelRunner {
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
+                            absl::Span<const TokenUse> had) override;
   int max_steps_in_flight() const override { return kFlights; }
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;

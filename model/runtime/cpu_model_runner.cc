@@ -32,7 +32,7 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
                   .max_seq_len = network_->config().max_seq_len}) {
   info_ = MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                         CpuDeviceName(options.threads));
-  AddStateInfo(network_->state_specs(), &info_);
+  AddStateInfo(network_->state_specs(), network_->fingerprint(), &info_);
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
   counts_.resize(slots);
@@ -53,8 +53,7 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
 
 void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
   sequences_.Bind(slot, params);
-  const bool counts = PenaltiesOf(params).any();
-  counts_[static_cast<size_t>(slot)].assign(static_cast<size_t>(counts ? info_.vocab_size : 0), 0);
+  ResetCounts(slot, params);
 }
 
 void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
@@ -89,6 +88,21 @@ absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   counts.resize(opened.counts.size() / sizeof(TokenCount));
   if (!counts.empty()) std::memcpy(counts.data(), opened.counts.data(), opened.counts.size());
   return absl::OkStatus();
+}
+
+absl::Status CpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
+                                          uint64_t output_index, absl::Span<const TokenUse> had) {
+  sequences_.Continue(slot, params, output_index);
+  ResetCounts(slot, params);
+  std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
+  if (counts.empty()) return absl::OkStatus();
+  for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
+  return absl::OkStatus();
+}
+
+void CpuModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
+  const bool counts = PenaltiesOf(params).any();
+  counts_[static_cast<size_t>(slot)].assign(static_cast<size_t>(counts ? info_.vocab_size : 0), 0);
 }
 
 void CpuModelRunner::Flatten(const StepInput& input) {

@@ -51,6 +51,8 @@ class CpuModelRunner final : public ModelRunner {
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
+                            absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
@@ -65,6 +67,7 @@ class CpuModelRunner final : public ModelRunner {
 
   CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
+  void ResetCounts(int32_t slot, const SamplingParams& params);
   // Fills the arrays below from the step's rows, and makes room in output_.
   void Flatten(const StepInput& input);
   // Runs all of it.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "model/api/model_runner.h"
 #include "model/config/config.h"
 #include "model/kernels/instruction_set.h"
+#include "model/runtime/snapshot.h"
 #include "model/state/slot_layout.h"
 
 namespace aft {
@@ -33,11 +35,17 @@ inline std::string CpuDeviceName(int threads) {
                       threads == 1 ? " thread)" : " threads)");
 }
 
-// Adds what a runner of a language model says of a slot with these layers.
-inline void AddStateInfo(const std::vector<StateSpec>& layers, ModelInfo* info) {
-  info->state_bytes = SlotLayout(layers).bytes();
+// Adds what a runner of a language model says of a slot with these layers. `network`: its
+// fingerprint.
+inline void AddStateInfo(const std::vector<StateSpec>& layers, uint64_t network, ModelInfo* info) {
+  const SlotLayout layout(layers);
+  info->state_bytes = layout.bytes();
+  info->fingerprint = SnapshotFingerprint(network, layout.fingerprint(), info->weight_format);
   for (const StateSpec& layer : layers) {
     info->state_bytes_per_token += layer.floats_per_token * static_cast<int64_t>(sizeof(float));
+    for (const StateSection& section : layer.sections) {
+      info->state_block_tokens = std::max(info->state_block_tokens, section.granule_tokens);
+    }
   }
 }
 

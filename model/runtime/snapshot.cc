@@ -61,6 +61,10 @@ void ForEachField(H& header, Record& record, const Fn& fn) {
 
 }  // namespace
 
+uint64_t SnapshotFingerprint(uint64_t model, uint64_t layout, absl::string_view weight_format) {
+  return XxHash64(absl::StrCat(kVersion, " ", model, " ", layout, " ", weight_format), 0);
+}
+
 int64_t SnapshotHeaderBytes() { return sizeof(Header); }
 
 std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord& record,

@@ -24,6 +24,9 @@ struct SequenceRecord {
 // the sequence has had of each token (TokenCount; of sequences with penalties), and a checksum over
 // all of it. Little-endian.
 
+// ModelInfo::fingerprint, from those of the network and of its state's layout.
+uint64_t SnapshotFingerprint(uint64_t model, uint64_t layout, absl::string_view weight_format);
+
 // Bytes of the header; the state follows it.
 int64_t SnapshotHeaderBytes();
 

@@ -39,6 +39,14 @@ void StepRules::Fork(int32_t from, int32_t to) {
   slots_[static_cast<size_t>(to)].has_sampled = slots_[static_cast<size_t>(from)].has_sampled;
 }
 
+void StepRules::Continue(int32_t slot, const SamplingParams& params, uint64_t output_index) {
+  SequenceRecord record = sequence(slot);
+  record.params = params;
+  record.sampled = output_index;
+  record.last_sampled = kNoToken;
+  Restore(slot, record);
+}
+
 absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened,
                                       const SlotLayout& layout) const {
   const SequenceRecord& record = opened.record;

@@ -32,6 +32,8 @@ class StepRules {
 
   void Bind(int32_t slot, const SamplingParams& params);
   void Fork(int32_t from, int32_t to);  // REQUIRES: from != to
+  // ModelRunner::ContinueSlot.
+  void Continue(int32_t slot, const SamplingParams& params, uint64_t output_index);
   // INVALID_ARGUMENT when a snapshot does not fit the model, whose slots are laid out so.
   absl::Status CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout) const;
   void Restore(int32_t slot, const SequenceRecord& record);

@@ -14,6 +14,10 @@ inline constexpr TokenCount kMaxSampled = 0x7FFF;
 
 constexpr TokenCount WithSeen(TokenCount count) { return static_cast<TokenCount>(count | kSeen); }
 
+constexpr TokenCount CountOf(uint32_t sampled) {
+  return WithSeen(static_cast<TokenCount>(sampled < kMaxSampled ? sampled : kMaxSampled));
+}
+
 constexpr TokenCount WithSample(TokenCount count) {
   const bool full = (count & kMaxSampled) == kMaxSampled;
   return WithSeen(static_cast<TokenCount>(full ? count : count + 1));

@@ -129,6 +129,15 @@ absl::Status CheckScheduling(const SchedulingConfig& scheduling) {
   return CheckRange("scheduling.step_target_ms", scheduling.step_target.count(), 0, 60'000);
 }
 
+absl::Status CheckStates(const StatesConfig& states) {
+  const int64_t most = int64_t{1} << 50;
+  AFT_RETURN_IF_ERROR(CheckRange("states.max_bytes", states.max_bytes, 0, most));
+  AFT_RETURN_IF_ERROR(CheckRange("states.max_client_bytes", states.max_client_bytes, 0, most));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("states.max_ttl_ms", states.max_ttl.count(), 1, int64_t{31'536'000'000}));
+  return CheckRange("states.default_ttl_ms", states.default_ttl.count(), 1, states.max_ttl.count());
+}
+
 absl::Status CheckHealth(const HealthConfig& health) {
   AFT_RETURN_IF_ERROR(CheckOneOf("health.readiness", health.readiness, {"all", "any"}));
   AFT_RETURN_IF_ERROR(CheckRange("health.max_failed_steps", health.max_failed_steps, 1, 1'000'000));
@@ -157,6 +166,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   AFT_RETURN_IF_ERROR(CheckLimits(config.limits));
   AFT_RETURN_IF_ERROR(CheckSecurity(config.security));
   AFT_RETURN_IF_ERROR(CheckScheduling(config.scheduling));
+  AFT_RETURN_IF_ERROR(CheckStates(config.states));
   AFT_RETURN_IF_ERROR(
       CheckRange("drain.lame_duck_ms", config.drain.lame_duck.count(), 0, 3'600'000));
   AFT_RETURN_IF_ERROR(CheckRange("drain.grace_ms", config.drain.grace.count(), 0, 3'600'000));

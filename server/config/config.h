@@ -80,6 +80,13 @@ struct ConnectionConfig {
   std::chrono::milliseconds max_age_grace{0};    // 0: unlimited
 };
 
+struct StatesConfig {
+  int64_t max_bytes = 268'435'456;  // 0: none is kept
+  int64_t max_client_bytes = 0;     // 0: half of max_bytes
+  std::chrono::milliseconds default_ttl{3'600'000};
+  std::chrono::milliseconds max_ttl{86'400'000};
+};
+
 struct LogConfig {
   std::string level = "info";
   std::string format = "logfmt";
@@ -96,6 +103,7 @@ struct ServerConfig {
   SecurityConfig security;
   HealthConfig health;
   ConnectionConfig connections;
+  StatesConfig states;
 };
 
 // INVALID_ARGUMENT, starting with the path of the first field that is out of range, e.g.

@@ -98,6 +98,14 @@ void Exchange(SchedulingConfig& scheduling, pb::SchedulingConfig& message) {
   AFT_FIELD(scheduling.step_target, message, step_target_ms);
 }
 
+template <bool kRead>
+void Exchange(StatesConfig& states, pb::StatesConfig& message) {
+  AFT_FIELD(states.max_bytes, message, max_bytes);
+  AFT_FIELD(states.max_client_bytes, message, max_client_bytes);
+  AFT_FIELD(states.default_ttl, message, default_ttl_ms);
+  AFT_FIELD(states.max_ttl, message, max_ttl_ms);
+}
+
 // All but the models.
 template <bool kRead>
 void Exchange(ServerConfig& config, pb::ServerConfig& message) {
@@ -117,6 +125,7 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.health.liveness_grace, health, liveness_grace_ms);
   AFT_FIELD(config.connections.max_age, *message.mutable_connections(), max_age_ms);
   AFT_FIELD(config.connections.max_age_grace, *message.mutable_connections(), max_age_grace_ms);
+  Exchange<kRead>(config.states, *message.mutable_states());
 }
 
 #undef AFT_FIELD

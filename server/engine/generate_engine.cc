@@ -9,6 +9,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/output_builder.h"
@@ -67,25 +68,83 @@ ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
               static_cast<int32_t>(std::min<int64_t>(parked, std::numeric_limits<int32_t>::max()))};
 }
 
+// Tokens of all turns before.
+int64_t TokensBefore(const TurnRequest& request) {
+  return request.previous != nullptr ? request.previous->tokens : 0;
+}
+
+// What the model has to consume of `text`, and of the turn before.
+std::vector<TokenId> Unread(const TurnRequest& request, std::vector<TokenId> text) {
+  const SequenceState* const previous = request.previous.get();
+  if (previous != nullptr && previous->pending != kNoToken) {
+    text.insert(text.begin(), previous->pending);
+  }
+  return text;
+}
+
+SequenceTurn TurnOf(const TurnRequest& request) {
+  return {.first_position = request.previous != nullptr ? request.previous->consumed() : 0};
+}
+
+SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output) {
+  SequenceTurn turn = TurnOf(request);
+  turn.never_ahead = request.store && output.may_end_early();
+  return turn;
+}
+
+// `tokens`: of the text. The state stays before the last one, so that the next turn scores its
+// first one; a single token that follows nothing is all that the model has.
+SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
+  SequenceTurn turn = TurnOf(request);
+  turn.leaves_last = request.store && TokensBefore(request) - turn.first_position + tokens > 1;
+  return turn;
+}
+
+// Null: nothing is stored.
+std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text) {
+  if (!request.store) return nullptr;
+  auto end = std::make_unique<TurnEnd>();
+  end->text = std::move(text);
+  return end;
+}
+
+// Leaves it in place where EndOf needs it.
+std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
+  return request.store ? text : std::move(text);
+}
+
 // One accepted generation or scoring; the scheduler sees only the Sequence in it.
 struct GenerateEngine::Stream final : Sequence, Job {
-  Stream(GenerationRequest request, std::shared_ptr<TokenSink> token_sink, OutputBuilder builder)
-      : Sequence(std::move(request.prompt), Purpose::kGenerate, builder.limit(), OwnerOf(request)),
-        Job(static_cast<RequestHeader&&>(request), prompt_size(), token_sink),
+  // `text_tokens`: of the prompt, or of the text.
+  Stream(GenerationRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink,
+         OutputBuilder builder)
+      : Sequence(Unread(request, TakeText(request, request.prompt)), Purpose::kGenerate,
+                 builder.limit(), OwnerOf(request), TurnOf(request, builder)),
+        Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
         sampling(request.sampling),
         sink(std::move(token_sink)),
+        previous(std::move(request.previous)),
+        end(EndOf(request, std::move(request.prompt))),
         output(std::move(builder)) {}
 
-  Stream(ScoringRequest request, std::shared_ptr<TokenSink> token_sink)
-      : Sequence(std::move(request.text), Purpose::kScore, std::numeric_limits<int64_t>::max(),
-                 OwnerOf(request)),
-        Job(static_cast<RequestHeader&&>(request), prompt_size(), token_sink),
+  Stream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink)
+      : Sequence(Unread(request, TakeText(request, request.text)), Purpose::kScore,
+                 std::numeric_limits<int64_t>::max(), OwnerOf(request),
+                 TurnOf(request, text_tokens)),
+        Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
         sampling({.top_logprobs = request.top_logprobs}),
-        sink(std::move(token_sink)) {}
+        sink(std::move(token_sink)),
+        previous(std::move(request.previous)),
+        end(EndOf(request, std::move(request.text))) {}
+
+  // Where its own text begins.
+  int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;
-  std::string snapshot;  // while it is parked
+  std::string snapshot;                                 // while it is parked
+  const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
+  std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
 
   // Generation.
   std::optional<OutputBuilder> output;
@@ -130,31 +189,68 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
 absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request,
                                                        std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckGeneration(request); !status.ok()) return RefuseInvalid(status);
-  OutputBuilder output(*tokenizer_, std::move(request.stop),
-                       static_cast<int64_t>(request.prompt.size()), info_.max_seq_len);
-  return Accept(std::make_unique<Stream>(std::move(request), std::move(sink), std::move(output)));
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  OutputBuilder output(*tokenizer_, std::move(request.stop), TokensBefore(request) + tokens,
+                       info_.max_seq_len);
+  return Accept(
+      std::make_unique<Stream>(std::move(request), tokens, std::move(sink), std::move(output)));
 }
 
 absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
                                                     std::shared_ptr<TokenSink> sink) {
-  const absl::Status status = CheckTokens(request.text, info_.vocab_size, info_.max_seq_len);
-  if (!status.ok()) return RefuseInvalid(status);
-  return Accept(std::make_unique<Stream>(std::move(request), std::move(sink)));
+  if (absl::Status status = CheckScoring(request); !status.ok()) return RefuseInvalid(status);
+  const auto tokens = static_cast<int64_t>(request.text.size());
+  return Accept(std::make_unique<Stream>(std::move(request), tokens, std::move(sink)));
 }
 
 absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
-  AFT_RETURN_IF_ERROR(CheckTokens(request.prompt, info_.vocab_size, /*max_tokens=*/0));
-  const auto tokens = static_cast<int64_t>(request.prompt.size());
-  if (info_.max_seq_len != 0 && tokens >= info_.max_seq_len) {
+  AFT_RETURN_IF_ERROR(CheckPrevious(request));
+  if (!request.prompt.empty() || request.previous == nullptr) {
+    AFT_RETURN_IF_ERROR(CheckTokens(request.prompt, info_.vocab_size, /*max_tokens=*/0));
+  } else if (request.previous->pending == kNoToken) {
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", tokens, " tokens and at least one more exceed the model's ",
-                     "max_seq_len=", info_.max_seq_len));
+        "prompt: must not be empty: the model has consumed all of the text before, so there is "
+        "nothing to go on from (an end-of-text or stop token ended it)");
+  }
+  const int64_t before = TokensBefore(request);
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  if (info_.max_seq_len != 0 && before + tokens >= info_.max_seq_len) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", before > 0 ? absl::StrCat(before, " tokens before, ") : "", tokens,
+        " tokens and at least one more exceed the model's max_seq_len=", info_.max_seq_len));
   }
   if (request.stop.max_tokens < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("stop.max_tokens: ", request.stop.max_tokens, " is below 1"));
   }
   return absl::OkStatus();
+}
+
+absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
+  AFT_RETURN_IF_ERROR(CheckPrevious(request));
+  AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, info_.max_seq_len));
+  const int64_t before = TokensBefore(request);
+  const auto tokens = static_cast<int64_t>(request.text.size());
+  if (info_.max_seq_len == 0 || before + tokens <= info_.max_seq_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("text: ", before, " tokens before and ", tokens,
+                   " exceed the model's max_seq_len=", info_.max_seq_len));
+}
+
+absl::Status GenerateEngine::CheckPrevious(const TurnRequest& request) const {
+  if (request.previous == nullptr) return absl::OkStatus();
+  const SequenceState& state = *request.previous;
+  if (state.model != info_.fingerprint) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "previous: a state of another model, or of other weights, config or number format: its "
+        "fingerprint is %016x, that of \"%s\" is %016x",
+        state.model, options_.model.name, info_.fingerprint));
+  }
+  const auto known = [this](TokenId id) { return id >= 0 && id < info_.vocab_size; };
+  const bool good = state.consumed() > 0 && (state.pending == kNoToken || known(state.pending)) &&
+                    std::all_of(state.had.begin(), state.had.end(),
+                                [&](const TokenUse& use) { return known(use.id); });
+  return good ? absl::OkStatus() : absl::InvalidArgumentError("previous: not a state of a text");
 }
 
 void GenerateEngine::Add(Job& job, TimePoint now) {
@@ -195,28 +291,45 @@ void GenerateEngine::Place() {
   std::vector<Job*> started;
   for (Sequence* sequence : placement.started) {
     auto& stream = static_cast<Stream&>(*sequence);
-    runner_->BindSlot(stream.slot(), stream.sampling);
-    started.push_back(&stream);
+    if (Bind(stream)) started.push_back(&stream);
   }
   for (Sequence* sequence : placement.resumed) Resume(static_cast<Stream&>(*sequence));
   if (!started.empty()) BeginStep(started, now);
+}
+
+// False: the stream has ended.
+bool GenerateEngine::Bind(Stream& stream) {
+  if (stream.previous == nullptr) {
+    runner_->BindSlot(stream.slot(), stream.sampling);
+    return true;
+  }
+  const SequenceState& previous = *stream.previous;
+  absl::Status status = runner_->RestoreSlot(stream.slot(), previous.snapshot);
+  if (status.ok()) {
+    status = runner_->ContinueSlot(stream.slot(), stream.sampling, previous.outputs, previous.had);
+  }
+  if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
+  return status.ok();
 }
 
 void GenerateEngine::Park(Stream& stream, int32_t slot) {
   metrics_.parks.Increment();
   stream.snapshot = runner_->SnapshotSlot(slot);
   if (!stream.snapshot.empty()) return;
-  log::Error("engine.park_failed", {{"model", options_.model.name}, {"id", stream.id}});
-  Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
-       Now());
+  StateLost(stream, "engine.park_failed", absl::DataLossError("no snapshot"));
 }
 
 void GenerateEngine::Resume(Stream& stream) {
   const absl::Status status = runner_->RestoreSlot(stream.slot(), stream.snapshot);
   stream.snapshot = {};
   if (status.ok()) return metrics_.resumes.Increment();
-  log::Error("engine.resume_failed",
-             {{"model", options_.model.name}, {"id", stream.id}, {"error", status.ToString()}});
+  StateLost(stream, "engine.resume_failed", status);
+}
+
+// Ends the stream.
+void GenerateEngine::StateLost(Stream& stream, const char* event, const absl::Status& error) {
+  log::Error(event,
+             {{"model", options_.model.name}, {"id", stream.id}, {"error", error.ToString()}});
   Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
        Now());
 }
@@ -288,6 +401,11 @@ void GenerateEngine::PublishToken(Stream& stream, SampledToken token, TimePoint 
   TokenDelta delta;
   Outcome outcome;
   const bool ended = stream.output->Append(std::move(token), delta, outcome);
+  if (stream.end != nullptr) {
+    for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);
+    // A token that is no part of the output was sampled behind all of it.
+    stream.end->last_is_pending = !delta.tokens.empty();
+  }
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }
 
@@ -306,13 +424,15 @@ void GenerateEngine::PublishScores(Stream& stream, const StepRow& row,
   if (!stream.first_output_at && !scores.empty()) stream.first_output_at = now;
 
   TokenDelta delta;
-  delta.first_index = static_cast<uint32_t>(row.first_position + 1);
+  // Behind a state that stands before its last token, the text's first one is scored too.
+  delta.first_index = static_cast<uint32_t>(row.first_position + 1 - stream.text_begin());
   delta.tokens.assign(std::make_move_iterator(scores.begin()),
                       std::make_move_iterator(scores.end()));
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
   const auto position = row.first_position + static_cast<int64_t>(row.tokens.size());
-  Deliver(stream, std::move(delta), position == stream.prompt_size(), std::move(outcome), now);
+  if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
+  Deliver(stream, std::move(delta), position == stream.prompt_end(), std::move(outcome), now);
 }
 
 void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome,
@@ -322,7 +442,28 @@ void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outco
     absl::Status status = Give(*stream.sink, std::move(delta));
     if (!status.ok()) return Fail(stream, std::move(status), now);
   }
-  if (ended) End(stream, std::move(outcome), now);
+  if (!ended) return;
+  if (stream.end != nullptr) {
+    outcome.turn = TakeTurn(stream);
+    if (outcome.turn == nullptr) {
+      return StateLost(stream, "engine.store_failed", absl::DataLossError("no snapshot"));
+    }
+  }
+  End(stream, std::move(outcome), now);
+}
+
+// What the slot holds of a stream that has ended: no step names it any more. Null: the device
+// failed.
+std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(Stream& stream) {
+  std::shared_ptr<TurnEnd> turn = std::move(stream.end);
+  turn->previous = stream.previous;
+  turn->model = info_.fingerprint;
+  const uint64_t before = turn->previous != nullptr ? turn->previous->outputs : 0;
+  // Without penalties, whatever these were, and without a token that is no part of the output.
+  const absl::Status status =
+      runner_->ContinueSlot(stream.slot(), SamplingParams(), before + turn->outputs.size(), {});
+  if (status.ok()) turn->snapshot = runner_->SnapshotSlot(stream.slot());
+  return turn->snapshot.empty() ? nullptr : turn;
 }
 
 void GenerateEngine::PublishGauges() {

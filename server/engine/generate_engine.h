@@ -34,12 +34,15 @@ class GenerateEngine final : public RequestLoop {
       std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
   ~GenerateEngine() override { Shutdown(TimePoint::min()); }
 
-  // Continues a prompt. INVALID_ARGUMENT also: the prompt leaves no room for a token within
-  // max_seq_len; max_tokens is below 1.
+  // Continues a prompt, behind the text of `previous` where there is one. INVALID_ARGUMENT also:
+  // the prompt leaves no room for a token within max_seq_len, which counts the text before;
+  // max_tokens is below 1; the prompt is empty, and the text before has no pending token.
+  // FAILED_PRECONDITION: `previous` is of another model.
   absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
                                          std::shared_ptr<TokenSink> sink);
 
-  // The text's tokens from the second on come with their log-probabilities, a part per chunk.
+  // The text's tokens from the second on come with their log-probabilities, a part per chunk; from
+  // the first on behind a text with a pending token. Errors as Generate.
   absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
 
  private:
@@ -49,6 +52,8 @@ class GenerateEngine final : public RequestLoop {
                  std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
 
   absl::Status CheckGeneration(const GenerationRequest& request) const;
+  absl::Status CheckScoring(const ScoringRequest& request) const;
+  absl::Status CheckPrevious(const TurnRequest& request) const;
 
   // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }
@@ -64,8 +69,10 @@ class GenerateEngine final : public RequestLoop {
   };
 
   void Place();
+  bool Bind(Stream& stream);
   void Park(Stream& stream, int32_t slot);
   void Resume(Stream& stream);
+  void StateLost(Stream& stream, const char* event, const absl::Status& error);
   void Launch(const Step& step);
   void CollectOldest();
   absl::Status Collect(const Flight& flight, const Step& step);
@@ -75,6 +82,7 @@ class GenerateEngine final : public RequestLoop {
                      TimePoint now);
   // Ends the stream when its reader is too slow for the delta, or when `ended`.
   void Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
+  std::shared_ptr<TurnEnd> TakeTurn(Stream& stream);
 
   const std::unique_ptr<ModelRunner> runner_;
   const ModelInfo info_;

@@ -8,14 +8,16 @@
 
 namespace aft::server {
 
-OutputBuilder::OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t prompt_tokens,
+OutputBuilder::OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
                              int64_t max_seq_len)
     : tokenizer_(tokenizer),
       stop_(std::move(stop)),
+      may_end_early_(!stop_.strings.empty() || !stop_.token_ids.empty() ||
+                     (!stop_.ignore_eos && tokenizer.eos_id() >= 0)),
       matcher_(std::move(stop_.strings), stop_.include_stop_string),
       max_seq_len_(max_seq_len),
       limit_(max_seq_len == 0 ? stop_.max_tokens
-                              : std::min<int64_t>(stop_.max_tokens, max_seq_len - prompt_tokens)) {}
+                              : std::min<int64_t>(stop_.max_tokens, max_seq_len - tokens_before)) {}
 
 bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outcome) {
   const TokenId id = token.id;

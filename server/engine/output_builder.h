@@ -19,9 +19,10 @@ namespace aft::server {
 // token that completes a stop string is, though its text is cut.
 class OutputBuilder {
  public:
-  // `tokenizer` must outlive this object. `max_seq_len`: 0 is unlimited.
-  // REQUIRES: stop.max_tokens >= 1; prompt_tokens < max_seq_len unless that is 0.
-  OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t prompt_tokens,
+  // `tokenizer` must outlive this object. `tokens_before`: of the text that the output goes on.
+  // `max_seq_len`: 0 is unlimited.
+  // REQUIRES: stop.max_tokens >= 1; tokens_before < max_seq_len unless that is 0.
+  OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
                 int64_t max_seq_len);
 
   // Takes the next token and fills `delta` with what it adds; token ids are there at once, text may
@@ -33,12 +34,16 @@ class OutputBuilder {
   uint32_t tokens() const { return tokens_; }
   int64_t limit() const { return limit_; }
 
+  // Whether a token that is sampled may end it before that.
+  bool may_end_early() const { return may_end_early_; }
+
  private:
   bool IsStopToken(TokenId id) const;
   absl::string_view TokenBytes(TokenId id) const;
 
   const Tokenizer& tokenizer_;
   StopConditions stop_;
+  const bool may_end_early_;
   StopMatcher matcher_;
   Utf8Stream utf8_;
   int64_t max_seq_len_;

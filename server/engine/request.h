@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
+#include "server/engine/sequence_state.h"
 #include "server/scheduling/service_class.h"
 #include "server/scheduling/time.h"
 
@@ -39,16 +40,23 @@ struct RequestHeader {
   std::shared_ptr<Reservation> reservation;  // its place in the engine, if it has one already
 };
 
+// A request whose text may go on from another one's, and whose own may be gone on from.
+struct TurnRequest : RequestHeader {
+  std::shared_ptr<const SequenceState> previous;  // null: the text begins here
+  bool store = false;                             // Outcome::turn is wanted
+};
+
 // A validated generation request.
-struct GenerationRequest : RequestHeader {
-  std::vector<TokenId> prompt;  // at least one token, all within the vocabulary
+struct GenerationRequest : TurnRequest {
+  // All within the vocabulary. At least one token, or previous has a pending one.
+  std::vector<TokenId> prompt;
   SamplingParams sampling;
   StopConditions stop;
 };
 
 // A validated request for the log-probabilities of a text.
-struct ScoringRequest : RequestHeader {
-  std::vector<TokenId> text;  // as GenerationRequest::prompt
+struct ScoringRequest : TurnRequest {
+  std::vector<TokenId> text;  // at least one token, all within the vocabulary
   int32_t top_logprobs = 0;   // alternatives reported for each token
 };
 
@@ -56,7 +64,7 @@ enum class Pooling { kNone, kMean, kFirst, kLast };
 
 // A validated request for the vectors of a text.
 struct EncodingRequest : RequestHeader {
-  std::vector<TokenId> text;  // as GenerationRequest::prompt
+  std::vector<TokenId> text;  // as ScoringRequest::text
   Pooling pooling = Pooling::kNone;
   bool normalize = false;  // to Euclidean length 1
 };
@@ -100,6 +108,7 @@ struct Outcome {
   double logprob = 0;          // sum over the scored tokens, natural logarithm
   uint64_t scored_bytes = 0;   // that these tokens stand for
   uint32_t batch_rows = 0;     // texts in the step that encoded this one
+  std::shared_ptr<TurnEnd> turn;  // set when the request was to store it, and `status` is OK
   Usage usage;
   Timings timings;
 };

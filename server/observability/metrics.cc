@@ -17,6 +17,7 @@ constexpr std::array<const char*, 7> kRejections = {
 constexpr std::array<const char*, 11> kEndings = {
     "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
     "shutdown", "slow_client", "queue_timeout", "error", "failed"};
+constexpr std::array<const char*, 3> kStateRefusals = {"full", "unknown", "expired"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace
@@ -97,8 +98,17 @@ void ModelMetrics::SetState(State state) {
 }
 
 ServerMetrics::ServerMetrics(Registry& registry, const std::string& version)
-    : MetricMaker(registry, {}), requests_without_model(MetricMaker(registry, {{"model", ""}})) {
+    : MetricMaker(registry, {}),
+      requests_without_model(MetricMaker(registry, {{"model", ""}})),
+      states(registry) {
   AddGauge("aft_build_info", "Constant 1; the version is a label.", {{"version", version}}).Set(1);
+}
+
+StateMetrics::StateMetrics(Registry& registry) : MetricMaker(registry, {}) {
+  for (size_t i = 0; i < kStateRefusals.size(); ++i) {
+    refused_[i] = &AddCounter("aft_states_refused_total", "States that were not kept or not found.",
+                              {{"reason", kStateRefusals[i]}});
+  }
 }
 
 ClientMetrics::ClientMetrics(Registry& registry, const std::vector<std::string>& names) {

@@ -165,6 +165,32 @@ struct ModelMetrics : private MetricMaker {
   std::array<prometheus::Gauge*, 4> state_;
 };
 
+// Why a state was not found or kept, label of aft_states_refused_total.
+enum class StateRefusal {
+  kFull,  // the budget, or the client's
+  kUnknown,
+  kExpired
+};
+
+// The states that requests leave behind.
+struct StateMetrics : private MetricMaker {
+  explicit StateMetrics(prometheus::Registry& registry);
+
+  prometheus::Gauge& states = AddGauge("aft_states", "States that are kept.");
+  prometheus::Gauge& bytes =
+      AddGauge("aft_states_bytes", "What states take, and what is kept for those to come.");
+  prometheus::Gauge& limit = AddGauge("aft_states_limit_bytes", "Budget for states.");
+  prometheus::Counter& stored = AddCounter("aft_states_stored_total", "States that were stored.");
+  prometheus::Counter& expired =
+      AddCounter("aft_states_expired_total", "States whose time was over.");
+  prometheus::Counter& refused(StateRefusal reason) {
+    return *refused_[static_cast<size_t>(reason)];
+  }
+
+ private:
+  std::array<prometheus::Counter*, 3> refused_;
+};
+
 // The process.
 struct ServerMetrics : private MetricMaker {
   ServerMetrics(prometheus::Registry& registry, const std::string& version);
@@ -182,6 +208,9 @@ struct ServerMetrics : private MetricMaker {
       AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");
   prometheus::Counter& stuck_calls =
       AddCounter("aft_stuck_calls_total", "Calls cancelled because their client did not read.");
+
+  // By server/states, and what StateService answers.
+  StateMetrics states;
 
   // From the first sign of shutdown on.
   prometheus::Gauge& draining = AddGauge("aft_draining", "1 while the server shuts down.");

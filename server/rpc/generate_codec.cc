@@ -125,10 +125,11 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
   AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,
                        DecodeTopLogprobs(message.output(), /*unset=*/-1));
-  AFT_ASSIGN_OR_RETURN(
-      request.prompt,
-      DecodeText(TextOf(message, "prompt"),
-                 {.limits = limits, .tokenizer = *model.tokenizer, .vocab_size = vocab_size}));
+  AFT_ASSIGN_OR_RETURN(request.prompt, DecodeText(TextOf(message, "prompt"),
+                                                  {.limits = limits,
+                                                   .tokenizer = *model.tokenizer,
+                                                   .vocab_size = vocab_size,
+                                                   .may_be_empty = message.has_previous()}));
   with_logprobs_ = message.output().has_top_logprobs();
   started.set_seed(request.sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));

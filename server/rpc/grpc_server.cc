@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -25,13 +26,15 @@
 #include "server/rpc/model_service.h"
 #include "server/rpc/reflection_service.h"
 #include "server/rpc/server_credentials.h"
+#include "server/rpc/state_access.h"
+#include "server/rpc/state_service.h"
 
 namespace aft::server {
 namespace {
 
 // Names under which health is asked for.
 constexpr char kInference[] = "aft.v1.InferenceService";
-constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService",
+constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService", "aft.v1.StateService",
                                      "grpc.health.v1.Health"};
 
 constexpr int kLibraryLinesPerSecond = 10;
@@ -128,15 +131,17 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       client_metrics_(prometheus,
                       ClientLabels(identity_->directory(), config.security.max_client_labels)),
       active_(config.limits.write_stall, metrics),
+      state_access_(std::make_unique<StateAccess>(
+          config.states, /*known_clients=*/identity_->directory() != nullptr, metrics.states)),
       decoders_(std::make_unique<DecodePool>()),
       models_(std::make_unique<ModelService>(registry, *identity_)) {
   const CallEnvironment environment{metrics, active_, *ledger_, *identity_, config.limits};
-  inference_ =
-      std::make_unique<InferenceService>(environment, registry, *decoders_, client_metrics_);
+  inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
+                                                  client_metrics_, *state_access_);
+  states_ = std::make_unique<StateService>(environment, *state_access_);
   health_ = std::make_unique<HealthService>(environment);
   if (config.security.reflection) {
-    const std::vector<std::string> names = {kInference, "aft.v1.ModelService",
-                                            "grpc.health.v1.Health"};
+    const std::vector<std::string> names(std::begin(kServices) + 1, std::end(kServices));
     for (const int version : {0, 1}) {
       reflection_.push_back(MakeReflectionService(version, environment, names));
     }
@@ -164,6 +169,7 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   SetQuota(builder, config.limits);
   builder.RegisterService(inference_.get());
   builder.RegisterService(models_.get());
+  builder.RegisterService(states_.get());
   builder.RegisterService(health_.get());
   for (const auto& service : reflection_) builder.RegisterService(service.get());
   int port = 0;

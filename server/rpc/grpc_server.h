@@ -26,6 +26,8 @@ class DecodePool;
 class InferenceService;
 class MemoryLedger;
 class ModelService;
+class StateAccess;
+class StateService;
 
 // Sends what gRPC and protobuf log into the server's own log, at level debug: every fault that
 // matters reaches a caller as a status, and much of what gRPC calls an error is a client that left.
@@ -70,8 +72,10 @@ class GrpcServer {
   std::unique_ptr<MemoryLedger> ledger_;
   ClientMetrics client_metrics_;
   ActiveCalls active_;
+  std::unique_ptr<StateAccess> state_access_;
   std::unique_ptr<DecodePool> decoders_;
   std::unique_ptr<ModelService> models_;
+  std::unique_ptr<StateService> states_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<HealthService> health_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;

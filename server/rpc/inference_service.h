@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -27,6 +28,7 @@ namespace aft::server {
 //   Take(response)              moves what is pending, or some of it, out; false: nothing is
 //   tokens(started)             of the text
 //   Drop()                      forgets it
+//   MostOutputs(request)        tokens that may come beside the text; of a TurnRequest
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
 template <typename Codec>
 class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
@@ -53,6 +55,12 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     started.set_model_version(model().config.version);
     auto request = codec_.Decode(message, limits(), model(), started);
     if (!request.ok()) return Invalid(request.status());
+    if constexpr (std::is_base_of_v<TurnRequest, typename decltype(request)::value_type>) {
+      AFT_RETURN_IF_ERROR(PrepareTurn(message.has_previous() ? &message.previous() : nullptr,
+                                      message.has_store() ? &message.store() : nullptr,
+                                      codec_.tokens(started), Codec::MostOutputs(*request),
+                                      *request));
+    }
     AFT_RETURN_IF_ERROR(Fill(*request, codec_.tokens(started)));
     return Accepted(((*engine).*Codec::kAction)(
         *std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
@@ -70,7 +78,11 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     return codec_.held_bytes();
   }
   void SetFinished(const Outcome& outcome) override {
-    codec_.Finish(outcome, *outgoing_.mutable_finished());
+    auto& finished = *outgoing_.mutable_finished();
+    codec_.Finish(outcome, finished);
+    if constexpr (requires { finished.mutable_state(); }) {
+      if (stored() != nullptr) *finished.mutable_state() = *stored();
+    }
   }
 
   Codec codec_;  // what is pending in it is guarded by mutex_
@@ -84,8 +96,8 @@ class InferenceService final
  public:
   // All must outlive the service.
   InferenceService(const CallEnvironment& environment, ModelRegistry& registry,
-                   DecodePool& decoders, ClientMetrics& client_metrics)
-      : environment_{environment, registry, decoders, client_metrics} {}
+                   DecodePool& decoders, ClientMetrics& client_metrics, StateAccess& states)
+      : environment_{environment, registry, decoders, client_metrics, states} {}
 
   CallReactor* Generate(grpc::CallbackServerContext* context,
                         const grpc::ByteBuffer* request) override {

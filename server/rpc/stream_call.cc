@@ -112,6 +112,7 @@ absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes, google::protobuf::
 
 void StreamCall::Refuse(absl::Status status) {
   reservation_.reset();
+  place_ = {};
   Outcome refusal;
   refusal.status = std::move(status);
   refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -148,6 +149,29 @@ absl::Status StreamCall::WrongTask() {
 absl::Status StreamCall::Invalid(absl::Status status) {
   metrics_->rejected(Rejection::kInvalid).Increment();
   return status;
+}
+
+absl::Status StreamCall::PrepareTurn(const v1::Previous* previous, const v1::Store* store,
+                                     size_t text, int64_t most_outputs, TurnRequest& request) {
+  StateAccess& states = environment_.states;
+  int64_t before = 0;
+  if (previous != nullptr) {
+    auto found = states.Find(*client_, *previous);
+    if (!found.ok()) return Invalid(found.status());
+    request.previous = *std::move(found);
+    before = request.previous->tokens;
+  }
+  if (store == nullptr) return absl::OkStatus();
+  request.store = true;
+  int64_t added = static_cast<int64_t>(text) + most_outputs;
+  const int64_t longest = model_->info.max_seq_len;
+  if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
+  auto place = states.Reserve(*client_, *store, MaxStateBytes(model_->info, before + added, added));
+  if (!place.ok()) {
+    return absl::IsResourceExhausted(place.status()) ? place.status() : Invalid(place.status());
+  }
+  place_ = *std::move(place);
+  return absl::OkStatus();
 }
 
 absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
@@ -208,6 +232,42 @@ absl::Status StreamCall::Offer(absl::FunctionRef<void()> append) {
 }
 
 void StreamCall::End(const Outcome& outcome) {
+  if (outcome.turn == nullptr) {
+    place_ = {};
+    return EndNow(outcome);
+  }
+  environment_.decoders.Add(*client_, outcome.turn->text.size() + outcome.turn->outputs.size(),
+                            [call = shared_from_this(), outcome = Outcome(outcome)]() mutable {
+                              call->Store(outcome);
+                              call->EndNow(outcome);
+                            });
+}
+
+// Takes the turn out of the outcome, which becomes INTERNAL where it cannot be stored.
+void StreamCall::Store(Outcome& outcome) {
+  const std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
+  {
+    MutexLock lock(mutex_);
+    if (cancelled_) {  // nobody would learn of it
+      place_ = {};
+      return;
+    }
+  }
+  absl::Status status;
+  try {
+    absl::StatusOr<v1::State> stored = environment_.states.Put(
+        std::move(place_), *client_, model_->config.name, MakeState(std::move(*turn)));
+    status = stored.status();
+    if (stored.ok()) stored_ = *std::move(stored);
+  } catch (const std::exception& error) {  // out of memory
+    status = absl::InternalError(error.what());
+  }
+  if (status.ok()) return;
+  log::Error("request.store_failed", {{"id", id_}, {"error", status.ToString()}});
+  outcome.status = status;
+}
+
+void StreamCall::EndNow(const Outcome& outcome) {
   {
     MutexLock lock(mutex_);
     outcome_ = outcome;

@@ -20,6 +20,7 @@
 #include "server/rpc/call_environment.h"
 #include "server/rpc/decode_pool.h"
 #include "server/rpc/retry_hint.h"
+#include "server/rpc/state_access.h"
 
 namespace aft::server {
 
@@ -28,6 +29,7 @@ struct InferenceEnvironment : CallEnvironment {
   ModelRegistry& registry;
   DecodePool& decoders;
   ClientMetrics& client_metrics;
+  StateAccess& states;
   RetryHint retry_hint{};
 };
 
@@ -95,6 +97,10 @@ class StreamCall : public CallReactor,
   absl::Status WrongTask();
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status);
+  // Finds what the request goes on from, and keeps a place for what it leaves behind; null: none is
+  // wanted. `text` and `most_outputs`: tokens of it, and that may come.
+  absl::Status PrepareTurn(const v1::Previous* previous, const v1::Store* store, size_t text,
+                           int64_t most_outputs, TurnRequest& request);
   // The message is parsed and gone; of it, `tokens` stay.
   absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
@@ -107,8 +113,12 @@ class StreamCall : public CallReactor,
   // Lets `append` add to what is pending. RESOURCE_EXHAUSTED: too much is unsent; what was pending
   // is gone.
   absl::Status Offer(absl::FunctionRef<void()> append);
-  // The outcome ends the stream.
+  // The outcome ends the stream, once what it leaves behind is stored, on a thread of the decode
+  // pool.
   void End(const Outcome& outcome);
+
+  // For SetFinished: what was stored; null: nothing.
+  const v1::State* stored() const { return stored_.has_value() ? &*stored_ : nullptr; }
 
   mutable Mutex mutex_;  // guards what is pending
 
@@ -128,6 +138,8 @@ class StreamCall : public CallReactor,
   void OnStuck(Duration waited) final;
   void Report(const Outcome& outcome, absl::StatusCode code);
   absl::StatusCode FinalCode(const Outcome& outcome) const;
+  void Store(Outcome& outcome);
+  void EndNow(const Outcome& outcome);
 
   const Method method_;
   InferenceEnvironment& environment_;
@@ -140,6 +152,8 @@ class StreamCall : public CallReactor,
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
+  StateAccess::Place place_;                  // of the state that is to be stored
+  std::optional<v1::State> stored_;           // set before outcome_
 
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 

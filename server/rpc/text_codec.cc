@@ -11,7 +11,6 @@ namespace {
 
 absl::Status CheckBytes(absl::string_view path, absl::string_view text,
                         const LimitsConfig& limits) {
-  if (text.empty()) return BadField(path, "must not be empty");
   // Before tokenising, so that a hostile text costs a gRPC thread only so much.
   if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
     return BadField(path, absl::StrCat("must have at most ", limits.max_prompt_bytes,
@@ -21,7 +20,6 @@ absl::Status CheckBytes(absl::string_view path, absl::string_view text,
 }
 
 absl::Status CheckCount(absl::string_view path, int64_t count, const TextRules& rules) {
-  if (count == 0) return BadField(path, "must not be empty");
   const int64_t most = std::min(rules.limits.max_prompt_tokens, rules.max_tokens);
   if (count <= most) return absl::OkStatus();
   const std::string whose =
@@ -30,9 +28,16 @@ absl::Status CheckCount(absl::string_view path, int64_t count, const TextRules& 
                   absl::StrCat("must have at most ", most, " tokens", whose, ", got ", count));
 }
 
+// What an empty text is.
+absl::StatusOr<std::vector<TokenId>> Empty(absl::string_view path, const TextRules& rules) {
+  if (rules.may_be_empty) return std::vector<TokenId>();
+  return BadField(path, "must not be empty");
+}
+
 absl::StatusOr<std::vector<TokenId>> DecodeIds(const v1::TokenIds& message,
                                                const TextRules& rules) {
   constexpr absl::string_view kPath = "tokens.ids";
+  if (message.ids_size() == 0) return Empty(kPath, rules);
   AFT_RETURN_IF_ERROR(CheckCount(kPath, message.ids_size(), rules));
   std::vector<TokenId> tokens;
   tokens.reserve(static_cast<size_t>(message.ids_size()));
@@ -53,13 +58,16 @@ uint64_t Microseconds(Duration duration) {
 absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules) {
   if (source.tokens != nullptr) return DecodeIds(*source.tokens, rules);
   if (source.text == nullptr && source.raw == nullptr) {
+    if (rules.may_be_empty) return std::vector<TokenId>();
     return BadField(source.oneof, "one of text, raw, tokens must be set");
   }
   const absl::string_view path = source.text != nullptr ? "text" : "raw";
   const std::string& text = source.text != nullptr ? *source.text : *source.raw;
+  if (text.empty()) return Empty(path, rules);
   AFT_RETURN_IF_ERROR(CheckBytes(path, text, rules.limits));
   absl::StatusOr<std::vector<TokenId>> tokens = rules.tokenizer.Encode(text);
   if (!tokens.ok()) return BadField(path, tokens.status().message());
+  if (tokens->empty()) return Empty(path, rules);
   AFT_RETURN_IF_ERROR(CheckCount(path, static_cast<int64_t>(tokens->size()), rules));
   return tokens;
 }

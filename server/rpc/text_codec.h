@@ -69,6 +69,7 @@ struct TextRules {
   // Of the model, beside limits.max_prompt_tokens, and what it is called.
   int64_t max_tokens = std::numeric_limits<int64_t>::max();
   absl::string_view max_tokens_name = {};
+  bool may_be_empty = false;  // or absent
 };
 
 // Checks and tokenises. Errors start with the path of the field, e.g. "tokens.ids[3]: must be ...".

@@ -19,7 +19,8 @@ ContinuousScheduler::ContinuousScheduler(const Options& options)
 }
 
 void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
-  AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle && sequence.position_ == 0);
+  AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle &&
+            sequence.position_ == sequence.turn_.first_position);
   sequence.phase_ = Sequence::Phase::kWaiting;
   queue_.Push(sequence, now);
 }
@@ -256,6 +257,7 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
 
 void ContinuousScheduler::AddDecodeRow(Sequence& sequence) {
   if (sequence.outputs_left_ == 0) return;  // the last ones are under way
+  if (sequence.turn_.never_ahead && sequence.pending_ > 0) return;
   StepRow& row = AddRow(sequence, 1);
   row.tokens.push_back(sequence.pending_ > 0 ? kLastSampled : sequence.next_token_);
   AskForToken(sequence, row);
@@ -287,7 +289,8 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
 }
 
 void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
-  const auto first = sequence.prompt_.begin() + sequence.position_;
+  const auto first =
+      sequence.prompt_.begin() + (sequence.position_ - sequence.turn_.first_position);
   StepRow& row = AddRow(sequence, tokens);
   const auto last = first + tokens;
   row.tokens.assign(first, last);
@@ -295,7 +298,7 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   const bool complete = sequence.prompt_left() == 0;
   if (sequence.purpose_ == Sequence::Purpose::kScore) {
     row.output = RowOutput::kScore;
-    row.targets.assign(first + 1, complete ? last : last + 1);
+    row.targets.assign(first + 1, last == sequence.prompt_.end() ? last : last + 1);
     if (complete) sequence.phase_ = Sequence::Phase::kScored;
   } else if (complete) {
     AskForToken(sequence, row);

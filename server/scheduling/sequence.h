@@ -21,6 +21,17 @@ struct SequenceOwner {
   ServiceClass service_class = ServiceClass::kNormal;
 };
 
+// How a sequence hangs together with what goes before and after it in its text.
+struct SequenceTurn {
+  // Of the first token of its prompt: a state is restored that has consumed those before.
+  int64_t first_position = 0;
+  // The last token of a text to score is a target and no more: the state stays before it.
+  bool leaves_last = false;
+  // No step runs ahead of the sequence's results, so that its state never holds a token that turns
+  // out to be none of its text.
+  bool never_ahead = false;
+};
+
 // One sequence as the scheduler sees it: whose it is, and which tokens the model still has to
 // consume. Owned by the engine, moved through its phases by ContinuousScheduler alone.
 // Thread-compatible.
@@ -41,38 +52,43 @@ class Sequence : public FairItem {
   using Owner = SequenceOwner;
 
   // `max_outputs`: tokens that may be generated; no step samples more, even where steps run ahead
-  // of their results. REQUIRES: `prompt` is not empty; max_outputs >= 1.
+  // of their results. REQUIRES: the model has a token of `prompt` to consume; max_outputs >= 1.
   explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate,
                     int64_t max_outputs = std::numeric_limits<int64_t>::max(),
-                    const Owner& owner = {})
+                    const Owner& owner = {}, const SequenceTurn& turn = {})
       : FairItem(owner.client, owner.weight, owner.service_class),
         purpose_(purpose),
         max_slots_(owner.max_slots),
+        turn_(turn),
+        position_(turn.first_position),
         prompt_(std::move(prompt)),
-        prompt_size_(static_cast<int64_t>(prompt_.size())),
+        prompt_end_(position_ + static_cast<int64_t>(prompt_.size()) - (turn.leaves_last ? 1 : 0)),
         outputs_left_(max_outputs) {
-    AFT_CHECK(!prompt_.empty() && max_outputs >= 1);
+    AFT_CHECK(position_ >= 0 && prompt_left() > 0 && max_outputs >= 1);
   }
 
   Purpose purpose() const { return purpose_; }
   Phase phase() const { return phase_; }
   // -1 while it owns none.
   int32_t slot() const { return slot_; }
+  const SequenceTurn& turn() const { return turn_; }
   // Tokens handed to the model so far; the position of the next one.
   int64_t position() const { return position_; }
-  int64_t prompt_size() const { return prompt_size_; }
-  int64_t prompt_left() const { return position_ < prompt_size_ ? prompt_size_ - position_ : 0; }
+  // Where the prompt, as far as the model consumes it, is over.
+  int64_t prompt_end() const { return prompt_end_; }
+  int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
 
  private:
   friend class ContinuousScheduler;
 
   const Purpose purpose_;
   const int32_t max_slots_;
+  const SequenceTurn turn_;
   Phase phase_ = Phase::kIdle;
   int32_t slot_ = -1;
-  int64_t position_ = 0;
+  int64_t position_;
   std::vector<TokenId> prompt_;  // emptied once the model has all of it
-  int64_t prompt_size_;
+  const int64_t prompt_end_;
   int64_t outputs_left_;     // tokens that no step has been asked for yet
   int pending_ = 0;          // tokens that steps were asked for and that are not known yet
   TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0

@@ -57,8 +57,9 @@ std::optional<std::string> NameInFront(absl::string_view bytes) {
 }
 
 template <typename Message>
-void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int64_t most) {
-  AFT_CHECK(!tokens.empty() && static_cast<int64_t>(tokens.size()) <= most);
+void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int64_t most,
+                 bool may_be_empty = false) {
+  AFT_CHECK((may_be_empty || !tokens.empty()) && static_cast<int64_t>(tokens.size()) <= most);
   std::vector<TokenId> expected;
   for (const char c : message.has_text() ? message.text() : message.raw()) {
     expected.push_back(static_cast<unsigned char>(c));
@@ -74,7 +75,7 @@ bool IsIn(float value, float low, float high) { return value >= low && value <= 
 
 void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationRequest& request,
                    const LimitsConfig& limits, int64_t most) {
-  CheckTokens(message, request.prompt, most);
+  CheckTokens(message, request.prompt, most, message.has_previous());
   const SamplingParams& sampling = request.sampling;
   AFT_CHECK(IsIn(sampling.temperature, 0, 100) && IsIn(sampling.min_p, 0, 1));
   AFT_CHECK(IsIn(sampling.top_p, 0, 1) && sampling.top_p > 0);

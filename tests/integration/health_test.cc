@@ -44,8 +44,12 @@ class Watch {
   std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader_;
 };
 
-const char* const kServices[] = {"", "aft.v1.InferenceService", "aft.v1.ModelService",
-                                 "grpc.health.v1.Health", "aft.v1.InferenceService/fake"};
+const char* const kServices[] = {"",
+                                 "aft.v1.InferenceService",
+                                 "aft.v1.ModelService",
+                                 "aft.v1.StateService",
+                                 "grpc.health.v1.Health",
+                                 "aft.v1.InferenceService/fake"};
 
 TEST(HealthTest, ReadyServerServesUnderEveryName) {
   TestServer server;

@@ -280,9 +280,9 @@ TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
     names.push_back(service.name());
   }
   EXPECT_THAT(names, ElementsAre("aft.v1.InferenceService", "aft.v1.ModelService",
-                                 "grpc.health.v1.Health"));
+                                 "aft.v1.StateService", "grpc.health.v1.Health"));
   EXPECT_EQ(responses[0].original_request().list_services(), "*");
-  ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(), 1);
+  ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(), 2);  // an import
   EXPECT_THAT(responses[1].file_descriptor_response().file_descriptor_proto(0),
               HasSubstr("GenerateRequest"));
   EXPECT_EQ(responses[2].file_descriptor_response().file_descriptor_proto_size(), 1);

@@ -76,6 +76,7 @@ void TestServer::Start() {
   EXPECT_TRUE(status.ok()) << status;
   const auto channel = Connect(server_->address());
   inference_ = v1::InferenceService::NewStub(channel);
+  states_ = v1::StateService::NewStub(channel);
   models_ = v1::ModelService::NewStub(channel);
   health_ = grpc::health::v1::Health::NewStub(channel);
 }

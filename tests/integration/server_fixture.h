@@ -8,6 +8,7 @@
 
 #include "aft/v1/inference.grpc.pb.h"
 #include "aft/v1/models.grpc.pb.h"
+#include "aft/v1/states.grpc.pb.h"
 #include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
@@ -47,6 +48,7 @@ class TestServer {
   FakeEncoderControl& encoder_control() { return *fakes_.encoder_control; }
   v1::InferenceService::Stub& inference() { return *inference_; }
   v1::ModelService::Stub& models() { return *models_; }
+  v1::StateService::Stub& states() { return *states_; }
   grpc::health::v1::Health::Stub& health() { return *health_; }
 
   // A connection of its own.
@@ -73,6 +75,7 @@ class TestServer {
   std::unique_ptr<Server> server_;
   std::unique_ptr<v1::InferenceService::Stub> inference_;
   std::unique_ptr<v1::ModelService::Stub> models_;
+  std::unique_ptr<v1::StateService::Stub> states_;
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 

@@ -3,7 +3,9 @@
 #include <sched.h>
 
 #include <cmath>
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +37,17 @@ TEST_F(LoadTest, AModelIsARunnerOrAnEncoderAndItsTokenizer) {
     EXPECT_EQ(model->encoder != nullptr, encoder);
     EXPECT_EQ(model->runner != nullptr, !encoder);
     EXPECT_NE(model->tokenizer, nullptr);
+  }
+}
+
+TEST_F(LoadTest, NumberFormatsHaveFingerprintsOfTheirOwn) {
+  Write();
+  std::set<uint64_t> fingerprints;
+  for (const char* format : {"fp32", "bf16", "int8"}) {
+    options_.weight_format = format;
+    const absl::StatusOr<LoadedModel> model = LoadModel(options_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_TRUE(fingerprints.insert(model->runner->info().fingerprint).second) << format;
   }
 }
 

@@ -41,9 +41,9 @@ class SamplingTest : public RunnerFixture {
   }
 
   // The greedy continuation of `prompt`, by the penalties' definition.
+  // `sampled`: what it has sampled before, beside which come `count` in all.
   std::vector<TokenId> Naive(const std::vector<TokenId>& prompt, const SamplingParams& params,
-                             int64_t count) const {
-    std::vector<TokenId> sampled;
+                             int64_t count, std::vector<TokenId> sampled = {}) const {
     while (static_cast<int64_t>(sampled.size()) < count) {
       std::vector<double> logits(bias_.begin(), bias_.end());
       for (size_t i = 0; i < logits.size(); ++i) {
@@ -149,6 +149,48 @@ TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
   runner_->BindSlot(2, params);
   EXPECT_EQ(Ids(Generate(*runner_, 2, prompt, 10, params, 64)),
             std::vector<TokenId>(expected.begin(), expected.begin() + 10));
+}
+
+TEST_F(SamplingTest, CountsComeFromEarlierTurnsWhateverTheirOptions) {
+  const std::vector<TokenId> prompt = RandomText(7);
+  const std::vector<TokenId> before = Ids(Generate(*runner_, 0, prompt, 10, Warm(3), 64));
+  std::vector<TokenUse> had;
+  for (TokenId id = 0; id < static_cast<TokenId>(config_.vocab_size); ++id) {
+    const auto times = static_cast<uint32_t>(std::count(before.begin(), before.end(), id));
+    if (times > 0 || std::count(prompt.begin(), prompt.end(), id) > 0) {
+      had.push_back({.id = id, .sampled = times});
+    }
+  }
+  const SamplingParams params = RandomPenalties();
+  ASSERT_TRUE(runner_->ContinueSlot(0, params, before.size(), had).ok());
+  const std::vector<TokenId> all = Naive(prompt, params, 40, before);
+  EXPECT_EQ(Ids(Continue(*runner_, 0, 16, before.back(), 30)),
+            std::vector<TokenId>(all.begin() + 10, all.end()));
+  // As having had nothing, it is a slot without a past.
+  ASSERT_TRUE(runner_->ContinueSlot(0, params, 0, {}).ok());
+  EXPECT_EQ(Ids(Continue(*runner_, 0, 46, 1, 20)), Naive({1}, params, 20));
+}
+
+TEST_F(SamplingTest, ATokenThatWasSampledAndDroppedCountsWhenItComesBack) {
+  const SamplingParams params = RandomPenalties();
+  const TokenId dropped = Generate(*runner_, 0, {1, 2}, 1, params, 64).back().id;
+  ASSERT_TRUE(runner_->ContinueSlot(0, params, 0, {{.id = 1}, {.id = 2}}).ok());
+  ExpectRefused({0, 2, {kLastSampled}, RowOutput::kLast}, "the slot sampled, and there is none");
+  EXPECT_EQ(Ids(Continue(*runner_, 0, 2, dropped, 20)), Naive({1, 2, dropped}, params, 20));
+}
+
+TEST_F(SamplingTest, OutputsOfASequenceMayBeginInTheMiddle) {
+  SamplingParams params = Warm(11);
+  params.temperature = 3;
+  const std::vector<TokenId> whole = Ids(Generate(*runner_, 0, {1, 2}, 21, params, 64));
+  runner_->BindSlot(1, params);
+  ASSERT_TRUE(runner_->ContinueSlot(1, params, 9, {}).ok());
+  std::vector<TokenId> begin = {1, 2};
+  begin.insert(begin.end(), whole.begin(), whole.begin() + 9);
+  std::vector<TokenId> rest = Ids(Step(*runner_, {{{1, 0, begin, RowOutput::kLast}}}).sampled);
+  const std::vector<TokenId> more = Ids(Continue(*runner_, 1, 11, rest.at(0), 11));
+  rest.insert(rest.end(), more.begin(), more.end());
+  EXPECT_EQ(rest, std::vector<TokenId>(whole.begin() + 9, whole.end()));
 }
 
 TEST_F(SamplingTest, ASnapshotHoldsCountsOnlyWhereThereArePenalties) {

@@ -101,6 +101,7 @@ FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelContr
   info_.architecture = "fake";
   info_.vocab_size = options_.vocab_size;
   info_.max_seq_len = options_.max_seq_len;
+  info_.fingerprint = options_.fingerprint;
   info_.weight_format = "fp32";
   info_.device = "cpu";
 }
@@ -113,9 +114,13 @@ uint64_t FakeModelRunner::Consume(uint64_t hash, TokenId token, int64_t position
 }
 
 TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_t count,
-                                   const SamplingParams& params) {
+                                   const SamplingParams& params, uint64_t output_index,
+                                   const std::vector<TokenCount>& counts) {
   if (options.next_token) return options.next_token(hash, count);
-  const uint64_t drawn = Consume(hash ^ params.seed, 0, count);
+  uint64_t drawn = Consume(hash ^ params.seed, static_cast<TokenId>(output_index), count);
+  if (PenaltiesOf(params).any()) {
+    for (const TokenCount count_of : counts) drawn = Consume(drawn, count_of, 0);
+  }
   return static_cast<TokenId>(drawn % static_cast<uint64_t>(options.vocab_size));
 }
 
@@ -143,13 +148,27 @@ std::vector<SampledToken> FakeModelRunner::Score(const std::vector<TokenId>& tex
 std::vector<TokenId> FakeModelRunner::Generate(const Options& options,
                                                const std::vector<TokenId>& prompt,
                                                const SamplingParams& params, int64_t count) {
-  uint64_t hash = kEmptyHash;
-  int64_t position = 0;
-  for (const TokenId token : prompt) hash = Consume(hash, token, position++);
+  Text text(options);
+  text.Read(prompt);
+  return text.Sample(params, count);
+}
+
+void FakeModelRunner::Text::Read(const std::vector<TokenId>& tokens) {
+  for (const TokenId token : tokens) {
+    hash_ = Consume(hash_, token, position_++);
+    TokenCount& count = counts_[static_cast<size_t>(token)];
+    count = WithSeen(count);
+  }
+}
+
+std::vector<TokenId> FakeModelRunner::Text::Sample(const SamplingParams& params, int64_t count) {
   std::vector<TokenId> output;
   while (static_cast<int64_t>(output.size()) < count) {
-    output.push_back(NextToken(options, hash, position, params));
-    hash = Consume(hash, output.back(), position++);
+    const TokenId token = NextToken(*options_, hash_, position_, params, outputs_++, counts_);
+    output.push_back(token);
+    TokenCount& times = counts_[static_cast<size_t>(token)];
+    times = WithSample(times);
+    Read({token});
   }
   return output;
 }
@@ -162,7 +181,25 @@ void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
   CheckIdle("BindSlot", slot);
   // The old hash stays: only a row at position 0 may make the slot forget it.
   sequences_.Bind(slot, params);
+  ResetCounts(slot, params);
   slots_[static_cast<size_t>(slot)].bound = true;
+}
+
+void FakeModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
+  const bool counts = PenaltiesOf(params).any();
+  slots_[static_cast<size_t>(slot)].counts.assign(
+      static_cast<size_t>(counts ? options_.vocab_size : 0), 0);
+}
+
+absl::Status FakeModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
+                                           uint64_t output_index, absl::Span<const TokenUse> had) {
+  CheckIdle("ContinueSlot", slot);
+  sequences_.Continue(slot, params, output_index);
+  ResetCounts(slot, params);
+  std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
+  if (counts.empty()) return absl::OkStatus();
+  for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
+  return absl::OkStatus();
 }
 
 void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
@@ -174,8 +211,14 @@ std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
   CheckIdle("SnapshotSlot", slot);
   if (control_->TakeSnapshotFailure()) return "";
   const uint64_t hash = slots_[static_cast<size_t>(slot)].hash;
-  std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), sizeof(hash));
-  std::memcpy(snapshot.data() + SnapshotHeaderBytes(), &hash, sizeof(hash));
+  const std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
+  std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), sizeof(hash),
+                                       static_cast<int64_t>(counts.size()));
+  char* const state = snapshot.data() + SnapshotHeaderBytes();
+  std::memcpy(state, &hash, sizeof(hash));
+  if (!counts.empty()) {
+    std::memcpy(state + sizeof(hash), counts.data(), counts.size() * sizeof(TokenCount));
+  }
   SealSnapshot(&snapshot);
   return snapshot;
 }
@@ -187,6 +230,10 @@ absl::Status FakeModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsh
   Slot& restored = slots_[static_cast<size_t>(slot)];
   restored.bound = false;
   std::memcpy(&restored.hash, opened.state.data(), sizeof(restored.hash));
+  restored.counts.resize(opened.counts.size() / sizeof(TokenCount));
+  if (!opened.counts.empty()) {
+    std::memcpy(restored.counts.data(), opened.counts.data(), opened.counts.size());
+  }
   sequences_.Restore(slot, opened.record);
   return absl::OkStatus();
 }
@@ -226,6 +273,10 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     for (size_t i = 0; i < row.tokens.size(); ++i) {
       const TokenId token = row.tokens[i] == kLastSampled ? sequence.last_sampled : row.tokens[i];
       slot.hash = Consume(slot.hash, token, position++);
+      if (!slot.counts.empty()) {
+        TokenCount& count = slot.counts[static_cast<size_t>(token)];
+        count = WithSeen(count);
+      }
       if (i >= row.targets.size()) continue;
       scores.push_back(ScoreToken(slot.hash, row.targets[i], sequence.params.top_logprobs));
       if (options_.next_token && options_.next_token(slot.hash, position) == kNoToken) {
@@ -236,7 +287,12 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     if (row.output == RowOutput::kScore) flight.output.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;
-    sampled.id = NextToken(options_, slot.hash, position, sequence.params);
+    sampled.id =
+        NextToken(options_, slot.hash, position, sequence.params, sequence.sampled++, slot.counts);
+    if (!slot.counts.empty() && sampled.id != kNoToken) {
+      TokenCount& count = slot.counts[static_cast<size_t>(sampled.id)];
+      count = WithSample(count);
+    }
     if (sequence.params.top_logprobs >= 0) sampled.logprob = -1.0F;
     for (int32_t i = 0; i < sequence.params.top_logprobs; ++i) {
       sampled.top.push_back({.id = i, .logprob = -1.0F - static_cast<float>(i)});

@@ -15,6 +15,7 @@
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 #include "model/runtime/step_rules.h"
+#include "model/sampling/penalties.h"
 #include "tests/support/step_gate.h"
 
 namespace aft {
@@ -61,9 +62,10 @@ class FakeModelControl : public StepGate {
 };
 
 // A toy model: a slot's state is a hash of the tokens it has consumed and their positions, and the
-// next token is a function of it and of the sampling seed, as the log-probability of
-// a given token is of the hash. So a mixed-up slot, a lost or doubled
-// token, a wrong position or a missing reset changes everything that follows.
+// next token is a function of it, of the sampling seed, of the output's index and, with penalties,
+// of what the sequence has had of each token, as the log-probability of a given token is of the
+// hash. So a mixed-up slot, a lost or doubled token, a wrong position or a missing reset changes
+// everything that follows.
 class FakeModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -72,6 +74,7 @@ class FakeModelRunner final : public ModelRunner {
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
     int max_steps_in_flight = 1;
+    uint64_t fingerprint = 1;
     // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
     // output. Where it is kNoToken, nothing can be scored either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
@@ -83,6 +86,26 @@ class FakeModelRunner final : public ModelRunner {
   // The hash of a sequence, token by token; start with kEmptyHash.
   static constexpr uint64_t kEmptyHash = 0;
   static uint64_t Consume(uint64_t hash, TokenId token, int64_t position);
+
+  // A sequence without an engine: what a correct one must get, turn after turn.
+  class Text {
+   public:
+    explicit Text(const Options& options)
+        : options_(&options), counts_(static_cast<size_t>(options.vocab_size), 0) {}
+
+    void Read(const std::vector<TokenId>& tokens);
+    // `count` tokens, each of them read.
+    std::vector<TokenId> Sample(const SamplingParams& params, int64_t count);
+    // The score of `token` behind what was read.
+    SampledToken Score(TokenId token) const { return ScoreToken(hash_, token, 0); }
+
+   private:
+    const Options* options_;  // outlives the text
+    uint64_t hash_ = kEmptyHash;
+    int64_t position_ = 0;
+    uint64_t outputs_ = 0;
+    std::vector<TokenCount> counts_;
+  };
 
   // What a correct engine gets for this prompt, computed without any batching.
   static std::vector<TokenId> Generate(const Options& options, const std::vector<TokenId>& prompt,
@@ -101,6 +124,8 @@ class FakeModelRunner final : public ModelRunner {
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
+                            absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
@@ -108,6 +133,7 @@ class FakeModelRunner final : public ModelRunner {
   struct Slot {
     bool bound = false;  // and not named by a step since
     uint64_t hash = kEmptyHash;
+    std::vector<TokenCount> counts;  // empty without penalties
   };
 
   // A step that is not collected yet.
@@ -117,8 +143,11 @@ class FakeModelRunner final : public ModelRunner {
     StepOutput output;
   };
 
+  // `counts`: read with penalties only.
   static TokenId NextToken(const Options& options, uint64_t hash, int64_t count,
-                           const SamplingParams& params);
+                           const SamplingParams& params, uint64_t output_index,
+                           const std::vector<TokenCount>& counts);
+  void ResetCounts(int32_t slot, const SamplingParams& params);
   // Of `target` after the tokens that `hash` stands for.
   static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
   // Notes a violation when a step in flight names the slot.

@@ -300,6 +300,32 @@ TEST_F(AftctlTest, AModelThatCannotDoItIsARefusal) {
   EXPECT_THAT(Fail("encode --prompt x", 4).err, HasSubstr("is an encoder"));
 }
 
+TEST_F(AftctlTest, TurnsNameTheStatesTheyComeFromAndLeave) {
+  Script script = TextScript({"abc"});
+  script.events.back().mutable_finished()->mutable_state()->set_id("0123");
+  server_.SetScript(script);
+  EXPECT_THAT(Run("generate --prompt x --store --previous 89ab").err, HasSubstr("| state 0123]"));
+  const auto request = server_.last<v1::GenerateRequest>();
+  EXPECT_TRUE(request.has_store());
+  EXPECT_EQ(request.previous().state_id(), "89ab");
+  EXPECT_EQ(Run("generate --prompt x").code, 0);
+  EXPECT_FALSE(server_.last<v1::GenerateRequest>().has_store());
+  EXPECT_FALSE(server_.last<v1::GenerateRequest>().has_previous());
+}
+
+TEST_F(AftctlTest, StatesAreShownListedAndDeleted) {
+  EXPECT_EQ(RunJson("state get b")[0]["id"], "b");
+  const auto all = RunJson("state list");
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0]["id"], "a");
+  EXPECT_EQ(all[1]["id"], "b");
+  EXPECT_EQ(Run("state delete a b").out, "");
+  EXPECT_EQ(server_.last<v1::DeleteStateRequest>().id(), "b");
+  EXPECT_THAT(Fail("state delete c", 4).err, HasSubstr("no state of this id"));
+  EXPECT_THAT(Fail("state get", 2).err, HasSubstr("need ids"));
+  EXPECT_THAT(Fail("state list a", 2).err, HasSubstr("takes none"));
+}
+
 TEST_F(AftctlTest, ModelsListsAndDescribes) {
   server_.SetModels(
       {FromText<v1::Model>("name: 'austen' state: MODEL_STATE_READY parameters: 3000000 "

@@ -195,7 +195,11 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
   }
   if (answer.end != Script::End::kStall || !script_.events.empty()) {
     answer.end = Script::End::kStatus;
-    if (script_.status.ok()) AnswerUnary(method.name(), request, answer);
+    if (script_.status.ok()) {
+      const bool of_states = method.service()->name() == "StateService";
+      of_states ? AnswerOfStates(method.name(), request, answer)
+                : AnswerUnary(method.name(), request, answer);
+    }
   }
   return answer;
 }
@@ -281,6 +285,34 @@ void FakeServer::AnswerUnary(const std::string& method, const std::string& reque
     } else {
       answer.messages.push_back(HealthMessage(serving_ && check.service() != "down"));
     }
+  }
+}
+
+void FakeServer::AnswerOfStates(const std::string& method, const std::string& request,
+                                Answer& answer) {
+  v1::State first;
+  first.set_id("a");
+  v1::State second;
+  second.set_id("b");
+  if (method == "List") {
+    v1::ListStatesRequest list;
+    AFT_CHECK(list.ParseFromString(request));
+    v1::ListStatesResponse response;
+    if (list.after_id().empty()) *response.add_states() = first;
+    if (list.after_id() == "a") *response.add_states() = second;
+    answer.messages.push_back(ToBytes(response));
+    return;
+  }
+  v1::GetStateRequest get;  // or a DeleteStateRequest, which is the same
+  AFT_CHECK(get.ParseFromString(request));
+  v1::GetStateResponse response;
+  *response.mutable_state() = get.id() == "a" ? first : second;
+  if (get.id() != "a" && get.id() != "b") {
+    answer.script.status = {grpc::NOT_FOUND, "no state of this id"};
+  } else if (method == "Get") {
+    answer.messages.push_back(ToBytes(response));
+  } else {
+    answer.messages.push_back(ToBytes(v1::DeleteStateResponse()));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "aft/v1/inference.pb.h"
 #include "aft/v1/models.pb.h"
+#include "aft/v1/states.pb.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "google/protobuf/message.h"
@@ -91,6 +92,8 @@ class FakeServer {
   // everything else serves.
   void AnswerUnary(const std::string& method, const std::string& request, Answer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // There are the states "a" and "b", each a page of the list.
+  static void AnswerOfStates(const std::string& method, const std::string& request, Answer& answer);
   void RecordCancellation();
   void AddWatch(Call* call);
   void RemoveWatch(Call* call);

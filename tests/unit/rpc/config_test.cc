@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -72,7 +73,8 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "} "
       "scheduling { age_ms: 25 max_client_slots: 26 reserved_slots: 27 strict_quotas: true "
       "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 } "
-      "connections { max_age_ms: 34 max_age_grace_ms: 35 }";
+      "connections { max_age_ms: 34 max_age_grace_ms: 35 } "
+      "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -148,7 +150,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 52);
+  EXPECT_EQ(fields, 56);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -271,6 +273,9 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
   const auto connections = [](auto field) {
     return [=](C& c, int64_t value) { Set(c.connections.*field, value); };
   };
+  const auto states = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.states.*field, value); };
+  };
   const int64_t one = 1;
   const struct {
     const char* field;
@@ -318,6 +323,10 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"connections.max_age_ms", 0, 86'400'000, connections(&ConnectionConfig::max_age)},
       {"connections.max_age_grace_ms", 0, 86'400'000,
        connections(&ConnectionConfig::max_age_grace)},
+      {"states.max_bytes", 0, one << 50, states(&StatesConfig::max_bytes)},
+      {"states.max_client_bytes", 0, one << 50, states(&StatesConfig::max_client_bytes)},
+      {"states.default_ttl_ms", 1, 1000, states(&StatesConfig::default_ttl)},
+      {"states.max_ttl_ms", 1, 31'536'000'000, states(&StatesConfig::max_ttl)},
   };
   for (const auto& range : ranges) {
     // Where a range ends at another field, that field is out of the way.
@@ -330,6 +339,8 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
     config.limits.max_max_tokens = 1000;
     config.limits.max_prompt_bytes = 1;
     config.limits.max_message_bytes = one << 30;
+    config.states.default_ttl = std::chrono::milliseconds(1);
+    config.states.max_ttl = std::chrono::milliseconds(1000);
     for (const int64_t end : {range.low, range.high}) {
       range.set(config, end);
       EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);

@@ -1,0 +1,76 @@
+#include "server/engine/sequence_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "model/api/snapshot_bytes.h"
+
+namespace aft::server {
+namespace {
+
+// What an object takes beside its bytes.
+constexpr int64_t kObjectBytes = 512;
+
+// Adds the uses of `tokens` to the sorted `had`.
+std::vector<TokenUse> Merge(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
+                            bool sampled) {
+  std::sort(tokens.begin(), tokens.end());
+  std::vector<TokenUse> merged;
+  merged.reserve(had.size());
+  auto before = had.begin();
+  for (auto first = tokens.begin(); first != tokens.end();) {
+    const TokenId id = *first;
+    const auto last = std::upper_bound(first, tokens.end(), id);
+    for (; before != had.end() && before->id < id; ++before) merged.push_back(*before);
+    merged.push_back({.id = id, .sampled = 0});
+    if (before != had.end() && before->id == id) merged.back() = *before++;
+    if (sampled) merged.back().sampled += static_cast<uint32_t>(last - first);
+    first = last;
+  }
+  merged.insert(merged.end(), before, had.end());
+  return merged;
+}
+
+}  // namespace
+
+uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens) {
+  for (const TokenId token : tokens) {
+    // The finaliser of MurmurHash3: every bit of the token and of the past reaches every other one.
+    history += static_cast<uint64_t>(token) + 0x9E3779B97F4A7C15U;
+    history = (history ^ (history >> 33)) * 0xFF51AFD7ED558CCDU;
+    history = (history ^ (history >> 33)) * 0xC4CEB9FE1A85EC53U;
+    history ^= history >> 33;
+  }
+  return history;
+}
+
+SequenceState MakeState(TurnEnd turn) {
+  static const auto& none = *new SequenceState();
+  const SequenceState& previous = turn.previous != nullptr ? *turn.previous : none;
+  SequenceState state;
+  state.model = turn.model;
+  state.snapshot = std::move(turn.snapshot);
+  state.tokens = previous.tokens + static_cast<int64_t>(turn.text.size() + turn.outputs.size());
+  state.outputs = previous.outputs + turn.outputs.size();
+  state.history = HistoryOf(HistoryOf(previous.history, turn.text), turn.outputs);
+  if (turn.last_is_pending) {
+    state.pending = turn.outputs.empty() ? turn.text.back() : turn.outputs.back();
+  }
+  state.had = Merge(Merge(previous.had, std::move(turn.text), /*sampled=*/false),
+                    std::move(turn.outputs), /*sampled=*/true);
+  return state;
+}
+
+int64_t StateBytes(const SequenceState& state) {
+  return kObjectBytes + static_cast<int64_t>(state.snapshot.size()) +
+         static_cast<int64_t>(state.had.size() * sizeof(TokenUse));
+}
+
+int64_t MaxStateBytes(const ModelInfo& info, int64_t tokens, int64_t added) {
+  const int64_t uses = std::min(info.vocab_size, tokens);
+  return kObjectBytes + MaxSnapshotBytes(info, tokens) + uses * int64_t{sizeof(TokenUse)} +
+         added * int64_t{sizeof(TokenId)};
+}
+
+}  // namespace aft::server

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/api/model_runner.h"
+#include "model/api/sampling_params.h"
+
+// A sequence between two turns, as a plain value. Immutable once it is shared.
+namespace aft::server {
+
+// All that a model needs to go on with a text. It depends on the text's token ids alone, and on
+// which of them were sampled: not on options, nor on how the text was cut into turns.
+struct SequenceState {
+  uint64_t model = 0;          // ModelInfo::fingerprint
+  std::string snapshot;        // ModelRunner::SnapshotSlot, of a slot without penalties
+  int64_t tokens = 0;          // of the text so far
+  uint64_t outputs = 0;        // of these, sampled ones: the index of the next
+  uint64_t history = 0;        // HistoryOf the text
+  TokenId pending = kNoToken;  // its last token, where the model has yet to consume it
+  std::vector<TokenUse> had;   // what the text has of each token, in the order of ids
+
+  // Tokens that the snapshot has consumed.
+  int64_t consumed() const { return tokens - (pending == kNoToken ? 0 : 1); }
+};
+
+// Of a text's token ids, in order: `history` is that of the tokens before; 0 of none. Tells texts
+// apart; not a defence against someone who looks for two that are alike.
+uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens);
+
+// What a turn leaves behind.
+struct TurnEnd {
+  std::shared_ptr<const SequenceState> previous;  // null: the text began with this turn
+  uint64_t model = 0;
+  std::string snapshot;
+  std::vector<TokenId> text;     // the prompt, or what was scored
+  std::vector<TokenId> outputs;  // that the client got
+  bool last_is_pending = false;  // the snapshot stands before the last of these
+};
+
+// Its time grows with the turn's tokens and with how many different ones the text has.
+// REQUIRES: the turn has a token, or last_is_pending is false.
+SequenceState MakeState(TurnEnd turn);
+
+// Memory that a state takes, about: what budgets are charged.
+int64_t StateBytes(const SequenceState& state);
+
+// The most that the state after a turn takes, and what is kept for it during the turn: a text of
+// `tokens` in all, of which the turn adds `added`.
+int64_t MaxStateBytes(const ModelInfo& info, int64_t tokens, int64_t added);
+
+}  // namespace aft::server

@@ -1,0 +1,114 @@
+#include "server/rpc/state_access.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/rpc/call_metadata.h"
+
+namespace aft::server {
+namespace {
+
+constexpr size_t kPage = 100;  // states of one answer
+
+absl::Status CheckId(const char* field, const std::string& id) {
+  return CheckLength(field, id.size(), StateStore::kIdBytes);
+}
+
+}  // namespace
+
+StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateMetrics& metrics)
+    : config_(config), known_clients_(known_clients) {
+  if (config.max_bytes == 0) return;
+  store_ = std::make_unique<StateStore>(config, metrics);
+  expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
+                                       [this] { store_->Expire(); });
+}
+
+absl::Status StateAccess::CheckKept() const {
+  if (store_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("states: this server keeps none (states.max_bytes is 0)");
+}
+
+absl::StatusOr<StoredState> StateAccess::Look(const Client& client, const char* field,
+                                              const std::string& id) {
+  if (id.empty()) return BadField(field, "must not be empty");
+  AFT_RETURN_IF_ERROR(CheckId(field, id));
+  AFT_RETURN_IF_ERROR(CheckKept());
+  absl::StatusOr<StoredState> stored = store_->Find(OwnerOf(client), id);
+  if (stored.ok()) return stored;
+  return absl::Status(stored.status().code(), absl::StrCat(field, ": ", stored.status().message()));
+}
+
+absl::StatusOr<std::shared_ptr<const SequenceState>> StateAccess::Find(
+    const Client& client, const v1::Previous& previous) {
+  AFT_ASSIGN_OR_RETURN(const StoredState stored,
+                       Look(client, "previous.state_id", previous.state_id()));
+  return stored.state;
+}
+
+absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,
+                                                        const v1::Store& store, int64_t bytes) {
+  Place place;
+  place.ttl = config_.default_ttl;
+  const auto most = static_cast<uint64_t>(config_.max_ttl.count());
+  if (store.has_ttl_ms()) {
+    if (store.ttl_ms() < 1 || store.ttl_ms() > most) {
+      return BadField("store.ttl_ms",
+                      absl::StrCat("must be in [1, ", most, "], got ", store.ttl_ms()));
+    }
+    place.ttl = std::chrono::milliseconds(store.ttl_ms());
+  }
+  AFT_RETURN_IF_ERROR(CheckKept());
+  AFT_ASSIGN_OR_RETURN(place.room, store_->Reserve(client, bytes));
+  return place;
+}
+
+absl::StatusOr<v1::State> StateAccess::Put(Place place, const Client& client,
+                                           const std::string& model, SequenceState state) {
+  AFT_ASSIGN_OR_RETURN(const StoredState stored, store_->Put(std::move(place.room), OwnerOf(client),
+                                                             model, std::move(state), place.ttl));
+  return Encode(stored);
+}
+
+absl::Status StateAccess::Get(const Client& client, const v1::GetStateRequest& request,
+                              v1::GetStateResponse& response) {
+  AFT_ASSIGN_OR_RETURN(const StoredState stored, Look(client, "id", request.id()));
+  *response.mutable_state() = Encode(stored);
+  return absl::OkStatus();
+}
+
+absl::Status StateAccess::List(const Client& client, const v1::ListStatesRequest& request,
+                               v1::ListStatesResponse& response) {
+  AFT_RETURN_IF_ERROR(CheckId("after_id", request.after_id()));
+  AFT_RETURN_IF_ERROR(CheckKept());
+  if (!known_clients_) {
+    return absl::FailedPreconditionError(
+        "states: they can be listed only where clients are known (security.clients_file)");
+  }
+  for (const StoredState& stored : store_->List(OwnerOf(client), request.after_id(), kPage)) {
+    *response.add_states() = Encode(stored);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateAccess::Delete(const Client& client, const v1::DeleteStateRequest& request,
+                                 v1::DeleteStateResponse& /*response*/) {
+  AFT_RETURN_IF_ERROR(Look(client, "id", request.id()).status());
+  return store_->Delete(OwnerOf(client), request.id());
+}
+
+v1::State StateAccess::Encode(const StoredState& stored) const {
+  v1::State message;
+  message.set_id(stored.id);
+  message.set_model(stored.model);
+  message.set_tokens(static_cast<uint64_t>(stored.state->tokens));
+  message.set_bytes(static_cast<uint64_t>(stored.bytes));
+  message.set_ttl_ms(static_cast<uint64_t>(store_->TimeLeft(stored).count()));
+  message.set_history(stored.state->history);
+  message.set_pending(stored.state->pending != kNoToken);
+  return message;
+}
+
+}  // namespace aft::server

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aft/v1/states.pb.h"
+#include "base/periodic.h"
+#include "server/config/client.h"
+#include "server/config/config.h"
+#include "server/engine/sequence_state.h"
+#include "server/states/state_store.h"
+
+namespace aft::server {
+
+// The states that are kept, as calls see them: who may have which, what the fields of a request
+// mean. Errors begin with the field's path. Thread-safe.
+class StateAccess {
+ public:
+  // `known_clients`: every call is of a client that proved who it is, and each has its own states.
+  // `metrics` must outlive every state.
+  StateAccess(const StatesConfig& config, bool known_clients, StateMetrics& metrics);
+
+  // What a request goes on from. INVALID_ARGUMENT; NOT_FOUND: there is no such state, or it has
+  // expired, or it is another client's; FAILED_PRECONDITION: none are kept.
+  absl::StatusOr<std::shared_ptr<const SequenceState>> Find(const Client& client,
+                                                            const v1::Previous& previous);
+
+  // A place for a state that is to come.
+  struct Place {
+    StateStore::Room room;
+    std::chrono::milliseconds ttl{};
+  };
+  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: none are kept.
+  absl::StatusOr<Place> Reserve(const Client& client, const v1::Store& store, int64_t bytes);
+  absl::StatusOr<v1::State> Put(Place place, const Client& client, const std::string& model,
+                                SequenceState state);
+
+  // Of StateService.
+  absl::Status Get(const Client& client, const v1::GetStateRequest& request,
+                   v1::GetStateResponse& response);
+  absl::Status List(const Client& client, const v1::ListStatesRequest& request,
+                    v1::ListStatesResponse& response);
+  absl::Status Delete(const Client& client, const v1::DeleteStateRequest& request,
+                      v1::DeleteStateResponse& response);
+
+ private:
+  absl::Status CheckKept() const;
+  std::string OwnerOf(const Client& client) const { return known_clients_ ? client.name : ""; }
+  absl::StatusOr<StoredState> Look(const Client& client, const char* field, const std::string& id);
+  v1::State Encode(const StoredState& stored) const;
+
+  const StatesConfig config_;
+  const bool known_clients_;
+  std::unique_ptr<StateStore> store_;  // null: none are kept
+  std::unique_ptr<Periodic> expiry_;   // last: its thread uses the store
+};
+
+}  // namespace aft::server

@@ -1,0 +1,124 @@
+// A text in turns: each restored from the state that the last one left, under terms of its own.
+// Runs on every device.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/api/snapshot_bytes.h"
+#include "tests/property/runner_fixture.h"
+
+namespace aft {
+namespace {
+
+// What the tests count, as ContinueSlot wants it.
+class Uses {
+ public:
+  void Add(const std::vector<TokenId>& tokens) {
+    for (const TokenId token : tokens) times_[token] += 0;
+  }
+  void Add(const std::vector<SampledToken>& tokens) {
+    for (const SampledToken& token : tokens) ++times_[token.id];
+  }
+  std::vector<TokenUse> all() const {
+    std::vector<TokenUse> uses;
+    for (const auto& [id, sampled] : times_) uses.push_back({.id = id, .sampled = sampled});
+    return uses;
+  }
+
+ private:
+  std::map<TokenId, uint32_t> times_;
+};
+
+class TurnsTest : public RunnerFixture, public testing::WithParamInterface<NetworkCase> {
+ protected:
+  TurnsTest() { config_ = GetParam().config; }
+
+  SamplingParams RandomParams() {
+    SamplingParams params = Warm(static_cast<uint64_t>(random_.Below(1000)));
+    if (random_.Below(2) == 0) params.repetition_penalty = 1.7F;
+    if (random_.Below(2) == 0) params.presence_penalty = 0.8F;
+    if (random_.Below(2) == 0) params.frequency_penalty = 0.6F;
+    return params;
+  }
+
+  static std::vector<SampledToken> Turn(ModelRunner& runner, int32_t slot, int64_t position,
+                                        const std::vector<TokenId>& unread, int64_t count) {
+    const StepRow row = {slot, position, unread, RowOutput::kLast};
+    std::vector<SampledToken> sampled = Step(runner, {{row}}).sampled;
+    EXPECT_EQ(sampled.size(), 1U);
+    if (sampled.empty()) return sampled;
+    const std::vector<SampledToken> more = Continue(
+        runner, slot, position + static_cast<int64_t>(unread.size()), sampled[0].id, count - 1);
+    sampled.insert(sampled.end(), more.begin(), more.end());
+    return sampled;
+  }
+};
+
+TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
+  const std::unique_ptr<ModelRunner> runner = Load();
+  for (int round = 0; round < 4; ++round) {
+    const SamplingParams params = RandomParams();
+    runner->BindSlot(0, params);  // the one run
+    std::string state;
+    std::vector<TokenId> unread;
+    Uses uses;
+    uint64_t outputs = 0;
+    for (int64_t position = 0; position < kCaseTokens - 24;) {
+      const std::vector<TokenId> text = RandomText((unread.empty() ? 1 : 0) + random_.Below(12));
+      unread.insert(unread.end(), text.begin(), text.end());
+      const int64_t count = 1 + random_.Below(6);
+      const std::vector<SampledToken> expected = Turn(*runner, 0, position, unread, count);
+      // In two slots that held others: a state is not used up.
+      for (const int32_t slot : {1, 2}) {
+        Generate(*runner, slot, RandomText(5), 2, RandomParams());
+        if (state.empty()) {
+          runner->BindSlot(slot, params);
+        } else {
+          ASSERT_TRUE(runner->RestoreSlot(slot, state).ok());
+          ASSERT_TRUE(runner->ContinueSlot(slot, params, outputs, uses.all()).ok());
+        }
+        ASSERT_TRUE(Same(Turn(*runner, slot, position, unread, count), expected))
+            << round << " at " << position;
+      }
+      uses.Add(text);
+      uses.Add(expected);
+      outputs += expected.size();
+      position += static_cast<int64_t>(unread.size()) + count - 1;
+      unread = {expected.back().id};
+      ASSERT_TRUE(runner->ContinueSlot(1, SamplingParams(), outputs, {}).ok());
+      state = runner->SnapshotSlot(1);
+      EXPECT_LE(static_cast<int64_t>(state.size()), MaxSnapshotBytes(runner->info(), position));
+    }
+  }
+}
+
+std::vector<NetworkCase> Cases() {
+  std::vector<NetworkCase> cases = DecoderCases();
+  cases.push_back(FullDecodeCase());
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Property, TurnsTest, testing::ValuesIn(Cases()), CaseName);
+
+class FingerprintTest : public RunnerFixture {};
+
+TEST_F(FingerprintTest, ChangesWithWeightsAndConfig) {
+  const uint64_t one = Load()->info().fingerprint;
+  EXPECT_EQ(Load()->info().fingerprint, one);
+  options_.slots = 3;
+  EXPECT_EQ(Load()->info().fingerprint, one);
+  tensors_["norm.bias"][3] += 1e-3F;
+  Rewrite();
+  const uint64_t weights = Load()->info().fingerprint;
+  EXPECT_NE(weights, one);
+  config_.norm_eps = 2e-5F;
+  Rewrite();
+  EXPECT_NE(Load()->info().fingerprint, weights);
+}
+
+}  // namespace
+}  // namespace aft

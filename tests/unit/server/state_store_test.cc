@@ -1,0 +1,241 @@
+#include "server/states/state_store.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr milliseconds kHour{3'600'000};
+
+class StateStoreTest : public testing::Test {
+ protected:
+  StateStoreTest() {
+    config_.max_bytes = 100'000;
+    config_.max_client_bytes = 60'000;
+  }
+
+  StateStore& store() {
+    if (!store_) store_.emplace(config_, metrics_, [this] { return clock_.Now(); });
+    return *store_;
+  }
+
+  static Client Named(const std::string& name) {
+    Client client;
+    client.name = name;
+    return client;
+  }
+  static SequenceState State(int64_t tokens, size_t bytes = 1000) {
+    SequenceState state;
+    state.tokens = tokens;
+    state.snapshot = std::string(bytes, 's');
+    return state;
+  }
+
+  // The state of an owner of that name. REQUIRES: there is room.
+  StoredState Put(const std::string& owner, int64_t tokens, milliseconds ttl = kHour) {
+    auto room = store().Reserve(Named(owner), 5000);
+    EXPECT_TRUE(room.ok()) << room.status();
+    auto stored = store().Put(*std::move(room), owner, "model", State(tokens), ttl);
+    EXPECT_TRUE(stored.ok()) << stored.status();
+    return *std::move(stored);
+  }
+
+  ManualClock clock_;
+  prometheus::Registry registry_;
+  StateMetrics metrics_{registry_};
+  StatesConfig config_;
+  std::optional<StateStore> store_;
+};
+
+TEST_F(StateStoreTest, KeepsWhatItGotUnderANameThatNobodyGuesses) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 10; ++i) {
+    const StoredState stored = Put("a", i);
+    EXPECT_THAT(stored.id, SizeIs(StateStore::kIdBytes));
+    EXPECT_EQ(stored.id.find_first_not_of("0123456789abcdef"), std::string::npos);
+    EXPECT_TRUE(ids.insert(stored.id).second);
+    const auto found = store().Find("a", stored.id);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->state->tokens, i);
+    EXPECT_EQ(found->state->snapshot, std::string(1000, 's'));
+    EXPECT_EQ(found->model, "model");
+    EXPECT_EQ(found->bytes, StateBytes(*found->state));
+    EXPECT_EQ(store().TimeLeft(*found), kHour);
+  }
+  EXPECT_EQ(metrics_.states.Value(), 10);
+  EXPECT_EQ(metrics_.stored.Value(), 10);
+}
+
+TEST_F(StateStoreTest, AnothersStateIsAsUnknownAsNone) {
+  const StoredState stored = Put("a", 1);
+  const absl::Status none = store().Find("b", std::string(32, '0')).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store().Find("b", stored.id).status(), none);
+  EXPECT_EQ(store().Delete("b", stored.id), none);
+  EXPECT_THAT(store().List("b", "", 10), IsEmpty());
+  EXPECT_TRUE(store().Find("a", stored.id).ok());
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnknown).Value(), 3);
+}
+
+TEST_F(StateStoreTest, GoesWhenItsTimeIsOverAndNotBefore) {
+  StoredState shorter = Put("a", 1, milliseconds(1000));
+  shorter.state.reset();  // nobody uses it
+  const StoredState longer = Put("a", 2, milliseconds(1001));
+  clock_.Advance(milliseconds(999));
+  EXPECT_TRUE(store().Find("a", shorter.id).ok());
+  clock_.Advance(milliseconds(1));
+  EXPECT_THAT(store().Find("a", shorter.id).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("expired")));
+  EXPECT_TRUE(store().Find("a", longer.id).ok());
+  // Others learn nothing of it.
+  EXPECT_THAT(store().Find("b", shorter.id).status(),
+              StatusIs(absl::StatusCode::kNotFound, "no state of this id"));
+  EXPECT_EQ(metrics_.expired.Value(), 1);
+  EXPECT_EQ(metrics_.states.Value(), 1);
+  EXPECT_EQ(metrics_.refused(StateRefusal::kExpired).Value(), 1);
+  EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(longer.bytes));
+}
+
+TEST_F(StateStoreTest, ExpiryNeedsNobodyToAsk) {
+  const auto bytes = static_cast<double>(Put("a", 1, milliseconds(10)).bytes);
+  EXPECT_EQ(metrics_.bytes.Value(), bytes);
+  clock_.Advance(milliseconds(10));
+  store().Expire();
+  EXPECT_EQ(metrics_.bytes.Value(), 0);
+}
+
+TEST_F(StateStoreTest, WhatExpiredLongAgoIsForgotten) {
+  const StoredState first = Put("a", 0, milliseconds(1));
+  clock_.Advance(milliseconds(1));
+  for (int i = 0; i < 4096; ++i) {
+    Put("a", i, milliseconds(1));
+    clock_.Advance(milliseconds(1));
+  }
+  store().Expire();
+  EXPECT_EQ(store().Find("a", first.id).status().message(), "no state of this id");
+}
+
+TEST_F(StateStoreTest, DeletedIsGone) {
+  const StoredState stored = Put("a", 1);
+  EXPECT_EQ(store().Delete("a", stored.id), absl::OkStatus());
+  EXPECT_THAT(store().Delete("a", stored.id),
+              StatusIs(absl::StatusCode::kNotFound, "no state of this id"));
+  EXPECT_FALSE(store().Find("a", stored.id).ok());
+  EXPECT_EQ(metrics_.states.Value(), 0);
+  clock_.Advance(kHour);
+  store().Expire();
+  EXPECT_EQ(metrics_.expired.Value(), 0);
+}
+
+TEST_F(StateStoreTest, ListsAnOwnersStatesPageByPage) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 5; ++i) ids.insert(Put("a", i).id);
+  Put("b", 9);
+  std::vector<std::string> listed;
+  for (std::string after;;) {
+    const std::vector<StoredState> page = store().List("a", after, 2);
+    if (page.empty()) break;
+    EXPECT_LE(page.size(), 2U);
+    for (const StoredState& stored : page) listed.push_back(stored.id);
+    after = listed.back();
+  }
+  EXPECT_EQ(listed, std::vector<std::string>(ids.begin(), ids.end()));
+}
+
+TEST_F(StateStoreTest, TheBudgetIsRefusedBeforeAnythingIsThere) {
+  auto first = store().Reserve(Named("a"), 60'000);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(metrics_.bytes.Value(), 60'000);
+  EXPECT_EQ(metrics_.limit.Value(), 100'000);
+  EXPECT_THAT(store().Reserve(Named("a"), 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("states: 1 bytes more than 60000 of this client's"),
+                             HasSubstr("states.max_client_bytes=60000"))));
+  EXPECT_TRUE(store().Reserve(Named("b"), 40'000).ok());  // and given back
+  auto second = store().Reserve(Named("b"), 40'000);
+  ASSERT_TRUE(second.ok());
+  EXPECT_THAT(store().Reserve(Named("c"), 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("100000 in all exceed states.max_bytes=100000")));
+  EXPECT_EQ(metrics_.refused(StateRefusal::kFull).Value(), 2);
+  first = StateStore::Room();
+  EXPECT_TRUE(store().Reserve(Named("a"), 60'000).ok());
+}
+
+TEST_F(StateStoreTest, NoClientHasMoreThanHalfWhereNothingIsSaid) {
+  config_.max_client_bytes = 0;
+  EXPECT_TRUE(store().Reserve(Named("a"), 50'000).ok());
+  EXPECT_FALSE(store().Reserve(Named("a"), 50'001).ok());
+}
+
+TEST_F(StateStoreTest, AStateTakesItsOwnBytesAndGivesThemBackWithItsLastUser) {
+  StoredState stored = Put("a", 1);
+  EXPECT_LT(stored.bytes, 5000);
+  EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(stored.bytes));
+  auto used = store().Find("a", stored.id);
+  ASSERT_TRUE(store().Delete("a", stored.id).ok());
+  EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(stored.bytes));
+  EXPECT_EQ(used->state->tokens, 1);
+  stored.state.reset();
+  store_.reset();  // it may go first
+  EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(used->bytes));
+  used->state.reset();
+  EXPECT_EQ(metrics_.bytes.Value(), 0);
+}
+
+TEST_F(StateStoreTest, AStateThatOutgrewItsPlaceIsNotKept) {
+  auto room = store().Reserve(Named("a"), 1200);
+  ASSERT_TRUE(room.ok());
+  EXPECT_EQ(store().Put(*std::move(room), "a", "model", State(1), kHour).status().code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(metrics_.bytes.Value(), 0);
+}
+
+TEST_F(StateStoreTest, HoldsItsBudgetUnderManyThreads) {
+  config_.max_client_bytes = 100'000;
+  store();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t] {
+      const std::string owner(1, static_cast<char>('a' + t % 2));
+      for (int i = 0; i < 300; ++i) {
+        auto room = store().Reserve(Named(owner), 30'000);
+        if (!room.ok()) continue;
+        auto stored = store().Put(*std::move(room), owner, "model", State(i), milliseconds(5));
+        ASSERT_TRUE(stored.ok());
+        EXPECT_LE(metrics_.bytes.Value(), 100'000);
+        if (i % 3 == 0) clock_.Advance(milliseconds(1));
+        if (i % 2 == 0) store().Delete(owner, stored->id).IgnoreError();
+        store().Find(owner, stored->id).status().IgnoreError();
+        store().List(owner, "", 5);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  clock_.Advance(kHour);
+  store().Expire();
+  EXPECT_EQ(metrics_.bytes.Value(), 0);
+  EXPECT_EQ(metrics_.states.Value(), 0);
+}
+
+}  // namespace
+}  // namespace aft::server
