@@ -1,5 +1,8 @@
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/aftctl/commands.h"
@@ -13,6 +16,7 @@ namespace {
 struct StateFlags {
   std::string action;
   std::vector<std::string> ids;
+  std::string model;
   double deadline = 10;
 };
 
@@ -30,13 +34,39 @@ absl::Status Show(Client& client, const StateFlags& flags, std::string& text) {
   return absl::OkStatus();
 }
 
+// The bytes of one.
+absl::Status Export(Client& client, const StateFlags& flags, std::string& bytes) {
+  absl::StatusOr<std::string> state = client.ExportState(flags.ids.front());
+  if (state.ok()) bytes = *std::move(state);
+  return state.status();
+}
+
+// What came of the files, a line each.
+absl::Status Import(Client& client, const StateFlags& flags, std::string& text) {
+  for (const std::string& path : flags.ids) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (!file) return absl::NotFoundError("cannot read " + path);
+    const auto state = client.ImportState(flags.model, bytes);
+    if (!state.ok()) return state.status();
+    text += JsonLine(*state);
+  }
+  return absl::OkStatus();
+}
+
 int RunState(Client& client, const StateFlags& flags) {
-  if (flags.ids.empty() != (flags.action == "list")) {
-    return UsageError(absl::InvalidArgumentError("get and delete need ids, list takes none"));
+  if (flags.ids.empty() != (flags.action == "list") ||
+      (flags.action == "export" && flags.ids.size() != 1)) {
+    return UsageError(absl::InvalidArgumentError(
+        "get and delete need ids, export one, import files; list takes none"));
   }
   std::string text;
   absl::Status status;
-  if (flags.action == "delete") {
+  if (flags.action == "export") {
+    status = Export(client, flags, text);
+  } else if (flags.action == "import") {
+    status = Import(client, flags, text);
+  } else if (flags.action == "delete") {
     for (const std::string& id : flags.ids) {
       status = client.DeleteState(id);
       if (!status.ok()) break;
@@ -54,11 +84,14 @@ int RunState(Client& client, const StateFlags& flags) {
 Command AddState(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<StateFlags>();
   app.add_option("action", flags->action,
-                 "get: one JSON object per state and line; list: all of "
-                 "this client; delete")
+                 "get: one JSON object per state and line; list: all of this client; delete; "
+                 "export: its bytes, to standard output; import: the state of a file of such bytes")
       ->required()
-      ->check(CLI::IsMember({"get", "list", "delete"}));
-  app.add_option("id", flags->ids, "States, as generate --store and score --store name them");
+      ->check(CLI::IsMember({"get", "list", "delete", "export", "import"}));
+  app.add_option("id", flags->ids,
+                 "States, as generate --store and score --store name them; of import, files");
+  app.add_option("--model", flags->model,
+                 "Of import: the model; may be left out when the server has only one");
   AddDeadline(app, flags->deadline);
   return [&common, flags] {
     return RunUnary(common, flags->deadline,

@@ -261,6 +261,38 @@ absl::Status Client::DeleteState(absl::string_view id, const CallOptions& call) 
       .status();
 }
 
+absl::StatusOr<std::string> Client::ExportState(absl::string_view id, const CallOptions& call) {
+  v1::ExportStateRequest request;
+  request.set_id(std::string(id));
+  return Unary<std::string>(options_, call, [&](grpc::ClientContext* context, auto* out) {
+    const auto reader = v1::StateService::NewStub(channel_)->Export(context, request);
+    v1::ExportStateResponse response;
+    while (reader->Read(&response)) out->append(response.chunk());
+    return reader->Finish();
+  });
+}
+
+absl::StatusOr<v1::State> Client::ImportState(absl::string_view model, absl::string_view bytes,
+                                              const CallOptions& call) {
+  constexpr size_t kChunkBytes = size_t{256} << 10;  // far below the limit of a message
+  AFT_ASSIGN_OR_RETURN(
+      v1::ImportStateResponse response,
+      Unary<v1::ImportStateResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
+        const auto writer = v1::StateService::NewStub(channel_)->Import(context, out);
+        v1::ImportStateRequest request;
+        request.set_model(std::string(model));
+        request.set_bytes(bytes.size());
+        for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
+          request.set_chunk(std::string(bytes.substr(at, kChunkBytes)));
+          if (!writer->Write(request)) break;  // Finish says why
+          request.Clear();
+        }
+        writer->WritesDone();
+        return writer->Finish();
+      }));
+  return std::move(*response.mutable_state());
+}
+
 absl::StatusOr<HealthStatus> Client::Health(absl::string_view service, const CallOptions& call) {
   using grpc::health::v1::Health;
   grpc::health::v1::HealthCheckRequest request;

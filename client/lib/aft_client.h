@@ -119,6 +119,12 @@ class Client {
   absl::StatusOr<std::vector<v1::State>> ListStates(const CallOptions& call = {});
   absl::Status DeleteState(absl::string_view id, const CallOptions& call = {});
 
+  // The state as bytes, and a state of such bytes, for a model of that name: on the server that
+  // exported it, or on one with the same keys (states.key_files). INVALID_ARGUMENT: no such bytes.
+  absl::StatusOr<std::string> ExportState(absl::string_view id, const CallOptions& call = {});
+  absl::StatusOr<v1::State> ImportState(absl::string_view model, absl::string_view bytes,
+                                        const CallOptions& call = {});
+
   absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {});
 
   // NOT_FOUND names the models there are.

@@ -135,6 +135,11 @@ absl::Status CheckStates(const StatesConfig& states) {
   AFT_RETURN_IF_ERROR(CheckRange("states.max_client_bytes", states.max_client_bytes, 0, most));
   AFT_RETURN_IF_ERROR(
       CheckRange("states.max_ttl_ms", states.max_ttl.count(), 1, int64_t{31'536'000'000}));
+  for (size_t i = 0; i < states.key_files.size(); ++i) {
+    if (states.key_files[i].empty()) {
+      return BadField(absl::StrCat("states.key_files[", i, "]"), "must not be empty");
+    }
+  }
   return CheckRange("states.default_ttl_ms", states.default_ttl.count(), 1, states.max_ttl.count());
 }
 

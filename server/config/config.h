@@ -85,6 +85,7 @@ struct StatesConfig {
   int64_t max_client_bytes = 0;     // 0: half of max_bytes
   std::chrono::milliseconds default_ttl{3'600'000};
   std::chrono::milliseconds max_ttl{86'400'000};
+  std::vector<std::string> key_files;  // empty: a key of this process alone
 };
 
 struct LogConfig {

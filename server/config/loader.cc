@@ -104,6 +104,7 @@ void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.max_client_bytes, message, max_client_bytes);
   AFT_FIELD(states.default_ttl, message, default_ttl_ms);
   AFT_FIELD(states.max_ttl, message, max_ttl_ms);
+  AFT_LIST(states.key_files, message, key_files);
 }
 
 // All but the models.
@@ -157,6 +158,9 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
   for (std::string* file : {&config.security.tls.cert_file, &config.security.tls.key_file,
                             &config.security.tls.client_ca_file, &config.security.clients_file}) {
     if (!file->empty()) *file = (std::filesystem::path(base_dir) / *file).string();
+  }
+  for (std::string& file : config.states.key_files) {
+    if (!file.empty()) file = (std::filesystem::path(base_dir) / file).string();
   }
   for (pb::ModelConfig& model : *message.mutable_models()) {
     config.models.emplace_back();

@@ -9,7 +9,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/output_builder.h"
@@ -239,18 +238,8 @@ absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
 
 absl::Status GenerateEngine::CheckPrevious(const TurnRequest& request) const {
   if (request.previous == nullptr) return absl::OkStatus();
-  const SequenceState& state = *request.previous;
-  if (state.model != info_.fingerprint) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "previous: a state of another model, or of other weights, config or number format: its "
-        "fingerprint is %016x, that of \"%s\" is %016x",
-        state.model, options_.model.name, info_.fingerprint));
-  }
-  const auto known = [this](TokenId id) { return id >= 0 && id < info_.vocab_size; };
-  const bool good = state.consumed() > 0 && (state.pending == kNoToken || known(state.pending)) &&
-                    std::all_of(state.had.begin(), state.had.end(),
-                                [&](const TokenUse& use) { return known(use.id); });
-  return good ? absl::OkStatus() : absl::InvalidArgumentError("previous: not a state of a text");
+  const absl::Status status = CheckStateOf(*request.previous, info_, options_.model.name);
+  return absl::Status(status.code(), absl::StrCat("previous: ", status.message()));
 }
 
 void GenerateEngine::Add(Job& job, TimePoint now) {

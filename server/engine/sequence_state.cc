@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "model/api/snapshot_bytes.h"
 
 namespace aft::server {
 namespace {
-
-// What an object takes beside its bytes.
-constexpr int64_t kObjectBytes = 512;
 
 // Adds the uses of `tokens` to the sorted `had`.
 std::vector<TokenUse> Merge(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
@@ -62,14 +60,29 @@ SequenceState MakeState(TurnEnd turn) {
   return state;
 }
 
+absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
+                          absl::string_view model) {
+  if (state.model != info.fingerprint) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "a state of another model, or of other weights, config or number format: its fingerprint "
+        "is %016x, that of \"%s\" is %016x",
+        state.model, model, info.fingerprint));
+  }
+  const auto known = [&info](TokenId id) { return id >= 0 && id < info.vocab_size; };
+  const bool good = state.consumed() > 0 && (state.pending == kNoToken || known(state.pending)) &&
+                    std::all_of(state.had.begin(), state.had.end(),
+                                [&](const TokenUse& use) { return known(use.id); });
+  return good ? absl::OkStatus() : absl::InvalidArgumentError("not a state of a text");
+}
+
 int64_t StateBytes(const SequenceState& state) {
-  return kObjectBytes + static_cast<int64_t>(state.snapshot.size()) +
+  return kStateObjectBytes + static_cast<int64_t>(state.snapshot.size()) +
          static_cast<int64_t>(state.had.size() * sizeof(TokenUse));
 }
 
 int64_t MaxStateBytes(const ModelInfo& info, int64_t tokens, int64_t added) {
   const int64_t uses = std::min(info.vocab_size, tokens);
-  return kObjectBytes + MaxSnapshotBytes(info, tokens) + uses * int64_t{sizeof(TokenUse)} +
+  return kStateObjectBytes + MaxSnapshotBytes(info, tokens) + uses * int64_t{sizeof(TokenUse)} +
          added * int64_t{sizeof(TokenId)};
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 
@@ -43,6 +45,15 @@ struct TurnEnd {
 // Its time grows with the turn's tokens and with how many different ones the text has.
 // REQUIRES: the turn has a token, or last_is_pending is false.
 SequenceState MakeState(TurnEnd turn);
+
+// That the model can go on from it, as far as can be said without the snapshot.
+// FAILED_PRECONDITION: it is of another one; names both fingerprints. INVALID_ARGUMENT: it is of no
+// text. `model`: the name of the model.
+absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
+                          absl::string_view model);
+
+// What a state takes beside its snapshot and its counts.
+inline constexpr int64_t kStateObjectBytes = 512;
 
 // Memory that a state takes, about: what budgets are charged.
 int64_t StateBytes(const SequenceState& state);

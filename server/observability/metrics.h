@@ -169,7 +169,8 @@ struct ModelMetrics : private MetricMaker {
 enum class StateRefusal {
   kFull,  // the budget, or the client's
   kUnknown,
-  kExpired
+  kExpired,
+  kInvalid  // bytes that no server with our keys has sealed
 };
 
 // The states that requests leave behind.
@@ -188,7 +189,7 @@ struct StateMetrics : private MetricMaker {
   }
 
  private:
-  std::array<prometheus::Counter*, 3> refused_;
+  std::array<prometheus::Counter*, 4> refused_;
 };
 
 // The process.

@@ -124,21 +124,21 @@ void RouteLibraryLogs() {
 }
 
 GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
-                       ModelRegistry& registry, ServerMetrics& metrics,
-                       prometheus::Registry& prometheus)
+                       std::unique_ptr<StateAccess> states, ModelRegistry& registry,
+                       ServerMetrics& metrics, prometheus::Registry& prometheus)
     : identity_(std::move(identity)),
       ledger_(MakeLedger(config.limits, metrics)),
       client_metrics_(prometheus,
                       ClientLabels(identity_->directory(), config.security.max_client_labels)),
       active_(config.limits.write_stall, metrics),
-      state_access_(std::make_unique<StateAccess>(
-          config.states, /*known_clients=*/identity_->directory() != nullptr, metrics.states)),
+      state_access_(std::move(states)),
       decoders_(std::make_unique<DecodePool>()),
       models_(std::make_unique<ModelService>(registry, *identity_)) {
   const CallEnvironment environment{metrics, active_, *ledger_, *identity_, config.limits};
   inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
                                                   client_metrics_, *state_access_);
-  states_ = std::make_unique<StateService>(environment, *state_access_);
+  states_ = std::make_unique<StateService>(
+      StateEnvironment{environment, *state_access_, registry, *decoders_});
   health_ = std::make_unique<HealthService>(environment);
   if (config.security.reflection) {
     const std::vector<std::string> names(std::begin(kServices) + 1, std::end(kServices));
@@ -156,8 +156,11 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
                                                                ServerMetrics& metrics,
                                                                prometheus::Registry& prometheus) {
   AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
-  std::unique_ptr<GrpcServer> server(
-      new GrpcServer(config, std::move(identity), registry, metrics, prometheus));
+  AFT_ASSIGN_OR_RETURN(
+      auto states,
+      StateAccess::Create(config.states, identity->directory() != nullptr, metrics.states));
+  std::unique_ptr<GrpcServer> server(new GrpcServer(config, std::move(identity), std::move(states),
+                                                    registry, metrics, prometheus));
   AFT_RETURN_IF_ERROR(server->Listen(config));
   return server;
 }

@@ -41,7 +41,7 @@ class GrpcServer {
  public:
   // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive it.
   // UNAVAILABLE, naming address and reason, when it cannot listen there; INVALID_ARGUMENT or
-  // NOT_FOUND for files of config.security that cannot be used.
+  // NOT_FOUND for files of config.security and config.states that cannot be used.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServerConfig& config,
                                                             ModelRegistry& registry,
                                                             ServerMetrics& metrics,
@@ -64,7 +64,8 @@ class GrpcServer {
 
  private:
   GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
-             ModelRegistry& registry, ServerMetrics& metrics, prometheus::Registry& prometheus);
+             std::unique_ptr<StateAccess> states, ModelRegistry& registry, ServerMetrics& metrics,
+             prometheus::Registry& prometheus);
 
   absl::Status Listen(const ServerConfig& config);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
@@ -18,8 +19,19 @@ absl::Status CheckId(const char* field, const std::string& id) {
 
 }  // namespace
 
-StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateMetrics& metrics)
-    : config_(config), known_clients_(known_clients) {
+absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StatesConfig& config,
+                                                                 bool known_clients,
+                                                                 StateMetrics& metrics) {
+  AFT_ASSIGN_OR_RETURN(StateSealer sealer, StateSealer::Create(config.key_files));
+  return absl::WrapUnique(new StateAccess(config, known_clients, std::move(sealer), metrics));
+}
+
+StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateSealer sealer,
+                         StateMetrics& metrics)
+    : config_(config),
+      known_clients_(known_clients),
+      sealer_(std::move(sealer)),
+      metrics_(metrics) {
   if (config.max_bytes == 0) return;
   store_ = std::make_unique<StateStore>(config, metrics);
   expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
@@ -43,9 +55,28 @@ absl::StatusOr<StoredState> StateAccess::Look(const Client& client, const char* 
 
 absl::StatusOr<std::shared_ptr<const SequenceState>> StateAccess::Find(
     const Client& client, const v1::Previous& previous) {
-  AFT_ASSIGN_OR_RETURN(const StoredState stored,
-                       Look(client, "previous.state_id", previous.state_id()));
-  return stored.state;
+  if (previous.state().empty()) {
+    AFT_ASSIGN_OR_RETURN(const StoredState stored,
+                         Look(client, "previous.state_id", previous.state_id()));
+    return stored.state;
+  }
+  if (!previous.state_id().empty()) {
+    return BadField("previous", "must have one of state_id and state");
+  }
+  AFT_ASSIGN_OR_RETURN(SequenceState state, Open("previous.state", previous.state()));
+  return std::make_shared<const SequenceState>(std::move(state));
+}
+
+absl::StatusOr<SequenceState> StateAccess::Open(const char* field, absl::string_view sealed) {
+  absl::StatusOr<SequenceState> state = sealer_.Open(sealed);
+  if (state.ok()) return state;
+  metrics_.refused(StateRefusal::kInvalid).Increment();
+  return BadField(field, state.status().message());
+}
+
+absl::Status StateAccess::CheckRequestBytes(size_t bytes) {
+  constexpr size_t kOtherFields = 256;  // of newer clients
+  return CheckLength("id", bytes, StateStore::kIdBytes + kOtherFields);
 }
 
 absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,

@@ -12,6 +12,7 @@
 #include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/engine/sequence_state.h"
+#include "server/states/state_sealer.h"
 #include "server/states/state_store.h"
 
 namespace aft::server {
@@ -21,11 +22,17 @@ namespace aft::server {
 class StateAccess {
  public:
   // `known_clients`: every call is of a client that proved who it is, and each has its own states.
-  // `metrics` must outlive every state.
-  StateAccess(const StatesConfig& config, bool known_clients, StateMetrics& metrics);
+  // `metrics` must outlive every state. Errors as StateSealer::Create.
+  static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StatesConfig& config,
+                                                             bool known_clients,
+                                                             StateMetrics& metrics);
 
-  // What a request goes on from. INVALID_ARGUMENT; NOT_FOUND: there is no such state, or it has
-  // expired, or it is another client's; FAILED_PRECONDITION: none are kept.
+  // INVALID_ARGUMENT: larger than any request that names a state.
+  static absl::Status CheckRequestBytes(size_t bytes);
+
+  // What a request goes on from: a state that is kept, or one that it brings. INVALID_ARGUMENT;
+  // NOT_FOUND: there is no such state, or it has expired, or it is another client's;
+  // FAILED_PRECONDITION: none are kept.
   absl::StatusOr<std::shared_ptr<const SequenceState>> Find(const Client& client,
                                                             const v1::Previous& previous);
 
@@ -39,6 +46,13 @@ class StateAccess {
   absl::StatusOr<v1::State> Put(Place place, const Client& client, const std::string& model,
                                 SequenceState state);
 
+  // The state of that id; `field` is where the request has it. Errors as Find.
+  absl::StatusOr<StoredState> Look(const Client& client, const char* field, const std::string& id);
+
+  const StateSealer& sealer() const { return sealer_; }
+  // INVALID_ARGUMENT: StateSealer::Open. `field`: where the request has it.
+  absl::StatusOr<SequenceState> Open(const char* field, absl::string_view sealed);
+
   // Of StateService.
   absl::Status Get(const Client& client, const v1::GetStateRequest& request,
                    v1::GetStateResponse& response);
@@ -48,13 +62,17 @@ class StateAccess {
                       v1::DeleteStateResponse& response);
 
  private:
+  StateAccess(const StatesConfig& config, bool known_clients, StateSealer sealer,
+              StateMetrics& metrics);
+
   absl::Status CheckKept() const;
   std::string OwnerOf(const Client& client) const { return known_clients_ ? client.name : ""; }
-  absl::StatusOr<StoredState> Look(const Client& client, const char* field, const std::string& id);
   v1::State Encode(const StoredState& stored) const;
 
   const StatesConfig config_;
   const bool known_clients_;
+  const StateSealer sealer_;
+  StateMetrics& metrics_;
   std::unique_ptr<StateStore> store_;  // null: none are kept
   std::unique_ptr<Periodic> expiry_;   // last: its thread uses the store
 };

@@ -5,18 +5,10 @@
 #include <string>
 
 #include "base/status_macros.h"
-#include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
 
 namespace aft::server {
-namespace {
-
-// Of every request: an id, and the other fields of newer clients.
-constexpr size_t kMaxRequestBytes = StateStore::kIdBytes + 256;
-
-}  // namespace
-
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request, Response> action,
                                                grpc::CallbackServerContext& context,
@@ -29,23 +21,16 @@ grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request,
   const auto answer = [&]() -> absl::Status {
     AFT_RETURN_IF_ERROR(own_id.status());
     AFT_ASSIGN_OR_RETURN(client, environment_.identity.Find(context));
-    AFT_RETURN_IF_ERROR(CheckLength("id", bytes.Length(), kMaxRequestBytes));
+    AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
     Request request;
     AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
     Response message;
-    AFT_RETURN_IF_ERROR((states_.*action)(*client, request, message));
+    AFT_RETURN_IF_ERROR((environment_.states.*action)(*client, request, message));
     SerializeMessage(message, response);
     return absl::OkStatus();
   };
   const absl::Status status = answer();
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
-  log::Info("request.done", {{"id", id},
-                             {"peer", context.peer()},
-                             {"client", client != nullptr ? client->name : ""},
-                             {"method", name},
-                             {"code", absl::StatusCodeToString(status.code())},
-                             {"reason", status.message()},
-                             {"total_ms", took.count()}});
+  LogStateCall(context, id, client.get(), name, arrival, status);
   if (status.ok()) {
     context.AddInitialMetadata(kRequestIdKey, id);
   } else {

@@ -1,20 +1,21 @@
 #pragma once
 
 #include "aft/v1/states.grpc.pb.h"
-#include "server/rpc/call_environment.h"
 #include "server/rpc/state_access.h"
+#include "server/rpc/state_transfer.h"
 
 namespace aft::server {
 
-// Tells clients of their states, and deletes them.
-class StateService final
-    : public v1::StateService::WithRawCallbackMethod_Get<
-          v1::StateService::WithRawCallbackMethod_List<
-              v1::StateService::WithRawCallbackMethod_Delete<v1::StateService::Service>>> {
+// Tells clients of their states, deletes them, lets them out and in.
+class StateService final : public v1::StateService::WithRawCallbackMethod_Get<
+                               v1::StateService::WithRawCallbackMethod_List<
+                                   v1::StateService::WithRawCallbackMethod_Delete<
+                                       v1::StateService::WithRawCallbackMethod_Export<
+                                           v1::StateService::WithRawCallbackMethod_Import<
+                                               v1::StateService::Service>>>>> {
  public:
-  // Both must outlive the service.
-  StateService(const CallEnvironment& environment, StateAccess& states)
-      : environment_(environment), states_(states) {}
+  // What the environment refers to must outlive the service.
+  explicit StateService(const StateEnvironment& environment) : environment_(environment) {}
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const grpc::ByteBuffer* request,
@@ -26,6 +27,15 @@ class StateService final
                                    const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* response) override;
 
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Export(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request) override {
+    return StartExport(environment_, *context, *request);
+  }
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Import(grpc::CallbackServerContext* context,
+                                                    grpc::ByteBuffer* response) override {
+    return StartImport(environment_, *context, *response);
+  }
+
  private:
   template <typename Request, typename Response>
   using Action = absl::Status (StateAccess::*)(const Client&, const Request&, Response&);
@@ -36,8 +46,7 @@ class StateService final
                                    grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response);
 
-  const CallEnvironment environment_;
-  StateAccess& states_;
+  StateEnvironment environment_;
 };
 
 }  // namespace aft::server

@@ -160,6 +160,9 @@ absl::Status StreamCall::PrepareTurn(const v1::Previous* previous, const v1::Sto
     if (!found.ok()) return Invalid(found.status());
     request.previous = *std::move(found);
     before = request.previous->tokens;
+    if (!previous->state().empty()) {
+      previous_bytes_ = static_cast<size_t>(StateBytes(*request.previous));
+    }
   }
   if (store == nullptr) return absl::OkStatus();
   request.store = true;
@@ -182,7 +185,7 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.reservation = std::move(reservation_);
   MutexLock lock(mutex_);
   writing_ = false;  // the engine's from here on
-  request_bytes_ = kCallBytes + tokens * sizeof(TokenId);
+  request_bytes_ = kCallBytes + tokens * sizeof(TokenId) + previous_bytes_;
   if (charge_.Resize(static_cast<int64_t>(request_bytes_))) return absl::OkStatus();
   return absl::InternalError("a decoded request is larger than its bytes were charged for");
 }

@@ -152,6 +152,7 @@ class StreamCall : public CallReactor,
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
+  size_t previous_bytes_ = 0;                 // of a state that the request brought
   StateAccess::Place place_;                  // of the state that is to be stored
   std::optional<v1::State> stored_;           // set before outcome_
 

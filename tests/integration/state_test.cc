@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
-#include "tests/integration/server_fixture.h"
+#include "tests/integration/state_fixture.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
@@ -23,69 +23,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-using Prepare = GenerateStream::Prepare;
-
-v1::GenerateRequest Turn(const std::string& prompt, uint32_t max_tokens,
-                         const std::string& previous = "") {
-  v1::GenerateRequest request = Request(prompt, max_tokens);
-  request.mutable_store();
-  if (!previous.empty()) request.mutable_previous()->set_state_id(previous);
-  return request;
-}
-
-class StateTest : public testing::Test {
- protected:
-  StateTest() { config_.limits.max_queued_requests = 10; }
-
-  void Start() { server_ = std::make_unique<TestServer>(config_, options_); }
-
-  GenerateStream Run(const v1::GenerateRequest& request, const Prepare& prepare = {}) {
-    GenerateStream stream(server_->inference(), request, prepare);
-    const grpc::Status status = stream.Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return stream;
-  }
-  grpc::Status Refused(const v1::GenerateRequest& request, const Prepare& prepare = {}) {
-    GenerateStream stream(server_->inference(), request, prepare);
-    const grpc::Status status = stream.Finish();
-    EXPECT_THAT(stream.events, IsEmpty());
-    return status;
-  }
-
-  template <auto kMethod, typename Request, typename Response>
-  grpc::Status Ask(const Request& request, Response& response, const Prepare& prepare = {}) {
-    grpc::ClientContext context;
-    if (prepare) prepare(context);
-    return (server_->states().*kMethod)(&context, request, &response);
-  }
-  grpc::Status Get(const std::string& id, v1::GetStateResponse& response,
-                   const Prepare& prepare = {}) {
-    v1::GetStateRequest request;
-    request.set_id(id);
-    return Ask<&v1::StateService::Stub::Get>(request, response, prepare);
-  }
-  grpc::Status Get(const std::string& id, const Prepare& prepare = {}) {
-    v1::GetStateResponse response;
-    return Get(id, response, prepare);
-  }
-  grpc::Status Delete(const std::string& id, const Prepare& prepare = {}) {
-    v1::DeleteStateRequest request;
-    request.set_id(id);
-    v1::DeleteStateResponse response;
-    return Ask<&v1::StateService::Stub::Delete>(request, response, prepare);
-  }
-  grpc::Status List(v1::ListStatesResponse& response, const Prepare& prepare = {},
-                    const std::string& after = "") {
-    v1::ListStatesRequest request;
-    request.set_after_id(after);
-    return Ask<&v1::StateService::Stub::List>(request, response, prepare);
-  }
-
-  ServerConfig config_ = TestConfigWithMetrics();
-  FakeModelRunner::Options options_;
-  std::unique_ptr<TestServer> server_;
-};
 
 TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
   Start();
@@ -343,8 +280,6 @@ class OwnedStateTest : public StateTest {
       context.AddMetadata("authorization", "Bearer " + token);
     };
   }
-
-  TempFolder folder_;
 };
 
 TEST_F(OwnedStateTest, AnothersStateIsAsUnknownAsNone) {

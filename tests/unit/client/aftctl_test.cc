@@ -323,6 +323,8 @@ TEST_F(AftctlTest, StatesAreShownListedAndDeleted) {
   EXPECT_EQ(server_.last<v1::DeleteStateRequest>().id(), "b");
   EXPECT_THAT(Fail("state delete c", 4).err, HasSubstr("no state of this id"));
   EXPECT_THAT(Fail("state get", 2).err, HasSubstr("need ids"));
+  EXPECT_THAT(Fail("state export a b", 2).err, HasSubstr("export one"));
+  EXPECT_THAT(Fail("state import no-such-file", 4).err, HasSubstr("cannot read no-such-file"));
   EXPECT_THAT(Fail("state list a", 2).err, HasSubstr("takes none"));
 }
 

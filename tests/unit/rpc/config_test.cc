@@ -74,7 +74,8 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "scheduling { age_ms: 25 max_client_slots: 26 reserved_slots: 27 strict_quotas: true "
       "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 } "
       "connections { max_age_ms: 34 max_age_grace_ms: 35 } "
-      "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 }";
+      "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
+      "key_files: \"/s\" key_files: \"/t\" }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -123,10 +124,11 @@ TEST(ConfigLoaderTest, AFileThatCannotBeReadIsNamed) {
 TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   const TempFolder folder;
   const std::string path = folder.File("server.textproto");
-  std::ofstream(path) << "models { path: 'm' }";
+  std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' }";
   const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->models[0].checkpoint_dir, folder.File("m"));
+  EXPECT_EQ(config->states.key_files, std::vector<std::string>{folder.File("k")});
 }
 
 TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
@@ -243,6 +245,10 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"log.level: ", [](C& c) { c.log.level = "loud"; }},
       {"log.format: ", [](C& c) { c.log.format = "xml"; }},
       {"health.readiness: ", [](C& c) { c.health.readiness = "most"; }},
+      {"states.key_files[1]: ",
+       [](C& c) {
+         c.states.key_files = {"a", ""};
+       }},
   };
   for (const auto& bad : cases) {
     ServerConfig config = Valid();

@@ -1,0 +1,261 @@
+#include "server/rpc/state_transfer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/observability/log.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
+
+namespace aft::server {
+namespace {
+
+// Far below gRPC's default limit of a message.
+constexpr size_t kChunkBytes = size_t{256} << 10;
+
+// What both calls are. At most one operation is under way, and whoever ends it starts the next.
+class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer> {
+ protected:
+  Transfer(const char* method, StateEnvironment& environment, grpc::CallbackServerContext& context)
+      : ActiveCall(context), environment_(environment), method_(method) {}
+
+  absl::Status Admit() {
+    const absl::StatusOr<std::string> id = TakeRequestId(context());
+    id_ = id.ok() ? *id : NewRequestId();
+    AFT_RETURN_IF_ERROR(id.status());
+    AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+    charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+    return Hold(0);
+  }
+
+  // From now on the call holds so many bytes beside itself.
+  absl::Status Hold(size_t bytes) {
+    if (charge_.Resize(static_cast<int64_t>(kCallBytes + bytes))) return absl::OkStatus();
+    environment_.metrics.memory_refusals.Increment();
+    return absl::ResourceExhaustedError(
+        "memory: the requests and unread answers of this client, or of all, fill "
+        "max_client_memory_bytes or max_memory_bytes");
+  }
+
+  // Runs `work` in the decode pool; an error, its own or an exception, ends the call.
+  template <typename Work>
+  void InPool(size_t bytes, Work work) {
+    environment_.decoders.Add(*client_, bytes, [this, self = shared_from_this(), work] {
+      absl::Status status;
+      try {
+        status = cancelled_ ? absl::CancelledError("the client cancelled the call") : work();
+      } catch (const std::exception& error) {  // out of memory
+        status = absl::InternalError(error.what());
+      }
+      if (!status.ok()) End(status);
+    });
+  }
+
+  virtual void End(const absl::Status& status) = 0;
+
+  // Before the reactor's Finish.
+  grpc::Status Conclude(const absl::Status& status) {
+    OperationBegins();
+    LogStateCall(context(), id_, client_.get(), method_, arrival_, status);
+    context().AddTrailingMetadata(kRequestIdKey, id_);
+    return ToGrpcStatus(status, id_);
+  }
+
+  void Cancelled() { cancelled_ = true; }
+  void Done() {
+    ContextGoes();
+    charge_.Close();
+    environment_.active.Remove(this);  // may delete this
+  }
+  void OnStuck(Duration /*waited*/) override {
+    log::Warning("request.stuck", {{"id", id_}, {"method", method_}});
+  }
+
+  StateEnvironment& environment_;
+  const char* const method_;
+  const TimePoint arrival_ = std::chrono::steady_clock::now();
+  std::string id_;
+  std::shared_ptr<const Client> client_;
+  MemoryLedger::Charge charge_;
+  std::atomic<bool> cancelled_{false};
+};
+
+class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
+ public:
+  ExportCall(StateEnvironment& environment, grpc::CallbackServerContext& context)
+      : Transfer("ExportState", environment, context) {}
+
+  void Start(const grpc::ByteBuffer& bytes) {
+    const absl::Status status = Admit();
+    if (!status.ok()) return End(status);
+    InPool(bytes.Length(), [this, &bytes] { return Seal(bytes); });
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the client cancelled the call"));
+    WriteNext();
+  }
+  void OnCancel() override { Cancelled(); }
+  void OnDone() override { Done(); }
+
+ private:
+  absl::Status Seal(const grpc::ByteBuffer& bytes) {
+    AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
+    v1::ExportStateRequest request;
+    AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
+    AFT_ASSIGN_OR_RETURN(const StoredState stored,
+                         environment_.states.Look(*client_, "id", request.id()));
+    AFT_RETURN_IF_ERROR(
+        Hold(static_cast<size_t>(StateSealer::SealedBytes(*stored.state)) + 2 * kChunkBytes));
+    sealed_ = environment_.states.sealer().Seal(*stored.state);
+    WriteNext();
+    return absl::OkStatus();
+  }
+
+  void WriteNext() {
+    if (next_ == sealed_.size()) return End(absl::OkStatus());
+    v1::ExportStateResponse response;
+    response.set_chunk(sealed_.substr(next_, kChunkBytes));
+    next_ += response.chunk().size();
+    SerializeMessage(response, outgoing_);
+    OperationBegins();
+    StartWrite(&outgoing_);
+  }
+
+  void End(const absl::Status& status) override { Finish(Conclude(status)); }
+
+  std::string sealed_;
+  size_t next_ = 0;
+  grpc::ByteBuffer outgoing_;
+};
+
+class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, public Transfer {
+ public:
+  ImportCall(StateEnvironment& environment, grpc::CallbackServerContext& context,
+             grpc::ByteBuffer& response)
+      : Transfer("ImportState", environment, context), response_(response) {}
+
+  void Start() {
+    const absl::Status status = Admit();
+    if (!status.ok()) return End(status);
+    ReadNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    OperationEnds();
+    if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
+    InPool(sealed_.size(), [this] { return Open(); });
+  }
+  void OnCancel() override { Cancelled(); }
+  void OnDone() override { Done(); }
+
+ private:
+  void ReadNext() {
+    OperationBegins();
+    StartRead(&incoming_);
+  }
+
+  absl::Status Take() {
+    if (std::chrono::steady_clock::now() - arrival_ > environment_.limits.max_request) {
+      return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
+    }
+    AFT_RETURN_IF_ERROR(Hold(sealed_.size() + 3 * incoming_.Length()));
+    v1::ImportStateRequest request;
+    AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
+    incoming_.Clear();
+    if (model_ == nullptr) AFT_RETURN_IF_ERROR(Begin(request));
+    if (request.chunk().size() > bytes_ - sealed_.size()) {
+      return BadField("chunk", absl::StrCat("more came than bytes=", bytes_));
+    }
+    sealed_ += request.chunk();
+    ReadNext();
+    return absl::OkStatus();
+  }
+
+  absl::Status Begin(const v1::ImportStateRequest& request) {
+    AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
+    AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(request.model()));
+    AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(*client_, model_->config.name));
+    constexpr uint64_t kMost = uint64_t{1} << 50;
+    if (request.bytes() < 1 || request.bytes() > kMost) {
+      return BadField("bytes", absl::StrCat("must be in [1, ", kMost, "], got ", request.bytes()));
+    }
+    bytes_ = static_cast<size_t>(request.bytes());
+    AFT_ASSIGN_OR_RETURN(
+        place_, environment_.states.Reserve(*client_, request.store(),
+                                            kStateObjectBytes + static_cast<int64_t>(bytes_)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Open() {
+    if (model_ == nullptr || sealed_.size() < bytes_) {
+      return BadField("chunk",
+                      absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " came"));
+    }
+    AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
+    AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
+    AFT_RETURN_IF_ERROR(CheckStateOf(state, model_->info, model_->config.name));
+    v1::ImportStateResponse message;
+    AFT_ASSIGN_OR_RETURN(*message.mutable_state(),
+                         environment_.states.Put(std::move(place_), *client_, model_->config.name,
+                                                 std::move(state)));
+    SerializeMessage(message, response_);
+    End(absl::OkStatus());
+    return absl::OkStatus();
+  }
+
+  void End(const absl::Status& status) override {
+    place_ = {};
+    Finish(Conclude(status));
+  }
+
+  grpc::ByteBuffer& response_;
+  grpc::ByteBuffer incoming_;
+  std::shared_ptr<const ServedModel> model_;  // null: the first message is still to come
+  size_t bytes_ = 0;
+  StateAccess::Place place_;
+  std::string sealed_;
+};
+
+}  // namespace
+
+void LogStateCall(const grpc::CallbackServerContext& context, const std::string& id,
+                  const Client* client, const char* method, TimePoint arrival,
+                  const absl::Status& status) {
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
+  log::Info("request.done", {{"id", id},
+                             {"peer", context.peer()},
+                             {"client", client != nullptr ? client->name : ""},
+                             {"method", method},
+                             {"code", absl::StatusCodeToString(status.code())},
+                             {"reason", status.message()},
+                             {"total_ms", took.count()}});
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,
+                                                        grpc::CallbackServerContext& context,
+                                                        const grpc::ByteBuffer& request) {
+  const auto call = std::make_shared<ExportCall>(environment, context);
+  environment.active.Add(call);
+  call->Start(request);
+  return call.get();
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartImport(StateEnvironment& environment,
+                                                       grpc::CallbackServerContext& context,
+                                                       grpc::ByteBuffer& response) {
+  const auto call = std::make_shared<ImportCall>(environment, context, response);
+  environment.active.Add(call);
+  call->Start();
+  return call.get();
+}
+
+}  // namespace aft::server

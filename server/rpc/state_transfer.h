@@ -1,0 +1,36 @@
+#pragma once
+
+#include "aft/v1/states.pb.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/registry/model_registry.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/decode_pool.h"
+#include "server/rpc/state_access.h"
+
+namespace aft::server {
+
+// What the calls of StateService share. Outlives them all.
+struct StateEnvironment : CallEnvironment {
+  StateAccess& states;
+  const ModelRegistry& registry;
+  DecodePool& decoders;
+};
+
+// The line that the access log has of every call of StateService.
+void LogStateCall(const grpc::CallbackServerContext& context, const std::string& id,
+                  const Client* client, const char* method, TimePoint arrival,
+                  const absl::Status& status);
+
+// StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done
+// with it. What parses, seals or opens runs in the decode pool. What a call holds is charged to the
+// memory ledger, and a call whose client stalls is cancelled (ActiveCalls).
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,
+                                                        grpc::CallbackServerContext& context,
+                                                        const grpc::ByteBuffer& request);
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartImport(StateEnvironment& environment,
+                                                       grpc::CallbackServerContext& context,
+                                                       grpc::ByteBuffer& response);
+
+}  // namespace aft::server

@@ -1,0 +1,206 @@
+// States as bytes, over real gRPC: out of one server, into another, and what is refused.
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/lib/aft_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/state_fixture.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class StateTransferTest : public StateTest {
+ protected:
+  // The bytes of an export.
+  grpc::Status Export(const std::string& id, std::string& bytes, const Prepare& prepare = {}) {
+    grpc::ClientContext context;
+    if (prepare) prepare(context);
+    v1::ExportStateRequest request;
+    request.set_id(id);
+    const auto reader = server_->states().Export(&context, request);
+    v1::ExportStateResponse response;
+    bytes.clear();
+    while (reader->Read(&response)) bytes += response.chunk();
+    return reader->Finish();
+  }
+  std::string Export(const std::string& id) {
+    std::string bytes;
+    const grpc::Status status = Export(id, bytes);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return bytes;
+  }
+
+  // In pieces of `chunk` bytes, of which `announced` were said to come.
+  grpc::Status Import(const std::string& bytes, v1::ImportStateResponse& response,
+                      size_t chunk = 100, size_t announced = 0) {
+    grpc::ClientContext context;
+    const auto writer = server_->states().Import(&context, &response);
+    v1::ImportStateRequest request;
+    request.set_bytes(announced != 0 ? announced : bytes.size());
+    request.mutable_store();
+    for (size_t at = 0; at < bytes.size(); at += chunk) {
+      request.set_chunk(bytes.substr(at, chunk));
+      if (!writer->Write(request)) break;
+      request.Clear();
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  }
+  grpc::Status Import(const std::string& bytes, size_t chunk = 100, size_t announced = 0) {
+    v1::ImportStateResponse response;
+    return Import(bytes, response, chunk, announced);
+  }
+};
+
+TEST_F(StateTransferTest, WhatWasExportedGoesOnAsTheOriginalDoes) {
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::string bytes = Export(state.id());
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
+  for (const size_t chunk : {size_t{7}, size_t{1'000'000}}) {
+    v1::ImportStateResponse response;
+    const grpc::Status status = Import(bytes, response, chunk);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_NE(response.state().id(), state.id());
+    EXPECT_EQ(response.state().tokens(), state.tokens());
+    EXPECT_EQ(response.state().history(), state.history());
+    EXPECT_EQ(Run(Turn(" you", 5, response.state().id())).tokens, expected);
+  }
+  v1::GenerateRequest brings = Turn(" you", 5);
+  brings.mutable_previous()->set_state(bytes);
+  EXPECT_EQ(Run(brings).tokens, expected);
+  brings.mutable_previous()->set_state_id(state.id());
+  EXPECT_THAT(Refused(brings), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("previous: must have one of")));
+}
+
+TEST_F(StateTransferTest, TheClientLibraryDoesAllOfIt) {
+  Start();
+  client::ClientOptions options;
+  options.address = server_->server().address();
+  const auto client = client::Client::Create(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const auto bytes = (*client)->ExportState(state.id());
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(*bytes, Export(state.id()));
+  const auto imported = (*client)->ImportState("fake", *bytes);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ((*client)->GetState(imported->id())->history(), state.history());
+  EXPECT_TRUE((*client)->DeleteState(imported->id()).ok());
+  EXPECT_EQ((*client)->GetState(imported->id()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ((*client)->ListStates().status().code(), absl::StatusCode::kFailedPrecondition);
+  // Of several chunks; refused as a whole.
+  EXPECT_EQ((*client)->ImportState("fake", std::string(1'000'000, 'x')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::string bytes = Export(state.id());
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
+  Start();  // another one
+  v1::GenerateRequest brings = Turn(" you", 5);
+  brings.mutable_previous()->set_state(bytes);
+  EXPECT_EQ(Run(brings).tokens, expected);
+  options_.fingerprint = 2;
+  Start();
+  EXPECT_THAT(Refused(brings),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("0000000000000001"), HasSubstr("0000000000000002"))));
+  EXPECT_EQ(Import(bytes).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  config_.states.key_files.clear();
+  Start();
+  EXPECT_THAT(Import(bytes), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("chunk: not a state that can be used here")));
+  EXPECT_THAT(Refused(brings), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("previous.state: not a state")));
+  EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"invalid\"}"), 2);
+}
+
+TEST_F(StateTransferTest, HostileBytesAreRefusedAndDisturbNobody) {
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
+  const double kept = server_->Metric("aft_states_bytes");
+  const std::string good = Export(state.id());
+  TestRandom random;
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = good;
+    const auto at = static_cast<size_t>(random.Below(static_cast<int64_t>(good.size())));
+    if (i % 3 == 0) {
+      bad.resize(at);
+    } else {
+      bad[at] = static_cast<char>(bad[at] ^ (1 << random.Below(8)));
+    }
+    if (bad.empty()) continue;
+    ASSERT_EQ(Import(bad, 1 + at).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
+    v1::GenerateRequest brings = Turn(" you", 5);
+    brings.mutable_previous()->set_state(bad);
+    ASSERT_EQ(Refused(brings).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
+  }
+  EXPECT_EQ(Run(Turn(" you", 5, state.id())).tokens, expected);
+  EXPECT_EQ(server_->Metric("aft_states"), 3);
+  EXPECT_GT(server_->Metric("aft_states_bytes"), kept);  // of the last one, and no other
+  EXPECT_LT(server_->Metric("aft_states_bytes"), 2 * kept);
+  ExpectServes(*server_);
+}
+
+TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  const auto invalid = [](const std::string& message) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
+  };
+  EXPECT_THAT(Import(good, 100, good.size() - 1),
+              invalid(absl::StrCat("chunk: more came than bytes=", good.size() - 1)));
+  EXPECT_THAT(Import(good, 100, good.size() + 1),
+              invalid(absl::StrCat("only ", good.size(), " of bytes=", good.size() + 1)));
+  EXPECT_THAT(Import(""), invalid("chunk: only 0"));
+  EXPECT_THAT(Import(good, 100, size_t{1} << 51), invalid("bytes: must be in"));
+  EXPECT_THAT(Import(good, 100, size_t{1} << 40),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("states.max_client_bytes")));
+  EXPECT_EQ(server_->Metric("aft_states"), 1);
+  EXPECT_TRUE(Import(good).ok());
+}
+
+TEST_F(StateTransferTest, AnExportOfNothingSaysSo) {
+  Start();
+  std::string bytes;
+  EXPECT_THAT(Export(std::string(32, '0'), bytes),
+              StatusIs(absl::StatusCode::kNotFound, "id: no state of this id"));
+  EXPECT_THAT(Export(std::string(33, '0'), bytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("id: ")));
+  EXPECT_THAT(Export("", bytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, "id: must not be empty"));
+}
+
+TEST_F(StateTransferTest, AnImportThatStallsIsCancelled) {
+  config_.limits.write_stall = std::chrono::milliseconds(100);
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  const double kept = server_->Metric("aft_states_bytes");
+  grpc::ClientContext context;
+  v1::ImportStateResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::ImportStateRequest request;
+  request.set_bytes(good.size());
+  request.set_chunk(good.substr(0, 10));
+  ASSERT_TRUE(writer->Write(request));
+  server_->WaitForMetric("aft_stuck_calls_total", 1);
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->WaitForMetric("aft_states_bytes", kept);
+}
+
+}  // namespace
+}  // namespace aft::server
