@@ -18,6 +18,14 @@ add_library(aft_grpc INTERFACE)
 target_link_libraries(aft_grpc INTERFACE gRPC::grpc++ protobuf::libprotobuf)
 add_library(aft::grpc ALIAS aft_grpc)
 
+# libedit has no CMake config.
+add_library(aft_edit INTERFACE)
+if(AFT_STATIC)
+  target_link_libraries(aft_edit INTERFACE -l:libedit.a -l:libtinfo.a -l:libbsd.a -l:libmd.a)
+else()
+  target_link_libraries(aft_edit INTERFACE edit)
+endif()
+
 if(AFT_TORCH)
   find_package(LibTorch 2.11 MODULE REQUIRED)
 endif()

@@ -20,6 +20,7 @@ using CommonFlags = ConnectionFlags;
 // returns the exit code. `flags` must outlive both.
 using Command = std::function<int()>;
 Command AddGenerate(CLI::App& app, const CommonFlags& flags);
+Command AddChat(CLI::App& app, const CommonFlags& flags);
 Command AddScore(CLI::App& app, const CommonFlags& flags);
 Command AddEncode(CLI::App& app, const CommonFlags& flags);
 Command AddState(CLI::App& app, const CommonFlags& flags);
@@ -33,6 +34,7 @@ struct Subcommand {
 };
 inline constexpr Subcommand kSubcommands[] = {
     {"generate", "Continue a prompt, streaming the text", AddGenerate},
+    {"chat", "Write a text with a model, in turns", AddChat},
     {"score", "How likely a language model finds a text, token by token", AddScore},
     {"encode", "The vectors of a text under an encoder", AddEncode},
     {"state", "What generate and score leave behind to go on from", AddState},

@@ -73,12 +73,16 @@ Process::~Process() {
   Wait();
 }
 
-void Process::SendInput(const std::string& text) {
+void Process::Send(const std::string& text) {
   for (size_t sent = 0; sent < text.size();) {
     const ssize_t n = write(in_fd_, &text[sent], text.size() - sent);
     if (n <= 0) break;
     sent += static_cast<size_t>(n);
   }
+}
+
+void Process::SendInput(const std::string& text) {
+  Send(text);
   CloseFd(in_fd_);
 }
 

@@ -16,7 +16,9 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Writes all of `text` to its standard input and closes it.
+  // Writes all of `text` to its standard input.
+  void Send(const std::string& text);
+  // The same, and closes it.
   void SendInput(const std::string& text);
   // Blocks until standard output holds `text`; false when it ended without.
   bool WaitForOutput(const std::string& text) { return WaitFor(text, out_); }

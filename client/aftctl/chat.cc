@@ -1,0 +1,214 @@
+// A text that somebody and the model write in turns. The server keeps the state after every turn,
+// so that no turn reads the text again, and the turn before can be taken back.
+#include <errno.h>
+#include <signal.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/utf8.h"
+#include "client/aftctl/commands.h"
+#include "client/aftctl/generation_flags.h"
+#include "client/aftctl/line_editor.h"
+#include "client/tool/exit_code.h"
+#include "client/tool/interrupt.h"
+#include "client/tool/output.h"
+
+namespace aft::client {
+namespace {
+
+constexpr char kHelp[] =
+    "What you type goes on in the text, and then the model does. Ctrl-C stops it: the text goes "
+    "on\n"
+    "from before that turn.\n"
+    "  /retry      another answer to the same line\n"
+    "  /edit       change the line and have it answered again\n"
+    "  /save FILE  write the text to a file, and name the state that goes on from here\n"
+    "  /help       this\n"
+    "  /quit       or Ctrl-D\n"
+    "A line that begins with // is text that begins with /.\n";
+
+struct ChatFlags {
+  v1::GenerateRequest request;  // of every turn
+  std::string previous;         // id of a state
+  double deadline = 600;
+};
+
+class Chat {
+ public:
+  Chat(Client& client, const ChatFlags& flags, Output& output)
+      : client_(client), flags_(flags), output_(output), state_(flags.previous) {}
+
+  // Until there are no more lines. Returns the exit code.
+  int Run(LineEditor& editor);
+
+ private:
+  struct Turn {
+    std::string state;  // that it went on from; empty: it begins the text
+    std::string line;
+    size_t text = 0;  // bytes of the text before it
+  };
+
+  // False: the chat is over, with exit_code_.
+  bool Obey(const std::string& command);
+  bool Answer(std::string line, bool again);
+  void TakeBack();
+  bool Save(const std::string& path);
+  void Forget(const std::string& state);
+
+  Client& client_;
+  const ChatFlags& flags_;
+  Output& output_;
+  std::string state_;         // after the text; empty: there is none
+  std::string text_;          // as far as it was seen here
+  std::optional<Turn> last_;  // that can be taken back
+  std::string draft_;         // for the next line
+  int exit_code_ = kExitOk;
+};
+
+int Chat::Run(LineEditor& editor) {
+  if (editor.is_terminal()) PrintSummary("/help lists what there is beside text");
+  while (true) {
+    std::optional<std::string> line = editor.Read(std::exchange(draft_, ""));
+    if (!line) break;
+    const bool command = absl::StartsWith(*line, "/") && !absl::StartsWith(*line, "//");
+    if (!command && absl::StartsWith(*line, "/")) line->erase(0, 1);
+    if (!(command ? Obey(*line) : Answer(*std::move(line), /*again=*/false))) return exit_code_;
+  }
+  if (!state_.empty()) PrintSummary(absl::StrCat("aftctl chat --previous ", state_, " goes on"));
+  return exit_code_;
+}
+
+bool Chat::Obey(const std::string& command) {
+  absl::string_view path = command;
+  if (command == "/quit") return false;
+  if (command == "/help") return output_.Write(kHelp);
+  if (absl::ConsumePrefix(&path, "/save ")) return Save(std::string(path));
+  if (command != "/retry" && command != "/edit") {
+    PrintError("aftctl", absl::StrCat("no command ", command, "; /help lists them"));
+    return true;
+  }
+  if (!last_) {
+    PrintError("aftctl", "there is no turn to take back");
+    return true;
+  }
+  const std::string line = last_->line;
+  TakeBack();
+  if (command == "/retry") return Answer(line, /*again=*/true);
+  draft_ = line;
+  return true;
+}
+
+// The turn, and the state after it, are gone.
+void Chat::TakeBack() {
+  if (state_ != last_->state) Forget(state_);
+  state_ = last_->state;
+  text_.resize(last_->text);
+  last_.reset();
+}
+
+// `again`: the turn before was the same.
+bool Chat::Answer(std::string line, bool again) {
+  v1::GenerateRequest request = flags_.request;
+  v1::SamplingOptions& sampling = *request.mutable_sampling();
+  if (again && sampling.has_seed()) sampling.clear_seed();  // it would say the same
+  if (!state_.empty()) request.mutable_previous()->set_state_id(state_);
+  request.mutable_store();
+  const std::string text = line + "\n";
+  if (ToValidUtf8(text) == text) {
+    request.set_text(text);
+  } else {
+    request.set_raw(text);
+  }
+  CancelToken cancel;
+  const Interrupt interrupt(cancel);
+  const auto result =
+      client_.Generate(request,
+                       [&](const v1::GenerateResponse& event) {
+                         const std::string& delta = event.delta().text();
+                         if (!output_.Write(output_.is_terminal() ? ForTerminal(delta) : delta))
+                           cancel.Cancel();
+                       },
+                       {.deadline = ToMilliseconds(flags_.deadline), .cancel = &cancel});
+  output_.EndLine();
+  if (output_.error() != 0) {
+    exit_code_ = output_.error() == EPIPE ? kExitBrokenPipe : kExitFailed;
+    return false;
+  }
+  if (result.ok() && !result->finished.has_state()) {
+    exit_code_ = ReportError(absl::DataLossError("the answer came without its state"));
+    return false;
+  }
+  // The turn before this one cannot be taken back any more; this one can be, however it ended.
+  if (last_ && last_->state != state_) Forget(last_->state);
+  last_ = Turn{.state = state_, .line = std::move(line), .text = text_.size()};
+  if (!result.ok()) {
+    if (interrupt.exit_code() == 128 + SIGTERM) {
+      exit_code_ = interrupt.exit_code();
+      return false;
+    }
+    if (interrupt.exit_code() != 0) {
+      PrintSummary("stopped: the text goes on from before this turn");
+    } else {
+      exit_code_ = ReportError(result.status());
+    }
+    return true;
+  }
+  exit_code_ = kExitOk;
+  state_ = result->finished.state().id();
+  absl::StrAppend(&text_, text, result->text);
+  return true;
+}
+
+bool Chat::Save(const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  file << text_;
+  file.close();
+  if (!file) {
+    PrintError("aftctl", absl::StrCat("cannot write ", path));
+  } else {
+    PrintSummary(
+        absl::StrCat(text_.size(), " bytes; the state is ", state_.empty() ? "none yet" : state_));
+  }
+  return true;
+}
+
+// A state of this chat that nothing can go back to. One that is gone is gone.
+void Chat::Forget(const std::string& state) {
+  if (!state.empty() && state != flags_.previous) client_.DeleteState(state).IgnoreError();
+}
+
+int RunChat(const CommonFlags& common, const ChatFlags& flags) {
+  LineEditor editor("aftctl");  // before the client: it has threads
+  Output output;
+  absl::StatusOr<ClientOptions> options = MakeClientOptions(common);
+  if (!options.ok()) return UsageError(options.status());
+  CancelToken nothing;
+  std::optional<Interrupt> signals(nothing);  // before the client: see there
+  const auto client = Client::Create(*std::move(options));
+  signals.reset();
+  if (!client.ok()) return UsageError(client.status());
+  return Chat(**client, flags, output).Run(editor);
+}
+
+}  // namespace
+
+Command AddChat(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<ChatFlags>();
+  app.footer(kHelp);
+  app.add_option_function<std::string>(
+      "--model", [flags](const std::string& model) { flags->request.set_model(model); },
+      "Model; may be left out when the server has only one");
+  app.add_option("--previous", flags->previous, "Go on from this state")->type_name("ID");
+  AddGenerationFlags(app, flags->request);
+  AddDeadline(app, flags->deadline);
+  return [&common, flags] { return RunChat(common, *flags); };
+}
+
+}  // namespace aft::client

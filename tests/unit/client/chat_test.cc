@@ -1,0 +1,254 @@
+// aftctl chat as a process, with its lines from a pipe and on a terminal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "tests/support/temp_files.h"
+#include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/process.h"
+
+namespace aft::client {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> ChatCommand(const FakeServer& server,
+                                     const std::vector<std::string>& more = {}) {
+  std::vector<std::string> command = {AFTCTL, "--address", server.address(), "chat"};
+  command.insert(command.end(), more.begin(), more.end());
+  return command;
+}
+
+// A child on a terminal of its own. Killed when the object dies before it ended.
+class TerminalProcess {
+ public:
+  explicit TerminalProcess(std::vector<std::string> argv) {
+    std::vector<char*> pointers;
+    for (std::string& argument : argv) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    setenv("TERM", "xterm", 1);
+    pid_ = forkpty(&fd_, nullptr, nullptr, nullptr);
+    AFT_CHECK(pid_ >= 0);
+    if (pid_ > 0) return;
+    execv(pointers[0], pointers.data());
+    _exit(127);
+  }
+  ~TerminalProcess() {
+    if (pid_ > 0) kill(pid_, SIGKILL);
+    Wait();
+    close(fd_);
+  }
+
+  void Type(const std::string& keys) {
+    AFT_CHECK(write(fd_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
+  }
+  // Blocks until the screen has shown `text` since the last call; false when the child ended
+  // without.
+  bool WaitFor(const std::string& text) {
+    while (true) {
+      if (const size_t at = shown_.find(text); at != std::string::npos) {
+        shown_.erase(0, at + text.size());
+        return true;
+      }
+      std::array<char, 4096> buffer;
+      const ssize_t size = read(fd_, buffer.data(), buffer.size());
+      if (size <= 0) return false;
+      shown_.append(buffer.data(), static_cast<size_t>(size));
+    }
+  }
+  // As waitpid says it.
+  int Wait() {
+    int status = -1;
+    if (pid_ > 0) waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return status;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int fd_ = -1;
+  std::string shown_;
+};
+
+class ChatTest : public testing::Test {
+ protected:
+  ChatTest() { Answer("abc", "s1"); }
+
+  // Every turn is answered so and leaves this state.
+  void Answer(const std::string& text, const std::string& state) {
+    Script script = TextScript({text});
+    script.events.back().mutable_finished()->mutable_state()->set_id(state);
+    server_.SetScript(script);
+  }
+
+  // With these lines as its input, to the end.
+  Ended Run(const std::string& lines, const std::vector<std::string>& more = {}) const {
+    return RunToEnd(ChatCommand(server_, more), lines);
+  }
+  v1::GenerateRequest last() const { return server_.last<v1::GenerateRequest>(); }
+  std::string deleted() const { return server_.last<v1::DeleteStateRequest>().id(); }
+
+  FakeServer server_;
+};
+
+TEST_F(ChatTest, ALineBeginsTheTextAndTheNextGoesOnFromItsState) {
+  const Ended one = Run("one\n", {"--model", "austen", "--max-tokens=7", "--temperature=0.5"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, "abc");
+  EXPECT_THAT(one.err, HasSubstr("aftctl chat --previous s1 goes on"));
+  EXPECT_EQ(last().text(), "one\n");
+  EXPECT_EQ(last().model(), "austen");
+  EXPECT_EQ(last().stop().max_tokens(), 7u);
+  EXPECT_EQ(last().sampling().temperature(), 0.5F);
+  EXPECT_TRUE(last().has_store());
+  EXPECT_FALSE(last().has_previous());
+
+  EXPECT_EQ(Run("one\ntwo\n").out, "abcabc");
+  EXPECT_EQ(last().text(), "two\n");
+  EXPECT_EQ(last().previous().state_id(), "s1");
+  EXPECT_EQ(deleted(), "");
+
+  EXPECT_EQ(Run("one\n", {"--previous", "given"}).code, 0);
+  EXPECT_EQ(last().previous().state_id(), "given");
+}
+
+TEST_F(ChatTest, AStateThatNothingCanGoBackToIsDeleted) {
+  EXPECT_EQ(Run("one\ntwo\n", {"--previous", "given"}).code, 0);
+  EXPECT_EQ(deleted(), "");  // it was there before
+  Process chat(ChatCommand(server_));
+  const auto say = [&](const std::string& line, const std::string& answer,
+                       const std::string& state) {
+    Answer(answer, state);
+    chat.Send(line + "\n");
+    EXPECT_TRUE(chat.WaitForOutput(answer));
+  };
+  say("one", "first", "s1");
+  say("two", "second", "s2");
+  say("three", "third", "s3");
+  say("four", "fourth", "s4");
+  chat.Send("/quit\n");
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_EQ(deleted(), "s2");  // s1 before it
+  EXPECT_EQ(last().previous().state_id(), "s3");
+}
+
+TEST_F(ChatTest, RetryAsksAgainFromBeforeTheTurn) {
+  EXPECT_EQ(Run("one\n/retry\n", {"--seed=3"}).out, "abcabc");
+  EXPECT_EQ(server_.requests(), 2);
+  EXPECT_EQ(last().text(), "one\n");
+  EXPECT_FALSE(last().has_previous());
+  EXPECT_FALSE(last().sampling().has_seed());  // the same one would say the same
+  EXPECT_EQ(deleted(), "s1");                  // of the answer that was not wanted
+
+  EXPECT_EQ(Run("one\n/retry\n", {"--previous=given"}).code, 0);
+  EXPECT_EQ(last().previous().state_id(), "given");
+  EXPECT_THAT(Run("/retry\n").err, HasSubstr("no turn to take back"));
+  EXPECT_EQ(server_.requests(), 4);
+}
+
+TEST_F(ChatTest, EditReplacesTheTurn) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/text";
+  EXPECT_EQ(Run("one\n/edit\nother\n/save " + path + "\n").out, "abcabc");
+  EXPECT_EQ(last().text(), "other\n");
+  EXPECT_FALSE(last().has_previous());
+  std::stringstream saved;
+  saved << std::ifstream(path).rdbuf();
+  EXPECT_EQ(saved.str(), "other\nabc");
+  EXPECT_THAT(Run("one\n/edit\n/edit\n").err, HasSubstr("no turn to take back"));
+}
+
+TEST_F(ChatTest, SaysWhatItCannotDoAndGoesOn) {
+  EXPECT_THAT(Run("/nix\n").err, HasSubstr("no command /nix"));
+  EXPECT_THAT(Run("/save /nowhere/x\n").err, HasSubstr("cannot write /nowhere/x"));
+  EXPECT_THAT(Run("/help\n").out, HasSubstr("/save FILE"));
+  EXPECT_EQ(server_.requests(), 0);
+  Run("//slash\n");
+  EXPECT_EQ(last().text(), "/slash\n");
+  Run("\xFF\n");
+  EXPECT_EQ(last().raw(), "\xFF\n");
+}
+
+TEST_F(ChatTest, AnErrorLeavesTheTextAsItWas) {
+  Process chat(ChatCommand(server_));
+  chat.Send("one\n");
+  ASSERT_TRUE(chat.WaitForOutput("abc"));
+  server_.SetScript(FailedScript({grpc::NOT_FOUND, "previous.state_id: this state has expired"}));
+  chat.Send("two\n");
+  ASSERT_TRUE(chat.WaitForError("has expired"));
+  Answer("def", "s2");
+  chat.Send("/retry\n");
+  ASSERT_TRUE(chat.WaitForOutput("def"));
+  EXPECT_EQ(last().text(), "two\n");
+  EXPECT_EQ(last().previous().state_id(), "s1");
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_EQ(deleted(), "");
+
+  server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "bad"}));
+  EXPECT_EQ(Run("one\n").code, 4);
+  server_.SetScript(TextScript({"abc"}));
+  const Ended without = Run("one\ntwo\n");
+  EXPECT_EQ(without.code, 1);
+  EXPECT_THAT(without.err, HasSubstr("without its state"));
+}
+
+TEST_F(ChatTest, AnInterruptStopsTheAnswerAndNotTheChat) {
+  server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "abc")}));
+  Process chat(ChatCommand(server_));
+  chat.Send("one\n");
+  ASSERT_TRUE(chat.WaitForOutput("abc"));
+  chat.Signal(SIGINT);
+  ASSERT_TRUE(chat.WaitForError("goes on from before this turn"));
+  server_.WaitForCancellations(1);
+  Answer("def", "s2");
+  chat.Send("two\n");
+  ASSERT_TRUE(chat.WaitForOutput("def"));
+  EXPECT_FALSE(last().has_previous());
+  EXPECT_EQ(chat.Wait(), 0);
+
+  server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "abc")}));
+  Process ended(ChatCommand(server_));
+  ended.Send("one\n");
+  ASSERT_TRUE(ended.WaitForOutput("abc"));
+  ended.Signal(SIGTERM);
+  EXPECT_EQ(ended.Wait(), 143);
+}
+
+TEST_F(ChatTest, LinesAreEditedOnATerminal) {
+  TerminalProcess chat(ChatCommand(server_));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  chat.Type(
+      "onf\x7F"
+      "e\r");
+  ASSERT_TRUE(chat.WaitFor("abc"));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  EXPECT_EQ(last().text(), "one\n");
+  chat.Type("/edit\r");
+  ASSERT_TRUE(chat.WaitFor("> one"));
+  chat.Type("s\r");
+  ASSERT_TRUE(chat.WaitFor("abc"));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  EXPECT_EQ(last().text(), "ones\n");
+  chat.Type("\x1B[A\r");  // the line before
+  ASSERT_TRUE(chat.WaitFor("abc"));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  EXPECT_EQ(last().text(), "ones\n");
+  EXPECT_EQ(last().previous().state_id(), "s1");
+  chat.Type("\x03");
+  const int status = chat.Wait();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+}
+
+}  // namespace
+}  // namespace aft::client
