@@ -149,6 +149,16 @@ TEST_F(StateTest, AStateThatHasExpiredIsNotFoundAndSaysSo) {
               StatusIs(absl::StatusCode::kNotFound, "previous.state_id: this state has expired"));
 }
 
+TEST_F(StateTest, AStateThatHasExpiredGoesThoughNobodyAsks) {
+  Start();
+  v1::GenerateRequest request = Turn("hello", 3);
+  request.mutable_store()->set_ttl_ms(1);
+  Run(request);
+  server_->WaitForMetric("aft_states_expired_total", 1);
+  server_->WaitForMetric("aft_states_bytes", 0);
+  EXPECT_EQ(server_->Metric("aft_states"), 0);
+}
+
 TEST_F(StateTest, BadFieldsAreNamed) {
   Start();
   const auto refused = [&](const auto& spoil) {
