@@ -225,25 +225,26 @@ absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, const CallOpt
 }
 
 absl::StatusOr<v1::State> Client::GetState(absl::string_view id, const CallOptions& call) {
-  v1::GetStateRequest request;
+  v1::StateServiceGetRequest request;
   request.set_id(std::string(id));
-  AFT_ASSIGN_OR_RETURN(
-      v1::GetStateResponse response,
-      Unary<v1::GetStateResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-        return v1::StateService::NewStub(channel_)->Get(context, request, out);
-      }));
+  AFT_ASSIGN_OR_RETURN(v1::StateServiceGetResponse response,
+                       Unary<v1::StateServiceGetResponse>(
+                           options_, call, [&](grpc::ClientContext* context, auto* out) {
+                             return v1::StateService::NewStub(channel_)->Get(context, request, out);
+                           }));
   return std::move(*response.mutable_state());
 }
 
 absl::StatusOr<std::vector<v1::State>> Client::ListStates(const CallOptions& call) {
   std::vector<v1::State> states;
-  v1::ListStatesRequest request;
+  v1::StateServiceListRequest request;
   while (true) {
-    AFT_ASSIGN_OR_RETURN(
-        const v1::ListStatesResponse response,
-        Unary<v1::ListStatesResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-          return v1::StateService::NewStub(channel_)->List(context, request, out);
-        }));
+    AFT_ASSIGN_OR_RETURN(const v1::StateServiceListResponse response,
+                         Unary<v1::StateServiceListResponse>(
+                             options_, call, [&](grpc::ClientContext* context, auto* out) {
+                               return v1::StateService::NewStub(channel_)->List(context, request,
+                                                                                out);
+                             }));
     if (response.states().empty()) return states;
     states.insert(states.end(), response.states().begin(), response.states().end());
     request.set_after_id(states.back().id());
@@ -251,22 +252,22 @@ absl::StatusOr<std::vector<v1::State>> Client::ListStates(const CallOptions& cal
 }
 
 absl::Status Client::DeleteState(absl::string_view id, const CallOptions& call) {
-  v1::DeleteStateRequest request;
+  v1::StateServiceDeleteRequest request;
   request.set_id(std::string(id));
-  return Unary<v1::DeleteStateResponse>(options_, call,
-                                        [&](grpc::ClientContext* context, auto* out) {
-                                          return v1::StateService::NewStub(channel_)->Delete(
-                                              context, request, out);
-                                        })
+  return Unary<v1::StateServiceDeleteResponse>(options_, call,
+                                               [&](grpc::ClientContext* context, auto* out) {
+                                                 return v1::StateService::NewStub(channel_)->Delete(
+                                                     context, request, out);
+                                               })
       .status();
 }
 
 absl::StatusOr<std::string> Client::ExportState(absl::string_view id, const CallOptions& call) {
-  v1::ExportStateRequest request;
+  v1::StateServiceExportRequest request;
   request.set_id(std::string(id));
   return Unary<std::string>(options_, call, [&](grpc::ClientContext* context, auto* out) {
     const auto reader = v1::StateService::NewStub(channel_)->Export(context, request);
-    v1::ExportStateResponse response;
+    v1::StateServiceExportResponse response;
     while (reader->Read(&response)) out->append(response.chunk());
     return reader->Finish();
   });
@@ -275,21 +276,22 @@ absl::StatusOr<std::string> Client::ExportState(absl::string_view id, const Call
 absl::StatusOr<v1::State> Client::ImportState(absl::string_view model, absl::string_view bytes,
                                               const CallOptions& call) {
   constexpr size_t kChunkBytes = size_t{256} << 10;  // far below the limit of a message
-  AFT_ASSIGN_OR_RETURN(
-      v1::ImportStateResponse response,
-      Unary<v1::ImportStateResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-        const auto writer = v1::StateService::NewStub(channel_)->Import(context, out);
-        v1::ImportStateRequest request;
-        request.set_model(std::string(model));
-        request.set_bytes(bytes.size());
-        for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
-          request.set_chunk(std::string(bytes.substr(at, kChunkBytes)));
-          if (!writer->Write(request)) break;  // Finish says why
-          request.Clear();
-        }
-        writer->WritesDone();
-        return writer->Finish();
-      }));
+  AFT_ASSIGN_OR_RETURN(v1::StateServiceImportResponse response,
+                       Unary<v1::StateServiceImportResponse>(
+                           options_, call, [&](grpc::ClientContext* context, auto* out) {
+                             const auto writer =
+                                 v1::StateService::NewStub(channel_)->Import(context, out);
+                             v1::StateServiceImportRequest request;
+                             request.set_model(std::string(model));
+                             request.set_bytes(bytes.size());
+                             for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
+                               request.set_chunk(std::string(bytes.substr(at, kChunkBytes)));
+                               if (!writer->Write(request)) break;  // Finish says why
+                               request.Clear();
+                             }
+                             writer->WritesDone();
+                             return writer->Finish();
+                           }));
   return std::move(*response.mutable_state());
 }
 

@@ -103,15 +103,15 @@ absl::StatusOr<v1::State> StateAccess::Put(Place place, const Client& client,
   return Encode(stored);
 }
 
-absl::Status StateAccess::Get(const Client& client, const v1::GetStateRequest& request,
-                              v1::GetStateResponse& response) {
+absl::Status StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,
+                              v1::StateServiceGetResponse& response) {
   AFT_ASSIGN_OR_RETURN(const StoredState stored, Look(client, "id", request.id()));
   *response.mutable_state() = Encode(stored);
   return absl::OkStatus();
 }
 
-absl::Status StateAccess::List(const Client& client, const v1::ListStatesRequest& request,
-                               v1::ListStatesResponse& response) {
+absl::Status StateAccess::List(const Client& client, const v1::StateServiceListRequest& request,
+                               v1::StateServiceListResponse& response) {
   AFT_RETURN_IF_ERROR(CheckId("after_id", request.after_id()));
   AFT_RETURN_IF_ERROR(CheckKept());
   if (!known_clients_) {
@@ -124,8 +124,8 @@ absl::Status StateAccess::List(const Client& client, const v1::ListStatesRequest
   return absl::OkStatus();
 }
 
-absl::Status StateAccess::Delete(const Client& client, const v1::DeleteStateRequest& request,
-                                 v1::DeleteStateResponse& /*response*/) {
+absl::Status StateAccess::Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
+                                 v1::StateServiceDeleteResponse& /*response*/) {
   AFT_RETURN_IF_ERROR(Look(client, "id", request.id()).status());
   return store_->Delete(OwnerOf(client), request.id());
 }

@@ -54,12 +54,12 @@ class StateAccess {
   absl::StatusOr<SequenceState> Open(const char* field, absl::string_view sealed);
 
   // Of StateService.
-  absl::Status Get(const Client& client, const v1::GetStateRequest& request,
-                   v1::GetStateResponse& response);
-  absl::Status List(const Client& client, const v1::ListStatesRequest& request,
-                    v1::ListStatesResponse& response);
-  absl::Status Delete(const Client& client, const v1::DeleteStateRequest& request,
-                      v1::DeleteStateResponse& response);
+  absl::Status Get(const Client& client, const v1::StateServiceGetRequest& request,
+                   v1::StateServiceGetResponse& response);
+  absl::Status List(const Client& client, const v1::StateServiceListRequest& request,
+                    v1::StateServiceListResponse& response);
+  absl::Status Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
+                      v1::StateServiceDeleteResponse& response);
 
  private:
   StateAccess(const StatesConfig& config, bool known_clients, StateSealer sealer,

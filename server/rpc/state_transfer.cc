@@ -109,7 +109,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
  private:
   absl::Status Seal(const grpc::ByteBuffer& bytes) {
     AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
-    v1::ExportStateRequest request;
+    v1::StateServiceExportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
     AFT_ASSIGN_OR_RETURN(const StoredState stored,
                          environment_.states.Look(*client_, "id", request.id()));
@@ -122,7 +122,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
 
   void WriteNext() {
     if (next_ == sealed_.size()) return End(absl::OkStatus());
-    v1::ExportStateResponse response;
+    v1::StateServiceExportResponse response;
     response.set_chunk(sealed_.substr(next_, kChunkBytes));
     next_ += response.chunk().size();
     SerializeMessage(response, outgoing_);
@@ -168,7 +168,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
       return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
     }
     AFT_RETURN_IF_ERROR(Hold(sealed_.size() + 3 * incoming_.Length()));
-    v1::ImportStateRequest request;
+    v1::StateServiceImportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
     incoming_.Clear();
     if (model_ == nullptr) AFT_RETURN_IF_ERROR(Begin(request));
@@ -180,7 +180,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     return absl::OkStatus();
   }
 
-  absl::Status Begin(const v1::ImportStateRequest& request) {
+  absl::Status Begin(const v1::StateServiceImportRequest& request) {
     AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
     AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(request.model()));
     AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(*client_, model_->config.name));
@@ -203,7 +203,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
     AFT_RETURN_IF_ERROR(CheckStateOf(state, model_->info, model_->config.name));
-    v1::ImportStateResponse message;
+    v1::StateServiceImportResponse message;
     AFT_ASSIGN_OR_RETURN(*message.mutable_state(),
                          environment_.states.Put(std::move(place_), *client_, model_->config.name,
                                                  std::move(state)));

@@ -48,25 +48,25 @@ class StateTest : public testing::Test {
     if (prepare) prepare(context);
     return (server_->states().*kMethod)(&context, request, &response);
   }
-  grpc::Status Get(const std::string& id, v1::GetStateResponse& response,
+  grpc::Status Get(const std::string& id, v1::StateServiceGetResponse& response,
                    const Prepare& prepare = {}) {
-    v1::GetStateRequest request;
+    v1::StateServiceGetRequest request;
     request.set_id(id);
     return Ask<&v1::StateService::Stub::Get>(request, response, prepare);
   }
   grpc::Status Get(const std::string& id, const Prepare& prepare = {}) {
-    v1::GetStateResponse response;
+    v1::StateServiceGetResponse response;
     return Get(id, response, prepare);
   }
   grpc::Status Delete(const std::string& id, const Prepare& prepare = {}) {
-    v1::DeleteStateRequest request;
+    v1::StateServiceDeleteRequest request;
     request.set_id(id);
-    v1::DeleteStateResponse response;
+    v1::StateServiceDeleteResponse response;
     return Ask<&v1::StateService::Stub::Delete>(request, response, prepare);
   }
-  grpc::Status List(v1::ListStatesResponse& response, const Prepare& prepare = {},
+  grpc::Status List(v1::StateServiceListResponse& response, const Prepare& prepare = {},
                     const std::string& after = "") {
-    v1::ListStatesRequest request;
+    v1::StateServiceListRequest request;
     request.set_after_id(after);
     return Ask<&v1::StateService::Stub::List>(request, response, prepare);
   }

@@ -120,7 +120,7 @@ TEST_F(StateTest, SaysWhatItKnowsOfAState) {
   v1::GenerateRequest request = Turn("hello", 3);
   request.mutable_store()->set_ttl_ms(86'400'000);
   const v1::State stored = Run(request).finished.state();
-  v1::GetStateResponse response;
+  v1::StateServiceGetResponse response;
   ASSERT_TRUE(Get(stored.id(), response).ok());
   EXPECT_EQ(response.state().tokens(), 8U);
   EXPECT_EQ(response.state().history(), stored.history());
@@ -255,7 +255,7 @@ TEST_F(StateTest, AServerThatKeepsNoneSaysSo) {
 TEST_F(StateTest, WithoutKnownClientsNobodyListsStates) {
   Start();
   Run(Turn("x", 3));
-  v1::ListStatesResponse response;
+  v1::StateServiceListResponse response;
   EXPECT_THAT(List(response),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("security.clients_file")));
 }
@@ -312,7 +312,7 @@ TEST_F(OwnedStateTest, EveryClientListsItsOwn) {
   for (int i = 0; i < 101; ++i) ids.insert(Run(Turn("hello", 1), As("a")).finished.state().id());
   Run(Turn("hello", 1), As("b"));
   std::vector<std::string> listed;
-  v1::ListStatesResponse page;
+  v1::StateServiceListResponse page;
   for (int pages = 0; pages < 2; ++pages) {
     ASSERT_TRUE(List(page, As("a"), listed.empty() ? "" : listed.back()).ok());
     EXPECT_EQ(page.states_size(), pages == 0 ? 100 : 1);

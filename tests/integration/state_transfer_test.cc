@@ -22,10 +22,10 @@ class StateTransferTest : public StateTest {
   grpc::Status Export(const std::string& id, std::string& bytes, const Prepare& prepare = {}) {
     grpc::ClientContext context;
     if (prepare) prepare(context);
-    v1::ExportStateRequest request;
+    v1::StateServiceExportRequest request;
     request.set_id(id);
     const auto reader = server_->states().Export(&context, request);
-    v1::ExportStateResponse response;
+    v1::StateServiceExportResponse response;
     bytes.clear();
     while (reader->Read(&response)) bytes += response.chunk();
     return reader->Finish();
@@ -38,11 +38,11 @@ class StateTransferTest : public StateTest {
   }
 
   // In pieces of `chunk` bytes, of which `announced` were said to come.
-  grpc::Status Import(const std::string& bytes, v1::ImportStateResponse& response,
+  grpc::Status Import(const std::string& bytes, v1::StateServiceImportResponse& response,
                       size_t chunk = 100, size_t announced = 0) {
     grpc::ClientContext context;
     const auto writer = server_->states().Import(&context, &response);
-    v1::ImportStateRequest request;
+    v1::StateServiceImportRequest request;
     request.set_bytes(announced != 0 ? announced : bytes.size());
     request.mutable_store();
     for (size_t at = 0; at < bytes.size(); at += chunk) {
@@ -54,7 +54,7 @@ class StateTransferTest : public StateTest {
     return writer->Finish();
   }
   grpc::Status Import(const std::string& bytes, size_t chunk = 100, size_t announced = 0) {
-    v1::ImportStateResponse response;
+    v1::StateServiceImportResponse response;
     return Import(bytes, response, chunk, announced);
   }
 };
@@ -65,7 +65,7 @@ TEST_F(StateTransferTest, WhatWasExportedGoesOnAsTheOriginalDoes) {
   const std::string bytes = Export(state.id());
   const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
   for (const size_t chunk : {size_t{7}, size_t{1'000'000}}) {
-    v1::ImportStateResponse response;
+    v1::StateServiceImportResponse response;
     const grpc::Status status = Import(bytes, response, chunk);
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_NE(response.state().id(), state.id());
@@ -191,9 +191,9 @@ TEST_F(StateTransferTest, AnImportThatStallsIsCancelled) {
   const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
   const double kept = server_->Metric("aft_states_bytes");
   grpc::ClientContext context;
-  v1::ImportStateResponse response;
+  v1::StateServiceImportResponse response;
   const auto writer = server_->states().Import(&context, &response);
-  v1::ImportStateRequest request;
+  v1::StateServiceImportRequest request;
   request.set_bytes(good.size());
   request.set_chunk(good.substr(0, 10));
   ASSERT_TRUE(writer->Write(request));

@@ -320,7 +320,7 @@ TEST_F(AftctlTest, StatesAreShownListedAndDeleted) {
   EXPECT_EQ(all[0]["id"], "a");
   EXPECT_EQ(all[1]["id"], "b");
   EXPECT_EQ(Run("state delete a b").out, "");
-  EXPECT_EQ(server_.last<v1::DeleteStateRequest>().id(), "b");
+  EXPECT_EQ(server_.last<v1::StateServiceDeleteRequest>().id(), "b");
   EXPECT_THAT(Fail("state delete c", 4).err, HasSubstr("no state of this id"));
   EXPECT_THAT(Fail("state get", 2).err, HasSubstr("need ids"));
   EXPECT_THAT(Fail("state export a b", 2).err, HasSubstr("export one"));

@@ -97,7 +97,7 @@ class ChatTest : public testing::Test {
     return RunToEnd(ChatCommand(server_, more), lines);
   }
   v1::GenerateRequest last() const { return server_.last<v1::GenerateRequest>(); }
-  std::string deleted() const { return server_.last<v1::DeleteStateRequest>().id(); }
+  std::string deleted() const { return server_.last<v1::StateServiceDeleteRequest>().id(); }
 
   FakeServer server_;
 };

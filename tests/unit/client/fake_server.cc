@@ -295,24 +295,24 @@ void FakeServer::AnswerOfStates(const std::string& method, const std::string& re
   v1::State second;
   second.set_id("b");
   if (method == "List") {
-    v1::ListStatesRequest list;
+    v1::StateServiceListRequest list;
     AFT_CHECK(list.ParseFromString(request));
-    v1::ListStatesResponse response;
+    v1::StateServiceListResponse response;
     if (list.after_id().empty()) *response.add_states() = first;
     if (list.after_id() == "a") *response.add_states() = second;
     answer.messages.push_back(ToBytes(response));
     return;
   }
-  v1::GetStateRequest get;  // or a DeleteStateRequest, which is the same
+  v1::StateServiceGetRequest get;  // or a StateServiceDeleteRequest, which is the same
   AFT_CHECK(get.ParseFromString(request));
-  v1::GetStateResponse response;
+  v1::StateServiceGetResponse response;
   *response.mutable_state() = get.id() == "a" ? first : second;
   if (get.id() != "a" && get.id() != "b") {
     answer.script.status = {grpc::NOT_FOUND, "no state of this id"};
   } else if (method == "Get") {
     answer.messages.push_back(ToBytes(response));
   } else {
-    answer.messages.push_back(ToBytes(v1::DeleteStateResponse()));
+    answer.messages.push_back(ToBytes(v1::StateServiceDeleteResponse()));
   }
 }
 
