@@ -92,7 +92,7 @@ SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& outpu
 }
 
 // `tokens`: of the text. The state stays before the last one, so that the next turn scores its
-// first one; a single token that follows nothing is all that the model has.
+// first one; a single token without a pending one before it is all that the model has to consume.
 SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   SequenceTurn turn = TurnOf(request);
   turn.leaves_last = request.store && TokensBefore(request) - turn.first_position + tokens > 1;

@@ -103,6 +103,10 @@ absl::StatusOr<v1::State> StateAccess::Put(Place place, const Client& client,
   return Encode(stored);
 }
 
+void StateAccess::Discard(const Client& client, const std::string& id) {
+  store_->Delete(OwnerOf(client), id).IgnoreError();  // it may have expired
+}
+
 absl::Status StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,
                               v1::StateServiceGetResponse& response) {
   AFT_ASSIGN_OR_RETURN(const StoredState stored, Look(client, "id", request.id()));

@@ -53,6 +53,9 @@ class StateAccess {
   // INVALID_ARGUMENT: StateSealer::Open. `field`: where the request has it.
   absl::StatusOr<SequenceState> Open(const char* field, absl::string_view sealed);
 
+  // The client will never learn of this state.
+  void Discard(const Client& client, const std::string& id);
+
   // Of StateService.
   absl::Status Get(const Client& client, const v1::StateServiceGetRequest& request,
                    v1::StateServiceGetResponse& response);

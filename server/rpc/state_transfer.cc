@@ -21,6 +21,15 @@ namespace {
 // Far below gRPC's default limit of a message.
 constexpr size_t kChunkBytes = size_t{256} << 10;
 
+// When a refused call may find room: budgets follow no queue.
+constexpr char kRetryAfterMs[] = "1000";
+
+// No state of this model is larger when it is sealed.
+int64_t MostSealedBytes(const ModelInfo& info) {
+  constexpr int64_t kSeal = 1024;
+  return MaxStateBytes(info, std::max(info.max_seq_len, info.vocab_size), /*added=*/0) + kSeal;
+}
+
 // What both calls are. At most one operation is under way, and whoever ends it starts the next.
 class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer> {
  protected:
@@ -61,11 +70,20 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
 
   virtual void End(const absl::Status& status) = 0;
 
+  // Before the first message.
+  void Begin() {
+    begun_ = true;
+    context().AddInitialMetadata(kRequestIdKey, id_);
+  }
+
   // Before the reactor's Finish.
   grpc::Status Conclude(const absl::Status& status) {
     OperationBegins();
     LogStateCall(context(), id_, client_.get(), method_, arrival_, status);
-    context().AddTrailingMetadata(kRequestIdKey, id_);
+    if (!begun_) context().AddTrailingMetadata(kRequestIdKey, id_);
+    if (absl::IsResourceExhausted(status)) {
+      context().AddTrailingMetadata(kRetryPushbackKey, kRetryAfterMs);
+    }
     return ToGrpcStatus(status, id_);
   }
 
@@ -85,6 +103,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   std::string id_;
   std::shared_ptr<const Client> client_;
   MemoryLedger::Charge charge_;
+  bool begun_ = false;
   std::atomic<bool> cancelled_{false};
 };
 
@@ -116,6 +135,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
     AFT_RETURN_IF_ERROR(
         Hold(static_cast<size_t>(StateSealer::SealedBytes(*stored.state)) + 2 * kChunkBytes));
     sealed_ = environment_.states.sealer().Seal(*stored.state);
+    Begin();
     WriteNext();
     return absl::OkStatus();
   }
@@ -152,10 +172,16 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   void OnReadDone(bool ok) override {
     OperationEnds();
     if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
-    InPool(sealed_.size(), [this] { return Open(); });
+    InPool(0, [this] {
+      return BadField("chunk",
+                      absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " came"));
+    });
   }
   void OnCancel() override { Cancelled(); }
-  void OnDone() override { Done(); }
+  void OnDone() override {
+    if (cancelled_ && !stored_.empty()) environment_.states.Discard(*client_, stored_);
+    Done();
+  }
 
  private:
   void ReadNext() {
@@ -171,22 +197,25 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     v1::StateServiceImportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
     incoming_.Clear();
-    if (model_ == nullptr) AFT_RETURN_IF_ERROR(Begin(request));
+    if (model_ == nullptr) AFT_RETURN_IF_ERROR(Announced(request));
     if (request.chunk().size() > bytes_ - sealed_.size()) {
       return BadField("chunk", absl::StrCat("more came than bytes=", bytes_));
     }
     sealed_ += request.chunk();
+    if (sealed_.size() == bytes_) return Open();
     ReadNext();
     return absl::OkStatus();
   }
 
-  absl::Status Begin(const v1::StateServiceImportRequest& request) {
+  absl::Status Announced(const v1::StateServiceImportRequest& request) {
     AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
     AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(request.model()));
     AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(*client_, model_->config.name));
-    constexpr uint64_t kMost = uint64_t{1} << 50;
-    if (request.bytes() < 1 || request.bytes() > kMost) {
-      return BadField("bytes", absl::StrCat("must be in [1, ", kMost, "], got ", request.bytes()));
+    const auto most = static_cast<uint64_t>(MostSealedBytes(model_->info));
+    if (request.bytes() < 1 || request.bytes() > most) {
+      return BadField("bytes",
+                      absl::StrCat("must be in [1, ", most, "], the largest that a state ", "of \"",
+                                   model_->config.name, "\" can be, got ", request.bytes()));
     }
     bytes_ = static_cast<size_t>(request.bytes());
     AFT_ASSIGN_OR_RETURN(
@@ -196,10 +225,6 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   }
 
   absl::Status Open() {
-    if (model_ == nullptr || sealed_.size() < bytes_) {
-      return BadField("chunk",
-                      absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " came"));
-    }
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
     AFT_RETURN_IF_ERROR(CheckStateOf(state, model_->info, model_->config.name));
@@ -207,7 +232,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_ASSIGN_OR_RETURN(*message.mutable_state(),
                          environment_.states.Put(std::move(place_), *client_, model_->config.name,
                                                  std::move(state)));
+    stored_ = message.state().id();
     SerializeMessage(message, response_);
+    Begin();
     End(absl::OkStatus());
     return absl::OkStatus();
   }
@@ -223,6 +250,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   size_t bytes_ = 0;
   StateAccess::Place place_;
   std::string sealed_;
+  std::string stored_;  // id; set before Finish
 };
 
 }  // namespace

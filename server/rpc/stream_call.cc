@@ -302,10 +302,13 @@ void StreamCall::OnCancel() {
 
 void StreamCall::OnDone() {
   ContextGoes();
+  bool lost = false;
   {
     MutexLock lock(mutex_);
     charge_.Close();
+    lost = cancelled_ && stored_.has_value();
   }
+  if (lost) environment_.states.Discard(*client_, stored_->id());
   environment_.active.Remove(this);  // may delete this
 }
 

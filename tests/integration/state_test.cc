@@ -239,6 +239,21 @@ TEST_F(StateTest, WhatIsCancelledLeavesNothingAndGivesItsPlaceBack) {
   EXPECT_TRUE(Get(id).ok());
 }
 
+// It is stored while the end is unread.
+TEST_F(StateTest, WhatIsCancelledAfterItWasStoredIsGoneToo) {
+  config_.limits.max_stream_buffer_bytes = 1 << 30;
+  Start();
+  v1::GenerateRequest request = Turn("x", 1000);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_output()->set_top_logprobs(20);  // more than the connection takes unread
+  const auto stub = server_->StubWithASmallWindow();
+  GenerateStream stream(*stub, request);
+  server_->WaitForMetric("aft_states_stored_total", 1);
+  stream.context().TryCancel();
+  server_->WaitForMetric("aft_states", 0);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(StateTest, AServerThatKeepsNoneSaysSo) {
   config_.states.max_bytes = 0;
   Start();

@@ -167,11 +167,45 @@ TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
   EXPECT_THAT(Import(good, 100, good.size() + 1),
               invalid(absl::StrCat("only ", good.size(), " of bytes=", good.size() + 1)));
   EXPECT_THAT(Import(""), invalid("chunk: only 0"));
-  EXPECT_THAT(Import(good, 100, size_t{1} << 51), invalid("bytes: must be in"));
-  EXPECT_THAT(Import(good, 100, size_t{1} << 40),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("states.max_client_bytes")));
+  EXPECT_THAT(Import(good, 100, 1'000'000), invalid("bytes: must be in"));
   EXPECT_EQ(server_->Metric("aft_states"), 1);
   EXPECT_TRUE(Import(good).ok());
+}
+
+// Its client need not say that nothing more comes.
+TEST_F(StateTransferTest, AnImportEndsWithItsLastByte) {
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "mine");
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(good.size());
+  request.set_chunk(good);
+  ASSERT_TRUE(writer->Write(request));
+  EXPECT_TRUE(writer->Finish().ok());
+  EXPECT_TRUE(Get(response.state().id()).ok());
+  EXPECT_EQ(context.GetServerInitialMetadata().find("x-request-id")->second, "mine");
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("x-request-id"), 0u);
+}
+
+TEST_F(StateTransferTest, ARefusalForLackOfRoomSaysWhenToComeAgain) {
+  config_.states.max_client_bytes = 20'000;
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  grpc::Status status;
+  while (status.ok()) status = Import(good);
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("states.max_client_bytes")));
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(good.size());
+  writer->Write(request);
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
 }
 
 TEST_F(StateTransferTest, AnExportOfNothingSaysSo) {
