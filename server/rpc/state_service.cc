@@ -1,6 +1,7 @@
 #include "server/rpc/state_service.h"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,9 +26,9 @@ grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request,
     Request request;
     AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
     Response message;
-    AFT_RETURN_IF_ERROR((environment_.states.*action)(*client, request, message));
-    SerializeMessage(message, response);
-    return absl::OkStatus();
+    absl::Status status = std::mem_fn(action)(environment_.states, *client, request, message);
+    if (status.ok()) SerializeMessage(message, response);
+    return status;
   };
   const absl::Status status = answer();
   LogStateCall(context, id, client.get(), name, arrival, status);
