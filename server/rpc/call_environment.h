@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "server/admission/memory_ledger.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
@@ -21,6 +22,14 @@ struct CallEnvironment {
   MemoryLedger& ledger;
   const ClientIdentity& identity;
   LimitsConfig limits;
+
+  // The ledger had no room for a call: what it ends with. Counts it.
+  absl::Status RefuseForMemory() const {
+    metrics.memory_refusals.Increment();
+    return absl::ResourceExhaustedError(
+        "memory: the requests and unread answers of this client, or of all, fill "
+        "max_client_memory_bytes or max_memory_bytes");
+  }
 };
 
 }  // namespace aft::server

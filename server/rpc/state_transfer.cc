@@ -48,10 +48,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   // From now on the call holds so many bytes beside itself.
   absl::Status Hold(size_t bytes) {
     if (charge_.Resize(static_cast<int64_t>(kCallBytes + bytes))) return absl::OkStatus();
-    environment_.metrics.memory_refusals.Increment();
-    return absl::ResourceExhaustedError(
-        "memory: the requests and unread answers of this client, or of all, fill "
-        "max_client_memory_bytes or max_memory_bytes");
+    return environment_.RefuseForMemory();
   }
 
   // Runs `work` in the decode pool; an error, its own or an exception, ends the call.

@@ -58,10 +58,7 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   request_bytes_ = kCallBytes + kBytesPerRequestByte * message.Length();
   if (Recharge()) return absl::OkStatus();
-  environment_.metrics.memory_refusals.Increment();
-  return absl::ResourceExhaustedError(
-      "memory: the requests and unread answers of this client, or of all, fill "
-      "max_client_memory_bytes or max_memory_bytes");
+  return environment_.RefuseForMemory();
 }
 
 // Before the message is parsed, so only by a `model` that stands at its beginning: Submit knows the
