@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
-#include "model/checkpoint/atomic_file.h"
 #include "model/checkpoint/stored_weights.h"
 
 namespace aft {

@@ -17,9 +17,9 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
-#include "model/checkpoint/atomic_file.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {

@@ -7,8 +7,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/status_macros.h"
-#include "model/checkpoint/atomic_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/stored_weights.h"
 #include "model/network/check_tensors.h"

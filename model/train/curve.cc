@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "model/checkpoint/atomic_file.h"
+#include "base/atomic_file.h"
 
 namespace aft {
 namespace {

@@ -140,6 +140,13 @@ absl::Status CheckStates(const StatesConfig& states) {
       return BadField(absl::StrCat("states.key_files[", i, "]"), "must not be empty");
     }
   }
+  if (!states.folder.empty() && states.key_files.empty()) {
+    return BadField("states.folder",
+                    "needs states.key_files: the next server must open its states");
+  }
+  if (!states.folder.empty() && states.max_bytes == 0) {
+    return BadField("states.folder", "needs states.max_bytes above 0");
+  }
   return CheckRange("states.default_ttl_ms", states.default_ttl.count(), 1, states.max_ttl.count());
 }
 

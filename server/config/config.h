@@ -86,6 +86,7 @@ struct StatesConfig {
   std::chrono::milliseconds default_ttl{3'600'000};
   std::chrono::milliseconds max_ttl{86'400'000};
   std::vector<std::string> key_files;  // empty: a key of this process alone
+  std::string folder;                  // "": they are in memory only
 };
 
 struct LogConfig {

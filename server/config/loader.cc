@@ -105,6 +105,7 @@ void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.default_ttl, message, default_ttl_ms);
   AFT_FIELD(states.max_ttl, message, max_ttl_ms);
   AFT_LIST(states.key_files, message, key_files);
+  AFT_FIELD(states.folder, message, folder);
 }
 
 // All but the models.
@@ -161,6 +162,9 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
   }
   for (std::string& file : config.states.key_files) {
     if (!file.empty()) file = (std::filesystem::path(base_dir) / file).string();
+  }
+  if (std::string& folder = config.states.folder; !folder.empty()) {
+    folder = (std::filesystem::path(base_dir) / folder).string();
   }
   for (pb::ModelConfig& model : *message.mutable_models()) {
     config.models.emplace_back();

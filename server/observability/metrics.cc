@@ -17,7 +17,8 @@ constexpr std::array<const char*, 7> kRejections = {
 constexpr std::array<const char*, 11> kEndings = {
     "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
     "shutdown", "slow_client", "queue_timeout", "error", "failed"};
-constexpr std::array<const char*, 4> kStateRefusals = {"full", "unknown", "expired", "invalid"};
+constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired", "invalid",
+                                                       "unwritten"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace

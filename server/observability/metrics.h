@@ -170,7 +170,8 @@ enum class StateRefusal {
   kFull,  // the budget, or the client's
   kUnknown,
   kExpired,
-  kInvalid  // bytes that no server with our keys has sealed
+  kInvalid,   // bytes that no server with our keys has sealed
+  kUnwritten  // the folder of states takes it not
 };
 
 // The states that requests leave behind.
@@ -184,12 +185,14 @@ struct StateMetrics : private MetricMaker {
   prometheus::Counter& stored = AddCounter("aft_states_stored_total", "States that were stored.");
   prometheus::Counter& expired =
       AddCounter("aft_states_expired_total", "States whose time was over.");
+  prometheus::Counter& skipped = AddCounter(
+      "aft_states_skipped_total", "Files of states.folder that were not taken at the start.");
   prometheus::Counter& refused(StateRefusal reason) {
     return *refused_[static_cast<size_t>(reason)];
   }
 
  private:
-  std::array<prometheus::Counter*, 4> refused_;
+  std::array<prometheus::Counter*, 5> refused_;
 };
 
 // The process.

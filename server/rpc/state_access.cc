@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
+#include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 
 namespace aft::server {
@@ -23,7 +24,18 @@ absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StatesCon
                                                                  bool known_clients,
                                                                  StateMetrics& metrics) {
   AFT_ASSIGN_OR_RETURN(StateSealer sealer, StateSealer::Create(config.key_files));
-  return absl::WrapUnique(new StateAccess(config, known_clients, std::move(sealer), metrics));
+  auto access =
+      absl::WrapUnique(new StateAccess(config, known_clients, std::move(sealer), metrics));
+  if (!config.folder.empty()) {
+    AFT_ASSIGN_OR_RETURN(access->folder_,
+                         StateFolder::Open(config.folder, access->sealer_, metrics));
+    access->Load();
+  }
+  if (access->store_ != nullptr) {
+    access->expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
+                                                 [states = access.get()] { states->Expire(); });
+  }
+  return access;
 }
 
 StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateSealer sealer,
@@ -32,10 +44,24 @@ StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateSe
       known_clients_(known_clients),
       sealer_(std::move(sealer)),
       metrics_(metrics) {
-  if (config.max_bytes == 0) return;
-  store_ = std::make_unique<StateStore>(config, metrics);
-  expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
-                                       [this] { store_->Expire(); });
+  if (config.max_bytes > 0) store_ = std::make_unique<StateStore>(config, metrics);
+}
+
+void StateAccess::Load() {
+  const auto take = [this](const StateFolder::File& file) -> absl::Status {
+    Client client;
+    client.name = file.client;
+    Place place;
+    AFT_ASSIGN_OR_RETURN(place.room, store_->Reserve(client, StateBytes(*file.state)));
+    place.ttl = file.ttl;
+    return Keep(std::move(place), file.owner, file.model, *file.state, file.id).status();
+  };
+  folder_->Load(config_.max_bytes, config_.max_ttl, take);
+}
+
+void StateAccess::Expire() {
+  store_->Expire();
+  if (folder_ != nullptr) folder_->Expire();
 }
 
 absl::Status StateAccess::CheckKept() const {
@@ -96,15 +122,46 @@ absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,
   return place;
 }
 
-absl::StatusOr<v1::State> StateAccess::Put(Place place, const Client& client,
-                                           const std::string& model, SequenceState state) {
-  AFT_ASSIGN_OR_RETURN(const StoredState stored, store_->Put(std::move(place.room), OwnerOf(client),
-                                                             model, std::move(state), place.ttl));
+void StateAccess::Put(Place place, const Client& client, const std::string& model,
+                      SequenceState state, Stored done) {
+  const std::string owner = OwnerOf(client);
+  std::string id = StateStore::NewId();
+  if (folder_ == nullptr) {
+    return done(Keep(std::move(place), owner, model, std::move(state), std::move(id)));
+  }
+  // Nobody sees the state before it is on the disk.
+  auto kept = std::make_shared<std::pair<Place, SequenceState>>(std::move(place), std::move(state));
+  StateFolder::File file{.id = id,
+                         .client = client.name,
+                         .owner = owner,
+                         .model = model,
+                         .ttl = kept->first.ttl,
+                         .state = std::shared_ptr<const SequenceState>(kept, &kept->second)};
+  folder_->Write(std::move(file), [this, kept, owner, model, id,
+                                   done = std::move(done)](const absl::Status& written) {
+    if (!written.ok()) {
+      log::Error("states.write_failed", {{"error", written.ToString()}});
+      kept->first = {};
+      return done(absl::UnavailableError("states: this one could not be written to states.folder"));
+    }
+    absl::StatusOr<v1::State> stored =
+        Keep(std::move(kept->first), owner, model, std::move(kept->second), id);
+    if (stored.ok()) return done(std::move(stored));
+    folder_->Remove(id, [done, stored](const absl::Status& /*removed*/) { done(stored); });
+  });
+}
+
+absl::StatusOr<v1::State> StateAccess::Keep(Place place, const std::string& owner,
+                                            const std::string& model, SequenceState state,
+                                            std::string id) {
+  AFT_ASSIGN_OR_RETURN(
+      const StoredState stored,
+      store_->Put(std::move(place.room), owner, model, std::move(state), place.ttl, std::move(id)));
   return Encode(stored);
 }
 
 void StateAccess::Discard(const Client& client, const std::string& id) {
-  store_->Delete(OwnerOf(client), id).IgnoreError();  // it may have expired
+  Remove(OwnerOf(client), id, [](const absl::Status& /*removed*/) {});  // it may have expired
 }
 
 absl::Status StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,
@@ -128,10 +185,20 @@ absl::Status StateAccess::List(const Client& client, const v1::StateServiceListR
   return absl::OkStatus();
 }
 
-absl::Status StateAccess::Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
-                                 v1::StateServiceDeleteResponse& /*response*/) {
-  AFT_RETURN_IF_ERROR(Look(client, "id", request.id()).status());
-  return store_->Delete(OwnerOf(client), request.id());
+void StateAccess::Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
+                         StateFolder::Done done) {
+  const absl::Status found = Look(client, "id", request.id()).status();
+  if (!found.ok()) return done(found);
+  Remove(OwnerOf(client), request.id(), std::move(done));
+}
+
+void StateAccess::Remove(const std::string& owner, const std::string& id, StateFolder::Done done) {
+  if (folder_ == nullptr) return done(store_->Delete(owner, id));
+  folder_->Remove(id, [this, owner, id, done = std::move(done)](const absl::Status& removed) {
+    if (removed.ok()) return done(store_->Delete(owner, id));
+    log::Error("states.remove_failed", {{"error", removed.ToString()}});
+    done(absl::UnavailableError("states: this one could not be removed from states.folder"));
+  });
 }
 
 v1::State StateAccess::Encode(const StoredState& stored) const {

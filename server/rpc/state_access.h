@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/engine/sequence_state.h"
+#include "server/states/state_folder.h"
 #include "server/states/state_sealer.h"
 #include "server/states/state_store.h"
 
@@ -22,7 +24,8 @@ namespace aft::server {
 class StateAccess {
  public:
   // `known_clients`: every call is of a client that proved who it is, and each has its own states.
-  // `metrics` must outlive every state. Errors as StateSealer::Create.
+  // With a folder, what that holds is kept again. `metrics` must outlive every state. Errors as
+  // StateSealer::Create and StateFolder::Open.
   static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StatesConfig& config,
                                                              bool known_clients,
                                                              StateMetrics& metrics);
@@ -43,8 +46,11 @@ class StateAccess {
   };
   // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: none are kept.
   absl::StatusOr<Place> Reserve(const Client& client, const v1::Store& store, int64_t bytes);
-  absl::StatusOr<v1::State> Put(Place place, const Client& client, const std::string& model,
-                                SequenceState state);
+  // Calls `done` once: on this thread; with a folder, on that one's, after the state is on the
+  // disk. UNAVAILABLE: it cannot be written.
+  using Stored = std::function<void(absl::StatusOr<v1::State>)>;
+  void Put(Place place, const Client& client, const std::string& model, SequenceState state,
+           Stored done);
 
   // The state of that id; `field` is where the request has it. Errors as Find.
   absl::StatusOr<StoredState> Look(const Client& client, const char* field, const std::string& id);
@@ -61,14 +67,22 @@ class StateAccess {
                    v1::StateServiceGetResponse& response);
   absl::Status List(const Client& client, const v1::StateServiceListRequest& request,
                     v1::StateServiceListResponse& response);
-  absl::Status Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
-                      v1::StateServiceDeleteResponse& response);
+  // Calls `done` once, as Put does. UNAVAILABLE: the file of the state cannot be removed, and the
+  // state stays.
+  void Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
+              StateFolder::Done done);
 
  private:
   StateAccess(const StatesConfig& config, bool known_clients, StateSealer sealer,
               StateMetrics& metrics);
 
+  // Keeps what the folder holds.
+  void Load();
+  void Expire();
   absl::Status CheckKept() const;
+  absl::StatusOr<v1::State> Keep(Place place, const std::string& owner, const std::string& model,
+                                 SequenceState state, std::string id);
+  void Remove(const std::string& owner, const std::string& id, StateFolder::Done done);
   std::string OwnerOf(const Client& client) const { return known_clients_ ? client.name : ""; }
   v1::State Encode(const StoredState& stored) const;
 
@@ -76,8 +90,9 @@ class StateAccess {
   const bool known_clients_;
   const StateSealer sealer_;
   StateMetrics& metrics_;
-  std::unique_ptr<StateStore> store_;  // null: none are kept
-  std::unique_ptr<Periodic> expiry_;   // last: its thread uses the store
+  std::unique_ptr<StateStore> store_;    // null: none are kept
+  std::unique_ptr<StateFolder> folder_;  // null: there is none; its thread uses the store
+  std::unique_ptr<Periodic> expiry_;     // last: its thread uses both
 };
 
 }  // namespace aft::server

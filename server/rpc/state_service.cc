@@ -10,36 +10,55 @@
 #include "server/rpc/message_bytes.h"
 
 namespace aft::server {
+namespace {
+
+// Of one call, until it ends.
+struct Call {
+  void End(const absl::Status& status) {
+    LogStateCall(context, id, client.get(), name, arrival, status);
+    if (status.ok()) {
+      context.AddInitialMetadata(kRequestIdKey, id);
+    } else {
+      context.AddTrailingMetadata(kRequestIdKey, id);
+    }
+    reactor->Finish(ToGrpcStatus(status, id));
+  }
+
+  grpc::CallbackServerContext& context;
+  const char* const name;  // of the method, in the access log
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  const TimePoint arrival = std::chrono::steady_clock::now();
+  std::string id{};
+  std::shared_ptr<const Client> client{};
+};
+
+// Who calls, and with what.
+template <typename Request>
+absl::Status Begin(const ClientIdentity& identity, const grpc::ByteBuffer& bytes, Call& call,
+                   Request& request) {
+  const absl::StatusOr<std::string> own_id = TakeRequestId(call.context);
+  call.id = own_id.ok() ? *own_id : NewRequestId();
+  AFT_RETURN_IF_ERROR(own_id.status());
+  AFT_ASSIGN_OR_RETURN(call.client, identity.Find(call.context));
+  AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
+  return ParseMessage(bytes, request);
+}
+
+}  // namespace
+
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request, Response> action,
                                                grpc::CallbackServerContext& context,
                                                const grpc::ByteBuffer& bytes,
                                                grpc::ByteBuffer& response) {
-  const auto arrival = std::chrono::steady_clock::now();
-  const absl::StatusOr<std::string> own_id = TakeRequestId(context);
-  const std::string id = own_id.ok() ? *own_id : NewRequestId();
-  std::shared_ptr<const Client> client;
-  const auto answer = [&]() -> absl::Status {
-    AFT_RETURN_IF_ERROR(own_id.status());
-    AFT_ASSIGN_OR_RETURN(client, environment_.identity.Find(context));
-    AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
-    Request request;
-    AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
-    Response message;
-    absl::Status status = std::mem_fn(action)(environment_.states, *client, request, message);
-    if (status.ok()) SerializeMessage(message, response);
-    return status;
-  };
-  const absl::Status status = answer();
-  LogStateCall(context, id, client.get(), name, arrival, status);
-  if (status.ok()) {
-    context.AddInitialMetadata(kRequestIdKey, id);
-  } else {
-    context.AddTrailingMetadata(kRequestIdKey, id);
-  }
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status, id));
-  return reactor;
+  Call call{.context = context, .name = name};
+  Request request;
+  Response message;
+  absl::Status status = Begin(environment_.identity, bytes, call, request);
+  if (status.ok()) status = std::mem_fn(action)(environment_.states, *call.client, request, message);
+  if (status.ok()) SerializeMessage(message, response);
+  call.End(status);
+  return call.reactor;
 }
 
 grpc::ServerUnaryReactor* StateService::Get(grpc::CallbackServerContext* context,
@@ -57,7 +76,19 @@ grpc::ServerUnaryReactor* StateService::List(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* StateService::Delete(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return Answer("DeleteState", &StateAccess::Delete, *context, *request, *response);
+  const auto call = std::make_shared<Call>(Call{.context = *context, .name = "DeleteState"});
+  grpc::ServerUnaryReactor* const reactor = call->reactor;  // the call may end, and go, at once
+  v1::StateServiceDeleteRequest message;
+  const absl::Status status = Begin(environment_.identity, *request, *call, message);
+  if (!status.ok()) {
+    call->End(status);
+    return reactor;
+  }
+  environment_.states.Delete(*call->client, message, [call, response](const absl::Status& deleted) {
+    if (deleted.ok()) SerializeMessage(v1::StateServiceDeleteResponse(), *response);
+    call->End(deleted);
+  });
+  return reactor;
 }
 
 }  // namespace aft::server

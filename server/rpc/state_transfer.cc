@@ -225,15 +225,22 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
     AFT_RETURN_IF_ERROR(CheckStateOf(state, model_->info, model_->config.name));
-    v1::StateServiceImportResponse message;
-    AFT_ASSIGN_OR_RETURN(*message.mutable_state(),
-                         environment_.states.Put(std::move(place_), *client_, model_->config.name,
-                                                 std::move(state)));
-    stored_ = message.state().id();
-    SerializeMessage(message, response_);
-    Begin();
-    End(absl::OkStatus());
+    environment_.states.Put(std::move(place_), *client_, model_->config.name, std::move(state),
+                            [this, self = shared_from_this()](absl::StatusOr<v1::State> stored) {
+                              Answer(std::move(stored));
+                            });
     return absl::OkStatus();
+  }
+
+  void Answer(absl::StatusOr<v1::State> stored) {
+    if (stored.ok()) {
+      v1::StateServiceImportResponse message;
+      *message.mutable_state() = *std::move(stored);
+      stored_ = message.state().id();
+      SerializeMessage(message, response_);
+      Begin();
+    }
+    End(stored.status());
   }
 
   void End(const absl::Status& status) override {

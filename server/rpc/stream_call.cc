@@ -236,35 +236,47 @@ void StreamCall::End(const Outcome& outcome) {
     place_ = {};
     return EndNow(outcome);
   }
-  environment_.decoders.Add(*client_, outcome.turn->text.size() + outcome.turn->outputs.size(),
-                            [call = shared_from_this(), outcome = Outcome(outcome)]() mutable {
-                              call->Store(outcome);
-                              call->EndNow(outcome);
-                            });
+  environment_.decoders.Add(
+      *client_, outcome.turn->text.size() + outcome.turn->outputs.size(),
+      [call = shared_from_this(), outcome = Outcome(outcome)] { call->Store(outcome); });
 }
 
-// Takes the turn out of the outcome, which becomes INTERNAL where it cannot be stored.
-void StreamCall::Store(Outcome& outcome) {
+// Takes the turn out of the outcome, whose status becomes the error where it cannot be
+// stored.
+void StreamCall::Store(Outcome outcome) {
   const std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
+  bool cancelled = false;
   {
     MutexLock lock(mutex_);
-    if (cancelled_) {  // nobody would learn of it
-      place_ = {};
-      return;
+    cancelled = cancelled_;
+  }
+  if (cancelled) {  // nobody would learn of it
+    place_ = {};
+    return EndNow(outcome);
+  }
+  auto end = [call = shared_from_this(), outcome](absl::StatusOr<v1::State> stored) mutable {
+    if (stored.ok()) {
+      call->stored_ = *std::move(stored);
+    } else {
+      log::Error("request.store_failed",
+                 {{"id", call->id_}, {"error", stored.status().ToString()}});
+      outcome.status = stored.status();
     }
-  }
-  absl::Status status;
+    call->EndNow(outcome);
+  };
+  absl::StatusOr<SequenceState> state;
   try {
-    absl::StatusOr<v1::State> stored = environment_.states.Put(
-        std::move(place_), *client_, model_->config.name, MakeState(std::move(*turn)));
-    status = stored.status();
-    if (stored.ok()) stored_ = *std::move(stored);
+    state = MakeState(std::move(*turn));
   } catch (const std::exception& error) {  // out of memory
-    status = absl::InternalError(error.what());
+    state = absl::InternalError(error.what());
   }
-  if (status.ok()) return;
-  log::Error("request.store_failed", {{"id", id_}, {"error", status.ToString()}});
-  outcome.status = status;
+  if (state.ok()) {
+    environment_.states.Put(std::move(place_), *client_, model_->config.name, *std::move(state),
+                            std::move(end));
+  } else {
+    place_ = {};
+    end(state.status());
+  }
 }
 
 void StreamCall::EndNow(const Outcome& outcome) {

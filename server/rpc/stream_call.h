@@ -138,7 +138,7 @@ class StreamCall : public CallReactor,
   void OnStuck(Duration waited) final;
   void Report(const Outcome& outcome, absl::StatusCode code);
   absl::StatusCode FinalCode(const Outcome& outcome) const;
-  void Store(Outcome& outcome);
+  void Store(Outcome outcome);
   void EndNow(const Outcome& outcome);
 
   const Method method_;

@@ -38,6 +38,11 @@ std::string Hmac(absl::string_view key, absl::string_view bytes) {
   return hmac;
 }
 
+// A key of its own for each context, so that none opens what another one sealed.
+std::string SealOf(const std::string& secret, absl::string_view context, absl::string_view body) {
+  return Hmac(context.empty() ? secret : Hmac(secret, context), body);
+}
+
 template <typename Number>
 void Write(Number value, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
@@ -101,7 +106,7 @@ int64_t StateSealer::SealedBytes(const SequenceState& state) {
                               state.snapshot.size());
 }
 
-std::string StateSealer::Seal(const SequenceState& state) const {
+std::string StateSealer::Seal(const SequenceState& state, absl::string_view context) const {
   std::string sealed;
   sealed.reserve(static_cast<size_t>(SealedBytes(state)));
   sealed.append(kMagic.data(), kMagic.size());
@@ -115,12 +120,14 @@ std::string StateSealer::Seal(const SequenceState& state) const {
   Write(uint64_t{state.had.size()}, sealed);
   sealed.append(reinterpret_cast<const char*>(state.had.data()), state.had.size() * kUseBytes);
   sealed += state.snapshot;
-  const std::string hmac = Hmac(keys_.front().secret, absl::string_view(sealed).substr(kBodyAt));
+  const std::string hmac =
+      SealOf(keys_.front().secret, context, absl::string_view(sealed).substr(kBodyAt));
   std::copy(hmac.begin(), hmac.end(), sealed.begin() + (kBodyAt - kHmacBytes));
   return sealed;
 }
 
-absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed) const {
+absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
+                                                absl::string_view context) const {
   if (sealed.size() < kBodyAt || sealed.substr(0, kMagic.size()) != kMagic) {
     return Refused("these bytes are none");
   }
@@ -133,7 +140,7 @@ absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed) const 
         "states.key_files; without them each process has a key of its own)");
   }
   const absl::string_view body = sealed.substr(kBodyAt);
-  const std::string hmac = Hmac(key->secret, body);
+  const std::string hmac = SealOf(key->secret, context, body);
   if (CRYPTO_memcmp(hmac.data(), sealed.data() + (kBodyAt - kHmacBytes), kHmacBytes) != 0) {
     return Refused("it is damaged or forged");
   }

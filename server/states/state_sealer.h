@@ -25,12 +25,14 @@ class StateSealer {
   // other process opens what this one seals. NOT_FOUND or INVALID_ARGUMENT names the file.
   static absl::StatusOr<StateSealer> Create(const std::vector<std::string>& key_files);
 
-  // Sealing and opening take time with the state's size.
-  std::string Seal(const SequenceState& state) const;
+  // Sealing and opening take time with the state's size. A state opens only in the context that it
+  // was sealed in: what is not "" is under the seal too, but no part of these bytes.
+  std::string Seal(const SequenceState& state, absl::string_view context = "") const;
 
   // INVALID_ARGUMENT says what is wrong: not sealed by any server, sealed with a key that this one
   // has not, or damaged. Nothing but the key's id is looked at before the HMAC is verified.
-  absl::StatusOr<SequenceState> Open(absl::string_view sealed) const;
+  absl::StatusOr<SequenceState> Open(absl::string_view sealed,
+                                     absl::string_view context = "") const;
 
   // How many bytes Seal makes of it.
   static int64_t SealedBytes(const SequenceState& state);

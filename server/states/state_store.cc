@@ -13,13 +13,6 @@
 namespace aft::server {
 namespace {
 
-std::string NewId() {
-  std::array<unsigned char, StateStore::kIdBytes / 2> bytes{};
-  AFT_CHECK(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-}
-
 // A state and its place in the budget.
 struct Kept {
   SequenceState state;
@@ -27,6 +20,13 @@ struct Kept {
 };
 
 }  // namespace
+
+std::string StateStore::NewId() {
+  std::array<unsigned char, kIdBytes / 2> bytes{};
+  AFT_CHECK(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
 
 absl::Status StateStore::Budget::Take(const std::string& client, int64_t bytes) {
   MutexLock lock(mutex_);
@@ -88,9 +88,9 @@ absl::StatusOr<StateStore::Room> StateStore::Reserve(const Client& client, int64
 
 absl::StatusOr<StoredState> StateStore::Put(Room room, const std::string& owner,
                                             const std::string& model, SequenceState state,
-                                            std::chrono::milliseconds ttl) {
+                                            std::chrono::milliseconds ttl, std::string id) {
   StoredState stored;
-  stored.id = NewId();
+  stored.id = std::move(id);
   stored.model = model;
   stored.bytes = StateBytes(state);
   if (stored.bytes > room.bytes()) {

@@ -86,6 +86,9 @@ class StateStore {
   // Longest id that is looked up.
   static constexpr size_t kIdBytes = 32;
 
+  // kIdBytes of 0-9 and a-f.
+  static std::string NewId();
+
   // `metrics` must outlive every state. REQUIRES: config.max_bytes > 0.
   StateStore(const StatesConfig& config, StateMetrics& metrics,
              std::function<TimePoint()> clock = std::chrono::steady_clock::now);
@@ -94,9 +97,11 @@ class StateStore {
   // RESOURCE_EXHAUSTED: the budget, or the client's, is full; says which.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 
-  // INTERNAL: it is larger than `room`.
+  // INTERNAL: it is larger than `room`. `id`: of one that had it before, else a new one. REQUIRES:
+  // no state has it.
   absl::StatusOr<StoredState> Put(Room room, const std::string& owner, const std::string& model,
-                                  SequenceState state, std::chrono::milliseconds ttl);
+                                  SequenceState state, std::chrono::milliseconds ttl,
+                                  std::string id = NewId());
 
   // NOT_FOUND: unknown, or, while that is remembered, expired. What was found lives on, and takes
   // its place in the budget, for as long as somebody has it.

@@ -8,9 +8,9 @@
 #include "ATen/ops/equal.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_replace.h"
+#include "base/atomic_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/checkpoint/atomic_file.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {

@@ -75,7 +75,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 } "
       "connections { max_age_ms: 34 max_age_grace_ms: 35 } "
       "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
-      "key_files: \"/s\" key_files: \"/t\" }";
+      "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -124,11 +124,12 @@ TEST(ConfigLoaderTest, AFileThatCannotBeReadIsNamed) {
 TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   const TempFolder folder;
   const std::string path = folder.File("server.textproto");
-  std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' }";
+  std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' folder: 'f' }";
   const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->models[0].checkpoint_dir, folder.File("m"));
   EXPECT_EQ(config->states.key_files, std::vector<std::string>{folder.File("k")});
+  EXPECT_EQ(config->states.folder, folder.File("f"));
 }
 
 TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
@@ -248,6 +249,13 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"states.key_files[1]: ",
        [](C& c) {
          c.states.key_files = {"a", ""};
+       }},
+      {"states.folder: needs states.key_files", [](C& c) { c.states.folder = "f"; }},
+      {"states.folder: needs states.max_bytes",
+       [](C& c) {
+         c.states.folder = "f";
+         c.states.key_files = {"a"};
+         c.states.max_bytes = 0;
        }},
   };
   for (const auto& bad : cases) {

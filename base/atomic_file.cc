@@ -1,4 +1,4 @@
-#include "model/checkpoint/atomic_file.h"
+#include "base/atomic_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -45,10 +45,10 @@ absl::Status SyncFolderOf(const std::string& path) {
 }  // namespace
 
 absl::Status WriteFileAtomically(const std::string& path,
-                                 absl::Span<const absl::string_view> pieces) {
+                                 absl::Span<const absl::string_view> pieces, mode_t mode) {
   static std::atomic<uint64_t> counter{0};
   const std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", temporary));
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
   absl::Status status;

@@ -1,0 +1,274 @@
+#include "server/states/state_folder.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/atomic_file.h"
+#include "base/status_macros.h"
+#include "server/config/text_proto.h"  // ReadConfigFile
+#include "server/observability/log.h"
+#include "server/states/state_store.h"
+
+namespace aft::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kMagic = "AFTKEPT1";
+constexpr absl::string_view kSuffix = ".state";
+
+bool IsId(absl::string_view id) {
+  return id.size() == StateStore::kIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
+}
+
+// The id of the state that the file has, or, with `temporary`, was to have. "": it is not ours.
+std::string IdOfFile(absl::string_view name, bool temporary) {
+  const absl::string_view id = name.substr(0, StateStore::kIdBytes);
+  const absl::string_view rest = name.substr(id.size());
+  const bool ours =
+      temporary ? absl::StartsWith(rest, absl::StrCat(kSuffix, ".tmp.")) : rest == kSuffix;
+  return ours && IsId(id) ? std::string(id) : "";
+}
+
+// What a file begins with.
+std::string HeaderOf(const StateFolder::File& file, int64_t expires) {
+  return absl::StrCat(kMagic, "\n", expires, "\n", file.client, "\n", file.owner, "\n", file.model,
+                      "\n");
+}
+
+absl::Status Unusable(const std::string& path, absl::string_view what, int error) {
+  return absl::ErrnoToStatus(error, absl::StrCat("states.folder: ", path, ": ", what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string& path,
+                                                               const StateSealer& sealer,
+                                                               StateMetrics& metrics, Clock clock) {
+  const std::string lock_path = absl::StrCat(path, "/lock");
+  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0) return Unusable(path, "cannot open its file \"lock\"", errno);
+  std::unique_ptr<StateFolder> folder(
+      new StateFolder(path, lock, sealer, metrics, std::move(clock)));  // closes the lock
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return Unusable(path, "cannot lock its file \"lock\"", errno);
+    return absl::FailedPreconditionError(
+        absl::StrCat("states.folder: ", path, ": another server uses it"));
+  }
+  std::error_code error;
+  fs::directory_iterator entry(path, error);
+  std::vector<fs::path> leftover;
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (!IdOfFile(entry->path().filename().string(), /*temporary=*/true).empty()) {
+      leftover.push_back(entry->path());
+    }
+  }
+  for (const fs::path& file : leftover) {
+    if (!error) fs::remove(file, error);
+  }
+  if (error) return Unusable(path, "cannot be tidied", error.value());
+  // Empty: a disk that is full still has the states of before.
+  const std::string probe = absl::StrCat(path, "/probe");
+  const absl::Status written = WriteFileAtomically(probe, {}, 0600);
+  if (!written.ok()) {
+    return absl::Status(written.code(),
+                        absl::StrCat("states.folder: ", path, ": ", written.message()));
+  }
+  if (unlink(probe.c_str()) != 0) return Unusable(path, "cannot remove its file \"probe\"", errno);
+  return folder;
+}
+
+StateFolder::StateFolder(std::string path, int lock, const StateSealer& sealer,
+                         StateMetrics& metrics, Clock clock)
+    : path_(std::move(path)),
+      lock_(lock),
+      sealer_(sealer),
+      metrics_(metrics),
+      clock_(std::move(clock)),
+      thread_([this] { Run(); }) {}
+
+StateFolder::~StateFolder() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+  close(lock_);
+}
+
+void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
+                       const std::function<absl::Status(File)>& take) {
+  std::vector<std::string> ids;
+  std::error_code error;
+  fs::directory_iterator entry(path_, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::string id = IdOfFile(entry->path().filename().string(), /*temporary=*/false);
+    if (!id.empty()) ids.push_back(std::move(id));
+  }
+  if (error) log::Error("states.list_failed", {{"folder", path_}, {"error", error.message()}});
+  std::sort(ids.begin(), ids.end());
+  size_t taken = 0;
+  for (const std::string& id : ids) {
+    int64_t expires = 0;
+    absl::StatusOr<File> file = Read(id, max_bytes, expires);
+    absl::Status status = file.status();
+    if (status.ok()) {
+      file->ttl = std::min(file->ttl, max_ttl);
+      expires = std::min(expires, Now() + max_ttl.count());
+      // Known from here on, so that it goes in time even where memory has no place for it.
+      {
+        MutexLock lock(mutex_);
+        expiries_[id] = expires;
+      }
+      if (file->ttl.count() <= 0) continue;
+      status = take(*std::move(file));
+    }
+    if (status.ok()) {
+      ++taken;
+      continue;
+    }
+    metrics_.skipped.Increment();
+    log::Warning("states.skipped", {{"file", PathOf(id)}, {"reason", status.message()}});
+  }
+  Expire();
+  log::Info("states.loaded", {{"folder", path_}, {"states", taken}});
+}
+
+absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id, int64_t max_bytes,
+                                                    int64_t& expires) const {
+  const std::string path = PathOf(id);
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) {
+    return absl::InvalidArgumentError("not a regular file");
+  }
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) return absl::ErrnoToStatus(error.value(), "cannot read its size");
+  if (bytes > static_cast<uintmax_t>(max_bytes)) {
+    return absl::ResourceExhaustedError("larger than states.max_bytes");
+  }
+  AFT_ASSIGN_OR_RETURN(const std::string content, ReadConfigFile(path));
+  const std::vector<absl::string_view> parts = absl::StrSplit(content, absl::MaxSplits('\n', 5));
+  if (parts.size() != 6 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires)) {
+    return absl::InvalidArgumentError("not a file of a state, or damaged");
+  }
+  File file{.id = id,
+            .client = std::string(parts[2]),
+            .owner = std::string(parts[3]),
+            .model = std::string(parts[4])};
+  AFT_ASSIGN_OR_RETURN(SequenceState state,
+                       sealer_.Open(parts[5], absl::StrCat(id, "\n", HeaderOf(file, expires))));
+  file.ttl = std::chrono::milliseconds(expires - Now());
+  file.state = std::make_shared<const SequenceState>(std::move(state));
+  return file;
+}
+
+void StateFolder::Write(File file, Done done) {
+  const int64_t expires = Now() + file.ttl.count();
+  Add([this, file = std::move(file), expires, done = std::move(done)] {
+    absl::Status status;
+    try {
+      status = WriteNow(file, expires);
+    } catch (const std::exception& error) {  // out of memory
+      status = absl::InternalError(error.what());
+    }
+    if (!status.ok()) metrics_.refused(StateRefusal::kUnwritten).Increment();
+    done(status);
+  });
+}
+
+absl::Status StateFolder::WriteNow(const File& file, int64_t expires) {
+  if (!IsId(file.id)) return absl::InternalError("not an id");
+  for (const std::string& name : {file.client, file.owner, file.model}) {
+    if (absl::StrContains(name, '\n')) return absl::InternalError("a name of several lines");
+  }
+  const std::string header = HeaderOf(file, expires);
+  const std::string sealed = sealer_.Seal(*file.state, absl::StrCat(file.id, "\n", header));
+  const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);
+  if (!status.ok()) {
+    unlink(PathOf(file.id).c_str());  // it may be there, but not for certain
+    return status;
+  }
+  MutexLock lock(mutex_);
+  expiries_[file.id] = expires;
+  return absl::OkStatus();
+}
+
+void StateFolder::Remove(const std::string& id, Done done) {
+  Add([this, id, done = std::move(done)] { done(RemoveNow(id)); });
+}
+
+absl::Status StateFolder::RemoveNow(const std::string& id) {
+  if (!IsId(id)) return absl::InternalError("not an id");
+  if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", PathOf(id)));
+  }
+  MutexLock lock(mutex_);
+  expiries_.erase(id);
+  return absl::OkStatus();
+}
+
+void StateFolder::Expire() {
+  const int64_t now = Now();
+  std::vector<std::string> gone;
+  {
+    MutexLock lock(mutex_);
+    for (auto file = expiries_.begin(); file != expiries_.end();) {
+      const bool over = file->second <= now;
+      if (over) gone.push_back(file->first);
+      file = over ? expiries_.erase(file) : std::next(file);
+    }
+  }
+  for (const std::string& id : gone) {
+    const absl::Status removed = RemoveNow(id);  // if not now, then at the next start
+    if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
+  }
+}
+
+void StateFolder::Add(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyAll();
+}
+
+void StateFolder::Run() {
+  pthread_setname_np(pthread_self(), "aft-folder");
+  while (true) {
+    std::function<void()> task;
+    {
+      MutexLock lock(mutex_);
+      while (tasks_.empty() && !closed_) changed_.Wait(mutex_);
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+int64_t StateFolder::Now() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(clock_().time_since_epoch()).count();
+}
+
+std::string StateFolder::PathOf(absl::string_view id) const {
+  return absl::StrCat(path_, "/", id, kSuffix);
+}
+
+}  // namespace aft::server

@@ -1,0 +1,328 @@
+#include "server/states/state_folder.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+namespace fs = std::filesystem;
+
+constexpr milliseconds kHour{3'600'000};
+constexpr int64_t kMaxBytes = 100'000;
+
+// An id of that digit.
+std::string Id(char digit) { return std::string(32, digit); }
+
+class StateFolderTest : public testing::Test {
+ protected:
+  StateFolderTest() : sealer_(SealerOf("key", 'k')) { fs::create_directory(path()); }
+  ~StateFolderTest() override { folder_.reset(); }
+
+  StateSealer SealerOf(const std::string& file, char key) {
+    WriteBytes(temp_.File(file), std::string(32, key));
+    auto sealer = StateSealer::Create({temp_.File(file)});
+    EXPECT_TRUE(sealer.ok()) << sealer.status();
+    return *std::move(sealer);
+  }
+
+  std::string path() const { return temp_.File("states"); }
+  std::string FileOf(const std::string& id) const { return path() + "/" + id + ".state"; }
+
+  absl::StatusOr<std::unique_ptr<StateFolder>> TryOpen(const StateSealer& sealer) {
+    return StateFolder::Open(path(), sealer, metrics_, [this] { return now_; });
+  }
+  // As a new process.
+  void Open() {
+    folder_.reset();
+    auto folder = TryOpen(sealer_);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    folder_ = *std::move(folder);
+  }
+  std::vector<std::string> Load(int64_t max_bytes = kMaxBytes, milliseconds max_ttl = 24 * kHour) {
+    std::vector<std::string> ids;
+    loaded_.clear();
+    folder_->Load(max_bytes, max_ttl, [&](const StateFolder::File& file) {
+      ids.push_back(file.id);
+      loaded_.push_back(file);
+      return absl::OkStatus();
+    });
+    return ids;
+  }
+
+  static StateFolder::File File(const std::string& id, milliseconds ttl = kHour) {
+    SequenceState state;
+    state.model = 7;
+    state.tokens = 12;
+    state.snapshot = std::string("s\n\0s", 4) + std::string(5000, 's');
+    return {.id = id,
+            .client = "10.0.0.1",
+            .owner = "",
+            .model = "austen",
+            .ttl = ttl,
+            .state = std::make_shared<const SequenceState>(std::move(state))};
+  }
+  absl::Status Write(const StateFolder::File& file) {
+    std::promise<absl::Status> done;
+    folder_->Write(file, [&](const absl::Status& status) { done.set_value(status); });
+    return done.get_future().get();
+  }
+  absl::Status Remove(const std::string& id) {
+    std::promise<absl::Status> done;
+    folder_->Remove(id, [&](const absl::Status& status) { done.set_value(status); });
+    return done.get_future().get();
+  }
+  // Names of files of states, whole or not.
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path())) {
+      if (entry.path().filename() != "lock") names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  TempFolder temp_;
+  prometheus::Registry registry_;
+  StateMetrics metrics_{registry_};
+  StateSealer sealer_;
+  std::chrono::system_clock::time_point now_{std::chrono::hours(500'000)};
+  std::unique_ptr<StateFolder> folder_;
+  std::vector<StateFolder::File> loaded_;
+};
+
+TEST_F(StateFolderTest, TheNextProcessFindsWhatThisOneWrote) {
+  Open();
+  StateFolder::File file = File(Id('a'));
+  file.owner = "ada";
+  ASSERT_TRUE(Write(file).ok());
+  ASSERT_TRUE(Write(File(Id('9'), 2 * kHour)).ok());
+  EXPECT_THAT(Names(), ElementsAre(Id('9') + ".state", Id('a') + ".state"));
+  struct stat info {};
+  ASSERT_EQ(stat(FileOf(Id('a')).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U);
+  now_ += milliseconds(1000);
+  Open();
+  ASSERT_THAT(Load(), ElementsAre(Id('9'), Id('a')));
+  EXPECT_EQ(loaded_[0].ttl, 2 * kHour - milliseconds(1000));
+  EXPECT_EQ(loaded_[1].ttl, kHour - milliseconds(1000));
+  EXPECT_EQ(loaded_[0].owner, "");
+  EXPECT_EQ(loaded_[1].owner, "ada");
+  EXPECT_EQ(loaded_[1].client, "10.0.0.1");
+  EXPECT_EQ(loaded_[1].model, "austen");
+  EXPECT_EQ(loaded_[1].state->snapshot, file.state->snapshot);
+  EXPECT_EQ(loaded_[1].state->tokens, 12);
+  EXPECT_EQ(metrics_.skipped.Value(), 0);
+}
+
+TEST_F(StateFolderTest, WhatWasAskedForIsDoneBeforeTheFolderGoes) {
+  Open();
+  int done = 0;
+  for (const char digit : std::string("0123456789")) {
+    folder_->Write(File(Id(digit)), [&](const absl::Status& status) { done += status.ok(); });
+  }
+  folder_.reset();
+  EXPECT_EQ(done, 10);
+  EXPECT_EQ(Names().size(), 10);
+}
+
+TEST_F(StateFolderTest, RemovedIsGoneAndMayBeRemovedTwice) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  EXPECT_TRUE(Remove(Id('a')).ok());
+  EXPECT_TRUE(Remove(Id('a')).ok());
+  EXPECT_THAT(Names(), IsEmpty());
+  fs::create_directory(FileOf(Id('b')));  // which unlink does not take
+  EXPECT_FALSE(Remove(Id('b')).ok());
+}
+
+TEST_F(StateFolderTest, NothingButAnIdBecomesAPath) {
+  Open();
+  WriteBytes(temp_.File("outside.state"), "x");
+  for (const std::string& id :
+       {std::string("../outside"), std::string(), std::string(31, 'a'), std::string(33, 'a'),
+        std::string(32, 'A'), std::string(32, 'g'), std::string(32, '/'), std::string(32, '.')}) {
+    EXPECT_FALSE(Write(File(id)).ok()) << id;
+    EXPECT_FALSE(Remove(id).ok()) << id;
+  }
+  EXPECT_EQ(ReadBytes(temp_.File("outside.state")), "x");
+  StateFolder::File file = File(Id('a'));
+  file.model = "two\nlines";
+  EXPECT_FALSE(Write(file).ok());
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, FilesGoWhenTheirTimeIsOverAndNotBefore) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'), kHour)).ok());
+  ASSERT_TRUE(Write(File(Id('b'), 2 * kHour)).ok());
+  ASSERT_TRUE(Write(File(Id('c'), 3 * kHour)).ok());
+  now_ += kHour - milliseconds(1);
+  folder_->Expire();
+  EXPECT_EQ(Names().size(), 3);
+  now_ += milliseconds(1);
+  folder_->Expire();
+  EXPECT_THAT(Names(), ElementsAre(Id('b') + ".state", Id('c') + ".state"));
+  now_ += kHour;
+  Open();  // b expired meanwhile
+  EXPECT_THAT(Load(), ElementsAre(Id('c')));
+  EXPECT_THAT(Names(), ElementsAre(Id('c') + ".state"));
+  now_ += kHour;  // what was found expires as what was written
+  folder_->Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_EQ(metrics_.skipped.Value(), 0);
+}
+
+TEST_F(StateFolderTest, NoFileOutlivesWhatThisProcessAllows) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'), 10 * kHour)).ok());
+  EXPECT_THAT(Load(kMaxBytes, 2 * kHour), ElementsAre(Id('a')));
+  EXPECT_EQ(loaded_[0].ttl, 2 * kHour);
+  now_ += 2 * kHour - milliseconds(1);
+  folder_->Expire();
+  EXPECT_EQ(Names().size(), 1);
+  now_ += milliseconds(1);
+  folder_->Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, EveryByteIsUnderTheSealAndWhatIsDamagedStays) {
+  Open();
+  StateFolder::File file = File(Id('a'));
+  file.owner = "ada";
+  ASSERT_TRUE(Write(file).ok());
+  const std::string good = ReadBytes(FileOf(Id('a')));
+  size_t bad = 0;
+  const auto expect_skipped = [&](const std::string& bytes) {
+    WriteBytes(FileOf(Id('a')), bytes);
+    EXPECT_THAT(Load(), IsEmpty()) << bytes.substr(0, 60);
+    EXPECT_EQ(metrics_.skipped.Value(), ++bad);
+    EXPECT_EQ(ReadBytes(FileOf(Id('a'))), bytes);
+  };
+  for (size_t at = 0; at < good.size(); at += at < 200 ? 1 : 97) {
+    std::string changed = good;
+    changed[at] ^= 1;
+    expect_skipped(changed);
+  }
+  for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
+    expect_skipped(good.substr(0, size));
+  }
+  expect_skipped(good + "x");
+  // Under another id.
+  WriteBytes(FileOf(Id('a')), good);
+  fs::rename(FileOf(Id('a')), FileOf(Id('b')));
+  EXPECT_THAT(Load(), IsEmpty());
+  fs::rename(FileOf(Id('b')), FileOf(Id('a')));
+  EXPECT_THAT(Load(), ElementsAre(Id('a')));
+  // Its sealed part is no exported state, nor is one of these a part of a file.
+  const std::string header = good.substr(0, good.find("AFTSEAL1"));
+  EXPECT_FALSE(sealer_.Open(good.substr(header.size())).ok());
+  bad = static_cast<size_t>(metrics_.skipped.Value());
+  expect_skipped(header + sealer_.Seal(*file.state));
+}
+
+TEST_F(StateFolderTest, FilesOfAnotherKeyAreLeftForWhoHasIt) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  const StateSealer other = SealerOf("other", 'o');
+  folder_.reset();
+  folder_ = *TryOpen(other);
+  EXPECT_THAT(Load(), IsEmpty());
+  now_ += 2 * kHour;
+  folder_->Expire();
+  EXPECT_EQ(metrics_.skipped.Value(), 1);
+  now_ -= 2 * kHour;
+  Open();
+  EXPECT_THAT(Load(), ElementsAre(Id('a')));
+}
+
+TEST_F(StateFolderTest, WhatHasNoPlaceStaysUntilItsTimeIsOver) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  folder_->Load(kMaxBytes, kHour,
+                [](const StateFolder::File&) { return absl::ResourceExhaustedError("full"); });
+  EXPECT_EQ(metrics_.skipped.Value(), 1);
+  const auto bytes = static_cast<int64_t>(fs::file_size(FileOf(Id('a'))));
+  EXPECT_THAT(Load(bytes - 1), IsEmpty());
+  EXPECT_EQ(metrics_.skipped.Value(), 2);
+  EXPECT_THAT(Load(bytes), ElementsAre(Id('a')));
+  now_ += kHour;
+  folder_->Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, WhatACrashLeftGoesAndWhatIsNotOursStays) {
+  const std::string ours = Id('a') + ".state.tmp.123.0";
+  for (const std::string& name :
+       {ours, std::string("notes.state.tmp.1"), std::string("notes.state"), Id('a') + ".bak"}) {
+    WriteBytes(path() + "/" + name, "x");
+  }
+  fs::create_directory(FileOf(Id('b')));
+  Open();
+  EXPECT_THAT(Load(), IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre(Id('a') + ".bak", Id('b') + ".state", "notes.state",
+                                   "notes.state.tmp.1"));
+  EXPECT_EQ(metrics_.skipped.Value(), 1);  // the folder by a state's name
+}
+
+TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 1000;  // less than a state
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status full = Write(File(Id('b')));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_FALSE(full.ok());
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 1);
+  EXPECT_THAT(Names(), ElementsAre(Id('a') + ".state"));
+  EXPECT_TRUE(Write(File(Id('b'))).ok());
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 1);
+}
+
+TEST_F(StateFolderTest, OneServerAtATime) {
+  Open();
+  EXPECT_THAT(TryOpen(sealer_).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(path()), HasSubstr("another server uses it"))));
+  folder_.reset();
+  EXPECT_TRUE(TryOpen(sealer_).ok());
+}
+
+TEST_F(StateFolderTest, AFolderThatCannotBeUsedIsNamed) {
+  fs::remove_all(path());
+  EXPECT_THAT(TryOpen(sealer_).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("states.folder: " + path())));
+  WriteBytes(path(), "a file");
+  EXPECT_THAT(TryOpen(sealer_).status().message(), HasSubstr("states.folder: " + path()));
+  fs::remove(path());
+  fs::create_directory(path());
+  fs::create_directory(path() + "/probe");  // in the way of the file that is tried
+  EXPECT_THAT(TryOpen(sealer_).status().message(), HasSubstr("states.folder: " + path()));
+}
+
+}  // namespace
+}  // namespace aft::server
