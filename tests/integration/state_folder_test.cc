@@ -69,6 +69,20 @@ TEST_F(StateFolderServerTest, DeletedStaysDeleted) {
   EXPECT_EQ(server_->Metric("aft_states_bytes"), 0);
 }
 
+TEST_F(StateFolderServerTest, AFileGoesThoughNobodyAsks) {
+  Start();
+  v1::GenerateRequest request = Turn("hello", 10);
+  request.mutable_store()->set_ttl_ms(1);
+  const std::string id = Run(request).finished.state().id();
+  // What looks once a second looks at states, then at files, so a second state's end says that the
+  // first one's file was looked at.
+  server_->WaitForMetric("aft_states_expired_total", 1);
+  Run(request);
+  server_->WaitForMetric("aft_states_expired_total", 2);
+  server_.reset();
+  EXPECT_FALSE(fs::exists(FileOf(id)));
+}
+
 TEST_F(StateFolderServerTest, WhatCannotBeRemovedStays) {
   Start();
   const std::string id = Run(Turn("hello", 10)).finished.state().id();

@@ -321,6 +321,20 @@ TEST_F(OwnedStateTest, AnothersStateIsAsUnknownAsNone) {
   Run(Turn("x", 3, id), As("a"));
 }
 
+TEST_F(OwnedStateTest, ItsOwnerHasItWithTheNextServerToo) {
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.path();
+  Start();
+  const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
+  server_.reset();
+  Start();
+  EXPECT_TRUE(Get(id, As("a")).ok());
+  EXPECT_EQ(Get(id, As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Delete(id, As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_TRUE(Delete(id, As("a")).ok());
+}
+
 TEST_F(OwnedStateTest, EveryClientListsItsOwn) {
   Start();
   std::set<std::string> ids;

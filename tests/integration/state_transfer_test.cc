@@ -1,5 +1,6 @@
 // States as bytes, over real gRPC: out of one server, into another, and what is refused.
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,24 @@ TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
   EXPECT_THAT(Refused(brings), StatusIs(absl::StatusCode::kInvalidArgument,
                                         HasSubstr("previous.state: not a state")));
   EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"invalid\"}"), 2);
+}
+
+TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.File("states");
+  std::filesystem::create_directory(config_.states.folder);
+  Start();
+  const std::string bytes = Export(Run(Turn("hello", 10)).finished.state().id());
+  v1::StateServiceImportResponse response;
+  ASSERT_TRUE(Import(bytes, response).ok());
+  std::filesystem::rename(config_.states.folder, folder_.File("away"));
+  EXPECT_THAT(Import(bytes), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.folder")));
+  std::filesystem::rename(folder_.File("away"), config_.states.folder);
+  server_.reset();
+  Start();
+  EXPECT_EQ(Export(response.state().id()), bytes);
+  EXPECT_EQ(server_->Metric("aft_states"), 2);
 }
 
 TEST_F(StateTransferTest, HostileBytesAreRefusedAndDisturbNobody) {

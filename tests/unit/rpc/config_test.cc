@@ -153,7 +153,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 56);
+  EXPECT_EQ(fields, 57);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
