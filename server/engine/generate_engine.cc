@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
-#include "server/engine/output_builder.h"
 #include "server/observability/log.h"
 #include "server/scheduling/sequence.h"
 
@@ -37,18 +36,6 @@ absl::Status CheckOutput(const Step& step, const StepOutput& output) {
                                           sampled, " and ", scored));
 }
 
-}  // namespace
-
-// Of a request, for the scheduler.
-template <typename Request>
-Sequence::Owner OwnerOf(const Request& request) {
-  const Client& client = *request.client;
-  return {.client = client.name,
-          .weight = client.weight,
-          .max_slots = client.max_slots,
-          .service_class = request.service_class};
-}
-
 ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
                                               const ModelRunner& runner) {
   const SchedulingConfig& config = options.scheduling;
@@ -67,93 +54,7 @@ ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
               static_cast<int32_t>(std::min<int64_t>(parked, std::numeric_limits<int32_t>::max()))};
 }
 
-// Tokens of all turns before.
-int64_t TokensBefore(const TurnRequest& request) {
-  return request.previous != nullptr ? request.previous->tokens : 0;
-}
-
-// What the model has to consume of `text`, and of the turn before.
-std::vector<TokenId> Unread(const TurnRequest& request, std::vector<TokenId> text) {
-  const SequenceState* const previous = request.previous.get();
-  if (previous != nullptr && previous->pending != kNoToken) {
-    text.insert(text.begin(), previous->pending);
-  }
-  return text;
-}
-
-SequenceTurn TurnOf(const TurnRequest& request) {
-  return {.first_position = request.previous != nullptr ? request.previous->consumed() : 0};
-}
-
-SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output) {
-  SequenceTurn turn = TurnOf(request);
-  turn.never_ahead = request.store && output.may_end_early();
-  return turn;
-}
-
-// `tokens`: of the text. The state stays before the last one, so that the next turn scores its
-// first one; a single token without a pending one before it is all that the model has to consume.
-SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
-  SequenceTurn turn = TurnOf(request);
-  turn.leaves_last = request.store && TokensBefore(request) - turn.first_position + tokens > 1;
-  return turn;
-}
-
-// Null: nothing is stored.
-std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text) {
-  if (!request.store) return nullptr;
-  auto end = std::make_unique<TurnEnd>();
-  end->text = std::move(text);
-  return end;
-}
-
-// Leaves it in place where EndOf needs it.
-std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
-  return request.store ? text : std::move(text);
-}
-
-// One accepted generation or scoring; the scheduler sees only the Sequence in it.
-struct GenerateEngine::Stream final : Sequence, Job {
-  // `text_tokens`: of the prompt, or of the text.
-  Stream(GenerationRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink,
-         OutputBuilder builder)
-      : Sequence(Unread(request, TakeText(request, request.prompt)), Purpose::kGenerate,
-                 builder.limit(), OwnerOf(request), TurnOf(request, builder)),
-        Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
-        sampling(request.sampling),
-        sink(std::move(token_sink)),
-        previous(std::move(request.previous)),
-        end(EndOf(request, std::move(request.prompt))),
-        output(std::move(builder)) {}
-
-  Stream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink)
-      : Sequence(Unread(request, TakeText(request, request.text)), Purpose::kScore,
-                 std::numeric_limits<int64_t>::max(), OwnerOf(request),
-                 TurnOf(request, text_tokens)),
-        Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
-        sampling({.top_logprobs = request.top_logprobs}),
-        sink(std::move(token_sink)),
-        previous(std::move(request.previous)),
-        end(EndOf(request, std::move(request.text))) {}
-
-  // Where its own text begins.
-  int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
-
-  const SamplingParams sampling;
-  const std::shared_ptr<TokenSink> sink;
-  std::string snapshot;                                 // while it is parked
-  const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
-  std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
-
-  // Generation.
-  std::optional<OutputBuilder> output;
-  TimePoint last_token_at;  // valid once first_output_at is set
-
-  // Scoring.
-  uint32_t scored_tokens = 0;
-  uint64_t scored_bytes = 0;
-  double logprob = 0;  // sum
-};
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<GenerateEngine>> GenerateEngine::Create(
     const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
@@ -189,17 +90,17 @@ absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request
                                                        std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckGeneration(request); !status.ok()) return RefuseInvalid(status);
   const auto tokens = static_cast<int64_t>(request.prompt.size());
-  OutputBuilder output(*tokenizer_, std::move(request.stop), TokensBefore(request) + tokens,
+  OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + tokens,
                        info_.max_seq_len);
-  return Accept(
-      std::make_unique<Stream>(std::move(request), tokens, std::move(sink), std::move(output)));
+  return Accept(std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink),
+                                              std::move(output)));
 }
 
 absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
                                                     std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckScoring(request); !status.ok()) return RefuseInvalid(status);
   const auto tokens = static_cast<int64_t>(request.text.size());
-  return Accept(std::make_unique<Stream>(std::move(request), tokens, std::move(sink)));
+  return Accept(std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink)));
 }
 
 absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
@@ -211,7 +112,7 @@ absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) c
         "prompt: must not be empty: the model has consumed all of the text before, so there is "
         "nothing to go on from (an end-of-text or stop token ended it)");
   }
-  const int64_t before = TokensBefore(request);
+  const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.prompt.size());
   if (info_.max_seq_len != 0 && before + tokens >= info_.max_seq_len) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -228,7 +129,7 @@ absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) c
 absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
   AFT_RETURN_IF_ERROR(CheckPrevious(request));
   AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, info_.max_seq_len));
-  const int64_t before = TokensBefore(request);
+  const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.text.size());
   if (info_.max_seq_len == 0 || before + tokens <= info_.max_seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -243,11 +144,11 @@ absl::Status GenerateEngine::CheckPrevious(const TurnRequest& request) const {
 }
 
 void GenerateEngine::Add(Job& job, TimePoint now) {
-  scheduler_.Add(static_cast<Stream&>(job), now);
+  scheduler_.Add(static_cast<TokenStream&>(job), now);
 }
 
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
-  auto& stream = static_cast<Stream&>(job);
+  auto& stream = static_cast<TokenStream&>(job);
   scheduler_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
   outcome.usage.scored_tokens = stream.scored_tokens;
@@ -275,19 +176,19 @@ void GenerateEngine::Place() {
   const TimePoint now = Now();
   const Placement& placement = scheduler_.Place(now);
   for (const auto& [sequence, slot] : placement.parked) {
-    Park(static_cast<Stream&>(*sequence), slot);
+    Park(static_cast<TokenStream&>(*sequence), slot);
   }
   std::vector<Job*> started;
   for (Sequence* sequence : placement.started) {
-    auto& stream = static_cast<Stream&>(*sequence);
+    auto& stream = static_cast<TokenStream&>(*sequence);
     if (Bind(stream)) started.push_back(&stream);
   }
-  for (Sequence* sequence : placement.resumed) Resume(static_cast<Stream&>(*sequence));
+  for (Sequence* sequence : placement.resumed) Resume(static_cast<TokenStream&>(*sequence));
   if (!started.empty()) BeginStep(started, now);
 }
 
 // False: the stream has ended.
-bool GenerateEngine::Bind(Stream& stream) {
+bool GenerateEngine::Bind(TokenStream& stream) {
   if (stream.previous == nullptr) {
     runner_->BindSlot(stream.slot(), stream.sampling);
     return true;
@@ -301,14 +202,14 @@ bool GenerateEngine::Bind(Stream& stream) {
   return status.ok();
 }
 
-void GenerateEngine::Park(Stream& stream, int32_t slot) {
+void GenerateEngine::Park(TokenStream& stream, int32_t slot) {
   metrics_.parks.Increment();
   stream.snapshot = runner_->SnapshotSlot(slot);
   if (!stream.snapshot.empty()) return;
   StateLost(stream, "engine.park_failed", absl::DataLossError("no snapshot"));
 }
 
-void GenerateEngine::Resume(Stream& stream) {
+void GenerateEngine::Resume(TokenStream& stream) {
   const absl::Status status = runner_->RestoreSlot(stream.slot(), stream.snapshot);
   stream.snapshot = {};
   if (status.ok()) return metrics_.resumes.Increment();
@@ -316,7 +217,7 @@ void GenerateEngine::Resume(Stream& stream) {
 }
 
 // Ends the stream.
-void GenerateEngine::StateLost(Stream& stream, const char* event, const absl::Status& error) {
+void GenerateEngine::StateLost(TokenStream& stream, const char* event, const absl::Status& error) {
   log::Error(event,
              {{"model", options_.model.name}, {"id", stream.id}, {"error", error.ToString()}});
   Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
@@ -343,7 +244,7 @@ void GenerateEngine::CollectOldest() {
   if (status.ok()) return Publish(step, now);
   std::vector<Job*> failed;
   for (Sequence* sequence : step.sequences) {
-    if (sequence != nullptr) failed.push_back(static_cast<Stream*>(sequence));
+    if (sequence != nullptr) failed.push_back(static_cast<TokenStream*>(sequence));
   }
   FailStep(failed, step.sequences.size(), status, now);
 }
@@ -361,7 +262,7 @@ void GenerateEngine::Publish(const Step& step, TimePoint now) {
   int64_t generated = 0;
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const StepRow& row = step.input.rows[i];
-    auto* const stream = static_cast<Stream*>(step.sequences[i]);
+    auto* const stream = static_cast<TokenStream*>(step.sequences[i]);
     if (row.output == RowOutput::kLast) {
       SampledToken& token = output_.sampled[sampled++];
       if (stream == nullptr) continue;  // it ended while the step was under way
@@ -376,7 +277,7 @@ void GenerateEngine::Publish(const Step& step, TimePoint now) {
   inter_token_.Flush();
 }
 
-void GenerateEngine::PublishToken(Stream& stream, SampledToken token, TimePoint now) {
+void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimePoint now) {
   if (token.id == kNoToken) return FailNotFinite(stream, now);
   if (stream.first_output_at) {
     inter_token_.Add(Seconds(now - stream.last_token_at));
@@ -398,7 +299,7 @@ void GenerateEngine::PublishToken(Stream& stream, SampledToken token, TimePoint 
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }
 
-void GenerateEngine::PublishScores(Stream& stream, const StepRow& row,
+void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
                                    std::vector<SampledToken> scores, TimePoint now) {
   for (const SampledToken& score : scores) {
     if (score.id == kNoToken) return FailNotFinite(stream, now);
@@ -424,7 +325,7 @@ void GenerateEngine::PublishScores(Stream& stream, const StepRow& row,
   Deliver(stream, std::move(delta), position == stream.prompt_end(), std::move(outcome), now);
 }
 
-void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome,
+void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
                              TimePoint now) {
   const bool news = !delta.tokens.empty() || !delta.text.empty();
   if (news) {
@@ -443,7 +344,7 @@ void GenerateEngine::Deliver(Stream& stream, TokenDelta delta, bool ended, Outco
 
 // What the slot holds of a stream that has ended: no step names it any more. Null: the device
 // failed.
-std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(Stream& stream) {
+std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
   std::shared_ptr<TurnEnd> turn = std::move(stream.end);
   turn->previous = stream.previous;
   turn->model = info_.fingerprint;

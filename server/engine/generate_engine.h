@@ -9,6 +9,7 @@
 #include "model/api/tokenizer.h"
 #include "server/engine/request.h"
 #include "server/engine/request_loop.h"
+#include "server/engine/token_stream.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/step_pacer.h"
@@ -46,8 +47,6 @@ class GenerateEngine final : public RequestLoop {
   absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
 
  private:
-  struct Stream;
-
   GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                  std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
 
@@ -69,20 +68,20 @@ class GenerateEngine final : public RequestLoop {
   };
 
   void Place();
-  bool Bind(Stream& stream);
-  void Park(Stream& stream, int32_t slot);
-  void Resume(Stream& stream);
-  void StateLost(Stream& stream, const char* event, const absl::Status& error);
+  bool Bind(TokenStream& stream);
+  void Park(TokenStream& stream, int32_t slot);
+  void Resume(TokenStream& stream);
+  void StateLost(TokenStream& stream, const char* event, const absl::Status& error);
   void Launch(const Step& step);
   void CollectOldest();
   absl::Status Collect(const Flight& flight, const Step& step);
   void Publish(const Step& step, TimePoint now);
-  void PublishToken(Stream& stream, SampledToken token, TimePoint now);
-  void PublishScores(Stream& stream, const StepRow& row, std::vector<SampledToken> scores,
+  void PublishToken(TokenStream& stream, SampledToken token, TimePoint now);
+  void PublishScores(TokenStream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
   // Ends the stream when its reader is too slow for the delta, or when `ended`.
-  void Deliver(Stream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
-  std::shared_ptr<TurnEnd> TakeTurn(Stream& stream);
+  void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
+  std::shared_ptr<TurnEnd> TakeTurn(TokenStream& stream);
 
   const std::unique_ptr<ModelRunner> runner_;
   const ModelInfo info_;

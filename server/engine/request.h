@@ -44,6 +44,9 @@ struct RequestHeader {
 struct TurnRequest : RequestHeader {
   std::shared_ptr<const SequenceState> previous;  // null: the text begins here
   bool store = false;                             // Outcome::turn is wanted
+
+  // Tokens of all turns before.
+  int64_t tokens_before() const { return previous != nullptr ? previous->tokens : 0; }
 };
 
 // A validated generation request.

@@ -55,7 +55,8 @@ grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request,
   Request request;
   Response message;
   absl::Status status = Begin(environment_.identity, bytes, call, request);
-  if (status.ok()) status = std::mem_fn(action)(environment_.states, *call.client, request, message);
+  if (status.ok())
+    status = std::mem_fn(action)(environment_.states, *call.client, request, message);
   if (status.ok()) SerializeMessage(message, response);
   call.End(status);
   return call.reactor;

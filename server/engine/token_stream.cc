@@ -1,0 +1,83 @@
+#include "server/engine/token_stream.h"
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace aft::server {
+namespace {
+
+// Of a request, for the scheduler.
+template <typename Request>
+Sequence::Owner OwnerOf(const Request& request) {
+  const Client& client = *request.client;
+  return {.client = client.name,
+          .weight = client.weight,
+          .max_slots = client.max_slots,
+          .service_class = request.service_class};
+}
+
+// What the model has to consume of `text`, and of the turn before.
+std::vector<TokenId> Unread(const TurnRequest& request, std::vector<TokenId> text) {
+  const SequenceState* const previous = request.previous.get();
+  if (previous != nullptr && previous->pending != kNoToken) {
+    text.insert(text.begin(), previous->pending);
+  }
+  return text;
+}
+
+SequenceTurn TurnOf(const TurnRequest& request) {
+  return {.first_position = request.previous != nullptr ? request.previous->consumed() : 0};
+}
+
+SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output) {
+  SequenceTurn turn = TurnOf(request);
+  turn.never_ahead = request.store && output.may_end_early();
+  return turn;
+}
+
+// `tokens`: of the text. The state stays before the last one, so that the next turn scores its
+// first one; a single token without a pending one before it is all that the model has to consume.
+SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
+  SequenceTurn turn = TurnOf(request);
+  turn.leaves_last = request.store && request.tokens_before() - turn.first_position + tokens > 1;
+  return turn;
+}
+
+// Null: nothing is stored.
+std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text) {
+  if (!request.store) return nullptr;
+  auto end = std::make_unique<TurnEnd>();
+  end->text = std::move(text);
+  return end;
+}
+
+// Leaves it in place where EndOf needs it.
+std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
+  return request.store ? text : std::move(text);
+}
+
+}  // namespace
+
+TokenStream::TokenStream(GenerationRequest request, int64_t text_tokens,
+                         std::shared_ptr<TokenSink> token_sink, OutputBuilder builder)
+    : Sequence(Unread(request, TakeText(request, request.prompt)), Purpose::kGenerate,
+               builder.limit(), OwnerOf(request), TurnOf(request, builder)),
+      Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
+      sampling(request.sampling),
+      sink(std::move(token_sink)),
+      previous(std::move(request.previous)),
+      end(EndOf(request, std::move(request.prompt))),
+      output(std::move(builder)) {}
+
+TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
+                         std::shared_ptr<TokenSink> token_sink)
+    : Sequence(Unread(request, TakeText(request, request.text)), Purpose::kScore,
+               std::numeric_limits<int64_t>::max(), OwnerOf(request), TurnOf(request, text_tokens)),
+      Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
+      sampling({.top_logprobs = request.top_logprobs}),
+      sink(std::move(token_sink)),
+      previous(std::move(request.previous)),
+      end(EndOf(request, std::move(request.text))) {}
+
+}  // namespace aft::server

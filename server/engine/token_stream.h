@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "model/api/sampling_params.h"
+#include "server/engine/job.h"
+#include "server/engine/output_builder.h"
+#include "server/engine/request.h"
+#include "server/engine/sequence_state.h"
+#include "server/scheduling/sequence.h"
+
+namespace aft::server {
+
+// One accepted generation or scoring, between the request that it comes of and the turn that it
+// leaves behind; the scheduler sees only the Sequence in it. Made by the engine's caller, then
+// owned by the engine thread alone.
+struct TokenStream final : Sequence, Job {
+  // `text_tokens`: of the prompt, or of the text.
+  TokenStream(GenerationRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink,
+              OutputBuilder builder);
+  TokenStream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink);
+
+  // Where its own text begins.
+  int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
+
+  const SamplingParams sampling;
+  const std::shared_ptr<TokenSink> sink;
+  std::string snapshot;                                 // while it is parked
+  const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
+  std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
+
+  // Generation.
+  std::optional<OutputBuilder> output;
+  TimePoint last_token_at;  // valid once first_output_at is set
+
+  // Scoring.
+  uint32_t scored_tokens = 0;
+  uint64_t scored_bytes = 0;
+  double logprob = 0;  // sum
+};
+
+}  // namespace aft::server
