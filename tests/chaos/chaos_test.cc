@@ -2,7 +2,6 @@
 // and attack, while it is drained, killed and started again. Every token that anybody gets must be
 // the right one, and in the end nothing of it all may be left.
 #include <signal.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "base/mutex.h"
 #include "gtest/gtest.h"
+#include "tests/chaos/program.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/tcp.h"
@@ -33,7 +33,6 @@ namespace aft::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using client::Process;
 using client::TcpGate;
 
 constexpr char kConfig[] = R"(
@@ -54,56 +53,6 @@ v1::GenerateRequest Ask(const std::string& prompt, uint32_t max_tokens, uint64_t
   request.clear_model();
   return request;
 }
-
-// The server process. Thread-safe but for Start and Stop.
-class Program {
- public:
-  explicit Program(const std::string& config_file) : config_file_(config_file) {}
-
-  // At the address of the first time.
-  void Start() {
-    const TempFolder folder;
-    const std::string ready = folder.File("ready");
-    process_ = std::make_unique<Process>(
-        std::vector<std::string>{AFT_SERVER, "--config=" + config_file_,
-                                 "--listen_address=" + address_, "--ready_file=" + ready});
-    ASSERT_TRUE(process_->WaitForError("event=server.ready")) << process_->err();
-    std::ifstream file(ready);  // nobody reads the log from here on
-    std::getline(file, address_);
-    std::getline(file, metrics_address_);
-  }
-
-  void Stop(int signal) {
-    process_->Signal(signal);
-    const int code = process_->Wait();
-    EXPECT_EQ(code, signal == SIGTERM ? 0 : 128 + signal) << process_->err();
-  }
-
-  const std::string& address() const { return address_; }
-
-  std::map<std::string, double> Metrics() const {
-    std::map<std::string, double> metrics;
-    for (const auto line : absl::StrSplit(HttpGet(metrics_address_, "/metrics"), '\n')) {
-      const std::vector<std::string> parts = absl::StrSplit(line, ' ');
-      if (parts.size() == 2) metrics[parts[0]] = std::atof(parts[1].c_str());
-    }
-    return metrics;
-  }
-
-  double ResidentMegabytes() const {
-    std::ifstream statm(absl::StrCat("/proc/", process_->pid(), "/statm"));
-    int64_t size = 0;
-    int64_t resident = 0;
-    statm >> size >> resident;
-    return static_cast<double>(resident * sysconf(_SC_PAGESIZE)) / (1 << 20);
-  }
-
- private:
-  const std::string config_file_;
-  std::string address_ = "127.0.0.1:0";
-  std::string metrics_address_;
-  std::unique_ptr<Process> process_;
-};
 
 // A request and what it must generate.
 struct Case {
