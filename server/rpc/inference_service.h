@@ -45,26 +45,42 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
 
  private:
   absl::Status Submit(const grpc::ByteBuffer& bytes) override {
-    typename Codec::Request message;
-    AFT_RETURN_IF_ERROR(Parse(bytes, message));
-    AFT_RETURN_IF_ERROR(FindModel(message.model()));
+    const auto message = std::make_shared<typename Codec::Request>();
+    AFT_RETURN_IF_ERROR(Parse(bytes, *message));
+    AFT_RETURN_IF_ERROR(FindModel(message->model()));
     const auto& engine = model().*Codec::kEngine;
     if (engine == nullptr) return WrongTask();
     auto& started = *outgoing_.mutable_started();
     started.set_model(model().config.name);
     started.set_model_version(model().config.version);
-    auto request = codec_.Decode(message, limits(), model(), started);
-    if (!request.ok()) return Invalid(request.status());
-    if constexpr (std::is_base_of_v<TurnRequest, typename decltype(request)::value_type>) {
-      AFT_RETURN_IF_ERROR(PrepareTurn(message.has_previous() ? &message.previous() : nullptr,
-                                      message.has_store() ? &message.store() : nullptr,
-                                      codec_.tokens(started), Codec::MostOutputs(*request),
-                                      *request));
+    auto decoded = codec_.Decode(*message, limits(), model(), started);
+    if (!decoded.ok()) return Invalid(decoded.status());
+    using EngineRequest = typename decltype(decoded)::value_type;
+    if constexpr (std::is_base_of_v<TurnRequest, EngineRequest>) {
+      const auto request = std::make_shared<EngineRequest>(*std::move(decoded));
+      FindPrevious(
+          message->has_previous() ? &message->previous() : nullptr, *request,
+          [this, message, request]() -> absl::Status {
+            AFT_RETURN_IF_ERROR(KeepPlace(message->has_store() ? &message->store() : nullptr,
+                                          tokens(), Codec::MostOutputs(*request), *request));
+            return Enter(*std::move(request));
+          });
+      return absl::OkStatus();
+    } else {
+      return Enter(*std::move(decoded));
     }
-    AFT_RETURN_IF_ERROR(Fill(*request, codec_.tokens(started)));
-    return Accepted(((*engine).*Codec::kAction)(
-        *std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
   }
+
+  // The end of Submit.
+  template <typename EngineRequest>
+  absl::Status Enter(EngineRequest request) {
+    AFT_RETURN_IF_ERROR(Fill(request, tokens()));
+    auto& engine = *(model().*Codec::kEngine);
+    return Accepted((engine.*Codec::kAction)(
+        std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
+  }
+
+  size_t tokens() const { return codec_.tokens(outgoing_.started()); }
 
   const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }
   bool TakePending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -1,13 +1,15 @@
 #include "server/rpc/state_access.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
-#include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
+#include "server/states/local_states.h"
 
 namespace aft::server {
 namespace {
@@ -18,6 +20,24 @@ absl::Status CheckId(const char* field, const std::string& id) {
   return CheckLength(field, id.size(), StateStore::kIdBytes);
 }
 
+absl::Status OfField(const char* field, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+}
+
+v1::State Encode(const StoredState& stored) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      stored.expires - std::chrono::steady_clock::now());
+  v1::State message;
+  message.set_id(stored.id);
+  message.set_model(stored.model);
+  message.set_tokens(static_cast<uint64_t>(stored.state->tokens));
+  message.set_bytes(static_cast<uint64_t>(stored.bytes));
+  message.set_ttl_ms(static_cast<uint64_t>(std::max<int64_t>(left.count(), 0)));
+  message.set_history(stored.state->history);
+  message.set_pending(stored.state->pending != kNoToken);
+  return message;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StatesConfig& config,
@@ -26,15 +46,10 @@ absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StatesCon
   AFT_ASSIGN_OR_RETURN(StateSealer sealer, StateSealer::Create(config.key_files));
   auto access =
       absl::WrapUnique(new StateAccess(config, known_clients, std::move(sealer), metrics));
-  if (!config.folder.empty()) {
-    AFT_ASSIGN_OR_RETURN(access->folder_,
-                         StateFolder::Open(config.folder, access->sealer_, metrics));
-    access->Load();
-  }
-  if (access->store_ != nullptr) {
-    access->expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
-                                                 [states = access.get()] { states->Expire(); });
-  }
+  if (config.max_bytes == 0) return access;
+  AFT_ASSIGN_OR_RETURN(access->place_, LocalStates::Create(config, access->sealer_, metrics));
+  access->expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
+                                               [place = access->place_.get()] { place->Expire(); });
   return access;
 }
 
@@ -43,54 +58,44 @@ StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateSe
     : config_(config),
       known_clients_(known_clients),
       sealer_(std::move(sealer)),
-      metrics_(metrics) {
-  if (config.max_bytes > 0) store_ = std::make_unique<StateStore>(config, metrics);
-}
-
-void StateAccess::Load() {
-  const auto take = [this](const StateFolder::File& file) -> absl::Status {
-    Client client;
-    client.name = file.client;
-    Place place;
-    AFT_ASSIGN_OR_RETURN(place.room, store_->Reserve(client, StateBytes(*file.state)));
-    place.ttl = file.ttl;
-    return Keep(std::move(place), file.owner, file.model, *file.state, file.id).status();
-  };
-  folder_->Load(config_.max_bytes, config_.max_ttl, take);
-}
-
-void StateAccess::Expire() {
-  store_->Expire();
-  if (folder_ != nullptr) folder_->Expire();
-}
+      metrics_(metrics) {}
 
 absl::Status StateAccess::CheckKept() const {
-  if (store_ != nullptr) return absl::OkStatus();
+  if (place_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("states: this server keeps none (states.max_bytes is 0)");
 }
 
-absl::StatusOr<StoredState> StateAccess::Look(const Client& client, const char* field,
-                                              const std::string& id) {
+absl::Status StateAccess::CheckWanted(const char* field, const std::string& id) const {
   if (id.empty()) return BadField(field, "must not be empty");
   AFT_RETURN_IF_ERROR(CheckId(field, id));
-  AFT_RETURN_IF_ERROR(CheckKept());
-  absl::StatusOr<StoredState> stored = store_->Find(OwnerOf(client), id);
-  if (stored.ok()) return stored;
-  return absl::Status(stored.status().code(), absl::StrCat(field, ": ", stored.status().message()));
+  return CheckKept();
 }
 
-absl::StatusOr<std::shared_ptr<const SequenceState>> StateAccess::Find(
-    const Client& client, const v1::Previous& previous) {
+void StateAccess::Look(const Client& client, const char* field, const std::string& id,
+                       StatePlace::Found found) {
+  const absl::Status wanted = CheckWanted(field, id);
+  if (!wanted.ok()) return found(wanted);
+  place_->Find(client, OwnerOf(client), id,
+               [field, found = std::move(found)](absl::StatusOr<StoredState> stored) {
+                 if (!stored.ok()) return found(OfField(field, stored.status()));
+                 found(std::move(stored));
+               });
+}
+
+void StateAccess::Find(const Client& client, const v1::Previous& previous, Found found) {
   if (previous.state().empty()) {
-    AFT_ASSIGN_OR_RETURN(const StoredState stored,
-                         Look(client, "previous.state_id", previous.state_id()));
-    return stored.state;
+    return Look(client, "previous.state_id", previous.state_id(),
+                [found = std::move(found)](const absl::StatusOr<StoredState>& stored) {
+                  if (!stored.ok()) return found(stored.status());
+                  found(stored->state);
+                });
   }
   if (!previous.state_id().empty()) {
-    return BadField("previous", "must have one of state_id and state");
+    return found(BadField("previous", "must have one of state_id and state"));
   }
-  AFT_ASSIGN_OR_RETURN(SequenceState state, Open("previous.state", previous.state()));
-  return std::make_shared<const SequenceState>(std::move(state));
+  absl::StatusOr<SequenceState> state = Open("previous.state", previous.state());
+  if (!state.ok()) return found(state.status());
+  found(std::make_shared<const SequenceState>(*std::move(state)));
 }
 
 absl::StatusOr<SequenceState> StateAccess::Open(const char* field, absl::string_view sealed) {
@@ -118,99 +123,106 @@ absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,
     place.ttl = std::chrono::milliseconds(store.ttl_ms());
   }
   AFT_RETURN_IF_ERROR(CheckKept());
-  AFT_ASSIGN_OR_RETURN(place.room, store_->Reserve(client, bytes));
+  AFT_ASSIGN_OR_RETURN(place.room, place_->Reserve(client, bytes));
   return place;
 }
 
 void StateAccess::Put(Place place, const Client& client, const std::string& model,
                       SequenceState state, Stored done) {
-  const std::string owner = OwnerOf(client);
-  std::string id = StateStore::NewId();
-  if (folder_ == nullptr) {
-    return done(Keep(std::move(place), owner, model, std::move(state), std::move(id)));
-  }
-  // Nobody sees the state before it is on the disk.
-  auto kept = std::make_shared<std::pair<Place, SequenceState>>(std::move(place), std::move(state));
-  StateFolder::File file{.id = id,
-                         .client = client.name,
-                         .owner = owner,
-                         .model = model,
-                         .ttl = kept->first.ttl,
-                         .state = std::shared_ptr<const SequenceState>(kept, &kept->second)};
-  folder_->Write(std::move(file), [this, kept, owner, model, id,
-                                   done = std::move(done)](const absl::Status& written) {
-    if (!written.ok()) {
-      log::Error("states.write_failed", {{"error", written.ToString()}});
-      kept->first = {};
-      return done(absl::UnavailableError("states: this one could not be written to states.folder"));
-    }
-    absl::StatusOr<v1::State> stored =
-        Keep(std::move(kept->first), owner, model, std::move(kept->second), id);
-    if (stored.ok()) return done(std::move(stored));
-    folder_->Remove(id, [done, stored](const absl::Status& /*removed*/) { done(stored); });
-  });
+  Keep(std::move(place), client, model, StateStore::NewId(), std::move(state),
+       [done = std::move(done)](const absl::StatusOr<StoredState>& stored) {
+         if (!stored.ok()) return done(stored.status());
+         done(Encode(*stored));
+       });
 }
 
-absl::StatusOr<v1::State> StateAccess::Keep(Place place, const std::string& owner,
-                                            const std::string& model, SequenceState state,
-                                            std::string id) {
-  AFT_ASSIGN_OR_RETURN(
-      const StoredState stored,
-      store_->Put(std::move(place.room), owner, model, std::move(state), place.ttl, std::move(id)));
-  return Encode(stored);
+void StateAccess::Keep(Place place, const Client& client, const std::string& model,
+                       const std::string& name, SequenceState state, StatePlace::Found kept) {
+  auto held = StateBudget::Hold(std::move(place.room), std::move(state));
+  if (!held.ok()) return kept(held.status());
+  place_->Put({.id = name,
+               .client = client.name,
+               .owner = OwnerOf(client),
+               .model = model,
+               .ttl = place.ttl,
+               .state = *std::move(held)},
+              std::move(kept));
 }
 
-void StateAccess::Discard(const Client& client, const std::string& id) {
-  Remove(OwnerOf(client), id, [](const absl::Status& /*removed*/) {});  // it may have expired
+void StateAccess::Remove(const Client& client, const std::string& name) {
+  place_->Remove(client, OwnerOf(client), name,
+                 [](const absl::Status& /*removed*/) {});  // it may have expired
 }
 
-absl::Status StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,
-                              v1::StateServiceGetResponse& response) {
-  AFT_ASSIGN_OR_RETURN(const StoredState stored, Look(client, "id", request.id()));
-  *response.mutable_state() = Encode(stored);
-  return absl::OkStatus();
+void StateAccess::Discard(const Client& client, const std::string& id) { Remove(client, id); }
+
+void StateAccess::PutCheckpoint(const Client& client, const std::string& model,
+                                const std::string& id, SequenceState state, StatePlace::Done done) {
+  absl::StatusOr<Place> place = Reserve(client, v1::Store(), StateBytes(state));
+  if (!place.ok()) return done(place.status());
+  Keep(*std::move(place), client, model, StateStore::CheckpointName(id), std::move(state),
+       [done = std::move(done)](const absl::StatusOr<StoredState>& kept) { done(kept.status()); });
 }
 
-absl::Status StateAccess::List(const Client& client, const v1::StateServiceListRequest& request,
-                               v1::StateServiceListResponse& response) {
-  AFT_RETURN_IF_ERROR(CheckId("after_id", request.after_id()));
-  AFT_RETURN_IF_ERROR(CheckKept());
-  if (!known_clients_) {
-    return absl::FailedPreconditionError(
+void StateAccess::FindCheckpoint(const Client& client, const std::string& id, Found found) {
+  const absl::Status wanted = CheckWanted("resume_id", id);
+  if (!wanted.ok()) return found(wanted);
+  place_->Find(client, OwnerOf(client), StateStore::CheckpointName(id),
+               [found = std::move(found)](const absl::StatusOr<StoredState>& stored) {
+                 if (!stored.ok()) return found(OfField("resume_id", stored.status()));
+                 found(stored->state);
+               });
+}
+
+void StateAccess::RemoveCheckpoint(const Client& client, const std::string& id) {
+  if (place_ != nullptr) Remove(client, StateStore::CheckpointName(id));
+}
+
+void StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,
+                      const Answer<v1::StateServiceGetResponse>& answer) {
+  const absl::Status wanted = CheckWanted("id", request.id());
+  if (!wanted.ok()) return answer(wanted);
+  place_->Describe(OwnerOf(client), request.id(),
+                   [answer](const absl::StatusOr<StoredState>& stored) {
+                     if (!stored.ok()) return answer(OfField("id", stored.status()));
+                     v1::StateServiceGetResponse response;
+                     *response.mutable_state() = Encode(*stored);
+                     answer(std::move(response));
+                   });
+}
+
+void StateAccess::List(const Client& client, const v1::StateServiceListRequest& request,
+                       const Answer<v1::StateServiceListResponse>& answer) {
+  absl::Status status = CheckId("after_id", request.after_id());
+  if (status.ok()) status = CheckKept();
+  if (status.ok() && !known_clients_) {
+    status = absl::FailedPreconditionError(
         "states: they can be listed only where clients are known (security.clients_file)");
   }
-  for (const StoredState& stored : store_->List(OwnerOf(client), request.after_id(), kPage)) {
-    *response.add_states() = Encode(stored);
-  }
-  return absl::OkStatus();
+  if (!status.ok()) return answer(status);
+  place_->List(OwnerOf(client), request.after_id(), kPage,
+               [answer](const absl::StatusOr<std::vector<StoredState>>& states) {
+                 if (!states.ok()) return answer(states.status());
+                 v1::StateServiceListResponse response;
+                 for (const StoredState& stored : *states) *response.add_states() = Encode(stored);
+                 answer(std::move(response));
+               });
 }
 
 void StateAccess::Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
-                         StateFolder::Done done) {
-  const absl::Status found = Look(client, "id", request.id()).status();
-  if (!found.ok()) return done(found);
-  Remove(OwnerOf(client), request.id(), std::move(done));
-}
-
-void StateAccess::Remove(const std::string& owner, const std::string& id, StateFolder::Done done) {
-  if (folder_ == nullptr) return done(store_->Delete(owner, id));
-  folder_->Remove(id, [this, owner, id, done = std::move(done)](const absl::Status& removed) {
-    if (removed.ok()) return done(store_->Delete(owner, id));
-    log::Error("states.remove_failed", {{"error", removed.ToString()}});
-    done(absl::UnavailableError("states: this one could not be removed from states.folder"));
-  });
-}
-
-v1::State StateAccess::Encode(const StoredState& stored) const {
-  v1::State message;
-  message.set_id(stored.id);
-  message.set_model(stored.model);
-  message.set_tokens(static_cast<uint64_t>(stored.state->tokens));
-  message.set_bytes(static_cast<uint64_t>(stored.bytes));
-  message.set_ttl_ms(static_cast<uint64_t>(store_->TimeLeft(stored).count()));
-  message.set_history(stored.state->history);
-  message.set_pending(stored.state->pending != kNoToken);
-  return message;
+                         const Answer<v1::StateServiceDeleteResponse>& answer) {
+  const absl::Status wanted = CheckWanted("id", request.id());
+  if (!wanted.ok()) return answer(wanted);
+  const auto removed = [answer](const absl::Status& status) {
+    if (!status.ok()) return answer(OfField("id", status));
+    answer(v1::StateServiceDeleteResponse());
+  };
+  const auto found = [this, removed, id = request.id(), client = Client{.name = client.name}](
+                         const absl::StatusOr<StoredState>& stored) {
+    if (!stored.ok()) return removed(stored.status());
+    place_->Remove(client, OwnerOf(client), id, removed);
+  };
+  place_->Describe(OwnerOf(client), request.id(), found);
 }
 
 }  // namespace aft::server

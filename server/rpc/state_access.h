@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,19 +12,24 @@
 #include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/engine/sequence_state.h"
-#include "server/states/state_folder.h"
+#include "server/states/state_place.h"
 #include "server/states/state_sealer.h"
-#include "server/states/state_store.h"
 
 namespace aft::server {
 
 // The states that are kept, as calls see them: who may have which, what the fields of a request
 // mean. Errors begin with the field's path. Thread-safe.
+//
+// What may wait for the place where states rest answers by a callback: once, on this thread or on
+// one of the place's (StatePlace), which must not wait for anything.
 class StateAccess {
  public:
+  using Found = std::function<void(absl::StatusOr<std::shared_ptr<const SequenceState>>)>;
+  template <typename Response>
+  using Answer = std::function<void(const absl::StatusOr<Response>&)>;
+
   // `known_clients`: every call is of a client that proved who it is, and each has its own states.
-  // With a folder, what that holds is kept again. `metrics` must outlive every state. Errors as
-  // StateSealer::Create and StateFolder::Open.
+  // `metrics` must outlive every state. Errors as StateSealer::Create and LocalStates::Create.
   static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StatesConfig& config,
                                                              bool known_clients,
                                                              StateMetrics& metrics);
@@ -35,25 +39,24 @@ class StateAccess {
 
   // What a request goes on from: a state that is kept, or one that it brings. INVALID_ARGUMENT;
   // NOT_FOUND: there is no such state, or it has expired, or it is another client's;
-  // FAILED_PRECONDITION: none are kept.
-  absl::StatusOr<std::shared_ptr<const SequenceState>> Find(const Client& client,
-                                                            const v1::Previous& previous);
+  // FAILED_PRECONDITION: none are kept; UNAVAILABLE: they cannot be reached.
+  void Find(const Client& client, const v1::Previous& previous, Found found);
 
   // A place for a state that is to come.
   struct Place {
-    StateStore::Room room;
+    StateBudget::Room room;
     std::chrono::milliseconds ttl{};
   };
   // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: none are kept.
   absl::StatusOr<Place> Reserve(const Client& client, const v1::Store& store, int64_t bytes);
-  // Calls `done` once: on this thread; with a folder, on that one's, after the state is on the
-  // disk. UNAVAILABLE: it cannot be written.
+  // UNAVAILABLE: it cannot be written.
   using Stored = std::function<void(absl::StatusOr<v1::State>)>;
   void Put(Place place, const Client& client, const std::string& model, SequenceState state,
            Stored done);
 
   // The state of that id; `field` is where the request has it. Errors as Find.
-  absl::StatusOr<StoredState> Look(const Client& client, const char* field, const std::string& id);
+  void Look(const Client& client, const char* field, const std::string& id,
+            StatePlace::Found found);
 
   const StateSealer& sealer() const { return sealer_; }
   // INVALID_ARGUMENT: StateSealer::Open. `field`: where the request has it.
@@ -62,37 +65,48 @@ class StateAccess {
   // The client will never learn of this state.
   void Discard(const Client& client, const std::string& id);
 
+  // A checkpoint: what a stream under way leaves behind again and again under one id, so that
+  // another call can go on from there. Its client's only, and of the client's budget, as states
+  // are; but only FindCheckpoint finds it, and no request of StateService. Each one takes the place
+  // of the last: who looks meanwhile finds the one or the other, whole. It is kept for
+  // states.default_ttl_ms from its Put on, or until it is removed.
+  static std::string NewCheckpointId() { return StateStore::NewId(); }
+  // RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as Reserve; UNAVAILABLE: as Put. What was there before
+  // may stay. The caller waits for `done` before the next one.
+  void PutCheckpoint(const Client& client, const std::string& model, const std::string& id,
+                     SequenceState state, StatePlace::Done done);
+  // Errors as Find: an id that is no checkpoint's, or not this client's, is NOT_FOUND.
+  void FindCheckpoint(const Client& client, const std::string& id, Found found);
+  // Also the one that is being put. REQUIRES: the id was the client's.
+  void RemoveCheckpoint(const Client& client, const std::string& id);
+
   // Of StateService.
-  absl::Status Get(const Client& client, const v1::StateServiceGetRequest& request,
-                   v1::StateServiceGetResponse& response);
-  absl::Status List(const Client& client, const v1::StateServiceListRequest& request,
-                    v1::StateServiceListResponse& response);
-  // Calls `done` once, as Put does. UNAVAILABLE: the file of the state cannot be removed, and the
-  // state stays.
+  void Get(const Client& client, const v1::StateServiceGetRequest& request,
+           const Answer<v1::StateServiceGetResponse>& answer);
+  void List(const Client& client, const v1::StateServiceListRequest& request,
+            const Answer<v1::StateServiceListResponse>& answer);
+  // UNAVAILABLE: the state cannot be removed, and stays.
   void Delete(const Client& client, const v1::StateServiceDeleteRequest& request,
-              StateFolder::Done done);
+              const Answer<v1::StateServiceDeleteResponse>& answer);
 
  private:
   StateAccess(const StatesConfig& config, bool known_clients, StateSealer sealer,
               StateMetrics& metrics);
 
-  // Keeps what the folder holds.
-  void Load();
-  void Expire();
   absl::Status CheckKept() const;
-  absl::StatusOr<v1::State> Keep(Place place, const std::string& owner, const std::string& model,
-                                 SequenceState state, std::string id);
-  void Remove(const std::string& owner, const std::string& id, StateFolder::Done done);
+  // That `field` has the id of a state that may be kept.
+  absl::Status CheckWanted(const char* field, const std::string& id) const;
+  void Keep(Place place, const Client& client, const std::string& model, const std::string& name,
+            SequenceState state, StatePlace::Found kept);
+  void Remove(const Client& client, const std::string& name);
   std::string OwnerOf(const Client& client) const { return known_clients_ ? client.name : ""; }
-  v1::State Encode(const StoredState& stored) const;
 
   const StatesConfig config_;
   const bool known_clients_;
   const StateSealer sealer_;
   StateMetrics& metrics_;
-  std::unique_ptr<StateStore> store_;    // null: none are kept
-  std::unique_ptr<StateFolder> folder_;  // null: there is none; its thread uses the store
-  std::unique_ptr<Periodic> expiry_;     // last: its thread uses both
+  std::unique_ptr<StatePlace> place_;  // null: none are kept
+  std::unique_ptr<Periodic> expiry_;   // last: its thread uses the place
 };
 
 }  // namespace aft::server

@@ -51,15 +51,20 @@ grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request,
                                                grpc::CallbackServerContext& context,
                                                const grpc::ByteBuffer& bytes,
                                                grpc::ByteBuffer& response) {
-  Call call{.context = context, .name = name};
+  const auto call = std::make_shared<Call>(Call{.context = context, .name = name});
+  grpc::ServerUnaryReactor* const reactor = call->reactor;  // the call may end, and go, at once
   Request request;
-  Response message;
-  absl::Status status = Begin(environment_.identity, bytes, call, request);
-  if (status.ok())
-    status = std::mem_fn(action)(environment_.states, *call.client, request, message);
-  if (status.ok()) SerializeMessage(message, response);
-  call.End(status);
-  return call.reactor;
+  const absl::Status status = Begin(environment_.identity, bytes, *call, request);
+  if (!status.ok()) {
+    call->End(status);
+    return reactor;
+  }
+  std::mem_fn(action)(environment_.states, *call->client, request,
+                      [call, &response](const absl::StatusOr<Response>& answer) {
+                        if (answer.ok()) SerializeMessage(*answer, response);
+                        call->End(answer.status());
+                      });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* StateService::Get(grpc::CallbackServerContext* context,
@@ -77,19 +82,7 @@ grpc::ServerUnaryReactor* StateService::List(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* StateService::Delete(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  const auto call = std::make_shared<Call>(Call{.context = *context, .name = "DeleteState"});
-  grpc::ServerUnaryReactor* const reactor = call->reactor;  // the call may end, and go, at once
-  v1::StateServiceDeleteRequest message;
-  const absl::Status status = Begin(environment_.identity, *request, *call, message);
-  if (!status.ok()) {
-    call->End(status);
-    return reactor;
-  }
-  environment_.states.Delete(*call->client, message, [call, response](const absl::Status& deleted) {
-    if (deleted.ok()) SerializeMessage(v1::StateServiceDeleteResponse(), *response);
-    call->End(deleted);
-  });
-  return reactor;
+  return Answer("DeleteState", &StateAccess::Delete, *context, *request, *response);
 }
 
 }  // namespace aft::server

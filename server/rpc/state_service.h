@@ -38,7 +38,8 @@ class StateService final : public v1::StateService::WithRawCallbackMethod_Get<
 
  private:
   template <typename Request, typename Response>
-  using Action = absl::Status (StateAccess::*)(const Client&, const Request&, Response&);
+  using Action = void (StateAccess::*)(const Client&, const Request&,
+                                       const StateAccess::Answer<Response>&);
 
   // `name`: of the method, in the access log.
   template <typename Request, typename Response>

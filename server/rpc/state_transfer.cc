@@ -112,7 +112,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   void Start(const grpc::ByteBuffer& bytes) {
     const absl::Status status = Admit();
     if (!status.ok()) return End(status);
-    InPool(bytes.Length(), [this, &bytes] { return Seal(bytes); });
+    InPool(bytes.Length(), [this, &bytes] { return Find(bytes); });
   }
 
   void OnWriteDone(bool ok) override {
@@ -123,15 +123,23 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   void OnDone() override { Done(); }
 
  private:
-  absl::Status Seal(const grpc::ByteBuffer& bytes) {
+  absl::Status Find(const grpc::ByteBuffer& bytes) {
     AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
     v1::StateServiceExportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
-    AFT_ASSIGN_OR_RETURN(const StoredState stored,
-                         environment_.states.Look(*client_, "id", request.id()));
+    environment_.states.Look(*client_, "id", request.id(),
+                             [this, self = shared_from_this()](absl::StatusOr<StoredState> stored) {
+                               if (!stored.ok()) return End(stored.status());
+                               InPool(static_cast<size_t>(stored->bytes),
+                                      [this, state = stored->state] { return Send(*state); });
+                             });
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(const SequenceState& state) {
     AFT_RETURN_IF_ERROR(
-        Hold(static_cast<size_t>(StateSealer::SealedBytes(*stored.state)) + 2 * kChunkBytes));
-    sealed_ = environment_.states.sealer().Seal(*stored.state);
+        Hold(static_cast<size_t>(StateSealer::SealedBytes(state)) + 2 * kChunkBytes));
+    sealed_ = environment_.states.sealer().Seal(state);
     Begin();
     WriteNext();
     return absl::OkStatus();

@@ -31,8 +31,9 @@ CallReactor* StreamCall::Start(const std::shared_ptr<StreamCall>& call,
   call->environment_.active.Add(call);
   absl::Status status = call->Admit(message);
   if (status.ok()) {
-    call->environment_.decoders.Add(*call->client_, message.Length(),
-                                    [call, &message] { call->Decode(message); });
+    call->environment_.decoders.Add(*call->client_, message.Length(), [call, &message] {
+      call->Attempt([&] { return call->Submit(message); });
+    });
   } else {
     call->Refuse(std::move(status));
   }
@@ -81,18 +82,19 @@ absl::Status StreamCall::Reserve(const std::string& model) {
   return status;
 }
 
-void StreamCall::Decode(const grpc::ByteBuffer& message) {
+void StreamCall::Attempt(absl::FunctionRef<absl::Status()> part) {
   absl::Status status;
   {
     MutexLock lock(mutex_);
     if (cancelled_) status = absl::CancelledError("the client cancelled the request");
   }
   try {
-    if (status.ok()) status = Submit(message);
+    if (status.ok()) status = part();
   } catch (const std::exception& error) {  // out of memory for a text, at worst
     status = absl::InternalError(error.what());
   }
-  if (status.ok()) return;  // the engine has it, and its first message leaves with Begin
+  // The engine has it, and its first message leaves with Begin; or the next part will see.
+  if (status.ok()) return;
   {
     MutexLock lock(mutex_);
     writing_ = true;  // nobody else will ever want it
@@ -148,28 +150,39 @@ absl::Status StreamCall::Invalid(absl::Status status) {
   return status;
 }
 
-absl::Status StreamCall::PrepareTurn(const v1::Previous* previous, const v1::Store* store,
-                                     size_t text, int64_t most_outputs, TurnRequest& request) {
-  StateAccess& states = environment_.states;
-  int64_t before = 0;
-  if (previous != nullptr) {
-    auto found = states.Find(*client_, *previous);
-    if (!found.ok()) return Invalid(found.status());
-    request.previous = *std::move(found);
-    before = request.previous->tokens;
-    if (!previous->state().empty()) {
-      previous_bytes_ = static_cast<size_t>(StateBytes(*request.previous));
-    }
-  }
+void StreamCall::FindPrevious(const v1::Previous* previous, TurnRequest& request,
+                              std::function<absl::Status()> rest) {
+  if (previous == nullptr) return Attempt(rest);
+  const bool brought = !previous->state().empty();
+  using Found = absl::StatusOr<std::shared_ptr<const SequenceState>>;
+  environment_.states.Find(
+      *client_, *previous,
+      [call = shared_from_this(), brought, &request, rest = std::move(rest)](const Found& found) {
+        call->Attempt([&] {
+          if (!found.ok()) return call->StateError(found.status());
+          request.previous = *found;
+          if (brought) call->previous_bytes_ = static_cast<size_t>(StateBytes(**found));
+          return rest();
+        });
+      });
+}
+
+absl::Status StreamCall::StateError(absl::Status status) {
+  const bool ours = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+  return ours ? status : Invalid(std::move(status));
+}
+
+absl::Status StreamCall::KeepPlace(const v1::Store* store, size_t text, int64_t most_outputs,
+                                   TurnRequest& request) {
   if (store == nullptr) return absl::OkStatus();
   request.store = true;
+  const int64_t before = request.tokens_before();
   int64_t added = static_cast<int64_t>(text) + most_outputs;
   const int64_t longest = model_->info.max_seq_len;
   if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
-  auto place = states.Reserve(*client_, *store, MaxStateBytes(model_->info, before + added, added));
-  if (!place.ok()) {
-    return absl::IsResourceExhausted(place.status()) ? place.status() : Invalid(place.status());
-  }
+  auto place = environment_.states.Reserve(*client_, *store,
+                                           MaxStateBytes(model_->info, before + added, added));
+  if (!place.ok()) return StateError(place.status());
   place_ = *std::move(place);
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,8 +73,8 @@ class StreamCall : public CallReactor,
 
   // What a method adds.
 
-  // From the message to the engine's acceptance; leaves the first message of the stream in
-  // outgoing().
+  // From the message to the engine's acceptance, or to FindPrevious; leaves the first message of
+  // the stream in outgoing().
   virtual absl::Status Submit(const grpc::ByteBuffer& message) = 0;
   // The message to write; of whoever has the right to write.
   virtual const google::protobuf::MessageLite& outgoing() const = 0;
@@ -97,10 +98,15 @@ class StreamCall : public CallReactor,
   absl::Status WrongTask();
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status);
-  // Finds what the request goes on from, and keeps a place for what it leaves behind; null: none is
-  // wanted. `text` and `most_outputs`: tokens of it, and that may come.
-  absl::Status PrepareTurn(const v1::Previous* previous, const v1::Store* store, size_t text,
-                           int64_t most_outputs, TurnRequest& request);
+  // Finds what the request goes on from, null: nothing, and then does the rest of Submit: at once,
+  // or when the place where states rest has answered. What happens then is no matter of the caller.
+  // `rest` keeps `previous` and `request` alive.
+  void FindPrevious(const v1::Previous* previous, TurnRequest& request,
+                    std::function<absl::Status()> rest);
+  // Keeps a place for what the request leaves behind; null: nothing. `text` and `most_outputs`:
+  // tokens of it, and that may come.
+  absl::Status KeepPlace(const v1::Store* store, size_t text, int64_t most_outputs,
+                         TurnRequest& request);
   // The message is parsed and gone; of it, `tokens` stay.
   absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
@@ -125,7 +131,8 @@ class StreamCall : public CallReactor,
  private:
   absl::Status Admit(const grpc::ByteBuffer& message);
   absl::Status Reserve(const std::string& model);
-  void Decode(const grpc::ByteBuffer& message);
+  // Does a part of Submit; an error, its own, an exception or that the call is cancelled, ends it.
+  void Attempt(absl::FunctionRef<absl::Status()> part);
   void Refuse(absl::Status status);
   // What is charged follows what is held. False: there is no room.
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -140,6 +147,8 @@ class StreamCall : public CallReactor,
   absl::StatusCode FinalCode(const Outcome& outcome) const;
   void Store(Outcome outcome);
   void EndNow(const Outcome& outcome);
+  // Invalid, unless that what states rest in has no room, or is not there.
+  absl::Status StateError(absl::Status status);
 
   const Method method_;
   InferenceEnvironment& environment_;

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -32,19 +31,13 @@ namespace fs = std::filesystem;
 constexpr absl::string_view kMagic = "AFTKEPT1";
 constexpr absl::string_view kSuffix = ".state";
 
-bool IsId(absl::string_view id) {
-  return id.size() == StateStore::kIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
-           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
-         });
-}
-
 // The id of the state that the file has, or, with `temporary`, was to have. "": it is not ours.
 std::string IdOfFile(absl::string_view name, bool temporary) {
-  const absl::string_view id = name.substr(0, StateStore::kIdBytes);
+  const absl::string_view id = name.substr(0, name.find('.'));
   const absl::string_view rest = name.substr(id.size());
   const bool ours =
       temporary ? absl::StartsWith(rest, absl::StrCat(kSuffix, ".tmp.")) : rest == kSuffix;
-  return ours && IsId(id) ? std::string(id) : "";
+  return ours && StateStore::IsName(id) ? std::string(id) : "";
 }
 
 // What a file begins with.
@@ -195,18 +188,19 @@ void StateFolder::Write(File file, Done done) {
 }
 
 absl::Status StateFolder::WriteNow(const File& file, int64_t expires) {
-  if (!IsId(file.id)) return absl::InternalError("not an id");
+  if (!StateStore::IsName(file.id)) return absl::InternalError("not an id");
   for (const std::string& name : {file.client, file.owner, file.model}) {
     if (absl::StrContains(name, '\n')) return absl::InternalError("a name of several lines");
   }
   const std::string header = HeaderOf(file, expires);
   const std::string sealed = sealer_.Seal(*file.state, absl::StrCat(file.id, "\n", header));
   const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);
+  MutexLock lock(mutex_);
   if (!status.ok()) {
-    unlink(PathOf(file.id).c_str());  // it may be there, but not for certain
+    // It may be there, but not for certain. A checkpoint may be the one before: as good as this.
+    if (expiries_.count(file.id) == 0) unlink(PathOf(file.id).c_str());
     return status;
   }
-  MutexLock lock(mutex_);
   expiries_[file.id] = expires;
   return absl::OkStatus();
 }
@@ -216,7 +210,7 @@ void StateFolder::Remove(const std::string& id, Done done) {
 }
 
 absl::Status StateFolder::RemoveNow(const std::string& id) {
-  if (!IsId(id)) return absl::InternalError("not an id");
+  if (!StateStore::IsName(id)) return absl::InternalError("not an id");
   if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", PathOf(id)));
   }

@@ -20,7 +20,8 @@
 
 namespace aft::server {
 
-// States in a folder, so that they outlive the process. Each is a file ID.state of mode 0600:
+// States in a folder, so that they outlive the process. Each is a file ID.state of mode 0600
+// (StateStore::IsName):
 //
 //   "AFTKEPT1" | when it expires, in ms since 1970 | client | owner | model | sealed state
 //
@@ -59,7 +60,8 @@ class StateFolder {
   void Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
             const std::function<absl::Status(File)>& take);
 
-  // `done`, on the folder's thread: the state is on the disk, or the error, and no file is left.
+  // `done`, on the folder's thread: the state is on the disk, or the error, and no file is left but
+  // that of an earlier state of this id, which the new one takes the place of.
   void Write(File file, Done done);
 
   // `done`, on the folder's thread: there is no such file. The error: there is, or may be. A loss

@@ -5,21 +5,13 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
 namespace aft::server {
-namespace {
-
-// A state and its place in the budget.
-struct Kept {
-  SequenceState state;
-  StateStore::Room room;
-};
-
-}  // namespace
 
 std::string StateStore::NewId() {
   std::array<unsigned char, kIdBytes / 2> bytes{};
@@ -28,85 +20,43 @@ std::string StateStore::NewId() {
       absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-absl::Status StateStore::Budget::Take(const std::string& client, int64_t bytes) {
-  MutexLock lock(mutex_);
-  const auto own = clients_.find(client);
-  const int64_t used_by_client = own == clients_.end() ? 0 : own->second;
-  const bool client_full = bytes > per_client_ - used_by_client;
-  if (client_full || bytes > total_ - used_) {
-    metrics_.refused(StateRefusal::kFull).Increment();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("states: ", bytes, " bytes more than ", client_full ? used_by_client : used_,
-                     client_full ? " of this client's exceed states.max_client_bytes="
-                                 : " in all exceed states.max_bytes=",
-                     client_full ? per_client_ : total_));
-  }
-  used_ += bytes;
-  clients_[client] += bytes;
-  metrics_.bytes.Set(static_cast<double>(used_));
-  return absl::OkStatus();
-}
-
-void StateStore::Budget::Give(const std::string& client, int64_t bytes) {
-  MutexLock lock(mutex_);
-  used_ -= bytes;
-  const auto own = clients_.find(client);
-  own->second -= bytes;
-  if (own->second == 0) clients_.erase(own);
-  metrics_.bytes.Set(static_cast<double>(used_));
-}
-
-StateStore::Room& StateStore::Room::operator=(Room&& other) noexcept {
-  Close();
-  budget_ = std::move(other.budget_);
-  client_ = std::move(other.client_);
-  bytes_ = std::exchange(other.bytes_, 0);
-  return *this;
-}
-
-void StateStore::Room::ShrinkTo(int64_t bytes) {
-  if (bytes < bytes_) budget_->Give(client_, bytes_ - bytes);
-  bytes_ = std::min(bytes_, bytes);
+bool StateStore::IsName(absl::string_view name) {
+  if (name.size() > kIdBytes) absl::ConsumePrefix(&name, "r");
+  return name.size() == kIdBytes && std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
 }
 
 StateStore::StateStore(const StatesConfig& config, StateMetrics& metrics,
                        std::function<TimePoint()> clock)
-    : budget_(std::make_shared<Budget>(
-          config.max_bytes,
-          config.max_client_bytes != 0 ? config.max_client_bytes : config.max_bytes / 2, metrics)),
-      metrics_(metrics),
-      clock_(std::move(clock)) {
-  AFT_CHECK(config.max_bytes > 0);
-  metrics_.limit.Set(static_cast<double>(config.max_bytes));
-}
+    : budget_(config, metrics), metrics_(metrics), clock_(std::move(clock)) {}
 
 absl::StatusOr<StateStore::Room> StateStore::Reserve(const Client& client, int64_t bytes) {
   Expire();
-  AFT_RETURN_IF_ERROR(budget_->Take(client.name, bytes));
-  return Room(budget_, client.name, bytes);
+  return budget_.Reserve(client, bytes);
 }
 
-absl::StatusOr<StoredState> StateStore::Put(Room room, const std::string& owner,
-                                            const std::string& model, SequenceState state,
-                                            std::chrono::milliseconds ttl, std::string id) {
+StoredState StateStore::Put(const std::string& owner, const std::string& id,
+                            const std::string& model, std::shared_ptr<const SequenceState> state,
+                            std::chrono::milliseconds ttl) {
   StoredState stored;
-  stored.id = std::move(id);
+  stored.id = id;
   stored.model = model;
-  stored.bytes = StateBytes(state);
-  if (stored.bytes > room.bytes()) {
-    return absl::InternalError("a state is larger than what was kept for it");
-  }
-  room.ShrinkTo(stored.bytes);
-  auto kept = std::make_shared<Kept>(Kept{std::move(state), std::move(room)});
-  stored.state = std::shared_ptr<const SequenceState>(kept, &kept->state);
+  stored.bytes = StateBytes(*state);
+  stored.state = std::move(state);
   std::vector<StoredState> gone;  // destroyed without the lock
   MutexLock lock(mutex_);
   const TimePoint now = clock_();
   ExpireAt(now, gone);
   stored.expires = now + ttl;
-  const Key key(owner, stored.id);
+  const Key key(owner, id);
+  const auto [place, fresh] = states_.try_emplace(key);
+  if (!fresh) {
+    expiries_.erase({place->second.expires, key});
+    gone.push_back(std::move(place->second));
+  }
+  place->second = stored;
   expiries_.emplace(stored.expires, key);
-  states_.emplace(key, stored);
   metrics_.stored.Increment();
   metrics_.states.Set(static_cast<double>(states_.size()));
   return stored;
@@ -139,6 +89,7 @@ std::vector<StoredState> StateStore::List(const std::string& owner, const std::s
   ExpireAt(clock_(), gone);
   for (auto it = states_.upper_bound({owner, after});
        it != states_.end() && it->first.first == owner && found.size() < most; ++it) {
+    if (it->first.second.size() > kIdBytes) break;  // a checkpoint, behind all states
     found.push_back(it->second);
   }
   return found;

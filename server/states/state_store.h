@@ -21,6 +21,7 @@
 #include "server/engine/sequence_state.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/time.h"
+#include "server/states/state_budget.h"
 
 namespace aft::server {
 
@@ -40,68 +41,30 @@ struct StoredState {
 // "", and the id alone gives access. Thread-safe; every call is a short critical section.
 class StateStore {
  public:
-  // What states may take in all, and of each client. Outlives the store while somebody has a state.
-  class Budget {
-   public:
-    Budget(int64_t total, int64_t per_client, StateMetrics& metrics)
-        : total_(total), per_client_(per_client), metrics_(metrics) {}
+  using Room = StateBudget::Room;
 
-   private:
-    friend class StateStore;
-
-    absl::Status Take(const std::string& client, int64_t bytes);
-    void Give(const std::string& client, int64_t bytes);
-
-    const int64_t total_;
-    const int64_t per_client_;
-    StateMetrics& metrics_;
-    Mutex mutex_;
-    int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
-    std::map<std::string, int64_t> clients_ ABSL_GUARDED_BY(mutex_);  // that use some of it
-  };
-
-  // A place in the budget, given back on destruction. Thread-compatible.
-  class Room {
-   public:
-    Room() = default;
-    Room(Room&& other) noexcept { *this = std::move(other); }
-    Room& operator=(Room&& other) noexcept;
-    ~Room() { Close(); }
-
-    int64_t bytes() const { return bytes_; }
-
-   private:
-    friend class StateStore;
-
-    Room(std::shared_ptr<Budget> budget, std::string client, int64_t bytes)
-        : budget_(std::move(budget)), client_(std::move(client)), bytes_(bytes) {}
-    void ShrinkTo(int64_t bytes);
-    void Close() { ShrinkTo(0); }
-
-    std::shared_ptr<Budget> budget_;
-    std::string client_;
-    int64_t bytes_ = 0;
-  };
-
-  // Longest id that is looked up.
+  // Longest id that clients know.
   static constexpr size_t kIdBytes = 32;
 
   // kIdBytes of 0-9 and a-f.
   static std::string NewId();
 
+  // The name under which the checkpoint of that id is kept: longer than every id that a request can
+  // ask for, and behind all of them in their order. Lists leave it out.
+  static std::string CheckpointName(const std::string& id) { return "r" + id; }
+  // Whether it is such a name, or a state's id.
+  static bool IsName(absl::string_view name);
+
   // `metrics` must outlive every state. REQUIRES: config.max_bytes > 0.
   StateStore(const StatesConfig& config, StateMetrics& metrics,
              std::function<TimePoint()> clock = std::chrono::steady_clock::now);
 
-  // A place for a state of at most `bytes` that this client is about to have.
-  // RESOURCE_EXHAUSTED: the budget, or the client's, is full; says which.
+  // As StateBudget::Reserve, once what has expired is gone.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 
-  // INTERNAL: it is larger than `room`. `id`: of one that had it before, else a new one. REQUIRES:
-  // no state has it.
-  absl::StatusOr<StoredState> Put(Room room, const std::string& owner, const std::string& model,
-                                  SequenceState state, std::chrono::milliseconds ttl,
-                                  std::string id = NewId());
+  // Takes the place of what the owner has under that id.
+  StoredState Put(const std::string& owner, const std::string& id, const std::string& model,
+                  std::shared_ptr<const SequenceState> state, std::chrono::milliseconds ttl);
 
   // NOT_FOUND: unknown, or, while that is remembered, expired. What was found lives on, and takes
   // its place in the budget, for as long as somebody has it.
@@ -129,7 +92,7 @@ class StateStore {
   absl::StatusOr<States::iterator> Look(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(States::iterator stored) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::shared_ptr<Budget> budget_;
+  StateBudget budget_;
   StateMetrics& metrics_;
   const std::function<TimePoint()> clock_;
 

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
+#include "server/states/state_store.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -172,6 +173,28 @@ TEST_F(StateFolderTest, NothingButAnIdBecomesAPath) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
+TEST_F(StateFolderTest, ANewStateOfAnIdTakesTheLastOnesPlaceOrLeavesIt) {
+  Open();
+  const std::string id = StateStore::CheckpointName(Id('a'));
+  StateFolder::File file = File(id);
+  ASSERT_TRUE(Write(file).ok());
+  ASSERT_TRUE(Write(File(Id('a'))).ok());  // another state
+  SequenceState later = *file.state;
+  later.tokens = 13;
+  file.state = std::make_shared<const SequenceState>(later);
+  file.ttl = 2 * kHour;
+  ASSERT_TRUE(Write(file).ok());
+  EXPECT_THAT(Names(), ElementsAre(Id('a') + ".state", id + ".state"));
+  file.model = "two\nlines";
+  EXPECT_FALSE(Write(file).ok());
+  now_ += kHour;
+  folder_->Expire();
+  Open();
+  ASSERT_THAT(Load(), ElementsAre(id));
+  EXPECT_EQ(loaded_[0].state->tokens, 13);
+  EXPECT_EQ(loaded_[0].ttl, kHour);
+}
+
 TEST_F(StateFolderTest, FilesGoWhenTheirTimeIsOverAndNotBefore) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'), kHour)).ok());
@@ -288,6 +311,7 @@ TEST_F(StateFolderTest, WhatACrashLeftGoesAndWhatIsNotOursStays) {
 TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'))).ok());
+  const std::string good = ReadBytes(FileOf(Id('a')));
   signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -295,12 +319,15 @@ TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   small.rlim_cur = 1000;  // less than a state
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   const absl::Status full = Write(File(Id('b')));
+  const absl::Status again = Write(File(Id('a')));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_FALSE(full.ok());
-  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 1);
+  EXPECT_FALSE(again.ok());
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
   EXPECT_THAT(Names(), ElementsAre(Id('a') + ".state"));
+  EXPECT_EQ(ReadBytes(FileOf(Id('a'))), good);
   EXPECT_TRUE(Write(File(Id('b'))).ok());
-  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 1);
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
 }
 
 TEST_F(StateFolderTest, OneServerAtATime) {

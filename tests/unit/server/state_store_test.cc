@@ -54,9 +54,9 @@ class StateStoreTest : public testing::Test {
   StoredState Put(const std::string& owner, int64_t tokens, milliseconds ttl = kHour) {
     auto room = store().Reserve(Named(owner), 5000);
     EXPECT_TRUE(room.ok()) << room.status();
-    auto stored = store().Put(*std::move(room), owner, "model", State(tokens), ttl);
-    EXPECT_TRUE(stored.ok()) << stored.status();
-    return *std::move(stored);
+    auto state = StateBudget::Hold(*std::move(room), State(tokens));
+    EXPECT_TRUE(state.ok()) << state.status();
+    return store().Put(owner, StateStore::NewId(), "model", *std::move(state), ttl);
   }
 
   ManualClock clock_;
@@ -205,9 +205,53 @@ TEST_F(StateStoreTest, AStateTakesItsOwnBytesAndGivesThemBackWithItsLastUser) {
 TEST_F(StateStoreTest, AStateThatOutgrewItsPlaceIsNotKept) {
   auto room = store().Reserve(Named("a"), 1200);
   ASSERT_TRUE(room.ok());
-  EXPECT_EQ(store().Put(*std::move(room), "a", "model", State(1), kHour).status().code(),
+  EXPECT_EQ(StateBudget::Hold(*std::move(room), State(1)).status().code(),
             absl::StatusCode::kInternal);
   EXPECT_EQ(metrics_.bytes.Value(), 0);
+}
+
+TEST_F(StateStoreTest, ANewStateOfAnIdTakesTheLastOnesPlaceAndTime) {
+  const std::string id = StateStore::CheckpointName(StateStore::NewId());
+  const auto put = [&](const std::string& owner, int64_t tokens, milliseconds ttl) {
+    auto state = StateBudget::Hold(*store().Reserve(Named(owner), 5000), State(tokens));
+    return store().Put(owner, id, "model", *std::move(state), ttl);
+  };
+  const StoredState first = put("a", 1, milliseconds(100));
+  put("b", 9, milliseconds(200));
+  clock_.Advance(milliseconds(50));
+  put("a", 2, milliseconds(100));
+  EXPECT_EQ(metrics_.states.Value(), 2);
+  EXPECT_EQ(store().Find("a", id)->state->tokens, 2);
+  EXPECT_EQ(first.state->tokens, 1);  // for whoever has it
+  clock_.Advance(milliseconds(99));
+  EXPECT_EQ(store().Find("a", id)->state->tokens, 2);
+  clock_.Advance(milliseconds(1));
+  EXPECT_EQ(store().Find("a", id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store().Find("b", id)->state->tokens, 9);
+  EXPECT_EQ(metrics_.expired.Value(), 1);
+}
+
+TEST_F(StateStoreTest, ListsStatesAndNoCheckpoints) {
+  const StoredState stored = Put("a", 1);
+  auto state = StateBudget::Hold(*store().Reserve(Named("a"), 5000), State(2));
+  const std::string name = StateStore::CheckpointName(stored.id);
+  store().Put("a", name, "model", *std::move(state), kHour);
+  ASSERT_THAT(store().List("a", "", 10), SizeIs(1));
+  EXPECT_EQ(store().List("a", "", 10)[0].id, stored.id);
+  EXPECT_THAT(store().List("a", stored.id, 10), IsEmpty());
+  EXPECT_EQ(store().Find("a", name)->state->tokens, 2);
+  EXPECT_EQ(store().Find("a", stored.id)->state->tokens, 1);
+}
+
+TEST_F(StateStoreTest, KnowsItsNames) {
+  EXPECT_TRUE(StateStore::IsName(StateStore::NewId()));
+  EXPECT_TRUE(StateStore::IsName(StateStore::CheckpointName(StateStore::NewId())));
+  for (const std::string& name :
+       {std::string(), std::string(31, 'a'), std::string(33, 'a'), 's' + std::string(32, 'a'),
+        'r' + std::string(31, 'a'), "rr" + std::string(32, 'a'), std::string(32, 'A'),
+        std::string(31, 'a') + "/"}) {
+    EXPECT_FALSE(StateStore::IsName(name)) << name;
+  }
 }
 
 TEST_F(StateStoreTest, HoldsItsBudgetUnderManyThreads) {
@@ -220,12 +264,14 @@ TEST_F(StateStoreTest, HoldsItsBudgetUnderManyThreads) {
       for (int i = 0; i < 300; ++i) {
         auto room = store().Reserve(Named(owner), 30'000);
         if (!room.ok()) continue;
-        auto stored = store().Put(*std::move(room), owner, "model", State(i), milliseconds(5));
-        ASSERT_TRUE(stored.ok());
+        auto state = StateBudget::Hold(*std::move(room), State(i));
+        ASSERT_TRUE(state.ok());
+        const std::string id = i % 5 == 0 ? std::string(32, 'a') : StateStore::NewId();
+        store().Put(owner, id, "model", *std::move(state), milliseconds(5));
         EXPECT_LE(metrics_.bytes.Value(), 100'000);
         if (i % 3 == 0) clock_.Advance(milliseconds(1));
-        if (i % 2 == 0) store().Delete(owner, stored->id).IgnoreError();
-        store().Find(owner, stored->id).status().IgnoreError();
+        if (i % 2 == 0) store().Delete(owner, id).IgnoreError();
+        store().Find(owner, id).status().IgnoreError();
         store().List(owner, "", 5);
       }
     });

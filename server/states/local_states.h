@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "server/states/state_place.h"
+
+namespace aft::server {
+
+// States in this process's memory, and in a folder if there is one: then nobody sees a state before
+// it is on the disk, and every state that the folder holds is in memory too. Callbacks come from
+// this thread; with a folder, those of Put and Remove from that one's.
+class LocalStates final : public StatePlace {
+ public:
+  // What the folder holds is kept again. The sealer must outlive the object, metrics every state.
+  // Errors as StateFolder::Open. REQUIRES: config.max_bytes > 0.
+  static absl::StatusOr<std::unique_ptr<LocalStates>> Create(const StatesConfig& config,
+                                                             const StateSealer& sealer,
+                                                             StateMetrics& metrics);
+
+  absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
+    return store_.Reserve(client, bytes);
+  }
+  void Put(StateFolder::File file, Found put) override;
+  void Find(const Client& client, const std::string& owner, const std::string& id,
+            Found found) override;
+  void Describe(const std::string& owner, const std::string& id, Found found) override {
+    found(store_.Find(owner, id));
+  }
+  void List(const std::string& owner, const std::string& after, size_t most,
+            Listed listed) override {
+    listed(store_.List(owner, after, most));
+  }
+  void Remove(const Client& client, const std::string& owner, const std::string& id,
+              Done done) override;
+  void Expire() override;
+
+ private:
+  LocalStates(const StatesConfig& config, StateMetrics& metrics) : store_(config, metrics) {}
+
+  absl::Status Load(const StateFolder::File& file);
+  StoredState Keep(const StateFolder::File& file) {
+    return store_.Put(file.owner, file.id, file.model, file.state, file.ttl);
+  }
+
+  StateStore store_;
+  std::unique_ptr<StateFolder> folder_;  // null: there is none; its thread uses the store
+};
+
+}  // namespace aft::server
