@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
+#include "server/engine/generation_group.h"
 #include "server/observability/log.h"
 #include "server/scheduling/sequence.h"
 
@@ -96,6 +97,23 @@ absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request
                                               std::move(output)));
 }
 
+absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
+    const GenerationRequest& request, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
+  absl::Status status = CheckGeneration(request);
+  if (status.ok()) status = CheckGroup(request, static_cast<int64_t>(sinks.size()));
+  if (!status.ok()) return RefuseInvalid(status);
+  const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
+  return Accept(MakeGroup(request, sinks,
+                          OutputBuilder(*tokenizer_, request.stop, before, info_.max_seq_len)));
+}
+
+absl::Status GenerateEngine::CheckGroup(const RequestHeader& request, int64_t answers) const {
+  const int32_t most = scheduler_.MaxGroup(request.client->max_slots, request.service_class);
+  if (answers <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "n: must be at most ", most, ", the slots that one such request can have, got ", answers));
+}
+
 absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
                                                     std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckScoring(request); !status.ok()) return RefuseInvalid(status);
@@ -175,6 +193,10 @@ TimePoint GenerateEngine::Advance() {
 void GenerateEngine::Place() {
   const TimePoint now = Now();
   const Placement& placement = scheduler_.Place(now);
+  for (Sequence* sequence : placement.abandoned) {
+    Fail(static_cast<TokenStream&>(*sequence),
+         absl::CancelledError("the sequence that was to read its prompt has ended"), now);
+  }
   for (const auto& [sequence, slot] : placement.parked) {
     Park(static_cast<TokenStream&>(*sequence), slot);
   }
@@ -183,7 +205,13 @@ void GenerateEngine::Place() {
     auto& stream = static_cast<TokenStream&>(*sequence);
     if (Bind(stream)) started.push_back(&stream);
   }
+  for (Sequence* sequence : placement.following) {
+    started.push_back(&static_cast<TokenStream&>(*sequence));
+  }
   for (Sequence* sequence : placement.resumed) Resume(static_cast<TokenStream&>(*sequence));
+  for (const auto& [leader, sequence] : placement.forked) {
+    Fork(static_cast<const TokenStream&>(*leader), static_cast<TokenStream&>(*sequence));
+  }
   if (!started.empty()) BeginStep(started, now);
 }
 
@@ -200,6 +228,18 @@ bool GenerateEngine::Bind(TokenStream& stream) {
   }
   if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
   return status.ok();
+}
+
+void GenerateEngine::Fork(const TokenStream& leader, TokenStream& stream) {
+  if (leader.slot() < 0) {
+    return Fail(stream, absl::CancelledError("the sequence that it follows has ended"), Now());
+  }
+  if (leader.position() == 0) return runner_->BindSlot(stream.slot(), stream.sampling);
+  runner_->ForkSlot(leader.slot(), stream.slot());
+  const absl::Status status =
+      runner_->ContinueSlot(stream.slot(), stream.sampling, stream.first_output(),
+                            stream.had != nullptr ? *stream.had : absl::Span<const TokenUse>());
+  if (!status.ok()) StateLost(stream, "engine.fork_failed", status);
 }
 
 void GenerateEngine::Park(TokenStream& stream, int32_t slot) {

@@ -42,6 +42,17 @@ class GenerateEngine final : public RequestLoop {
   absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
                                          std::shared_ptr<TokenSink> sink);
 
+  // The same with an answer for each sink, at most CheckGroup's: the prompt is read once, and the
+  // i-th answer is what Generate gives with the seed + i. All get slots at the same time, and end
+  // each by itself; as long as the prompt is not read, the end of the first one ends the others
+  // (CANCELLED). Usage::prompt_tokens is the first one's alone. The handle is the first one's, the
+  // others' follow it.
+  absl::StatusOr<RequestHandle> GenerateGroup(const GenerationRequest& request,
+                                              const std::vector<std::shared_ptr<TokenSink>>& sinks);
+
+  // INVALID_ARGUMENT: so many answers to one request of this kind can never run at the same time.
+  absl::Status CheckGroup(const RequestHeader& request, int64_t answers) const;
+
   // The text's tokens from the second on come with their log-probabilities, a part per chunk; from
   // the first on behind a text with a pending token. Errors as Generate.
   absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
@@ -69,6 +80,7 @@ class GenerateEngine final : public RequestLoop {
 
   void Place();
   bool Bind(TokenStream& stream);
+  void Fork(const TokenStream& leader, TokenStream& stream);
   void Park(TokenStream& stream, int32_t slot);
   void Resume(TokenStream& stream);
   void StateLost(TokenStream& stream, const char* event, const absl::Status& error);

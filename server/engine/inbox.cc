@@ -38,30 +38,31 @@ std::optional<Rejection> Inbox::Reserve(const Client& client,
   return std::nullopt;
 }
 
-Inbox::AddResult Inbox::Add(std::unique_ptr<Job> job,
+Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
                             absl::FunctionRef<bool(int32_t ahead)> in_time) {
   // Gives its place back, if that is of another inbox, after the lock.
-  const std::shared_ptr<Reservation> reservation = std::move(job->reservation);
+  const std::shared_ptr<Reservation> reservation = std::move(jobs.front()->reservation);
   MutexLock lock(mutex_);
-  if (reservation != nullptr && reservation->inbox_ == this) {
-    job->charge = reservation->charge_;
-    reservation->inbox_ = nullptr;
-  } else if (const auto refused = Enter(*job->client, job->charge)) {
-    return {.handle = 0, .refused = refused};
+  std::optional<Rejection> refused;
+  size_t entered = 0;
+  while (!refused && entered < jobs.size()) {
+    refused = Enter(*jobs[entered], entered == 0 ? reservation.get() : nullptr);
+    if (!refused) ++entered;
   }
-  std::optional<Rejection> refused =
-      Refusal(budget_.AddText(job->tokens, job->service_class, job->charge));
-  if (!refused && !in_time(job->charge.ahead())) refused = Rejection::kDeadline;
+  if (!refused && !in_time(jobs.front()->charge.ahead())) refused = Rejection::kDeadline;
   if (pending_.closed) refused = Rejection::kDraining;  // since the place was reserved
   if (refused) {
-    budget_.Leave(job->charge);
+    for (size_t i = 0; i < entered; ++i) budget_.Leave(jobs[i]->charge);
     return {.handle = 0, .refused = refused};
   }
-  waiting_.Increment();
-  job->handle = ++last_handle_;
-  pending_.added.push_back(std::move(job));
+  const RequestHandle first = last_handle_ + 1;
+  waiting_.Increment(static_cast<double>(jobs.size()));
+  for (std::unique_ptr<Job>& job : jobs) {
+    job->handle = ++last_handle_;
+    pending_.added.push_back(std::move(job));
+  }
   arrived_.NotifyOne();
-  return {.handle = last_handle_, .refused = std::nullopt};
+  return {.handle = first, .refused = std::nullopt};
 }
 
 void Inbox::Cancel(RequestHandle handle) {
@@ -123,6 +124,19 @@ std::optional<Rejection> Inbox::Enter(const Client& client, AdmissionBudget::Cha
   if (pending_.closed) return Rejection::kDraining;
   const int32_t own = client.max_queued_requests;
   return Refusal(budget_.Enter(client.name, own != 0 ? own : max_client_queued_requests_, charge));
+}
+
+// A job and its text, in the place of the reservation where that is of this inbox.
+std::optional<Rejection> Inbox::Enter(Job& job, Reservation* reservation) {
+  if (reservation != nullptr && reservation->inbox_ == this) {
+    job.charge = reservation->charge_;
+    reservation->inbox_ = nullptr;
+  } else if (const auto refused = Enter(*job.client, job.charge)) {
+    return refused;
+  }
+  const auto refused = Refusal(budget_.AddText(job.tokens, job.service_class, job.charge));
+  if (refused) budget_.Leave(job.charge);
+  return refused;
 }
 
 void Inbox::GiveBack(AdmissionBudget::Charge& charge) {

@@ -60,13 +60,14 @@ class Inbox {
   std::optional<Rejection> Reserve(const Client& client, std::shared_ptr<Reservation>& reservation);
 
   struct AddResult {
-    RequestHandle handle = 0;          // unless refused
+    RequestHandle handle = 0;          // of the first, unless refused; the others' follow it
     std::optional<Rejection> refused;  // as Reserve, or kQueuedTokens, or kDeadline
   };
-  // In the place of the job's reservation, if it has one of this inbox. `in_time`: whether that is
-  // soon enough, with so many of the client's own requests before it; a short function without
-  // locks.
-  AddResult Add(std::unique_ptr<Job> job, absl::FunctionRef<bool(int32_t ahead)> in_time);
+  // All of these, which are one client's, or none. The first takes the place of its reservation, if
+  // it has one of this inbox. `in_time`: whether that is soon enough, with so many of the client's
+  // own requests before it; a short function without locks.
+  AddResult Add(std::vector<std::unique_ptr<Job>> jobs,
+                absl::FunctionRef<bool(int32_t ahead)> in_time);
 
   void Cancel(RequestHandle handle);
 
@@ -93,6 +94,8 @@ class Inbox {
 
   void GiveBack(AdmissionBudget::Charge& charge);
   std::optional<Rejection> Enter(const Client& client, AdmissionBudget::Charge& charge)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Rejection> Enter(Job& job, Reservation* reservation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int32_t max_client_queued_requests_;

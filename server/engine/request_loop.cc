@@ -69,22 +69,31 @@ absl::StatusOr<std::shared_ptr<Reservation>> RequestLoop::Reserve(const Client& 
 }
 
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
-  const TimePoint deadline = job->deadline;
-  const ServiceClass service_class = job->service_class;
-  const int64_t tokens = job->tokens;
+  std::vector<std::unique_ptr<Job>> jobs;
+  jobs.push_back(std::move(job));
+  return Accept(std::move(jobs));
+}
+
+absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Job>> jobs) {
+  const TimePoint deadline = jobs.front()->deadline;
+  const ServiceClass service_class = jobs.front()->service_class;
+  const int64_t tokens = jobs.front()->tokens;
   const TimePoint now = Now();
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
     estimate = estimate_.UntilRead(service_class, ahead, tokens);
     return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
-  Accepted accepted = {job->finish_sink, job->arrival, tokens};
+  std::vector<Accepted> accepted;
+  for (const auto& job : jobs) accepted.push_back({job->finish_sink, job->arrival, job->tokens});
   Inbox::AddResult result;
   {
     MutexLock lock(accepted_mutex_);
     result = refuse_ ? Inbox::AddResult{.refused = Rejection::kFailed}
-                     : inbox_.Add(std::move(job), in_time);
-    if (!result.refused) accepted_.emplace(result.handle, std::move(accepted));
+                     : inbox_.Add(std::move(jobs), in_time);
+    for (size_t i = 0; !result.refused && i < accepted.size(); ++i) {
+      accepted_.emplace(result.handle + i, std::move(accepted[i]));
+    }
   }
   if (!result.refused) return result.handle;
   if (*result.refused != Rejection::kDeadline) return Refuse(*result.refused);

@@ -100,6 +100,9 @@ class RequestLoop {
 
   // Ends of the methods that take requests.
   absl::StatusOr<RequestHandle> Accept(std::unique_ptr<Job> job);
+  // All of these, which arrive as one request, or none. The handle is the first one's; the others'
+  // follow it. From Add on they are in this order.
+  absl::StatusOr<RequestHandle> Accept(std::vector<std::unique_ptr<Job>> jobs);
   absl::Status RefuseInvalid(absl::Status status);
 
   // The rest is for the engine thread alone.

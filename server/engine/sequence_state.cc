@@ -8,11 +8,8 @@
 #include "model/api/snapshot_bytes.h"
 
 namespace aft::server {
-namespace {
-
-// Adds the uses of `tokens` to the sorted `had`.
-std::vector<TokenUse> Merge(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
-                            bool sampled) {
+std::vector<TokenUse> AddUses(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
+                              bool sampled) {
   std::sort(tokens.begin(), tokens.end());
   std::vector<TokenUse> merged;
   merged.reserve(had.size());
@@ -29,8 +26,6 @@ std::vector<TokenUse> Merge(const std::vector<TokenUse>& had, std::vector<TokenI
   merged.insert(merged.end(), before, had.end());
   return merged;
 }
-
-}  // namespace
 
 uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens) {
   for (const TokenId token : tokens) {
@@ -55,8 +50,8 @@ SequenceState MakeState(TurnEnd turn) {
   if (turn.last_is_pending) {
     state.pending = turn.outputs.empty() ? turn.text.back() : turn.outputs.back();
   }
-  state.had = Merge(Merge(previous.had, std::move(turn.text), /*sampled=*/false),
-                    std::move(turn.outputs), /*sampled=*/true);
+  state.had = AddUses(AddUses(previous.had, std::move(turn.text), /*sampled=*/false),
+                      std::move(turn.outputs), /*sampled=*/true);
   return state;
 }
 

@@ -32,6 +32,10 @@ struct SequenceState {
 // apart; not a defence against someone who looks for two that are alike.
 uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens);
 
+// Adds the uses of `tokens` to `had`, which is in the order of ids.
+std::vector<TokenUse> AddUses(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
+                              bool sampled);
+
 // What a turn leaves behind.
 struct TurnEnd {
   std::shared_ptr<const SequenceState> previous;  // null: the text began with this turn

@@ -36,6 +36,18 @@ SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& outpu
   return turn;
 }
 
+SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output,
+                    const TokenStream& leader) {
+  SequenceTurn turn = TurnOf(request, output);
+  turn.first_position = leader.prompt_end() - 1;
+  return turn;
+}
+
+// Of what the model has to consume. REQUIRES: there is one.
+TokenId LastUnread(const GenerationRequest& request) {
+  return request.prompt.empty() ? request.previous->pending : request.prompt.back();
+}
+
 // `tokens`: of the text. The state stays before the last one, so that the next turn scores its
 // first one; a single token without a pending one before it is all that the model has to consume.
 SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
@@ -69,6 +81,21 @@ TokenStream::TokenStream(GenerationRequest request, int64_t text_tokens,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt))),
       output(std::move(builder)) {}
+
+TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
+                         std::shared_ptr<const std::vector<TokenUse>> uses,
+                         std::shared_ptr<TokenSink> token_sink, OutputBuilder builder)
+    : Sequence({LastUnread(request)}, Purpose::kGenerate, builder.limit(), OwnerOf(request),
+               TurnOf(request, builder, leader)),
+      Job(static_cast<RequestHeader&&>(request), /*text_tokens=*/0, token_sink),
+      sampling(request.sampling),
+      sink(std::move(token_sink)),
+      previous(std::move(request.previous)),
+      end(EndOf(request, std::move(request.prompt))),
+      had(std::move(uses)),
+      output(std::move(builder)) {
+  leader.Lead(*this);
+}
 
 TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
                          std::shared_ptr<TokenSink> token_sink)

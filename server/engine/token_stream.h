@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/api/sampling_params.h"
 #include "server/engine/job.h"
@@ -21,16 +22,24 @@ struct TokenStream final : Sequence, Job {
   // `text_tokens`: of the prompt, or of the text.
   TokenStream(GenerationRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink,
               OutputBuilder builder);
+  // Another answer to the prompt of `leader`, which it follows. `request`: as the leader's, but for
+  // its sampling. `uses`: what the text has of each token where it is forked; null: no matter.
+  TokenStream(GenerationRequest request, TokenStream& leader,
+              std::shared_ptr<const std::vector<TokenUse>> uses,
+              std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
   TokenStream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink);
 
   // Where its own text begins.
   int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
+  // Of its first token, in the text.
+  uint64_t first_output() const { return previous != nullptr ? previous->outputs : 0; }
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;
-  std::string snapshot;                                 // while it is parked
-  const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
-  std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
+  std::string snapshot;                                    // while it is parked
+  const std::shared_ptr<const SequenceState> previous;     // null: its text begins here
+  std::unique_ptr<TurnEnd> end;                            // null: nothing is stored
+  const std::shared_ptr<const std::vector<TokenUse>> had;  // for the fork; null: no matter
 
   // Generation.
   std::optional<OutputBuilder> output;

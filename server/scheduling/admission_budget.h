@@ -67,12 +67,14 @@ class AdmissionBudget {
     return Decision::kAdmitted;
   }
 
-  // The text of a request that has entered. Unless the decision is kAdmitted, it must leave.
+  // The text of a request that has entered; without tokens where another one reads it. Unless the
+  // decision is kAdmitted, it must leave.
   Decision AddText(int64_t tokens, ServiceClass service_class, Charge& charge) {
     if (!charge.queued_) return Decision::kAdmitted;
     Charge::Client& client = charge.client_->second;
     if (tokens > limits_.max_queued_tokens - queued_tokens_) return Decision::kTooManyTokens;
-    if (client.queued_tokens > 0 && tokens > limits_.max_queued_tokens / 2 - client.queued_tokens) {
+    if (tokens > 0 && client.queued_tokens > 0 &&
+        tokens > limits_.max_queued_tokens / 2 - client.queued_tokens) {
       return Decision::kTooManyOfClient;
     }
     for (int i = 0; i <= static_cast<int>(service_class); ++i) {

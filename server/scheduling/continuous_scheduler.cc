@@ -22,12 +22,22 @@ void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
   AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle &&
             sequence.position_ == sequence.turn_.first_position);
   sequence.phase_ = Sequence::Phase::kWaiting;
-  queue_.Push(sequence, now);
+  if (sequence.follows()) {
+    ++waiting_followers_;
+  } else {
+    queue_.Push(sequence, now);
+  }
 }
 
 void ContinuousScheduler::Remove(Sequence& sequence) {
   if (sequence.phase_ == Sequence::Phase::kIdle) return;
   if (sequence.phase_ == Sequence::Phase::kParked) --parked_;
+  if (sequence.phase_ == Sequence::Phase::kWaiting && !FairQueue::Contains(sequence)) {
+    --waiting_followers_;
+  }
+  abandoned_.erase(std::remove(abandoned_.begin(), abandoned_.end(), &sequence), abandoned_.end());
+  if (sequence.follows()) Leave(sequence);
+  if (!sequence.followers_.empty()) Abandon(sequence);
   if (sequence.slot_ >= 0) {
     live_.erase(std::find(live_.begin(), live_.end(), &sequence));
     Flight* last = nullptr;
@@ -52,7 +62,13 @@ void ContinuousScheduler::Remove(Sequence& sequence) {
 const Placement& ContinuousScheduler::Place(TimePoint now) {
   placement_.parked.clear();
   placement_.started.clear();
+  placement_.following.clear();
   placement_.resumed.clear();
+  placement_.forked.clear();
+  placement_.abandoned.clear();
+  placement_.abandoned.swap(abandoned_);
+  for (Sequence* sequence : placement_.abandoned) Remove(*sequence);
+  if (unforked_ > 0) ForkGroups();
   if (queue_.waiting() == 0) return placement_;
   firm_.clear();
   firm_others_ = others_ = 0;
@@ -61,88 +77,136 @@ const Placement& ContinuousScheduler::Place(TimePoint now) {
     if (sequence->service_class() != ServiceClass::kInteractive) ++others_;
   }
   while (queue_.waiting() > 0) {
-    Sequence* next = slots_.free() > 0 ? NextForFreeSlot(now) : nullptr;
+    kept_for_ = nullptr;
+    Sequence* next = slots_.free() > 0 ? NextForFreeSlots(now) : nullptr;
     if (next == nullptr) next = MakeRoom(now);
+    if (next == nullptr && kept_for_ != nullptr) next = Borrower(now);
     if (next == nullptr) break;
     Give(*next, now);
   }
   return placement_;
 }
 
-int32_t ContinuousScheduler::Quota(const Sequence& sequence) const {
-  if (sequence.max_slots_ != 0) return sequence.max_slots_;
+// `own`: the client's own one.
+int32_t ContinuousScheduler::Quota(int32_t own) const {
+  if (own != 0) return own;
   return options_.max_client_slots != 0 ? options_.max_client_slots : options_.slots;
 }
 
-// Whether one more of its kind would be firm.
-bool ContinuousScheduler::MayBeFirm(const Sequence& sequence) const {
-  if (sequence.service_class() == ServiceClass::kBatch) return false;
+// That are not reserved for others.
+int32_t ContinuousScheduler::OpenSlots(ServiceClass service_class) const {
+  return options_.slots -
+         (service_class == ServiceClass::kInteractive ? 0 : options_.reserved_slots);
+}
+
+// Whether `count` more of its kind would be firm.
+bool ContinuousScheduler::MayBeFirm(const Sequence& sequence, int32_t count) const {
+  const ServiceClass service_class = sequence.service_class();
+  if (service_class == ServiceClass::kBatch) return false;
   const auto own = firm_.find(queue_.account(sequence));
-  if (own != firm_.end() && own->second >= Quota(sequence)) return false;
-  return sequence.service_class() == ServiceClass::kInteractive ||
-         firm_others_ < options_.slots - options_.reserved_slots;
+  const int32_t firm = own != firm_.end() ? own->second : 0;
+  if (firm + count > Quota(sequence.max_slots_)) return false;
+  return service_class == ServiceClass::kInteractive ||
+         firm_others_ + count <= OpenSlots(service_class);
 }
 
 bool ContinuousScheduler::Claim(const Sequence& sequence) {
-  if (!MayBeFirm(sequence)) return false;
+  if (!MayBeFirm(sequence, 1)) return false;
   ++firm_[queue_.account(sequence)];
   if (sequence.service_class() != ServiceClass::kInteractive) ++firm_others_;
   return true;
 }
 
-bool ContinuousScheduler::AtStrictQuota(const Sequence& sequence) const {
-  return options_.strict_quotas && queue_.serving(sequence) >= static_cast<size_t>(Quota(sequence));
+// With strict quotas: slots that the client has too many when the sequence gets its own, and that
+// others have too many which are not interactive. Not above 0: none.
+int32_t ContinuousScheduler::BeyondQuota(const Sequence& sequence) const {
+  if (!options_.strict_quotas) return 0;
+  const auto serving = static_cast<int32_t>(queue_.serving(sequence));
+  return serving + sequence.group_size() - Quota(sequence.max_slots_);
+}
+int32_t ContinuousScheduler::BeyondOpenSlots(const Sequence& sequence) const {
+  const ServiceClass service_class = sequence.service_class();
+  if (!options_.strict_quotas || service_class == ServiceClass::kInteractive) return 0;
+  return others_ + sequence.group_size() - OpenSlots(service_class);
 }
 
-Sequence* ContinuousScheduler::NextForFreeSlot(TimePoint now) {
-  return static_cast<Sequence*>(
-      queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
-        const Sequence& sequence = AsSequence(item);
-        const ServiceClass own = sequence.service_class();
-        const bool reserved = own != ServiceClass::kInteractive &&
-                              others_ >= options_.slots - options_.reserved_slots;
-        if (AtStrictQuota(sequence) || (options_.strict_quotas && reserved)) return std::nullopt;
-        const auto firm = firm_.find(queue_.account(sequence));
-        const bool beyond = firm != firm_.end() && firm->second >= Quota(sequence);
-        return beyond ? ServiceClass::kBatch : own;
-      }));
+// Whose turn it is, if there are slots enough. Else null, and kept_for_ may be set.
+Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
+  at_quota_.clear();
+  bool others_wait = false;
+  while (true) {
+    auto* const next = static_cast<Sequence*>(
+        queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
+          const ServiceClass own = item.service_class();
+          const FairAccount* const account = queue_.account(item);
+          if (others_wait && own != ServiceClass::kInteractive) return std::nullopt;
+          if (std::find(at_quota_.begin(), at_quota_.end(), account) != at_quota_.end()) {
+            return std::nullopt;
+          }
+          const auto firm = firm_.find(account);
+          const bool beyond =
+              firm != firm_.end() && firm->second >= Quota(AsSequence(item).max_slots_);
+          return beyond ? ServiceClass::kBatch : own;
+        }));
+    if (next == nullptr) return nullptr;
+    // Whoever waits for others of its kind to end is not overtaken by them.
+    if (BeyondQuota(*next) > 0) {
+      at_quota_.push_back(queue_.account(*next));
+    } else if (BeyondOpenSlots(*next) > 0) {
+      others_wait = true;
+    } else if (next->group_size() <= slots_.free()) {
+      return next;
+    } else {
+      kept_for_ = next;
+      return nullptr;
+    }
+  }
 }
 
-// Parks batch work for the sequence that is returned. Null: nothing that waits may take a slot from
-// others, or none can be taken yet.
+// Those that come back have not left memory when others come into it.
+int32_t ContinuousScheduler::ParkingRoom() const {
+  return options_.max_parked - parked_ - static_cast<int32_t>(placement_.resumed.size());
+}
+
+// Parks batch work for the sequence that is returned. Null: nothing that waits may take slots from
+// others, or they cannot be taken yet.
 Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
-  // Those that come back have not left memory when others come into it.
-  const auto coming_back = static_cast<int32_t>(placement_.resumed.size());
-  if (parked_ + coming_back >= options_.max_parked) return nullptr;
+  if (ParkingRoom() <= 0) return nullptr;
   const Sequence* const most = MostServed();
   if (most == nullptr) return nullptr;
   for (const bool by_age : {false, true}) {
     auto* next = static_cast<Sequence*>(
         queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
-          const bool firm = MayBeFirm(AsSequence(item));
+          const bool firm = GroupMayBeFirm(AsSequence(item));
           if (!by_age) return firm ? std::optional(item.service_class()) : std::nullopt;
           // One that may take nobody's slot must not stand before others.
           if (firm || !queue_.LessServed(item, *most)) return std::nullopt;
           const bool aged = queue_.Aged(item, ServiceClass::kBatch, now) < ServiceClass::kBatch;
           return aged ? std::optional(ServiceClass::kBatch) : std::nullopt;
         }));
-    if (next == nullptr) continue;
-    Sequence* const victim = ChooseVictim(*next, by_age);
-    if (victim == nullptr) continue;
-    if (victim->flights_ == 0) {
-      Park(*victim, now);
-      return next;
+    if (next == nullptr || !ChooseVictims(*next, by_age)) continue;
+    const bool idle = std::all_of(victims_.begin(), victims_.end(),
+                                  [](const Sequence* victim) { return victim->flights_ == 0; });
+    for (Sequence* victim : victims_) {
+      if (idle) {
+        Park(*victim, now);
+      } else {
+        victim->paused_ = true;
+      }
     }
-    victim->paused_ = true;
-    return nullptr;
+    return idle ? next : nullptr;
   }
   return nullptr;
 }
 
+// It may give up its slot in the middle: it is not about to end, and nothing hangs on it.
+bool ContinuousScheduler::GoesOn(const Sequence& sequence) {
+  return (sequence.phase_ == Sequence::Phase::kPrompt && sequence.followers_.empty()) ||
+         (sequence.phase_ == Sequence::Phase::kDecode && sequence.outputs_left_ > 0);
+}
+
 bool ContinuousScheduler::MayBeParked(const Sequence& sequence) {
-  const bool goes_on = sequence.phase_ == Sequence::Phase::kPrompt ||
-                       (sequence.phase_ == Sequence::Phase::kDecode && sequence.outputs_left_ > 0);
-  return goes_on && !sequence.firm_ && sequence.rows_left_ == 0;
+  return GoesOn(sequence) && !sequence.firm_ && sequence.rows_left_ == 0;
 }
 
 // Of those that may be parked, one whose client has had the most.
@@ -155,12 +219,14 @@ const Sequence* ContinuousScheduler::MostServed() const {
   return most;
 }
 
-Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age) const {
+// `own`: one of its own client. None of those that have been chosen.
+Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, bool own) const {
   Sequence* victim = nullptr;
   for (Sequence* sequence : live_) {
     if (!MayBeParked(*sequence)) continue;
     if (by_age && !queue_.LessServed(next, *sequence)) continue;
-    if (AtStrictQuota(next) && queue_.account(next) != queue_.account(*sequence)) continue;
+    if (own && queue_.account(next) != queue_.account(*sequence)) continue;
+    if (std::find(victims_.begin(), victims_.end(), sequence) != victims_.end()) continue;
     if (victim != nullptr) {
       // One that sits out already is soonest parked.
       const bool later = sequence->flights_ > 0 && victim->flights_ == 0;
@@ -184,7 +250,21 @@ void ContinuousScheduler::Park(Sequence& sequence, TimePoint now) {
 }
 
 void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
+  // Those that follow have not stood in line. While their leader waits, the queue is not empty.
+  for (Sequence* follower : sequence.followers_) {
+    queue_.Push(*follower, now);
+    queue_.Serve(*follower, now);
+    --waiting_followers_;
+  }
   queue_.Serve(sequence, now);
+  Occupy(sequence);
+  for (Sequence* follower : sequence.followers_) Occupy(*follower);
+  if (sequence.followers_.empty()) return;
+  ++unforked_;
+  if (sequence.readable() == 0) Fork(sequence);
+}
+
+void ContinuousScheduler::Occupy(Sequence& sequence) {
   sequence.slot_ = slots_.Acquire();
   live_.push_back(&sequence);
   if (sequence.phase_ == Sequence::Phase::kParked) {
@@ -193,10 +273,11 @@ void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
     placement_.resumed.push_back(&sequence);
   } else {
     sequence.rows_left_ = 1;
-    placement_.started.push_back(&sequence);
+    (sequence.follows() ? placement_.following : placement_.started).push_back(&sequence);
   }
-  sequence.phase_ =
-      sequence.prompt_left() > 0 ? Sequence::Phase::kPrompt : Sequence::Phase::kDecode;
+  sequence.phase_ = sequence.follows()           ? Sequence::Phase::kFollows
+                    : sequence.prompt_left() > 0 ? Sequence::Phase::kPrompt
+                                                 : Sequence::Phase::kDecode;
   sequence.firm_ = Claim(sequence);
   if (sequence.service_class() != ServiceClass::kInteractive) ++others_;
 }
@@ -215,7 +296,9 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
   prompts_.clear();
   for (Sequence* sequence : live_) {
     if (std::exchange(sequence->paused_, false)) continue;
-    if (sequence->phase_ == Sequence::Phase::kPrompt) prompts_.push_back(sequence);
+    if (sequence->phase_ == Sequence::Phase::kPrompt && sequence->readable() > 0) {
+      prompts_.push_back(sequence);
+    }
     if (sequence->phase_ == Sequence::Phase::kDecode) AddDecodeRow(*sequence);
   }
   const auto decodes = static_cast<int64_t>(step_->sequences.size());
@@ -278,11 +361,11 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
     const int64_t behind = count - 1 - i;
     const int64_t spare = budget - behind;  // at least 1: one token is kept for each one behind
     const int64_t share = behind == 0 ? spare : (spare + 1) / 2;
-    chunks_[index] = std::min(share, prompts_[index]->prompt_left());
+    chunks_[index] = std::min(share, prompts_[index]->readable());
     budget -= chunks_[index];
   }
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
-    const int64_t more = std::min(budget, prompts_[i]->prompt_left() - chunks_[i]);
+    const int64_t more = std::min(budget, prompts_[i]->readable() - chunks_[i]);
     chunks_[i] += more;
     budget -= more;
   }

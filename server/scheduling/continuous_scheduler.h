@@ -22,9 +22,17 @@ struct Placement {
     Sequence* sequence;
     int32_t slot;  // that it had; one of those below has it now
   };
-  std::vector<Parked> parked;      // SnapshotSlot
-  std::vector<Sequence*> started;  // BindSlot
-  std::vector<Sequence*> resumed;  // RestoreSlot
+  std::vector<Parked> parked;        // SnapshotSlot
+  std::vector<Sequence*> started;    // BindSlot
+  std::vector<Sequence*> following;  // have slots from now on, and will be forked
+  std::vector<Sequence*> resumed;    // RestoreSlot
+  struct Forked {
+    Sequence* leader;  // no step in flight names its slot
+    Sequence* sequence;
+  };
+  std::vector<Forked> forked;  // ForkSlot, or BindSlot where the leader has read nothing
+  // Removed, because their leader was before it had read their prompt.
+  std::vector<Sequence*> abandoned;
 };
 
 // One planned step.
@@ -50,6 +58,14 @@ struct Step {
 // latest first. So is batch work of one client for that of another which has had less and has
 // waited `age`. A parked sequence keeps its progress, goes before its client's others, and once it
 // is back it has kQuantum rows before it may be parked again.
+//
+// A group (Sequence::Lead) waits as one item and gets its slots at the same time. It takes free
+// slots, and parks batch work as others do when its first sequence would be firm, only when that
+// makes enough. Where it is its turn and there are not enough, slots are kept for it; meanwhile
+// waiting batch work may have them that can be parked when the rest has come. The leader reads the
+// prompt but for the last token, sits out until no step in flight names its slot, and is forked:
+// from then on all are sequences like any other. Before that none of them is parked, and they go
+// with their leader. With strict quotas a group has to find room for all of it within them.
 //
 // Steps are planned by Schedule and end with Retire, in the same order; up to `max_in_flight` may
 // be between the two. With more than one, a step is planned before the results of the one before
@@ -87,7 +103,7 @@ class ContinuousScheduler {
   explicit ContinuousScheduler(const Options& options);
 
   // The sequence waits for a slot from `now` on. It must outlive its stay here. REQUIRES: phase
-  // kIdle, and it was never added before.
+  // kIdle, and it was never added before; one that follows comes after its leader, before Place.
   void Add(Sequence& sequence, TimePoint now);
 
   // Takes a sequence out, whatever its phase. Its slot is free once no step in flight names it.
@@ -115,10 +131,15 @@ class ContinuousScheduler {
   int in_flight() const { return static_cast<int>(in_flight_.size()); }
 
   // For their first slot; and for another one.
-  int32_t waiting() const { return static_cast<int32_t>(queue_.waiting()) - parked_; }
+  int32_t waiting() const {
+    return static_cast<int32_t>(queue_.waiting()) - parked_ + waiting_followers_;
+  }
   int32_t parked() const { return parked_; }
   int32_t live() const { return static_cast<int32_t>(live_.size()); }
   const SlotPool& slots() const { return slots_; }
+
+  // The largest group that can ever have its slots. `max_slots`: as of SequenceOwner.
+  int32_t MaxGroup(int32_t max_slots, ServiceClass service_class) const;
 
  private:
   // A planned step, and the slots that are free when it retires.
@@ -128,17 +149,31 @@ class ContinuousScheduler {
   };
 
   // Place.
-  int32_t Quota(const Sequence& sequence) const;
-  bool MayBeFirm(const Sequence& sequence) const;
+  int32_t Quota(int32_t own) const;
+  int32_t OpenSlots(ServiceClass service_class) const;
+  bool MayBeFirm(const Sequence& sequence, int32_t count) const;
+  bool GroupMayBeFirm(const Sequence& sequence) const;
   bool Claim(const Sequence& sequence);
-  bool AtStrictQuota(const Sequence& sequence) const;
-  Sequence* NextForFreeSlot(TimePoint now);
+  int32_t BeyondQuota(const Sequence& sequence) const;
+  int32_t BeyondOpenSlots(const Sequence& sequence) const;
+  Sequence* NextForFreeSlots(TimePoint now);
   Sequence* MakeRoom(TimePoint now);
+  int32_t ParkingRoom() const;
+  static bool GoesOn(const Sequence& sequence);
   static bool MayBeParked(const Sequence& sequence);
   const Sequence* MostServed() const;
-  Sequence* ChooseVictim(const Sequence& next, bool by_age) const;
+  bool ChooseVictims(const Sequence& next, bool by_age);
+  Sequence* ChooseVictim(const Sequence& next, bool by_age, bool own) const;
+  Sequence* Borrower(TimePoint now);
   void Park(Sequence& sequence, TimePoint now);
   void Give(Sequence& sequence, TimePoint now);
+  void Occupy(Sequence& sequence);
+
+  // Groups.
+  void Leave(Sequence& follower);
+  void Abandon(Sequence& leader);
+  void ForkGroups();
+  void Fork(Sequence& leader);
 
   // Schedule.
   void AddDecodeRow(Sequence& sequence);
@@ -153,6 +188,9 @@ class ContinuousScheduler {
   FairQueue queue_;
   std::vector<Sequence*> live_;  // own a slot; those that have had it for longer first
   int32_t parked_ = 0;
+  int32_t waiting_followers_ = 0;     // of leaders that wait
+  int32_t unforked_ = 0;              // leaders with slots
+  std::vector<Sequence*> abandoned_;  // until the next Place
   Placement placement_;
   std::vector<std::unique_ptr<Flight>> in_flight_;  // oldest first
   std::unique_ptr<Flight> retired_;
@@ -163,6 +201,9 @@ class ContinuousScheduler {
   std::unordered_map<const FairAccount*, int32_t> firm_;  // of each client
   int32_t firm_others_ = 0;                               // firm ones that are not interactive
   int32_t others_ = 0;                                    // all that are not interactive
+  const Sequence* kept_for_ = nullptr;                    // a group that needs more slots
+  std::vector<const FairAccount*> at_quota_;              // clients whose turn must wait
+  std::vector<Sequence*> victims_;
 
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;

@@ -40,6 +40,7 @@ class Sequence : public FairItem {
   enum class Phase {
     kIdle,     // not with a scheduler
     kWaiting,  // for its first slot
+    kFollows,  // owns a slot; it is forked from its leader's when that has read the prompt
     kPrompt,   // owns a slot; prompt tokens are left
     kDecode,   // owns a slot; one sampled token at a time
     kScored,   // owns a slot; the model has all of the text, and nothing follows
@@ -67,6 +68,19 @@ class Sequence : public FairItem {
     AFT_CHECK(position_ >= 0 && prompt_left() > 0 && max_outputs >= 1);
   }
 
+  // `follower` is another answer to this one's prompt: the two wait for slots as one, with all
+  // others that follow, and it begins with the prompt's last token, as a copy of this one there.
+  // REQUIRES: neither was added to a scheduler; follower's prompt is that token.
+  void Lead(Sequence& follower) {
+    AFT_CHECK(follower.position_ == prompt_end_ - 1 && follower.prompt_end_ == prompt_end_);
+    follower.leader_ = this;
+    followers_.push_back(&follower);
+  }
+  // Until it is forked, or its leader has gone.
+  bool follows() const { return leader_ != nullptr; }
+  // With those that follow it.
+  int32_t group_size() const { return 1 + static_cast<int32_t>(followers_.size()); }
+
   Purpose purpose() const { return purpose_; }
   Phase phase() const { return phase_; }
   // -1 while it owns none.
@@ -77,6 +91,8 @@ class Sequence : public FairItem {
   // Where the prompt, as far as the model consumes it, is over.
   int64_t prompt_end() const { return prompt_end_; }
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
+  // Of these, what may be read now: the last token only by all of a group.
+  int64_t readable() const { return prompt_left() - (followers_.empty() ? 0 : 1); }
 
  private:
   friend class ContinuousScheduler;
@@ -89,6 +105,8 @@ class Sequence : public FairItem {
   int64_t position_;
   std::vector<TokenId> prompt_;  // emptied once the model has all of it
   const int64_t prompt_end_;
+  Sequence* leader_ = nullptr;
+  std::vector<Sequence*> followers_;
   int64_t outputs_left_;     // tokens that no step has been asked for yet
   int pending_ = 0;          // tokens that steps were asked for and that are not known yet
   TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0

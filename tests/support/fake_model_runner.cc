@@ -75,6 +75,11 @@ void FakeModelControl::FailNextRestore() {
   restore_failure_ = true;
 }
 
+void FakeModelControl::FailNextContinue() {
+  MutexLock lock(mutex_);
+  continue_failure_ = true;
+}
+
 bool FakeModelControl::TakeSnapshotFailure() {
   MutexLock lock(mutex_);
   return std::exchange(snapshot_failure_, false);
@@ -83,6 +88,11 @@ bool FakeModelControl::TakeSnapshotFailure() {
 bool FakeModelControl::TakeRestoreFailure() {
   MutexLock lock(mutex_);
   return std::exchange(restore_failure_, false);
+}
+
+bool FakeModelControl::TakeContinueFailure() {
+  MutexLock lock(mutex_);
+  return std::exchange(continue_failure_, false);
 }
 
 void FakeModelControl::Violation(std::string text) {
@@ -116,6 +126,7 @@ uint64_t FakeModelRunner::Consume(uint64_t hash, TokenId token, int64_t position
 TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_t count,
                                    const SamplingParams& params, uint64_t output_index,
                                    const std::vector<TokenCount>& counts) {
+  if (options.not_finite && options.not_finite(params.seed, output_index)) return kNoToken;
   if (options.next_token) return options.next_token(hash, count);
   uint64_t drawn = Consume(hash ^ params.seed, static_cast<TokenId>(output_index), count);
   if (PenaltiesOf(params).any()) {
@@ -194,6 +205,7 @@ void FakeModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
 absl::Status FakeModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
                                            uint64_t output_index, absl::Span<const TokenUse> had) {
   CheckIdle("ContinueSlot", slot);
+  if (control_->TakeContinueFailure()) return absl::InternalError("secret detail");
   sequences_.Continue(slot, params, output_index);
   ResetCounts(slot, params);
   std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
@@ -203,6 +215,9 @@ absl::Status FakeModelRunner::ContinueSlot(int32_t slot, const SamplingParams& p
 }
 
 void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
+  CheckIdle("ForkSlot", from);
+  CheckIdle("ForkSlot", to);
+  if (sequences_.sequence(from).next_position == 0) control_->Violation("ForkSlot of nothing");
   sequences_.Fork(from, to);
   slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
 }

@@ -27,9 +27,10 @@ class FakeModelControl : public StepGate {
   // The next Submit, or the next Collect, fails with `status`.
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
-  // The next snapshot is empty; the next one is not taken back.
+  // The next snapshot is empty; the next one is not taken back; the next sequence cannot go on.
   void FailNextSnapshot();
   void FailNextRestore();
+  void FailNextContinue();
 
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
@@ -48,6 +49,7 @@ class FakeModelControl : public StepGate {
   absl::Status TakeCollectFailure();
   bool TakeSnapshotFailure();
   bool TakeRestoreFailure();
+  bool TakeContinueFailure();
   void Violation(std::string text);
 
   mutable Mutex mutex_;
@@ -57,6 +59,7 @@ class FakeModelControl : public StepGate {
   absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
   bool snapshot_failure_ ABSL_GUARDED_BY(mutex_) = false;
   bool restore_failure_ ABSL_GUARDED_BY(mutex_) = false;
+  bool continue_failure_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
 };
@@ -78,6 +81,8 @@ class FakeModelRunner final : public ModelRunner {
     // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
     // output. Where it is kNoToken, nothing can be scored either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
+    // Where the sequence with that seed has no such output; null: nowhere.
+    std::function<bool(uint64_t seed, uint64_t output_index)> not_finite;
     const DeviceStats* device_stats = nullptr;  // must outlive the runner
   };
 

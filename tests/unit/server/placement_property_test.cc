@@ -18,13 +18,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Random arrivals, cancels, ends, classes, clients, quotas and steps in flight. No slot is lost or
-// doubled, memory for parked ones is never exceeded, none that a step names is parked, and every
-// sequence sees its tokens in order, however often it was parked; slots do not idle; all end.
+// Random arrivals, groups among them, cancels, ends, classes, clients, quotas and steps in flight.
+// No slot is lost or doubled, memory for parked ones is never exceeded, none that a step names is
+// parked or forked, a group has all of its slots or none, and every sequence sees its tokens in
+// order, however often it was parked; slots do not idle but for a group; all end.
 TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
   TestRandom random;
   ManualClock clock;
   int64_t parks = 0;
+  int64_t forks = 0;
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
     ContinuousScheduler::Options options;
@@ -43,11 +45,13 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       int64_t fed = 0;
       int64_t outputs_left = 0;
       bool inside = true;
+      int group = 0;  // 0: none, or it has gone apart
     };
     std::deque<Sequence> storage;
     std::map<const Sequence*, Live> all;
     std::map<const Sequence*, int> named;  // steps in flight
     int64_t inside = 0;
+    int groups = 0;
     TokenId next_token = 100;
 
     const auto remove = [&](Sequence& sequence) {
@@ -61,15 +65,28 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
         std::vector<TokenId> prompt;
         for (int64_t i = 0; i <= random.Below(30); ++i) prompt.push_back(++next_token);
         const int64_t outputs = 1 + random.Below(60);
-        Sequence& added = storage.emplace_back(
-            prompt, Sequence::Purpose::kGenerate, outputs,
-            Sequence::Owner{.client = absl::StrCat("c", random.Below(4)),
-                            .weight = static_cast<double>(1 + random.Below(3)),
-                            .max_slots = static_cast<int32_t>(random.Below(3)),
-                            .service_class = static_cast<ServiceClass>(random.Below(3))});
+        const Sequence::Owner owner = {.client = absl::StrCat("c", random.Below(4)),
+                                       .weight = static_cast<double>(1 + random.Below(3)),
+                                       .max_slots = static_cast<int32_t>(random.Below(3)),
+                                       .service_class = static_cast<ServiceClass>(random.Below(3))};
+        Sequence& added =
+            storage.emplace_back(prompt, Sequence::Purpose::kGenerate, outputs, owner);
         all[&added] = {{prompt.begin(), prompt.end()}, 0, outputs, true};
-        ++inside;
-        scheduler.Add(added, clock.Now());
+        const int32_t most = scheduler.MaxGroup(owner.max_slots, owner.service_class);
+        const int64_t others = random.Below(3) == 0 ? random.Below(std::max(most, 1)) : 0;
+        const int group = others > 0 ? ++groups : 0;
+        all[&added].group = group;
+        std::vector<Sequence*> group_of = {&added};
+        for (int64_t i = 0; i < others; ++i) {
+          Sequence& follower = storage.emplace_back(
+              std::vector<TokenId>{prompt.back()}, Sequence::Purpose::kGenerate, 1 + i, owner,
+              SequenceTurn{.first_position = added.prompt_end() - 1});
+          added.Lead(follower);
+          all[&follower] = {{prompt.back()}, added.prompt_end() - 1, 1 + i, true, group};
+          group_of.push_back(&follower);
+        }
+        for (Sequence* member : group_of) scheduler.Add(*member, clock.Now());
+        inside += static_cast<int64_t>(group_of.size());
       }
       for (Sequence& sequence : storage) {
         if (all[&sequence].inside && random.Below(200) == 0) remove(sequence);
@@ -78,6 +95,25 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       const int32_t parked_before = scheduler.parked();
       const Placement& placement = scheduler.Place(clock.Now());
       parks += static_cast<int64_t>(placement.parked.size());
+      forks += static_cast<int64_t>(placement.forked.size());
+      for (const auto& [leader, sequence] : placement.forked) {
+        ASSERT_EQ(named[leader] + named[sequence], 0);
+        ASSERT_EQ(leader->position(), sequence->position());  // what is copied is what it needs
+        ASSERT_GE(leader->slot(), 0);
+        ASSERT_GE(sequence->slot(), 0);
+        all[leader].group = all[sequence].group = 0;
+      }
+      for (Sequence* sequence : placement.abandoned) {
+        ASSERT_TRUE(all[sequence].inside);
+        ASSERT_EQ(sequence->slot(), -1);
+        remove(*sequence);
+      }
+      std::map<int, std::set<bool>> with_slots;
+      for (const Sequence& sequence : storage) {
+        const Live& live = all[&sequence];
+        if (live.inside && live.group > 0) with_slots[live.group].insert(sequence.slot() >= 0);
+      }
+      for (const auto& [group, kinds] : with_slots) ASSERT_EQ(kinds.size(), 1U);
       for (const auto& [sequence, slot] : placement.parked) {
         ASSERT_EQ(named[sequence], 0);
       }
@@ -87,7 +123,12 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       ASSERT_EQ(scheduler.live() + scheduler.waiting() + scheduler.parked(), inside);
       ASSERT_EQ(scheduler.slots().used() + scheduler.slots().free(), options.slots);
       if (!options.strict_quotas && scheduler.slots().free() > 0) {
-        ASSERT_EQ(scheduler.waiting() + scheduler.parked(), 0);  // no slot idles
+        const bool group_waits =
+            std::any_of(storage.begin(), storage.end(), [&](const Sequence& sequence) {
+              return sequence.phase() == Sequence::Phase::kWaiting &&
+                     sequence.group_size() > scheduler.slots().free();
+            });
+        ASSERT_TRUE(group_waits || scheduler.waiting() + scheduler.parked() == 0);
       }
       std::set<int32_t> slots;
       for (const Sequence& sequence : storage) {
@@ -138,6 +179,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
     EXPECT_EQ(scheduler.parked(), 0);
   }
   EXPECT_GT(parks, 100);  // it was tested at all
+  EXPECT_GT(forks, 100);
 }
 
 }  // namespace
