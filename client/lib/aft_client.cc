@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -15,6 +16,7 @@
 #include "client/lib/address.h"
 #include "client/lib/call.h"
 #include "client/lib/generate_stream.h"
+#include "client/lib/generation.h"
 #include "client/lib/rpc_error.h"
 #include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -27,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 // Adds a part of the stream to what has come so far.
 void Append(const v1::GenerateResponse& event, GenerateResult& result) {
   const v1::Delta& delta = event.delta();
+  if (event.has_started()) result.started = event.started();
+  if (event.has_finished()) result.finished = event.finished();
   result.text += delta.text();
   result.token_ids.insert(result.token_ids.end(), delta.token_ids().begin(),
                           delta.token_ids().end());
@@ -76,7 +80,9 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
   const grpc::Status status = reader->Finish();
 
   call.facts.cancelled = IsCancelled(options);
-  AFT_RETURN_IF_ERROR(call.StreamStatus(status, checker, broken));
+  call.facts.started = checker.started();
+  call.facts.received_tokens = checker.received();
+  AFT_RETURN_IF_ERROR(call.StreamStatus(status, checker.finished(), broken));
   result.request_id = RequestId(call.context);
   result.duration = Clock::now() - start;
   return result;
@@ -94,6 +100,15 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
   if (status.ok()) return response;
   call.facts.cancelled = IsCancelled(options);
   return RpcError(status, call.context, call.facts);
+}
+
+// At most that long; a cancellation ends it.
+void Wait(std::chrono::milliseconds time, const CancelToken* cancel) {
+  if (cancel == nullptr) {
+    std::this_thread::sleep_for(time);
+  } else {
+    cancel->WaitFor(time);
+  }
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
@@ -180,15 +195,48 @@ bool Client::WaitForServer(std::chrono::milliseconds timeout) {
 absl::StatusOr<GenerateResult> Client::Generate(const v1::GenerateRequest& request,
                                                 const EventCallback<v1::GenerateResponse>& on_event,
                                                 const CallOptions& call) {
-  return Stream<GenerateResult>(options_, call, on_event, [&](grpc::ClientContext* context) {
-    return v1::InferenceService::NewStub(channel_)->Generate(context, request);
-  });
+  const auto stub = v1::InferenceService::NewStub(channel_);
+  const auto start = Clock::now();
+  Generation generation(options_, call, request);
+  GenerateResult result;
+  while (true) {
+    Call part;
+    AFT_RETURN_IF_ERROR(generation.Prepare(part));
+    const CancelScope cancel_scope(call.cancel, part.context);
+    const auto reader = stub->Generate(&part.context, generation.request());
+    v1::GenerateResponse event;
+    while (reader->Read(&event)) {
+      // What was on its way when the caller cancelled is not delivered any more.
+      if (IsCancelled(call)) continue;
+      const Generation::Verdict verdict = generation.Take(event);
+      if (verdict == Generation::Verdict::kBroken) {
+        part.context.TryCancel();
+        break;
+      }
+      if (verdict == Generation::Verdict::kKeep) continue;
+      const bool had_none = result.token_ids.empty();
+      Append(event, result);
+      if (had_none && !result.token_ids.empty()) result.time_to_first_token = Clock::now() - start;
+      if (on_event) on_event(event);
+    }
+    const auto pause = generation.End(reader->Finish(), part);
+    if (!pause) {
+      AFT_RETURN_IF_ERROR(generation.status());
+      result.request_id = RequestId(part.context);
+      break;
+    }
+    Wait(*pause, call.cancel);
+  }
+  result.resumes = generation.resumes();
+  result.exact = generation.exact();
+  result.duration = Clock::now() - start;
+  return result;
 }
 
 absl::Status Client::StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
                                    const CallOptions& call) {
-  return GenerateStream::Start(options_, *v1::InferenceService::NewStub(channel_), request,
-                               listener, call);
+  return GenerateStream::Start(options_, v1::InferenceService::NewStub(channel_), request, listener,
+                               call);
 }
 
 absl::StatusOr<ScoreResult> Client::Score(const v1::ScoreRequest& request,

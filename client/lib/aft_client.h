@@ -38,6 +38,8 @@ struct GenerateResult : CallResult {
   v1::Finished finished;
   std::string text;                 // of all deltas
   std::vector<uint32_t> token_ids;  // of all deltas
+  uint32_t resumes = 0;             // how often the stream broke and went on
+  bool exact = true;                // Resumed::exact, of the last time
 };
 
 struct ScoreResult : CallResult {
@@ -73,7 +75,11 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // whose health is SERVING (grpc.health.v1, watched). A call that is refused before its first
 // message, with UNAVAILABLE, RESOURCE_EXHAUSTED or CANCELLED, is sent again: after the time that
 // the server names (`grpc-retry-pushback-ms`; not at all when that is negative) or some tenths of a
-// second, until ClientOptions::max_attempts or the deadline. What has begun is not repeated,
+// second, until ClientOptions::max_attempts or the deadline. A generation that breaks after that
+// goes on, at any of the servers: the application sees one stream, with one Started (the first),
+// every token once and one Finished, whose timings are the last server's. It goes on at once, then
+// after 0.1 to 5 s or what the server names, until ClientOptions::max_resumes or the deadline;
+// which errors end it all the same is in client/README.md. What else has begun is not repeated,
 // because what a broken stream has delivered cannot be taken back. Connections are pinged every 20
 // s while calls run.
 //

@@ -6,15 +6,12 @@
 #include "base/status_macros.h"
 
 namespace aft::client {
-namespace {
 
 absl::Status CheckRequestId(absl::string_view id) {
   if (IsPrintable(id) && id.size() <= 128) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the request id must be at most 128 printable ASCII characters without spaces");
 }
-
-}  // namespace
 
 bool IsPrintable(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
@@ -36,13 +33,11 @@ absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& optio
   return absl::OkStatus();
 }
 
-absl::Status Call::StreamStatus(const grpc::Status& status, const StreamChecker& checker,
-                                absl::string_view broken) {
-  facts.started = checker.started();
-  facts.received_tokens = checker.received();
+absl::Status Call::StreamStatus(const grpc::Status& status, bool finished,
+                                absl::string_view broken) const {
   if (!broken.empty()) return ProtocolError(broken, context, facts);
   if (!status.ok()) return RpcError(status, context, facts);
-  if (checker.finished()) return absl::OkStatus();
+  if (finished) return absl::OkStatus();
   if (facts.cancelled) return RpcError({grpc::CANCELLED, ""}, context, facts);
   return ProtocolError("the stream ended without Finished", context, facts);
 }

@@ -7,7 +7,6 @@
 #include "absl/strings/string_view.h"
 #include "client/lib/call_options.h"
 #include "client/lib/rpc_error.h"
-#include "client/lib/stream_checker.h"
 
 namespace aft::client {
 
@@ -17,13 +16,16 @@ struct Call {
   absl::Status Prepare(const ClientOptions& client, const CallOptions& options);
 
   // What the end of a stream means; OK only after a whole one. `broken`: what broke the protocol,
-  // empty for nothing. REQUIRES: facts.cancelled is up to date.
-  absl::Status StreamStatus(const grpc::Status& status, const StreamChecker& checker,
-                            absl::string_view broken);
+  // empty for nothing. REQUIRES: facts are up to date.
+  absl::Status StreamStatus(const grpc::Status& status, bool finished,
+                            absl::string_view broken) const;
 
   grpc::ClientContext context;
   CallFacts facts;
 };
+
+// INVALID_ARGUMENT: it cannot be sent, or is too long.
+absl::Status CheckRequestId(absl::string_view id);
 
 bool IsCancelled(const CallOptions& options);
 

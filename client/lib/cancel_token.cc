@@ -2,6 +2,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <chrono>
 #include <vector>
 
 namespace aft::client {
@@ -10,6 +11,13 @@ void CancelToken::Cancel() {
   MutexLock lock(mutex_);
   cancelled_ = true;
   for (grpc::ClientContext* call : calls_) call->TryCancel();
+  changed_.NotifyAll();
+}
+
+void CancelToken::WaitFor(std::chrono::milliseconds time) const {
+  const auto end = std::chrono::steady_clock::now() + time;
+  MutexLock lock(mutex_);
+  while (!cancelled_ && changed_.WaitUntil(mutex_, end)) continue;
 }
 
 bool CancelToken::cancelled() const {

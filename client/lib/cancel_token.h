@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,10 +24,13 @@ class CancelToken {
   // For good; more than once is fine.
   void Cancel();
   bool cancelled() const;
+  // Blocks until it is cancelled, at most that long.
+  void WaitFor(std::chrono::milliseconds time) const;
 
  private:
   friend class CancelScope;
   mutable Mutex mutex_;
+  mutable CondVar changed_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,67 +1,129 @@
 #include "client/lib/generate_stream.h"
 
+#include <grpcpp/support/client_callback.h>
+
 #include <algorithm>
-#include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/status_macros.h"
+#include "client/lib/call.h"
+#include "client/lib/cancel_token.h"
 
 namespace aft::client {
 
-absl::Status GenerateStream::Start(const ClientOptions& client, v1::InferenceService::Stub& stub,
+class GenerateStream::Part final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  explicit Part(GenerateStream& stream)
+      : stream_(stream), cancel_scope_(stream.options_.cancel, call_.context) {}
+
+  Call& call() { return call_; }
+
+  void Begin() {
+    stream_.stub_->async()->Generate(&call_.context, &stream_.generation_.request(), this);
+    // Reads start outside of reactions too, after a pause; the end waits until the last has failed.
+    AddHold();
+    StartRead(&event_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      RemoveHold();
+      return;
+    }
+    // What was on its way when the caller cancelled is not delivered any more.
+    if (call_.facts.cancelled || IsCancelled(stream_.options_)) {
+      StartRead(&event_);
+      return;
+    }
+    GenerateListener::Next next;
+    switch (stream_.generation_.Take(event_)) {
+      case Generation::Verdict::kBroken:
+        call_.context.TryCancel();
+        RemoveHold();
+        return;
+      case Generation::Verdict::kDeliver:
+        next = stream_.listener_.OnEvent(event_);
+        break;
+      case Generation::Verdict::kKeep:
+        break;
+    }
+    if (next.cancel) {
+      call_.facts.cancelled = true;
+      call_.context.TryCancel();
+      next.pause = {};
+    }
+    stream_.Pause(next.pause, [this] { StartRead(&event_); });
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    GenerateStream& stream = stream_;
+    const auto pause = stream.generation_.End(status, call_);
+    delete this;
+    stream.OnPartEnd(pause);
+  }
+
+ private:
+  GenerateStream& stream_;
+  Call call_;
+  const CancelScope cancel_scope_;
+  v1::GenerateResponse event_;
+};
+
+absl::Status GenerateStream::Start(const ClientOptions& client,
+                                   std::unique_ptr<v1::InferenceService::Stub> stub,
                                    const v1::GenerateRequest& request, GenerateListener& listener,
                                    const CallOptions& options) {
-  std::unique_ptr<GenerateStream> stream(new GenerateStream(listener, options));
-  AFT_RETURN_IF_ERROR(stream->call_.Prepare(client, options));
-  GenerateStream* const reactor = stream.release();  // until OnDone
-  stub.async()->Generate(&reactor->call_.context, &request, reactor);
-  // Reads start outside of reactions too, after a pause; the end waits until the last has failed.
-  reactor->AddHold();
-  reactor->StartRead(&reactor->event_);
-  reactor->StartCall();
+  std::unique_ptr<GenerateStream> stream(
+      new GenerateStream(client, std::move(stub), request, listener, options));
+  AFT_RETURN_IF_ERROR(stream->StartPart());
+  static_cast<void>(stream.release());  // until its end
   return absl::OkStatus();
 }
 
-void GenerateStream::OnReadDone(bool ok) {
-  if (!ok) {
-    RemoveHold();
-    return;
-  }
-  // What was on its way when the caller cancelled is not delivered any more.
-  if (call_.facts.cancelled || IsCancelled(options_)) {
-    StartRead(&event_);
-    return;
-  }
-  broken_ = checker_.Take(event_);
-  if (!broken_.empty()) {
-    call_.context.TryCancel();
-    RemoveHold();
-    return;
-  }
-  const GenerateListener::Next next = listener_.OnEvent(event_);
-  if (next.cancel) {
-    call_.facts.cancelled = true;
-    call_.context.TryCancel();
-  } else {
-    pause_left_ = next.pause;
-  }
-  ReadWhenPaused();
+GenerateStream::GenerateStream(const ClientOptions& client,
+                               std::unique_ptr<v1::InferenceService::Stub> stub,
+                               const v1::GenerateRequest& request, GenerateListener& listener,
+                               const CallOptions& options)
+    : stub_(std::move(stub)),
+      listener_(listener),
+      options_(options),
+      generation_(client, options, request) {}
+
+absl::Status GenerateStream::StartPart() {
+  auto part = std::make_unique<Part>(*this);
+  AFT_RETURN_IF_ERROR(generation_.Prepare(part->call()));
+  part.release()->Begin();  // until OnDone
+  return absl::OkStatus();
 }
 
-void GenerateStream::ReadWhenPaused() {
-  if (pause_left_.count() <= 0 || IsCancelled(options_)) {
-    StartRead(&event_);
+void GenerateStream::OnPartEnd(std::optional<std::chrono::milliseconds> pause) {
+  if (!pause) {
+    End(generation_.status());
     return;
   }
-  // In slices: nobody tells of a cancellation.
-  const auto slice = std::min(pause_left_, std::chrono::milliseconds(100));
-  pause_left_ -= slice;
-  alarm_.Set(std::chrono::system_clock::now() + slice, [this](bool) { ReadWhenPaused(); });
+  Pause(*pause, [this] {
+    if (absl::Status status = StartPart(); !status.ok()) End(status);
+  });
 }
 
-void GenerateStream::OnDone(const grpc::Status& status) {
-  call_.facts.cancelled |= IsCancelled(options_);
-  const absl::Status result = call_.StreamStatus(status, checker_, broken_);
+// In slices: nobody tells of a cancellation.
+void GenerateStream::Pause(std::chrono::milliseconds pause, std::function<void()> then) {
+  if (pause.count() <= 0 || IsCancelled(options_)) {
+    then();
+    return;
+  }
+  const auto slice = std::min(pause, std::chrono::milliseconds(100));
+  alarm_.Set(std::chrono::system_clock::now() + slice,
+             [this, left = pause - slice, then = std::move(then)](bool) mutable {
+               Pause(left, std::move(then));
+             });
+}
+
+void GenerateStream::End(const absl::Status& status) {
   GenerateListener& listener = listener_;
+  const absl::Status result = status;
   delete this;
   listener.OnEnd(result);
 }

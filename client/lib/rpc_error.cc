@@ -103,14 +103,16 @@ std::string Seconds(Milliseconds duration) {
   return absl::StrCat(static_cast<double>(duration.count()) / 1000, " s");
 }
 
+bool HasBegun(const CallFacts& facts) { return facts.started || facts.received_tokens > 0; }
+
 std::string After(const CallFacts& facts) {
-  return facts.started ? absl::StrCat(" after ", TokenCount(facts.received_tokens)) : "";
+  return HasBegun(facts) ? absl::StrCat(" after ", TokenCount(facts.received_tokens)) : "";
 }
 
 std::string DeadlineSentence(const ErrorDetails& details, const CallFacts& facts) {
   if (facts.deadline.count() <= 0) return "the server says that the deadline has passed";
   const std::string limit = Seconds(facts.deadline);
-  if (facts.started) {
+  if (HasBegun(facts)) {
     return absl::StrCat("the deadline of ", limit, " passed after ",
                         TokenCount(facts.received_tokens),
                         "; allow more time or ask for fewer tokens");
@@ -193,6 +195,16 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
       absl::StrCat("the answer of ", facts.address, " is broken", After(facts), ": ", what));
   SetErrorDetails(details, error);
   return error;
+}
+
+// Trailers hold usage once a stream has begun, and the request's id when it is refused.
+bool IsOfServer(const grpc::ClientContext& context) {
+  return Trailer(context, "aft-usage-bin") || Trailer(context, "x-request-id");
+}
+
+bool ForbidsRetry(const grpc::ClientContext& context) {
+  const auto pushback = Trailer(context, "grpc-retry-pushback-ms");
+  return pushback && absl::StartsWith(*pushback, "-");
 }
 
 std::string RequestId(const grpc::ClientContext& context) {

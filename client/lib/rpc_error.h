@@ -18,8 +18,8 @@ struct CallFacts {
   absl::string_view address;
   std::chrono::milliseconds deadline{0};  // 0: none
   bool cancelled = false;                 // by the caller's token
-  bool started = false;                   // Started has arrived
-  uint32_t received_tokens = 0;
+  bool started = false;                   // its Started has arrived
+  uint32_t received_tokens = 0;           // of the stream, over all its calls
 };
 
 // Turns the failure of a call into an absl::Status of the same code whose message is a sentence
@@ -30,6 +30,12 @@ absl::Status RpcError(const grpc::Status& status, const grpc::ClientContext& con
 // The answer breaks the protocol: DATA_LOSS with ErrorDetails.
 absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& context,
                            const CallFacts& facts);
+
+// Whether the server that ended the call said so itself. False: what lies between made it up.
+bool IsOfServer(const grpc::ClientContext& context);
+
+// The server asks that the call be not sent again (a negative `grpc-retry-pushback-ms`).
+bool ForbidsRetry(const grpc::ClientContext& context);
 
 // `x-request-id` of an answer, in the initial metadata, or in the trailers of a refusal; empty when
 // there was none. REQUIRES: the call has finished.

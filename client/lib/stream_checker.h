@@ -13,6 +13,10 @@ namespace aft::client {
 // parts and Finished, and gaps between parts. Thread-compatible.
 class StreamChecker {
  public:
+  StreamChecker() = default;
+  // Of a generation that goes on behind so many tokens.
+  explicit StreamChecker(uint32_t received) : received_(received) {}
+
   // Returns what is wrong with `event`; empty: nothing. An event of a newer server is fine.
   template <typename Response>
   std::string Take(const Response& event) {

@@ -25,6 +25,14 @@ std::string ToString(grpc::ByteBuffer bytes) {
   return std::string(slice.begin(), slice.end());
 }
 
+// Empty where there is none of that name.
+std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  return found == context.client_metadata().end()
+             ? ""
+             : std::string(found->second.data(), found->second.size());
+}
+
 // "/aft.v1.ModelService/List" as it was generated.
 const google::protobuf::MethodDescriptor& FindMethod(std::string name) {
   std::replace(name.begin(), name.end(), '/', '.');
@@ -79,10 +87,8 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
 
  private:
   void AddMetadata() {
-    const auto given = context_.client_metadata().find("x-request-id");
-    const bool has_id = given != context_.client_metadata().end();
-    const std::string id =
-        has_id ? std::string(given->second.data(), given->second.size()) : "fake-1";
+    const std::string given = Metadata(context_, "x-request-id");
+    const std::string id = given.empty() ? "fake-1" : given;
     if (answer_.refused) {
       context_.AddTrailingMetadata("x-request-id", id);
     } else {
@@ -164,6 +170,11 @@ void FakeServer::SetScript(Script script) {
   script_ = std::move(script);
 }
 
+void FakeServer::SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer) {
+  MutexLock lock(mutex_);
+  answer_ = std::move(answer);
+}
+
 void FakeServer::SetModels(std::vector<v1::Model> models) {
   MutexLock lock(mutex_);
   models_ = std::move(models);
@@ -172,25 +183,30 @@ void FakeServer::SetModels(std::vector<v1::Model> models) {
 FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext& context,
                                         const std::string& request) {
   const google::protobuf::MethodDescriptor& method = FindMethod(context.method());
-  const auto authorization = context.client_metadata().find("authorization");
   MutexLock lock(mutex_);
   last_[method.input_type()->full_name()] = request;
   Answer answer = {.script = script_, .end = script_.end, .messages = {}};
   if (method.server_streaming()) {
     ++requests_;
-    authorization_ = authorization == context.client_metadata().end()
-                         ? ""
-                         : std::string(authorization->second.data(), authorization->second.size());
+    authorization_ = Metadata(context, "authorization");
+    request_ids_.push_back(Metadata(context, "x-request-id"));
     changed_.NotifyAll();
     if (refusals_ > 0) {
       --refusals_;
       return {.script = refusal_, .end = Script::End::kStatus, .messages = {}, .refused = true};
     }
+    if (answer_ && method.name() == "Generate") {
+      v1::GenerateRequest generate;
+      AFT_CHECK(generate.ParseFromString(request));
+      answer.script = answer_(generate);
+      answer.end = answer.script.end;
+      answer.refused = answer.script.events.empty() && answer.end == Script::End::kStatus;
+    }
     const auto add = [&](const google::protobuf::Message& event) {
       if (event.GetDescriptor() == method.output_type()) answer.messages.push_back(ToBytes(event));
     };
-    for (const v1::GenerateResponse& event : script_.events) add(event);
-    for (const auto& event : script_.other_events) add(*event);
+    for (const v1::GenerateResponse& event : answer.script.events) add(event);
+    for (const auto& event : answer.script.other_events) add(*event);
     return answer;
   }
   if (answer.end != Script::End::kStall || !script_.events.empty()) {
@@ -237,6 +253,11 @@ grpc::ByteBuffer FakeServer::HealthMessage(bool serving) {
 std::string FakeServer::authorization() const {
   MutexLock lock(mutex_);
   return authorization_;
+}
+
+std::vector<std::string> FakeServer::request_ids() const {
+  MutexLock lock(mutex_);
+  return request_ids_;
 }
 
 int FakeServer::requests() const {

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -49,6 +50,8 @@ class FakeServer {
 
   // Of calls that begin after this.
   void SetScript(Script script);
+  // Of generations, instead: called by one at a time.
+  void SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer);
   // The next streams are refused before their scripts, as servers do: without initial metadata.
   void RefuseNext(int streams, grpc::Status status,
                   std::multimap<std::string, std::string> trailers = {});
@@ -68,6 +71,8 @@ class FakeServer {
 
   // Metadata `authorization` of the latest stream.
   std::string authorization() const;
+  // Metadata `x-request-id` of each stream; "" where there was none.
+  std::vector<std::string> request_ids() const;
 
   // Streams that have begun, refused ones included; watches of health are not counted.
   int requests() const;
@@ -102,6 +107,7 @@ class FakeServer {
   mutable Mutex mutex_;
   CondVar changed_;
   Script script_ ABSL_GUARDED_BY(mutex_);
+  std::function<Script(const v1::GenerateRequest&)> answer_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
   // By the name of the type; serialised.
   std::map<std::string, std::string> last_ ABSL_GUARDED_BY(mutex_);
@@ -110,6 +116,7 @@ class FakeServer {
   Script refusal_ ABSL_GUARDED_BY(mutex_);
   bool serving_ ABSL_GUARDED_BY(mutex_) = true;
   std::string authorization_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);
   std::set<Call*> watches_ ABSL_GUARDED_BY(mutex_);
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 
