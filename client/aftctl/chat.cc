@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -128,6 +129,7 @@ bool Chat::Answer(std::string line, bool again) {
   }
   CancelToken cancel;
   const Interrupt interrupt(cancel);
+  std::vector<Resumed> resumed;
   const auto result =
       client_.Generate(request,
                        [&](const v1::GenerateResponse& event) {
@@ -135,8 +137,11 @@ bool Chat::Answer(std::string line, bool again) {
                          if (!output_.Write(output_.is_terminal() ? ForTerminal(delta) : delta))
                            cancel.Cancel();
                        },
-                       {.deadline = ToMilliseconds(flags_.deadline), .cancel = &cancel});
+                       {.deadline = ToMilliseconds(flags_.deadline),
+                        .cancel = &cancel,
+                        .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }});
   output_.EndLine();
+  PrintResumed(resumed);
   if (output_.error() != 0) {
     exit_code_ = output_.error() == EPIPE ? kExitBrokenPipe : kExitFailed;
     return false;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -56,6 +57,9 @@ int ReportError(const absl::Status& status);
 
 // "[LINE]" on standard error.
 void PrintSummary(const std::string& line);
+
+// A line of those for each time that a generation went on.
+void PrintResumed(const std::vector<Resumed>& resumed);
 
 // "FINISH_REASON_EOS" -> "eos", "MODEL_STATE_READY" -> "ready".
 std::string EnumWord(absl::string_view name, absl::string_view prefix);

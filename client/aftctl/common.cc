@@ -47,6 +47,14 @@ void PrintSummary(const std::string& line) {
   std::fprintf(stderr, "[%s]\n", ForTerminal(line).c_str());
 }
 
+void PrintResumed(const std::vector<Resumed>& resumed) {
+  for (const Resumed& one : resumed) {
+    PrintSummary(absl::StrCat(
+        "the stream went on after ", TokenCount(one.tokens), ": ", one.cause.message(),
+        one.exact ? "" : "; that server computes otherwise: an undisturbed answer may differ"));
+  }
+}
+
 std::string EnumWord(absl::string_view name, absl::string_view prefix) {
   absl::ConsumePrefix(&name, prefix);
   return name.empty() ? "unknown" : absl::AsciiStrToLower(name);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <map>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -102,11 +103,15 @@ int RunCall(const CommonFlags& common, const StreamFlags& flags,
   if (!options.ok()) return UsageError(options.status());
   const auto client = Client::Create(*std::move(options));
   if (!client.ok()) return UsageError(client.status());
-  const absl::Status status = call(**client,
-                                   {.deadline = ToMilliseconds(flags.deadline),
-                                    .request_id = flags.request_id,
-                                    .cancel = &cancel},
-                                   output);
+  std::vector<Resumed> resumed;
+  const absl::Status status =
+      call(**client,
+           {.deadline = ToMilliseconds(flags.deadline),
+            .request_id = flags.request_id,
+            .cancel = &cancel,
+            .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }},
+           output);
+  PrintResumed(resumed);
   if (output.error() == EPIPE) return kExitBrokenPipe;
   if (output.error() != 0) {
     PrintError("aftctl", absl::StrCat("cannot write the output: ", strerror(output.error())));

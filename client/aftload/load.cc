@@ -6,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "client/aftload/load_run.h"
+#include "client/aftload/reference.h"
 #include "client/lib/aft_client.h"
 
 namespace aft::client {
@@ -16,9 +17,11 @@ using std::chrono::milliseconds;
 // Warm-up requests are none of the measured ones.
 constexpr uint64_t kFirstWarmup = uint64_t{1} << 40;
 
-absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, CancelToken& cancel) {
+absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, bool resume,
+                                                CancelToken& cancel) {
   // Refusals are counted here, one by one.
   options.max_attempts = 1;
+  if (!resume) options.max_resumes = 0;
   options.connect_timeout = milliseconds(1000);
   options.channel_args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 400);
   // Channels to one address share their connection otherwise.
@@ -38,18 +41,20 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
   std::vector<std::unique_ptr<Client>> clients;  // the targets in turn
   for (uint32_t i = 0; i < options.connections; ++i) {
     for (const ClientOptions& target : options.targets) {
-      AFT_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Connect(target, cancel));
+      AFT_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Connect(target, options.resume, cancel));
       clients.push_back(std::move(client));
     }
   }
   const Workload workload(options.workload);
+  AFT_ASSIGN_OR_RETURN(const std::vector<Reference> references,
+                       TakeReferences(workload, options.verify, options.streams, clients, cancel));
   if (options.warmup > 0) {
     LoadOptions warmup = options;
     warmup.arrivals.rate = 0;
     warmup.arrivals.requests = options.warmup;
-    LoadRun(warmup, workload, kFirstWarmup, clients, cancel).Run({});
+    LoadRun(warmup, workload, kFirstWarmup, {}, clients, cancel).Run({});
   }
-  return LoadRun(options, workload, 0, clients, cancel).Run(on_progress);
+  return LoadRun(options, workload, 0, references, clients, cancel).Run(on_progress);
 }
 
 }  // namespace aft::client

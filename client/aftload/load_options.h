@@ -21,6 +21,11 @@ struct LoadOptions {
   std::chrono::milliseconds drain{0};  // after arrivals.duration, for what still runs
   uint64_t warmup = 0;                 // requests before the measurement, in a closed loop
   uint32_t attempts = 5;  // how often a refused request is sent, the first time included
+  // Streams that break go on, and what breaks before it has begun counts as refused.
+  bool resume = false;
+  // So many different requests, each answered once before the load: all are among them and are
+  // compared. 0: any number, and none is.
+  uint64_t verify = 0;
   WorkloadOptions workload;
   Limits limits;
 };

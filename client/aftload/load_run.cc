@@ -34,13 +34,13 @@ double CpuSeconds() {
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Nothing of the answer has come, and another attempt may fare better. CANCELLED: the call met the
-// GOAWAY of a server that drains.
-bool IsRefusal(const absl::Status& status) {
+// GOAWAY of a server that drains. `broken`: a connection that broke counts, too.
+bool IsRefusal(const absl::Status& status, bool broken) {
   const ErrorDetails details = GetErrorDetails(status);
   return (absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
           absl::IsCancelled(status)) &&
-         details.origin != ErrorOrigin::kConnectionLost && details.origin != ErrorOrigin::kCaller &&
-         details.received_tokens == 0 && !details.usage;
+         (broken || details.origin != ErrorOrigin::kConnectionLost) &&
+         details.origin != ErrorOrigin::kCaller && details.received_tokens == 0 && !details.usage;
 }
 
 }  // namespace
@@ -51,12 +51,17 @@ class LoadRun::Stream final : public GenerateListener {
   Stream(LoadRun& run, const Schedule::Slot& slot)
       : run_(run),
         scheduled_(slot.time),
-        planned_(run.workload_.Make(run.first_index_ + slot.index)),
+        reference_(run.references_.empty() ? nullptr
+                                           : &run.references_[slot.index % run.references_.size()]),
+        planned_(run.workload_.Make(
+            run.first_index_ +
+            (reference_ == nullptr ? slot.index : slot.index % run.references_.size()))),
         target_(slot.index % run.options_.targets.size()),
         client_(*run.clients_[slot.index % run.clients_.size()]),
         shard_(*run.shards_[slot.index % kShards]),
         recorder_(planned_.request.stop().max_tokens(), slot.time, planned_.behaviour,
-                  run.options_.limits, run.options_.targets[target_].address) {}
+                  run.options_.limits, run.options_.targets[target_].address),
+        verifier_(reference_) {}
 
   // Instead of sending it.
   void Cut() {
@@ -74,7 +79,12 @@ class LoadRun::Stream final : public GenerateListener {
       MutexLock lock(shard_.mutex);
       recorder_.OnSent(shard_.stats, sent_);
     }
-    CallOptions call{.deadline = milliseconds(0), .cancel = &run_.cut_};
+    CallOptions call{.deadline = milliseconds(0),
+                     .cancel = &run_.cut_,
+                     .on_resumed = [this](const Resumed& resumed) {
+                       MutexLock lock(shard_.mutex);
+                       recorder_.OnResumed(shard_.stats, resumed.exact);
+                     }};
     if (planned_.behaviour == Behaviour::kDeadline) {
       const auto due = scheduled_ + run_.options_.workload.deadline;
       call.deadline = std::max(std::chrono::ceil<milliseconds>(due - sent_), milliseconds(1));
@@ -89,6 +99,7 @@ class LoadRun::Stream final : public GenerateListener {
     if (event.has_started()) shard_.stats.prompt_tokens += event.started().prompt_tokens();
     if (event.has_delta()) {
       recorder_.OnTokens(shard_.stats, static_cast<uint64_t>(event.delta().token_ids_size()), now);
+      verifier_.OnDelta(event.delta(), shard_.stats.differences);
     }
     if (planned_.behaviour == Behaviour::kSlow) next.pause = run_.options_.workload.slow_pause;
     next.cancel =
@@ -114,6 +125,7 @@ class LoadRun::Stream final : public GenerateListener {
     LoadStats& stats = shard_.stats;
     if (status.ok()) {
       recorder_.OnCompleted(stats, now);
+      verifier_.OnCompleted(stats.differences);
       return false;
     }
     if (GetErrorDetails(status).origin == ErrorOrigin::kCaller) {
@@ -124,7 +136,7 @@ class LoadRun::Stream final : public GenerateListener {
       recorder_.OnOther(stats, &Outcomes::expired);
       return false;
     }
-    if (IsRefusal(status)) {
+    if (IsRefusal(status, run_.options_.resume)) {
       ++stats.refused;
       stats.refusal.Add(now - sent_);
       if (attempts_ < run_.options_.attempts) {
@@ -144,20 +156,24 @@ class LoadRun::Stream final : public GenerateListener {
 
   LoadRun& run_;
   const Clock::time_point scheduled_;
+  const Reference* const reference_;  // null: none
   const PlannedRequest planned_;
   const size_t target_;
   Client& client_;
   Shard& shard_;
   StreamRecorder recorder_;
+  StreamVerifier verifier_;
   uint32_t attempts_ = 0;
   Clock::time_point sent_;
 };
 
 LoadRun::LoadRun(const LoadOptions& options, const Workload& workload, uint64_t first_index,
+                 const std::vector<Reference>& references,
                  const std::vector<std::unique_ptr<Client>>& clients, CancelToken& cancel)
     : options_(options),
       workload_(workload),
       first_index_(first_index),
+      references_(references),
       clients_(clients),
       cancel_(cancel),
       start_(Clock::now()),

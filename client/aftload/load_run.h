@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "client/aftload/load_options.h"
+#include "client/aftload/reference.h"
 #include "client/aftload/schedule.h"
 #include "client/aftload/workload.h"
 #include "client/lib/aft_client.h"
@@ -22,8 +23,10 @@ namespace aft::client {
 // attempts, the end); streams run on gRPC's.
 class LoadRun {
  public:
-  // `first_index`: of the first request, in the workload.
+  // `first_index`: of the first request, in the workload. `references`: of the requests there are,
+  // in turn; empty: any number.
   LoadRun(const LoadOptions& options, const Workload& workload, uint64_t first_index,
+          const std::vector<Reference>& references,
           const std::vector<std::unique_ptr<Client>>& clients, CancelToken& cancel);
   ~LoadRun();
 
@@ -54,6 +57,7 @@ class LoadRun {
   const LoadOptions& options_;
   const Workload& workload_;
   const uint64_t first_index_;
+  const std::vector<Reference>& references_;
   const std::vector<std::unique_ptr<Client>>& clients_;
   CancelToken& cancel_;
   const Clock::time_point start_;

@@ -93,6 +93,13 @@ void AddLoadFlags(CLI::App& app, Flags& flags) {
                  "How often a refused request is sent, the first time included; latencies count on")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app.add_flag("--resume", load.resume,
+               "Streams that break go on, at any server, and what breaks unbegun is sent again");
+  app.add_option("--verify", load.verify,
+                 "Only N different requests, each answered once before the load: tokens that are "
+                 "lost, repeated or changed against that are counted, and fail the run")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100'000));
   app.add_option("--goodput", flags.goodput,
                  "Limits in ms that make a request good: ttft:MS, tpot:MS, e2el:MS")
       ->type_name("METRIC:MS");
@@ -256,7 +263,7 @@ int Measure(Flags& flags, CancelToken& cancel, const Interrupt& interrupt) {
     }
     good &= output.Write(flags.json ? JsonReport(flags.load, *report)
                                     : TextReport(flags.load, *report));
-    good &= report->stats.normal().errors.empty();
+    good &= report->stats.normal().errors.empty() && !report->stats.differences.any();
     if (interrupt.exit_code() != 0) return interrupt.exit_code();
   }
   return good ? kExitOk : kExitFailed;

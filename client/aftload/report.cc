@@ -68,8 +68,9 @@ struct Metric {
 };
 
 std::vector<Metric> Metrics(const LoadStats& stats) {
-  return {{"ttft", stats.ttft}, {"tpot", stats.tpot},         {"itl", stats.itl},
-          {"e2el", stats.e2el}, {"send_lag", stats.send_lag}, {"refusal", stats.refusal}};
+  return {{"ttft", stats.ttft},      {"tpot", stats.tpot},         {"itl", stats.itl},
+          {"e2el", stats.e2el},      {"send_lag", stats.send_lag}, {"refusal", stats.refusal},
+          {"longest_gap", stats.gap}};
 }
 
 void AddTimes(const LoadStats& stats, Json& json) {
@@ -150,6 +151,21 @@ std::string TextReport(const LoadOptions& options, const LoadReport& report) {
     absl::StrAppendFormat(&text, "refused                %d times, sent again %d times\n",
                           stats.refused, stats.retried);
   }
+  if (options.resume) {
+    absl::StrAppendFormat(&text,
+                          "resumed                %d streams, %d times, at most %d times each, "
+                          "%d where bits differ\n",
+                          stats.resumed_streams, stats.resumes, stats.most_resumes,
+                          stats.inexact_streams);
+  }
+  if (options.verify > 0) {
+    const Differences& differences = stats.differences;
+    absl::StrAppendFormat(
+        &text,
+        "verified               %d tokens lost, %d repeated, %d changed; %d texts "
+        "changed\n",
+        differences.lost, differences.repeated, differences.changed, differences.changed_texts);
+  }
   absl::StrAppendFormat(&text,
                         "requests/s             %.2f completed, at most %d at once\n"
                         "tokens/s               %.1f in total, %.1f in the median stream\n",
@@ -164,7 +180,8 @@ std::string TextReport(const LoadOptions& options, const LoadReport& report) {
   absl::StrAppendFormat(&text, "%-22s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90", "p99", "max",
                         "mean");
   absl::StrAppend(&text, Row("time to first token", stats.ttft), Row("between messages", stats.itl),
-                  Row("per token", stats.tpot), Row("whole request", stats.e2el));
+                  Row("longest of a stream", stats.gap), Row("per token", stats.tpot),
+                  Row("whole request", stats.e2el));
   if (stats.refused > 0) absl::StrAppend(&text, Row("until refused", stats.refusal));
   if (IsOpen(options)) absl::StrAppend(&text, Row("sent late by", stats.send_lag));
   if (stats.early.tokens > 0 && stats.late.tokens > 0) {
@@ -216,6 +233,20 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
     json.update({{"goodput_limits_ms", ToJson(options.limits)},
                  {"request_goodput", per_second(stats.good)},
                  {"goodput_ratio", GoodputRatio(stats)}});
+  }
+  if (options.resume) {
+    json.update({{"resumes", stats.resumes},
+                 {"resumed_streams", stats.resumed_streams},
+                 {"most_resumes", stats.most_resumes},
+                 {"inexact_streams", stats.inexact_streams}});
+  }
+  if (options.verify > 0) {
+    const Differences& differences = stats.differences;
+    json.update({{"verify", options.verify},
+                 {"lost_tokens", differences.lost},
+                 {"repeated_tokens", differences.repeated},
+                 {"changed_tokens", differences.changed},
+                 {"changed_texts", differences.changed_texts}});
   }
   AddTimes(stats, json);
   json["early_ms_per_token"] = stats.early.SecondsPerToken() * 1e3;

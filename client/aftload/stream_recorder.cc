@@ -47,6 +47,12 @@ void LoadStats::Merge(const LoadStats& other) {
   tpot.Merge(other.tpot);
   send_lag.Merge(other.send_lag);
   refusal.Merge(other.refusal);
+  gap.Merge(other.gap);
+  resumes += other.resumes;
+  resumed_streams += other.resumed_streams;
+  inexact_streams += other.inexact_streams;
+  most_resumes = std::max(most_resumes, other.most_resumes);
+  differences.Merge(other.differences);
   early.Add(other.early);
   late.Add(other.late);
   if (other.seconds.size() > seconds.size()) seconds.resize(other.seconds.size());
@@ -72,6 +78,7 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
     if (measured()) stats.ttft.Add(now - scheduled_);
   } else if (measured()) {
     stats.itl.Add(now - last_);
+    longest_gap_ = std::max(longest_gap_, now - last_);
   }
   const uint64_t before = tokens_;
   tokens_ += tokens;
@@ -85,12 +92,21 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
   }
 }
 
+void StreamRecorder::OnResumed(LoadStats& stats, bool exact) {
+  ++stats.resumes;
+  if (++resumes_ == 1) ++stats.resumed_streams;
+  stats.most_resumes = std::max(stats.most_resumes, resumes_);
+  if (exact_ && !exact) ++stats.inexact_streams;
+  exact_ = exact;
+}
+
 void StreamRecorder::OnCompleted(LoadStats& stats, Clock::time_point now) {
   OnOther(stats, &Outcomes::completed);
   ++stats.At(now).completed;
   if (!measured()) return;
   stats.e2el.Add(now - scheduled_);
   if (tokens_ > 1) stats.tpot.Add((last_ - first_) / static_cast<int64_t>(tokens_ - 1));
+  if (tokens_ > first_message_tokens_) stats.gap.Add(longest_gap_);
   if (IsGood(Milliseconds(now - scheduled_))) ++stats.good;
   if (tokens_ < expected_) return;
   stats.early.Add(early_);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/aftload/histogram.h"
+#include "client/aftload/reference.h"
 #include "client/aftload/schedule.h"
 #include "client/aftload/workload.h"
 
@@ -70,13 +71,20 @@ struct LoadStats {
   uint64_t retried = 0;   // of those, the ones after which the request was sent again
   uint64_t tokens = 0;    // cut streams' as well
   uint64_t messages = 0;  // that brought them
-  uint64_t prompt_tokens = 0;  // of the streams that have begun
-  Histogram ttft;              // from the scheduled time to the first token
-  Histogram itl;               // between two messages with tokens, however many they bring
-  Histogram e2el;              // from the scheduled time to the end; completed ones
-  Histogram tpot;              // one value a completed stream: first to last token / (tokens - 1)
-  Histogram send_lag;          // from the scheduled time to the first attempt
-  Histogram refusal;           // of an attempt, until it was refused
+  uint64_t prompt_tokens = 0;    // of the streams that have begun
+  Histogram ttft;                // from the scheduled time to the first token
+  Histogram itl;                 // between two messages with tokens, however many they bring
+  Histogram e2el;                // from the scheduled time to the end; completed ones
+  Histogram tpot;                // one value a completed stream: first to last token / (tokens - 1)
+  Histogram send_lag;            // from the scheduled time to the first attempt
+  Histogram refusal;             // of an attempt, until it was refused
+  Histogram gap;                 // the longest itl of a stream; completed ones of two messages
+  uint64_t resumes = 0;          // of all streams, however they ended
+  uint64_t resumed_streams = 0;  // that went on at least once
+  uint64_t inexact_streams =
+      0;  // of those, the ones that a server went on with that computes otherwise
+  uint64_t most_resumes = 0;  // of one stream
+  Differences differences;
   // Completed streams of the full length: the first and the last tenth of their tokens.
   TokenTime early;
   TokenTime late;
@@ -103,6 +111,7 @@ class StreamRecorder {
 
   void OnSent(LoadStats& stats, Clock::time_point now);  // the first attempt
   void OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_point now);
+  void OnResumed(LoadStats& stats, bool exact);
 
   // One of these ends it.
   void OnCompleted(LoadStats& stats, Clock::time_point now);
@@ -127,6 +136,9 @@ class StreamRecorder {
   uint64_t first_message_tokens_ = 0;
   Clock::time_point first_;
   Clock::time_point last_;
+  Clock::duration longest_gap_{0};
+  uint64_t resumes_ = 0;
+  bool exact_ = true;
   TokenTime early_;
   uint64_t late_from_ = 0;  // tokens when the last tenth began; 0: not yet
   Clock::time_point late_start_;

@@ -71,6 +71,25 @@ TEST_F(AftctlTest, GenerateStreamsTheTextAndSumsUpOnStandardError) {
                                HasSubstr("seed 7")));
 }
 
+TEST_F(AftctlTest, GenerateGoesOnWhenTheStreamBreaksAndSaysSo) {
+  server_.SetAnswer([](const v1::GenerateRequest& request) {
+    Script script = TextScript({"It is ", "a truth"});
+    script.events[0] = StartedEvent(7, 1);
+    if (request.has_resume()) {
+      script.events.erase(script.events.begin() + 1);
+    } else {
+      script = FailedScript({grpc::UNAVAILABLE, "draining"}, {script.events[0], script.events[1]});
+    }
+    return script;
+  });
+  const Ended ended = Run("generate --prompt hello");
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.out, "It is a truth");
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("[the stream went on after 6 tokens: "),
+                               HasSubstr("draining; that server computes otherwise"),
+                               HasSubstr("[limit stop.max_tokens=13 | 13 tokens")));
+}
+
 TEST_F(AftctlTest, GenerateShowsTextBeforeTheStreamEnds) {
   server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "no newline yet")}));
   Process aftctl(Command("generate --prompt hello"));
@@ -84,18 +103,20 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
       "--frequency-penalty 0.75 --seed 18446744073709551615 --stop \n\n --stop [END] "
       "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json "
       "--request-id r1 --deadline 100");
-  ExpectText(server_.last<v1::GenerateRequest>(),
-             "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
-             "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
-             "  frequency_penalty: 0.75 seed: 18446744073709551615 }"
-             "stop { max_tokens: 9 strings: ['\\n\\n', '[END]'] token_ids: [10, 13]"
-             "  include_stop_string: true ignore_eos: true } output { top_logprobs: 2 }");
+  ExpectText(
+      server_.last<v1::GenerateRequest>(),
+      "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
+      "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
+      "  frequency_penalty: 0.75 seed: 18446744073709551615 }"
+      "stop { max_tokens: 9 strings: ['\\n\\n', '[END]'] token_ids: [10, 13]"
+      "  include_stop_string: true ignore_eos: true } output { top_logprobs: 2 } resumable: true");
 }
 
 TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
   server_.SetScript(TextScript({"a"}));
   Run("generate --prompt hello");
-  ExpectText(server_.last<v1::GenerateRequest>(), "text: 'hello' sampling {} stop {}");
+  ExpectText(server_.last<v1::GenerateRequest>(),
+             "text: 'hello' sampling {} stop {} resumable: true");
 }
 
 TEST_F(AftctlTest, GenerateReadsThePromptFromStandardInputAsItIs) {

@@ -123,6 +123,26 @@ TEST_F(ChatTest, ALineBeginsTheTextAndTheNextGoesOnFromItsState) {
   EXPECT_EQ(last().previous().state_id(), "given");
 }
 
+TEST_F(ChatTest, AnAnswerThatBreaksGoesOn) {
+  server_.SetAnswer([](const v1::GenerateRequest& request) {
+    Script script = TextScript({"abc"});
+    script.events[0] = StartedEvent(7, 1);
+    script.events[2].mutable_finished()->mutable_state()->set_id("s1");
+    if (!request.has_resume()) {
+      return FailedScript({grpc::UNAVAILABLE, "gone"}, {script.events[0], script.events[1]});
+    }
+    script.events[0].mutable_started()->set_exact(true);
+    script.events.erase(script.events.begin() + 1);
+    return script;
+  });
+  const Ended ended = Run("one\n");
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.out, "abc");
+  EXPECT_THAT(ended.err, HasSubstr("[the stream went on after 3 tokens: "));
+  EXPECT_THAT(ended.err, testing::Not(HasSubstr("computes otherwise")));
+  EXPECT_THAT(ended.err, HasSubstr("aftctl chat --previous s1 goes on"));
+}
+
 TEST_F(ChatTest, AStateThatNothingCanGoBackToIsDeleted) {
   EXPECT_EQ(Run("one\ntwo\n", {"--previous", "given"}).code, 0);
   EXPECT_EQ(deleted(), "");  // it was there before

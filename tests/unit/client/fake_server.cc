@@ -89,10 +89,9 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
   void AddMetadata() {
     const std::string given = Metadata(context_, "x-request-id");
     const std::string id = given.empty() ? "fake-1" : given;
-    if (answer_.refused) {
-      context_.AddTrailingMetadata("x-request-id", id);
-    } else {
-      context_.AddInitialMetadata("x-request-id", id);
+    if (!answer_.script.anonymous) {
+      answer_.refused ? context_.AddTrailingMetadata("x-request-id", id)
+                      : context_.AddInitialMetadata("x-request-id", id);
     }
     for (const auto& [key, value] : answer_.script.trailers) {
       context_.AddTrailingMetadata(key, value);
@@ -337,10 +336,11 @@ void FakeServer::AnswerOfStates(const std::string& method, const std::string& re
   }
 }
 
-v1::GenerateResponse StartedEvent(uint64_t seed) {
+v1::GenerateResponse StartedEvent(uint64_t seed, uint64_t fingerprint) {
   auto event = FromText<v1::GenerateResponse>(
       "started { model: 'fake' model_version: '1' prompt_tokens: 5 }");
   event.mutable_started()->set_seed(seed);
+  event.mutable_started()->set_fingerprint(fingerprint);
   return event;
 }
 

@@ -35,6 +35,7 @@ struct Script {
   End end = End::kStatus;
   grpc::Status status = {};
   std::multimap<std::string, std::string> trailers = {};
+  bool anonymous = false;  // as what a broken connection is made out to be: without a request id
 };
 
 // A server on a loopback port (0: a free one) that answers every call by one script and tells what
@@ -126,7 +127,8 @@ class FakeServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-v1::GenerateResponse StartedEvent(uint64_t seed = 7);
+// `fingerprint`: 0 of a server that cannot resume.
+v1::GenerateResponse StartedEvent(uint64_t seed = 7, uint64_t fingerprint = 0);
 // One token for each byte of `text`.
 v1::GenerateResponse DeltaEvent(uint32_t first_index, const std::string& text);
 v1::GenerateResponse FinishedEvent(uint32_t tokens);

@@ -11,6 +11,7 @@
 
 #include "client/aftload/histogram.h"
 #include "client/aftload/load_options.h"
+#include "client/aftload/reference.h"
 #include "client/aftload/report.h"
 #include "client/aftload/stream_recorder.h"
 
@@ -163,6 +164,103 @@ TEST(StreamRecorderTest, LeavesStreamsThatEndEarlyOutOfTheComparison) {
   RecordStream(stats, token_ms, 100);
   EXPECT_EQ(stats.early.tokens, 0u);
   EXPECT_EQ(stats.late.tokens, 0u);
+}
+
+TEST(StreamRecorderTest, TheLongestGapIsOfEachStream) {
+  LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
+  RecordStream(stats, {100, 110, 140, 145}, 4);
+  RecordStream(other, {10, 15}, 2);
+  RecordStream(other, {500}, 1);  // has none
+  RecordStream(other, {10, 900}, 2, Behaviour::kSlow);
+  stats.Merge(other);
+  EXPECT_EQ(stats.gap.count(), 2u);
+  EXPECT_NEAR(stats.gap.Quantile(0), 0.005, 0.0001);
+  EXPECT_EQ(stats.gap.Max(), 0.030);
+}
+
+TEST(StreamRecorderTest, CountsHowOftenStreamsWentOn) {
+  LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
+  StreamRecorder often(3, stats.start, Behaviour::kNormal, {}, "a:1");
+  often.OnResumed(stats, true);
+  often.OnResumed(stats, false);
+  often.OnResumed(stats, false);
+  StreamRecorder once(3, stats.start, Behaviour::kNormal, {}, "a:1");
+  once.OnResumed(other, true);
+  stats.Merge(other);
+  EXPECT_EQ(stats.resumes, 4u);
+  EXPECT_EQ(stats.resumed_streams, 2u);
+  EXPECT_EQ(stats.inexact_streams, 1u);
+  EXPECT_EQ(stats.most_resumes, 3u);
+}
+
+v1::Delta MakeDelta(uint32_t first, const std::vector<uint32_t>& ids, const std::string& text) {
+  v1::Delta delta;
+  delta.set_first_index(first);
+  delta.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  delta.set_text(text);
+  return delta;
+}
+
+TEST(StreamVerifierTest, CountsWhatIsLostRepeatedAndChanged) {
+  const Reference reference = {.token_ids = {1, 2, 3, 4}, .text = "abcd"};
+  struct Case {
+    std::vector<v1::Delta> deltas;
+    uint64_t lost, repeated, changed, changed_texts;
+  };
+  const std::vector<Case> cases = {
+      {{MakeDelta(0, {1, 2}, "a"), MakeDelta(2, {3, 4}, "bc"), MakeDelta(4, {}, "d")}, 0, 0, 0, 0},
+      {{MakeDelta(0, {1, 2}, "ab"), MakeDelta(2, {9, 4}, "cd")}, 0, 0, 1, 0},
+      {{MakeDelta(0, {1, 2}, "ab"), MakeDelta(3, {4}, "d")}, 1, 0, 0, 1},
+      {{MakeDelta(0, {1, 2}, "ab"), MakeDelta(1, {2, 3, 4}, "bcd")}, 0, 1, 0, 1},
+      {{MakeDelta(0, {1, 2, 3, 4, 5}, "abcde")}, 0, 0, 1, 1},
+      {{MakeDelta(0, {1, 2, 3}, "abc")}, 1, 0, 0, 1},
+      {{MakeDelta(0, {1, 2, 3, 4}, "abcx")}, 0, 0, 0, 1},
+      {{}, 4, 0, 0, 1},
+  };
+  for (const auto& [deltas, lost, repeated, changed, changed_texts] : cases) {
+    Differences differences;
+    StreamVerifier verifier(&reference);
+    for (const v1::Delta& delta : deltas) verifier.OnDelta(delta, differences);
+    verifier.OnCompleted(differences);
+    EXPECT_EQ(differences.lost, lost);
+    EXPECT_EQ(differences.repeated, repeated);
+    EXPECT_EQ(differences.changed, changed);
+    EXPECT_EQ(differences.changed_texts, changed_texts);
+    EXPECT_EQ(differences.any(), lost + repeated + changed + changed_texts > 0);
+  }
+  Differences differences;
+  StreamVerifier blind(nullptr);
+  blind.OnDelta(MakeDelta(0, {7}, "x"), differences);
+  blind.OnCompleted(differences);
+  EXPECT_FALSE(differences.any());
+}
+
+TEST(ReportTest, SaysWhatWentOnAndWhatDiffered) {
+  LoadOptions options;
+  options.resume = true;
+  options.verify = 5;
+  LoadReport report{.stats = LoadStats(Clock::time_point(hours(1))), .seconds = 1};
+  LoadStats& stats = report.stats;
+  RecordStream(stats, {10, 40}, 2);
+  stats.resumes = 7;
+  stats.resumed_streams = 4;
+  stats.most_resumes = 3;
+  stats.inexact_streams = 2;
+  stats.differences = {.lost = 11, .repeated = 12, .changed = 13, .changed_texts = 14};
+  const auto json = nlohmann::json::parse(JsonReport(options, report));
+  const std::map<std::string, int> expected = {{"resumes", 7},          {"resumed_streams", 4},
+                                               {"most_resumes", 3},     {"inexact_streams", 2},
+                                               {"verify", 5},           {"lost_tokens", 11},
+                                               {"repeated_tokens", 12}, {"changed_tokens", 13},
+                                               {"changed_texts", 14},   {"max_longest_gap_ms", 30}};
+  for (const auto& [name, value] : expected) EXPECT_EQ(json.value(name, -1.0), value) << name;
+  EXPECT_THAT(TextReport(options, report),
+              AllOf(HasSubstr("4 streams, 7 times, at most 3 times each, 2 where bits differ"),
+                    HasSubstr("11 tokens lost, 12 repeated, 13 changed; 14 texts changed"),
+                    HasSubstr("longest of a stream        30.")));
+  const auto plain = nlohmann::json::parse(JsonReport({}, {.seconds = 1}));
+  EXPECT_FALSE(plain.contains("resumes"));
+  EXPECT_FALSE(plain.contains("lost_tokens"));
 }
 
 TEST(ReportTest, JsonHasTheNamesOfVllmsBenchmark) {

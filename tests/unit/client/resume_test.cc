@@ -42,6 +42,7 @@ struct Break {
   std::multimap<std::string, std::string> trailers = {};
   std::vector<std::string> hand_over = {};
   bool refused = false;  // instead of Started
+  bool anonymous = false;
   bool exact = true;
   uint64_t fingerprint = kFingerprint;
 };
@@ -67,12 +68,14 @@ class Model {
     requests_.push_back(request);
     std::optional<Break> planned;
     if (call < breaks_.size()) planned = breaks_[call];
-    if (planned && planned->refused)
-      return {.status = planned->status, .trailers = planned->trailers};
+    if (planned && planned->refused) {
+      return {.status = planned->status,
+              .trailers = planned->trailers,
+              .anonymous = planned->anonymous};
+    }
 
     Script script;
-    v1::GenerateResponse started = StartedEvent();
-    started.mutable_started()->set_fingerprint(planned ? planned->fingerprint : kFingerprint);
+    v1::GenerateResponse started = StartedEvent(7, planned ? planned->fingerprint : kFingerprint);
     started.mutable_started()->set_numerics(absl::StrCat("numerics ", call));
     started.mutable_started()->set_resume_id(absl::StrCat("resume ", call));
     started.mutable_started()->set_exact(request.has_resume() && (!planned || planned->exact));
@@ -300,6 +303,15 @@ TEST_P(ResumeTest, ARefusalIsTriedAgainAsTheServerSays) {
   }
 }
 
+TEST_P(ResumeTest, WhatBreaksBeforeItGoesOnIsTriedAgain) {
+  options_.max_attempts = 1;
+  for (const grpc::StatusCode code : {grpc::INTERNAL, grpc::UNKNOWN}) {
+    ExpectWhole(Generate(
+        {{.after = 2}, {.status = {code, "RST_STREAM"}, .refused = true, .anonymous = true}}));
+    EXPECT_EQ(model_->requests().size(), 3u);
+  }
+}
+
 TEST_P(ResumeTest, ARefusalThatIsFinalEndsItAndTellsBothReasons) {
   options_.max_attempts = 1;
   const Break cases[] = {
@@ -417,8 +429,7 @@ TEST_P(ResumeTest, WhatIsRepeatedOrLeftOutIsAnError) {
   for (const uint32_t first : {0u, 2u, 4u}) {
     int call = 0;
     server_.SetAnswer([&](const v1::GenerateRequest&) {
-      v1::GenerateResponse started = StartedEvent();
-      started.mutable_started()->set_fingerprint(kFingerprint);
+      v1::GenerateResponse started = StartedEvent(7, kFingerprint);
       if (call++ == 0) {
         return FailedScript({grpc::UNAVAILABLE, "gone"}, {started, DeltaEvent(0, "abc")});
       }
@@ -430,8 +441,7 @@ TEST_P(ResumeTest, WhatIsRepeatedOrLeftOutIsAnError) {
   }
   int call = 0;
   server_.SetAnswer([&](const v1::GenerateRequest&) {
-    v1::GenerateResponse started = StartedEvent();
-    started.mutable_started()->set_fingerprint(kFingerprint);
+    v1::GenerateResponse started = StartedEvent(7, kFingerprint);
     if (call++ == 0) return FailedScript({grpc::UNAVAILABLE, "gone"}, {started});
     return StalledScript({DeltaEvent(0, "a")});
   });
@@ -453,8 +463,7 @@ TEST_P(ResumeTest, TextBehindTheLastTokenComesOnce) {
   for (const bool delivered : {false, true}) {
     int call = 0;
     server_.SetAnswer([&](const v1::GenerateRequest& request) {
-      v1::GenerateResponse started = StartedEvent();
-      started.mutable_started()->set_fingerprint(kFingerprint);
+      v1::GenerateResponse started = StartedEvent(7, kFingerprint);
       v1::GenerateResponse rest;
       rest.mutable_delta()->set_first_index(2);
       rest.mutable_delta()->set_text("rest");
@@ -496,8 +505,7 @@ TEST_P(ResumeTest, ItGoesOnAtAnotherServer) {
   model_->Attach(server_);
   // Says three tokens and no more.
   const auto silent = [](const v1::GenerateRequest&) {
-    v1::GenerateResponse started = StartedEvent();
-    started.mutable_started()->set_fingerprint(kFingerprint);
+    v1::GenerateResponse started = StartedEvent(7, kFingerprint);
     started.mutable_started()->set_numerics("numerics 0");
     return StalledScript({started, DeltaEvent(0, "a"), DeltaEvent(1, "b"), DeltaEvent(2, "c")});
   };
@@ -521,8 +529,7 @@ TEST_P(ResumeTest, ItGoesOnAtAnotherServer) {
 TEST_P(ResumeTest, TheDeadlineIsThatOfTheWholeStream) {
   // Breaks for ever, after a token each time: a deadline of each call would never pass.
   server_.SetAnswer([](const v1::GenerateRequest& request) {
-    v1::GenerateResponse started = StartedEvent();
-    started.mutable_started()->set_fingerprint(kFingerprint);
+    v1::GenerateResponse started = StartedEvent(7, kFingerprint);
     Script script = FailedScript(
         {grpc::UNAVAILABLE, "gone"},
         {started, DeltaEvent(static_cast<uint32_t>(request.resume().token_ids_size()), "x")});

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aft/v1/inference.pb.h"
+#include "client/aftload/workload.h"
+#include "client/lib/aft_client.h"
+#include "client/lib/cancel_token.h"
+
+namespace aft::client {
+
+// What a request gives when nothing disturbs it.
+struct Reference {
+  std::vector<uint32_t> token_ids;
+  std::string text;
+};
+
+// Of the workload's first `count` requests, at most `streams` of them at once; each client has its
+// share. The error of the first one that fails.
+absl::StatusOr<std::vector<Reference>> TakeReferences(
+    const Workload& workload, uint64_t count, uint32_t streams,
+    const std::vector<std::unique_ptr<Client>>& clients, CancelToken& cancel);
+
+// How answers differ from what they should be.
+struct Differences {
+  uint64_t lost = 0;           // tokens that never came, of completed streams and before others
+  uint64_t repeated = 0;       // tokens that came again
+  uint64_t changed = 0;        // tokens that are others than the reference's
+  uint64_t changed_texts = 0;  // completed streams
+
+  void Merge(const Differences& other);
+  bool any() const { return lost + repeated + changed + changed_texts > 0; }
+};
+
+// Compares one stream. Not thread-safe; neither are the differences, where others write too.
+class StreamVerifier {
+ public:
+  // Null: there is none, and only positions are compared. Must outlive this object.
+  explicit StreamVerifier(const Reference* reference) : reference_(reference) {}
+
+  void OnDelta(const v1::Delta& delta, Differences& differences);
+  void OnCompleted(Differences& differences);
+
+ private:
+  const Reference* const reference_;
+  uint64_t next_ = 0;  // position of the next token
+  size_t text_bytes_ = 0;
+  bool same_text_ = true;
+};
+
+}  // namespace aft::client
