@@ -30,6 +30,11 @@ struct ModelInfo {
   // Of weights, config, number formats and the state's layout: runners whose fingerprints are equal
   // take each other's snapshots.
   uint64_t fingerprint = 0;
+  // What else decides the bits of its results: runners that agree in it and in the fingerprint give
+  // the same tokens, whatever else is in their batches. Empty: this one makes no such promise.
+  std::string numerics{};
+  // Tokens that it has generated itself are read otherwise than those of a prompt.
+  bool generated_differ = false;
   std::string weight_format;  // "fp32"
   std::string device;         // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"
 };

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/runtime/model_info.h"
+#include "model/runtime/numerics.h"
 
 namespace aft {
 absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
@@ -19,6 +20,8 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   AFT_RETURN_IF_ERROR(runner->network_->Allocate(TokensAtOnce(options), runner->executor_));
   runner->layout_ = runner->states_.layout().fingerprint();
   AFT_RETURN_IF_ERROR(runner->WarmUp());
+  AFT_ASSIGN_OR_RETURN(runner->info_.numerics,
+                       DescribeNumerics(kernels::InstructionSet(), *runner));
   return runner;
 }
 

@@ -24,6 +24,7 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   info.parameters = CountParameters(config);
   info.max_seq_len = config.max_seq_len;
   info.weight_bytes = weight_bytes;
+  info.generated_differ = config.mixer.full_decode;
   info.weight_format = NumberName(weight_format);
   info.device = std::move(device);
   return info;

@@ -37,6 +37,11 @@ absl::Status CheckOutput(const Step& step, const StepOutput& output) {
                                           sampled, " and ", scored));
 }
 
+// The position behind it.
+int64_t EndOf(const StepRow& row) {
+  return row.first_position + static_cast<int64_t>(row.tokens.size());
+}
+
 ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
                                               const ModelRunner& runner) {
   const SchedulingConfig& config = options.scheduling;
@@ -90,11 +95,13 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
 absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request,
                                                        std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckGeneration(request); !status.ok()) return RefuseInvalid(status);
-  const auto tokens = static_cast<int64_t>(request.prompt.size());
-  OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + tokens,
+  const auto prompt = static_cast<int64_t>(request.prompt.size() - request.resumed);
+  OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + prompt,
                        info_.max_seq_len);
-  return Accept(std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink),
-                                              std::move(output)));
+  absl::StatusOr<Resumption> resumption = Replay(request, output);
+  if (!resumption.ok()) return RefuseInvalid(resumption.status());
+  return Accept(std::make_unique<TokenStream>(std::move(request), *std::move(resumption),
+                                              std::move(sink), std::move(output)));
 }
 
 absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
@@ -123,15 +130,18 @@ absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
 
 absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
   AFT_RETURN_IF_ERROR(CheckPrevious(request));
-  if (!request.prompt.empty() || request.previous == nullptr) {
+  const bool empty = request.prompt.size() == request.resumed;
+  if (empty && request.previous == nullptr) return absl::InvalidArgumentError("prompt: is empty");
+  if (!request.prompt.empty()) {
     AFT_RETURN_IF_ERROR(CheckTokens(request.prompt, info_.vocab_size, /*max_tokens=*/0));
-  } else if (request.previous->pending == kNoToken) {
+  }
+  if (empty && request.previous->pending == kNoToken) {
     return absl::InvalidArgumentError(
         "prompt: must not be empty: the model has consumed all of the text before, so there is "
         "nothing to go on from (an end-of-text or stop token ended it)");
   }
   const int64_t before = request.tokens_before();
-  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const auto tokens = static_cast<int64_t>(request.prompt.size() - request.resumed);
   if (info_.max_seq_len != 0 && before + tokens >= info_.max_seq_len) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt: ", before > 0 ? absl::StrCat(before, " tokens before, ") : "", tokens,
@@ -201,9 +211,12 @@ void GenerateEngine::Place() {
     Park(static_cast<TokenStream&>(*sequence), slot);
   }
   std::vector<Job*> started;
+  std::vector<TokenStream*> over;  // an output that came has ended, and nothing is to be stored
   for (Sequence* sequence : placement.started) {
     auto& stream = static_cast<TokenStream&>(*sequence);
-    if (Bind(stream)) started.push_back(&stream);
+    if (!stream.nothing_to_do() && !Bind(stream)) continue;
+    started.push_back(&stream);
+    if (stream.nothing_to_do()) over.push_back(&stream);
   }
   for (Sequence* sequence : placement.following) {
     started.push_back(&static_cast<TokenStream&>(*sequence));
@@ -213,18 +226,21 @@ void GenerateEngine::Place() {
     Fork(static_cast<const TokenStream&>(*leader), static_cast<TokenStream&>(*sequence));
   }
   if (!started.empty()) BeginStep(started, now);
+  for (TokenStream* stream : over) End(*stream, *stream->ended, now);
 }
 
 // False: the stream has ended.
 bool GenerateEngine::Bind(TokenStream& stream) {
+  const int32_t slot = stream.slot();
+  absl::Status status;
   if (stream.previous == nullptr) {
-    runner_->BindSlot(stream.slot(), stream.sampling);
-    return true;
+    runner_->BindSlot(slot, stream.sampling);
+    if (stream.first_output == 0) return true;
+  } else {
+    status = runner_->RestoreSlot(slot, stream.previous->snapshot);
   }
-  const SequenceState& previous = *stream.previous;
-  absl::Status status = runner_->RestoreSlot(stream.slot(), previous.snapshot);
   if (status.ok()) {
-    status = runner_->ContinueSlot(stream.slot(), stream.sampling, previous.outputs, previous.had);
+    status = runner_->ContinueSlot(slot, stream.sampling, stream.first_output, stream.uses());
   }
   if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
   return status.ok();
@@ -237,8 +253,7 @@ void GenerateEngine::Fork(const TokenStream& leader, TokenStream& stream) {
   if (leader.position() == 0) return runner_->BindSlot(stream.slot(), stream.sampling);
   runner_->ForkSlot(leader.slot(), stream.slot());
   const absl::Status status =
-      runner_->ContinueSlot(stream.slot(), stream.sampling, stream.first_output(),
-                            stream.had != nullptr ? *stream.had : absl::Span<const TokenUse>());
+      runner_->ContinueSlot(stream.slot(), stream.sampling, stream.first_output, stream.uses());
   if (!status.ok()) StateLost(stream, "engine.fork_failed", status);
 }
 
@@ -311,6 +326,9 @@ void GenerateEngine::Publish(const Step& step, TimePoint now) {
     } else if (row.output == RowOutput::kScore) {
       std::vector<SampledToken>& scores = output_.scored[scored++];
       if (stream != nullptr) PublishScores(*stream, row, std::move(scores), now);
+    } else if (stream != nullptr && stream->purpose() == Sequence::Purpose::kRead &&
+               EndOf(row) == stream->prompt_end()) {
+      Deliver(*stream, {}, /*ended=*/true, *stream->ended, now);
     }
   }
   metrics_.generated_tokens.Increment(static_cast<double>(generated));
@@ -360,9 +378,8 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
                       std::make_move_iterator(scores.end()));
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
-  const auto position = row.first_position + static_cast<int64_t>(row.tokens.size());
   if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
-  Deliver(stream, std::move(delta), position == stream.prompt_end(), std::move(outcome), now);
+  Deliver(stream, std::move(delta), EndOf(row) == stream.prompt_end(), std::move(outcome), now);
 }
 
 void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,

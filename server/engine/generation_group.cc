@@ -32,8 +32,7 @@ std::vector<std::unique_ptr<Job>> MakeGroup(const GenerationRequest& request,
                                             const std::vector<std::shared_ptr<TokenSink>>& sinks,
                                             const OutputBuilder& output) {
   std::vector<std::unique_ptr<Job>> group;
-  auto leader = std::make_unique<TokenStream>(request, static_cast<int64_t>(request.prompt.size()),
-                                              sinks.front(), output);
+  auto leader = std::make_unique<TokenStream>(request, Resumption(request), sinks.front(), output);
   TokenStream& first = *leader;
   group.push_back(std::move(leader));
   const auto uses = UsesBeforeLast(request);

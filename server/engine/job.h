@@ -14,12 +14,15 @@ namespace aft::server {
 // the engine thread alone.
 struct Job : RequestHeader {
   Job(RequestHeader header, int64_t text_tokens, std::shared_ptr<FinishSink> sink)
-      : RequestHeader(std::move(header)), tokens(text_tokens), finish_sink(std::move(sink)) {}
+      : RequestHeader(std::move(header)), tokens(text_tokens), finish_sink(std::move(sink)) {
+    usage.prompt_tokens = static_cast<uint32_t>(text_tokens);
+  }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   virtual ~Job() = default;
 
-  const int64_t tokens;  // of the prompt or text: what it weighs in the queue
+  const int64_t tokens;  // that the model has to read: what it weighs in the queue
+  Usage usage;           // as far as it is known beforehand
   const std::shared_ptr<FinishSink> finish_sink;
 
   RequestHandle handle = 0;

@@ -27,7 +27,7 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
   if (IsStopToken(id)) {
     outcome.reason = FinishReason::kStop;
     outcome.stop_token_id = id;
-  } else if (id == tokenizer_.eos_id() && !stop_.ignore_eos) {
+  } else if (IsEndOfText(id)) {
     outcome.reason = FinishReason::kEos;
   } else {
     delta.tokens.push_back(std::move(token));
@@ -46,6 +46,26 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
   if (ended) matcher_.Flush(bytes);
   utf8_.Append(bytes, delta.text);
   if (ended) utf8_.Flush(delta.text);
+  return ended;
+}
+
+absl::StatusOr<bool> OutputBuilder::Replay(absl::Span<const TokenId> tokens, Outcome& outcome) {
+  bool ended = false;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (ended) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("resume.token_ids: ", tokens.size(), " tokens, but the output ends with ", i,
+                       " (", outcome.limit.empty() ? "a stop string" : outcome.limit, ")"));
+    }
+    if (IsStopToken(tokens[i]) || IsEndOfText(tokens[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("resume.token_ids[", i, "]: token ", tokens[i],
+                                                     " ends an output, and is no part of it"));
+    }
+    TokenDelta delivered;
+    SampledToken token;
+    token.id = tokens[i];
+    ended = Append(std::move(token), delivered, outcome);
+  }
   return ended;
 }
 

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/utf8.h"
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
@@ -30,6 +32,11 @@ class OutputBuilder {
   // of `outcome` are set, all text is in `delta`, and Append may not be called again.
   bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
 
+  // Takes what its reader has of the output already: the text of these tokens, too. True: the
+  // output has ended with them, as Append says. INVALID_ARGUMENT, with the path of the field: no
+  // output begins so, because it would have ended before. REQUIRES: Append was not called.
+  absl::StatusOr<bool> Replay(absl::Span<const TokenId> tokens, Outcome& outcome);
+
   // Tokens of the output so far, and after which it ends at the latest.
   uint32_t tokens() const { return tokens_; }
   int64_t limit() const { return limit_; }
@@ -39,6 +46,7 @@ class OutputBuilder {
 
  private:
   bool IsStopToken(TokenId id) const;
+  bool IsEndOfText(TokenId id) const { return id == tokenizer_.eos_id() && !stop_.ignore_eos; }
   absl::string_view TokenBytes(TokenId id) const;
 
   const Tokenizer& tokenizer_;

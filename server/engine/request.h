@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -51,8 +52,10 @@ struct TurnRequest : RequestHeader {
 
 // A validated generation request.
 struct GenerationRequest : TurnRequest {
-  // All within the vocabulary. At least one token, or previous has a pending one.
+  // All within the vocabulary. At least one token, or previous has a pending one. Behind it, of a
+  // stream that goes on, its output so far: the last `resumed` tokens.
   std::vector<TokenId> prompt;
+  size_t resumed = 0;
   SamplingParams sampling;
   StopConditions stop;
 };
@@ -90,6 +93,7 @@ struct Usage {
   // Of the output: without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
   uint32_t scored_tokens = 0;
+  uint32_t resumed_tokens = 0;  // of the output, those that the request brought
 };
 
 // From RequestHeader::arrival. Zero: it never came to that.

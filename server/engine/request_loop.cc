@@ -85,7 +85,7 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
     return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
   std::vector<Accepted> accepted;
-  for (const auto& job : jobs) accepted.push_back({job->finish_sink, job->arrival, job->tokens});
+  for (const auto& job : jobs) accepted.push_back({job->finish_sink, job->arrival, job->usage});
   Inbox::AddResult result;
   {
     MutexLock lock(accepted_mutex_);
@@ -315,9 +315,9 @@ void RequestLoop::Fail(Job& job, absl::Status status, TimePoint now) {
 }
 
 void RequestLoop::End(Job& job, Outcome outcome, TimePoint now) {
+  outcome.usage = job.usage;
   Remove(job, outcome);
   if (!job.started_at) LeaveQueue(job);
-  outcome.usage.prompt_tokens = static_cast<uint32_t>(job.tokens);
   if (job.started_at) outcome.timings.queue = *job.started_at - job.arrival;
   if (job.first_output_at) outcome.timings.first_token = *job.first_output_at - job.arrival;
   outcome.timings.total = now - job.arrival;
@@ -399,7 +399,7 @@ void RequestLoop::FailModel(const std::string& reason) {
   for (const auto& [handle, request] : accepted) {
     Outcome outcome;
     outcome.status = HasFailed();
-    outcome.usage.prompt_tokens = static_cast<uint32_t>(request.tokens);
+    outcome.usage = request.usage;
     outcome.timings.total = now - request.arrival;
     Finish(*request.sink, Ending::kFailed, outcome);
   }

@@ -170,7 +170,7 @@ class RequestLoop {
   struct Accepted {
     std::shared_ptr<FinishSink> sink;
     TimePoint arrival;
-    int64_t tokens = 0;
+    Usage usage;
   };
 
   Inbox inbox_;

@@ -1,5 +1,7 @@
 #include "server/engine/token_stream.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -30,9 +32,11 @@ SequenceTurn TurnOf(const TurnRequest& request) {
   return {.first_position = request.previous != nullptr ? request.previous->consumed() : 0};
 }
 
-SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output) {
+SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output,
+                    bool ended = false) {
   SequenceTurn turn = TurnOf(request);
   turn.never_ahead = request.store && output.may_end_early();
+  turn.leaves_last = ended;
   return turn;
 }
 
@@ -56,11 +60,25 @@ SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   return turn;
 }
 
-// Null: nothing is stored.
-std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text) {
+uint64_t OutputsBefore(const SequenceState* previous) {
+  return previous != nullptr ? previous->outputs : 0;
+}
+
+// Of an output that has ended it is never asked for.
+int64_t OutputsLeft(const OutputBuilder& output) {
+  return std::max<int64_t>(output.limit() - output.tokens(), 1);
+}
+
+// Null: nothing is stored. `outputs`: of the text, the last ones.
+std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text,
+                               size_t outputs = 0) {
   if (!request.store) return nullptr;
   auto end = std::make_unique<TurnEnd>();
+  const auto first = text.end() - static_cast<std::ptrdiff_t>(outputs);
+  end->outputs.assign(first, text.end());
+  text.erase(first, text.end());
   end->text = std::move(text);
+  end->last_is_pending = true;
   return end;
 }
 
@@ -71,16 +89,23 @@ std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& 
 
 }  // namespace
 
-TokenStream::TokenStream(GenerationRequest request, int64_t text_tokens,
+TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
                          std::shared_ptr<TokenSink> token_sink, OutputBuilder builder)
-    : Sequence(Unread(request, TakeText(request, request.prompt)), Purpose::kGenerate,
-               builder.limit(), OwnerOf(request), TurnOf(request, builder)),
-      Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
+    : Sequence(Unread(request, TakeText(request, request.prompt)),
+               resumption.ended != nullptr ? Purpose::kRead : Purpose::kGenerate,
+               OutputsLeft(builder), OwnerOf(request),
+               TurnOf(request, builder, resumption.ended != nullptr)),
+      Job(static_cast<RequestHeader&&>(request), resumption.unread, token_sink),
       sampling(request.sampling),
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
-      end(EndOf(request, std::move(request.prompt))),
-      output(std::move(builder)) {}
+      end(EndOf(request, std::move(request.prompt), request.resumed)),
+      first_output(OutputsBefore(previous.get()) + request.resumed),
+      ended(std::move(resumption.ended)),
+      output(std::move(builder)),
+      had_(std::move(resumption.had)) {
+  usage = resumption.usage;
+}
 
 TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
                          std::shared_ptr<const std::vector<TokenUse>> uses,
@@ -92,8 +117,9 @@ TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt))),
-      had(std::move(uses)),
-      output(std::move(builder)) {
+      first_output(OutputsBefore(previous.get())),
+      output(std::move(builder)),
+      had_(std::move(uses)) {
   leader.Lead(*this);
 }
 
@@ -105,6 +131,12 @@ TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
       sampling({.top_logprobs = request.top_logprobs}),
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
-      end(EndOf(request, std::move(request.text))) {}
+      end(EndOf(request, std::move(request.text))),
+      first_output(OutputsBefore(previous.get())) {}
+
+absl::Span<const TokenUse> TokenStream::uses() const {
+  if (had_ != nullptr) return *had_;
+  return previous != nullptr ? previous->had : absl::Span<const TokenUse>();
+}
 
 }  // namespace aft::server

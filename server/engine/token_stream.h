@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "model/api/sampling_params.h"
 #include "server/engine/job.h"
 #include "server/engine/output_builder.h"
 #include "server/engine/request.h"
+#include "server/engine/resumption.h"
 #include "server/engine/sequence_state.h"
 #include "server/scheduling/sequence.h"
 
@@ -19,29 +21,31 @@ namespace aft::server {
 // leaves behind; the scheduler sees only the Sequence in it. Made by the engine's caller, then
 // owned by the engine thread alone.
 struct TokenStream final : Sequence, Job {
-  // `text_tokens`: of the prompt, or of the text.
-  TokenStream(GenerationRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink,
-              OutputBuilder builder);
+  TokenStream(GenerationRequest request, Resumption resumption,
+              std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
   // Another answer to the prompt of `leader`, which it follows. `request`: as the leader's, but for
   // its sampling. `uses`: what the text has of each token where it is forked; null: no matter.
   TokenStream(GenerationRequest request, TokenStream& leader,
               std::shared_ptr<const std::vector<TokenUse>> uses,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
+  // `text_tokens`: of the text.
   TokenStream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink);
 
   // Where its own text begins.
   int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
-  // Of its first token, in the text.
-  uint64_t first_output() const { return previous != nullptr ? previous->outputs : 0; }
+  // Of what its text has had of each token where it begins.
+  absl::Span<const TokenUse> uses() const;
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;
-  std::string snapshot;                                    // while it is parked
-  const std::shared_ptr<const SequenceState> previous;     // null: its text begins here
-  std::unique_ptr<TurnEnd> end;                            // null: nothing is stored
-  const std::shared_ptr<const std::vector<TokenUse>> had;  // for the fork; null: no matter
+  std::string snapshot;                                 // while it is parked
+  const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
+  std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
+  const uint64_t first_output;                          // index of the first one that it samples
 
   // Generation.
+  const std::unique_ptr<Outcome> ended;  // of its output, if that has ended before it begins
+  bool nothing_to_do() const { return ended != nullptr && end == nullptr; }
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;  // valid once first_output_at is set
 
@@ -49,6 +53,9 @@ struct TokenStream final : Sequence, Job {
   uint32_t scored_tokens = 0;
   uint64_t scored_bytes = 0;
   double logprob = 0;  // sum
+
+ private:
+  const std::shared_ptr<const std::vector<TokenUse>> had_;  // null: those of `previous`
 };
 
 }  // namespace aft::server

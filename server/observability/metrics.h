@@ -117,6 +117,10 @@ struct ModelMetrics : private MetricMaker {
       "aft_parks_total", "Batch sequences whose slot was given to a more urgent request.");
   prometheus::Counter& resumes =
       AddCounter("aft_resumes_total", "Parked sequences that got a slot again.");
+  // By server/rpc.
+  prometheus::Counter& streams_resumed(bool exact) {
+    return exact ? resumed_exactly_ : resumed_otherwise_;
+  }
   prometheus::Gauge& slots_used = AddGauge("aft_slots_used", "Slots that hold a sequence.");
   prometheus::Gauge& slots_total = AddGauge("aft_slots", "Sequences that can be live at once.");
   prometheus::Histogram& ttft_seconds =
@@ -160,6 +164,14 @@ struct ModelMetrics : private MetricMaker {
                       {{"launch", launch}});
   }
 
+  prometheus::Counter& StreamsResumed(const char* exact) const {
+    return AddCounter("aft_streams_resumed_total",
+                      "Streams that went on here, by whether with the very same tokens.",
+                      {{"exact", exact}});
+  }
+
+  prometheus::Counter& resumed_exactly_ = StreamsResumed("yes");
+  prometheus::Counter& resumed_otherwise_ = StreamsResumed("no");
   std::array<prometheus::Counter*, 7> rejected_;
   std::array<prometheus::Counter*, 11> finished_;
   std::array<prometheus::Gauge*, 4> state_;

@@ -24,6 +24,7 @@ class EncodeCodec {
   absl::StatusOr<EncodingRequest> Decode(const Request& message, const LimitsConfig& limits,
                                          const ServedModel& model, v1::EncodeStarted& started);
   static size_t tokens(const v1::EncodeStarted& started) { return started.tokens(); }
+  static size_t kept_tokens(const EncodingRequest& request) { return request.text.size(); }
   void Append(Part part);
   // As many whole vectors as fit 32 KiB, at least one.
   bool Take(Response& outgoing);

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
+#include "server/rpc/resume_codec.h"
 
 namespace aft::server {
 namespace {
@@ -133,6 +134,9 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   with_logprobs_ = message.output().has_top_logprobs();
   started.set_seed(request.sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
+  started.set_fingerprint(model.info.fingerprint);
+  started.set_numerics(model.info.numerics);
+  if (message.has_resume()) AFT_RETURN_IF_ERROR(DecodeResume(message, model, request));
   return request;
 }
 

@@ -21,6 +21,7 @@ class GenerateCodec : public PendingMessage<v1::GenerateResponse> {
   absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
                                            const ServedModel& model, v1::Started& started);
   static size_t tokens(const v1::Started& started) { return started.prompt_tokens(); }
+  static size_t kept_tokens(const GenerationRequest& request) { return request.prompt.size(); }
   static int64_t MostOutputs(const GenerationRequest& request) { return request.stop.max_tokens; }
   void Append(Part part);
   void Finish(const Outcome& outcome, v1::Finished& finished) const;

@@ -27,6 +27,7 @@ namespace aft::server {
 //   held_bytes()                the same in memory
 //   Take(response)              moves what is pending, or some of it, out; false: nothing is
 //   tokens(started)             of the text
+//   kept_tokens(request)        that the engine holds
 //   Drop()                      forgets it
 //   MostOutputs(request)        tokens that may come beside the text; of a TurnRequest
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
@@ -50,10 +51,9 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     AFT_RETURN_IF_ERROR(FindModel(message->model()));
     const auto& engine = model().*Codec::kEngine;
     if (engine == nullptr) return WrongTask();
-    auto& started = *outgoing_.mutable_started();
-    started.set_model(model().config.name);
-    started.set_model_version(model().config.version);
-    auto decoded = codec_.Decode(*message, limits(), model(), started);
+    started().set_model(model().config.name);
+    started().set_model_version(model().config.version);
+    auto decoded = codec_.Decode(*message, limits(), model(), started());
     if (!decoded.ok()) return Invalid(decoded.status());
     using EngineRequest = typename decltype(decoded)::value_type;
     if constexpr (std::is_base_of_v<TurnRequest, EngineRequest>) {
@@ -63,7 +63,10 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
           [this, message, request]() -> absl::Status {
             AFT_RETURN_IF_ERROR(KeepPlace(message->has_store() ? &message->store() : nullptr,
                                           tokens(), Codec::MostOutputs(*request), *request));
-            return Enter(*std::move(request));
+            if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
+              if (message->has_resume()) Resumes(message->resume(), *request, started());
+            }
+            return Enter(std::move(*request));
           });
       return absl::OkStatus();
     } else {
@@ -74,12 +77,13 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   // The end of Submit.
   template <typename EngineRequest>
   absl::Status Enter(EngineRequest request) {
-    AFT_RETURN_IF_ERROR(Fill(request, tokens()));
+    AFT_RETURN_IF_ERROR(Fill(request, Codec::kept_tokens(request)));
     auto& engine = *(model().*Codec::kEngine);
     return Accepted((engine.*Codec::kAction)(
         std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
   }
 
+  auto& started() { return *outgoing_.mutable_started(); }
   size_t tokens() const { return codec_.tokens(outgoing_.started()); }
 
   const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }

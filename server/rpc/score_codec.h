@@ -22,6 +22,7 @@ class ScoreCodec : public PendingMessage<v1::ScoreResponse> {
   absl::StatusOr<ScoringRequest> Decode(const Request& message, const LimitsConfig& limits,
                                         const ServedModel& model, v1::ScoreStarted& started);
   static size_t tokens(const v1::ScoreStarted& started) { return started.tokens(); }
+  static size_t kept_tokens(const ScoringRequest& request) { return request.text.size(); }
   static int64_t MostOutputs(const ScoringRequest& /*request*/) { return 0; }
   void Append(Part part);
   void Finish(const Outcome& outcome, v1::ScoreFinished& finished) const;

@@ -10,6 +10,7 @@
 #include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
+#include "server/rpc/resume_codec.h"
 #include "server/rpc/text_codec.h"
 
 namespace aft::server {
@@ -187,6 +188,12 @@ absl::Status StreamCall::KeepPlace(const v1::Store* store, size_t text, int64_t 
   return absl::OkStatus();
 }
 
+void StreamCall::Resumes(const v1::Resume& resume, const GenerationRequest& request,
+                         v1::Started& started) {
+  started.set_exact(IsExact(resume, model_->info, request));
+  resumed_ = &metrics_->streams_resumed(started.exact());
+}
+
 absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.id = id_;
   header.arrival = arrival_;
@@ -202,6 +209,7 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
 
 absl::Status StreamCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
   AFT_RETURN_IF_ERROR(handle.status());
+  if (resumed_ != nullptr) resumed_->Increment();
   MutexLock lock(mutex_);
   handle_ = *handle;
   if (cancelled_) model_->engine().Cancel(*handle_);  // it could not be, before
@@ -417,8 +425,13 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
   const std::string client = client_ != nullptr ? client_->name : "";
   if (client_ != nullptr) {
     const Usage& usage = outcome.usage;
-    const uint64_t read = outcome.timings.first_token > Duration(0) ? usage.prompt_tokens : 0;
-    environment_.client_metrics.Count(client, code, read + usage.generated_tokens);
+    uint64_t tokens = usage.generated_tokens;
+    if (outcome.timings.first_token > Duration(0)) {
+      tokens += usage.prompt_tokens;
+    } else {
+      tokens -= usage.resumed_tokens;  // nobody read them here
+    }
+    environment_.client_metrics.Count(client, code, tokens);
   }
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
@@ -431,6 +444,7 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
                        {"reason", outcome.status.ok() ? reason : outcome.status.message()},
                        {"prompt_tokens", outcome.usage.prompt_tokens},
                        {"generated_tokens", outcome.usage.generated_tokens},
+                       {"resumed_tokens", outcome.usage.resumed_tokens},
                        {"queue_ms", Milliseconds(outcome.timings.queue)},
                        {"ttft_ms", Milliseconds(outcome.timings.first_token)},
                        {"total_ms", Milliseconds(outcome.timings.total)}});

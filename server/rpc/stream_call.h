@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aft/v1/inference.pb.h"
 #include "base/mutex.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/server_context.h"
@@ -107,6 +108,8 @@ class StreamCall : public CallReactor,
   // tokens of it, and that may come.
   absl::Status KeepPlace(const v1::Store* store, size_t text, int64_t most_outputs,
                          TurnRequest& request);
+  // The request goes on with a stream; fills what Started says of that.
+  void Resumes(const v1::Resume& resume, const GenerationRequest& request, v1::Started& started);
   // The message is parsed and gone; of it, `tokens` stay.
   absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
@@ -161,6 +164,7 @@ class StreamCall : public CallReactor,
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
+  prometheus::Counter* resumed_ = nullptr;    // counts the stream, if it goes on with one
   size_t previous_bytes_ = 0;                 // of a state that the request brought
   StateAccess::Place place_;                  // of the state that is to be stored
   std::optional<v1::State> stored_;           // set before outcome_

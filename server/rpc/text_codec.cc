@@ -120,6 +120,7 @@ v1::Usage EncodeUsage(const Usage& usage) {
   message.set_prompt_tokens(usage.prompt_tokens);
   message.set_generated_tokens(usage.generated_tokens);
   message.set_scored_tokens(usage.scored_tokens);
+  message.set_resumed_tokens(usage.resumed_tokens);
   return message;
 }
 

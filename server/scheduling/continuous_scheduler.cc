@@ -382,12 +382,12 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   if (sequence.purpose_ == Sequence::Purpose::kScore) {
     row.output = RowOutput::kScore;
     row.targets.assign(first + 1, last == sequence.prompt_.end() ? last : last + 1);
-    if (complete) sequence.phase_ = Sequence::Phase::kScored;
-  } else if (complete) {
-    AskForToken(sequence, row);
-    sequence.phase_ = Sequence::Phase::kDecode;
   }
-  if (complete) sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
+  if (!complete) return;
+  if (sequence.purpose_ == Sequence::Purpose::kGenerate) AskForToken(sequence, row);
+  sequence.phase_ = sequence.purpose_ == Sequence::Purpose::kGenerate ? Sequence::Phase::kDecode
+                                                                      : Sequence::Phase::kRead;
+  sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
 }
 
 // Keeps the memory of decode rows: decoding allocates nothing.

@@ -110,7 +110,7 @@ class ContinuousScheduler {
   void Remove(Sequence& sequence);
 
   // Hands out slots. The result is valid until the next call. REQUIRES: of steps that have retired,
-  // Sampled was called for every kLast row and sequences in phase kScored were removed, except
+  // Sampled was called for every kLast row and sequences in phase kRead were removed, except
   // where sequences[i] is null.
   const Placement& Place(TimePoint now);
 

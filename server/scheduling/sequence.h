@@ -25,7 +25,7 @@ struct SequenceOwner {
 struct SequenceTurn {
   // Of the first token of its prompt: a state is restored that has consumed those before.
   int64_t first_position = 0;
-  // The last token of a text to score is a target and no more: the state stays before it.
+  // The last token is not consumed: the state stays before it. In a text to score it is a target.
   bool leaves_last = false;
   // No step runs ahead of the sequence's results, so that its state never holds a token that turns
   // out to be none of its text.
@@ -43,12 +43,13 @@ class Sequence : public FairItem {
     kFollows,  // owns a slot; it is forked from its leader's when that has read the prompt
     kPrompt,   // owns a slot; prompt tokens are left
     kDecode,   // owns a slot; one sampled token at a time
-    kScored,   // owns a slot; the model has all of the text, and nothing follows
+    kRead,     // owns a slot; the model has all of the text, and nothing follows
     kParked,   // has given its slot up in the middle, and waits for another one
   };
   enum class Purpose {
     kGenerate,  // continue the prompt
     kScore,     // the log-probability of each of the prompt's tokens but the first
+    kRead,      // the state behind the prompt
   };
   using Owner = SequenceOwner;
 

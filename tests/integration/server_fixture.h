@@ -98,6 +98,9 @@ class EventStream<kMethod> {
   EventStream(v1::InferenceService::Stub& stub, const Request& request,
               const Prepare& prepare = {}) {
     if (prepare) prepare(*context_);
+    if constexpr (requires { request.resume(); }) {
+      checker_ = client::StreamChecker(static_cast<uint32_t>(request.resume().token_ids_size()));
+    }
     reader_ = (stub.*kMethod)(context_.get(), request);
   }
   virtual ~EventStream() = default;

@@ -112,6 +112,8 @@ FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelContr
   info_.vocab_size = options_.vocab_size;
   info_.max_seq_len = options_.max_seq_len;
   info_.fingerprint = options_.fingerprint;
+  info_.numerics = options_.numerics;
+  info_.generated_differ = options_.generated_differ;
   info_.weight_format = "fp32";
   info_.device = "cpu";
 }
@@ -177,11 +179,20 @@ std::vector<TokenId> FakeModelRunner::Text::Sample(const SamplingParams& params,
   while (static_cast<int64_t>(output.size()) < count) {
     const TokenId token = NextToken(*options_, hash_, position_, params, outputs_++, counts_);
     output.push_back(token);
-    TokenCount& times = counts_[static_cast<size_t>(token)];
-    times = WithSample(times);
-    Read({token});
+    CountAndRead(token);
   }
   return output;
+}
+
+void FakeModelRunner::Text::Replay(const std::vector<TokenId>& output) {
+  outputs_ += output.size();
+  for (const TokenId token : output) CountAndRead(token);
+}
+
+void FakeModelRunner::Text::CountAndRead(TokenId token) {
+  TokenCount& times = counts_[static_cast<size_t>(token)];
+  times = WithSample(times);
+  Read({token});
 }
 
 void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {

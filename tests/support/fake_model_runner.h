@@ -78,6 +78,8 @@ class FakeModelRunner final : public ModelRunner {
     int64_t max_seq_len = 0;
     int max_steps_in_flight = 1;
     uint64_t fingerprint = 1;
+    std::string numerics = "fake";
+    bool generated_differ = false;  // only said so
     // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
     // output. Where it is kNoToken, nothing can be scored either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
@@ -101,10 +103,14 @@ class FakeModelRunner final : public ModelRunner {
     void Read(const std::vector<TokenId>& tokens);
     // `count` tokens, each of them read.
     std::vector<TokenId> Sample(const SamplingParams& params, int64_t count);
+    // These are read, as if they had been sampled.
+    void Replay(const std::vector<TokenId>& output);
     // The score of `token` behind what was read.
     SampledToken Score(TokenId token) const { return ScoreToken(hash_, token, 0); }
 
    private:
+    void CountAndRead(TokenId token);
+
     const Options* options_;  // outlives the text
     uint64_t hash_ = kEmptyHash;
     int64_t position_ = 0;

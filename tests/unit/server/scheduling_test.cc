@@ -247,7 +247,7 @@ TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
   EXPECT_EQ(last.input.rows[0].first_position, 4);
   EXPECT_THAT(last.input.rows[0].tokens, ElementsAre(14, 15));
   EXPECT_THAT(last.input.rows[0].targets, ElementsAre(15));  // nothing follows the end
-  EXPECT_EQ(text.phase(), Sequence::Phase::kScored);
+  EXPECT_EQ(text.phase(), Sequence::Phase::kRead);
   scheduler.Remove(text);
   EXPECT_TRUE(RunStep(scheduler).empty());
   EXPECT_EQ(scheduler.slots().free(), 2);

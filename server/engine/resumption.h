@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/api/sampling_params.h"
+#include "server/engine/output_builder.h"
+#include "server/engine/request.h"
+
+namespace aft::server {
+
+// How a stream begins: a new one, or one that goes on with the output that its request brings.
+struct Resumption {
+  explicit Resumption(const GenerationRequest& request);  // without its output
+
+  int64_t unread;  // tokens that the model has to read
+  Usage usage;     // what is known of it
+  // What the text before and the output have of each token; null for a new stream.
+  std::shared_ptr<const std::vector<TokenUse>> had{};
+  std::unique_ptr<Outcome> ended{};  // how the output has ended; null: there is a token to sample
+};
+
+// Replays the request's output. INVALID_ARGUMENT: OutputBuilder::Replay. REQUIRES: the request has
+// been checked, and `output` is as its request asks.
+absl::StatusOr<Resumption> Replay(const GenerationRequest& request, OutputBuilder& output);
+
+}  // namespace aft::server

@@ -1,0 +1,57 @@
+#include "server/rpc/resume_codec.h"
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/text_codec.h"
+#include "server/states/state_store.h"
+
+namespace aft::server {
+namespace {
+
+constexpr size_t kMaxNumericsBytes = 128;
+
+}  // namespace
+
+absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel& model,
+                          GenerationRequest& request) {
+  const v1::Resume& resume = message.resume();
+  AFT_RETURN_IF_ERROR(CheckLength("resume.numerics", resume.numerics().size(), kMaxNumericsBytes));
+  AFT_RETURN_IF_ERROR(
+      CheckLength("resume.resume_id", resume.resume_id().size(), StateStore::kIdBytes));
+  if (message.n() > 1) {
+    return BadField("resume",
+                    "each sequence of a request with n > 1 is resumed by itself, with n=1 "
+                    "and the seed that Started told plus its number");
+  }
+  if (!message.sampling().has_seed()) {
+    return BadField("sampling.seed", "must be set with resume, to what Started told");
+  }
+  if (resume.fingerprint() != model.info.fingerprint) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "resume.fingerprint: the stream is of another model, or of other weights, config or number "
+        "format: %016x, that of \"%s\" is %016x",
+        resume.fingerprint(), model.config.name, model.info.fingerprint));
+  }
+  request.prompt.reserve(request.prompt.size() + static_cast<size_t>(resume.token_ids_size()));
+  for (int i = 0; i < resume.token_ids_size(); ++i) {
+    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken("resume.token_ids", i, resume.token_ids(i),
+                                                       model.info.vocab_size));
+    request.prompt.push_back(id);
+  }
+  request.resumed = static_cast<size_t>(resume.token_ids_size());
+  return absl::OkStatus();
+}
+
+bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRequest& request) {
+  if (request.resumed == 0) return true;  // nothing was computed elsewhere
+  if (info.numerics.empty() || resume.numerics() != info.numerics) return false;
+  // The output is read behind the prompt in one go: both as a prompt, unless an output came before.
+  return !info.generated_differ || (request.previous != nullptr && request.previous->outputs > 0);
+}
+
+}  // namespace aft::server

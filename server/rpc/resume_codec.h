@@ -1,0 +1,20 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "aft/v1/inference.pb.h"
+#include "server/engine/request.h"
+#include "server/registry/model_registry.h"
+
+namespace aft::server {
+
+// GenerateRequest.resume: checks it, and adds the output that it brings to `request`, whose prompt
+// and options are decoded. INVALID_ARGUMENT starts with the path of the field; FAILED_PRECONDITION:
+// the stream is of another model. REQUIRES: message.has_resume().
+absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel& model,
+                          GenerationRequest& request);
+
+// Whether the stream goes on with the very tokens that it would have had where it broke off.
+// REQUIRES: `request` is complete.
+bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRequest& request);
+
+}  // namespace aft::server
