@@ -1,11 +1,7 @@
 """Prints the mean vector of a text under an encoder: encode.py ADDRESS TEXT (see README.md)."""
 import sys
 
-import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc
+from aft_client import Client, Pooling
 
-with grpc.insecure_channel(sys.argv[1]) as channel:
-    request = inference_pb2.EncodeRequest(text=sys.argv[2], pooling=inference_pb2.POOLING_MEAN)
-    for response in inference_pb2_grpc.InferenceServiceStub(channel).Encode(request):
-        print(*response.vectors.values, end="")
-print()
+with Client(sys.argv[1]) as client:
+  print(*client.encode(sys.argv[2], pooling=Pooling.MEAN).vectors[0])

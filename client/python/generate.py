@@ -1,16 +1,16 @@
 """Streams a completion: generate.py ADDRESS PROMPT [OPTION=NUMBER ...], for example temperature=0.7
-min_p=0.05: the fields of SamplingOptions. README.md says how to make the stubs."""
+min_p=0.05: the fields of Sampling. README.md says how to make the stubs."""
 import json
 import sys
 
-import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc
+from aft_client import AftError, Client, Delta, Sampling
 
-with grpc.insecure_channel(sys.argv[1]) as channel:
-    options = dict(option.split("=") for option in sys.argv[3:])
-    sampling = {name: json.loads(number) for name, number in options.items()}
-    request = inference_pb2.GenerateRequest(text=sys.argv[2], sampling=sampling,
-                                            stop={"max_tokens": 64})
-    for response in inference_pb2_grpc.InferenceServiceStub(channel).Generate(request):
-        print(response.delta.text, end="", flush=True)
+sampling = {name: json.loads(number) for name, number in (option.split("=") for option in sys.argv[3:])}
+try:
+  with Client(sys.argv[1]) as client:
+    for event in client.generate(sys.argv[2], max_tokens=64, sampling=Sampling(**sampling)):
+      if isinstance(event, Delta):
+        print(event.text, end="", flush=True)
+except AftError as error:
+  sys.exit(f"generate.py: {error}")
 print()

@@ -1,13 +1,10 @@
 """Prints the log-probability of each token of a text: score.py ADDRESS TEXT (see README.md)."""
 import sys
 
-import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc
+from aft_client import Client
 
-with grpc.insecure_channel(sys.argv[1]) as channel:
-    request = inference_pb2.ScoreRequest(text=sys.argv[2])
-    for response in inference_pb2_grpc.InferenceServiceStub(channel).Score(request):
-        for token, scored in zip(response.chunk.token_ids, response.chunk.logprobs):
-            print(token, scored.logprob)
-        if response.HasField("finished"):
-            print("perplexity", response.finished.perplexity)
+with Client(sys.argv[1]) as client:
+  scores = client.score(sys.argv[2])
+for token, scored in zip(scores.token_ids, scores.logprobs):
+  print(token, scored.logprob)
+print("perplexity", scores.perplexity)

@@ -1,0 +1,18 @@
+"""Client of AFT Serve: generation, scoring and encoding with attention-free transformers.
+
+  with Client("127.0.0.1:8500") as client:
+    for event in client.generate("It is a truth"):
+      if isinstance(event, Delta):
+        print(event.text, end="", flush=True)
+"""
+
+from ._client import Client
+from ._errors import AftError
+from ._generation import Generation, Resumed
+from ._types import (Delta, Event, Finished, FinishReason, Pooling, Priority, Sampling, Scores, Started, State, Text,
+                     Tls, TokenLogprobs, Usage, Vectors)
+
+__all__ = [
+    "AftError", "Client", "Delta", "Event", "FinishReason", "Finished", "Generation", "Pooling", "Priority", "Resumed",
+    "Sampling", "Scores", "Started", "State", "Text", "Tls", "TokenLogprobs", "Usage", "Vectors"
+]

@@ -1,0 +1,68 @@
+"""The connection to the servers."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+import grpc
+
+from ._types import Tls
+
+
+def target_of(addresses: Union[str, Sequence[str]]) -> str:
+  """gRPC's name for them: "host:port", any gRPC target, or several numbers "10.0.0.1:8500"."""
+  if isinstance(addresses, str):
+    return addresses
+  if len(addresses) == 1:
+    return addresses[0]
+  kinds = set()
+  for address in addresses:
+    host = address.rsplit(":", 1)[0].strip("[]")
+    try:
+      kinds.add(ipaddress.ip_address(host).version)
+    except ValueError:
+      raise ValueError(f"{address}: several addresses are numbers; a name for them all is dns:///NAME:PORT") from None
+  if len(kinds) != 1:
+    raise ValueError("several addresses are all IPv4 or all IPv6")
+  return f"ipv{kinds.pop()}:" + ",".join(addresses)
+
+
+def service_config(max_attempts: int) -> str:
+  """How gRPC is to balance, watch health and retry. CANCELLED is what its core answers when a call meets the
+  GOAWAY of a draining server on its way."""
+  method: dict[str, Any] = {
+      "name": [{"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}],
+  }
+  if max_attempts > 1:
+    method["retryPolicy"] = {
+        "maxAttempts": min(max_attempts, 5), "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"],
+    }
+  return json.dumps({
+      "loadBalancingConfig": [{"round_robin": {}}],
+      "healthCheckConfig": {"serviceName": ""},
+      "methodConfig": [method],
+  })
+
+
+def open_channel(target: str, tls: Optional[Tls], max_attempts: int,
+                 options: Sequence[Tuple[str, Any]]) -> grpc.Channel:
+  """`options` win over what is set here."""
+  defaults: List[Tuple[str, Any]] = [
+      ("grpc.service_config", service_config(max_attempts)),
+      ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, despite its name
+      ("grpc.initial_reconnect_backoff_ms", 100),
+      ("grpc.max_reconnect_backoff_ms", 5000),
+      ("grpc.keepalive_time_ms", 20_000),
+      ("grpc.keepalive_timeout_ms", 10_000),
+      ("grpc.http2.max_pings_without_data", 0),  # during long waits too
+      ("grpc.per_rpc_retry_buffer_size", 16 << 20),  # prompts are larger than gRPC's 256 KiB
+  ]
+  given = {name for name, _ in options}
+  merged = [one for one in defaults if one[0] not in given] + list(options)
+  if tls is None:
+    return grpc.insecure_channel(target, merged)
+  credentials = grpc.ssl_channel_credentials(tls.authorities, tls.key, tls.certificate)
+  return grpc.secure_channel(target, credentials, merged)

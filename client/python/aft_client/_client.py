@@ -1,0 +1,186 @@
+"""The client."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, Union
+
+import grpc
+from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc
+
+from ._channel import open_channel, target_of
+from ._errors import from_call, protocol_error
+from ._generation import Generation, Resumed
+from ._types import Pooling, Priority, Sampling, Scores, State, Text, Tls, TokenLogprobs, Vectors
+
+_CHUNK_BYTES = 256 << 10  # far below the limit of a message
+
+
+def _set_text(request: Any, text: Text) -> None:
+  if isinstance(text, str):
+    request.text = text
+  elif isinstance(text, bytes):
+    request.raw = text
+  else:
+    request.tokens.ids.extend(text)
+
+
+def _set_turn(request: Any, previous: Union[str, bytes, None], store: Union[bool, int]) -> None:
+  if isinstance(previous, str):
+    request.previous.state_id = previous
+  elif previous is not None:
+    request.previous.state = previous
+  if store is True:
+    request.store.SetInParent()
+  elif store is not False:
+    request.store.ttl_ms = store
+
+
+class Client:
+  """The servers behind one address. Calls go to those in turn that are reachable and serve; a refused one is sent
+  again, elsewhere if there is one, at most `max_attempts` times; a generation that breaks goes on.
+
+  `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several numbers. `token` names this client
+  to the servers: without TLS only for networks that are trusted. `timeout`: seconds, of every call that names none
+  of its own; None: no limit. `max_resumes`: how often a generation is gone on with, without a token in between.
+  `options`: of the gRPC channel, beside those that are set.
+
+  Errors are AftError. Any thread may call anything.
+  """
+
+  def __init__(self, addresses: Union[str, Sequence[str]] = "127.0.0.1:8500", *, token: str = "",
+               tls: Optional[Tls] = None, timeout: Optional[float] = 600, max_attempts: int = 5,
+               max_resumes: int = 10, options: Sequence[Tuple[str, Any]] = ()) -> None:
+    self._channel = open_channel(target_of(addresses), tls, max_attempts, options)
+    self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
+    self._states = states_pb2_grpc.StateServiceStub(self._channel)
+    self._metadata: List[Tuple[str, str]] = [("authorization", f"Bearer {token}")] if token else []
+    self._timeout = timeout
+    self._max_resumes = max_resumes
+
+  def __enter__(self) -> Client:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Ends all calls."""
+    self._channel.close()
+
+  def generate(self, prompt: Text, *, model: str = "", max_tokens: Optional[int] = None,
+               sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
+               include_stop_string: bool = False, ignore_eos: bool = False, top_logprobs: Optional[int] = None,
+               priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
+               store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
+               on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
+    """The events of a continuation, or with .text() its text. `previous`: a state's id, or exported bytes, that the
+    prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds.
+    `on_resumed` is called, where the events are, each time that the stream goes on after a break."""
+    request = inference_pb2.GenerateRequest(model=model, priority=int(priority))
+    _set_text(request, prompt)
+    for name, value in vars(sampling).items():
+      if value is not None:
+        setattr(request.sampling, name, value)
+    if max_tokens is not None:
+      request.stop.max_tokens = max_tokens
+    request.stop.strings.extend(stop)
+    request.stop.token_ids.extend(stop_token_ids)
+    request.stop.include_stop_string = include_stop_string
+    request.stop.ignore_eos = ignore_eos
+    if top_logprobs is not None:
+      request.output.top_logprobs = top_logprobs
+    _set_turn(request, previous, store)
+    return Generation(self._inference.Generate, request, metadata=self._metadata,
+                      timeout=self._timeout if timeout is None else timeout, request_id=request_id,
+                      max_resumes=self._max_resumes, on_resumed=on_resumed)
+
+  def score(self, text: Text, *, model: str = "", top_logprobs: int = 0, priority: Priority = Priority.DEFAULT,
+            previous: Union[str, bytes, None] = None, store: Union[bool, int] = False,
+            timeout: Optional[float] = None, request_id: str = "") -> Scores:
+    """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place."""
+    request = inference_pb2.ScoreRequest(model=model, priority=int(priority))
+    _set_text(request, text)
+    request.output.top_logprobs = top_logprobs
+    _set_turn(request, previous, store)
+    token_ids: List[int] = []
+    logprobs: List[TokenLogprobs] = []
+    for response in self._stream(self._inference.Score, request, timeout, request_id):
+      token_ids.extend(response.chunk.token_ids)
+      logprobs.extend(map(TokenLogprobs.of, response.chunk.logprobs))
+      if response.HasField("finished"):
+        end = response.finished
+        if not end.scored_tokens == len(token_ids) == len(logprobs):
+          raise protocol_error("scores are lost", len(token_ids))
+        return Scores(tuple(token_ids), tuple(logprobs), end.logprob, end.perplexity, end.scored_bytes,
+                      State.of(end.state) if end.HasField("state") else None)
+    raise protocol_error("it ended without Finished", len(token_ids))
+
+  def encode(self, text: Text, *, model: str = "", pooling: Pooling = Pooling.NONE, normalize: bool = False,
+             priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
+             request_id: str = "") -> Vectors:
+    """The vectors of a text under an encoder."""
+    request = inference_pb2.EncodeRequest(model=model, pooling=int(pooling), normalize=normalize,
+                                          priority=int(priority))
+    _set_text(request, text)
+    width = tokens = 0
+    values: List[float] = []
+    for response in self._stream(self._inference.Encode, request, timeout, request_id):
+      kind = response.WhichOneof("event")
+      if kind == "started":
+        width, tokens = response.started.width, response.started.tokens
+      elif kind == "vectors":
+        if width == 0 or response.vectors.first_index * width != len(values):
+          raise protocol_error("vectors are lost", 0)
+        values.extend(response.vectors.values)
+      elif kind == "finished":
+        return Vectors(tuple(tuple(values[at:at + width]) for at in range(0, len(values), width)), tokens)
+    raise protocol_error("it ended without Finished", 0)
+
+  def get_state(self, state_id: str, *, timeout: Optional[float] = None) -> State:
+    request = states_pb2.StateServiceGetRequest(id=state_id)
+    return State.of(self._unary(self._states.Get, request, timeout).state)
+
+  def list_states(self, *, timeout: Optional[float] = None) -> Iterator[State]:
+    """The caller's states; only where servers know their clients."""
+    request = states_pb2.StateServiceListRequest()
+    while page := self._unary(self._states.List, request, timeout).states:
+      yield from map(State.of, page)
+      request.after_id = page[-1].id
+
+  def delete_state(self, state_id: str, *, timeout: Optional[float] = None) -> None:
+    self._unary(self._states.Delete, states_pb2.StateServiceDeleteRequest(id=state_id), timeout)
+
+  def export_state(self, state_id: str, *, timeout: Optional[float] = None) -> bytes:
+    """The state as bytes, sealed."""
+    request = states_pb2.StateServiceExportRequest(id=state_id)
+    return b"".join(response.chunk for response in self._stream(self._states.Export, request, timeout))
+
+  def import_state(self, model: str, state: bytes, *, timeout: Optional[float] = None) -> State:
+    """A state of such bytes, on the server that exported it or on one with the same keys."""
+
+    def requests() -> Iterator[Any]:
+      first = {"model": model, "bytes": len(state)}
+      for at in range(0, len(state), _CHUNK_BYTES):
+        yield states_pb2.StateServiceImportRequest(chunk=state[at:at + _CHUNK_BYTES], **first)
+        first = {}
+
+    return State.of(self._unary(self._states.Import, requests(), timeout).state)
+
+  def _with_id(self, request_id: str) -> List[Tuple[str, str]]:
+    return self._metadata + ([("x-request-id", request_id)] if request_id else [])
+
+  def _unary(self, method: Any, request: Any, timeout: Optional[float]) -> Any:
+    try:
+      return method(request, timeout=self._timeout if timeout is None else timeout, metadata=self._metadata)
+    except grpc.RpcError as call:
+      raise from_call(call) from None
+
+  def _stream(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "") -> Iterator[Any]:
+    call = method(request, timeout=self._timeout if timeout is None else timeout,
+                  metadata=self._with_id(request_id))
+    try:
+      yield from call
+    except grpc.RpcError:
+      raise from_call(call) from None
+    finally:
+      call.cancel()  # nothing happens where it has ended

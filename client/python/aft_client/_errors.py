@@ -1,0 +1,54 @@
+"""Why a call failed."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import grpc
+
+
+class AftError(Exception):
+  """A call that failed. Codes are those of inference.proto; DATA_LOSS: the answer breaks the protocol."""
+
+  def __init__(self, code: grpc.StatusCode, message: str, *, request_id: str = "", received_tokens: int = 0,
+               retry_after_ms: Optional[int] = None, of_server: bool = True) -> None:
+    super().__init__(f"{code.name}: {message}")
+    self.code = code
+    self.message = message
+    self.request_id = request_id  # the server's name for the call; empty when it never answered
+    self.received_tokens = received_tokens
+    # When the server wants to be asked again; negative: never.
+    self.retry_after_ms = retry_after_ms
+    # Whether a server said so itself. False: what lies between made it up.
+    self.of_server = of_server
+
+
+def protocol_error(message: str, received_tokens: int) -> AftError:
+  return AftError(grpc.StatusCode.DATA_LOSS, f"the answer is broken: {message}", received_tokens=received_tokens)
+
+
+def find_metadata(metadata: Any, key: str) -> Optional[str]:
+  for name, value in metadata or ():
+    if name == key:
+      return value if isinstance(value, str) else value.decode("utf-8", "replace")
+  return None
+
+
+def request_id_of(call: Any) -> str:
+  """In the initial metadata or, of a refusal, in the trailers. The call has ended, or has said something."""
+  return find_metadata(call.initial_metadata(), "x-request-id") or ""
+
+
+def from_call(call: Any, received_tokens: int = 0) -> AftError:
+  """Of a call that has failed."""
+  trailers = call.trailing_metadata()
+  pushback = find_metadata(trailers, "grpc-retry-pushback-ms")
+  try:
+    retry_after_ms = int(pushback) if pushback is not None else None
+  except ValueError:
+    retry_after_ms = None
+  refused_id = find_metadata(trailers, "x-request-id")
+  # Trailers hold usage once a stream has begun, and the request's id when it is refused.
+  of_server = refused_id is not None or find_metadata(trailers, "aft-usage-bin") is not None
+  return AftError(call.code(), call.details() or "", request_id=refused_id or request_id_of(call),
+                  received_tokens=received_tokens, retry_after_ms=retry_after_ms, of_server=of_server)

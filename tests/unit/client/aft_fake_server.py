@@ -1,0 +1,136 @@
+"""A server of the Python client's tests, in their process."""
+
+import concurrent.futures
+import threading
+
+import grpc
+from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc
+
+Code = grpc.StatusCode
+TEXT = "abcdefgh"
+FINGERPRINT = 0xF1
+NOT_NOW = (("grpc-retry-pushback-ms", "0"),)
+OWN_WORD = (("aft-usage-bin", b""),)
+
+
+class Break:
+  """How a call ends early: after so many tokens, or refused."""
+
+  def __init__(self, after=0, code=Code.UNAVAILABLE, details="the server went away", trailers=(), hand_over=(),
+               refused=False, anonymous=False, exact=True, fingerprint=FINGERPRINT):
+    self.after, self.code, self.details, self.hand_over = after, code, details, hand_over
+    self.refused, self.exact, self.fingerprint = refused, exact, fingerprint
+    self.trailers = tuple(trailers) + ((("x-request-id", "fake-1"),) if refused and not anonymous else ())
+
+
+def response(**event):
+  return inference_pb2.GenerateResponse(**event)
+
+
+def started(fingerprint=FINGERPRINT, **more):
+  return response(started={"model": "m", "seed": 7, "prompt_tokens": 5, "fingerprint": fingerprint, **more})
+
+
+def delta(first, text, ids=None):
+  return response(delta={"first_index": first, "token_ids": map(ord, text) if ids is None else ids, "text": text})
+
+
+def finished(tokens=len(TEXT)):
+  return response(finished={"reason": 3, "limit": f"stop.max_tokens={tokens}",
+                            "usage": {"prompt_tokens": 5, "generated_tokens": tokens}})
+
+
+class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateServiceServicer):
+  """Says TEXT, and follows a plan of breaks, which the calls use up in turn; or `answer(request, context)`."""
+
+  def __init__(self, test, breaks=()):
+    self.breaks, self.requests, self.metadata, self.deadlines = list(breaks), [], [], []
+    self.answer = self.say
+    self.left = threading.Semaphore(0)  # calls of stall() that have ended
+    self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
+    states_pb2_grpc.add_StateServiceServicer_to_server(self, self._server)
+    self.address = "127.0.0.1:%d" % self._server.add_insecure_port("127.0.0.1:0")
+    self._server.start()
+    test.addCleanup(self.stop)
+
+  def stop(self):
+    self._server.stop(0).wait()
+
+  # The methods' names are gRPC's.
+  def Generate(self, request, context):  # pylint: disable=invalid-name
+    copy = inference_pb2.GenerateRequest()
+    copy.CopyFrom(request)
+    self.requests.append(copy)
+    self.metadata.append(dict(context.invocation_metadata()))
+    yield from self.answer(request, context)
+
+  def say(self, request, context):
+    call = len(self.requests) - 1
+    planned = self.breaks[call] if call < len(self.breaks) else None
+    first = len(request.resume.token_ids)
+    if planned is not None and planned.refused:
+      context.set_trailing_metadata(planned.trailers)
+      context.abort(planned.code, planned.details)
+    context.send_initial_metadata((("x-request-id", self.metadata[-1].get("x-request-id", "fake-1")),))
+    yield started(planned.fingerprint if planned else FINGERPRINT, numerics=f"numerics {call}",
+                  resume_id=f"resume {call}",
+                  exact=request.HasField("resume") and (planned is None or planned.exact))
+    for i in range(first, min(len(TEXT), first + planned.after) if planned else len(TEXT)):
+      yield delta(i, TEXT[i])
+    if planned is None:
+      yield finished()
+      return
+    for chunk in planned.hand_over:
+      yield response(hand_over={"chunk": chunk})
+    context.set_trailing_metadata(planned.trailers)
+    context.abort(planned.code, planned.details)
+
+  def stall(self, request, context):
+    """Says three tokens, and no more."""
+    gone = threading.Event()
+    context.add_callback(gone.set)
+    context.add_callback(self.left.release)
+    yield started()
+    for i in range(3):
+      yield delta(i, TEXT[i])
+    gone.wait()
+
+  def Score(self, request, context):  # pylint: disable=invalid-name
+    self.requests.append(request)
+    yield inference_pb2.ScoreResponse(started={"tokens": 3})
+    for i, token in ((1, 98), (2, 99)):
+      yield inference_pb2.ScoreResponse(chunk={"first_index": i, "token_ids": [token], "logprobs": [
+          {"logprob": -i, "top": [{"token_id": 5, "logprob": -0.5}]}]})
+    if self.breaks:
+      context.abort(Code.UNAVAILABLE, "gone")
+    yield inference_pb2.ScoreResponse(finished={"scored_tokens": 2, "logprob": -3, "perplexity": 4.5,
+                                                "scored_bytes": 2, "state": {"id": "s"}})
+
+  def Encode(self, request, context):  # pylint: disable=invalid-name
+    self.requests.append(request)
+    yield inference_pb2.EncodeResponse(started={"tokens": 2, "width": 2})
+    yield inference_pb2.EncodeResponse(vectors={"values": [1, 0.5]})
+    yield inference_pb2.EncodeResponse(vectors={"first_index": 2 if self.breaks else 1, "values": [-2.5, 3]})
+    yield inference_pb2.EncodeResponse(finished={})
+
+  def Get(self, request, context):  # pylint: disable=invalid-name
+    if request.id != "s":
+      context.abort(Code.NOT_FOUND, "no state of this id")
+    return states_pb2.StateServiceGetResponse(state={"id": "s", "tokens": 3, "pending": True})
+
+  def List(self, request, context):  # pylint: disable=invalid-name
+    following = {"": ["a", "b"], "b": ["c"], "c": []}[request.after_id]
+    return states_pb2.StateServiceListResponse(states=[{"id": one} for one in following])
+
+  def Delete(self, request, context):  # pylint: disable=invalid-name
+    self.requests.append(request)
+    return states_pb2.StateServiceDeleteResponse()
+
+  def Export(self, request, context):  # pylint: disable=invalid-name
+    for chunk in (b"sea", b"led"):
+      yield states_pb2.StateServiceExportResponse(chunk=chunk)
+
+  def Import(self, requests, context):  # pylint: disable=invalid-name
+    self.requests += list(requests)
+    return states_pb2.StateServiceImportResponse(state={"id": "new"})
