@@ -10,15 +10,18 @@ os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers tell no health, and gRPC 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 try:
+  import aft_client
   from aft.v1 import inference_pb2
-except ImportError as missing:
+  from aft_client import AftError, Delta, Finished, Sampling, Started, State
+  from aft_client import _channel, _generation
+  from aft_fake_server import (FINGERPRINT, NOT_NOW, OWN_WORD, TEXT, Break, Code, Server, delta, finished, response,
+                               started)
+except ModuleNotFoundError as missing:
+  if missing.name not in ("grpc", "google", "google.protobuf"):
+    raise
   print(f"no Python with gRPC: {missing}")
   sys.exit(77)
 
-import aft_client
-from aft_client import AftError, Delta, Finished, Sampling, Started, State
-from aft_client import _channel, _generation
-from aft_fake_server import FINGERPRINT, NOT_NOW, OWN_WORD, TEXT, Break, Code, Server, delta, finished, response, started
 
 class ClientTest(unittest.TestCase):
 
