@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""The Python client against two real servers, of which one is killed: aft_client_real_test.py AFT_SERVER MODEL"""
+
+import os
+import sys
+import unittest
+
+os.environ["no_grpc_proxy"] = "127.0.0.1"
+
+try:
+  from aft_client import Client, Delta, Finished, Sampling, Started
+except ModuleNotFoundError as missing:
+  if missing.name not in ("grpc", "google", "google.protobuf"):
+    raise
+  print(f"no Python with gRPC: {missing}")
+  sys.exit(77)
+
+import edge
+
+PROGRAM = MODEL = ""
+TOKENS = 8_000
+
+
+class RealServersTest(unittest.TestCase):
+
+  def check(self, **sampling):
+    while not self.breaks_and_is_whole(**sampling):
+      pass
+
+  def breaks_and_is_whole(self, **sampling):
+    """False: the server had sent everything when it was killed."""
+    folder = edge.new_folder(self)
+    servers = [edge.Server(folder, PROGRAM, MODEL, name) for name in ("a", "b")]
+    for server in servers:
+      self.addCleanup(server.stop, hard=True)
+    client = Client([server.address for server in servers])
+    self.addCleanup(client.close)
+    options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(**sampling)}
+    undisturbed = client.generate("It is a truth", **options)
+    text = undisturbed.text()
+    generation = client.generate("It is a truth", **options)
+    events = []
+    for event in generation:
+      events.append(event)
+      if len(events) == 20:
+        for server in servers:
+          if server.metric("aft_requests_running") > 0:
+            server.stop(hard=True)
+    self.assertEqual((type(events[0]), type(events[-1])), (Started, Finished))
+    self.assertEqual("".join(event.text for event in events if isinstance(event, Delta)), text)
+    self.assertEqual(generation.token_ids, undisturbed.token_ids)
+    self.assertTrue(generation.exact)
+    finished = generation.finished
+    self.assertEqual((finished.reason, finished.limit), (undisturbed.finished.reason, undisturbed.finished.limit))
+    self.assertEqual(finished.usage.generated_tokens, TOKENS)
+    self.assertEqual(finished.usage.prompt_tokens, undisturbed.finished.usage.prompt_tokens)
+    self.assertEqual(finished.usage.resumed_tokens > 0, generation.resumes > 0)
+    return generation.resumes == 1
+
+  def test_a_greedy_stream_is_whole_when_its_server_is_killed(self):
+    self.check(temperature=0)
+
+  def test_a_sampled_stream_is_whole_when_its_server_is_killed(self):
+    self.check(temperature=0.8, seed=7, repetition_penalty=1.1)
+
+
+if __name__ == "__main__":
+  PROGRAM, MODEL = sys.argv[1:3]
+  unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -1,0 +1,143 @@
+// Streams over three replicas of the real program, with the shipped model, that are killed and
+// drained under them. Every stream must come to its end, and be what it is undisturbed: token by
+// token, and byte by byte.
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/mutex.h"
+#include "client/lib/aft_client.h"
+#include "gtest/gtest.h"
+#include "tests/chaos/program.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/property/random_inputs.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+constexpr size_t kReplicas = 3;
+constexpr int kThreads = 6;
+constexpr size_t kCases = 12;
+
+struct Case {
+  v1::GenerateRequest request;
+  client::GenerateResult undisturbed;
+};
+
+// Tokens that have come, of all streams.
+class Progress {
+ public:
+  void Add(int tokens) {
+    MutexLock lock(mutex_);
+    tokens_ += tokens;
+    changed_.NotifyAll();
+  }
+  void WaitForMore(int64_t tokens) {
+    MutexLock lock(mutex_);
+    const int64_t enough = tokens_ + tokens;
+    while (tokens_ < enough) changed_.Wait(mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+class SurvivalTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(folder_.File("server.textproto")) << R"(metrics_address: ""
+        models { path: ")" << AFT_MODEL << R"(" slots: 8 intra_op_threads: 1 }
+        drain { lame_duck_ms: 0 grace_ms: 20 })";
+    std::vector<std::string> addresses;
+    for (auto& replica : replicas_) {
+      replica = std::make_unique<Program>(folder_.File("server.textproto"));
+      replica->Start();
+      addresses.push_back(replica->address());
+    }
+    client_ = *client::Client::Create({.address = "ipv4:" + absl::StrJoin(addresses, ",")});
+    for (size_t i = 0; i < kCases; ++i) MakeCase(i);
+  }
+
+  void MakeCase(size_t i) {
+    Case one{.request = Request(absl::StrCat("It is a truth, said number ", i, ", that "),
+                                static_cast<uint32_t>(300 + random_.Below(900)), i),
+             .undisturbed = {}};
+    one.request.clear_model();
+    v1::SamplingOptions& sampling = *one.request.mutable_sampling();
+    sampling.set_temperature(i % 3 == 0 ? 0.0F : 0.9F);
+    if (i % 2 == 0) sampling.set_repetition_penalty(1.2F);
+    if (i % 4 == 1) sampling.set_frequency_penalty(0.1F);
+    if (i % 4 == 3) one.request.mutable_stop()->add_strings("never to be said");
+    const auto result = client_->Generate(one.request);
+    ASSERT_TRUE(result.ok()) << result.status();
+    one.undisturbed = *result;
+    cases_.push_back(std::move(one));
+  }
+
+  // One stream after the other, until it is enough.
+  void Read() {
+    while (!enough_) {
+      const Case& one = cases_[next_++ % kCases];
+      const auto result = client_->Generate(one.request, [this](const v1::GenerateResponse& event) {
+        progress_.Add(event.delta().token_ids_size());
+      });
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) continue;
+      EXPECT_TRUE(result->exact);
+      EXPECT_EQ(result->token_ids, one.undisturbed.token_ids);
+      EXPECT_EQ(result->text, one.undisturbed.text);
+      const v1::Usage& usage = result->finished.usage();
+      EXPECT_EQ(usage.generated_tokens(), one.undisturbed.token_ids.size());
+      EXPECT_EQ(usage.prompt_tokens(), one.undisturbed.finished.usage().prompt_tokens());
+      EXPECT_EQ(result->finished.limit(), one.undisturbed.finished.limit());
+      resumes_ += result->resumes;
+    }
+  }
+
+  // Each replica in turn, while the others serve, and until that has broken some streams.
+  void Restart(int signal) {
+    const uint64_t before = resumes_;
+    do {
+      for (auto& replica : replicas_) {
+        progress_.WaitForMore(500);
+        replica->Stop(signal);
+        progress_.WaitForMore(500);
+        replica->Start();
+      }
+    } while (resumes_ == before);
+  }
+
+  const TempFolder folder_;
+  TestRandom random_;
+  std::array<std::unique_ptr<Program>, kReplicas> replicas_;
+  std::unique_ptr<client::Client> client_;
+  std::vector<Case> cases_;
+  Progress progress_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<uint64_t> resumes_ = 0;
+  std::atomic<bool> enough_ = false;
+};
+
+TEST_F(SurvivalTest, StreamsAreWholeWhateverServerIsKilledOrDrained) {
+  std::vector<std::thread> readers;
+  for (int i = 0; i < kThreads; ++i) readers.emplace_back([this] { Read(); });
+  Restart(SIGKILL);
+  Restart(SIGTERM);
+  enough_ = true;
+  for (std::thread& reader : readers) reader.join();
+}
+
+}  // namespace
+}  // namespace aft::server
