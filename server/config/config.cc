@@ -68,7 +68,11 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", model.max_batch_rows, 1, 65'536));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_tokens", model.max_batch_tokens,
                                  model.max_batch_rows, 1 << 20));
-  return CheckRange(path + ".parking_bytes", model.parking_bytes, 0, int64_t{1} << 40);
+  const int64_t most = int64_t{1} << 40;
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".parking_bytes", model.parking_bytes, 0, most));
+  AFT_RETURN_IF_ERROR(CheckRange(path + ".prefix_cache_bytes", model.prefix_cache_bytes, 0, most));
+  return CheckRange(path + ".prefix_cache_interval_tokens", model.prefix_cache_interval_tokens, 0,
+                    1 << 26);
 }
 
 absl::Status CheckLimits(const LimitsConfig& limits) {

@@ -48,6 +48,8 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.max_batch_tokens, batch, max_tokens);
   AFT_FIELD(model.parking_bytes, message, parking_bytes);
   AFT_FIELD(model.cpus, message, cpus);
+  AFT_FIELD(model.prefix_cache_bytes, message, prefix_cache_bytes);
+  AFT_FIELD(model.prefix_cache_interval_tokens, message, prefix_cache_interval_tokens);
 }
 
 template <bool kRead>

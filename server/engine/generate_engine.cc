@@ -87,6 +87,9 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
       info_(runner_->info()),
       tokenizer_(std::move(tokenizer)),
       scheduler_(SchedulerOptions(options_, *runner_)),
+      prefixes_({.bytes = options_.model.prefix_cache_bytes,
+                 .interval = options_.model.prefix_cache_interval_tokens},
+                info_, scheduler_, *runner_, metrics_),
       pacer_(options_.scheduling.step_target),
       inter_token_(metrics.inter_token_seconds, LatencyBuckets()) {
   StartThread("aft-engine");
@@ -100,8 +103,11 @@ absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request
                        info_.max_seq_len);
   absl::StatusOr<Resumption> resumption = Replay(request, output);
   if (!resumption.ok()) return RefuseInvalid(resumption.status());
-  return Accept(std::make_unique<TokenStream>(std::move(request), *std::move(resumption),
-                                              std::move(sink), std::move(output)));
+  std::unique_ptr<PrefixRead> prefix = prefixes_.Make(request);
+  auto stream = std::make_unique<TokenStream>(std::move(request), *std::move(resumption),
+                                              std::move(sink), std::move(output));
+  prefixes_.Attach(std::move(prefix), *stream);
+  return Accept(std::move(stream));
 }
 
 absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
@@ -110,8 +116,10 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
   if (status.ok()) status = CheckGroup(request, static_cast<int64_t>(sinks.size()));
   if (!status.ok()) return RefuseInvalid(status);
   const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
-  return Accept(MakeGroup(request, sinks,
-                          OutputBuilder(*tokenizer_, request.stop, before, info_.max_seq_len)));
+  auto group = MakeGroup(request, sinks,
+                         OutputBuilder(*tokenizer_, request.stop, before, info_.max_seq_len));
+  prefixes_.Attach(prefixes_.Make(request), static_cast<TokenStream&>(*group.front()));
+  return Accept(std::move(group));
 }
 
 absl::Status GenerateEngine::CheckGroup(const RequestHeader& request, int64_t answers) const {
@@ -178,6 +186,12 @@ void GenerateEngine::Add(Job& job, TimePoint now) {
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
   scheduler_.Remove(stream);
+  prefixes_.Remove(stream);
+  if (stream.prefix != nullptr) {
+    outcome.usage.cached_tokens = static_cast<uint32_t>(stream.prefix->cached_tokens);
+    outcome.usage.cache_miss = stream.prefix->miss;
+    outcome.usage.diverged_at = static_cast<uint32_t>(stream.prefix->diverged_at);
+  }
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
   outcome.usage.scored_tokens = stream.scored_tokens;
   outcome.scored_bytes = stream.scored_bytes;
@@ -202,7 +216,9 @@ TimePoint GenerateEngine::Advance() {
 
 void GenerateEngine::Place() {
   const TimePoint now = Now();
-  const Placement& placement = scheduler_.Place(now);
+  const Placement& placement = scheduler_.Place(now, [this](Sequence& sequence) {
+    return prefixes_.MayStart(static_cast<TokenStream&>(sequence));
+  });
   for (Sequence* sequence : placement.abandoned) {
     Fail(static_cast<TokenStream&>(*sequence),
          absl::CancelledError("the sequence that was to read its prompt has ended"), now);
@@ -233,13 +249,17 @@ void GenerateEngine::Place() {
 bool GenerateEngine::Bind(TokenStream& stream) {
   const int32_t slot = stream.slot();
   absl::Status status;
-  if (stream.previous == nullptr) {
-    runner_->BindSlot(slot, stream.sampling);
-    if (stream.first_output == 0) return true;
-  } else {
+  bool goes_on = stream.first_output > 0;
+  if (stream.previous != nullptr) {
     status = runner_->RestoreSlot(slot, stream.previous->snapshot);
+    goes_on = true;
+  } else if (stream.prefix != nullptr) {
+    status = prefixes_.Bind(stream);
+    goes_on = false;
+  } else {
+    runner_->BindSlot(slot, stream.sampling);
   }
-  if (status.ok()) {
+  if (status.ok() && goes_on) {
     status = runner_->ContinueSlot(slot, stream.sampling, stream.first_output, stream.uses());
   }
   if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
@@ -329,6 +349,9 @@ void GenerateEngine::Publish(const Step& step, TimePoint now) {
     } else if (stream != nullptr && stream->purpose() == Sequence::Purpose::kRead &&
                EndOf(row) == stream->prompt_end()) {
       Deliver(*stream, {}, /*ended=*/true, *stream->ended, now);
+    } else if (stream != nullptr) {
+      const absl::Status status = prefixes_.HasRead(*stream);
+      if (!status.ok()) StateLost(*stream, "engine.snapshot_failed", status);
     }
   }
   metrics_.generated_tokens.Increment(static_cast<double>(generated));
@@ -349,6 +372,7 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   TokenDelta delta;
   Outcome outcome;
   const bool ended = stream.output->Append(std::move(token), delta, outcome);
+  prefixes_.HasSampled(stream, delta.tokens);
   if (stream.end != nullptr) {
     for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);
     // A token that is no part of the output was sampled behind all of it.
@@ -395,6 +419,8 @@ void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, 
     if (outcome.turn == nullptr) {
       return StateLost(stream, "engine.store_failed", absl::DataLossError("no snapshot"));
     }
+  } else {
+    prefixes_.HasEnded(stream);
   }
   End(stream, std::move(outcome), now);
 }
@@ -414,6 +440,7 @@ std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
 }
 
 void GenerateEngine::PublishGauges() {
+  prefixes_.PublishGauges();
   metrics_.requests_running.Set(scheduler_.live());
   metrics_.requests_parked.Set(scheduler_.parked());
   metrics_.slots_used.Set(scheduler_.slots().used());

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
+#include "server/engine/prefix_reads.h"
 #include "server/engine/request.h"
 #include "server/engine/request_loop.h"
 #include "server/engine/token_stream.h"
@@ -101,6 +102,7 @@ class GenerateEngine final : public RequestLoop {
 
   // Owned by the engine thread.
   ContinuousScheduler scheduler_;
+  PrefixReads prefixes_;
   StepPacer pacer_;
   std::vector<Flight> flights_;
   StepOutput output_;       // of the last step

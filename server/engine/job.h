@@ -25,6 +25,9 @@ struct Job : RequestHeader {
   Usage usage;           // as far as it is known beforehand
   const std::shared_ptr<FinishSink> finish_sink;
 
+  // Of `tokens`, what has to be computed at least before an answer can begin.
+  int64_t least_unread = tokens;
+
   RequestHandle handle = 0;
   AdmissionBudget::Charge charge;
 

@@ -58,6 +58,7 @@ struct GenerationRequest : TurnRequest {
   size_t resumed = 0;
   SamplingParams sampling;
   StopConditions stop;
+  std::string cache_salt;  // prefixes are shared by the client's requests with the same one
 };
 
 // A validated request for the log-probabilities of a text.
@@ -88,12 +89,22 @@ struct TokenDelta {
 enum class FinishReason { kEos, kStop, kLength, kDone };
 inline constexpr std::array<const char*, 4> kFinishReasonNames = {"eos", "stop", "length", "done"};
 
+// Why no state was kept that a prompt could go on from. kNone: there was one, or it takes no part.
+enum class CacheMiss { kNone, kCold, kTooShort, kDiverged, kEvicted, kOtherModel };
+inline constexpr std::array<const char*, 6> kCacheMissNames = {
+    "", "cold", "too_short", "diverged", "evicted", "other_model"};
+
 struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded
   // Of the output: without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
   uint32_t scored_tokens = 0;
   uint32_t resumed_tokens = 0;  // of the output, those that the request brought
+  // Of the prompt, those that were not read, because the state behind them was kept; why there are
+  // none; and with kDiverged the first one where the prompt leaves what is known.
+  uint32_t cached_tokens = 0;
+  CacheMiss cache_miss = CacheMiss::kNone;
+  uint32_t diverged_at = 0;
 };
 
 // From RequestHeader::arrival. Zero: it never came to that.

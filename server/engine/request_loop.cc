@@ -77,11 +77,11 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Job>> jobs) {
   const TimePoint deadline = jobs.front()->deadline;
   const ServiceClass service_class = jobs.front()->service_class;
-  const int64_t tokens = jobs.front()->tokens;
+  const int64_t least_unread = jobs.front()->least_unread;
   const TimePoint now = Now();
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
-    estimate = estimate_.UntilRead(service_class, ahead, tokens);
+    estimate = estimate_.UntilRead(service_class, ahead, least_unread);
     return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
   std::vector<Accepted> accepted;

@@ -10,6 +10,7 @@
 #include "model/api/sampling_params.h"
 #include "server/engine/job.h"
 #include "server/engine/output_builder.h"
+#include "server/engine/prefix_read.h"
 #include "server/engine/request.h"
 #include "server/engine/resumption.h"
 #include "server/engine/sequence_state.h"
@@ -41,6 +42,7 @@ struct TokenStream final : Sequence, Job {
   std::string snapshot;                                 // while it is parked
   const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
+  std::unique_ptr<PrefixRead> prefix;                   // null: it takes no part in the cache
   const uint64_t first_output;                          // index of the first one that it samples
 
   // Generation.

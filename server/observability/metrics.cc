@@ -17,6 +17,8 @@ constexpr std::array<const char*, 7> kRejections = {
 constexpr std::array<const char*, 11> kEndings = {
     "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
     "shutdown", "slow_client", "queue_timeout", "error", "failed"};
+constexpr std::array<const char*, 5> kPrefixMisses = {"cold", "too_short", "diverged", "evicted",
+                                                      "other_model"};
 constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired", "invalid",
                                                        "unwritten"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
@@ -85,6 +87,11 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
   for (size_t i = 0; i < kEndings.size(); ++i) {
     finished_[i] = &AddCounter("aft_request_finished_total", "Accepted requests by how they ended.",
                                {{"reason", kEndings[i]}});
+  }
+  for (size_t i = 0; i < kPrefixMisses.size(); ++i) {
+    prefix_misses_[i] =
+        &AddCounter("aft_prefix_cache_misses_total",
+                    "Prompts that found no state in the prefix cache.", {{"reason", kPrefixMisses[i]}});
   }
   for (size_t i = 0; i < kStates.size(); ++i) {
     state_[i] = &AddGauge("aft_model_state", "1 for the state that the model is in.",

@@ -93,6 +93,9 @@ enum class Ending {
   kFailed  // the model did
 };
 
+// Why a prompt found no state in the prefix cache, label of aft_prefix_cache_misses_total.
+enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted, kOtherModel };
+
 // One served model.
 struct ModelMetrics : private MetricMaker {
   enum class State { kLoading, kReady, kDraining, kFailed };
@@ -143,6 +146,27 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter& encoded_tokens =
       AddCounter("aft_encoded_tokens_total", "Tokens turned into vectors.");
 
+  // By server/engine, of the prefix cache; 0 without one.
+  prometheus::Counter& prefix_hits = AddCounter(
+      "aft_prefix_cache_hits_total", "Prompts that went on from a state in the prefix cache.");
+  prometheus::Counter& prefix_hit_tokens =
+      AddCounter("aft_prefix_cache_hit_tokens_total",
+                 "Tokens of prompts that were not computed, because the state behind them was kept.");
+  prometheus::Counter& prefix_misses(PrefixMiss reason) {
+    return *prefix_misses_[static_cast<size_t>(reason)];
+  }
+  prometheus::Counter& prefix_joins =
+      AddCounter("aft_prefix_cache_joins_total",
+                 "Prompts that waited for a state which another one was about to leave.");
+  prometheus::Counter& prefix_evictions = AddCounter(
+      "aft_prefix_cache_evictions_total", "States of the prefix cache that had to make room.");
+  prometheus::Gauge& prefix_states =
+      AddGauge("aft_prefix_cache_states", "States in the prefix cache.");
+  prometheus::Gauge& prefix_bytes =
+      AddGauge("aft_prefix_cache_bytes", "What the prefix cache takes: states and texts.");
+  prometheus::Gauge& prefix_limit =
+      AddGauge("aft_prefix_cache_limit_bytes", "The most that the prefix cache may take.");
+
   // By server/engine, of models on a GPU; 0 and empty on the CPU.
   prometheus::Gauge& device_memory_used = AddGauge(
       "aft_device_memory_used_bytes", "Memory of the model's GPU in use, by all programs.");
@@ -173,6 +197,7 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter& resumed_exactly_ = StreamsResumed("yes");
   prometheus::Counter& resumed_otherwise_ = StreamsResumed("no");
   std::array<prometheus::Counter*, 7> rejected_;
+  std::array<prometheus::Counter*, 5> prefix_misses_;
   std::array<prometheus::Counter*, 11> finished_;
   std::array<prometheus::Gauge*, 4> state_;
 };

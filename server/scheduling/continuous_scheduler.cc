@@ -19,7 +19,8 @@ ContinuousScheduler::ContinuousScheduler(const Options& options)
 }
 
 void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
-  AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle &&
+  AFT_CHECK((sequence.phase_ == Sequence::Phase::kIdle ||
+             sequence.phase_ == Sequence::Phase::kHeldBack) &&
             sequence.position_ == sequence.turn_.first_position);
   sequence.phase_ = Sequence::Phase::kWaiting;
   if (sequence.follows()) {
@@ -27,6 +28,18 @@ void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
   } else {
     queue_.Push(sequence, now);
   }
+}
+
+void ContinuousScheduler::BeginAt(Sequence& sequence, int64_t position) {
+  AFT_CHECK(sequence.flights_ == 0 && sequence.turn_.first_position <= position &&
+            position < sequence.prompt_end_);
+  sequence.position_ = position;
+}
+
+void ContinuousScheduler::CutAt(Sequence& sequence, int64_t position) {
+  AFT_CHECK(position == Sequence::kNoCut ||
+            (sequence.position_ < position && position < sequence.prompt_end_));
+  sequence.cut_ = position;
 }
 
 void ContinuousScheduler::Remove(Sequence& sequence) {
@@ -59,7 +72,7 @@ void ContinuousScheduler::Remove(Sequence& sequence) {
   sequence.phase_ = Sequence::Phase::kIdle;
 }
 
-const Placement& ContinuousScheduler::Place(TimePoint now) {
+const Placement& ContinuousScheduler::Place(TimePoint now, MayStart may_start) {
   placement_.parked.clear();
   placement_.started.clear();
   placement_.following.clear();
@@ -79,12 +92,24 @@ const Placement& ContinuousScheduler::Place(TimePoint now) {
   while (queue_.waiting() > 0) {
     kept_for_ = nullptr;
     Sequence* next = slots_.free() > 0 ? NextForFreeSlots(now) : nullptr;
+    victims_.clear();
     if (next == nullptr) next = MakeRoom(now);
+    if (next == nullptr) victims_.clear();
     if (next == nullptr && kept_for_ != nullptr) next = Borrower(now);
     if (next == nullptr) break;
+    if (IsHeldBack(*next, may_start)) continue;
+    for (Sequence* victim : victims_) Park(*victim, now);
     Give(*next, now);
   }
   return placement_;
+}
+
+// Whether it may not start yet; it does not wait then.
+bool ContinuousScheduler::IsHeldBack(Sequence& sequence, MayStart may_start) {
+  if (sequence.phase_ == Sequence::Phase::kParked || may_start(sequence)) return false;
+  queue_.Leave(sequence);
+  sequence.phase_ = Sequence::Phase::kHeldBack;
+  return true;
 }
 
 // `own`: the client's own one.
@@ -168,8 +193,8 @@ int32_t ContinuousScheduler::ParkingRoom() const {
   return options_.max_parked - parked_ - static_cast<int32_t>(placement_.resumed.size());
 }
 
-// Parks batch work for the sequence that is returned. Null: nothing that waits may take slots from
-// others, or they cannot be taken yet.
+// Chooses victims_, batch work to be parked for the sequence that is returned. Null: nothing that
+// waits may take slots from others, or they cannot be taken yet.
 Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
   if (ParkingRoom() <= 0) return nullptr;
   const Sequence* const most = MostServed();
@@ -187,13 +212,7 @@ Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
     if (next == nullptr || !ChooseVictims(*next, by_age)) continue;
     const bool idle = std::all_of(victims_.begin(), victims_.end(),
                                   [](const Sequence* victim) { return victim->flights_ == 0; });
-    for (Sequence* victim : victims_) {
-      if (idle) {
-        Park(*victim, now);
-      } else {
-        victim->paused_ = true;
-      }
-    }
+    for (Sequence* victim : victims_) victim->paused_ = !idle;
     return idle ? next : nullptr;
   }
   return nullptr;
@@ -296,7 +315,7 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
   prompts_.clear();
   for (Sequence* sequence : live_) {
     if (std::exchange(sequence->paused_, false)) continue;
-    if (sequence->phase_ == Sequence::Phase::kPrompt && sequence->readable() > 0) {
+    if (sequence->phase_ == Sequence::Phase::kPrompt && Readable(*sequence) > 0) {
       prompts_.push_back(sequence);
     }
     if (sequence->phase_ == Sequence::Phase::kDecode) AddDecodeRow(*sequence);
@@ -352,6 +371,10 @@ void ContinuousScheduler::AskForToken(Sequence& sequence, StepRow& row) {
   --sequence.outputs_left_;
 }
 
+int64_t ContinuousScheduler::Readable(const Sequence& sequence) {
+  return std::min(sequence.readable(), sequence.cut_ - sequence.position_);
+}
+
 // Sets chunks_[i], the tokens of prompts_[i] in this step; see the class comment for the rule.
 void ContinuousScheduler::SharePrompts(int64_t budget) {
   const auto count = static_cast<int64_t>(prompts_.size());
@@ -361,11 +384,11 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
     const int64_t behind = count - 1 - i;
     const int64_t spare = budget - behind;  // at least 1: one token is kept for each one behind
     const int64_t share = behind == 0 ? spare : (spare + 1) / 2;
-    chunks_[index] = std::min(share, prompts_[index]->readable());
+    chunks_[index] = std::min(share, Readable(*prompts_[index]));
     budget -= chunks_[index];
   }
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
-    const int64_t more = std::min(budget, prompts_[i]->readable() - chunks_[i]);
+    const int64_t more = std::min(budget, Readable(*prompts_[i]) - chunks_[i]);
     chunks_[i] += more;
     budget -= more;
   }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "model/api/model_runner.h"
 #include "server/scheduling/fair_queue.h"
 #include "server/scheduling/sequence.h"
@@ -84,9 +85,17 @@ struct Step {
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.
 //
+// A prompt can be cut (CutAt): a row ends there, and the sequence sits out until its owner has seen
+// the state that it has then. One whose prompt another sequence is reading may be kept from its
+// first slot (MayStart), begin behind what was read (BeginAt), and lend its class (SetClass).
+//
 // Thread-compatible.
 class ContinuousScheduler {
  public:
+  // Asked of a sequence that is about to get its first slot. False: it is held back, and no longer
+  // waits, until its owner adds it again.
+  using MayStart = absl::FunctionRef<bool(Sequence&)>;
+
   struct Options {
     int32_t slots = 1;             // at least 1
     int64_t max_step_tokens = 2;   // at least slots + 1
@@ -103,7 +112,8 @@ class ContinuousScheduler {
   explicit ContinuousScheduler(const Options& options);
 
   // The sequence waits for a slot from `now` on. It must outlive its stay here. REQUIRES: phase
-  // kIdle, and it was never added before; one that follows comes after its leader, before Place.
+  // kIdle or kHeldBack, and it never had a slot; one that follows comes after its leader, before
+  // Place.
   void Add(Sequence& sequence, TimePoint now);
 
   // Takes a sequence out, whatever its phase. Its slot is free once no step in flight names it.
@@ -112,7 +122,29 @@ class ContinuousScheduler {
   // Hands out slots. The result is valid until the next call. REQUIRES: of steps that have retired,
   // Sampled was called for every kLast row and sequences in phase kRead were removed, except
   // where sequences[i] is null.
-  const Placement& Place(TimePoint now);
+  const Placement& Place(TimePoint now, MayStart may_start);
+  const Placement& Place(TimePoint now) {
+    return Place(now, [](Sequence&) { return true; });
+  }
+
+  // What its prompt has before `position` has been read, or has to be read after all. REQUIRES: no
+  // step has named it; the position is within its prompt.
+  void BeginAt(Sequence& sequence, int64_t position);
+
+  // No row goes beyond `position`, and none follows it, until this is called again; kNoCut: all may
+  // go on. REQUIRES: position() < position < prompt_end(), or kNoCut.
+  void CutAt(Sequence& sequence, int64_t position);
+  // It has come to its cut, and no step in flight names it.
+  static bool IsAtCut(const Sequence& sequence) {
+    return sequence.position_ == sequence.cut_ && sequence.flights_ == 0;
+  }
+  // Whether a step in flight names it.
+  static bool IsInFlight(const Sequence& sequence) { return sequence.flights_ > 0; }
+
+  // Its class from now on. While Place runs, what it counts goes by the class before.
+  void SetClass(Sequence& sequence, ServiceClass service_class) {
+    queue_.SetClass(sequence, service_class);
+  }
 
   // Plans the next step. Null, and no step is in flight for it, when there is nothing to run: no
   // sequence is live, or what is left of each hangs on results that are under way. The step is
@@ -167,6 +199,7 @@ class ContinuousScheduler {
   Sequence* Borrower(TimePoint now);
   void Park(Sequence& sequence, TimePoint now);
   void Give(Sequence& sequence, TimePoint now);
+  bool IsHeldBack(Sequence& sequence, MayStart may_start);
   void Occupy(Sequence& sequence);
 
   // Groups.
@@ -178,6 +211,7 @@ class ContinuousScheduler {
   // Schedule.
   void AddDecodeRow(Sequence& sequence);
   void AskForToken(Sequence& sequence, StepRow& row);
+  static int64_t Readable(const Sequence& sequence);  // of its prompt, by its next row
   void SharePrompts(int64_t budget);
   void AddPromptRow(Sequence& sequence, int64_t tokens);
   StepRow& AddRow(Sequence& sequence, int64_t tokens);

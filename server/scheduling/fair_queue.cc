@@ -77,6 +77,18 @@ void FairQueue::Leave(FairItem& item) {
   DropIdle(kMaxIdle);
 }
 
+void FairQueue::SetClass(FairItem& item, ServiceClass service_class) {
+  if (item.class_ == service_class) return;
+  const ServiceClass before = std::exchange(item.class_, service_class);
+  if (item.state_ != FairItem::State::kWaiting) return;
+  std::deque<FairItem*>& from = item.account_->lines[static_cast<size_t>(before)];
+  from.erase(std::find(from.begin(), from.end(), &item));
+  std::deque<FairItem*>& to = item.account_->lines[static_cast<size_t>(service_class)];
+  to.insert(std::find_if(to.begin(), to.end(),
+                         [&](const FairItem* other) { return other->order_ > item.order_; }),
+            &item);
+}
+
 void FairQueue::Charge(FairItem& item, double service) {
   FairAccount& account = *item.account_;
   Raise(account, VirtualTime(account) + service / item.weight_);

@@ -49,7 +49,7 @@ class FairItem {
 
   const std::string client_;
   const double weight_;
-  const ServiceClass class_;
+  ServiceClass class_;
   State state_ = State::kOut;
   TimePoint since_;
   uint64_t order_ = 0;  // of arrival
@@ -103,6 +103,9 @@ class FairQueue {
 
   // The item is gone, whether it waited or was served; nothing happens when it is in no queue.
   void Leave(FairItem& item);
+
+  // It is of that class from now on, behind those of its client's that came before it.
+  void SetClass(FairItem& item, ServiceClass service_class);
 
   // Its client has got so much service. REQUIRES: the item waits or is served here.
   void Charge(FairItem& item, double service);

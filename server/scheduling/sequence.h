@@ -39,7 +39,8 @@ class Sequence : public FairItem {
  public:
   enum class Phase {
     kIdle,     // not with a scheduler
-    kWaiting,  // for its first slot
+    kWaiting,   // for its first slot
+    kHeldBack,  // it may not start yet
     kFollows,  // owns a slot; it is forked from its leader's when that has read the prompt
     kPrompt,   // owns a slot; prompt tokens are left
     kDecode,   // owns a slot; one sampled token at a time
@@ -87,6 +88,8 @@ class Sequence : public FairItem {
   // -1 while it owns none.
   int32_t slot() const { return slot_; }
   const SequenceTurn& turn() const { return turn_; }
+  // Empty once the model has all of it.
+  const std::vector<TokenId>& prompt() const { return prompt_; }
   // Tokens handed to the model so far; the position of the next one.
   int64_t position() const { return position_; }
   // Where the prompt, as far as the model consumes it, is over.
@@ -94,6 +97,8 @@ class Sequence : public FairItem {
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
   // Of these, what may be read now: the last token only by all of a group.
   int64_t readable() const { return prompt_left() - (followers_.empty() ? 0 : 1); }
+  // Where its next row must end at the latest; see ContinuousScheduler::CutAt.
+  static constexpr int64_t kNoCut = std::numeric_limits<int64_t>::max();
 
  private:
   friend class ContinuousScheduler;
@@ -108,6 +113,7 @@ class Sequence : public FairItem {
   const int64_t prompt_end_;
   Sequence* leader_ = nullptr;
   std::vector<Sequence*> followers_;
+  int64_t cut_ = kNoCut;
   int64_t outputs_left_;     // tokens that no step has been asked for yet
   int pending_ = 0;          // tokens that steps were asked for and that are not known yet
   TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "model/api/sampling_params.h"
+#include "server/engine/request.h"
+#include "server/scheduling/prefix_cache.h"
+
+namespace aft::server {
+
+struct TokenStream;
+
+// What a stream whose text begins with its prompt has to do with the prefix cache.
+struct PrefixRead {
+  std::string salt;
+
+  // Once it has begun to read, and the cache has room for its prompt.
+  PrefixCache::Node* text = nullptr;
+  PrefixCache::Snapshot snapshot;    // that it goes on from; until its slot has it
+  std::set<int64_t> cuts;            // where it leaves states, beyond its position
+  std::vector<TokenStream*> joined;  // that wait for one of these
+  std::vector<TokenId> outputs;
+
+  // While it waits for another one's state.
+  TokenStream* leader = nullptr;
+  int64_t awaited = 0;        // the position of that
+  bool has_waited = false;    // and the state was left
+
+  int64_t cached_tokens = 0;
+  CacheMiss miss = CacheMiss::kNone;
+  int64_t diverged_at = 0;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,310 @@
+#include "server/engine/prefix_reads.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "model/api/snapshot_bytes.h"
+#include "server/engine/token_stream.h"
+
+namespace aft::server {
+namespace {
+
+static_assert(static_cast<int>(CacheMiss::kCold) == static_cast<int>(PrefixMiss::kCold) + 1 &&
+              static_cast<int>(CacheMiss::kOtherModel) ==
+                  static_cast<int>(PrefixMiss::kOtherModel) + 1);
+
+constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
+
+// Room for outputs that is there from the start, so that decoding allocates nothing for a while.
+constexpr int64_t kOutputsAtOnce = 1024;
+
+int64_t LengthOf(const TokenStream& stream) { return static_cast<int64_t>(stream.prompt().size()); }
+
+PrefixCache::Key KeyOf(const TokenStream& stream) {
+  return {.client = static_cast<const Sequence&>(stream).client(), .salt = stream.prefix->salt};
+}
+
+bool HasPenalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+         params.frequency_penalty != 0;
+}
+
+// What the stream's text has of each token before `position`, as far as anything goes by it.
+std::vector<TokenUse> UsesBefore(const TokenStream& stream, int64_t position) {
+  if (!HasPenalties(stream.sampling)) return {};
+  return AddUses({}, {stream.prompt().begin(), stream.prompt().begin() + position},
+                  /*sampled=*/false);
+}
+
+}  // namespace
+
+PrefixReads::PrefixReads(const Options& options, const ModelInfo& info,
+                         ContinuousScheduler& scheduler, ModelRunner& runner, ModelMetrics& metrics)
+    : options_(options),
+      info_(info),
+      scheduler_(scheduler),
+      runner_(runner),
+      metrics_(metrics),
+      cache_(options.bytes) {
+  metrics_.prefix_limit.Set(static_cast<double>(options.bytes));
+}
+
+std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) const {
+  if (options_.bytes == 0 || request.previous != nullptr) return nullptr;
+  auto read = std::make_unique<PrefixRead>();
+  read->salt = request.cache_salt;
+  read->outputs.reserve(
+      static_cast<size_t>(std::min<int64_t>(request.stop.max_tokens, kOutputsAtOnce)));
+  return read;
+}
+
+void PrefixReads::Attach(std::unique_ptr<PrefixRead> read, TokenStream& stream) const {
+  if (read == nullptr) return;
+  const int64_t deepest = deepest_.load(std::memory_order_relaxed);
+  stream.least_unread = std::max<int64_t>(stream.tokens - deepest, 1);
+  stream.prefix = std::move(read);
+}
+
+// Whether the cache has room for a snapshot there at all.
+bool PrefixReads::Fits(int64_t position) const {
+  return cache_.Fits(MaxSnapshotBytes(info_, position));
+}
+
+bool PrefixReads::MayStart(TokenStream& stream) {
+  if (stream.prefix == nullptr) return true;
+  // The last token gives the logits; and before a group is forked, its first one reads something.
+  const int64_t limit = LengthOf(stream) - (stream.group_size() > 1 ? 2 : 1);
+  const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), limit);
+  int64_t position = 0;
+  if (TokenStream* const leader = FindLeader(stream, found, position); leader != nullptr) {
+    Join(stream, *leader, position);
+    return false;
+  }
+  Begin(stream, found);
+  return true;
+}
+
+// One that will read most of what this one would read too, up to `position`. Null: there is none.
+TokenStream* PrefixReads::FindLeader(const TokenStream& stream, const PrefixCache::Found& found,
+                                     int64_t& position) const {
+  // It has waited before, in vain: what was left had to go.
+  if (stream.prefix->has_waited && found.snapshot == nullptr) return nullptr;
+  TokenStream* best = nullptr;
+  for (TokenStream* reader : readers_) {
+    const int64_t shared = std::min({cache_.Shared(reader->prefix->text), LengthOf(stream) - 1,
+                                     reader->prompt_end() - 1});
+    if (shared <= reader->position() || shared - found.position < kMinTokens) continue;
+    if (!Fits(shared) || (best != nullptr && shared <= position)) continue;
+    best = reader;
+    position = shared;
+  }
+  return best;
+}
+
+void PrefixReads::Join(TokenStream& stream, TokenStream& leader, int64_t position) {
+  stream.prefix->leader = &leader;
+  stream.prefix->awaited = AddCut(leader, position);
+  leader.prefix->joined.push_back(&stream);
+  CutNext(leader);
+  LendClass(leader);
+  metrics_.prefix_joins.Increment();
+}
+
+void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
+  PrefixRead& read = *stream.prefix;
+  const int64_t length = LengthOf(stream);
+  scheduler_.BeginAt(stream, found.position);
+  read.snapshot = found.snapshot;
+  if (found.snapshot != nullptr) {
+    cache_.Use();
+  } else if (length <= kMinTokens) {
+    read.miss = CacheMiss::kTooShort;
+  } else if (found.evicted) {
+    read.miss = CacheMiss::kEvicted;
+  } else if (found.known >= kMinTokens) {
+    read.miss = CacheMiss::kDiverged;
+    read.diverged_at = found.known;
+  } else {
+    read.miss = CacheMiss::kCold;
+  }
+  read.text = cache_.Hold(KeyOf(stream), stream.prompt());
+  if (read.text == nullptr) return;
+  readers_.push_back(&stream);
+  const int64_t parts = std::min(found.known, length - 1);
+  const int64_t interval = std::max(options_.interval, kMinTokens);
+  const auto add = [&](int64_t position) {
+    if (position - found.position >= kMinTokens && Fits(position)) AddCut(stream, position);
+  };
+  add(parts);
+  if (options_.interval > 0) {
+    const int64_t first = (found.position / interval + 1) * interval;
+    for (int64_t position = first; position < length; position += interval) add(position);
+  }
+  CutNext(stream);
+}
+
+// Two that are too near to each other become one at the first of the two. Returns where.
+int64_t PrefixReads::AddCut(TokenStream& stream, int64_t position) {
+  PrefixRead& read = *stream.prefix;
+  const auto near = read.cuts.upper_bound(position - kMinTokens);
+  if (near != read.cuts.end() && *near < position + kMinTokens) {
+    const int64_t other = *near;
+    position = std::min(position, other);
+    read.cuts.erase(near);
+    for (TokenStream* waiting : read.joined) {
+      if (waiting->prefix->awaited == other) waiting->prefix->awaited = position;
+    }
+  }
+  read.cuts.insert(position);
+  return position;
+}
+
+void PrefixReads::CutNext(TokenStream& stream) {
+  const std::set<int64_t>& cuts = stream.prefix->cuts;
+  scheduler_.CutAt(stream, cuts.empty() ? Sequence::kNoCut : *cuts.begin());
+}
+
+// Those that wait for its states up to `position` are in line again, where they were.
+void PrefixReads::Release(TokenStream& leader, int64_t position) {
+  std::vector<TokenStream*> still;
+  for (TokenStream* waiting : std::exchange(leader.prefix->joined, {})) {
+    if (waiting->prefix->awaited > position) {
+      still.push_back(waiting);
+      continue;
+    }
+    waiting->prefix->leader = nullptr;
+    scheduler_.Add(*waiting, waiting->since());
+  }
+  leader.prefix->joined = std::move(still);
+}
+
+void PrefixReads::LendClass(TokenStream& leader) {
+  ServiceClass best = static_cast<const RequestHeader&>(leader).service_class;
+  for (const TokenStream* waiting : leader.prefix->joined) {
+    best = std::min(best, static_cast<const Sequence&>(*waiting).service_class());
+  }
+  scheduler_.SetClass(leader, best);
+}
+
+absl::Status PrefixReads::Bind(TokenStream& stream) {
+  PrefixRead& read = *stream.prefix;
+  const PrefixCache::Snapshot snapshot = std::move(read.snapshot);
+  if (snapshot != nullptr) {
+    absl::Status status = runner_.RestoreSlot(stream.slot(), *snapshot);
+    if (status.ok()) {
+      read.cached_tokens = stream.position();
+      metrics_.prefix_hits.Increment();
+      metrics_.prefix_hit_tokens.Increment(static_cast<double>(read.cached_tokens));
+      return runner_.ContinueSlot(stream.slot(), stream.sampling, /*output_index=*/0,
+                                  UsesBefore(stream, stream.position()));
+    }
+    if (!absl::IsInvalidArgument(status)) return status;
+    const PrefixCache::Found found =
+        cache_.Find(KeyOf(stream), stream.prompt(), stream.position());
+    if (found.snapshot == snapshot) cache_.Drop();
+    read.miss = CacheMiss::kOtherModel;
+    scheduler_.BeginAt(stream, 0);
+  }
+  metrics_.prefix_misses(static_cast<PrefixMiss>(static_cast<int>(read.miss) - 1)).Increment();
+  runner_.BindSlot(stream.slot(), stream.sampling);
+  return absl::OkStatus();
+}
+
+absl::Status PrefixReads::HasRead(TokenStream& stream) {
+  if (stream.prefix == nullptr || !ContinuousScheduler::IsAtCut(stream)) return absl::OkStatus();
+  PrefixRead& read = *stream.prefix;
+  const int64_t position = stream.position();
+  AFT_RETURN_IF_ERROR(Leave(stream));
+  read.cuts.erase(position);
+  CutNext(stream);
+  for (TokenStream* waiting : read.joined) {
+    if (waiting->prefix->awaited <= position) waiting->prefix->has_waited = true;
+  }
+  Release(stream, position);
+  LendClass(stream);
+  return absl::OkStatus();
+}
+
+// Its state where it is, without the counts of penalties: they follow from the prompt.
+absl::Status PrefixReads::Leave(TokenStream& stream) {
+  absl::Status status;
+  const auto& joined = stream.prefix->joined;
+  const bool used = std::any_of(joined.begin(), joined.end(), [&](const TokenStream* waiting) {
+    return waiting->prefix->awaited <= stream.position();
+  });
+  cache_.Keep(stream.prefix->text, stream.position(), used, [&] {
+    const bool counts = HasPenalties(stream.sampling);
+    if (counts) status = runner_.ContinueSlot(stream.slot(), SamplingParams(), 0, {});
+    std::string snapshot = status.ok() ? runner_.SnapshotSlot(stream.slot()) : "";
+    if (counts && status.ok()) {
+      status = runner_.ContinueSlot(stream.slot(), stream.sampling, 0,
+                                    UsesBefore(stream, stream.position()));
+    }
+    if (status.ok() && snapshot.empty()) status = absl::DataLossError("no snapshot");
+    return snapshot;
+  });
+  return status;
+}
+
+void PrefixReads::HasSampled(TokenStream& stream, absl::Span<const SampledToken> tokens) {
+  if (stream.prefix == nullptr) return;
+  PrefixRead& read = *stream.prefix;
+  if (read.text == nullptr) return;
+  StopReading(stream);
+  for (const SampledToken& token : tokens) {
+    const auto bytes = static_cast<int64_t>(read.outputs.size() * sizeof(TokenId));
+    if (bytes < cache_.capacity() / 8) read.outputs.push_back(token.id);
+  }
+}
+
+void PrefixReads::StopReading(TokenStream& stream) {
+  const auto reader = std::find(readers_.begin(), readers_.end(), &stream);
+  if (reader != readers_.end()) readers_.erase(reader);
+}
+
+void PrefixReads::HasEnded(TokenStream& stream) {
+  if (stream.prefix == nullptr || stream.prefix->text == nullptr) return;
+  const PrefixRead& read = *stream.prefix;
+  const int64_t position = stream.position();
+  const int64_t consumed = position - stream.prompt_end();
+  // A row under way consumes a token that is none of the text; of a long answer, not all is known.
+  if (ContinuousScheduler::IsInFlight(stream) || info_.generated_differ || position < kMinTokens ||
+      consumed > static_cast<int64_t>(read.outputs.size()) || !Fits(position)) {
+    return;
+  }
+  const auto outputs = absl::MakeConstSpan(read.outputs).first(static_cast<size_t>(consumed));
+  cache_.KeepBehind(read.text, outputs, [&]() -> std::string {
+    if (!HasPenalties(stream.sampling)) return runner_.SnapshotSlot(stream.slot());
+    const absl::Status status = runner_.ContinueSlot(stream.slot(), SamplingParams(), 0, {});
+    return status.ok() ? runner_.SnapshotSlot(stream.slot()) : "";
+  });
+}
+
+void PrefixReads::Remove(TokenStream& stream) {
+  if (stream.prefix == nullptr) return;
+  PrefixRead& read = *stream.prefix;
+  StopReading(stream);
+  if (TokenStream* const leader = std::exchange(read.leader, nullptr); leader != nullptr) {
+    std::vector<TokenStream*>& joined = leader->prefix->joined;
+    joined.erase(std::find(joined.begin(), joined.end(), &stream));
+    LendClass(*leader);
+  }
+  Release(stream, Sequence::kNoCut);
+  if (read.text != nullptr) cache_.LetGo(std::exchange(read.text, nullptr));
+}
+
+void PrefixReads::PublishGauges() {
+  if (options_.bytes == 0) return;
+  int64_t deepest = cache_.deepest();
+  for (const TokenStream* reader : readers_) deepest = std::max(deepest, reader->prompt_end());
+  deepest_.store(deepest, std::memory_order_relaxed);
+  metrics_.prefix_states.Set(static_cast<double>(cache_.snapshots()));
+  metrics_.prefix_bytes.Set(static_cast<double>(cache_.bytes()));
+  const int64_t evictions = cache_.evictions();
+  if (evictions == published_evictions_) return;
+  metrics_.prefix_evictions.Increment(static_cast<double>(evictions - published_evictions_));
+  published_evictions_ = evictions;
+}
+
+}  // namespace aft::server
