@@ -26,8 +26,8 @@ struct PrefixRead {
 
   // While it waits for another one's state.
   TokenStream* leader = nullptr;
-  int64_t awaited = 0;        // the position of that
-  bool has_waited = false;    // and the state was left
+  int64_t awaited = 0;      // the position of that
+  bool has_waited = false;  // and the state was left
 
   int64_t cached_tokens = 0;
   CacheMiss miss = CacheMiss::kNone;

@@ -92,8 +92,8 @@ TokenStream* PrefixReads::FindLeader(const TokenStream& stream, const PrefixCach
   if (stream.prefix->has_waited && found.snapshot == nullptr) return nullptr;
   TokenStream* best = nullptr;
   for (TokenStream* reader : readers_) {
-    const int64_t shared = std::min({cache_.Shared(reader->prefix->text), LengthOf(stream) - 1,
-                                     reader->prompt_end() - 1});
+    const int64_t shared = std::min(
+        {cache_.Shared(reader->prefix->text), LengthOf(stream) - 1, reader->prompt_end() - 1});
     if (shared <= reader->position() || shared - found.position < kMinTokens) continue;
     if (!Fits(shared) || (best != nullptr && shared <= position)) continue;
     best = reader;
@@ -200,8 +200,7 @@ absl::Status PrefixReads::Bind(TokenStream& stream) {
                                   UsesBefore(stream, stream.position()));
     }
     if (!absl::IsInvalidArgument(status)) return status;
-    const PrefixCache::Found found =
-        cache_.Find(KeyOf(stream), stream.prompt(), stream.position());
+    const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), stream.position());
     if (found.snapshot == snapshot) cache_.Drop();
     read.miss = CacheMiss::kOtherModel;
     scheduler_.BeginAt(stream, 0);

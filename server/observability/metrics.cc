@@ -89,9 +89,9 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
                                {{"reason", kEndings[i]}});
   }
   for (size_t i = 0; i < kPrefixMisses.size(); ++i) {
-    prefix_misses_[i] =
-        &AddCounter("aft_prefix_cache_misses_total",
-                    "Prompts that found no state in the prefix cache.", {{"reason", kPrefixMisses[i]}});
+    prefix_misses_[i] = &AddCounter("aft_prefix_cache_misses_total",
+                                    "Prompts that found no state in the prefix cache.",
+                                    {{"reason", kPrefixMisses[i]}});
   }
   for (size_t i = 0; i < kStates.size(); ++i) {
     state_[i] = &AddGauge("aft_model_state", "1 for the state that the model is in.",

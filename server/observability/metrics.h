@@ -149,9 +149,9 @@ struct ModelMetrics : private MetricMaker {
   // By server/engine, of the prefix cache; 0 without one.
   prometheus::Counter& prefix_hits = AddCounter(
       "aft_prefix_cache_hits_total", "Prompts that went on from a state in the prefix cache.");
-  prometheus::Counter& prefix_hit_tokens =
-      AddCounter("aft_prefix_cache_hit_tokens_total",
-                 "Tokens of prompts that were not computed, because the state behind them was kept.");
+  prometheus::Counter& prefix_hit_tokens = AddCounter(
+      "aft_prefix_cache_hit_tokens_total",
+      "Tokens of prompts that were not computed, because the state behind them was kept.");
   prometheus::Counter& prefix_misses(PrefixMiss reason) {
     return *prefix_misses_[static_cast<size_t>(reason)];
   }

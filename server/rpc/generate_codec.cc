@@ -17,6 +17,7 @@ namespace {
 constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 64;
+constexpr size_t kMaxCacheSaltBytes = 64;
 
 struct Range {
   float low;
@@ -122,6 +123,8 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   GenerationRequest request;
   AFT_ASSIGN_OR_RETURN(request.service_class,
                        DecodePriority(message.priority(), ServiceClass::kNormal));
+  AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
+  request.cache_salt = message.cache_salt();
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
   AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,

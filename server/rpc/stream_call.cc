@@ -428,6 +428,7 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
     uint64_t tokens = usage.generated_tokens;
     if (outcome.timings.first_token > Duration(0)) {
       tokens += usage.prompt_tokens;
+      tokens -= usage.cached_tokens;  // of both
     } else {
       tokens -= usage.resumed_tokens;  // nobody read them here
     }
@@ -435,19 +436,23 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
   }
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
-  log("request.done", {{"id", id_},
-                       {"peer", context().peer()},
-                       {"client", client},
-                       {"method", MethodName(method_)},
-                       {"model", model_name_},
-                       {"code", absl::StatusCodeToString(code)},
-                       {"reason", outcome.status.ok() ? reason : outcome.status.message()},
-                       {"prompt_tokens", outcome.usage.prompt_tokens},
-                       {"generated_tokens", outcome.usage.generated_tokens},
-                       {"resumed_tokens", outcome.usage.resumed_tokens},
-                       {"queue_ms", Milliseconds(outcome.timings.queue)},
-                       {"ttft_ms", Milliseconds(outcome.timings.first_token)},
-                       {"total_ms", Milliseconds(outcome.timings.total)}});
+  log("request.done",
+      {{"id", id_},
+       {"peer", context().peer()},
+       {"client", client},
+       {"method", MethodName(method_)},
+       {"model", model_name_},
+       {"code", absl::StatusCodeToString(code)},
+       {"reason", outcome.status.ok() ? reason : outcome.status.message()},
+       {"prompt_tokens", outcome.usage.prompt_tokens},
+       {"generated_tokens", outcome.usage.generated_tokens},
+       {"resumed_tokens", outcome.usage.resumed_tokens},
+       {"queue_ms", Milliseconds(outcome.timings.queue)},
+       {"ttft_ms", Milliseconds(outcome.timings.first_token)},
+       {"total_ms", Milliseconds(outcome.timings.total)},
+       {"cached_tokens", outcome.usage.cached_tokens},
+       {"cache_miss", kCacheMissNames[static_cast<size_t>(outcome.usage.cache_miss)]},
+       {"diverged_at", outcome.usage.diverged_at}});
 }
 
 }  // namespace aft::server

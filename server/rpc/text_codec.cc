@@ -48,6 +48,13 @@ absl::StatusOr<std::vector<TokenId>> DecodeIds(const v1::TokenIds& message,
   return tokens;
 }
 
+static_assert(static_cast<int>(CacheMiss::kNone) == v1::CACHE_MISS_UNSPECIFIED &&
+              static_cast<int>(CacheMiss::kCold) == v1::CACHE_MISS_COLD &&
+              static_cast<int>(CacheMiss::kTooShort) == v1::CACHE_MISS_TOO_SHORT &&
+              static_cast<int>(CacheMiss::kDiverged) == v1::CACHE_MISS_DIVERGED &&
+              static_cast<int>(CacheMiss::kEvicted) == v1::CACHE_MISS_EVICTED &&
+              static_cast<int>(CacheMiss::kOtherModel) == v1::CACHE_MISS_OTHER_MODEL);
+
 uint64_t Microseconds(Duration duration) {
   const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
   return static_cast<uint64_t>(std::max<int64_t>(count, 0));
@@ -121,6 +128,9 @@ v1::Usage EncodeUsage(const Usage& usage) {
   message.set_generated_tokens(usage.generated_tokens);
   message.set_scored_tokens(usage.scored_tokens);
   message.set_resumed_tokens(usage.resumed_tokens);
+  message.set_cached_tokens(usage.cached_tokens);
+  message.set_cache_miss(static_cast<v1::CacheMiss>(usage.cache_miss));
+  message.set_diverged_at(usage.diverged_at);
   return message;
 }
 

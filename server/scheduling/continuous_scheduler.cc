@@ -38,7 +38,7 @@ void ContinuousScheduler::BeginAt(Sequence& sequence, int64_t position) {
 
 void ContinuousScheduler::CutAt(Sequence& sequence, int64_t position) {
   AFT_CHECK(position == Sequence::kNoCut ||
-            (sequence.position_ < position && position < sequence.prompt_end_));
+            (sequence.position_ <= position && position < sequence.prompt_end_));
   sequence.cut_ = position;
 }
 

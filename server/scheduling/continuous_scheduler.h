@@ -132,7 +132,7 @@ class ContinuousScheduler {
   void BeginAt(Sequence& sequence, int64_t position);
 
   // No row goes beyond `position`, and none follows it, until this is called again; kNoCut: all may
-  // go on. REQUIRES: position() < position < prompt_end(), or kNoCut.
+  // go on. REQUIRES: position() <= position < prompt_end(), or kNoCut.
   void CutAt(Sequence& sequence, int64_t position);
   // It has come to its cut, and no step in flight names it.
   static bool IsAtCut(const Sequence& sequence) {

@@ -246,7 +246,8 @@ PrefixCache::Node& PrefixCache::Split(Node& node, int64_t position) {
   const auto above = static_cast<size_t>(position - (node.position - node.tokens()));
   Node& upper = Make(node.parent, label.first(above));
   bytes_ -= LabelBytes(static_cast<int64_t>(above));
-  node.label = std::vector<TokenId>(label.begin() + static_cast<std::ptrdiff_t>(above), label.end());
+  node.label =
+      std::vector<TokenId>(label.begin() + static_cast<std::ptrdiff_t>(above), label.end());
   node.parent = &upper;
   upper.next[node.label.front()] = &node;
   upper.pins = node.pins;

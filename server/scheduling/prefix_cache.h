@@ -27,9 +27,10 @@ namespace aft::server {
 //   texts       ends of texts without a snapshot; they go first beyond an eighth of the capacity
 //   probation   snapshots that nobody has used yet; they go next
 //   protected   those that were used; beyond five eighths of the capacity they return to probation
-// Texts that are held, at most an eighth of the capacity, do not go. So what is seen once, however much of it comes, takes nothing from what is used again. Within a
-// list the client that takes the most of it gives first (ShareLru), so that none can take the place
-// of others. A snapshot that had to go is remembered as long as its text.
+// Texts that are held, at most an eighth of the capacity, do not go. So what is seen once, however
+// much of it comes, takes nothing from what is used again. Within a list the client that takes the
+// most of it gives first (ShareLru), so that none can take the place of others. A snapshot that had
+// to go is remembered as long as its text.
 //
 // Costs: a walk along the text, and a logarithm of the number of clients. Thread-compatible.
 class PrefixCache {

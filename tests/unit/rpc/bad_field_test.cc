@@ -94,6 +94,8 @@ TEST(BadFieldTest, StopAndOutputOptions) {
       {stop("max_tokens: 501"), "stop.max_tokens: must be in [1, 500], got 501"},
       {stop("max_tokens: 4294967295"), "stop.max_tokens: must be in [1, 500], got 4294967295"},
       {stop(Repeat("strings: 'x'", 17)), "stop.strings: must have at most 16 entries, got 17"},
+      {"text: 'x' cache_salt: '" + std::string(65, 's') + "'",
+       "cache_salt: must have at most 64 bytes, got 65"},
       {stop("strings: ['x', '']"), "stop.strings[1]: must have 1 to 256 bytes, got 0"},
       {stop("strings: '" + std::string(257, 'x') + "'"),
        "stop.strings[0]: must have 1 to 256 bytes, got 257"},

@@ -63,6 +63,7 @@ TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
       "           presence_penalty: -2 frequency_penalty: 2 seed: 18446744073709551615 }"
       "stop { max_tokens: 1048576 include_stop_string: true ignore_eos: true }"
       "output { top_logprobs: 20 }");
+  message.set_cache_salt(std::string(64, 's'));
   for (int i = 0; i < 16; ++i) message.mutable_stop()->add_strings(std::string(256, 'x'));
   for (int i = 0; i < 64; ++i) message.mutable_stop()->add_token_ids(256);
   const auto request = Decode<GenerateCodec>(message);
@@ -81,6 +82,7 @@ TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
   EXPECT_EQ(request->stop.token_ids, std::vector<TokenId>(64, 256));
   EXPECT_TRUE(request->stop.include_stop_string);
   EXPECT_TRUE(request->stop.ignore_eos);
+  EXPECT_EQ(request->cache_salt, std::string(64, 's'));
 }
 
 TEST(GenerateCodecTest, NamesTheCharacterThatTheVocabularyLacks) {
@@ -251,7 +253,12 @@ TEST(CodecTest, FinishedSumsUp) {
   outcome.timings.total = std::chrono::hours(2);
   const std::string timings = " timings { queue_us: 5 first_token_us: 6 total_us: 7200000000 } ";
   outcome.usage = {.prompt_tokens = 3, .generated_tokens = 4};
-  const std::string usage = " usage { prompt_tokens: 3 generated_tokens: 4 } ";
+  outcome.usage.cached_tokens = 2;
+  outcome.usage.cache_miss = CacheMiss::kDiverged;
+  outcome.usage.diverged_at = 33;
+  const std::string usage =
+      " usage { prompt_tokens: 3 generated_tokens: 4 cached_tokens: 2 "
+      "cache_miss: CACHE_MISS_DIVERGED diverged_at: 33 } ";
   outcome.reason = FinishReason::kEos;
   ExpectFinished<GenerateCodec>(outcome, "reason: FINISH_REASON_EOS" + usage + timings);
   outcome.reason = FinishReason::kLength;

@@ -60,7 +60,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "models { name: \"a\" path: \"/x/y\" weight_format: \"bf16\" slots: 3 max_step_tokens: 5 "
       "intra_op_threads: 2 version: \"v9\" "
       "batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } device: \"cuda:1\" "
-      "parking_bytes: 24 cpus: \"0\" } "
+      "parking_bytes: 24 cpus: \"0\" prefix_cache_bytes: 40 prefix_cache_interval_tokens: 41 } "
       "limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13 "
       "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
       "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
@@ -153,7 +153,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 57);
+  EXPECT_EQ(fields, 59);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -304,6 +304,9 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"models[0].batch.max_rows", 1, 65'536, model(&ModelConfig::max_batch_rows)},
       {"models[0].batch.max_tokens", 1, 1 << 20, model(&ModelConfig::max_batch_tokens)},
       {"models[0].parking_bytes", 0, one << 40, model(&ModelConfig::parking_bytes)},
+      {"models[0].prefix_cache_bytes", 0, one << 40, model(&ModelConfig::prefix_cache_bytes)},
+      {"models[0].prefix_cache_interval_tokens", 0, 1 << 26,
+       model(&ModelConfig::prefix_cache_interval_tokens)},
       {"scheduling.age_ms", 1, 3'600'000, scheduling(&SchedulingConfig::age)},
       {"scheduling.max_client_slots", 0, 65'536, scheduling(&SchedulingConfig::max_client_slots)},
       {"scheduling.reserved_slots", -1, 65'536, scheduling(&SchedulingConfig::reserved_slots)},
