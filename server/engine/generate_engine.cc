@@ -187,11 +187,6 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
-  if (stream.prefix != nullptr) {
-    outcome.usage.cached_tokens = static_cast<uint32_t>(stream.prefix->cached_tokens);
-    outcome.usage.cache_miss = stream.prefix->miss;
-    outcome.usage.diverged_at = static_cast<uint32_t>(stream.prefix->diverged_at);
-  }
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
   outcome.usage.scored_tokens = stream.scored_tokens;
   outcome.scored_bytes = stream.scored_bytes;

@@ -72,6 +72,9 @@ class GenerateEngine final : public RequestLoop {
   void Remove(Job& job, Outcome& outcome) override;
   TimePoint Advance() override;
   void PublishGauges() override;
+  size_t HeldBack(ServiceClass service_class) const override {
+    return prefixes_.held_back(service_class);
+  }
 
   // What the runner said to the steps that the scheduler has in flight, in the same order.
   struct Flight {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "model/api/sampling_params.h"
-#include "server/engine/request.h"
 #include "server/scheduling/prefix_cache.h"
 
 namespace aft::server {
@@ -23,15 +22,12 @@ struct PrefixRead {
   std::set<int64_t> cuts;            // where it leaves states, beyond its position
   std::vector<TokenStream*> joined;  // that wait for one of these
   std::vector<TokenId> outputs;
+  bool reads = false;  // its prompt, not to its end yet
 
   // While it waits for another one's state.
   TokenStream* leader = nullptr;
   int64_t awaited = 0;      // the position of that
   bool has_waited = false;  // and the state was left
-
-  int64_t cached_tokens = 0;
-  CacheMiss miss = CacheMiss::kNone;
-  int64_t diverged_at = 0;
 };
 
 }  // namespace aft::server

@@ -19,11 +19,17 @@ constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
 // Room for outputs that is there from the start, so that decoding allocates nothing for a while.
 constexpr int64_t kOutputsAtOnce = 1024;
 
-int64_t LengthOf(const TokenStream& stream) { return static_cast<int64_t>(stream.prompt().size()); }
+// The most of its prompt that a stream can go on behind: it has to read a token. A group reads one
+// before it is forked, too.
+int64_t MostKept(const TokenStream& stream) {
+  return stream.prompt_end() - (stream.group_size() > 1 ? 2 : 1);
+}
 
 PrefixCache::Key KeyOf(const TokenStream& stream) {
   return {.client = static_cast<const Sequence&>(stream).client(), .salt = stream.prefix->salt};
 }
+
+size_t ClassOf(const RequestHeader& request) { return static_cast<size_t>(request.service_class); }
 
 bool HasPenalties(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
@@ -33,8 +39,10 @@ bool HasPenalties(const SamplingParams& params) {
 // What the stream's text has of each token before `position`, as far as anything goes by it.
 std::vector<TokenUse> UsesBefore(const TokenStream& stream, int64_t position) {
   if (!HasPenalties(stream.sampling)) return {};
-  return AddUses({}, {stream.prompt().begin(), stream.prompt().begin() + position},
-                  /*sampled=*/false);
+  const absl::Span<const TokenUse> before = stream.uses();
+  return AddUses({before.begin(), before.end()},
+                 {stream.prompt().begin(), stream.prompt().begin() + position},
+                 /*sampled=*/false);
 }
 
 }  // namespace
@@ -52,6 +60,8 @@ PrefixReads::PrefixReads(const Options& options, const ModelInfo& info,
 
 std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) const {
   if (options_.bytes == 0 || request.previous != nullptr) return nullptr;
+  // It reads all of its text as if it had generated it.
+  if (info_.generated_differ && request.resumed > 0) return nullptr;
   auto read = std::make_unique<PrefixRead>();
   read->salt = request.cache_salt;
   read->outputs.reserve(
@@ -60,7 +70,7 @@ std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) 
 }
 
 void PrefixReads::Attach(std::unique_ptr<PrefixRead> read, TokenStream& stream) const {
-  if (read == nullptr) return;
+  if (read == nullptr || stream.nothing_to_do()) return;
   const int64_t deepest = deepest_.load(std::memory_order_relaxed);
   stream.least_unread = std::max<int64_t>(stream.tokens - deepest, 1);
   stream.prefix = std::move(read);
@@ -73,9 +83,7 @@ bool PrefixReads::Fits(int64_t position) const {
 
 bool PrefixReads::MayStart(TokenStream& stream) {
   if (stream.prefix == nullptr) return true;
-  // The last token gives the logits; and before a group is forked, its first one reads something.
-  const int64_t limit = LengthOf(stream) - (stream.group_size() > 1 ? 2 : 1);
-  const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), limit);
+  const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), MostKept(stream));
   int64_t position = 0;
   if (TokenStream* const leader = FindLeader(stream, found, position); leader != nullptr) {
     Join(stream, *leader, position);
@@ -92,8 +100,8 @@ TokenStream* PrefixReads::FindLeader(const TokenStream& stream, const PrefixCach
   if (stream.prefix->has_waited && found.snapshot == nullptr) return nullptr;
   TokenStream* best = nullptr;
   for (TokenStream* reader : readers_) {
-    const int64_t shared = std::min(
-        {cache_.Shared(reader->prefix->text), LengthOf(stream) - 1, reader->prompt_end() - 1});
+    const int64_t shared =
+        std::min({cache_.Shared(reader->prefix->text), MostKept(stream), reader->prompt_end() - 1});
     if (shared <= reader->position() || shared - found.position < kMinTokens) continue;
     if (!Fits(shared) || (best != nullptr && shared <= position)) continue;
     best = reader;
@@ -106,6 +114,7 @@ void PrefixReads::Join(TokenStream& stream, TokenStream& leader, int64_t positio
   stream.prefix->leader = &leader;
   stream.prefix->awaited = AddCut(leader, position);
   leader.prefix->joined.push_back(&stream);
+  ++held_back_[ClassOf(stream)];
   CutNext(leader);
   LendClass(leader);
   metrics_.prefix_joins.Increment();
@@ -113,33 +122,34 @@ void PrefixReads::Join(TokenStream& stream, TokenStream& leader, int64_t positio
 
 void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   PrefixRead& read = *stream.prefix;
-  const int64_t length = LengthOf(stream);
+  Usage& usage = stream.usage;
   scheduler_.BeginAt(stream, found.position);
   read.snapshot = found.snapshot;
   if (found.snapshot != nullptr) {
     cache_.Use();
-  } else if (length <= kMinTokens) {
-    read.miss = CacheMiss::kTooShort;
+  } else if (stream.prompt_end() <= kMinTokens) {
+    usage.cache_miss = CacheMiss::kTooShort;
   } else if (found.evicted) {
-    read.miss = CacheMiss::kEvicted;
+    usage.cache_miss = CacheMiss::kEvicted;
   } else if (found.known >= kMinTokens) {
-    read.miss = CacheMiss::kDiverged;
-    read.diverged_at = found.known;
+    usage.cache_miss = CacheMiss::kDiverged;
+    usage.diverged_at = static_cast<uint32_t>(found.known);
   } else {
-    read.miss = CacheMiss::kCold;
+    usage.cache_miss = CacheMiss::kCold;
   }
   read.text = cache_.Hold(KeyOf(stream), stream.prompt());
   if (read.text == nullptr) return;
+  read.reads = true;
   readers_.push_back(&stream);
-  const int64_t parts = std::min(found.known, length - 1);
+  const int64_t last = stream.prompt_end() - 1;
   const int64_t interval = std::max(options_.interval, kMinTokens);
   const auto add = [&](int64_t position) {
     if (position - found.position >= kMinTokens && Fits(position)) AddCut(stream, position);
   };
-  add(parts);
+  add(std::min(found.known, last));
   if (options_.interval > 0) {
     const int64_t first = (found.position / interval + 1) * interval;
-    for (int64_t position = first; position < length; position += interval) add(position);
+    for (int64_t position = first; position <= last; position += interval) add(position);
   }
   CutNext(stream);
 }
@@ -174,6 +184,7 @@ void PrefixReads::Release(TokenStream& leader, int64_t position) {
       continue;
     }
     waiting->prefix->leader = nullptr;
+    --held_back_[ClassOf(*waiting)];
     scheduler_.Add(*waiting, waiting->since());
   }
   leader.prefix->joined = std::move(still);
@@ -182,32 +193,33 @@ void PrefixReads::Release(TokenStream& leader, int64_t position) {
 void PrefixReads::LendClass(TokenStream& leader) {
   ServiceClass best = static_cast<const RequestHeader&>(leader).service_class;
   for (const TokenStream* waiting : leader.prefix->joined) {
-    best = std::min(best, static_cast<const Sequence&>(*waiting).service_class());
+    best = std::min(best, static_cast<const RequestHeader&>(*waiting).service_class);
   }
   scheduler_.SetClass(leader, best);
 }
 
 absl::Status PrefixReads::Bind(TokenStream& stream) {
-  PrefixRead& read = *stream.prefix;
-  const PrefixCache::Snapshot snapshot = std::move(read.snapshot);
+  const PrefixCache::Snapshot snapshot = std::move(stream.prefix->snapshot);
   if (snapshot != nullptr) {
     absl::Status status = runner_.RestoreSlot(stream.slot(), *snapshot);
     if (status.ok()) {
-      read.cached_tokens = stream.position();
+      stream.usage.cached_tokens = static_cast<uint32_t>(stream.position());
       metrics_.prefix_hits.Increment();
-      metrics_.prefix_hit_tokens.Increment(static_cast<double>(read.cached_tokens));
-      return runner_.ContinueSlot(stream.slot(), stream.sampling, /*output_index=*/0,
+      metrics_.prefix_hit_tokens.Increment(static_cast<double>(stream.position()));
+      return runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
                                   UsesBefore(stream, stream.position()));
     }
     if (!absl::IsInvalidArgument(status)) return status;
     const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), stream.position());
     if (found.snapshot == snapshot) cache_.Drop();
-    read.miss = CacheMiss::kOtherModel;
+    stream.usage.cache_miss = CacheMiss::kOtherModel;
     scheduler_.BeginAt(stream, 0);
   }
-  metrics_.prefix_misses(static_cast<PrefixMiss>(static_cast<int>(read.miss) - 1)).Increment();
+  const auto miss = static_cast<PrefixMiss>(static_cast<int>(stream.usage.cache_miss) - 1);
+  metrics_.prefix_misses(miss).Increment();
   runner_.BindSlot(stream.slot(), stream.sampling);
-  return absl::OkStatus();
+  if (stream.first_output == 0) return absl::OkStatus();
+  return runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output, stream.uses());
 }
 
 absl::Status PrefixReads::HasRead(TokenStream& stream) {
@@ -237,7 +249,7 @@ absl::Status PrefixReads::Leave(TokenStream& stream) {
     if (counts) status = runner_.ContinueSlot(stream.slot(), SamplingParams(), 0, {});
     std::string snapshot = status.ok() ? runner_.SnapshotSlot(stream.slot()) : "";
     if (counts && status.ok()) {
-      status = runner_.ContinueSlot(stream.slot(), stream.sampling, 0,
+      status = runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
                                     UsesBefore(stream, stream.position()));
     }
     if (status.ok() && snapshot.empty()) status = absl::DataLossError("no snapshot");
@@ -258,8 +270,8 @@ void PrefixReads::HasSampled(TokenStream& stream, absl::Span<const SampledToken>
 }
 
 void PrefixReads::StopReading(TokenStream& stream) {
-  const auto reader = std::find(readers_.begin(), readers_.end(), &stream);
-  if (reader != readers_.end()) readers_.erase(reader);
+  if (!std::exchange(stream.prefix->reads, false)) return;
+  readers_.erase(std::find(readers_.begin(), readers_.end(), &stream));
 }
 
 void PrefixReads::HasEnded(TokenStream& stream) {
@@ -287,6 +299,7 @@ void PrefixReads::Remove(TokenStream& stream) {
   if (TokenStream* const leader = std::exchange(read.leader, nullptr); leader != nullptr) {
     std::vector<TokenStream*>& joined = leader->prefix->joined;
     joined.erase(std::find(joined.begin(), joined.end(), &stream));
+    --held_back_[ClassOf(stream)];
     LendClass(*leader);
   }
   Release(stream, Sequence::kNoCut);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -70,6 +72,11 @@ class PrefixReads {
   // It goes, however it ended.
   void Remove(TokenStream& stream);
 
+  // Streams of that class that wait for another one's state.
+  size_t held_back(ServiceClass service_class) const {
+    return held_back_[static_cast<size_t>(service_class)];
+  }
+
   void PublishGauges();
 
  private:
@@ -92,6 +99,7 @@ class PrefixReads {
   ModelMetrics& metrics_;
   PrefixCache cache_;
   std::vector<TokenStream*> readers_;  // whose prompts are known and not wholly read
+  std::array<size_t, kServiceClasses> held_back_{};
   int64_t published_evictions_ = 0;
   std::atomic<int64_t> deepest_{0};  // what a prompt can go on from at most
 };

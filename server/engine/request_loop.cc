@@ -284,8 +284,8 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
     job->started_at = now;
     metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
     LeaveQueue(*job);
-    estimate_.ObserveTurn(job->service_class, waiting_[static_cast<size_t>(job->service_class)] > 0,
-                          now);
+    const size_t waiting = waiting_[static_cast<size_t>(job->service_class)];
+    estimate_.ObserveTurn(job->service_class, waiting > HeldBack(job->service_class), now);
   }
   inbox_.LeaveQueue(jobs);
   MutexLock lock(delivery_mutex_);

@@ -116,6 +116,8 @@ class RequestLoop {
   // comes in: TimePoint::max() when there is nothing to do.
   virtual TimePoint Advance() = 0;
   virtual void PublishGauges() = 0;
+  // Jobs of that class that have not begun and wait for something else than their turn.
+  virtual size_t HeldBack(ServiceClass /*service_class*/) const { return 0; }
 
   TimePoint Now() const { return options_.clock(); }
 

@@ -107,7 +107,11 @@ PrefixCache::Found PrefixCache::Find(const Key& key, absl::Span<const TokenId> t
 
 void PrefixCache::Use() {
   AFT_CHECK(found_ != nullptr);
-  Enlist(*found_, List::kProtected);
+  Protect(*found_);
+}
+
+void PrefixCache::Protect(Node& node) {
+  Enlist(node, List::kProtected);
   while (protected_.bytes() > capacity_ / 8 * 5) Enlist(*protected_.Last(), List::kProbation);
 }
 
@@ -166,13 +170,13 @@ void PrefixCache::Keep(Node* text, int64_t position, bool used, Take take) {
   // A split costs a node; nothing on the way to a text that is held goes.
   if (!MakeRoom(kNodeBytes)) return;
   while (text->parent->position >= position) text = text->parent;
-  Attach(Split(*text, position), used ? List::kProtected : List::kProbation, take);
+  Attach(Split(*text, position), used, take);
 }
 
 void PrefixCache::KeepBehind(Node* text, absl::Span<const TokenId> more, Take take) {
   const int64_t most = 2 * kNodeBytes + LabelBytes(static_cast<int64_t>(more.size()));
   if (most > capacity_ / 8 || !MakeRoom(most)) return;
-  Attach(Insert(*text, more), List::kProbation, take);
+  Attach(Insert(*text, more), /*used=*/false, take);
 }
 
 bool PrefixCache::Fits(int64_t snapshot_bytes) const { return snapshot_bytes <= capacity_ / 2; }
@@ -276,7 +280,7 @@ PrefixCache::Node& PrefixCache::Insert(Node& from, absl::Span<const TokenId> tex
   return *node;
 }
 
-void PrefixCache::Attach(Node& node, List list, Take take) {
+void PrefixCache::Attach(Node& node, bool used, Take take) {
   Pin(node);  // it stays while room is made
   const Node* before = &node;
   while (before != nullptr && before->snapshot == nullptr) before = before->parent;
@@ -290,7 +294,8 @@ void PrefixCache::Attach(Node& node, List list, Take take) {
       node.evicted = false;
       bytes_ += bytes;
       positions_.insert(node.position);
-      Enlist(node, list);
+      Enlist(node, List::kProbation);
+      if (used) Protect(node);
     }
   }
   Unpin(node);

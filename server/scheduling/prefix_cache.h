@@ -114,7 +114,8 @@ class PrefixCache {
   Node& Make(Node* parent, absl::Span<const TokenId> label);
   Node& Split(Node& node, int64_t position);
   Node& Insert(Node& from, absl::Span<const TokenId> text);
-  void Attach(Node& node, List list, Take take);
+  void Attach(Node& node, bool used, Take take);
+  void Protect(Node& node);
   // Puts the node on the list that it belongs to, as used last.
   void Enlist(Node& node, List list);
   void Settle(Node& node);

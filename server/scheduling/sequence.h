@@ -38,14 +38,14 @@ struct SequenceTurn {
 class Sequence : public FairItem {
  public:
   enum class Phase {
-    kIdle,     // not with a scheduler
+    kIdle,      // not with a scheduler
     kWaiting,   // for its first slot
     kHeldBack,  // it may not start yet
-    kFollows,  // owns a slot; it is forked from its leader's when that has read the prompt
-    kPrompt,   // owns a slot; prompt tokens are left
-    kDecode,   // owns a slot; one sampled token at a time
-    kRead,     // owns a slot; the model has all of the text, and nothing follows
-    kParked,   // has given its slot up in the middle, and waits for another one
+    kFollows,   // owns a slot; it is forked from its leader's when that has read the prompt
+    kPrompt,    // owns a slot; prompt tokens are left
+    kDecode,    // owns a slot; one sampled token at a time
+    kRead,      // owns a slot; the model has all of the text, and nothing follows
+    kParked,    // has given its slot up in the middle, and waits for another one
   };
   enum class Purpose {
     kGenerate,  // continue the prompt

@@ -145,6 +145,84 @@ TEST_F(EngineJoinTest, ALeaderHasTheBestClassOfThoseThatWait) {
   ExpectServed(third.sink, other);
 }
 
+class EngineGroupJoinTest : public EngineJoinTest {
+ protected:
+  std::vector<Sink> SubmitGroup(const GenerationRequest& request, size_t answers) {
+    std::vector<Sink> sinks(answers);
+    for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
+    const auto handle = engine->GenerateGroup(request, {sinks.begin(), sinks.end()});
+    EXPECT_TRUE(handle.ok()) << handle.status();
+    if (handle.ok()) handle_ = *handle;
+    return sinks;
+  }
+  // Returns the usage of the first.
+  Usage ExpectGroup(const std::vector<Sink>& sinks, GenerationRequest request) {
+    for (const Sink& sink : sinks) {
+      ExpectServed(sink, request);
+      ++request.sampling.seed;
+    }
+    return sinks.front()->Wait().usage;
+  }
+
+  RequestHandle handle_ = 0;  // of the last group's first
+};
+
+TEST_F(EngineGroupJoinTest, AGroupGoesOnFromAStateAndLeavesThem) {
+  Start();
+  const Tokens system = RandomText(200);
+  for (const uint32_t cached : {0U, 0U, 200U}) {
+    GenerationRequest request = Request(Joined(system, RandomText(5)), 6);
+    request.sampling.repetition_penalty = 1.5F;
+    EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, cached);
+  }
+  // The same prompt again and again: one token before the fork is read, whatever is known.
+  const GenerationRequest request = Request(RandomText(100), 6);
+  for (const uint32_t cached : {0U, 98U, 98U}) {
+    EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, cached);
+    if (cached == 0) Serve({request.prompt.begin(), request.prompt.begin() + 99});
+  }
+}
+
+TEST_F(EngineGroupJoinTest, AStateThatIsRefusedIsReadAnewByAGroupToo) {
+  Start();
+  const GenerationRequest request = Request(RandomText(100), 6);
+  for (int i = 0; i < 2; ++i) Serve({request.prompt.begin(), request.prompt.begin() + 99});
+  control->FailNextRestore();
+  EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cache_miss, CacheMiss::kOtherModel);
+}
+
+TEST_F(EngineGroupJoinTest, AGroupWaitsForAnotherOnesState) {
+  model.slots = 6;
+  StartHeld();
+  const Tokens system = RandomText(400);
+  const GenerationRequest first = Request(Joined(system, {1, 2}), 4);
+  const GenerationRequest second = Request(Joined(system, {3, 4}), 4);
+  const std::vector<Sink> leaders = SubmitGroup(first, 3);
+  const std::vector<Sink> waits = SubmitGroup(second, 3);
+  control->Resume();
+  EXPECT_EQ(ExpectGroup(leaders, first).cached_tokens, 0U);
+  EXPECT_EQ(ExpectGroup(waits, second).cached_tokens, 400U);
+  EXPECT_EQ(metrics.prefix_joins.Value(), 1);
+  EXPECT_EQ(read(), 400 + 2 * (2 + 2));  // each follower its last token
+}
+
+TEST_F(EngineGroupJoinTest, AGroupThatWaitsMayLeave) {
+  model.slots = 6;
+  StartHeld();
+  const Tokens system = RandomText(400);
+  const GenerationRequest first = Request(Joined(system, {1, 2}), 4);
+  const std::vector<Sink> leaders = SubmitGroup(first, 3);
+  const std::vector<Sink> waits = SubmitGroup(Request(Joined(system, {3, 4}), 4), 3);
+  control->RunSteps(3);
+  EXPECT_EQ(metrics.prefix_joins.Value(), 1);
+  engine->Cancel(handle_);
+  control->Resume();
+  for (const Sink& sink : waits) {
+    EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kCancelled);
+  }
+  ExpectGroup(leaders, first);
+}
+
 // Prompts that share beginnings, cut, joined, parked, cancelled and forgotten at random, with and
 // without room for what they leave: every answer is that of the prompt alone, and what is said of
 // the cache adds up.

@@ -1,0 +1,128 @@
+// The engine with a prefix cache over a real runner: every answer is that of its prompt alone.
+// Runs on every device.
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "server/engine/generate_engine.h"
+#include "tests/property/runner_fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/recording_sink.h"
+
+namespace aft::server {
+namespace {
+
+class PrefixTest : public RunnerFixture, public testing::WithParamInterface<NetworkCase> {
+ protected:
+  PrefixTest() { config_ = GetParam().config; }
+
+  SamplingParams RandomParams() {
+    SamplingParams params =
+        random_.Below(3) == 0 ? Greedy() : Warm(static_cast<uint64_t>(random_.Below(1000)));
+    if (random_.Below(3) == 0) params.repetition_penalty = 1.7F;
+    if (random_.Below(3) == 0) params.frequency_penalty = 0.6F;
+    return params;
+  }
+
+  static GenerationRequest Request(std::vector<TokenId> prompt, const SamplingParams& sampling,
+                                   int32_t max_tokens) {
+    GenerationRequest request;
+    request.arrival = std::chrono::steady_clock::now();
+    request.prompt = std::move(prompt);
+    request.sampling = sampling;
+    request.stop.max_tokens = max_tokens;
+    request.stop.ignore_eos = true;
+    return request;
+  }
+};
+
+TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
+  const std::unique_ptr<ModelRunner> alone = Load();
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "random");
+  EngineOptions options;
+  options.model.max_step_tokens = 40;
+  options.model.prefix_cache_interval_tokens = 40;
+  auto engine = GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<std::vector<TokenId>> texts;
+  for (int round = 0; round < 6; ++round) {
+    texts.push_back(RandomText(70));
+    std::vector<GenerationRequest> requests;
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (int i = 0; i < 6; ++i) {
+      std::vector<TokenId> prompt = texts[static_cast<size_t>(
+          i < 3 ? round : random_.Below(static_cast<int64_t>(texts.size())))];
+      prompt.resize(
+          static_cast<size_t>(33 + random_.Below(static_cast<int64_t>(prompt.size()) - 32)));
+      for (int64_t n = random_.Below(5); n > 0; --n) prompt.push_back(RandomText(1)[0]);
+      const int32_t most = static_cast<int32_t>(kCaseTokens - static_cast<int64_t>(prompt.size()));
+      requests.push_back(Request(prompt, RandomParams(),
+                                 1 + static_cast<int32_t>(random_.Below(std::min(most, 12)))));
+      sinks.push_back(std::make_shared<RecordingSink>());
+      ASSERT_TRUE((*engine)->Generate(requests.back(), sinks.back()).ok());
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(i);
+      const GenerationRequest& request = requests[i];
+      ASSERT_EQ(sinks[i]->Wait().status, absl::OkStatus());
+      std::vector<SampledToken> answer;
+      for (const TokenDelta& part : sinks[i]->parts()) {
+        answer.insert(answer.end(), part.tokens.begin(), part.tokens.end());
+      }
+      const std::vector<SampledToken> expected =
+          Generate(*alone, 0, request.prompt, request.stop.max_tokens, request.sampling);
+      ASSERT_TRUE(Same(answer, expected)) << "round " << round;
+      // Somebody goes on behind it.
+      std::vector<TokenId> text = request.prompt;
+      for (const SampledToken& token : answer) text.push_back(token.id);
+      if (text.size() < 85) texts.push_back(text);
+    }
+  }
+  EXPECT_GT(metrics.prefix_hits.Value(), 8);
+  EXPECT_LE(metrics.prefix_bytes.Value(), metrics.prefix_limit.Value());
+}
+
+// Where generated tokens are read otherwise than a prompt's, what stands behind an answer is no
+// state of a prompt.
+TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
+  const std::unique_ptr<ModelRunner> alone = Load();
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "random");
+  EngineOptions options;
+  options.model.max_step_tokens = 40;
+  auto engine = GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<TokenId> text = RandomText(40);
+  for (int turn = 0; turn < 3; ++turn) {
+    const GenerationRequest request = Request(text, Warm(5), 12);
+    const auto sink = std::make_shared<RecordingSink>();
+    ASSERT_TRUE((*engine)->Generate(request, sink).ok());
+    const Outcome outcome = sink->Wait();
+    ASSERT_EQ(outcome.status, absl::OkStatus());
+    EXPECT_EQ(outcome.usage.cached_tokens > 0, turn > 0 && !alone->info().generated_differ);
+    std::vector<SampledToken> answer;
+    for (const TokenDelta& part : sink->parts()) {
+      answer.insert(answer.end(), part.tokens.begin(), part.tokens.end());
+      for (const SampledToken& token : part.tokens) text.push_back(token.id);
+    }
+    ASSERT_TRUE(Same(answer, Generate(*alone, 0, request.prompt, 12, request.sampling))) << turn;
+    text.push_back(7);
+  }
+}
+
+std::vector<NetworkCase> Cases() {
+  std::vector<NetworkCase> cases = DecoderCases();
+  cases.push_back(FullDecodeCase());
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Property, PrefixTest, testing::ValuesIn(Cases()), CaseName);
+
+}  // namespace
+}  // namespace aft::server
