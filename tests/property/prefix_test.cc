@@ -105,7 +105,8 @@ TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
     ASSERT_TRUE((*engine)->Generate(request, sink).ok());
     const Outcome outcome = sink->Wait();
     ASSERT_EQ(outcome.status, absl::OkStatus());
-    EXPECT_EQ(outcome.usage.cached_tokens > 0, turn > 0 && !alone->info().generated_differ);
+    // Where the first prompt ended a state may be, behind it none.
+    EXPECT_EQ(outcome.usage.cached_tokens > 40, turn > 0 && !alone->info().generated_differ);
     std::vector<SampledToken> answer;
     for (const TokenDelta& part : sink->parts()) {
       answer.insert(answer.end(), part.tokens.begin(), part.tokens.end());
