@@ -29,7 +29,7 @@ LABEL org.opencontainers.image.title="aft-serve" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN apt-get update && \
     apt-get install -y --no-install-recommends \
-      libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-pull1.0 libhwy1 libre2-9 libedit2 && \
+      libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-pull1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/aft /opt/aft
 # Nothing may be missing at run time, and a wrong package list above must fail here, not in a cluster.

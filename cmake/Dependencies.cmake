@@ -18,12 +18,15 @@ add_library(aft_grpc INTERFACE)
 target_link_libraries(aft_grpc INTERFACE gRPC::grpc++ protobuf::libprotobuf)
 add_library(aft::grpc ALIAS aft_grpc)
 
-# libedit has no CMake config.
+# libedit and hiredis have no CMake config.
 add_library(aft_edit INTERFACE)
+add_library(aft_hiredis INTERFACE)
 if(AFT_STATIC)
   target_link_libraries(aft_edit INTERFACE -l:libedit.a -l:libtinfo.a -l:libbsd.a -l:libmd.a)
+  target_link_libraries(aft_hiredis INTERFACE -l:libhiredis.a)
 else()
   target_link_libraries(aft_edit INTERFACE edit)
+  target_link_libraries(aft_hiredis INTERFACE hiredis)
 endif()
 
 if(AFT_TORCH)

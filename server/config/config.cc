@@ -133,6 +133,31 @@ absl::Status CheckScheduling(const SchedulingConfig& scheduling) {
   return CheckRange("scheduling.step_target_ms", scheduling.step_target.count(), 0, 60'000);
 }
 
+absl::Status CheckRedis(const StatesConfig& states) {
+  const RedisConfig& redis = states.redis;
+  const absl::string_view path = "states.redis.address";
+  if (!redis.address.empty()) {
+    absl::string_view socket = redis.address;
+    if (!absl::ConsumePrefix(&socket, "unix:")) {
+      AFT_RETURN_IF_ERROR(CheckAddress(path, redis.address));
+    } else if (socket.empty() || socket.size() > 107) {  // of sockaddr_un
+      return BadField(path, absl::StrCat("must name a socket of 1 to 107 bytes behind \"unix:\", ",
+                                         "got \"", socket, "\""));
+    }
+    if (!states.folder.empty()) return BadField(path, "excludes states.folder");
+    if (states.key_files.empty()) {
+      return BadField(path, "needs states.key_files: other servers must open its states");
+    }
+    if (states.max_bytes == 0) return BadField(path, "needs states.max_bytes above 0");
+  }
+  AFT_RETURN_IF_ERROR(CheckRange("states.redis.database", redis.database, 0, 65'535));
+  if (redis.prefix.size() > 128) {
+    return BadField("states.redis.prefix", "must have at most 128 bytes");
+  }
+  AFT_RETURN_IF_ERROR(CheckRange("states.redis.timeout_ms", redis.timeout.count(), 1, 60'000));
+  return CheckRange("states.redis.max_client_bytes", redis.max_client_bytes, 1, int64_t{1} << 50);
+}
+
 absl::Status CheckStates(const StatesConfig& states) {
   const int64_t most = int64_t{1} << 50;
   AFT_RETURN_IF_ERROR(CheckRange("states.max_bytes", states.max_bytes, 0, most));
@@ -151,6 +176,7 @@ absl::Status CheckStates(const StatesConfig& states) {
   if (!states.folder.empty() && states.max_bytes == 0) {
     return BadField("states.folder", "needs states.max_bytes above 0");
   }
+  AFT_RETURN_IF_ERROR(CheckRedis(states));
   return CheckRange("states.default_ttl_ms", states.default_ttl.count(), 1, states.max_ttl.count());
 }
 

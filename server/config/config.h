@@ -82,6 +82,15 @@ struct ConnectionConfig {
   std::chrono::milliseconds max_age_grace{0};    // 0: unlimited
 };
 
+struct RedisConfig {
+  std::string address;        // "": states do not rest in Redis
+  std::string password_file;  // "": none
+  int32_t database = 0;
+  std::string prefix = "aft:";
+  std::chrono::milliseconds timeout{1'000};
+  int64_t max_client_bytes = 1'073'741'824;
+};
+
 struct StatesConfig {
   int64_t max_bytes = 268'435'456;  // 0: none is kept
   int64_t max_client_bytes = 0;     // 0: half of max_bytes
@@ -89,6 +98,7 @@ struct StatesConfig {
   std::chrono::milliseconds max_ttl{86'400'000};
   std::vector<std::string> key_files;  // empty: a key of this process alone
   std::string folder;                  // "": they are in memory only
+  RedisConfig redis;
 };
 
 struct LogConfig {

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "absl/status/status.h"
+#include "absl/strings/strip.h"
 #include "aft/config/v1/server_config.pb.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
@@ -108,6 +109,13 @@ void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.max_ttl, message, max_ttl_ms);
   AFT_LIST(states.key_files, message, key_files);
   AFT_FIELD(states.folder, message, folder);
+  pb::RedisConfig& redis = *message.mutable_redis();
+  AFT_FIELD(states.redis.address, redis, address);
+  AFT_FIELD(states.redis.password_file, redis, password_file);
+  AFT_FIELD(states.redis.database, redis, database);
+  AFT_FIELD(states.redis.prefix, redis, prefix);
+  AFT_FIELD(states.redis.timeout, redis, timeout_ms);
+  AFT_FIELD(states.redis.max_client_bytes, redis, max_client_bytes);
 }
 
 // All but the models.
@@ -159,14 +167,16 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
   ServerConfig config;
   Exchange<true>(config, message);
   for (std::string* file : {&config.security.tls.cert_file, &config.security.tls.key_file,
-                            &config.security.tls.client_ca_file, &config.security.clients_file}) {
+                            &config.security.tls.client_ca_file, &config.security.clients_file,
+                            &config.states.folder, &config.states.redis.password_file}) {
     if (!file->empty()) *file = (std::filesystem::path(base_dir) / *file).string();
   }
   for (std::string& file : config.states.key_files) {
     if (!file.empty()) file = (std::filesystem::path(base_dir) / file).string();
   }
-  if (std::string& folder = config.states.folder; !folder.empty()) {
-    folder = (std::filesystem::path(base_dir) / folder).string();
+  std::string& redis = config.states.redis.address;
+  if (absl::string_view path = redis; absl::ConsumePrefix(&path, "unix:")) {
+    redis = "unix:" + (std::filesystem::path(base_dir) / std::string(path)).string();
   }
   for (pb::ModelConfig& model : *message.mutable_models()) {
     config.models.emplace_back();

@@ -21,6 +21,7 @@ constexpr std::array<const char*, 5> kPrefixMisses = {"cold", "too_short", "dive
                                                       "other_model"};
 constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired", "invalid",
                                                        "unwritten"};
+constexpr std::array<const char*, 3> kRedisFailures = {"unsent", "broken", "refused"};
 constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
 
 }  // namespace
@@ -59,25 +60,6 @@ prometheus::Histogram& MetricMaker::AddSizes(const char* name, const char* help)
   return family.Add(labels_, SizeBuckets());
 }
 
-RequestCounters::RequestCounters(const MetricMaker& make) {
-  for (size_t method = 0; method < counters_.size(); ++method) {
-    for (size_t code = 0; code < counters_[method].size(); ++code) {
-      counters_[method][code] = &make.AddCounter(
-          "aft_requests_total", "Ended calls by method and gRPC status.",
-          {{"method", kMethodNames[method]},
-           {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
-    }
-  }
-}
-
-void RequestCounters::Increment(Method method, absl::StatusCode code) {
-  auto& by_code = counters_[static_cast<size_t>(method)];
-  const auto index = static_cast<size_t>(code);
-  // Codes outside the canonical range cannot come from our own code; count them rather than crash.
-  by_code[index < by_code.size() ? index : static_cast<size_t>(absl::StatusCode::kUnknown)]
-      ->Increment();
-}
-
 ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
     : MetricMaker(registry, {{"model", model}}) {
   for (size_t i = 0; i < kRejections.size(); ++i) {
@@ -112,10 +94,15 @@ ServerMetrics::ServerMetrics(Registry& registry, const std::string& version)
   AddGauge("aft_build_info", "Constant 1; the version is a label.", {{"version", version}}).Set(1);
 }
 
-StateMetrics::StateMetrics(Registry& registry) : MetricMaker(registry, {}) {
+StateMetrics::StateMetrics(Registry& registry)
+    : MetricMaker(registry, {}), calls(MetricMaker(registry, {{"model", ""}})) {
   for (size_t i = 0; i < kStateRefusals.size(); ++i) {
     refused_[i] = &AddCounter("aft_states_refused_total", "States that were not kept or not found.",
                               {{"reason", kStateRefusals[i]}});
+  }
+  for (size_t i = 0; i < kRedisFailures.size(); ++i) {
+    redis_failed_[i] = &AddCounter("aft_states_redis_failed_total", "Calls to Redis that failed.",
+                                   {{"reason", kRedisFailures[i]}});
   }
 }
 

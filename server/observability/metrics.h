@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -55,17 +56,48 @@ enum class Method { kGenerate, kScore, kEncode };
 inline constexpr std::array<const char*, 3> kMethodNames = {"Generate", "Score", "Encode"};
 inline const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
-// aft_requests_total{model,method,code}: ended calls by gRPC status, refused ones included.
-class RequestCounters {
- public:
-  explicit RequestCounters(const MetricMaker& make);  // with label model
+// The same of aft.v1.StateService, whose calls are of no model.
+enum class StateMethod { kGet, kList, kDelete, kExport, kImport };
 
-  void Increment(Method method, absl::StatusCode code);
+inline constexpr std::array<const char*, 5> kStateMethodNames = {
+    "GetState", "ListStates", "DeleteState", "ExportState", "ImportState"};
+inline const char* MethodName(StateMethod method) {
+  return kStateMethodNames[static_cast<size_t>(method)];
+}
+
+// aft_requests_total{model,method,code}: ended calls by gRPC status, refused ones included. Of the
+// methods of one service, by their enum.
+template <typename AnyMethod>
+class MethodCounters {
+ public:
+  explicit MethodCounters(const MetricMaker& make) {  // with label model
+    for (auto& by_code : counters_) {
+      const auto method = static_cast<AnyMethod>(&by_code - counters_.data());
+      for (size_t code = 0; code < by_code.size(); ++code) {
+        by_code[code] = &make.AddCounter(
+            "aft_requests_total", "Ended calls by method and gRPC status.",
+            {{"method", MethodName(method)},
+             {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+      }
+    }
+  }
+
+  // Codes outside the canonical range cannot come from our own code; they are counted as UNKNOWN.
+  void Increment(AnyMethod method, absl::StatusCode code) {
+    auto& by_code = counters_[static_cast<size_t>(method)];
+    const auto index = static_cast<size_t>(code);
+    by_code[index < by_code.size() ? index : static_cast<size_t>(absl::StatusCode::kUnknown)]
+        ->Increment();
+  }
 
  private:
-  static constexpr int kCodes = 17;  // OK .. UNAUTHENTICATED
-  std::array<std::array<prometheus::Counter*, kCodes>, kMethodNames.size()> counters_;
+  static constexpr size_t kMethods =
+      std::is_same_v<AnyMethod, Method> ? kMethodNames.size() : kStateMethodNames.size();
+  static constexpr size_t kCodes = 17;  // OK .. UNAUTHENTICATED
+  std::array<std::array<prometheus::Counter*, kCodes>, kMethods> counters_;
 };
+
+using RequestCounters = MethodCounters<Method>;
 
 // Why a request was refused, label of aft_rejected_total.
 enum class Rejection {
@@ -208,13 +240,22 @@ enum class StateRefusal {
   kUnknown,
   kExpired,
   kInvalid,   // bytes that no server with our keys has sealed
-  kUnwritten  // the folder of states takes it not
+  kUnwritten  // states.folder or states.redis takes it not
+};
+
+// How a call to Redis failed, label of aft_states_redis_failed_total.
+enum class RedisFailure {
+  kUnsent,  // it waited too long, or Redis was known to be down
+  kBroken,  // no answer in time, or none that is Redis' language, or the connection broke
+  kRefused  // Redis answered with an error
 };
 
 // The states that requests leave behind.
 struct StateMetrics : private MetricMaker {
   explicit StateMetrics(prometheus::Registry& registry);
 
+  // Of StateService: label model="".
+  MethodCounters<StateMethod> calls;
   prometheus::Gauge& states = AddGauge("aft_states", "States that are kept.");
   prometheus::Gauge& bytes =
       AddGauge("aft_states_bytes", "What states take, and what is kept for those to come.");
@@ -227,9 +268,25 @@ struct StateMetrics : private MetricMaker {
   prometheus::Counter& refused(StateRefusal reason) {
     return *refused_[static_cast<size_t>(reason)];
   }
+  prometheus::Histogram& store_seconds =
+      AddSeconds("aft_states_store_seconds", "Time to keep a state, where states rest.");
+  prometheus::Histogram& restore_seconds =
+      AddSeconds("aft_states_restore_seconds", "Time to find a state to go on from.");
+
+  // With states.redis; 0 without.
+  prometheus::Gauge& redis_up =
+      AddGauge("aft_states_redis_up", "1 while the server has a connection to Redis.");
+  prometheus::Gauge& redis_waiting =
+      AddGauge("aft_states_redis_waiting", "Calls that wait for their turn with Redis.");
+  prometheus::Counter& redis_connects =
+      AddCounter("aft_states_redis_connects_total", "Connections made to Redis.");
+  prometheus::Counter& redis_failed(RedisFailure failure) {
+    return *redis_failed_[static_cast<size_t>(failure)];
+  }
 
  private:
   std::array<prometheus::Counter*, 5> refused_;
+  std::array<prometheus::Counter*, 3> redis_failed_;
 };
 
 // The process.

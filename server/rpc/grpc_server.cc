@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -124,15 +125,16 @@ void RouteLibraryLogs() {
 }
 
 GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
-                       std::unique_ptr<StateAccess> states, ModelRegistry& registry,
-                       ServerMetrics& metrics, prometheus::Registry& prometheus)
+                       std::unique_ptr<StateAccess> states, std::unique_ptr<DecodePool> decoders,
+                       ModelRegistry& registry, ServerMetrics& metrics,
+                       prometheus::Registry& prometheus)
     : identity_(std::move(identity)),
       ledger_(MakeLedger(config.limits, metrics)),
       client_metrics_(prometheus,
                       ClientLabels(identity_->directory(), config.security.max_client_labels)),
       active_(config.limits.write_stall, metrics),
       state_access_(std::move(states)),
-      decoders_(std::make_unique<DecodePool>()),
+      decoders_(std::move(decoders)),
       models_(std::make_unique<ModelService>(registry, *identity_)) {
   const CallEnvironment environment{metrics, active_, *ledger_, *identity_, config.limits};
   inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
@@ -156,11 +158,18 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
                                                                ServerMetrics& metrics,
                                                                prometheus::Registry& prometheus) {
   AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
+  auto decoders = std::make_unique<DecodePool>();
+  // For a lookup under way only. Each belongs to a call, and these end before the pool goes.
+  const auto decode = [pool = decoders.get()](const Client& client, size_t bytes,
+                                              std::function<void()> task) {
+    pool->Add(client, bytes, std::move(task));
+  };
   AFT_ASSIGN_OR_RETURN(
       auto states,
-      StateAccess::Create(config.states, identity->directory() != nullptr, metrics.states));
+      StateAccess::Create(config.states, identity->directory() != nullptr, metrics.states, decode));
   std::unique_ptr<GrpcServer> server(new GrpcServer(config, std::move(identity), std::move(states),
-                                                    registry, metrics, prometheus));
+                                                    std::move(decoders), registry, metrics,
+                                                    prometheus));
   AFT_RETURN_IF_ERROR(server->Listen(config));
   return server;
 }

@@ -64,8 +64,8 @@ class GrpcServer {
 
  private:
   GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
-             std::unique_ptr<StateAccess> states, ModelRegistry& registry, ServerMetrics& metrics,
-             prometheus::Registry& prometheus);
+             std::unique_ptr<StateAccess> states, std::unique_ptr<DecodePool> decoders,
+             ModelRegistry& registry, ServerMetrics& metrics, prometheus::Registry& prometheus);
 
   absl::Status Listen(const ServerConfig& config);
 

@@ -24,6 +24,18 @@ absl::Status OfField(const char* field, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
 }
 
+double SecondsSince(std::chrono::steady_clock::time_point began) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// For those who want no more of what was found.
+StatePlace::Found StateOf(StateAccess::Found found) {
+  return [found = std::move(found)](const absl::StatusOr<StoredState>& stored) {
+    if (!stored.ok()) return found(stored.status());
+    found(stored->state);
+  };
+}
+
 v1::State Encode(const StoredState& stored) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       stored.expires - std::chrono::steady_clock::now());
@@ -42,12 +54,18 @@ v1::State Encode(const StoredState& stored) {
 
 absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StatesConfig& config,
                                                                  bool known_clients,
-                                                                 StateMetrics& metrics) {
+                                                                 StateMetrics& metrics,
+                                                                 RedisStates::Executor executor) {
   AFT_ASSIGN_OR_RETURN(StateSealer sealer, StateSealer::Create(config.key_files));
   auto access =
       absl::WrapUnique(new StateAccess(config, known_clients, std::move(sealer), metrics));
   if (config.max_bytes == 0) return access;
-  AFT_ASSIGN_OR_RETURN(access->place_, LocalStates::Create(config, access->sealer_, metrics));
+  if (config.redis.address.empty()) {
+    AFT_ASSIGN_OR_RETURN(access->place_, LocalStates::Create(config, access->sealer_, metrics));
+  } else {
+    AFT_ASSIGN_OR_RETURN(
+        access->place_, RedisStates::Create(config, access->sealer_, metrics, std::move(executor)));
+  }
   access->expiry_ = std::make_unique<Periodic>("aft-states", std::chrono::seconds(1),
                                                [place = access->place_.get()] { place->Expire(); });
   return access;
@@ -75,20 +93,23 @@ void StateAccess::Look(const Client& client, const char* field, const std::strin
                        StatePlace::Found found) {
   const absl::Status wanted = CheckWanted(field, id);
   if (!wanted.ok()) return found(wanted);
-  place_->Find(client, OwnerOf(client), id,
-               [field, found = std::move(found)](absl::StatusOr<StoredState> stored) {
+  Find(client, field, id, std::move(found));
+}
+
+void StateAccess::Find(const Client& client, const char* field, const std::string& name,
+                       StatePlace::Found found) {
+  const auto began = std::chrono::steady_clock::now();
+  place_->Find(client, OwnerOf(client), name,
+               [this, began, field, found = std::move(found)](absl::StatusOr<StoredState> stored) {
                  if (!stored.ok()) return found(OfField(field, stored.status()));
+                 metrics_.restore_seconds.Observe(SecondsSince(began));
                  found(std::move(stored));
                });
 }
 
 void StateAccess::Find(const Client& client, const v1::Previous& previous, Found found) {
   if (previous.state().empty()) {
-    return Look(client, "previous.state_id", previous.state_id(),
-                [found = std::move(found)](const absl::StatusOr<StoredState>& stored) {
-                  if (!stored.ok()) return found(stored.status());
-                  found(stored->state);
-                });
+    return Look(client, "previous.state_id", previous.state_id(), StateOf(std::move(found)));
   }
   if (!previous.state_id().empty()) {
     return found(BadField("previous", "must have one of state_id and state"));
@@ -146,11 +167,15 @@ void StateAccess::Keep(Place place, const Client& client, const std::string& mod
                .model = model,
                .ttl = place.ttl,
                .state = *std::move(held)},
-              std::move(kept));
+              [this, began = std::chrono::steady_clock::now(),
+               kept = std::move(kept)](absl::StatusOr<StoredState> stored) {
+                if (stored.ok()) metrics_.store_seconds.Observe(SecondsSince(began));
+                kept(std::move(stored));
+              });
 }
 
 void StateAccess::Remove(const Client& client, const std::string& name) {
-  place_->Remove(client, OwnerOf(client), name,
+  place_->Remove(OwnerOf(client), name,
                  [](const absl::Status& /*removed*/) {});  // it may have expired
 }
 
@@ -167,11 +192,7 @@ void StateAccess::PutCheckpoint(const Client& client, const std::string& model,
 void StateAccess::FindCheckpoint(const Client& client, const std::string& id, Found found) {
   const absl::Status wanted = CheckWanted("resume_id", id);
   if (!wanted.ok()) return found(wanted);
-  place_->Find(client, OwnerOf(client), StateStore::CheckpointName(id),
-               [found = std::move(found)](const absl::StatusOr<StoredState>& stored) {
-                 if (!stored.ok()) return found(OfField("resume_id", stored.status()));
-                 found(stored->state);
-               });
+  Find(client, "resume_id", StateStore::CheckpointName(id), StateOf(std::move(found)));
 }
 
 void StateAccess::RemoveCheckpoint(const Client& client, const std::string& id) {
@@ -217,10 +238,10 @@ void StateAccess::Delete(const Client& client, const v1::StateServiceDeleteReque
     if (!status.ok()) return answer(OfField("id", status));
     answer(v1::StateServiceDeleteResponse());
   };
-  const auto found = [this, removed, id = request.id(), client = Client{.name = client.name}](
-                         const absl::StatusOr<StoredState>& stored) {
+  const auto found = [this, removed, owner = OwnerOf(client),
+                      id = request.id()](const absl::StatusOr<StoredState>& stored) {
     if (!stored.ok()) return removed(stored.status());
-    place_->Remove(client, OwnerOf(client), id, removed);
+    place_->Remove(owner, id, removed);
   };
   place_->Describe(OwnerOf(client), request.id(), found);
 }

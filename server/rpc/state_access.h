@@ -12,6 +12,7 @@
 #include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/engine/sequence_state.h"
+#include "server/states/redis_states.h"
 #include "server/states/state_place.h"
 #include "server/states/state_sealer.h"
 
@@ -21,7 +22,7 @@ namespace aft::server {
 // mean. Errors begin with the field's path. Thread-safe.
 //
 // What may wait for the place where states rest answers by a callback: once, on this thread or on
-// one of the place's (StatePlace), which must not wait for anything.
+// another, which must not wait for anything. A state that Redis had comes on the executor's thread.
 class StateAccess {
  public:
   using Found = std::function<void(absl::StatusOr<std::shared_ptr<const SequenceState>>)>;
@@ -29,10 +30,12 @@ class StateAccess {
   using Answer = std::function<void(const absl::StatusOr<Response>&)>;
 
   // `known_clients`: every call is of a client that proved who it is, and each has its own states.
-  // `metrics` must outlive every state. Errors as StateSealer::Create and LocalStates::Create.
+  // `metrics` must outlive every state. `executor`: see RedisStates. Errors as those of
+  // StateSealer::Create, LocalStates::Create and RedisStates::Create.
   static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StatesConfig& config,
                                                              bool known_clients,
-                                                             StateMetrics& metrics);
+                                                             StateMetrics& metrics,
+                                                             RedisStates::Executor executor);
 
   // INVALID_ARGUMENT: larger than any request that names a state.
   static absl::Status CheckRequestBytes(size_t bytes);
@@ -98,6 +101,8 @@ class StateAccess {
   absl::Status CheckWanted(const char* field, const std::string& id) const;
   void Keep(Place place, const Client& client, const std::string& model, const std::string& name,
             SequenceState state, StatePlace::Found kept);
+  void Find(const Client& client, const char* field, const std::string& name,
+            StatePlace::Found found);
   void Remove(const Client& client, const std::string& name);
   std::string OwnerOf(const Client& client) const { return known_clients_ ? client.name : ""; }
 

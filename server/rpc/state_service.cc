@@ -15,7 +15,7 @@ namespace {
 // Of one call, until it ends.
 struct Call {
   void End(const absl::Status& status) {
-    LogStateCall(context, id, client.get(), name, arrival, status);
+    ReportStateCall(environment, context, id, client.get(), method, arrival, status);
     if (status.ok()) {
       context.AddInitialMetadata(kRequestIdKey, id);
     } else {
@@ -24,8 +24,9 @@ struct Call {
     reactor->Finish(ToGrpcStatus(status, id));
   }
 
+  StateEnvironment& environment;
   grpc::CallbackServerContext& context;
-  const char* const name;  // of the method, in the access log
+  const StateMethod method;
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   const TimePoint arrival = std::chrono::steady_clock::now();
   std::string id{};
@@ -47,11 +48,12 @@ absl::Status Begin(const ClientIdentity& identity, const grpc::ByteBuffer& bytes
 }  // namespace
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request, Response> action,
+grpc::ServerUnaryReactor* StateService::Answer(StateMethod method, Action<Request, Response> action,
                                                grpc::CallbackServerContext& context,
                                                const grpc::ByteBuffer& bytes,
                                                grpc::ByteBuffer& response) {
-  const auto call = std::make_shared<Call>(Call{.context = context, .name = name});
+  const auto call = std::make_shared<Call>(
+      Call{.environment = environment_, .context = context, .method = method});
   grpc::ServerUnaryReactor* const reactor = call->reactor;  // the call may end, and go, at once
   Request request;
   const absl::Status status = Begin(environment_.identity, bytes, *call, request);
@@ -70,19 +72,19 @@ grpc::ServerUnaryReactor* StateService::Answer(const char* name, Action<Request,
 grpc::ServerUnaryReactor* StateService::Get(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
-  return Answer("GetState", &StateAccess::Get, *context, *request, *response);
+  return Answer(StateMethod::kGet, &StateAccess::Get, *context, *request, *response);
 }
 
 grpc::ServerUnaryReactor* StateService::List(grpc::CallbackServerContext* context,
                                              const grpc::ByteBuffer* request,
                                              grpc::ByteBuffer* response) {
-  return Answer("ListStates", &StateAccess::List, *context, *request, *response);
+  return Answer(StateMethod::kList, &StateAccess::List, *context, *request, *response);
 }
 
 grpc::ServerUnaryReactor* StateService::Delete(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return Answer("DeleteState", &StateAccess::Delete, *context, *request, *response);
+  return Answer(StateMethod::kDelete, &StateAccess::Delete, *context, *request, *response);
 }
 
 }  // namespace aft::server

@@ -41,9 +41,8 @@ class StateService final : public v1::StateService::WithRawCallbackMethod_Get<
   using Action = void (StateAccess::*)(const Client&, const Request&,
                                        const StateAccess::Answer<Response>&);
 
-  // `name`: of the method, in the access log.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Answer(const char* name, Action<Request, Response> action,
+  grpc::ServerUnaryReactor* Answer(StateMethod method, Action<Request, Response> action,
                                    grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response);
 

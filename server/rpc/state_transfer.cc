@@ -33,7 +33,7 @@ int64_t MostSealedBytes(const ModelInfo& info) {
 // What both calls are. At most one operation is under way, and whoever ends it starts the next.
 class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer> {
  protected:
-  Transfer(const char* method, StateEnvironment& environment, grpc::CallbackServerContext& context)
+  Transfer(StateMethod method, StateEnvironment& environment, grpc::CallbackServerContext& context)
       : ActiveCall(context), environment_(environment), method_(method) {}
 
   absl::Status Admit() {
@@ -76,7 +76,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   // Before the reactor's Finish.
   grpc::Status Conclude(const absl::Status& status) {
     OperationBegins();
-    LogStateCall(context(), id_, client_.get(), method_, arrival_, status);
+    ReportStateCall(environment_, context(), id_, client_.get(), method_, arrival_, status);
     if (!begun_) context().AddTrailingMetadata(kRequestIdKey, id_);
     if (absl::IsResourceExhausted(status)) {
       context().AddTrailingMetadata(kRetryPushbackKey, kRetryAfterMs);
@@ -91,11 +91,11 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
     environment_.active.Remove(this);  // may delete this
   }
   void OnStuck(Duration /*waited*/) override {
-    log::Warning("request.stuck", {{"id", id_}, {"method", method_}});
+    log::Warning("request.stuck", {{"id", id_}, {"method", MethodName(method_)}});
   }
 
   StateEnvironment& environment_;
-  const char* const method_;
+  const StateMethod method_;
   const TimePoint arrival_ = std::chrono::steady_clock::now();
   std::string id_;
   std::shared_ptr<const Client> client_;
@@ -107,7 +107,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
  public:
   ExportCall(StateEnvironment& environment, grpc::CallbackServerContext& context)
-      : Transfer("ExportState", environment, context) {}
+      : Transfer(StateMethod::kExport, environment, context) {}
 
   void Start(const grpc::ByteBuffer& bytes) {
     const absl::Status status = Admit();
@@ -166,7 +166,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
  public:
   ImportCall(StateEnvironment& environment, grpc::CallbackServerContext& context,
              grpc::ByteBuffer& response)
-      : Transfer("ImportState", environment, context), response_(response) {}
+      : Transfer(StateMethod::kImport, environment, context), response_(response) {}
 
   void Start() {
     const absl::Status status = Admit();
@@ -267,14 +267,15 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 
 }  // namespace
 
-void LogStateCall(const grpc::CallbackServerContext& context, const std::string& id,
-                  const Client* client, const char* method, TimePoint arrival,
-                  const absl::Status& status) {
+void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
+                     const std::string& id, const Client* client, StateMethod method,
+                     TimePoint arrival, const absl::Status& status) {
+  environment.metrics.states.calls.Increment(method, status.code());
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
   log::Info("request.done", {{"id", id},
                              {"peer", context.peer()},
                              {"client", client != nullptr ? client->name : ""},
-                             {"method", method},
+                             {"method", MethodName(method)},
                              {"code", absl::StatusCodeToString(status.code())},
                              {"reason", status.message()},
                              {"total_ms", took.count()}});

@@ -18,10 +18,10 @@ struct StateEnvironment : CallEnvironment {
   DecodePool& decoders;
 };
 
-// The line that the access log has of every call of StateService.
-void LogStateCall(const grpc::CallbackServerContext& context, const std::string& id,
-                  const Client* client, const char* method, TimePoint arrival,
-                  const absl::Status& status);
+// Counts a call of StateService that ends, and writes its line of the access log.
+void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
+                     const std::string& id, const Client* client, StateMethod method,
+                     TimePoint arrival, const absl::Status& status);
 
 // StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done
 // with it. What parses, seals or opens runs in the decode pool. What a call holds is charged to the

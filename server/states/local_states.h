@@ -32,8 +32,7 @@ class LocalStates final : public StatePlace {
             Listed listed) override {
     listed(store_.List(owner, after, most));
   }
-  void Remove(const Client& client, const std::string& owner, const std::string& id,
-              Done done) override;
+  void Remove(const std::string& owner, const std::string& id, Done done) override;
   void Expire() override;
 
  private:

@@ -41,8 +41,7 @@ class StatePlace {
                     Listed listed) = 0;
 
   // NOT_FOUND, as Find. REQUIRES: nobody else has a state under that name.
-  virtual void Remove(const Client& client, const std::string& owner, const std::string& id,
-                      Done done) = 0;
+  virtual void Remove(const std::string& owner, const std::string& id, Done done) = 0;
 
   // Lets go of what has expired. To be called every second or so.
   virtual void Expire() = 0;

@@ -1,6 +1,7 @@
 // One long conversation with the real program and the shipped model, over several replicas that are
-// killed and started again: turns, forks from older states, edits, moves by export and import. All
-// of it must be what one uninterrupted run over the same token ids gives.
+// killed and started again: turns, forks from older states, edits, moves by export and import, or
+// in a Redis that all share and that is killed too. All of it must be what one uninterrupted run
+// over the same token ids gives.
 #include <signal.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "tests/chaos/program.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/temp_files.h"
 
 namespace aft::server {
@@ -42,10 +45,14 @@ struct Moment {
   bool pending = true;
 };
 
-class ConversationTest : public testing::Test {
+// Where states rest: in a folder of each replica, or in a Redis that all share.
+enum class Rest { kFolders, kRedis };
+
+class ConversationTest : public testing::TestWithParam<Rest> {
  protected:
   void SetUp() override {
     std::ofstream(folder_.File("key")) << std::string(32, 'k');
+    if (GetParam() == Rest::kRedis) redis_.emplace();
     for (size_t i = 0; i < kReplicas; ++i) {
       const std::string states = folder_.File(absl::StrCat("states", i));
       const std::string config = folder_.File(absl::StrCat("server", i, ".textproto"));
@@ -54,7 +61,11 @@ class ConversationTest : public testing::Test {
           models { path: ")" << AFT_MODEL
                             << R"(" slots: 4 }
           states { max_bytes: 1073741824 key_files: ")"
-                            << folder_.File("key") << R"(" folder: ")" << states << R"(" }
+                            << folder_.File("key") << "\" "
+                            << (redis_.has_value() ? "redis { timeout_ms: 60000 address: '" +
+                                                         redis_->address() + "' }"
+                                                   : "folder: '" + states + "'")
+                            << R"( }
           drain { lame_duck_ms: 0 grace_ms: 1000 })";
       replicas_[i].program = std::make_unique<Program>(config);
       Start(i);
@@ -76,13 +87,22 @@ class ConversationTest : public testing::Test {
   }
 
   void Restart() {
+    if (redis_.has_value() && random_.Below(2) == 0) {
+      redis_->Kill();
+      redis_->Start();
+      return;
+    }
     const auto i = static_cast<size_t>(random_.Below(kReplicas));
     replicas_[i].program->Stop(random_.Below(2) == 0 ? SIGTERM : SIGKILL);
     Start(i);
   }
 
-  // Another replica has the moment's state from here on, under another id.
+  // Another replica has the moment's state from here on, under another id unless they share it.
   void Move(Moment& moment) {
+    if (redis_.has_value() && random_.Below(4) > 0) {
+      moment.replica = static_cast<size_t>(random_.Below(kReplicas));
+      return;
+    }
     v1::StateServiceExportRequest ask;
     ask.set_id(moment.id);
     grpc::ClientContext export_context;
@@ -177,11 +197,12 @@ class ConversationTest : public testing::Test {
   }
 
   const TempFolder folder_;
+  std::optional<RedisServer> redis_;
   TestRandom random_;
   std::array<Replica, kReplicas> replicas_;
 };
 
-TEST_F(ConversationTest, EqualsOneUninterruptedRun) {
+TEST_P(ConversationTest, EqualsOneUninterruptedRun) {
   std::vector<Moment> moments(1);
   int restarts = 0;
   int forks = 0;
@@ -212,6 +233,8 @@ TEST_F(ConversationTest, EqualsOneUninterruptedRun) {
   std::printf("%d turns, %d forks, %d moves, %d restarts; the last text has %zu tokens\n", Turns(),
               forks, moves, restarts, moments.back().text.size());
 }
+
+INSTANTIATE_TEST_SUITE_P(Places, ConversationTest, testing::Values(Rest::kFolders, Rest::kRedis));
 
 }  // namespace
 }  // namespace aft::server

@@ -287,6 +287,27 @@ TEST_F(StateTest, CallsAreLoggedWithTheirIds) {
                     HasSubstr("method=GetState"), HasSubstr("code=NOT_FOUND")));
 }
 
+TEST_F(StateTest, CallsAreCountedByMethodAndStatus) {
+  Start();
+  const std::string id = Run(Turn("x", 3)).finished.state().id();
+  EXPECT_TRUE(Get(id).ok());
+  EXPECT_TRUE(Get(id).ok());
+  EXPECT_TRUE(Delete(id).ok());
+  EXPECT_FALSE(Delete(id).ok());
+  v1::StateServiceListResponse list;
+  EXPECT_FALSE(List(list).ok());
+  grpc::ClientContext context;
+  v1::StateServiceExportRequest request;
+  request.set_id(id);
+  EXPECT_FALSE(server_->states().Export(&context, request)->Finish().ok());
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "GetState", "")), 2);
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "DeleteState", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("NOT_FOUND", "DeleteState", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("FAILED_PRECONDITION", "ListStates", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("NOT_FOUND", "ExportState", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "ImportState", "")), 0);
+}
+
 // Where clients are known.
 class OwnedStateTest : public StateTest {
  protected:

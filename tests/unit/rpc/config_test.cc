@@ -75,7 +75,9 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 } "
       "connections { max_age_ms: 34 max_age_grace_ms: 35 } "
       "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
-      "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" }";
+      "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" "
+      "redis { address: \"unix:/r\" password_file: \"/p\" database: 40 prefix: \"q\" "
+      "timeout_ms: 41 max_client_bytes: 42 } }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -124,12 +126,16 @@ TEST(ConfigLoaderTest, AFileThatCannotBeReadIsNamed) {
 TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   const TempFolder folder;
   const std::string path = folder.File("server.textproto");
-  std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' folder: 'f' }";
+  std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' folder: 'f' "
+                         "redis { address: 'unix:r' password_file: 'p' } }";
   const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->models[0].checkpoint_dir, folder.File("m"));
   EXPECT_EQ(config->states.key_files, std::vector<std::string>{folder.File("k")});
   EXPECT_EQ(config->states.folder, folder.File("f"));
+  EXPECT_EQ(config->states.redis.address, "unix:" + folder.File("r"));
+  EXPECT_EQ(config->states.redis.password_file, folder.File("p"));
+  EXPECT_EQ(Parse("states { redis { address: 'redis:6379' } }").states.redis.address, "redis:6379");
 }
 
 TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
@@ -153,7 +159,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 59);
+  EXPECT_EQ(fields, 65);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -166,6 +172,12 @@ TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
 
 TEST(ConfigDefaultsTest, ClientsLookWhereTheServerListens) {
   EXPECT_EQ(ServerConfig().listen_address, client::kDefaultAddress);
+}
+
+// States rest in Redis.
+void WithRedis(ServerConfig& config, const std::string& address = "127.0.0.1:6379") {
+  config.states.key_files = {"k"};
+  config.states.redis.address = address;
 }
 
 TEST(ConfigValidationTest, TheDefaultsAreValid) {
@@ -257,6 +269,26 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
          c.states.key_files = {"a"};
          c.states.max_bytes = 0;
        }},
+      {"states.redis.address: must be host:port", [](C& c) { WithRedis(c, "redis"); }},
+      {"states.redis.address: must name a socket", [](C& c) { WithRedis(c, "unix:"); }},
+      {"states.redis.address: must name a socket",
+       [](C& c) { WithRedis(c, "unix:" + std::string(108, 's')); }},
+      {"states.redis.address: excludes states.folder",
+       [](C& c) {
+         WithRedis(c);
+         c.states.folder = "f";
+       }},
+      {"states.redis.address: needs states.key_files",
+       [](C& c) {
+         WithRedis(c);
+         c.states.key_files.clear();
+       }},
+      {"states.redis.address: needs states.max_bytes",
+       [](C& c) {
+         WithRedis(c);
+         c.states.max_bytes = 0;
+       }},
+      {"states.redis.prefix: ", [](C& c) { c.states.redis.prefix = std::string(129, 'p'); }},
   };
   for (const auto& bad : cases) {
     ServerConfig config = Valid();
@@ -289,6 +321,9 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
   };
   const auto states = [](auto field) {
     return [=](C& c, int64_t value) { Set(c.states.*field, value); };
+  };
+  const auto redis = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.states.redis.*field, value); };
   };
   const int64_t one = 1;
   const struct {
@@ -344,6 +379,9 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"states.max_client_bytes", 0, one << 50, states(&StatesConfig::max_client_bytes)},
       {"states.default_ttl_ms", 1, 1000, states(&StatesConfig::default_ttl)},
       {"states.max_ttl_ms", 1, 31'536'000'000, states(&StatesConfig::max_ttl)},
+      {"states.redis.database", 0, 65'535, redis(&RedisConfig::database)},
+      {"states.redis.timeout_ms", 1, 60'000, redis(&RedisConfig::timeout)},
+      {"states.redis.max_client_bytes", 1, one << 50, redis(&RedisConfig::max_client_bytes)},
   };
   for (const auto& range : ranges) {
     // Where a range ends at another field, that field is out of the way.
@@ -368,6 +406,16 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
                 absl::StrCat(range.field, ": must be in [", range.low, ", ", range.high, "], got ",
                              beyond));
     }
+  }
+}
+
+TEST(ConfigValidationTest, AcceptsRedisAtAHostOrASocket) {
+  for (const std::string& address : {std::string("redis.example:6379"), std::string("[::1]:6379"),
+                                     "unix:/" + std::string(106, 's')}) {
+    ServerConfig config = Valid();
+    WithRedis(config, address);
+    config.states.redis.prefix = std::string(128, 'p');
+    EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
   }
 }
 

@@ -4,11 +4,14 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -19,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-enum class Place { kMemory, kFolder };
+enum class Place { kMemory, kFolder, kRedis };
 
 class CheckpointTest : public testing::TestWithParam<Place> {
  protected:
@@ -31,6 +34,11 @@ class CheckpointTest : public testing::TestWithParam<Place> {
     if (GetParam() == Place::kFolder) {
       config_.folder = temp_.File("states");
       std::filesystem::create_directory(config_.folder);
+    } else if (GetParam() == Place::kRedis) {
+      redis_.emplace();
+      config_.redis.address = redis_->address();
+      config_.redis.max_client_bytes = 8'000;
+      config_.redis.timeout = std::chrono::minutes(1);
     }
     ada_.name = "ada";
     bob_.name = "bob";
@@ -40,7 +48,8 @@ class CheckpointTest : public testing::TestWithParam<Place> {
   // As a new process.
   void Open() {
     access_.reset();
-    auto access = StateAccess::Create(config_, /*known_clients=*/true, metrics_);
+    const auto at_once = [](const Client&, size_t, const std::function<void()>& task) { task(); };
+    auto access = StateAccess::Create(config_, /*known_clients=*/true, metrics_, at_once);
     ASSERT_TRUE(access.ok()) << access.status();
     access_ = *std::move(access);
   }
@@ -82,6 +91,7 @@ class CheckpointTest : public testing::TestWithParam<Place> {
   }
 
   TempFolder temp_;
+  std::optional<RedisServer> redis_;
   prometheus::Registry registry_;
   StateMetrics metrics_{registry_};
   StatesConfig config_;
@@ -100,7 +110,9 @@ TEST_P(CheckpointTest, TheNewestTakesTheLastOnesPlace) {
     EXPECT_EQ((*found)->tokens, tokens);
     EXPECT_EQ((*found)->snapshot, std::string(1000, 's'));
   }
-  EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(StateBytes(State(1))));
+  const bool in_memory = GetParam() != Place::kRedis;
+  const double bytes = in_memory ? static_cast<double>(StateBytes(State(1))) : 0;
+  while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
   Open();
   const auto found = Find(ada_, id);
   EXPECT_EQ(found.ok(), GetParam() != Place::kMemory);
@@ -135,7 +147,7 @@ TEST_P(CheckpointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
 TEST_P(CheckpointTest, WithoutRoomTheLastOneStays) {
   const std::string id = StateAccess::NewCheckpointId();
   ASSERT_TRUE(Put(id, State(10, 4000)).ok());
-  EXPECT_THAT(Put(id, State(20, 6000)),
+  EXPECT_THAT(Put(id, State(20, 9000)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
   EXPECT_EQ((*Find(ada_, id))->tokens, 10);
   ASSERT_TRUE(Put(id, State(30, 4000)).ok());
@@ -159,6 +171,7 @@ TEST_P(CheckpointTest, RemovedIsGoneEvenIfItIsBeingPut) {
 TEST_P(CheckpointTest, AServerThatKeepsNoneSaysSo) {
   config_.max_bytes = 0;
   config_.folder.clear();
+  config_.redis.address.clear();
   Open();
   const std::string id = StateAccess::NewCheckpointId();
   EXPECT_EQ(Put(id, State(1)).code(), absl::StatusCode::kFailedPrecondition);
@@ -166,7 +179,8 @@ TEST_P(CheckpointTest, AServerThatKeepsNoneSaysSo) {
   access_->RemoveCheckpoint(ada_, id);
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, CheckpointTest, testing::Values(Place::kMemory, Place::kFolder));
+INSTANTIATE_TEST_SUITE_P(Places, CheckpointTest,
+                         testing::Values(Place::kMemory, Place::kFolder, Place::kRedis));
 
 }  // namespace
 }  // namespace aft::server

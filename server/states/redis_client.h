@@ -1,0 +1,90 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "server/config/config.h"
+#include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
+#include "server/states/redis_connection.h"
+
+namespace aft::server {
+
+// A thread that asks Redis, over one connection, one call after another in the order in which they
+// came. A call waits no longer than RedisConfig::timeout for its turn, and no longer for its answer
+// (but see RedisConnection on names of hosts; Expire ends calls that wait meanwhile). While Redis
+// is down, which is from the first attempt to reach it that fails until one succeeds, calls fail at
+// once, and the thread tries again after 50 ms, then twice as long each time, up to 2 s; the log
+// has a line when it goes and one when it is back, of each at most one a second. Thread-safe.
+class RedisClient {
+ public:
+  using Replies = absl::StatusOr<std::vector<RedisReply>>;
+  using Done = std::function<void(Replies)>;
+
+  using Open = std::function<absl::StatusOr<std::unique_ptr<RedisConnection>>(
+      const RedisConfig&, const std::string& password, RedisConnection::Deadline)>;
+
+  // Redis need not be there yet. `metrics` must outlive the object.
+  RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
+              Open open = RedisConnection::Open);
+  // Ends all calls, then returns.
+  ~RedisClient();
+  RedisClient(const RedisClient&) = delete;
+  RedisClient& operator=(const RedisClient&) = delete;
+
+  // `done`: once, on the client's thread, that of Expire, or this one. Commands that were sent may
+  // be sent again if the connection breaks, so they must not mind. UNAVAILABLE: no answer, a word
+  // for clients; the commands may have been done all the same. Replies may be errors of Redis.
+  void Call(std::vector<RedisCommand> commands, size_t max_bytes, Done done);
+
+  // Ends calls whose time is over. To be called every second or so.
+  void Expire();
+
+ private:
+  struct Task {
+    std::vector<RedisCommand> commands;
+    size_t max_bytes = 0;
+    Done done;
+    RedisConnection::Deadline deadline;  // to begin
+    bool again = false;                  // the connection broke under it
+  };
+
+  void Run();
+  // False: closed, and nothing is left to do.
+  bool Wait();
+  void Connect();
+  // REQUIRES: there is a connection.
+  void DoNext();
+  void SetDown(const absl::Status& why);
+  void SetUp();
+
+  const RedisConfig config_;
+  const std::string password_;
+  StateMetrics& metrics_;
+  const Open open_;
+
+  // Of the thread alone.
+  std::unique_ptr<RedisConnection> connection_;
+  std::chrono::steady_clock::time_point next_attempt_;
+  std::chrono::milliseconds pause_{};  // before the next attempt; 0: it is not down
+  RateLimit downs_{1};
+  RateLimit ups_{1};
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool down_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace aft::server

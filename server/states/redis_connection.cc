@@ -1,0 +1,197 @@
+#include "server/states/redis_connection.h"
+
+#include <fcntl.h>
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::steady_clock;
+
+constexpr size_t kReadBytes = size_t{64} << 10;
+// Of one array: more than any command here asks for.
+constexpr int kMaxElements = 1024;
+
+// How hiredis makes replies: of the array that it is in, or on the heap. Null: refused. No
+// exception may pass through hiredis.
+template <typename Fill>
+void* MakeReply(const redisReadTask* task, RedisReply::Type type, Fill fill) {
+  try {
+    RedisReply reply;
+    reply.type = type;
+    fill(reply);
+    if (task->parent == nullptr) return std::make_unique<RedisReply>(std::move(reply)).release();
+    auto& elements = static_cast<RedisReply*>(task->parent->obj)->elements;
+    RedisReply& element = elements[static_cast<size_t>(task->idx)];
+    element = std::move(reply);
+    return &element;
+  } catch (const std::exception&) {  // out of memory
+    return nullptr;
+  }
+}
+
+void* MakeText(const redisReadTask* task, char* text, size_t size) {
+  const auto type =
+      task->type == REDIS_REPLY_ERROR ? RedisReply::Type::kError : RedisReply::Type::kText;
+  return MakeReply(task, type, [&](RedisReply& reply) { reply.text.assign(text, size); });
+}
+
+void* MakeArray(const redisReadTask* task, int elements) {
+  if (elements > kMaxElements) return nullptr;
+  return MakeReply(task, RedisReply::Type::kArray, [&](RedisReply& reply) {
+    reply.elements.resize(static_cast<size_t>(elements));
+  });
+}
+
+void* MakeInteger(const redisReadTask* task, long long value) {  // NOLINT(google-runtime-int)
+  return MakeReply(task, RedisReply::Type::kInteger,
+                   [&](RedisReply& reply) { reply.integer = value; });
+}
+
+void* MakeNil(const redisReadTask* task) {
+  return MakeReply(task, RedisReply::Type::kNil, [](RedisReply& /*reply*/) {});
+}
+
+void FreeReply(void* reply) { absl::WrapUnique(static_cast<RedisReply*>(reply)).reset(); }
+
+redisReader* MakeReader() {
+  static redisReplyObjectFunctions functions = {MakeText, MakeArray, MakeInteger, MakeNil,
+                                                FreeReply};
+  redisReader* const reader = redisReaderCreateWithFunctions(&functions);
+  AFT_CHECK(reader != nullptr);
+  return reader;
+}
+
+redisContext* Connect(absl::string_view address, microseconds timeout) {
+  const timeval limit = {.tv_sec = timeout.count() / 1'000'000,
+                         .tv_usec = timeout.count() % 1'000'000};
+  if (absl::ConsumePrefix(&address, "unix:")) {
+    return redisConnectUnixWithTimeout(std::string(address).c_str(), limit);
+  }
+  const size_t colon = address.rfind(':');
+  absl::string_view host = address.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  int port = 0;
+  AFT_CHECK(absl::SimpleAtoi(address.substr(colon + 1), &port));
+  return redisConnectWithTimeout(std::string(host).c_str(), port, limit);
+}
+
+absl::Status Closed(int error) {
+  return absl::UnavailableError(
+      absl::StrCat("the connection is closed: ",
+                   error == 0 ? "by Redis" : std::generic_category().message(error)));
+}
+
+}  // namespace
+
+RedisConnection::RedisConnection(redisContext* context)
+    : context_(context), reader_(MakeReader()) {}
+
+RedisConnection::~RedisConnection() {
+  redisReaderFree(reader_);
+  redisFree(context_);
+}
+
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisConfig& config,
+                                                                       const std::string& password,
+                                                                       Deadline deadline) {
+  const auto failed = [&config](absl::string_view why) {
+    return absl::UnavailableError(absl::StrCat("states.redis: ", config.address, ": ", why));
+  };
+  const auto left = std::chrono::duration_cast<microseconds>(deadline - steady_clock::now());
+  auto connection = absl::WrapUnique(
+      new RedisConnection(Connect(config.address, std::max(left, microseconds(1)))));
+  const redisContext* const context = connection->context_;
+  if (context == nullptr) return failed("no memory");
+  if (context->err != 0) return failed(context->errstr);
+  const int flags = fcntl(context->fd, F_GETFL);
+  AFT_CHECK(flags >= 0 && fcntl(context->fd, F_SETFL, flags | O_NONBLOCK) == 0);
+  std::vector<RedisCommand> commands;
+  if (!password.empty()) commands.push_back({"AUTH", password});
+  if (config.database != 0) commands.push_back({"SELECT", absl::StrCat(config.database)});
+  commands.push_back({"PING"});
+  const auto replies = connection->Call(commands, kReadBytes, deadline);
+  if (!replies.ok()) return failed(replies.status().message());
+  for (const RedisReply& reply : *replies) {
+    if (reply.type != RedisReply::Type::kText) return failed(reply.text);
+  }
+  return connection;
+}
+
+absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
+    const std::vector<RedisCommand>& commands, size_t max_bytes, Deadline deadline) {
+  AFT_RETURN_IF_ERROR(Send(commands, deadline));
+  std::vector<RedisReply> replies;
+  std::array<char, kReadBytes> bytes;
+  size_t read = 0;
+  while (true) {
+    void* reply = nullptr;
+    if (redisReaderGetReply(reader_, &reply) != REDIS_OK) {
+      return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader_->errstr));
+    }
+    if (reply != nullptr) {
+      replies.push_back(std::move(*absl::WrapUnique(static_cast<RedisReply*>(reply))));
+      if (replies.size() < commands.size()) continue;
+      if (reader_->pos == reader_->len) return replies;
+      return absl::DataLossError("not an answer of Redis: it goes on behind its end");
+    }
+    AFT_RETURN_IF_ERROR(Await(POLLIN, deadline));
+    const ssize_t got = recv(context_->fd, bytes.data(), bytes.size(), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got <= 0) return Closed(got < 0 ? errno : 0);
+    read += static_cast<size_t>(got);
+    if (read > max_bytes) {
+      return absl::DataLossError(absl::StrCat("an answer of more than ", max_bytes, " bytes"));
+    }
+    redisReaderFeed(reader_, bytes.data(), static_cast<size_t>(got));  // errors stay in the reader
+  }
+}
+
+absl::Status RedisConnection::Send(const std::vector<RedisCommand>& commands, Deadline deadline) {
+  std::string bytes;
+  for (const RedisCommand& command : commands) {
+    absl::StrAppend(&bytes, "*", command.size(), "\r\n");
+    for (const std::string& part : command) {
+      absl::StrAppend(&bytes, "$", part.size(), "\r\n", part, "\r\n");
+    }
+  }
+  for (size_t sent = 0; sent < bytes.size();) {
+    AFT_RETURN_IF_ERROR(Await(POLLOUT, deadline));
+    const ssize_t more = send(context_->fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (more < 0 && errno != EAGAIN && errno != EINTR) return Closed(errno);
+    sent += static_cast<size_t>(std::max<ssize_t>(more, 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RedisConnection::Await(int16_t events, Deadline deadline) const {
+  pollfd file = {.fd = context_->fd, .events = events, .revents = 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
+    if (left.count() <= 0) return absl::DeadlineExceededError("no answer in time");
+    const int ready = poll(&file, 1, static_cast<int>(left.count()));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) return Closed(errno);
+  }
+}
+
+}  // namespace aft::server

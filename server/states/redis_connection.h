@@ -1,0 +1,63 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/config/config.h"
+
+struct redisContext;
+struct redisReader;
+
+namespace aft::server {
+
+struct RedisReply {
+  enum class Type { kNil, kInteger, kText, kError, kArray };
+
+  Type type = Type::kNil;
+  int64_t integer = 0;
+  std::string text;  // of kText, and what kError says
+  std::vector<RedisReply> elements;
+};
+
+using RedisCommand = std::vector<std::string>;
+
+// One connection to a Redis server, whom it does not trust: neither to answer in time, nor to say
+// no more than was asked for, nor to speak Redis at all. Thread-compatible.
+class RedisConnection {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  // Connects, logs in with the password unless that is "", chooses the database, and waits until
+  // Redis says that it serves. UNAVAILABLE names address and reason. `deadline` does not hold for
+  // the look-up of a host's name.
+  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisConfig& config,
+                                                               const std::string& password,
+                                                               Deadline deadline);
+  ~RedisConnection();
+  RedisConnection(const RedisConnection&) = delete;
+  RedisConnection& operator=(const RedisConnection&) = delete;
+
+  // A reply to each command, in order; together of at most `max_bytes` on the wire. After an error
+  // the connection is of no use. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: what came
+  // is too long, or is not Redis' language.
+  absl::StatusOr<std::vector<RedisReply>> Call(const std::vector<RedisCommand>& commands,
+                                               size_t max_bytes, Deadline deadline);
+
+ private:
+  explicit RedisConnection(redisContext* context);
+
+  absl::Status Send(const std::vector<RedisCommand>& commands, Deadline deadline);
+  // Waits until there is something to read, or room to write.
+  absl::Status Await(int16_t events, Deadline deadline) const;
+
+  redisContext* const context_;
+  redisReader* const reader_;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,104 @@
+#include "server/states/redis_record.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "server/states/state_store.h"
+
+namespace aft::server {
+namespace {
+
+constexpr absl::string_view kMagic = "AFTREDIS1";
+constexpr int kLines = 6;
+
+struct Parts {
+  RedisRecord record;
+  std::string lines;
+  absl::string_view sealed;  // summary and state
+};
+
+std::string LinesOf(const RedisRecord& record, int64_t expires) {
+  const StateFolder::File& file = record.file;
+  return absl::StrCat(kMagic, "\n", expires, "\n", record.bytes, "\n", file.client, "\n",
+                      file.owner, "\n", file.model, "\n");
+}
+
+std::string ContextOf(absl::string_view kind, absl::string_view id, absl::string_view lines) {
+  return absl::StrCat(kind, "\n", id, "\n", lines);
+}
+
+SequenceState SummaryOf(const SequenceState& state) {
+  SequenceState summary;
+  summary.model = state.model;
+  summary.tokens = state.tokens;
+  summary.outputs = state.outputs;
+  summary.history = state.history;
+  summary.pending = state.pending;
+  return summary;
+}
+
+size_t SummaryBytes() { return static_cast<size_t>(StateSealer::SealedBytes(SequenceState())); }
+
+absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner, absl::string_view bytes,
+                            int64_t now_ms) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(bytes, absl::MaxSplits('\n', kLines));
+  Parts parsed;
+  int64_t expires = 0;
+  if (parts.size() != kLines + 1 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires) ||
+      !absl::SimpleAtoi(parts[2], &parsed.record.bytes) || parts[kLines].size() < SummaryBytes()) {
+    return absl::InvalidArgumentError("not a record of a state, or cut");
+  }
+  if (parts[4] != owner) return absl::InvalidArgumentError("a record of another owner");
+  StateFolder::File& file = parsed.record.file;
+  file.id = std::string(id);
+  file.client = std::string(parts[3]);
+  file.owner = std::string(parts[4]);
+  file.model = std::string(parts[5]);
+  file.ttl = std::chrono::milliseconds(expires - now_ms);
+  parsed.lines = std::string(bytes.substr(0, bytes.size() - parts[kLines].size()));
+  parsed.sealed = parts[kLines];
+  return parsed;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFolder::File& file,
+                                       int64_t now_ms) {
+  if (!StateStore::IsName(file.id)) return absl::InternalError("not an id");
+  for (const std::string& name : {file.client, file.owner, file.model}) {
+    if (absl::StrContains(name, '\n')) return absl::InternalError("a name of several lines");
+  }
+  RedisRecord record{.file = file, .bytes = StateBytes(*file.state)};
+  const std::string lines = LinesOf(record, now_ms + file.ttl.count());
+  if (lines.size() + SummaryBytes() > kMaxRecordHead) {
+    return absl::InternalError("names that are too long");
+  }
+  return absl::StrCat(lines,
+                      sealer.Seal(SummaryOf(*file.state), ContextOf("summary", file.id, lines)),
+                      sealer.Seal(*file.state, ContextOf("state", file.id, lines)));
+}
+
+absl::StatusOr<RedisRecord> OpenRecordHead(const StateSealer& sealer, absl::string_view id,
+                                           absl::string_view owner, absl::string_view head,
+                                           int64_t now_ms) {
+  AFT_ASSIGN_OR_RETURN(Parts parts, Parse(id, owner, head, now_ms));
+  AFT_ASSIGN_OR_RETURN(SequenceState summary, sealer.Open(parts.sealed.substr(0, SummaryBytes()),
+                                                          ContextOf("summary", id, parts.lines)));
+  parts.record.file.state = std::make_shared<const SequenceState>(std::move(summary));
+  return std::move(parts.record);
+}
+
+absl::StatusOr<SequenceState> OpenRecord(const StateSealer& sealer, absl::string_view id,
+                                         absl::string_view owner, absl::string_view record) {
+  AFT_ASSIGN_OR_RETURN(const Parts parts, Parse(id, owner, record, 0));
+  return sealer.Open(parts.sealed.substr(SummaryBytes()), ContextOf("state", id, parts.lines));
+}
+
+}  // namespace aft::server

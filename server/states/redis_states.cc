@@ -1,0 +1,337 @@
+#include "server/states/redis_states.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "server/config/text_proto.h"  // ReadConfigFile
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+using Type = RedisReply::Type;
+
+// Of a reply, beside what it brings.
+constexpr size_t kReplyBytes = 4096;
+
+// KEYS: the value, x, n, b (RedisStates). ARGV[1]: an id. Bounds of a lexical range are "[" and
+// what it begins with, or "(" and what it begins behind; ";" comes after ":".
+constexpr char kPrelude[] = R"(
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local function entry(id)
+    return redis.call('ZRANGEBYLEX', KEYS[3], '[' .. id .. ':', '(' .. id .. ';')[1]
+  end
+  local function size(id)
+    local found = entry(id)
+    return found and tonumber(string.sub(found, #id + 2)) or 0
+  end
+  local function forget(id)
+    local found = entry(id)
+    if found then
+      redis.call('DECRBY', KEYS[4], size(id))
+      redis.call('ZREM', KEYS[3], found)
+    end
+    redis.call('ZREM', KEYS[2], id)
+  end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do forget(id) end
+)";
+
+// ARGV: id, value, ms, bytes, most bytes. -1, or the bytes that leave no room.
+constexpr char kPut[] = R"(
+  local used = math.max(0, tonumber(redis.call('GET', KEYS[4]) or '0') - size(ARGV[1]))
+  if used + ARGV[4] > tonumber(ARGV[5]) then return used end
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  forget(ARGV[1])
+  redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+  redis.call('ZADD', KEYS[3], 0, ARGV[1] .. ':' .. ARGV[4])
+  redis.call('INCRBY', KEYS[4], ARGV[4])
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+  for i = 2, 4 do redis.call('PEXPIREAT', KEYS[i], last) end
+  return -1
+)";
+
+// ARGV: id. How many there were.
+constexpr char kRemove[] = R"(
+  forget(ARGV[1])
+  return redis.call('DEL', KEYS[1])
+)";
+
+// ARGV: id that comes before the first, or "", and how many. Those of states, no checkpoints.
+constexpr char kList[] = R"(
+  local first = ARGV[1] == '' and '-' or '(' .. ARGV[1] .. ';'
+  return redis.call('ZRANGEBYLEX', KEYS[3], first, '(g', 'LIMIT', 0, ARGV[2])
+)";
+
+absl::Status None() { return absl::NotFoundError("no state of this id, or it has expired"); }
+
+absl::Status Nonsense() {
+  return absl::UnavailableError("states: Redis answers nonsense (states.redis)");
+}
+
+// What a record is read from; WRONGTYPE is none.
+bool IsNothing(const RedisReply& reply) { return reply.type == Type::kText && reply.text.empty(); }
+
+bool IsError(const RedisReply& reply, absl::string_view code) {
+  return reply.type == Type::kError && absl::StartsWith(reply.text, code);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RedisStates>> RedisStates::Create(const StatesConfig& config,
+                                                                 const StateSealer& sealer,
+                                                                 StateMetrics& metrics,
+                                                                 Executor executor, Clock clock) {
+  std::string password;
+  if (!config.redis.password_file.empty()) {
+    AFT_ASSIGN_OR_RETURN(password, ReadConfigFile(config.redis.password_file));
+    absl::StripTrailingAsciiWhitespace(&password);
+  }
+  return absl::WrapUnique(new RedisStates(config, std::move(password), sealer, metrics,
+                                          std::move(executor), std::move(clock)));
+}
+
+RedisStates::RedisStates(const StatesConfig& config, std::string password,
+                         const StateSealer& sealer, StateMetrics& metrics, Executor executor,
+                         Clock clock)
+    : config_(config.redis),
+      sealer_(sealer),
+      metrics_(metrics),
+      executor_(std::move(executor)),
+      clock_(std::move(clock)),
+      budget_(config, metrics),
+      client_(config_, std::move(password), metrics) {}
+
+RedisCommand RedisStates::Script(const char* script, const std::string& client,
+                                 const std::string& id, std::vector<std::string> arguments) const {
+  RedisCommand command = {"EVAL", absl::StrCat(kPrelude, script), "4", KeyOf(id)};
+  for (const char* key : {"x:", "n:", "b:"}) {
+    command.push_back(absl::StrCat(config_.prefix, key, client));
+  }
+  command.push_back(id);
+  std::move(arguments.begin(), arguments.end(), std::back_inserter(command));
+  return command;
+}
+
+absl::Status RedisStates::Check(const RedisClient::Replies& replies) {
+  if (!replies.ok()) return replies.status();
+  for (const RedisReply& reply : *replies) {
+    if (reply.type != Type::kError || IsError(reply, "WRONGTYPE")) continue;
+    metrics_.redis_failed(RedisFailure::kRefused).Increment();
+    if (const auto left_out = warnings_.Pass(steady_clock::now())) {
+      log::Error("states.redis_refused", {{"error", reply.text}, {"left_out", *left_out}});
+    }
+    if (IsError(reply, "OOM")) {
+      return absl::ResourceExhaustedError("states: Redis has no memory left (states.redis)");
+    }
+    return absl::UnavailableError("states: Redis refuses to serve (states.redis)");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RedisStates::Unknown() {
+  metrics_.refused(StateRefusal::kUnknown).Increment();
+  return None();
+}
+
+void RedisStates::Refused(const std::string& id, const absl::Status& why) {
+  metrics_.refused(StateRefusal::kInvalid).Increment();
+  if (const auto left_out = warnings_.Pass(steady_clock::now())) {
+    log::Warning("states.skipped",
+                 {{"key", KeyOf(id)}, {"reason", why.message()}, {"left_out", *left_out}});
+  }
+}
+
+absl::StatusOr<StoredState> RedisStates::Read(const std::string& owner, const std::string& id,
+                                              const std::string& head) {
+  absl::StatusOr<RedisRecord> record = OpenRecordHead(sealer_, id, owner, head, Now());
+  if (!record.ok()) {
+    Refused(id, record.status());
+    return None();
+  }
+  if (record->file.ttl.count() <= 0) return Unknown();
+  StoredState stored;
+  stored.id = id;
+  stored.model = std::move(record->file.model);
+  stored.bytes = record->bytes;
+  stored.expires = steady_clock::now() + record->file.ttl;
+  stored.state = std::move(record->file.state);
+  return stored;
+}
+
+void RedisStates::Put(StateFolder::File file, Found put) {
+  absl::StatusOr<std::string> record;
+  try {
+    record = SealRecord(sealer_, file, Now());
+  } catch (const std::exception& error) {  // out of memory
+    record = absl::InternalError(error.what());
+  }
+  if (!record.ok()) return put(record.status());
+  StoredState stored;
+  stored.id = file.id;
+  stored.model = file.model;
+  stored.bytes = StateBytes(*file.state);
+  stored.expires = steady_clock::now() + file.ttl;
+  stored.state = file.state;
+  RedisCommand command =
+      Script(kPut, file.client, file.id,
+             {*std::move(record), absl::StrCat(file.ttl.count()), absl::StrCat(stored.bytes),
+              absl::StrCat(config_.max_client_bytes)});
+  client_.Call({std::move(command)}, kReplyBytes,
+               [this, stored, put = std::move(put)](const RedisClient::Replies& replies) {
+                 absl::Status status = Check(replies);
+                 if (status.ok() && replies->front().type != Type::kInteger) status = Nonsense();
+                 if (!status.ok()) {
+                   metrics_.refused(StateRefusal::kUnwritten).Increment();
+                   return put(status);
+                 }
+                 const int64_t used = replies->front().integer;
+                 if (used >= 0) {
+                   metrics_.refused(StateRefusal::kFull).Increment();
+                   return put(absl::ResourceExhaustedError(absl::StrCat(
+                       "states: ", stored.bytes, " bytes more than ", used,
+                       " of this client's in Redis exceed states.redis.max_client_bytes=",
+                       config_.max_client_bytes)));
+                 }
+                 metrics_.stored.Increment();
+                 put(stored);
+               });
+}
+
+void RedisStates::Find(const Client& client, const std::string& owner, const std::string& id,
+                       Found found) {
+  const std::string key = KeyOf(id);
+  client_.Call(
+      {{"GETRANGE", key, "0", absl::StrCat(kMaxRecordHead - 1)}, {"STRLEN", key}},
+      kMaxRecordHead + kReplyBytes,
+      [this, client, owner, id, found = std::move(found)](const RedisClient::Replies& replies) {
+        const absl::Status status = Check(replies);
+        if (!status.ok()) return found(status);
+        const RedisReply& head = replies->front();
+        if (IsNothing(head)) return found(Unknown());
+        absl::StatusOr<StoredState> stored = Read(owner, id, head.text);
+        if (!stored.ok()) return found(stored.status());
+        if (replies->back().integer < static_cast<int64_t>(head.text.size())) {
+          return found(Nonsense());
+        }
+        FindWhole(client, owner, *stored, replies->back().integer, found);
+      });
+}
+
+void RedisStates::FindWhole(const Client& client, const std::string& owner,
+                            const StoredState& stored, int64_t size, Found found) {
+  // What is read is at least as long as what comes of it.
+  auto room = budget_.Reserve(client, std::max(size, stored.bytes));
+  if (!room.ok()) return found(room.status());
+  const auto held = std::make_shared<StateBudget::Room>(*std::move(room));
+  const auto open = [this, owner, stored, held, found](const std::string& record) {
+    absl::StatusOr<std::shared_ptr<const SequenceState>> state;
+    try {
+      absl::StatusOr<SequenceState> opened = OpenRecord(sealer_, stored.id, owner, record);
+      if (!opened.ok()) {
+        Refused(stored.id, opened.status());
+        return found(None());
+      }
+      state = StateBudget::Hold(std::move(*held), *std::move(opened));
+    } catch (const std::exception& error) {  // out of memory
+      state = absl::InternalError(error.what());
+    }
+    if (!state.ok()) return found(state.status());
+    StoredState whole = stored;
+    whole.state = *std::move(state);
+    found(std::move(whole));
+  };
+  client_.Call({{"GETRANGE", KeyOf(stored.id), "0", absl::StrCat(size - 1)}},
+               static_cast<size_t>(size) + kReplyBytes,
+               [this, client, size, open, found](const RedisClient::Replies& replies) {
+                 const absl::Status status = Check(replies);
+                 if (!status.ok()) return found(status);
+                 auto record = std::make_shared<std::string>(replies->front().text);
+                 executor_(client, static_cast<size_t>(size), [open, record] { open(*record); });
+               });
+}
+
+void RedisStates::Describe(const std::string& owner, const std::string& id, Found found) {
+  client_.Call({{"GETRANGE", KeyOf(id), "0", absl::StrCat(kMaxRecordHead - 1)}},
+               kMaxRecordHead + kReplyBytes,
+               [this, owner, id, found = std::move(found)](const RedisClient::Replies& replies) {
+                 const absl::Status status = Check(replies);
+                 if (!status.ok()) return found(status);
+                 const RedisReply& head = replies->front();
+                 if (IsNothing(head)) return found(Unknown());
+                 found(Read(owner, id, head.text));
+               });
+}
+
+void RedisStates::List(const std::string& owner, const std::string& after, size_t most,
+                       Listed listed) {
+  const auto describe = [this, owner, most,
+                         listed = std::move(listed)](const RedisClient::Replies& replies) {
+    const absl::Status status = Check(replies);
+    if (!status.ok()) return listed(status);
+    if (replies->front().type != Type::kArray) return listed(Nonsense());
+    std::vector<std::string> ids;
+    std::vector<RedisCommand> heads;
+    for (const RedisReply& entry : replies->front().elements) {
+      ids.push_back(entry.text.substr(0, entry.text.find(':')));
+      heads.push_back({"GETRANGE", KeyOf(ids.back()), "0", absl::StrCat(kMaxRecordHead - 1)});
+    }
+    if (ids.empty()) return listed(std::vector<StoredState>());
+    const auto read = [this, owner, ids, most, listed](const RedisClient::Replies& found) {
+      const absl::Status got = Check(found);
+      if (!got.ok()) return listed(got);
+      std::vector<StoredState> states;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (IsNothing((*found)[i])) continue;  // it expired meanwhile
+        absl::StatusOr<StoredState> stored = Read(owner, ids[i], (*found)[i].text);
+        if (stored.ok()) states.push_back(*std::move(stored));
+      }
+      // An empty list would say that there are no more.
+      if (states.empty()) return List(owner, ids.back(), most, listed);
+      listed(std::move(states));
+    };
+    client_.Call(std::move(heads), ids.size() * (kMaxRecordHead + kReplyBytes), read);
+  };
+  client_.Call({Script(kList, owner, after, {absl::StrCat(most)})},
+               kReplyBytes + most * 2 * StateStore::kIdBytes * 2, describe);
+}
+
+void RedisStates::Remove(const std::string& owner, const std::string& id, Done done) {
+  const auto remove = [this, owner, id,
+                       done = std::move(done)](const RedisClient::Replies& replies) {
+    const absl::Status status = Check(replies);
+    if (!status.ok()) return done(status);
+    if (IsNothing(replies->front())) return done(Unknown());
+    // Where clients are not known, another one may have stored it.
+    const absl::StatusOr<RedisRecord> record =
+        OpenRecordHead(sealer_, id, owner, replies->front().text, Now());
+    if (!record.ok()) {
+      Refused(id, record.status());
+      return done(None());
+    }
+    client_.Call({Script(kRemove, record->file.client, id, {})}, kReplyBytes,
+                 [this, done](const RedisClient::Replies& removed) {
+                   const absl::Status checked = Check(removed);
+                   const bool done_so = checked.ok() && removed->front().type == Type::kInteger;
+                   done(checked.ok() && !done_so ? Nonsense() : checked);
+                 });
+  };
+  client_.Call({{"GETRANGE", KeyOf(id), "0", absl::StrCat(kMaxRecordHead - 1)}},
+               kMaxRecordHead + kReplyBytes, remove);
+}
+
+int64_t RedisStates::Now() const {
+  return std::chrono::duration_cast<milliseconds>(clock_().time_since_epoch()).count();
+}
+
+}  // namespace aft::server

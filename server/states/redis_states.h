@@ -1,0 +1,88 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/observability/rate_limit.h"
+#include "server/states/redis_client.h"
+#include "server/states/redis_record.h"
+#include "server/states/state_budget.h"
+#include "server/states/state_place.h"
+
+namespace aft::server {
+
+// States in Redis, for every server that shares it; of this process's memory (StateBudget) they
+// take something only while a request uses them, or is about to leave one behind.
+//
+// A state is the value of PREFIX s:ID (RedisRecord) until Redis' own clock ends it. What a client
+// has is found in three keys, which scripts change together with the value, so that they agree
+// whoever writes and whoever crashes:
+//
+//   PREFIX x:CLIENT   sorted set of ids, by when they expire in ms since 1970
+//   PREFIX n:CLIENT   sorted set of ID:BYTES, in the order of ids
+//   PREFIX b:CLIENT   the sum of these bytes
+//
+// Every script first takes out what has expired, by Redis' clock. A value that Redis evicted is in
+// them until it would have expired: its maxmemory-policy should be noeviction.
+class RedisStates final : public StatePlace {
+ public:
+  // Runs what takes time with a state's size, for that client, on a thread made for it.
+  using Executor =
+      std::function<void(const Client& client, size_t bytes, std::function<void()> task)>;
+  using Clock = std::function<std::chrono::system_clock::time_point()>;
+
+  // Redis need not be there yet. NOT_FOUND names a password file that cannot be read. The sealer
+  // must outlive the object, metrics every state. `executor`: must run what it was given before the
+  // object goes. REQUIRES: config.max_bytes > 0.
+  static absl::StatusOr<std::unique_ptr<RedisStates>> Create(
+      const StatesConfig& config, const StateSealer& sealer, StateMetrics& metrics,
+      Executor executor, Clock clock = std::chrono::system_clock::now);
+
+  absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
+    return budget_.Reserve(client, bytes);
+  }
+  // Seals on this thread. `put` comes from the client's.
+  void Put(StateFolder::File file, Found put) override;
+  // `found` comes from the executor, or from where nothing was found.
+  void Find(const Client& client, const std::string& owner, const std::string& id,
+            Found found) override;
+  void Describe(const std::string& owner, const std::string& id, Found found) override;
+  void List(const std::string& owner, const std::string& after, size_t most,
+            Listed listed) override;
+  void Remove(const std::string& owner, const std::string& id, Done done) override;
+  void Expire() override { client_.Expire(); }
+
+ private:
+  RedisStates(const StatesConfig& config, std::string password, const StateSealer& sealer,
+              StateMetrics& metrics, Executor executor, Clock clock);
+
+  std::string KeyOf(const std::string& id) const { return config_.prefix + "s:" + id; }
+  // EVAL of the script behind what all of them begin with, and the keys that they share.
+  RedisCommand Script(const char* script, const std::string& client, const std::string& id,
+                      std::vector<std::string> arguments) const;
+  // The replies, or what a client may know of why there are none.
+  absl::Status Check(const RedisClient::Replies& replies);
+  absl::Status Unknown();
+  // What `head` begins, of an id that was asked for.
+  absl::StatusOr<StoredState> Read(const std::string& owner, const std::string& id,
+                                   const std::string& head);
+  // The record was not sealed with our keys, or not as what it is taken for.
+  void Refused(const std::string& id, const absl::Status& why);
+  void FindWhole(const Client& client, const std::string& owner, const StoredState& stored,
+                 int64_t size, Found found);
+  int64_t Now() const;  // ms since 1970
+
+  const RedisConfig config_;
+  const StateSealer& sealer_;
+  StateMetrics& metrics_;
+  const Executor executor_;
+  const Clock clock_;
+  StateBudget budget_;
+  RateLimit warnings_{1};
+  RedisClient client_;  // last: its thread uses all of the above
+};
+
+}  // namespace aft::server

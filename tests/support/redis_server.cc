@@ -1,0 +1,159 @@
+#include "tests/support/redis_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "base/check.h"
+
+namespace aft::server {
+namespace {
+
+constexpr char kLoggedIn[] = "+OK\r\n";
+
+// The number behind `mark` and its line break; -1: there is no whole one.
+int64_t TakeNumber(char mark, std::string& bytes) {
+  const size_t end = bytes.find("\r\n");
+  if (end == std::string::npos) return -1;
+  int64_t number = 0;
+  AFT_CHECK(bytes[0] == mark && absl::SimpleAtoi(bytes.substr(1, end - 1), &number));
+  bytes.erase(0, end + 2);
+  return number;
+}
+
+// The first command; false: it is not complete.
+bool TakeCommand(std::string& bytes, RedisCommand& command) {
+  std::string rest = bytes;
+  command.clear();
+  const int64_t parts = TakeNumber('*', rest);
+  for (int64_t i = 0; i < parts; ++i) {
+    const int64_t size = TakeNumber('$', rest);
+    if (size < 0 || static_cast<int64_t>(rest.size()) < size + 2) return false;
+    command.push_back(rest.substr(0, static_cast<size_t>(size)));
+    rest.erase(0, static_cast<size_t>(size) + 2);
+  }
+  if (parts < 0) return false;
+  bytes = rest;
+  return true;
+}
+
+}  // namespace
+
+RedisServer::RedisServer(std::vector<std::string> options) : options_(std::move(options)) {
+  Start();
+}
+
+void RedisServer::Start() {
+  std::vector<std::string> command = {"redis-server",
+                                      "--port",
+                                      "0",
+                                      "--unixsocket",
+                                      folder_.File("socket"),
+                                      "--dir",
+                                      folder_.path(),
+                                      "--save",
+                                      "",
+                                      "--appendonly",
+                                      "yes",
+                                      "--appendfsync",
+                                      "always",
+                                      "--daemonize",
+                                      "no"};
+  command.insert(command.end(), options_.begin(), options_.end());
+  process_ = std::make_unique<client::Process>(command);
+  const bool ready = process_->WaitForOutput("The server is now ready to accept connections at");
+  EXPECT_TRUE(ready) << process_->out() << process_->err();
+}
+
+void RedisServer::Kill() {
+  process_->Signal(SIGKILL);
+  process_->Wait();
+}
+
+RedisReply RedisServer::Do(const RedisCommand& command, const std::string& password) const {
+  RedisConfig config;
+  config.address = address();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  auto connection = RedisConnection::Open(config, password, deadline);
+  AFT_CHECK(connection.ok());
+  auto replies = (*connection)->Call({command}, size_t{1} << 30, deadline);
+  AFT_CHECK(replies.ok());
+  return replies->front();
+}
+
+FakeRedis::FakeRedis(Answer answer, bool login) : answer_(std::move(answer)), login_(login) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string path = folder_.File("socket");
+  AFT_CHECK(path.size() < sizeof(address.sun_path));
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  AFT_CHECK(listener_ >= 0 &&
+            bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+            listen(listener_, 16) == 0);
+  std::array<int, 2> wake;
+  AFT_CHECK(pipe2(wake.data(), O_CLOEXEC) == 0);
+  wake_read_ = wake[0];
+  wake_write_ = wake[1];
+  thread_ = std::thread([this] { Run(); });
+}
+
+FakeRedis::~FakeRedis() {
+  close(wake_write_);
+  thread_.join();
+  close(wake_read_);
+  close(listener_);
+}
+
+void FakeRedis::Run() {
+  while (true) {
+    std::array<pollfd, 2> files = {{{listener_, POLLIN, 0}, {wake_read_, POLLIN, 0}}};
+    AFT_CHECK(poll(files.data(), files.size(), -1) > 0);
+    if (files[1].revents != 0) return;
+    const int connection = accept(listener_, nullptr, nullptr);
+    AFT_CHECK(connection >= 0);
+    ++connections_;
+    Serve(connection);
+    close(connection);
+  }
+}
+
+void FakeRedis::Serve(int connection) {
+  std::string bytes;
+  RedisCommand command;
+  while (true) {
+    std::array<pollfd, 2> files = {{{connection, POLLIN, 0}, {wake_read_, POLLIN, 0}}};
+    AFT_CHECK(poll(files.data(), files.size(), -1) > 0);
+    if (files[1].revents != 0) return;
+    std::array<char, 4096> buffer;
+    const ssize_t got = recv(connection, buffer.data(), buffer.size(), 0);
+    if (got <= 0) return;
+    bytes.append(buffer.data(), static_cast<size_t>(got));
+    while (TakeCommand(bytes, command)) {
+      const std::string answer = AnswerTo(command);
+      if (answer == kHangUp) return;
+      for (size_t sent = 0; sent < answer.size();) {
+        const ssize_t more =
+            send(connection, answer.data() + sent, answer.size() - sent, MSG_NOSIGNAL);
+        if (more <= 0) return;
+        sent += static_cast<size_t>(more);
+      }
+    }
+  }
+}
+
+std::string FakeRedis::AnswerTo(const RedisCommand& command) {
+  if (login_ && command[0] == "PING") return "+PONG\r\n";
+  if (login_ && (command[0] == "AUTH" || command[0] == "SELECT")) return kLoggedIn;
+  return answer_(command);
+}
+
+}  // namespace aft::server

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "server/states/redis_states.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+
+// States in Redis, as one server or several see them. Calls that wait for their answer.
+class RedisTest : public testing::Test {
+ protected:
+  // One server.
+  struct Replica {
+    prometheus::Registry registry;
+    StateMetrics metrics{registry};
+    std::unique_ptr<RedisStates> states;
+  };
+
+  RedisTest() : sealer_(SealerOf('k')) {
+    config_.max_bytes = 10'000'000;
+    config_.redis.timeout = std::chrono::minutes(1);
+  }
+
+  StateSealer SealerOf(char key) {
+    WriteBytes(temp_.File("key"), std::string(32, key));
+    auto sealer = StateSealer::Create({temp_.File("key")});
+    EXPECT_TRUE(sealer.ok()) << sealer.status();
+    return *std::move(sealer);
+  }
+
+  std::unique_ptr<Replica> Open(const StateSealer& sealer) {
+    auto replica = std::make_unique<Replica>();
+    auto states = RedisStates::Create(
+        config_, sealer, replica->metrics,
+        [](const Client&, size_t, const std::function<void()>& task) { task(); },
+        [this] { return std::chrono::system_clock::now() + ahead_; });
+    EXPECT_TRUE(states.ok()) << states.status();
+    replica->states = *std::move(states);
+    return replica;
+  }
+  std::unique_ptr<Replica> Open() { return Open(sealer_); }
+
+  static StateFolder::File File(const std::string& owner, const std::string& id,
+                                int64_t tokens = 12, size_t bytes = 5000,
+                                std::chrono::milliseconds ttl = std::chrono::hours(1)) {
+    SequenceState state;
+    state.model = 7;
+    state.tokens = tokens;
+    state.outputs = 3;
+    state.history = 99;
+    state.pending = 5;
+    state.had = {{.id = 4, .sampled = 2}};
+    state.snapshot = std::string("s\r\n\0s", 5) + std::string(bytes, 's');
+    return {.id = id,
+            .client = owner,
+            .owner = owner,
+            .model = "austen",
+            .ttl = ttl,
+            .state = std::make_shared<const SequenceState>(std::move(state))};
+  }
+  // An id of that digit.
+  static std::string Id(char digit) { return std::string(32, digit); }
+
+  static absl::StatusOr<StoredState> Put(Replica& replica, StateFolder::File file) {
+    std::promise<absl::StatusOr<StoredState>> done;
+    replica.states->Put(std::move(file), [&](absl::StatusOr<StoredState> stored) {
+      done.set_value(std::move(stored));
+    });
+    return done.get_future().get();
+  }
+  static absl::StatusOr<StoredState> Find(Replica& replica, const std::string& owner,
+                                          const std::string& id) {
+    Client client;
+    client.name = owner;
+    std::promise<absl::StatusOr<StoredState>> done;
+    replica.states->Find(client, owner, id, [&](absl::StatusOr<StoredState> stored) {
+      done.set_value(std::move(stored));
+    });
+    return done.get_future().get();
+  }
+  static absl::StatusOr<StoredState> Describe(Replica& replica, const std::string& owner,
+                                              const std::string& id) {
+    std::promise<absl::StatusOr<StoredState>> done;
+    replica.states->Describe(
+        owner, id, [&](absl::StatusOr<StoredState> stored) { done.set_value(std::move(stored)); });
+    return done.get_future().get();
+  }
+  static absl::StatusOr<std::vector<std::string>> List(Replica& replica, const std::string& owner,
+                                                       const std::string& after = "",
+                                                       size_t most = 100) {
+    std::promise<absl::StatusOr<std::vector<std::string>>> done;
+    replica.states->List(owner, after, most,
+                         [&](const absl::StatusOr<std::vector<StoredState>>& states) {
+                           if (!states.ok()) return done.set_value(states.status());
+                           std::vector<std::string> ids;
+                           for (const StoredState& stored : *states) ids.push_back(stored.id);
+                           done.set_value(ids);
+                         });
+    return done.get_future().get();
+  }
+  static absl::Status Remove(Replica& replica, const std::string& owner, const std::string& id) {
+    std::promise<absl::Status> done;
+    replica.states->Remove(owner, id, [&](const absl::Status& status) { done.set_value(status); });
+    return done.get_future().get();
+  }
+
+  // States leave memory with the last of a call.
+  static void WaitForBytes(const Replica& replica, int64_t bytes) {
+    while (replica.metrics.bytes.Value() != static_cast<double>(bytes)) std::this_thread::yield();
+  }
+  static void WaitUntilUp(const Replica& replica, bool up = true) {
+    while (replica.metrics.redis_up.Value() != (up ? 1 : 0)) std::this_thread::yield();
+  }
+
+  TempFolder temp_;
+  StatesConfig config_;
+  StateSealer sealer_;
+  std::chrono::milliseconds ahead_{};  // of the servers' clock
+};
+
+}  // namespace aft::server
