@@ -40,7 +40,7 @@ class RedisClientTest : public RedisTest {
                                   std::vector<RedisCommand> commands = {{"GET", "x"}}) {
     std::promise<RedisClient::Replies> done;
     client.Call(std::move(commands), max_bytes,
-                [&](RedisClient::Replies replies) { done.set_value(std::move(replies)); });
+                [&](RedisClient::Replies replies) { done.set_value(Own(std::move(replies))); });
     return done.get_future().get();
   }
   double failed(RedisFailure failure) { return metrics_.redis_failed(failure).Value(); }
