@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -6,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/aftctl/generation_flags.h"
+#include "client/aftctl/in_turn.h"
 #include "client/aftctl/stream.h"
 
 namespace aft::client {
@@ -40,27 +44,35 @@ double TokensPerSecond(const v1::Finished& finished) {
   return (tokens - 1) * 1e6 / static_cast<double>(timings.total_us() - timings.first_token_us());
 }
 
-// "limit stop.max_tokens=64 | 64 tokens | first token after 12.3 ms | 512.0 tokens/s | seed 7".
-std::string Summary(const GenerateResult& result) {
-  const v1::Finished& finished = result.finished;
+// "limit stop.max_tokens=64 | 64 tokens | first token after 12.3 ms | 512.0 tokens/s | seed 7", of
+// that sequence.
+std::string Summary(const GenerateResult& result, size_t sequence) {
+  const v1::Finished& finished =
+      sequence == 0 ? result.finished : result.others[sequence - 1].finished;
   std::string line =
       absl::StrCat(WhatEndedIt(finished), " | ", TokenCount(finished.usage().generated_tokens()));
-  if (result.time_to_first_token.count() > 0) {
+  if (sequence == 0 && result.time_to_first_token.count() > 0) {
     absl::StrAppendFormat(&line, " | first token after %.1f ms", Ms(result.time_to_first_token));
   }
   if (const double rate = TokensPerSecond(finished); rate > 0) {
     absl::StrAppendFormat(&line, " | %.1f tokens/s", rate);
   }
-  absl::StrAppend(&line, " | seed ", result.started.seed());
+  absl::StrAppend(&line, " | seed ", result.started.seed() + sequence);
   if (finished.has_state()) absl::StrAppend(&line, " | state ", finished.state().id());
   return line;
 }
 
 int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
+  InTurn texts(std::max(flags.request.n(), 1U));
+  const bool several = flags.request.n() > 1;
   return RunStream(
       common, flags, flags.request, &Client::Generate,
-      [](const v1::GenerateResponse& event) { return event.delta().text(); },
-      [](const GenerateResult& result, Output&) { PrintSummary(Summary(result)); });
+      [&](const v1::GenerateResponse& event) {
+        return several ? texts.Take(event) : event.delta().text();
+      },
+      [](const GenerateResult& result, Output&) {
+        for (size_t i = 0; i <= result.others.size(); ++i) PrintSummary(Summary(result, i));
+      });
 }
 
 }  // namespace
@@ -71,6 +83,11 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
   CLI::Option* const json = AddStream(app, "Text to continue", flags);
   AddTurn(app, flags.request);
   AddGenerationFlags(app, flags.request);
+  app.add_option_function<uint32_t>(
+         "--n", [&flags](uint32_t n) { flags.request.set_n(n); },
+         "Answers to the prompt, one after the other; with --json each line says of which sequence "
+         "it is. The seed of the I-th is seed + I. Default 1")
+      ->check(CLI::Range(1, 16));
   app.add_option_function<uint32_t>(
          "--logprobs",
          [&flags](uint32_t n) { flags.request.mutable_output()->set_top_logprobs(n); },

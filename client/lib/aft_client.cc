@@ -30,9 +30,12 @@ using Clock = std::chrono::steady_clock;
 void Append(const v1::GenerateResponse& event, GenerateResult& result) {
   const v1::Delta& delta = event.delta();
   if (event.has_started()) result.started = event.started();
-  if (event.has_finished()) result.finished = event.finished();
-  result.text += delta.text();
-  result.token_ids.insert(result.token_ids.end(), delta.token_ids().begin(),
+  if (event.sequence() > result.others.size()) result.others.resize(event.sequence());
+  GenerateOutput& output =
+      event.sequence() == 0 ? result : result.others[size_t{event.sequence()} - 1];
+  if (event.has_finished()) output.finished = event.finished();
+  output.text += delta.text();
+  output.token_ids.insert(output.token_ids.end(), delta.token_ids().begin(),
                           delta.token_ids().end());
 }
 
@@ -214,9 +217,10 @@ absl::StatusOr<GenerateResult> Client::Generate(const v1::GenerateRequest& reque
         break;
       }
       if (verdict == Generation::Verdict::kKeep) continue;
-      const bool had_none = result.token_ids.empty();
       Append(event, result);
-      if (had_none && !result.token_ids.empty()) result.time_to_first_token = Clock::now() - start;
+      if (result.time_to_first_token.count() == 0 && !event.delta().token_ids().empty()) {
+        result.time_to_first_token = Clock::now() - start;
+      }
       if (on_event) on_event(event);
     }
     const auto pause = generation.End(reader->Finish(), part);

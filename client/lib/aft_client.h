@@ -33,13 +33,19 @@ struct CallResult {
   std::chrono::nanoseconds duration{0};
 };
 
-struct GenerateResult : CallResult {
-  v1::Started started;
+// What came of one sequence.
+struct GenerateOutput {
   v1::Finished finished;
   std::string text;                 // of all deltas
   std::vector<uint32_t> token_ids;  // of all deltas
-  uint32_t resumes = 0;             // how often the stream broke and went on
-  bool exact = true;                // Resumed::exact, of the last time
+};
+
+// The first sequence, and all that there is without GenerateRequest.n.
+struct GenerateResult : CallResult, GenerateOutput {
+  v1::Started started;
+  std::vector<GenerateOutput> others;  // sequences 1 to n - 1
+  uint32_t resumes = 0;                // how often the stream broke and went on
+  bool exact = true;                   // Resumed::exact, of the last time
 };
 
 struct ScoreResult : CallResult {

@@ -47,6 +47,7 @@ Generation::Generation(const ClientOptions& client, const CallOptions& options,
       resumable_(client.max_resumes > 0 && request_.n() <= 1),
       checker_(static_cast<uint32_t>(request_.resume().token_ids_size())) {
   if (resumable_) request_.set_resumable(true);
+  checker_.ExpectSequences(request_.n());
 }
 
 absl::Status Generation::Prepare(Call& call) const {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -15,28 +17,51 @@ class StreamChecker {
  public:
   StreamChecker() = default;
   // Of a generation that goes on behind so many tokens.
-  explicit StreamChecker(uint32_t received) : received_(received) {}
+  explicit StreamChecker(uint32_t received) { sequences_[0].received = received; }
+  // Of a generation of so many sequences, each with its own parts and Finished
+  // (GenerateRequest.n). REQUIRES: nothing was taken yet.
+  void ExpectSequences(uint32_t sequences) { expected_ = std::max(sequences, 1U); }
 
   // Returns what is wrong with `event`; empty: nothing. An event of a newer server is fine.
   template <typename Response>
   std::string Take(const Response& event) {
+    const uint32_t sequence = SequenceOf(event);
+    if (sequence >= expected_) return absl::StrCat("there is no sequence ", sequence);
+    if (sequence >= sequences_.size()) sequences_.resize(sequence + 1);
+    sequence_ = &sequences_[sequence];
     if (std::string broken = TakePart(event); !broken.empty()) return broken;
     if (event.has_started()) {
       if (started_) return "Started came twice";
       started_ = true;
     } else if (event.has_finished()) {
-      if (!started_ || finished_) return "Finished came before Started or twice";
-      finished_ = true;
+      if (!started_ || sequence_->finished) return "Finished came before Started or twice";
+      sequence_->finished = true;
+      ++finished_;
     }
     return "";
   }
 
   bool started() const { return started_; }
-  bool finished() const { return finished_; }
+  bool finished() const { return finished_ == expected_; }
   // Tokens, or vectors, that have come.
-  uint32_t received() const { return received_; }
+  uint32_t received() const {
+    uint32_t sum = 0;
+    for (const Sequence& sequence : sequences_) sum += sequence.received;
+    return sum;
+  }
 
  private:
+  struct Sequence {
+    uint32_t received = 0;
+    bool finished = false;
+  };
+
+  static uint32_t SequenceOf(const v1::GenerateResponse& event) { return event.sequence(); }
+  template <typename Response>
+  static uint32_t SequenceOf(const Response& /*event*/) {
+    return 0;
+  }
+
   std::string TakePart(const v1::GenerateResponse& event) {
     if (!event.has_delta()) return "";
     return TakePart("token", event.delta().first_index(), event.delta().token_ids_size());
@@ -49,7 +74,7 @@ class StreamChecker {
       return "a chunk has not as many log-probabilities as tokens";
     }
     // The first token of a text has a score only where another text comes before.
-    if (received_ == 0 && chunk.first_index() == 0) unscored_ = 0;
+    if (sequence_->received == 0 && chunk.first_index() == 0) unscored_ = 0;
     return TakePart("score", int64_t{chunk.first_index()} - unscored_, chunk.token_ids_size());
   }
 
@@ -65,22 +90,25 @@ class StreamChecker {
 
   // `first`: where the part says that it begins, counted like received().
   std::string TakePart(absl::string_view unit, int64_t first, int64_t count) {
-    if (!started_ || finished_) {
+    uint32_t& received = sequence_->received;
+    if (!started_ || sequence_->finished) {
       return absl::StrCat("a ", unit, " came outside Started and Finished");
     }
     if (count == 0) return "";
-    if (first > received_) {
-      return absl::StrCat(unit, "s ", received_, " to ", first - 1, " are lost");
+    if (first > received) {
+      return absl::StrCat(unit, "s ", received, " to ", first - 1, " are lost");
     }
-    if (first < received_) return absl::StrCat(unit, " ", first, " came twice");
-    received_ += static_cast<uint32_t>(count);
+    if (first < received) return absl::StrCat(unit, " ", first, " came twice");
+    received += static_cast<uint32_t>(count);
     return "";
   }
 
   bool started_ = false;
-  bool finished_ = false;
-  uint32_t received_ = 0;
-  int64_t width_ = 0;     // of a vector
+  uint32_t expected_ = 1;
+  uint32_t finished_ = 0;
+  std::vector<Sequence> sequences_ = std::vector<Sequence>(1);  // that have been heard of
+  Sequence* sequence_ = nullptr;                                // that of the event
+  int64_t width_ = 0;                                           // of a vector
   int64_t unscored_ = 1;  // tokens of a text before its first score
 };
 

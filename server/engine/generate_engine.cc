@@ -113,7 +113,8 @@ absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request
 absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
     const GenerationRequest& request, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
   absl::Status status = CheckGeneration(request);
-  if (status.ok()) status = CheckGroup(request, static_cast<int64_t>(sinks.size()));
+  const auto answers = static_cast<int64_t>(sinks.size());
+  if (status.ok()) status = CheckGroup(*request.client, request.service_class, answers);
   if (!status.ok()) return RefuseInvalid(status);
   const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
   auto group = MakeGroup(request, sinks,
@@ -122,8 +123,9 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
   return Accept(std::move(group));
 }
 
-absl::Status GenerateEngine::CheckGroup(const RequestHeader& request, int64_t answers) const {
-  const int32_t most = scheduler_.MaxGroup(request.client->max_slots, request.service_class);
+absl::Status GenerateEngine::CheckGroup(const Client& client, ServiceClass service_class,
+                                        int64_t answers) const {
+  const int32_t most = scheduler_.MaxGroup(client.max_slots, service_class);
   if (answers <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "n: must be at most ", most, ", the slots that one such request can have, got ", answers));

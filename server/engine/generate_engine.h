@@ -51,8 +51,8 @@ class GenerateEngine final : public RequestLoop {
   absl::StatusOr<RequestHandle> GenerateGroup(const GenerationRequest& request,
                                               const std::vector<std::shared_ptr<TokenSink>>& sinks);
 
-  // INVALID_ARGUMENT: so many answers to one request of this kind can never run at the same time.
-  absl::Status CheckGroup(const RequestHeader& request, int64_t answers) const;
+  // INVALID_ARGUMENT: so many answers to one request can never run at the same time.
+  absl::Status CheckGroup(const Client& client, ServiceClass service_class, int64_t answers) const;
 
   // The text's tokens from the second on come with their log-probabilities, a part per chunk; from
   // the first on behind a text with a pending token. Errors as Generate.

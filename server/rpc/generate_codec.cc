@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@ constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 64;
 constexpr size_t kMaxCacheSaltBytes = 64;
+constexpr uint32_t kMaxSequences = 16;
 
 struct Range {
   float low;
@@ -135,6 +137,12 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
                                                    .vocab_size = vocab_size,
                                                    .may_be_empty = message.has_previous()}));
   with_logprobs_ = message.output().has_top_logprobs();
+  if (message.has_n()) {
+    if (message.n() < 1 || message.n() > kMaxSequences) {
+      return BadField("n", absl::StrCat("must be in [1, ", kMaxSequences, "], got ", message.n()));
+    }
+    sequences_ = message.n();
+  }
   started.set_seed(request.sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   started.set_fingerprint(model.info.fingerprint);
@@ -143,16 +151,58 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   return request;
 }
 
-void GenerateCodec::Append(Part part) {
-  v1::Delta& message = *pending_.mutable_delta();
+void GenerateCodec::Append(Part part, uint32_t sequence) {
+  Pending& pending = pending_[sequence];
+  pending.delta.set_sequence(sequence);
+  v1::Delta& message = *pending.delta.mutable_delta();
   if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
-  pending_bytes_ += part.text.size();
+  size_t bytes = part.text.size();
   message.mutable_text()->append(part.text);
   for (const SampledToken& token : part.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
-    pending_bytes_ += 3;
-    if (with_logprobs_) pending_bytes_ += AddLogprobs(token, *message.add_logprobs());
+    bytes += 3;
+    if (with_logprobs_) bytes += AddLogprobs(token, *message.add_logprobs());
   }
+  pending.delta_bytes += bytes;
+  pending_bytes_ += bytes;
+}
+
+void GenerateCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
+                                   const v1::State* state) {
+  Response& message = pending_[sequence].finished.emplace();
+  message.set_sequence(sequence);
+  Finish(outcome, *message.mutable_finished());
+  if (state != nullptr) *message.mutable_finished()->mutable_state() = *state;
+  pending_bytes_ += message.ByteSizeLong();
+}
+
+bool GenerateCodec::Take(Response& outgoing) {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    Pending& pending = pending_[turn_];
+    turn_ = turn_ + 1 < pending_.size() ? turn_ + 1 : 0;
+    if (pending.delta.has_delta()) {
+      // Swapped, not moved: the messages keep their memory on both sides.
+      outgoing.Swap(&pending.delta);
+      pending.delta.Clear();
+      pending_bytes_ -= std::exchange(pending.delta_bytes, 0);
+      return true;
+    }
+    if (pending.finished.has_value()) {
+      outgoing = *std::exchange(pending.finished, std::nullopt);
+      pending_bytes_ -= outgoing.ByteSizeLong();
+      return true;
+    }
+  }
+  return false;
+}
+
+void GenerateCodec::Drop() {
+  for (Pending& pending : pending_) {
+    pending.delta.Clear();
+    pending.delta_bytes = 0;
+    pending.finished.reset();
+  }
+  pending_bytes_ = 0;
 }
 
 void GenerateCodec::Finish(const Outcome& outcome, v1::Finished& finished) const {

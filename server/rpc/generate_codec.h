@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
@@ -9,10 +11,11 @@
 
 namespace aft::server {
 
-// Generate; see TypedCall. Tokens that wait become one Delta.
-class GenerateCodec : public PendingMessage<v1::GenerateResponse> {
+// Generate; see TypedCall. Tokens of a sequence that wait become one Delta; sequences take turns.
+class GenerateCodec {
  public:
   using Request = v1::GenerateRequest;
+  using Response = v1::GenerateResponse;
   using Part = TokenDelta;
   static constexpr Method kMethod = Method::kGenerate;
   static constexpr auto kEngine = &ServedModel::generate;
@@ -23,11 +26,31 @@ class GenerateCodec : public PendingMessage<v1::GenerateResponse> {
   static size_t tokens(const v1::Started& started) { return started.prompt_tokens(); }
   static size_t kept_tokens(const GenerationRequest& request) { return request.prompt.size(); }
   static int64_t MostOutputs(const GenerationRequest& request) { return request.stop.max_tokens; }
-  void Append(Part part);
+  // As many as the request asks for, once it is decoded; what is pending has room for one at first.
+  uint32_t sequences() const { return sequences_; }
+  void ExpectSequences() { pending_.resize(sequences_); }
+  void Append(Part part, uint32_t sequence = 0);
+  // The sequence's Finished follows what is pending of it. `state`: that it left behind, or null.
+  void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
+  bool Take(Response& outgoing);
+  void Drop();
+  size_t pending_bytes() const { return pending_bytes_; }
+  size_t held_bytes() const { return kHeldBytes * pending_bytes_; }
   void Finish(const Outcome& outcome, v1::Finished& finished) const;
 
  private:
+  // Of one sequence.
+  struct Pending {
+    Response delta;
+    size_t delta_bytes = 0;
+    std::optional<Response> finished;
+  };
+
   bool with_logprobs_ = false;  // the request asks for them
+  uint32_t sequences_ = 1;
+  std::vector<Pending> pending_ = std::vector<Pending>(1);
+  size_t pending_bytes_ = 0;
+  size_t turn_ = 0;  // whose it is
 };
 
 }  // namespace aft::server

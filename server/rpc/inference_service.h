@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "aft/v1/inference.grpc.pb.h"
@@ -31,6 +33,8 @@ namespace aft::server {
 //   Drop()                      forgets it
 //   MostOutputs(request)        tokens that may come beside the text; of a TurnRequest
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
+// Generate may have several sequences: its codec knows more (GenerateCodec), and the call is the
+// sink of the first.
 template <typename Codec>
 class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
  public:
@@ -55,14 +59,21 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     started().set_model_version(model().config.version);
     auto decoded = codec_.Decode(*message, limits(), model(), started());
     if (!decoded.ok()) return Invalid(decoded.status());
+    if constexpr (kMayFork) {
+      if (codec_.sequences() > 1) {
+        AFT_RETURN_IF_ERROR(ExpectSequences(codec_.sequences(), decoded->service_class));
+        MutexLock lock(mutex_);
+        codec_.ExpectSequences();
+      }
+    }
     using EngineRequest = typename decltype(decoded)::value_type;
     if constexpr (std::is_base_of_v<TurnRequest, EngineRequest>) {
       const auto request = std::make_shared<EngineRequest>(*std::move(decoded));
       FindPrevious(
           message->has_previous() ? &message->previous() : nullptr, *request,
           [this, message, request]() -> absl::Status {
-            AFT_RETURN_IF_ERROR(KeepPlace(message->has_store() ? &message->store() : nullptr,
-                                          tokens(), Codec::MostOutputs(*request), *request));
+            AFT_RETURN_IF_ERROR(KeepPlaces(message->has_store() ? &message->store() : nullptr,
+                                           tokens(), Codec::MostOutputs(*request), *request));
             if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
               if (message->has_resume()) Resumes(message->resume(), *request, started());
             }
@@ -79,16 +90,50 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   absl::Status Enter(EngineRequest request) {
     AFT_RETURN_IF_ERROR(Fill(request, Codec::kept_tokens(request)));
     auto& engine = *(model().*Codec::kEngine);
-    return Accepted((engine.*Codec::kAction)(
-        std::move(request), std::static_pointer_cast<TypedCall>(shared_from_this())));
+    const auto self = std::static_pointer_cast<TypedCall>(shared_from_this());
+    if constexpr (kMayFork) {
+      if (codec_.sequences() > 1) {
+        std::vector<std::shared_ptr<Sink<typename Codec::Part>>> sinks = {self};
+        for (uint32_t i = 1; i < codec_.sequences(); ++i) {
+          sinks.push_back(std::make_shared<Another>(self, i));
+        }
+        return Accepted(engine.GenerateGroup(request, sinks));
+      }
+    }
+    return Accepted((engine.*Codec::kAction)(std::move(request), self));
   }
+
+  static constexpr bool kMayFork = Codec::kMethod == Method::kGenerate;
+
+  // The sink of a sequence behind the first, with which the call starts.
+  class Another final : public Sink<typename Codec::Part> {
+   public:
+    Another(std::shared_ptr<TypedCall> call, uint32_t sequence)
+        : call_(std::move(call)), sequence_(sequence) {}
+
+    absl::Status OnPart(typename Codec::Part part) override {
+      TypedCall& call = *call_;
+      return call.Offer([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call.mutex_) {
+        call.codec_.Append(std::move(part), sequence_);
+      });
+    }
+    void OnFinished(const Outcome& outcome) override { call_->End(outcome, sequence_); }
+
+   private:
+    const std::shared_ptr<TypedCall> call_;
+    const uint32_t sequence_;
+  };
 
   auto& started() { return *outgoing_.mutable_started(); }
   size_t tokens() const { return codec_.tokens(outgoing_.started()); }
 
   const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }
   bool TakePending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return codec_.Take(outgoing_);
+    if (!codec_.Take(outgoing_)) return false;
+    if constexpr (kMayFork) {
+      if (outgoing_.has_finished()) StateLeaves(outgoing_.finished().state().id());
+    }
+    return true;
   }
   void DropPending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { codec_.Drop(); }
   size_t pending_bytes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -96,6 +141,10 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   }
   size_t held_bytes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return codec_.held_bytes();
+  }
+  void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if constexpr (kMayFork) codec_.AppendFinished(outcome, sequence, state);
   }
   void SetFinished(const Outcome& outcome) override {
     auto& finished = *outgoing_.mutable_finished();

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/resume_codec.h"
@@ -18,12 +17,12 @@ namespace {
 
 constexpr int kModelField = 1;  // of every request
 
+// What a sequence beside the first costs: its stream in the engine with its stop strings, its part
+// of what is pending, about.
+constexpr size_t kSequenceBytes = size_t{8} << 10;
+
 // What a byte of a message can become: itself, a parsed token of four, a token of a prompt of four.
 constexpr size_t kBytesPerRequestByte = 9;
-
-double Milliseconds(Duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
 
 }  // namespace
 
@@ -112,7 +111,7 @@ absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes, google::protobuf::
 
 void StreamCall::Refuse(absl::Status status) {
   reservation_.reset();
-  place_ = {};
+  places_.clear();
   Outcome refusal;
   refusal.status = std::move(status);
   refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -173,18 +172,27 @@ absl::Status StreamCall::StateError(absl::Status status) {
   return ours ? status : Invalid(std::move(status));
 }
 
-absl::Status StreamCall::KeepPlace(const v1::Store* store, size_t text, int64_t most_outputs,
-                                   TurnRequest& request) {
+absl::Status StreamCall::ExpectSequences(uint32_t sequences, ServiceClass service_class) {
+  absl::Status status = model_->generate->CheckGroup(*client_, service_class, sequences);
+  if (!status.ok()) return Invalid(std::move(status));
+  sequences_ = sequences;
+  return absl::OkStatus();
+}
+
+absl::Status StreamCall::KeepPlaces(const v1::Store* store, size_t text, int64_t most_outputs,
+                                    TurnRequest& request) {
   if (store == nullptr) return absl::OkStatus();
   request.store = true;
   const int64_t before = request.tokens_before();
   int64_t added = static_cast<int64_t>(text) + most_outputs;
   const int64_t longest = model_->info.max_seq_len;
   if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
-  auto place = environment_.states.Reserve(*client_, *store,
-                                           MaxStateBytes(model_->info, before + added, added));
-  if (!place.ok()) return StateError(place.status());
-  place_ = *std::move(place);
+  const int64_t bytes = MaxStateBytes(model_->info, before + added, added);
+  for (uint32_t i = 0; i < sequences_; ++i) {
+    auto place = environment_.states.Reserve(*client_, *store, bytes);
+    if (!place.ok()) return StateError(place.status());
+    places_.push_back(*std::move(place));
+  }
   return absl::OkStatus();
 }
 
@@ -202,8 +210,10 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.reservation = std::move(reservation_);
   MutexLock lock(mutex_);
   writing_ = false;  // the engine's from here on
-  request_bytes_ = kCallBytes + tokens * sizeof(TokenId) + previous_bytes_;
+  request_bytes_ =
+      kCallBytes + tokens * sizeof(TokenId) + previous_bytes_ + (sequences_ - 1) * kSequenceBytes;
   if (charge_.Resize(static_cast<int64_t>(request_bytes_))) return absl::OkStatus();
+  if (sequences_ > 1) return environment_.RefuseForMemory();
   return absl::InternalError("a decoded request is larger than its bytes were charged for");
 }
 
@@ -212,8 +222,12 @@ absl::Status StreamCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
   if (resumed_ != nullptr) resumed_->Increment();
   MutexLock lock(mutex_);
   handle_ = *handle;
-  if (cancelled_) model_->engine().Cancel(*handle_);  // it could not be, before
+  if (cancelled_ || failed_) CancelAll(*handle_);  // they could not be, before
   return absl::OkStatus();
+}
+
+void StreamCall::CancelAll(RequestHandle first) {
+  for (uint32_t i = 0; i < sequences_; ++i) model_->engine().Cancel(first + i);
 }
 
 const grpc::ByteBuffer* StreamCall::Outgoing() {
@@ -234,11 +248,12 @@ void StreamCall::Begin() {
 absl::Status StreamCall::Offer(absl::FunctionRef<void()> append) {
   {
     MutexLock lock(mutex_);
-    if (cancelled_) return absl::OkStatus();  // the engine has been told
+    if (cancelled_ || failed_) return absl::OkStatus();  // the engine has been told, or will be
     const bool slow =
         pending_bytes() > static_cast<size_t>(environment_.limits.max_stream_buffer_bytes);
     if (!slow) append();
     if (slow || !Recharge()) {
+      failed_ = true;
       DropPending();
       Recharge();
       return absl::ResourceExhaustedError(slow
@@ -250,64 +265,6 @@ absl::Status StreamCall::Offer(absl::FunctionRef<void()> append) {
   }
   Pump();
   return absl::OkStatus();
-}
-
-void StreamCall::End(const Outcome& outcome) {
-  if (outcome.turn == nullptr) {
-    place_ = {};
-    return EndNow(outcome);
-  }
-  environment_.decoders.Add(
-      *client_, outcome.turn->text.size() + outcome.turn->outputs.size(),
-      [call = shared_from_this(), outcome = Outcome(outcome)] { call->Store(outcome); });
-}
-
-// Takes the turn out of the outcome, whose status becomes the error where it cannot be
-// stored.
-void StreamCall::Store(Outcome outcome) {
-  const std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
-  bool cancelled = false;
-  {
-    MutexLock lock(mutex_);
-    cancelled = cancelled_;
-  }
-  if (cancelled) {  // nobody would learn of it
-    place_ = {};
-    return EndNow(outcome);
-  }
-  auto end = [call = shared_from_this(), outcome](absl::StatusOr<v1::State> stored) mutable {
-    if (stored.ok()) {
-      call->stored_ = *std::move(stored);
-    } else {
-      log::Error("request.store_failed",
-                 {{"id", call->id_}, {"error", stored.status().ToString()}});
-      outcome.status = stored.status();
-    }
-    call->EndNow(outcome);
-  };
-  absl::StatusOr<SequenceState> state;
-  try {
-    state = MakeState(std::move(*turn));
-  } catch (const std::exception& error) {  // out of memory
-    state = absl::InternalError(error.what());
-  }
-  if (state.ok()) {
-    environment_.states.Put(std::move(place_), *client_, model_->config.name, *std::move(state),
-                            std::move(end));
-  } else {
-    place_ = {};
-    end(state.status());
-  }
-}
-
-void StreamCall::EndNow(const Outcome& outcome) {
-  {
-    MutexLock lock(mutex_);
-    outcome_ = outcome;
-    if (writing_) return;
-    writing_ = true;
-  }
-  Pump();
 }
 
 void StreamCall::OnWriteDone(bool ok) {
@@ -327,27 +284,20 @@ void StreamCall::OnCancel() {
   }
   // The slot is freed now, and not when gRPC is done with the stream: a blocked connection can
   // delay OnWriteDone and OnDone for minutes.
-  if (handle.has_value()) model_->engine().Cancel(*handle);
+  if (handle.has_value()) CancelAll(*handle);
 }
 
 void StreamCall::OnDone() {
   ContextGoes();
-  bool lost = false;
+  std::vector<std::string> lost;
   {
     MutexLock lock(mutex_);
     charge_.Close();
-    lost = cancelled_ && stored_.has_value();
+    // The only Finished of a call leaves with its status: who did not cancel it has it.
+    if (cancelled_ || sequences_ > 1) lost.swap(unknown_states_);
   }
-  if (lost) environment_.states.Discard(*client_, stored_->id());
+  for (const std::string& id : lost) environment_.states.Discard(*client_, id);
   environment_.active.Remove(this);  // may delete this
-}
-
-void StreamCall::OnStuck(Duration waited) {
-  log::Warning("request.stuck", {{"id", id_},
-                                 {"peer", context().peer()},
-                                 {"client", client_ != nullptr ? client_->name : ""},
-                                 {"method", MethodName(method_)},
-                                 {"waited_ms", Milliseconds(waited)}});
 }
 
 void StreamCall::Pump() {
@@ -377,82 +327,6 @@ void StreamCall::Pump() {
   if (first) context().AddInitialMetadata(kRequestIdKey, id_);
   OperationBegins();
   StartWrite(Outgoing());
-}
-
-void StreamCall::Conclude(const Outcome& outcome) {
-  const absl::StatusCode code = FinalCode(outcome);
-  bool begun = false;
-  {
-    MutexLock lock(mutex_);
-    begun = first_ == First::kSent;
-  }
-  OperationBegins();
-  Report(outcome, code);
-  if (code == absl::StatusCode::kOk) {
-    SetFinished(outcome);
-    StartWriteAndFinish(Outgoing(), grpc::WriteOptions(), grpc::Status::OK);
-    return;
-  }
-  if (!begun) {
-    context().AddTrailingMetadata(kRequestIdKey, id_);
-    if (code == absl::StatusCode::kResourceExhausted) {
-      const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
-      context().AddTrailingMetadata(kRetryPushbackKey,
-                                    absl::StrCat(environment_.retry_hint.After(load).count()));
-    }
-  }
-  if (begun) {
-    context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
-    context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
-  }
-  Finish(ToGrpcStatus(absl::Status(code, outcome.status.message()), id_));
-}
-
-absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
-  if (!absl::IsCancelled(outcome.status)) return outcome.status.code();
-  MutexLock lock(mutex_);
-  if (stuck()) return absl::StatusCode::kResourceExhausted;
-  const bool expired = cancelled_ && EndedByDeadline(cancelled_at_, arrival_, deadline_);
-  return expired ? absl::StatusCode::kDeadlineExceeded : outcome.status.code();
-}
-
-void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
-  (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
-      .Increment(method_, code);
-  if (model_ != nullptr && outcome.status.ok()) {
-    environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
-  }
-  const std::string client = client_ != nullptr ? client_->name : "";
-  if (client_ != nullptr) {
-    const Usage& usage = outcome.usage;
-    uint64_t tokens = usage.generated_tokens;
-    if (outcome.timings.first_token > Duration(0)) {
-      tokens += usage.prompt_tokens;
-      tokens -= usage.cached_tokens;  // of both
-    } else {
-      tokens -= usage.resumed_tokens;  // nobody read them here
-    }
-    environment_.client_metrics.Count(client, code, tokens);
-  }
-  const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
-  const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
-  log("request.done",
-      {{"id", id_},
-       {"peer", context().peer()},
-       {"client", client},
-       {"method", MethodName(method_)},
-       {"model", model_name_},
-       {"code", absl::StatusCodeToString(code)},
-       {"reason", outcome.status.ok() ? reason : outcome.status.message()},
-       {"prompt_tokens", outcome.usage.prompt_tokens},
-       {"generated_tokens", outcome.usage.generated_tokens},
-       {"resumed_tokens", outcome.usage.resumed_tokens},
-       {"queue_ms", Milliseconds(outcome.timings.queue)},
-       {"ttft_ms", Milliseconds(outcome.timings.first_token)},
-       {"total_ms", Milliseconds(outcome.timings.total)},
-       {"cached_tokens", outcome.usage.cached_tokens},
-       {"cache_miss", kCacheMissNames[static_cast<size_t>(outcome.usage.cache_miss)]},
-       {"diverged_at", outcome.usage.diverged_at}});
 }
 
 }  // namespace aft::server

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -87,6 +88,9 @@ class StreamCall : public CallReactor,
   virtual size_t held_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Makes outgoing() the last message of the stream. REQUIRES: outcome.status is OK.
   virtual void SetFinished(const Outcome& outcome) = 0;
+  // The last message of one of several sequences, behind what is pending of it.
+  virtual void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
   // For Submit, in this order.
 
@@ -104,10 +108,13 @@ class StreamCall : public CallReactor,
   // `rest` keeps `previous` and `request` alive.
   void FindPrevious(const v1::Previous* previous, TurnRequest& request,
                     std::function<absl::Status()> rest);
-  // Keeps a place for what the request leaves behind; null: nothing. `text` and `most_outputs`:
-  // tokens of it, and that may come.
-  absl::Status KeepPlace(const v1::Store* store, size_t text, int64_t most_outputs,
-                         TurnRequest& request);
+  // The call ends when so many sequences have. INVALID_ARGUMENT: they can never run at one time.
+  // REQUIRES: sequences > 1; the model is a language model.
+  absl::Status ExpectSequences(uint32_t sequences, ServiceClass service_class);
+  // Keeps places for what the sequences leave behind; null: nothing. `text` and `most_outputs`:
+  // tokens of each, and that may come.
+  absl::Status KeepPlaces(const v1::Store* store, size_t text, int64_t most_outputs,
+                          TurnRequest& request);
   // The request goes on with a stream; fills what Started says of that.
   void Resumes(const v1::Resume& resume, const GenerationRequest& request, v1::Started& started);
   // The message is parsed and gone; of it, `tokens` stay.
@@ -122,12 +129,14 @@ class StreamCall : public CallReactor,
   // Lets `append` add to what is pending. RESOURCE_EXHAUSTED: too much is unsent; what was pending
   // is gone.
   absl::Status Offer(absl::FunctionRef<void()> append);
-  // The outcome ends the stream, once what it leaves behind is stored, on a thread of the decode
-  // pool.
-  void End(const Outcome& outcome);
+  // The outcome ends the sequence, once what it leaves behind is stored, on a thread of the decode
+  // pool; and the stream with the last sequence. Where one fails, the others are cancelled.
+  void End(const Outcome& outcome, uint32_t sequence = 0);
 
   // For SetFinished: what was stored; null: nothing.
   const v1::State* stored() const { return stored_.has_value() ? &*stored_ : nullptr; }
+  // The client learns of that state before the end of the call.
+  void StateLeaves(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;  // guards what is pending
 
@@ -148,8 +157,9 @@ class StreamCall : public CallReactor,
   void OnStuck(Duration waited) final;
   void Report(const Outcome& outcome, absl::StatusCode code);
   absl::StatusCode FinalCode(const Outcome& outcome) const;
-  void Store(Outcome outcome);
-  void EndNow(const Outcome& outcome);
+  void Store(Outcome outcome, uint32_t sequence);
+  void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
+  void CancelAll(RequestHandle first);
   // Invalid, unless that what states rest in has no room, or is not there.
   absl::Status StateError(absl::Status status);
 
@@ -166,8 +176,9 @@ class StreamCall : public CallReactor,
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
   prometheus::Counter* resumed_ = nullptr;    // counts the stream, if it goes on with one
   size_t previous_bytes_ = 0;                 // of a state that the request brought
-  StateAccess::Place place_;                  // of the state that is to be stored
-  std::optional<v1::State> stored_;           // set before outcome_
+  uint32_t sequences_ = 1;                    // that the engine is asked for
+  std::vector<StateAccess::Place> places_;    // of the states that are to be stored, or none
+  std::optional<v1::State> stored_;           // set before outcome_; of a single sequence
 
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 
@@ -178,7 +189,12 @@ class StreamCall : public CallReactor,
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
   size_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_
   size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the write under way
-  std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first sequence
+  uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;                   // sequences
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // a sequence has: nothing is taken any more
+  Outcome total_ ABSL_GUARDED_BY(mutex_);        // of several sequences, those that have ended
+  // States that are stored, and whose Finished has not left.
+  std::vector<std::string> unknown_states_ ABSL_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -36,6 +36,10 @@ TextSource TextOf(const Request& request, absl::string_view oneof) {
           .tokens = request.has_tokens() ? &request.tokens() : nullptr};
 }
 
+// Of what is pending, in memory for each byte on the wire: a log-probability is an object of some
+// 50 bytes, and 11 on the wire.
+inline constexpr size_t kHeldBytes = 5;
+
 // Parts that wait to be written, as one message.
 template <typename Message>
 class PendingMessage {
@@ -53,8 +57,7 @@ class PendingMessage {
     pending_bytes_ = 0;
   }
   size_t pending_bytes() const { return pending_bytes_; }
-  // A log-probability is an object of some 50 bytes, and 11 on the wire.
-  size_t held_bytes() const { return 5 * pending_bytes_; }
+  size_t held_bytes() const { return kHeldBytes * pending_bytes_; }
 
  protected:
   Response pending_;

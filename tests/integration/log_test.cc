@@ -54,7 +54,7 @@ TEST_F(RequestLogTest, SaysWhoAskedForWhatAndHowItEnded) {
   const std::string line = LogOf(Open<GenerateStream>(Request("hello", 3)));
   EXPECT_THAT(line, StartsWith("level=info event=request.done id=r-1 peer=ipv4:127.0.0.1:"));
   EXPECT_THAT(line, HasSubstr(" client=127.0.0.1 method=Generate model=fake code=OK reason=length "
-                              "prompt_tokens=5 generated_tokens=3 resumed_tokens=0 queue_ms="));
+                              "n=1 prompt_tokens=5 generated_tokens=3 resumed_tokens=0 queue_ms="));
 }
 
 TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
@@ -64,16 +64,16 @@ TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
   v1::ScoreRequest score;
   score.set_text("hello");
   EXPECT_THAT(LogOf(Open<ScoreStream>(score)),
-              HasSubstr(" method=Score model=fake code=OK reason=done prompt_tokens=5 "));
+              HasSubstr(" method=Score model=fake code=OK reason=done n=1 prompt_tokens=5 "));
 }
 
 TEST_F(RequestLogTest, TheReasonOfARefusalIsItsMessage) {
   EXPECT_THAT(
       LogOf(Open<GenerateStream>(Request("", 3))),
-      AllOf(
-          StartsWith("level=info "),
-          HasSubstr(" model=fake code=INVALID_ARGUMENT reason=\"text: must not be empty\" "
-                    "prompt_tokens=0 generated_tokens=0 resumed_tokens=0 queue_ms=0 ttft_ms=0 ")));
+      AllOf(StartsWith("level=info "),
+            HasSubstr(
+                " model=fake code=INVALID_ARGUMENT reason=\"text: must not be empty\" "
+                "n=1 prompt_tokens=0 generated_tokens=0 resumed_tokens=0 queue_ms=0 ttft_ms=0 ")));
   v1::GenerateRequest request = Request("hello", 3);
   request.set_model("other");
   EXPECT_THAT(LogOf(Open<GenerateStream>(request)),

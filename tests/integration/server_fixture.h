@@ -101,6 +101,7 @@ class EventStream<kMethod> {
     if constexpr (requires { request.resume(); }) {
       checker_ = client::StreamChecker(static_cast<uint32_t>(request.resume().token_ids_size()));
     }
+    if constexpr (requires { request.n(); }) checker_.ExpectSequences(request.n());
     reader_ = (stub.*kMethod)(context_.get(), request);
   }
   virtual ~EventStream() = default;

@@ -77,6 +77,36 @@ TEST_F(ClientTest, StreamsEveryEventInOrderAndReturnsTheWhole) {
   EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
 }
 
+TEST_F(ClientTest, ReturnsTheOutputOfEachSequence) {
+  const auto of = [](uint32_t sequence, v1::GenerateResponse event) {
+    event.set_sequence(sequence);
+    return event;
+  };
+  Script script;
+  script.events = {StartedEvent(),          of(2, DeltaEvent(0, "xy")), of(0, DeltaEvent(0, "a")),
+                   of(2, FinishedEvent(2)), of(0, DeltaEvent(1, "b")),  of(1, FinishedEvent(0)),
+                   of(0, FinishedEvent(3))};
+  server_.SetScript(script);
+  v1::GenerateRequest request = Prompt("hello");
+  request.set_n(3);
+  const auto result = client_->Generate(request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(server_.last<v1::GenerateRequest>().resumable());
+  EXPECT_GT(result->time_to_first_token.count(), 0);
+  EXPECT_EQ(result->text, "ab");
+  EXPECT_THAT(result->token_ids, ElementsAre('a', 'b'));
+  EXPECT_EQ(result->finished.limit(), "stop.max_tokens=3");
+  ASSERT_EQ(result->others.size(), 2U);
+  EXPECT_EQ(result->others[0].text, "");
+  EXPECT_EQ(result->others[0].finished.limit(), "stop.max_tokens=0");
+  EXPECT_EQ(result->others[1].text, "xy");
+  EXPECT_THAT(result->others[1].token_ids, ElementsAre('x', 'y'));
+  // Each must end.
+  script.events.pop_back();
+  ExpectFailed(GenerateError(script), absl::StatusCode::kDataLoss, ErrorOrigin::kProtocol,
+               HasSubstr("sequence"));
+}
+
 TEST_F(ClientTest, TheFirstTokenMayComeAloneOrNever) {
   for (const std::string text : {"a", ""}) {
     server_.SetScript(TextScript({text}));

@@ -50,6 +50,35 @@ TEST(StreamCheckerTest, FollowsGenerations) {
   });
 }
 
+TEST(StreamCheckerTest, FollowsEachSequenceByItself) {
+  const auto follow = [](uint32_t sequences, const std::vector<const char*>& events) {
+    StreamChecker checker;
+    checker.ExpectSequences(sequences);
+    std::string found;
+    for (size_t i = 0; i < events.size() && found.empty(); ++i) {
+      EXPECT_FALSE(checker.finished());
+      found = checker.Take(FromText<v1::GenerateResponse>(events[i]));
+    }
+    if (!found.empty()) return found;
+    return std::to_string(checker.received()) + (checker.finished() ? " finished" : " open");
+  };
+  constexpr char kZero[] = "delta { token_ids: [1, 2] }";
+  constexpr char kOne[] = "sequence: 1 delta { token_ids: [1] }";
+  constexpr char kMore[] = "sequence: 1 delta { first_index: 1 token_ids: [5] }";
+  constexpr char kEnd[] = "sequence: 1 finished {}";
+  EXPECT_EQ(follow(2, {"started {}", kOne, kZero, kMore, kEnd, "finished {}"}), "4 finished");
+  EXPECT_EQ(follow(3, {"started {}", kOne, kZero, kMore, kEnd, "finished {}"}), "4 open");
+  EXPECT_EQ(follow(2, {"started {}", kEnd, "finished {}"}), "0 finished");
+  EXPECT_EQ(follow(1, {"started {}", kOne}), "there is no sequence 1");
+  EXPECT_EQ(follow(0, {"started {}", "finished {}"}), "0 finished");
+  EXPECT_EQ(follow(4'000'000'000, {"started {}", kOne}), "1 open");
+  EXPECT_EQ(follow(2, {"started {}", kMore}), "tokens 0 to 0 are lost");
+  EXPECT_EQ(follow(2, {"started {}", kOne, kOne}), "token 0 came twice");
+  EXPECT_EQ(follow(2, {"started {}", kEnd, kOne}), "a token came outside Started and Finished");
+  EXPECT_EQ(follow(2, {"started {}", kEnd, kEnd}), "Finished came before Started or twice");
+  EXPECT_EQ(follow(2, {kEnd}), "Finished came before Started or twice");
+}
+
 TEST(StreamCheckerTest, FollowsScores) {
   constexpr char kFirst[] = "chunk { first_index: 1 token_ids: 98 logprobs {} }";
   Check<v1::ScoreResponse>({

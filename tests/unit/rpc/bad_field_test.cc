@@ -107,6 +107,8 @@ TEST(BadFieldTest, StopAndOutputOptions) {
                                "output.top_logprobs: must be in [0, 20], got 21"};
   ExpectRefused<GenerateCodec>({logprobs});
   ExpectRefused<ScoreCodec>({logprobs});
+  ExpectRefused<GenerateCodec>({{"text: 'x' n: 0", "n: must be in [1, 16], got 0"},
+                                {"text: 'x' n: 17", "n: must be in [1, 16], got 17"}});
   const BadRequest priority = {"text: 'x' priority: 4",
                                "priority: must be a value of aft.v1.Priority, got 4"};
   ExpectRefused<GenerateCodec>({priority});

@@ -181,15 +181,14 @@ TEST_F(EngineGroupTest, RefusesWhatAStrictQuotaNeverAllows) {
   options.scheduling.strict_quotas = true;
   options.scheduling.max_client_slots = 2;
   Start();
-  EXPECT_TRUE(engine->CheckGroup(Request({1}, 1), 2).ok());
   EXPECT_THAT(RefusedGroup(Request({1}, 1), 3),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("n: must be at most 2")));
   Client client;
+  EXPECT_TRUE(engine->CheckGroup(client, ServiceClass::kNormal, 2).ok());
+  EXPECT_FALSE(engine->CheckGroup(client, ServiceClass::kNormal, 3).ok());
   client.max_slots = 3;
-  GenerationRequest request = Request({1}, 1);
-  request.client = std::make_shared<const Client>(client);
-  EXPECT_TRUE(engine->CheckGroup(request, 3).ok());
-  EXPECT_FALSE(engine->CheckGroup(request, 4).ok());
+  EXPECT_TRUE(engine->CheckGroup(client, ServiceClass::kNormal, 3).ok());
+  EXPECT_FALSE(engine->CheckGroup(client, ServiceClass::kNormal, 4).ok());
 }
 
 TEST_F(EngineGroupTest, TakesAPlaceForEachAnswerOrNone) {

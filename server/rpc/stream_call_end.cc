@@ -1,0 +1,193 @@
+// Of StreamCall: how its sequences end, and the call with them.
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/observability/log.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/outcome_sum.h"
+#include "server/rpc/stream_call.h"
+#include "server/rpc/text_codec.h"
+
+namespace aft::server {
+namespace {
+
+double Milliseconds(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+}  // namespace
+
+void StreamCall::End(const Outcome& outcome, uint32_t sequence) {
+  if (outcome.turn == nullptr) {
+    if (!places_.empty()) places_[sequence] = {};
+    return EndNow(outcome, sequence, std::nullopt);
+  }
+  environment_.decoders.Add(*client_, outcome.turn->text.size() + outcome.turn->outputs.size(),
+                            [call = shared_from_this(), outcome = Outcome(outcome), sequence] {
+                              call->Store(outcome, sequence);
+                            });
+}
+
+// Takes the turn out of the outcome, whose status becomes the error where it cannot be
+// stored.
+void StreamCall::Store(Outcome outcome, uint32_t sequence) {
+  StateAccess::Place place = std::exchange(places_[sequence], {});
+  const std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
+  bool cancelled = false;
+  {
+    MutexLock lock(mutex_);
+    cancelled = cancelled_ || failed_;
+  }
+  if (cancelled) {  // nobody would learn of it
+    place = {};
+    return EndNow(outcome, sequence, std::nullopt);
+  }
+  auto end = [call = shared_from_this(), outcome,
+              sequence](absl::StatusOr<v1::State> stored) mutable {
+    if (stored.ok()) return call->EndNow(outcome, sequence, *std::move(stored));
+    log::Error("request.store_failed", {{"id", call->id_}, {"error", stored.status().ToString()}});
+    outcome.status = stored.status();
+    call->EndNow(outcome, sequence, std::nullopt);
+  };
+  absl::StatusOr<SequenceState> state;
+  try {
+    state = MakeState(std::move(*turn));
+  } catch (const std::exception& error) {  // out of memory
+    state = absl::InternalError(error.what());
+  }
+  if (state.ok()) {
+    environment_.states.Put(std::move(place), *client_, model_->config.name, *std::move(state),
+                            std::move(end));
+  } else {
+    place = {};
+    end(state.status());
+  }
+}
+
+void StreamCall::EndNow(const Outcome& outcome, uint32_t sequence,
+                        std::optional<v1::State> stored) {
+  std::optional<RequestHandle> cancel;
+  bool pump = false;
+  {
+    MutexLock lock(mutex_);
+    if (stored.has_value()) unknown_states_.push_back(stored->id());
+    const bool last = ++ended_ == sequences_;
+    bool news = last;
+    if (sequences_ == 1) {
+      stored_ = std::move(stored);
+      outcome_ = outcome;
+    } else {
+      AddOutcome(outcome, total_);
+      if (!outcome.status.ok()) {
+        failed_ = true;
+        if (!last) cancel = handle_;
+      } else if (!cancelled_ && !failed_) {
+        AppendFinished(outcome, sequence, stored.has_value() ? &*stored : nullptr);
+        Recharge();
+        news = true;
+      }
+      if (last) outcome_ = total_;
+    }
+    pump = news && !writing_;
+    if (pump) writing_ = true;
+  }
+  if (cancel.has_value()) CancelAll(*cancel);
+  if (pump) Pump();
+}
+
+void StreamCall::StateLeaves(const std::string& id) {
+  unknown_states_.erase(std::remove(unknown_states_.begin(), unknown_states_.end(), id),
+                        unknown_states_.end());
+}
+
+void StreamCall::OnStuck(Duration waited) {
+  log::Warning("request.stuck", {{"id", id_},
+                                 {"peer", context().peer()},
+                                 {"client", client_ != nullptr ? client_->name : ""},
+                                 {"method", MethodName(method_)},
+                                 {"waited_ms", Milliseconds(waited)}});
+}
+
+void StreamCall::Conclude(const Outcome& outcome) {
+  const absl::StatusCode code = FinalCode(outcome);
+  bool begun = false;
+  {
+    MutexLock lock(mutex_);
+    begun = first_ == First::kSent;
+  }
+  OperationBegins();
+  Report(outcome, code);
+  if (code == absl::StatusCode::kOk && sequences_ > 1) return Finish(grpc::Status::OK);
+  if (code == absl::StatusCode::kOk) {
+    SetFinished(outcome);
+    StartWriteAndFinish(Outgoing(), grpc::WriteOptions(), grpc::Status::OK);
+    return;
+  }
+  if (!begun) {
+    context().AddTrailingMetadata(kRequestIdKey, id_);
+    if (code == absl::StatusCode::kResourceExhausted) {
+      const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
+      context().AddTrailingMetadata(kRetryPushbackKey,
+                                    absl::StrCat(environment_.retry_hint.After(load).count()));
+    }
+  }
+  if (begun) {
+    context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
+    context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
+  }
+  Finish(ToGrpcStatus(absl::Status(code, outcome.status.message()), id_));
+}
+
+absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
+  if (!absl::IsCancelled(outcome.status)) return outcome.status.code();
+  MutexLock lock(mutex_);
+  if (stuck()) return absl::StatusCode::kResourceExhausted;
+  const bool expired = cancelled_ && EndedByDeadline(cancelled_at_, arrival_, deadline_);
+  return expired ? absl::StatusCode::kDeadlineExceeded : outcome.status.code();
+}
+
+void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
+  (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
+      .Increment(method_, code);
+  if (model_ != nullptr && outcome.status.ok()) {
+    environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
+  }
+  const std::string client = client_ != nullptr ? client_->name : "";
+  if (client_ != nullptr) {
+    const Usage& usage = outcome.usage;
+    uint64_t tokens = usage.generated_tokens;
+    if (outcome.timings.first_token > Duration(0)) {
+      tokens += usage.prompt_tokens;
+      tokens -= usage.cached_tokens;  // of both
+    } else {
+      tokens -= usage.resumed_tokens;  // nobody read them here
+    }
+    environment_.client_metrics.Count(client, code, tokens);
+  }
+  const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
+  const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
+  log("request.done",
+      {{"id", id_},
+       {"peer", context().peer()},
+       {"client", client},
+       {"method", MethodName(method_)},
+       {"model", model_name_},
+       {"code", absl::StatusCodeToString(code)},
+       {"reason", outcome.status.ok() ? reason : outcome.status.message()},
+       {"n", sequences_},
+       {"prompt_tokens", outcome.usage.prompt_tokens},
+       {"generated_tokens", outcome.usage.generated_tokens},
+       {"resumed_tokens", outcome.usage.resumed_tokens},
+       {"queue_ms", Milliseconds(outcome.timings.queue)},
+       {"ttft_ms", Milliseconds(outcome.timings.first_token)},
+       {"total_ms", Milliseconds(outcome.timings.total)},
+       {"cached_tokens", outcome.usage.cached_tokens},
+       {"cache_miss", kCacheMissNames[static_cast<size_t>(outcome.usage.cache_miss)]},
+       {"diverged_at", outcome.usage.diverged_at}});
+}
+
+}  // namespace aft::server

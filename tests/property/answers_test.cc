@@ -1,0 +1,122 @@
+// Several answers to one prompt, from the engine over real models: each is what a single request
+// gives. Runs on every device.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "server/engine/generate_engine.h"
+#include "tests/property/runner_fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/recording_sink.h"
+
+namespace aft::server {
+namespace {
+
+using State = std::shared_ptr<const SequenceState>;
+
+class AnswersTest : public RunnerFixture, public testing::WithParamInterface<NetworkCase> {
+ protected:
+  using SinkPtr = std::shared_ptr<RecordingSink>;
+
+  AnswersTest() { config_ = GetParam().config; }
+
+  GenerationRequest RandomRequest(const State& previous) {
+    GenerationRequest request;
+    request.arrival = std::chrono::steady_clock::now();
+    request.previous = previous;
+    request.prompt = RandomText((previous == nullptr ? 1 : 0) + random_.Below(20));
+    request.sampling = Warm(static_cast<uint64_t>(random_.Below(1000)));
+    if (random_.Below(4) == 0) request.sampling.temperature = 0;
+    if (random_.Below(2) == 0) request.sampling.repetition_penalty = 1.4F;
+    if (random_.Below(2) == 0) request.sampling.frequency_penalty = 0.3F;
+    request.stop.max_tokens = static_cast<int32_t>(1 + random_.Below(8));
+    request.stop.ignore_eos = true;
+    request.store = true;
+    request.service_class = static_cast<ServiceClass>(random_.Below(3));
+    return request;
+  }
+
+  static std::vector<SampledToken> TokensOf(const RecordingSink& sink) {
+    std::vector<SampledToken> tokens;
+    for (const TokenDelta& delta : sink.parts()) {
+      tokens.insert(tokens.end(), delta.tokens.begin(), delta.tokens.end());
+    }
+    return tokens;
+  }
+  static std::vector<SampledToken> Answer(GenerateEngine& engine,
+                                          const GenerationRequest& request) {
+    const auto sink = std::make_shared<RecordingSink>();
+    EXPECT_TRUE(engine.Generate(request, sink).ok());
+    EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+    return TokensOf(*sink);
+  }
+  static State StateOf(const Outcome& outcome) {
+    EXPECT_EQ(outcome.status, absl::OkStatus());
+    if (outcome.turn == nullptr) return nullptr;
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+  }
+};
+
+TEST_P(AnswersTest, EachIsWhatASingleRequestGives) {
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "random");
+  EngineOptions options;
+  options.model.max_step_tokens = 24;
+  options.limits.max_queued_requests = 1000;
+  options.limits.max_queued_tokens = 100'000;
+  const auto engine =
+      *GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  std::vector<State> states = {nullptr};
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::pair<GenerationRequest, std::vector<SinkPtr>>> groups;
+    for (int i = 0; i < 5; ++i) {
+      const size_t from = static_cast<size_t>(random_.Below(static_cast<int64_t>(states.size())));
+      auto& [request, sinks] = groups.emplace_back(RandomRequest(states[from]), 0);
+      for (int64_t n = 1 + random_.Below(5); n > 0; --n) {
+        sinks.push_back(std::make_shared<RecordingSink>());
+      }
+      ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
+    }
+    for (const auto& [request, sinks] : groups) {
+      for (size_t i = 0; i < sinks.size(); ++i) {
+        SCOPED_TRACE(i);
+        const State state = StateOf(sinks[i]->Wait());
+        ASSERT_NE(state, nullptr);
+        GenerationRequest alone = request;
+        alone.sampling.seed += i;
+        const auto sink = std::make_shared<RecordingSink>();
+        ASSERT_TRUE(engine->Generate(alone, sink).ok());
+        const State expected = StateOf(sink->Wait());
+        ASSERT_NE(expected, nullptr);
+        ASSERT_TRUE(Same(TokensOf(*sinks[i]), TokensOf(*sink)));
+        EXPECT_EQ(state->had, expected->had);
+        EXPECT_EQ(state->history, expected->history);
+        // What the slots hold shows in how they go on; not in all bytes, of which some mean
+        // nothing.
+        GenerationRequest next = RandomRequest(state);
+        const std::vector<SampledToken> after = Answer(*engine, next);
+        next.previous = expected;
+        ASSERT_TRUE(Same(after, Answer(*engine, next)));
+        if (state->tokens < kCaseTokens / 3) states.push_back(state);
+      }
+    }
+  }
+  EXPECT_GT(states.size(), 1U);
+}
+
+std::vector<NetworkCase> Cases() {
+  std::vector<NetworkCase> cases = DecoderCases();
+  cases.push_back(FullDecodeCase());
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Property, AnswersTest, testing::ValuesIn(Cases()), CaseName);
+
+}  // namespace
+}  // namespace aft::server
