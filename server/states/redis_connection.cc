@@ -132,7 +132,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
   const auto replies = connection->Call(commands, kReadBytes, deadline);
   if (!replies.ok()) return failed(replies.status().message());
   for (const RedisReply& reply : *replies) {
-    if (reply.type != RedisReply::Type::kText) return failed(reply.text);
+    if (reply.type != RedisReply::Type::kText) return failed(reply.text.substr(0, 200));
   }
   return connection;
 }

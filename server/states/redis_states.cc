@@ -21,6 +21,8 @@ using std::chrono::steady_clock;
 
 using Type = RedisReply::Type;
 
+constexpr size_t kLoggedBytes = 200;
+
 // Of a reply, beside what it brings.
 constexpr size_t kReplyBytes = 4096;
 
@@ -129,7 +131,8 @@ absl::Status RedisStates::Check(const RedisClient::Replies& replies) {
     if (reply.type != Type::kError || IsError(reply, "WRONGTYPE")) continue;
     metrics_.redis_failed(RedisFailure::kRefused).Increment();
     if (const auto left_out = warnings_.Pass(steady_clock::now())) {
-      log::Error("states.redis_refused", {{"error", reply.text}, {"left_out", *left_out}});
+      log::Error("states.redis_refused",
+                 {{"error", reply.text.substr(0, kLoggedBytes)}, {"left_out", *left_out}});
     }
     if (IsError(reply, "OOM")) {
       return absl::ResourceExhaustedError("states: Redis has no memory left (states.redis)");
@@ -210,25 +213,30 @@ void RedisStates::Put(StateFolder::File file, Found put) {
 
 void RedisStates::Find(const Client& client, const std::string& owner, const std::string& id,
                        Found found) {
-  const std::string key = KeyOf(id);
-  client_.Call(
-      {{"GETRANGE", key, "0", absl::StrCat(kMaxRecordHead - 1)}, {"STRLEN", key}},
-      kMaxRecordHead + kReplyBytes,
-      [this, client, owner, id, found = std::move(found)](const RedisClient::Replies& replies) {
-        const absl::Status status = Check(replies);
-        if (!status.ok()) return found(status);
-        const RedisReply& head = replies->front();
-        if (IsNothing(head)) return found(Unknown());
-        absl::StatusOr<StoredState> stored = Read(owner, id, head.text);
-        if (!stored.ok()) return found(stored.status());
-        if (replies->back().integer < static_cast<int64_t>(head.text.size())) {
-          return found(Nonsense());
-        }
-        FindWhole(client, owner, *stored, replies->back().integer, found);
-      });
+  FindUntil(steady_clock::now() + config_.timeout, client, owner, id, std::move(found));
 }
 
-void RedisStates::FindWhole(const Client& client, const std::string& owner,
+void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
+                            const std::string& id, Found found) {
+  const std::string key = KeyOf(id);
+  client_.Call({{"GETRANGE", key, "0", absl::StrCat(kMaxRecordHead - 1)}, {"STRLEN", key}},
+               kMaxRecordHead + kReplyBytes,
+               [this, deadline, client, owner, id,
+                found = std::move(found)](const RedisClient::Replies& replies) {
+                 const absl::Status status = Check(replies);
+                 if (!status.ok()) return found(status);
+                 const RedisReply& head = replies->front();
+                 if (IsNothing(head)) return found(Unknown());
+                 absl::StatusOr<StoredState> stored = Read(owner, id, head.text);
+                 if (!stored.ok()) return found(stored.status());
+                 if (replies->back().integer < static_cast<int64_t>(head.text.size())) {
+                   return found(Nonsense());
+                 }
+                 FindWhole(deadline, client, owner, *stored, replies->back().integer, found);
+               });
+}
+
+void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                             const StoredState& stored, int64_t size, Found found) {
   // What is read is at least as long as what comes of it.
   auto room = budget_.Reserve(client, std::max(size, stored.bytes));
@@ -251,14 +259,21 @@ void RedisStates::FindWhole(const Client& client, const std::string& owner,
     whole.state = *std::move(state);
     found(std::move(whole));
   };
-  client_.Call({{"GETRANGE", KeyOf(stored.id), "0", absl::StrCat(size - 1)}},
-               static_cast<size_t>(size) + kReplyBytes,
-               [this, client, size, open, found](const RedisClient::Replies& replies) {
-                 const absl::Status status = Check(replies);
-                 if (!status.ok()) return found(status);
-                 auto record = std::make_shared<std::string>(replies->front().text);
-                 executor_(client, static_cast<size_t>(size), [open, record] { open(*record); });
-               });
+  const auto read = [this, deadline, client, owner, id = stored.id, size, open,
+                     found](RedisClient::Replies replies) {
+    const absl::Status status = Check(replies);
+    if (!status.ok()) return found(status);
+    const auto record = std::make_shared<std::string>(std::move(replies->front().text));
+    if (static_cast<int64_t>(record->size()) == size) {
+      return executor_(client, static_cast<size_t>(size), [open, record] { open(*record); });
+    }
+    // Another one took its place meanwhile, or nothing did.
+    if (steady_clock::now() >= deadline) return found(Nonsense());
+    FindUntil(deadline, client, owner, id, found);
+  };
+  // With a byte more, to see whether it ends there.
+  client_.Call({{"GETRANGE", KeyOf(stored.id), "0", absl::StrCat(size)}},
+               static_cast<size_t>(size) + kReplyBytes, read);
 }
 
 void RedisStates::Describe(const std::string& owner, const std::string& id, Found found) {

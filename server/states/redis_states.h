@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/observability/rate_limit.h"
+#include "server/scheduling/time.h"
 #include "server/states/redis_client.h"
 #include "server/states/redis_record.h"
 #include "server/states/state_budget.h"
@@ -71,8 +72,11 @@ class RedisStates final : public StatePlace {
                                    const std::string& head);
   // The record was not sealed with our keys, or not as what it is taken for.
   void Refused(const std::string& id, const absl::Status& why);
-  void FindWhole(const Client& client, const std::string& owner, const StoredState& stored,
-                 int64_t size, Found found);
+  // Begins anew, until then, where another record takes the place of the one that it reads.
+  void FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
+                 const std::string& id, Found found);
+  void FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
+                 const StoredState& stored, int64_t size, Found found);
   int64_t Now() const;  // ms since 1970
 
   const RedisConfig config_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/observability/log.h"
 #include "tests/unit/server/redis_fixture.h"
 
 namespace aft::server {
@@ -130,6 +131,52 @@ TEST_F(RedisClientTest, ACallIsSentAgainOnceWhenTheConnectionBreaks) {
   hang_ups = 0;
   WaitUntilUp();
   EXPECT_TRUE(Ask(*client).ok());
+}
+
+TEST_F(RedisClientTest, ErrorsThatAnotherServerMayNotHaveEndTheConnection) {
+  FakeRedis redis([this](const RedisCommand&) { return answer(); });
+  const auto client = Connect(redis.address(), kMinute);
+  int connections = 1;
+  for (const std::string code : {"READONLY", "LOADING", "NOAUTH", "MASTERDOWN"}) {
+    SCOPED_TRACE(code);
+    Answer("-" + code + " why\r\n");
+    const auto replies = Ask(*client);
+    ASSERT_TRUE(replies.ok()) << replies.status();
+    EXPECT_EQ(replies->front().text, code + " why");
+    Answer("-ERR READONLY\r\n");
+    ASSERT_TRUE(Ask(*client).ok());
+    Answer("$2\r\nhi\r\n");
+    ASSERT_TRUE(Ask(*client).ok());
+    EXPECT_EQ(redis.connections(), ++connections);
+  }
+  EXPECT_EQ(failed(RedisFailure::kBroken), 0);
+}
+
+TEST_F(RedisClientTest, AnOutageIsTwoLinesOfTheLog) {
+  const auto serve = [this](const RedisCommand& command) {
+    const std::string bytes = answer();
+    return command[0] == "PING" && bytes[0] == '$' ? "+PONG\r\n" : bytes;
+  };
+  FakeRedis redis(serve, /*login=*/false);
+  testing::internal::CaptureStderr();
+  const auto client = Connect(redis.address(), kMinute);
+  ASSERT_TRUE(Ask(*client).ok());
+  Answer("nonsense\r\n");
+  EXPECT_FALSE(Ask(*client).ok());
+  for (int i = 0; i < 100; ++i) {
+    client->Call({{"GET", "x"}}, 100, [](const RedisClient::Replies&) {});
+  }
+  Answer("$2\r\nhi\r\n");
+  WaitUntilUp();
+  ASSERT_TRUE(Ask(*client).ok());
+  log::Flush(std::chrono::hours(1));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2) << lines;
+  const size_t down = lines.find("level=error event=states.redis_down");
+  const size_t up = lines.find("level=info event=states.redis_up");
+  EXPECT_LT(down, up);
+  EXPECT_NE(up, std::string::npos);
+  EXPECT_THAT(lines, HasSubstr("not an answer of Redis"));
 }
 
 TEST_F(RedisClientTest, OneThatStaysSilentIsLeftAlone) {

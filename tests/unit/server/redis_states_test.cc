@@ -189,6 +189,32 @@ TEST_F(RedisStatesTest, ANewStateOfAnIdTakesTheLastOnesPlace) {
   EXPECT_EQ(BytesOf("ada"), 0);
 }
 
+TEST_F(RedisStatesTest, AReaderGetsOneOrTheOtherWhileTheyAreWritten) {
+  const std::string id = StateStore::CheckpointName(Id('a'));
+  ASSERT_TRUE(Put(*replica_, File("ada", id, 0, 0)).ok());
+  std::atomic<bool> over = false;
+  std::thread writer([&] {
+    const auto other = Open();
+    for (int64_t i = 1; !over; ++i) {
+      EXPECT_TRUE(Put(*other, File("ada", id, i, static_cast<size_t>(i % 5) * 1000)).ok());
+    }
+  });
+  int64_t last = 0;
+  for (int i = 0; i < 300; ++i) {
+    const auto found = Find(*replica_, "ada", id);
+    EXPECT_TRUE(found.ok()) << found.status();
+    if (!found.ok()) break;
+    const int64_t tokens = found->state->tokens;
+    EXPECT_GE(tokens, last);
+    EXPECT_EQ(found->state->snapshot.size(), 5 + static_cast<size_t>(tokens % 5) * 1000);
+    last = tokens;
+  }
+  EXPECT_GT(last, 0);
+  over = true;
+  writer.join();
+  EXPECT_EQ(replica_->metrics.refused(StateRefusal::kInvalid).Value(), 0);
+}
+
 TEST_F(RedisStatesTest, TheBudgetOfAClientHoldsWhoeverWrites) {
   const int64_t bytes = StateBytes(*File("ada", Id('a')).state);
   config_.redis.max_client_bytes = 5 * bytes;
