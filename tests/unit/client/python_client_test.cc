@@ -72,6 +72,20 @@ TEST_F(PythonClientTest, PrintsTextAsItComes) {
   EXPECT_TRUE(python.WaitForOutput("universally")) << python.err();
 }
 
+TEST_F(PythonClientTest, PrintsSeveralAnswers) {
+  Script script;
+  script.events = {StartedEvent(),     DeltaEvent(0, "b"), DeltaEvent(0, "a"),
+                   DeltaEvent(1, "c"), FinishedEvent(2),   FinishedEvent(1)};
+  for (const size_t second : {1, 3, 4}) script.events[second].set_sequence(1);
+  server_.SetScript(script);
+  std::vector<std::string> command = Command("It is a truth", "answers");
+  command.push_back("2");
+  Process python(command, environment_);
+  EXPECT_EQ(python.Wait(), 0) << python.err();
+  EXPECT_EQ(python.out(), "0: a\n1: bc\n");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().n(), 2U);
+}
+
 TEST_F(PythonClientTest, ScoresAndEncodes) {
   server_.SetScript(ScoreScript());
   Process score(Command("abc", "score"), environment_);
