@@ -19,7 +19,7 @@ PATIENCE = 120  # seconds
 class Server:
   """`with Server(...) as server`; or start() and stop(), again and again, on the same ports."""
 
-  def __init__(self, folder_of_programs, model, slots, max_step_tokens=256, limits=""):
+  def __init__(self, folder_of_programs, model, slots, max_step_tokens=256, limits="", states=""):
     self._program = Path(folder_of_programs) / "aft-server"
     self._folder = tempfile.TemporaryDirectory()
     self._process = None
@@ -30,6 +30,7 @@ class Server:
                max_step_tokens: {max(max_step_tokens, slots + 1)} }}
       scheduling {{ max_client_slots: {slots} reserved_slots: -1 max_client_queued_requests: 256 }}
       limits {{ {limits} }}
+      states {{ {states} }}
       drain {{ lame_duck_ms: 1000 }}
     """
 
@@ -59,6 +60,12 @@ class Server:
       self._process.wait(PATIENCE)
       self._process = None
 
+  def kill(self):
+    """As a crash does."""
+    self._process.kill()
+    self._process.wait(PATIENCE)
+    self._process = None
+
   def __enter__(self):
     self.start()
     return self
@@ -82,12 +89,13 @@ class Server:
   def wait_until(self, metric, value):
     """Until the sum of a metric's samples is `value`."""
     start = time.monotonic()
-    while (now := self._sum(metric)) != value:
+    while (now := self.sum(metric)) != value:
       if time.monotonic() - start > PATIENCE:
         sys.exit(f"{metric} stays at {now:g}, not {value:g}")
       time.sleep(0.1)
 
-  def _sum(self, metric):
+  def sum(self, metric):
+    """Of the metric's samples."""
     with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE) as page:
       samples = re.findall(rf"^{metric}(?:{{.*}})? (\S+)$", page.read().decode(), re.MULTILINE)
     if not samples:
@@ -96,6 +104,37 @@ class Server:
 
   def _proc(self, name):
     return Path("/proc") / str(self._process.pid) / name
+
+
+class Redis:
+  """A redis-server that keeps nothing on disk, on a socket of its own; stop() and start() again."""
+
+  def __init__(self):
+    self._folder = tempfile.TemporaryDirectory()
+    self.address = f"unix:{self._folder.name}/socket"
+    self._process = None
+
+  def start(self):
+    path = self.address.removeprefix("unix:")
+    self._process = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", path, "--save", "",
+                                      "--daemonize", "no"], stdout=subprocess.DEVNULL)
+    while subprocess.run(["redis-cli", "-s", path, "ping"], capture_output=True, check=False).stdout != b"PONG\n":
+      if self._process.poll() is not None:
+        sys.exit("redis-server did not start")
+      time.sleep(0.01)
+
+  def stop(self):
+    if self._process is not None:
+      self._process.terminate()
+      self._process.wait(PATIENCE)
+      self._process = None
+
+  def __enter__(self):
+    self.start()
+    return self
+
+  def __exit__(self, *_):
+    self.stop()
 
 
 class BareServer(Server):

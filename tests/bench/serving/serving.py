@@ -14,6 +14,8 @@ Names:
   context       one stream of 100,000 tokens: time per token and memory, early and late
   clients       a tenth stops reading, a tenth cancels: what do the others feel, what leaks?
   rollout       three replicas under load are drained and restarted in turn
+  survival      200 streams of 2,000 tokens that go on while their three replicas are killed, drained and
+                started again: what is lost, and the longest pause; without a store and with Redis
   soak          a mixed load for an hour (--seconds 3600): slopes of memory, files, threads
 
 Every run of aftload is kept as a line of OUT/NAME.jsonl, and where Chart.js is installed (libjs-chart.js) they
@@ -24,6 +26,7 @@ import argparse
 import json
 import math
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +34,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from server import BareServer, Server, write_null_model
+from server import BareServer, Redis, Server, write_null_model
 
 ROOT = Path(__file__).resolve().parents[3]
 SLOTS = 64
@@ -266,6 +269,69 @@ def rollout(bench):
         [figures(run, "completed", "failed", "refused", "retried", "p99_ttft_ms", "p99_e2el_ms")])
 
 
+def survival(bench):
+  streams, tokens = 200, 2000
+  rows = []
+
+  def run(store, trouble, servers, cause):
+    address = "ipv4:" + ",".join(server.address for server in servers)
+    process = bench.start_load(address, "--resume", "--verify", 40, "--streams", streams, "--connections", 2,
+                               "--max-tokens", tokens, "--requests", 2 * streams, "--duration", 3600)
+    # The references come first, 40 at once.
+    while process.poll() is None and sum(server.sum("aft_requests_running") for server in servers) < streams / 2:
+      time.sleep(0.1)
+    time.sleep(2)
+    cause()
+    [load] = bench.finish_load(process)
+    rows.append([store, trouble, *figures(load, "completed", "failed", "resumed_streams", "most_resumes",
+                                          "inexact_streams", "lost_tokens", "repeated_tokens", "changed_tokens",
+                                          "median_longest_gap_ms", "p99_longest_gap_ms", "max_longest_gap_ms")])
+
+  def all_troubles(store, states, more=()):
+    servers = [bench.server(slots=128, states=states) for _ in range(3)]
+    stops = []
+
+    def kill():
+      servers[0].kill()
+      time.sleep(2)
+      servers[0].start()
+
+    def roll():
+      for server in servers:
+        start = time.monotonic()
+        server.stop()
+        stops.append(time.monotonic() - start)
+        server.start()
+        time.sleep(2)
+
+    try:
+      for server in servers:
+        server.start()
+      for trouble, cause in (("none", lambda: None), ("kill -9 of one", kill), ("rolling restart", roll), *more):
+        run(store, trouble, servers, cause)
+    finally:
+      for server in servers:
+        server.stop()
+    print(f"{store}: a replica took {', '.join(f'{seconds:.1f}' for seconds in stops)} s to drain, 1 s of it as a lame "
+          "duck")
+
+  all_troubles("no store", "")
+  if shutil.which("redis-server"):
+    with tempfile.TemporaryDirectory() as folder, Redis() as redis:
+      key = Path(folder) / "key"
+      key.write_bytes(random.Random(1).randbytes(32))
+
+      def restart():
+        redis.stop()
+        time.sleep(1)
+        redis.start()
+
+      all_troubles("Redis", f'key_files: "{key}" redis {{ address: "{redis.address}" }} checkpoint_tokens: 256',
+                   [("Redis restarted", restart)])
+  table(("store", "trouble", "completed", "failed", "went on", "most", "inexact", "lost", "repeated", "changed",
+         "longest gap p50", "p99", "max, ms"), rows)
+
+
 def soak(bench):
   samples = []
   with bench.server() as server:
@@ -289,7 +355,7 @@ def soak(bench):
 
 
 BENCHES = {function.__name__: function for function in (
-    streams, rpc, batching, capacity, interference, overload, context, clients, rollout, soak)}
+    streams, rpc, batching, capacity, interference, overload, context, clients, rollout, survival, soak)}
 
 
 def main():
