@@ -19,6 +19,10 @@ using std::chrono::system_clock;
 // gRPC's limit of a message.
 constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
+// Servers on which a stream begins and breaks without a token, in a row: a request that brings
+// servers down is not carried to all of them.
+constexpr int kMostInVain = 3;
+
 std::optional<system_clock::time_point> Deadline(milliseconds deadline) {
   if (deadline.count() <= 0) return std::nullopt;
   return system_clock::now() + deadline;
@@ -105,6 +109,7 @@ Generation::Verdict Generation::TakeDelta(v1::Delta& delta) {
   request_.mutable_resume()->mutable_token_ids()->MergeFrom(delta.token_ids());
   tail_.clear();
   tries_ = 0;
+  in_vain_ = 0;
   return Verdict::kDeliver;
 }
 
@@ -124,7 +129,11 @@ std::optional<milliseconds> Generation::End(const grpc::Status& status, Call& ca
   // Nothing is missing of a stream that has finished, whatever became of its trailers.
   if (checker_.finished() && broken_.empty()) return std::nullopt;
   const absl::Status error = call.StreamStatus(status, /*finished=*/false, broken_);
-  if (tries_ == 0) cause_ = error;
+  if (tries_ == 0) {
+    cause_ = error;
+  } else if (begun_) {
+    ++in_vain_;
+  }
   const ErrorDetails details = GetErrorDetails(error);
   const milliseconds pause =
       std::max(BackOff(tries_, Chance()), details.retry_after.value_or(milliseconds(0)));
@@ -153,7 +162,7 @@ std::optional<milliseconds> Generation::End(const grpc::Status& status, Call& ca
 
 bool Generation::MayGoOn(const absl::Status& error, const Call& call) const {
   if (!resumable_ || !checker_.started() || request_.resume().fingerprint() == 0 ||
-      tries_ >= client_.max_resumes || ForbidsRetry(call.context)) {
+      tries_ >= client_.max_resumes || in_vain_ >= kMostInVain || ForbidsRetry(call.context)) {
     return false;
   }
   switch (error.code()) {

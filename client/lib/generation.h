@@ -61,6 +61,7 @@ class Generation {
   bool exact_ = true;
   uint32_t resumes_ = 0;
   int tries_ = 0;        // calls that were to go on, since the last token
+  int in_vain_ = 0;      // of those, the ones that began
   absl::Status cause_;   // of the first of them
   std::string tail_;     // text that came behind the last token
   absl::Status status_;  // of the whole

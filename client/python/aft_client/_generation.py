@@ -15,6 +15,9 @@ from ._types import Delta, Event, Finished, Started
 
 # gRPC's limit of a message.
 _MAX_REQUEST_BYTES = 4 << 20
+# Servers on which a stream begins and breaks without a token, in a row: a request that brings servers down is
+# not carried to all of them.
+_MOST_IN_VAIN = 3
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Generation(Iterator[Event]):
     self._call: Any = None
 
     self._tries = 0  # calls that were to go on, since the last token
+    self._in_vain = 0  # of those, the ones that began
     self._cause: Optional[AftError] = None  # of the first of them
     self._tail = ""  # text that came behind the last token
     # Of the call under way.
@@ -191,7 +195,7 @@ class Generation(Iterator[Event]):
       self.token_ids.extend(message.token_ids)
       self._request.resume.token_ids.extend(message.token_ids)
       self._tail = ""
-      self._tries = 0
+      self._tries = self._in_vain = 0
     else:
       self._tail += message.text
     return Delta.of(message)
@@ -200,6 +204,8 @@ class Generation(Iterator[Event]):
     """Seconds before the next call; raises the error where there is none."""
     if self._tries == 0:
       self._cause = error
+    elif self._begun:
+      self._in_vain += 1
     pause = max(back_off(self._tries, random.random()), (error.retry_after_ms or 0) / 1000)
     in_time = self._deadline is None or time.monotonic() + pause < self._deadline
     if not in_time or not self._may_go_on(error):
@@ -216,7 +222,7 @@ class Generation(Iterator[Event]):
   def _may_go_on(self, error: AftError) -> bool:
     """The table of client/README.md."""
     if (self.started is None or self._request.resume.fingerprint == 0 or self._tries >= self._max_resumes or
-        (error.retry_after_ms or 0) < 0):
+        self._in_vain >= _MOST_IN_VAIN or (error.retry_after_ms or 0) < 0):
       return False
     if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
       return True

@@ -149,6 +149,12 @@ class ResumeTest(ClientTest):
     server, _, events, _, error = self.generate(Break(1), Break(0), Break(0), Break(1), client={"max_resumes": 2})
     self.assertEqual((error.code, self.text(events), len(server.requests)), (Code.UNAVAILABLE, "a", 3))
 
+  def test_a_request_that_brings_servers_down_is_not_carried_to_all_of_them(self):
+    server, _, events, _, error = self.generate(Break(2), Break(1), *[Break(0)] * 4)
+    self.assertEqual((error.code, self.text(events), len(server.requests)), (Code.UNAVAILABLE, "abc", 5))
+    _, _, events, _, error = self.generate(Break(2), Break(0), Break(0), Break(1), Break(0), Break(0))
+    self.assert_whole(events, error)
+
   def test_who_wants_none_gets_none(self):
     server, _, events, resumed, error = self.generate(Break(3), client={"max_resumes": 0})
     self.assertEqual((error.code, self.text(events), resumed), (Code.UNAVAILABLE, "abc", []))

@@ -39,6 +39,14 @@ TEST_P(ResumeTest, TheLimitCountsTriesWithoutAToken) {
   EXPECT_EQ(model_->requests().size(), 3u);
 }
 
+TEST_P(ResumeTest, ARequestThatBringsServersDownIsNotCarriedToAllOfThem) {
+  const Seen seen = Generate({{.after = 2}, {.after = 1}, {}, {}, {}, {}});
+  EXPECT_EQ(seen.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(seen.text(), "abc");
+  EXPECT_EQ(model_->requests().size(), 5u);
+  ExpectWhole(Generate({{.after = 2}, {}, {}, {.after = 1}, {}, {}}));
+}
+
 TEST_P(ResumeTest, WhoWantsNoneGetsNone) {
   options_.max_resumes = 0;
   const Seen seen = Generate({{.after = 3, .hand_over = {"state"}}});

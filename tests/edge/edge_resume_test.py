@@ -1,0 +1,67 @@
+#!/usr/bin/python3
+"""Streams through the shipped edge that go on when their replica dies: edge_resume_test.py AFT_SERVER DESCRIPTORS MODEL
+
+AFT_ENVOY names the program; without it the tests are skipped.
+"""
+
+import os
+import sys
+import unittest
+from pathlib import Path
+
+os.environ["no_grpc_proxy"] = "127.0.0.1"
+
+import edge
+from aft_client import Client, Delta, Sampling, Tls
+
+TOKENS = 8_000
+PROGRAM = DESCRIPTORS = MODEL = ""
+
+
+class EdgeResumeTest(unittest.TestCase):
+
+  def break_one(self, hard):
+    """Whether a stream broke, which it does not when all of it had been sent. It is whole all the same."""
+    folder = edge.new_folder(self)
+    servers = [edge.Server(folder, PROGRAM, MODEL, name, "drain { lame_duck_ms: 0 grace_ms: 20 }")
+               for name in ("a", "b")]
+    for server in servers:
+      self.addCleanup(server.stop, hard=True)
+    front = edge.Edge(folder, [server.address for server in servers], DESCRIPTORS)
+    self.addCleanup(front.stop, hard=True)
+    client = Client(front.address, tls=Tls(front.certificates.authority.read_bytes()))
+    self.addCleanup(client.close)
+    options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(seed=7)}
+    undisturbed = client.generate("It is a truth", **options)
+    text = undisturbed.text()
+    generation = client.generate("It is a truth", **options)
+    seen = ""
+    stopped = False
+    for event in generation:
+      seen += event.text if isinstance(event, Delta) else ""
+      if len(seen) >= 20 and not stopped:
+        stopped = True
+        for server in servers:
+          if server.metric("aft_requests_running") > 0:
+            server.stop(hard)
+    self.assertEqual(seen, text)
+    self.assertEqual(generation.token_ids, undisturbed.token_ids)
+    self.assertTrue(generation.exact)
+    self.assertEqual(generation.finished.usage.generated_tokens, TOKENS)
+    return generation.resumes > 0
+
+  def test_a_stream_is_whole_when_its_replica_is_killed(self):
+    while not self.break_one(hard=True):
+      pass
+
+  def test_a_stream_is_whole_when_its_replica_is_drained(self):
+    while not self.break_one(hard=False):
+      pass
+
+
+if __name__ == "__main__":
+  if not edge.ENVOY:
+    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    sys.exit(77)
+  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
+  unittest.main()
