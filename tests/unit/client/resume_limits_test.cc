@@ -57,6 +57,18 @@ TEST_P(ResumeTest, WhoWantsNoneGetsNone) {
   EXPECT_FALSE(model_->requests()[0].resumable());
 }
 
+TEST_P(ResumeTest, WhoGoesOnByItselfGetsWhatIsHandedOver) {
+  options_.max_resumes = 0;
+  model_ = std::make_unique<Model>(std::vector<Break>{{.after = 3, .hand_over = {"state"}}});
+  model_->Attach(server_);
+  v1::GenerateRequest request = Request();
+  request.set_resumable(true);
+  const Seen seen = Generate(request);
+  EXPECT_EQ(seen.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(seen.events.back().hand_over().chunk(), "state");
+  EXPECT_TRUE(model_->requests()[0].resumable());
+}
+
 TEST_P(ResumeTest, AServerThatCannotResumeIsNotAskedTo) {
   const Seen seen = Generate({{.after = 3, .fingerprint = 0}});
   EXPECT_EQ(seen.status.code(), absl::StatusCode::kUnavailable);
@@ -111,6 +123,37 @@ TEST_P(ResumeTest, WhoComputesOtherwiseIsTold) {
   std::vector<bool> exact;
   for (const Resumed& resumed : seen.resumed) exact.push_back(resumed.exact);
   EXPECT_THAT(exact, ElementsAre(true, false, false, false));
+}
+
+TEST_P(ResumeTest, TextThatOnlyLooksLikeWhatHasComeStays) {
+  const auto text = [](uint32_t first, const std::string& rest) {
+    v1::GenerateResponse event;
+    event.mutable_delta()->set_first_index(first);
+    event.mutable_delta()->set_text(rest);
+    return event;
+  };
+  const v1::GenerateResponse started = StartedEvent(7, kFingerprint);
+  const grpc::Status gone(grpc::UNAVAILABLE, "gone");
+  const struct {
+    std::vector<v1::GenerateResponse> before, after;
+    std::string all;
+  } cases[] = {
+      {{started, text(0, "q")}, {started, DeltaEvent(0, "z"), FinishedEvent(1)}, "qz"},
+      {{started, text(0, "q")},
+       {started, text(0, "q"), DeltaEvent(0, "q"), FinishedEvent(1)},
+       "qq"},
+      {{started, text(0, "q"), DeltaEvent(0, "a")},
+       {started, DeltaEvent(1, "q"), FinishedEvent(2)},
+       "qaq"},
+  };
+  for (const auto& [before, after, all] : cases) {
+    server_.SetAnswer([&, calls = 0](const v1::GenerateRequest&) mutable {
+      return ++calls == 1 ? FailedScript(gone, before) : Script{.events = after};
+    });
+    const Seen seen = Generate(Request());
+    EXPECT_TRUE(seen.status.ok()) << seen.status;
+    EXPECT_EQ(seen.text(), all);
+  }
 }
 
 // At an end by a token that is no part of the output, text that was held back comes by itself.

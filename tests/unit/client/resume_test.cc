@@ -177,6 +177,7 @@ TEST_P(ResumeTest, WhatIsHandedOverGoesAlongUnseen) {
 
 TEST_P(ResumeTest, AStateThatNoServerWouldTakeStaysBehind) {
   options_.max_attempts = 1;
+  options_.max_resumes = 1;  // so it is not sent in vain either
   const std::string chunk(size_t{256} << 10, 's');
   const auto state_bytes = [&](size_t chunks) {
     ExpectWhole(Generate({{.after = 3, .hand_over = std::vector<std::string>(chunks, chunk)}}));
@@ -185,7 +186,10 @@ TEST_P(ResumeTest, AStateThatNoServerWouldTakeStaysBehind) {
   EXPECT_EQ(state_bytes(15), 15 * chunk.size());
   EXPECT_EQ(state_bytes(16), 0u);  // 4 MiB, and the rest of the request
   EXPECT_EQ(state_bytes(40), 0u);
-  // A server that has no room for it may have room for the tokens.
+}
+
+TEST_P(ResumeTest, AServerThatHasNoRoomForAStateMayHaveRoomForTheTokens) {
+  options_.max_attempts = 1;
   const Break refusal = {.status = {grpc::RESOURCE_EXHAUSTED, "full"},
                          .trailers = {{"grpc-retry-pushback-ms", "0"}},
                          .refused = true};
