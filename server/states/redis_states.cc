@@ -237,7 +237,7 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
 }
 
 void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
-                            const StoredState& stored, int64_t size, Found found) {
+                            const StoredState& stored, int64_t size, const Found& found) {
   // What is read is at least as long as what comes of it.
   auto room = budget_.Reserve(client, std::max(size, stored.bytes));
   if (!room.ok()) return found(room.status());

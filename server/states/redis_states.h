@@ -76,7 +76,7 @@ class RedisStates final : public StatePlace {
   void FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
                  const std::string& id, Found found);
   void FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
-                 const StoredState& stored, int64_t size, Found found);
+                 const StoredState& stored, int64_t size, const Found& found);
   int64_t Now() const;  // ms since 1970
 
   const RedisConfig config_;
