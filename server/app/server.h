@@ -49,8 +49,8 @@ class Server {
   // Waits until a drain is requested, carries it out and returns when the server has stopped:
   //   1. health turns NOT_SERVING; requests are still accepted for drain.lame_duck;
   //   2. the gRPC port is closed and clients are told to go elsewhere; requests that are new, or
-  //      wait for a slot, end with UNAVAILABLE; running ones have drain.grace to finish and to be
-  //      read;
+  //      wait for a slot, end with UNAVAILABLE, and so do resumable streams, which are handed over;
+  //      other running ones have drain.grace to finish and to be read;
   //   3. the rest ends with UNAVAILABLE.
   // False when the thread of a model that has failed is stuck: the process must end by _exit then.
   bool Wait();

@@ -177,6 +177,7 @@ absl::Status CheckStates(const StatesConfig& states) {
     return BadField("states.folder", "needs states.max_bytes above 0");
   }
   AFT_RETURN_IF_ERROR(CheckRedis(states));
+  AFT_RETURN_IF_ERROR(CheckRange("states.checkpoint_tokens", states.checkpoint_tokens, 0, 1 << 30));
   return CheckRange("states.default_ttl_ms", states.default_ttl.count(), 1, states.max_ttl.count());
 }
 

@@ -99,6 +99,7 @@ struct StatesConfig {
   std::vector<std::string> key_files;  // empty: a key of this process alone
   std::string folder;                  // "": they are in memory only
   RedisConfig redis;
+  int64_t checkpoint_tokens = 0;  // 0: none are left under way
 };
 
 struct LogConfig {

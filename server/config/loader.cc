@@ -116,6 +116,7 @@ void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.redis.prefix, redis, prefix);
   AFT_FIELD(states.redis.timeout, redis, timeout_ms);
   AFT_FIELD(states.redis.max_client_bytes, redis, max_client_bytes);
+  AFT_FIELD(states.checkpoint_tokens, message, checkpoint_tokens);
 }
 
 // All but the models.

@@ -329,6 +329,7 @@ absl::Status GenerateEngine::Collect(const Flight& flight, const Step& step) {
 
 void GenerateEngine::Publish(const Step& step, TimePoint now) {
   metrics_.prompt_tokens.Increment(static_cast<double>(step.prompt_tokens));
+  checkpointed_ = false;
   size_t sampled = 0;
   size_t scored = 0;
   int64_t generated = 0;
@@ -368,8 +369,13 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
 
   TokenDelta delta;
   Outcome outcome;
+  const TokenId id = token.id;
   const bool ended = stream.output->Append(std::move(token), delta, outcome);
   prefixes_.HasSampled(stream, delta.tokens);
+  if (!ended && stream.survival.sink != nullptr) {
+    stream.unsaved.push_back(id);
+    LeaveCheckpoint(stream);
+  }
   if (stream.end != nullptr) {
     for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);
     // A token that is no part of the output was sampled behind all of it.

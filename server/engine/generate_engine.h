@@ -70,6 +70,7 @@ class GenerateEngine final : public RequestLoop {
   void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job, TimePoint now) override;
   void Remove(Job& job, Outcome& outcome) override;
+  void Leave(Job& job, TimePoint now) override;
   TimePoint Advance() override;
   void PublishGauges() override;
   size_t HeldBack(ServiceClass service_class) const override {
@@ -98,6 +99,8 @@ class GenerateEngine final : public RequestLoop {
   // Ends the stream when its reader is too slow for the delta, or when `ended`.
   void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
   std::shared_ptr<TurnEnd> TakeTurn(TokenStream& stream);
+  // After a token.
+  void LeaveCheckpoint(TokenStream& stream);
 
   const std::unique_ptr<ModelRunner> runner_;
   const ModelInfo info_;
@@ -111,6 +114,7 @@ class GenerateEngine final : public RequestLoop {
   StepOutput output_;       // of the last step
   TimePoint collected_at_;  // likewise
   HistogramBatch inter_token_;
+  bool checkpointed_ = false;  // a stream, in the step that is published
 };
 
 }  // namespace aft::server

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
+#include "server/engine/checkpoint.h"
 #include "server/engine/sequence_state.h"
 #include "server/scheduling/service_class.h"
 #include "server/scheduling/time.h"
@@ -56,6 +57,10 @@ struct GenerationRequest : TurnRequest {
   // stream that goes on, its output so far: the last `resumed` tokens.
   std::vector<TokenId> prompt;
   size_t resumed = 0;
+  // A state of the text before, the prompt and the output, or of as much of it as that had: what is
+  // in it is not read again; null: there is none. REQUIRES: IsWithin (resumption.h).
+  std::shared_ptr<const SequenceState> start;
+  Survival survival;
   SamplingParams sampling;
   StopConditions stop;
   std::string cache_salt;  // prefixes are shared by the client's requests with the same one
@@ -126,6 +131,8 @@ struct Outcome {
   double logprob = 0;          // sum over the scored tokens, natural logarithm
   uint64_t scored_bytes = 0;   // that these tokens stand for
   uint32_t batch_rows = 0;     // texts in the step that encoded this one
+  // A resumable stream, which a drain has ended and that leaves something behind.
+  std::shared_ptr<Checkpoint> hand_over;
   std::shared_ptr<TurnEnd> turn;  // set when the request was to store it, and `status` is OK
   Usage usage;
   Timings timings;

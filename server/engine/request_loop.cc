@@ -211,7 +211,10 @@ void RequestLoop::Serve() {
       jobs_.emplace(handle, std::move(job));
     }
     DropCancelled(batch.cancelled);
-    if (batch.closed) DropQueued();
+    if (batch.closed) {
+      DropQueued();
+      LeaveRunning();
+    }
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {
@@ -264,6 +267,13 @@ void RequestLoop::DropQueued() {
   }
   const TimePoint now = Now();
   for (Job* job : queued) Fail(*job, absl::UnavailableError("the server is draining"), now);
+}
+
+void RequestLoop::LeaveRunning() {
+  std::vector<Job*> running;
+  for (const auto& [handle, job] : jobs_) running.push_back(job.get());
+  const TimePoint now = Now();
+  for (Job* job : running) Leave(*job, now);
 }
 
 TimePoint RequestLoop::Expiry(const Job& job) const {

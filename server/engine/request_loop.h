@@ -64,8 +64,8 @@ class RequestLoop {
   // finished handles are ignored.
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
 
-  // New requests are refused with UNAVAILABLE, and those that no step has held yet end so; the
-  // others go on.
+  // New requests are refused with UNAVAILABLE, and those that no step has held yet end so, as do
+  // resumable streams, with what they leave behind; the others go on.
   void BeginDrain() { inbox_.Close(); }
 
   // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends
@@ -110,6 +110,8 @@ class RequestLoop {
   virtual void PrepareThread() = 0;  // first of all
   // From here until Remove the job may be in steps.
   virtual void Add(Job& job, TimePoint now) = 0;
+  // The server drains, and the job has begun: it may be ended. To be called again and again.
+  virtual void Leave(Job& /*job*/, TimePoint /*now*/) {}
   // The job has ended. Adds what it has got so far to `outcome`.
   virtual void Remove(Job& job, Outcome& outcome) = 0;
   // Runs a step if there is one to run. Returns when it wants to be called again although nothing
@@ -157,6 +159,7 @@ class RequestLoop {
   void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);
   void DropQueued();
+  void LeaveRunning();
   void DropAll(const absl::Status& status);
   void DeliverFinished();
   void Serve();

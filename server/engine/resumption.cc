@@ -1,5 +1,7 @@
 #include "server/engine/resumption.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -13,20 +15,49 @@ Resumption::Resumption(const GenerationRequest& request)
   usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size() - request.resumed);
 }
 
-absl::StatusOr<Resumption> Replay(const GenerationRequest& request, OutputBuilder& output) {
+bool IsWithin(const SequenceState& state, const GenerationRequest& request, const ModelInfo& info) {
+  if (!CheckStateOf(state, info, "").ok()) return false;
+  static const auto& none = *new SequenceState();
+  const SequenceState& before = request.previous != nullptr ? *request.previous : none;
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const auto prompt = tokens - static_cast<int64_t>(request.resumed);
+  if (state.tokens <= before.tokens || state.tokens > before.tokens + tokens) return false;
+  const int64_t read = state.tokens - before.tokens;
+  const auto last = request.prompt.begin() + read;
+  if (state.pending == kNoToken ? read == tokens : state.pending != *(last - 1)) return false;
+  return state.outputs ==
+             before.outputs + static_cast<uint64_t>(std::max<int64_t>(read - prompt, 0)) &&
+         state.history == HistoryOf(before.history, {request.prompt.begin(), last});
+}
+
+absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& output) {
   Resumption resumption(request);
-  if (request.resumed == 0) return resumption;
-  const absl::Span<const TokenId> outputs =
-      absl::MakeConstSpan(request.prompt).subspan(resumption.usage.prompt_tokens);
-  auto outcome = std::make_unique<Outcome>();
-  AFT_ASSIGN_OR_RETURN(const bool ended, output.Replay(outputs, *outcome));
-  if (ended) resumption.ended = std::move(outcome);
-  resumption.usage.generated_tokens = static_cast<uint32_t>(request.resumed);
-  resumption.usage.resumed_tokens = static_cast<uint32_t>(request.resumed);
-  static const auto& none = *new std::vector<TokenUse>();
-  resumption.had = std::make_shared<const std::vector<TokenUse>>(
-      AddUses(request.previous != nullptr ? request.previous->had : none,
-              {outputs.begin(), outputs.end()}, /*sampled=*/true));
+  if (request.resumed > 0) {
+    auto outcome = std::make_unique<Outcome>();
+    const auto outputs = absl::MakeConstSpan(request.prompt);
+    AFT_ASSIGN_OR_RETURN(const bool ended, output.Replay(outputs.last(request.resumed), *outcome));
+    if (ended) resumption.ended = std::move(outcome);
+    resumption.usage.generated_tokens = static_cast<uint32_t>(request.resumed);
+    resumption.usage.resumed_tokens = static_cast<uint32_t>(request.resumed);
+  }
+  if (request.start != nullptr) {
+    const int64_t read = request.start->tokens - request.tokens_before();
+    // What an output that has ended leaves behind is the state before its last token.
+    if (resumption.ended == nullptr || read < resumption.unread) {
+      request.prompt.erase(request.prompt.begin(), request.prompt.begin() + read);
+      request.resumed = std::min(request.resumed, request.prompt.size());
+      request.previous = std::move(request.start);
+      resumption.unread -= read;
+    }
+    request.start = nullptr;
+  }
+  if (request.resumed > 0) {
+    static const auto& none = *new std::vector<TokenUse>();
+    resumption.had = std::make_shared<const std::vector<TokenUse>>(AddUses(
+        request.previous != nullptr ? request.previous->had : none,
+        {request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed), request.prompt.end()},
+        /*sampled=*/true));
+  }
   return resumption;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 #include "server/engine/output_builder.h"
 #include "server/engine/request.h"
@@ -22,8 +23,12 @@ struct Resumption {
   std::unique_ptr<Outcome> ended{};  // how the output has ended; null: there is a token to sample
 };
 
-// Replays the request's output. INVALID_ARGUMENT: OutputBuilder::Replay. REQUIRES: the request has
-// been checked, and `output` is as its request asks.
-absl::StatusOr<Resumption> Replay(const GenerationRequest& request, OutputBuilder& output);
+// Whether the state is one of the request's text and output, from which there is a token to read.
+bool IsWithin(const SequenceState& state, const GenerationRequest& request, const ModelInfo& info);
+
+// Replays the request's output, and moves the request on to its start: that is what it goes on from
+// then, with a prompt of what is left to read. INVALID_ARGUMENT: OutputBuilder::Replay. REQUIRES:
+// the request has been checked, and `output` is as it asks.
+absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& output);
 
 }  // namespace aft::server

@@ -101,6 +101,8 @@ TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt), request.resumed)),
       first_output(OutputsBefore(previous.get()) + request.resumed),
+      survival(std::move(request.survival)),
+      next_checkpoint(position() + survival.interval),
       ended(std::move(resumption.ended)),
       output(std::move(builder)),
       had_(std::move(resumption.had)) {
@@ -118,6 +120,7 @@ TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt))),
       first_output(OutputsBefore(previous.get())),
+      survival(std::move(request.survival)),
       output(std::move(builder)),
       had_(std::move(uses)) {
   leader.Lead(*this);

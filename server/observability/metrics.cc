@@ -75,6 +75,14 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
                                     "Prompts that found no state in the prefix cache.",
                                     {{"reason", kPrefixMisses[i]}});
   }
+  for (const bool exact : {false, true}) {
+    for (const bool from_state : {false, true}) {
+      resumed_[exact ? 1 : 0][from_state ? 1 : 0] = &AddCounter(
+          "aft_streams_resumed_total",
+          "Streams that went on here, by whether with the very same tokens, and from what.",
+          {{"exact", exact ? "yes" : "no"}, {"from", from_state ? "state" : "text"}});
+    }
+  }
   for (size_t i = 0; i < kStates.size(); ++i) {
     state_[i] = &AddGauge("aft_model_state", "1 for the state that the model is in.",
                           {{"state", kStates[i]}});

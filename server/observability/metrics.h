@@ -153,8 +153,8 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter& resumes =
       AddCounter("aft_resumes_total", "Parked sequences that got a slot again.");
   // By server/rpc.
-  prometheus::Counter& streams_resumed(bool exact) {
-    return exact ? resumed_exactly_ : resumed_otherwise_;
+  prometheus::Counter& streams_resumed(bool exact, bool from_state) {
+    return *resumed_[exact ? 1 : 0][from_state ? 1 : 0];
   }
   prometheus::Gauge& slots_used = AddGauge("aft_slots_used", "Slots that hold a sequence.");
   prometheus::Gauge& slots_total = AddGauge("aft_slots", "Sequences that can be live at once.");
@@ -220,14 +220,7 @@ struct ModelMetrics : private MetricMaker {
                       {{"launch", launch}});
   }
 
-  prometheus::Counter& StreamsResumed(const char* exact) const {
-    return AddCounter("aft_streams_resumed_total",
-                      "Streams that went on here, by whether with the very same tokens.",
-                      {{"exact", exact}});
-  }
-
-  prometheus::Counter& resumed_exactly_ = StreamsResumed("yes");
-  prometheus::Counter& resumed_otherwise_ = StreamsResumed("no");
+  prometheus::Counter* resumed_[2][2];  // not exact, exact; from the text, from a state
   std::array<prometheus::Counter*, 7> rejected_;
   std::array<prometheus::Counter*, 5> prefix_misses_;
   std::array<prometheus::Counter*, 11> finished_;
@@ -265,6 +258,12 @@ struct StateMetrics : private MetricMaker {
       AddCounter("aft_states_expired_total", "States whose time was over.");
   prometheus::Counter& skipped = AddCounter(
       "aft_states_skipped_total", "Files of states.folder that were not taken at the start.");
+  prometheus::Counter& checkpoints_written = Checkpoints("written");
+  prometheus::Counter& checkpoints_skipped = Checkpoints("skipped");  // the one before took long
+  prometheus::Counter& checkpoints_failed = Checkpoints("failed");
+  prometheus::Counter& handed_to_store = HandOvers("store");
+  prometheus::Counter& handed_to_client = HandOvers("client");
+  prometheus::Counter& handed_text_only = HandOvers("none");
   prometheus::Counter& refused(StateRefusal reason) {
     return *refused_[static_cast<size_t>(reason)];
   }
@@ -285,6 +284,16 @@ struct StateMetrics : private MetricMaker {
   }
 
  private:
+  prometheus::Counter& Checkpoints(const char* result) const {
+    return AddCounter("aft_checkpoints_total", "States that streams left behind under way.",
+                      {{"result", result}});
+  }
+  prometheus::Counter& HandOvers(const char* to) const {
+    return AddCounter("aft_streams_handed_over_total",
+                      "Resumable streams that a drain ended, by where their states went.",
+                      {{"to", to}});
+  }
+
   std::array<prometheus::Counter*, 5> refused_;
   std::array<prometheus::Counter*, 3> redis_failed_;
 };

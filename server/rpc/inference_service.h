@@ -75,14 +75,29 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
             AFT_RETURN_IF_ERROR(KeepPlaces(message->has_store() ? &message->store() : nullptr,
                                            tokens(), Codec::MostOutputs(*request), *request));
             if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
-              if (message->has_resume()) Resumes(message->resume(), *request, started());
+              return Resumably(message, request);
+            } else {
+              return Enter(std::move(*request));
             }
-            return Enter(std::move(*request));
           });
       return absl::OkStatus();
     } else {
       return Enter(*std::move(decoded));
     }
+  }
+
+  absl::Status Resumably(const std::shared_ptr<v1::GenerateRequest>& message,
+                         const std::shared_ptr<GenerationRequest>& request) {
+    const auto enter = [this, message, request] {
+      Survive(*message, *request, started());
+      return Enter(std::move(*request));
+    };
+    if (!message->has_resume()) return enter();
+    FindStart(message->resume(), *request, [this, message, request, enter] {
+      Resumes(message->resume(), *request, started());
+      return enter();
+    });
+    return absl::OkStatus();
   }
 
   // The end of Submit.
@@ -145,6 +160,11 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if constexpr (kMayFork) codec_.AppendFinished(outcome, sequence, state);
+  }
+  void SetHandOver(std::string chunk) override {
+    if constexpr (requires { outgoing_.mutable_hand_over(); }) {
+      outgoing_.mutable_hand_over()->set_chunk(std::move(chunk));
+    }
   }
   void SetFinished(const Outcome& outcome) override {
     auto& finished = *outgoing_.mutable_finished();

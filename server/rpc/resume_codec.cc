@@ -51,7 +51,9 @@ bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRe
   if (request.resumed == 0) return true;  // nothing was computed elsewhere
   if (info.numerics.empty() || resume.numerics() != info.numerics) return false;
   // The output is read behind the prompt in one go: both as a prompt, unless an output came before.
-  return !info.generated_differ || (request.previous != nullptr && request.previous->outputs > 0);
+  const SequenceState* const from =
+      request.start != nullptr ? request.start.get() : request.previous.get();
+  return !info.generated_differ || (from != nullptr && from->outputs > 0);
 }
 
 }  // namespace aft::server

@@ -61,6 +61,12 @@ class StateAccess {
   void Look(const Client& client, const char* field, const std::string& id,
             StatePlace::Found found);
 
+  const StatesConfig& config() const { return config_; }
+  bool keeps() const { return place_ != nullptr; }
+  // Whether what is kept is there for the next process; and for others now.
+  bool outlive_server() const { return shared() || !config_.folder.empty(); }
+  bool shared() const { return !config_.redis.address.empty(); }
+
   const StateSealer& sealer() const { return sealer_; }
   // INVALID_ARGUMENT: StateSealer::Open. `field`: where the request has it.
   absl::StatusOr<SequenceState> Open(const char* field, absl::string_view sealed);

@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/resume_codec.h"
 #include "server/rpc/text_codec.h"
 
 namespace aft::server {
@@ -196,12 +195,6 @@ absl::Status StreamCall::KeepPlaces(const v1::Store* store, size_t text, int64_t
   return absl::OkStatus();
 }
 
-void StreamCall::Resumes(const v1::Resume& resume, const GenerationRequest& request,
-                         v1::Started& started) {
-  started.set_exact(IsExact(resume, model_->info, request));
-  resumed_ = &metrics_->streams_resumed(started.exact());
-}
-
 absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.id = id_;
   header.arrival = arrival_;
@@ -210,8 +203,8 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   header.reservation = std::move(reservation_);
   MutexLock lock(mutex_);
   writing_ = false;  // the engine's from here on
-  request_bytes_ =
-      kCallBytes + tokens * sizeof(TokenId) + previous_bytes_ + (sequences_ - 1) * kSequenceBytes;
+  request_bytes_ = kCallBytes + tokens * sizeof(TokenId) + previous_bytes_ + kept_bytes_ +
+                   (sequences_ - 1) * kSequenceBytes;
   if (charge_.Resize(static_cast<int64_t>(request_bytes_))) return absl::OkStatus();
   if (sequences_ > 1) return environment_.RefuseForMemory();
   return absl::InternalError("a decoded request is larger than its bytes were charged for");
@@ -236,6 +229,7 @@ const grpc::ByteBuffer* StreamCall::Outgoing() {
 }
 
 void StreamCall::Begin() {
+  if (keeper_ != nullptr) keeper_->KeepStart();
   {
     MutexLock lock(mutex_);
     first_ = First::kMayLeave;
@@ -279,6 +273,7 @@ void StreamCall::OnCancel() {
     if (!cancelled_) cancelled_at_ = std::chrono::steady_clock::now();
     cancelled_ = true;
     DropPending();
+    hand_over_ = {};
     Recharge();
     handle = handle_;
   }
@@ -312,6 +307,8 @@ void StreamCall::Pump() {
       first = true;
     } else if (first_ == First::kSent && TakePending()) {
       sending_bytes_ = held - held_bytes();
+    } else if (first_ == First::kSent && outcome_.has_value() && TakeHandOver()) {
+      sending_bytes_ = 0;
     } else if (outcome_.has_value()) {
       outcome = outcome_;
     } else {

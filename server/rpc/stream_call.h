@@ -24,6 +24,7 @@
 #include "server/rpc/decode_pool.h"
 #include "server/rpc/retry_hint.h"
 #include "server/rpc/state_access.h"
+#include "server/rpc/stream_keeper.h"
 
 namespace aft::server {
 
@@ -86,6 +87,8 @@ class StreamCall : public CallReactor,
   // About: on the wire, and in memory.
   virtual size_t pending_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   virtual size_t held_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  // Makes outgoing() a HandOver.
+  virtual void SetHandOver(std::string chunk) = 0;
   // Makes outgoing() the last message of the stream. REQUIRES: outcome.status is OK.
   virtual void SetFinished(const Outcome& outcome) = 0;
   // The last message of one of several sequences, behind what is pending of it.
@@ -115,8 +118,15 @@ class StreamCall : public CallReactor,
   // tokens of each, and that may come.
   absl::Status KeepPlaces(const v1::Store* store, size_t text, int64_t most_outputs,
                           TurnRequest& request);
+  // Finds a state that the stream left behind, and then does the rest of Submit, as FindPrevious.
+  // It is no error that there is none.
+  void FindStart(const v1::Resume& resume, GenerationRequest& request,
+                 std::function<absl::Status()> rest);
   // The request goes on with a stream; fills what Started says of that.
   void Resumes(const v1::Resume& resume, const GenerationRequest& request, v1::Started& started);
+  // The stream is to survive this server, if its client can resume it; likewise.
+  void Survive(const v1::GenerateRequest& message, GenerationRequest& request,
+               v1::Started& started);
   // The message is parsed and gone; of it, `tokens` stay.
   absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
@@ -160,6 +170,10 @@ class StreamCall : public CallReactor,
   void Store(Outcome outcome, uint32_t sequence);
   void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
   void CancelAll(RequestHandle first);
+  void HandOver(const Outcome& outcome, uint32_t sequence);
+  // Makes outgoing() the next part of hand_over_. False: there is none.
+  bool TakeHandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetKept(absl::StatusCode code, bool begun);
   // Invalid, unless that what states rest in has no room, or is not there.
   absl::Status StateError(absl::Status status);
 
@@ -175,6 +189,10 @@ class StreamCall : public CallReactor,
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
   prometheus::Counter* resumed_ = nullptr;    // counts the stream, if it goes on with one
+  std::string found_id_;                      // under which a state was found
+  std::shared_ptr<StreamKeeper> keeper_;      // null: the stream leaves nothing behind
+  bool hands_to_client_ = false;              // what it leaves behind at a drain
+  size_t kept_bytes_ = 0;                     // that the keeper may hold
   size_t previous_bytes_ = 0;                 // of a state that the request brought
   uint32_t sequences_ = 1;                    // that the engine is asked for
   std::vector<StateAccess::Place> places_;    // of the states that are to be stored, or none
@@ -196,6 +214,8 @@ class StreamCall : public CallReactor,
   // States that are stored, and whose Finished has not left.
   std::vector<std::string> unknown_states_ ABSL_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);
+  std::string hand_over_ ABSL_GUARDED_BY(mutex_);  // sealed; set before outcome_
+  size_t handed_over_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace aft::server

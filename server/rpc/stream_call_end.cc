@@ -22,6 +22,7 @@ double Milliseconds(Duration duration) {
 }  // namespace
 
 void StreamCall::End(const Outcome& outcome, uint32_t sequence) {
+  if (outcome.hand_over != nullptr) return HandOver(outcome, sequence);
   if (outcome.turn == nullptr) {
     if (!places_.empty()) places_[sequence] = {};
     return EndNow(outcome, sequence, std::nullopt);
@@ -121,6 +122,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
   }
   OperationBegins();
   Report(outcome, code);
+  ForgetKept(code, begun);
   if (code == absl::StatusCode::kOk && sequences_ > 1) return Finish(grpc::Status::OK);
   if (code == absl::StatusCode::kOk) {
     SetFinished(outcome);

@@ -153,6 +153,10 @@ class ContinuousScheduler {
   // max_in_flight.
   const Step* Schedule(int64_t prompt_budget = kNoLimit);
 
+  // The sequence sits out the next step: none in flight names it then, once those that are have
+  // retired.
+  static void Pause(Sequence& sequence) { sequence.paused_ = true; }
+
   // The oldest step in flight is done with: the runner has finished it. The result is valid until
   // the next call of Schedule. REQUIRES: in_flight() > 0.
   const Step& Retire();

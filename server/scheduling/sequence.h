@@ -92,6 +92,8 @@ class Sequence : public FairItem {
   const std::vector<TokenId>& prompt() const { return prompt_; }
   // Tokens handed to the model so far; the position of the next one.
   int64_t position() const { return position_; }
+  // Steps in flight that name it.
+  int flights() const { return flights_; }
   // Where the prompt, as far as the model consumes it, is over.
   int64_t prompt_end() const { return prompt_end_; }
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
@@ -122,7 +124,7 @@ class Sequence : public FairItem {
   int64_t rows_left_ = 0;  // that it must have before it may be parked
   int flights_ = 0;        // steps in flight that name it
   bool firm_ = false;      // within quota and reservation, and not batch work: never parked
-  bool paused_ = false;    // no row in the next step, so that it can be parked after it
+  bool paused_ = false;    // no row in the next step, so that none names it after that
 };
 
 }  // namespace aft::server

@@ -17,8 +17,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kExactly[] = "aft_streams_resumed_total{exact=\"yes\",model=\"fake\"}";
-constexpr char kOtherwise[] = "aft_streams_resumed_total{exact=\"no\",model=\"fake\"}";
+constexpr char kExactly[] = "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
+constexpr char kOtherwise[] =
+    "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
 
 // What a client asks for that has the first `count` tokens of a stream.
 v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,

@@ -96,6 +96,35 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
   }
 }
 
+// Its output is read in one go, behind a prompt, and not generated.
+TEST_P(TurnsTest, BehindItsOwnOutputATextGoesOnAsIfItHadBeenMadeHere) {
+  const std::unique_ptr<ModelRunner> runner = Load();
+  const ModelInfo& info = runner->info();
+  if (info.generated_differ || info.numerics.empty()) GTEST_SKIP() << "it makes no such promise";
+  constexpr size_t kOutputs = 16;
+  for (int round = 0; round < 4; ++round) {
+    const SamplingParams params = RandomParams();
+    const std::vector<TokenId> prompt = RandomText(1 + random_.Below(20));
+    const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, kOutputs, params);
+    for (const size_t cut : {size_t{1}, static_cast<size_t>(1 + random_.Below(14)), kOutputs - 1}) {
+      Generate(*runner, 1, RandomText(5), 2, RandomParams());
+      runner->BindSlot(1, params);
+      const std::vector<SampledToken> output(whole.begin(), whole.begin() + static_cast<int>(cut));
+      Uses uses;
+      uses.Add(output);
+      ASSERT_TRUE(runner->ContinueSlot(1, params, cut, uses.all()).ok());
+      std::vector<TokenId> text = prompt;
+      for (const SampledToken& token : output) text.push_back(token.id);
+      const auto first = static_cast<size_t>(random_.Below(static_cast<int64_t>(text.size())));
+      if (first > 0) Step(*runner, {{{1, 0, Slice(text, 0, first), RowOutput::kNone}}});
+      ASSERT_TRUE(Same(Turn(*runner, 1, static_cast<int64_t>(first),
+                            Slice(text, first, text.size()), static_cast<int64_t>(kOutputs - cut)),
+                       {whole.begin() + static_cast<int>(cut), whole.end()}))
+          << round << " cut at " << cut;
+    }
+  }
+}
+
 std::vector<NetworkCase> Cases() {
   std::vector<NetworkCase> cases = DecoderCases();
   cases.push_back(FullDecodeCase());

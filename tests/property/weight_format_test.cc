@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "model/kernels/packed_weight.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
+#include "tests/property/instruction_sets.h"
 #include "tests/property/runner_calls.h"
 #include "tests/support/close.h"
 #include "tests/support/same_bits.h"
@@ -72,6 +74,23 @@ TEST_P(DecoderFormatTest, DistributionsStayThoseOfFp32) {
   }
   // What a state is does not depend on the weights.
   EXPECT_TRUE(fp32->RestoreSlot(1, runner->SnapshotSlot(0)).ok());
+}
+
+TEST_P(DecoderFormatTest, NumericsNameWhatChangesBitsAndNothingElse) {
+  const std::string numerics = Runner(format())->info().numerics;
+  EXPECT_EQ(Runner(format(), 3)->info().numerics, numerics);
+  EXPECT_EQ((*CpuModelRunner::Create(Network(format()), {.slots = 2, .max_step_tokens = 5}))
+                ->info()
+                .numerics,
+            numerics);
+  EXPECT_NE(Runner(Number::kFp32)->info().numerics, numerics);
+  std::set<std::string> by_instruction_set;
+  for (const int64_t set : InstructionSets()) {
+    const UseInstructionSet use(set);
+    by_instruction_set.insert(Runner(format())->info().numerics);
+  }
+  EXPECT_EQ(by_instruction_set.size(), InstructionSets().size());
+  EXPECT_EQ(by_instruction_set.count(numerics), 1U);
 }
 
 TEST_P(DecoderFormatTest, CutsNeighboursAndThreadsChangeNoBit) {

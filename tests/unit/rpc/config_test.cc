@@ -77,7 +77,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
       "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" "
       "redis { address: \"unix:/r\" password_file: \"/p\" database: 40 prefix: \"q\" "
-      "timeout_ms: 41 max_client_bytes: 42 } }";
+      "timeout_ms: 41 max_client_bytes: 42 } checkpoint_tokens: 43 }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -159,7 +159,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 65);
+  EXPECT_EQ(fields, 66);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -382,6 +382,7 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"states.redis.database", 0, 65'535, redis(&RedisConfig::database)},
       {"states.redis.timeout_ms", 1, 60'000, redis(&RedisConfig::timeout)},
       {"states.redis.max_client_bytes", 1, one << 50, redis(&RedisConfig::max_client_bytes)},
+      {"states.checkpoint_tokens", 0, 1 << 30, states(&StatesConfig::checkpoint_tokens)},
   };
   for (const auto& range : ranges) {
     // Where a range ends at another field, that field is out of the way.

@@ -1,0 +1,199 @@
+// Streams that their server does not survive: what they leave behind, and what comes of it.
+
+#include "tests/unit/server/engine_resume_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using EngineSurvivalTest = EngineResumeTest;
+
+TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatCameAfter) {
+  model.max_step_tokens = 16;
+  Start();
+  std::vector<State> states = {nullptr};
+  size_t seen = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    GenerationRequest request = RandomRequest(
+        states[static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())))]);
+    RandomStops(Run(request).tokens, request);
+    GenerationRequest survives = request;
+    const auto recorder = std::make_shared<CheckpointRecorder>();
+    survives.survival = {.resumable = true, .sink = recorder, .interval = 1 + random.Below(12)};
+    const Answer whole = Run(survives);
+    if (whole.outcome.turn != nullptr) {
+      states.push_back(std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn)));
+    }
+    std::vector<TokenId> outputs;
+    for (const Checkpoint& checkpoint : recorder->checkpoints()) {
+      ++seen;
+      outputs.insert(outputs.end(), checkpoint.outputs.begin(), checkpoint.outputs.end());
+      ASSERT_LE(outputs.size(), whole.tokens.size());
+      ASSERT_TRUE(std::equal(outputs.begin(), outputs.end(), whole.tokens.begin()));
+      const size_t more = whole.tokens.size() - outputs.size();
+      const size_t cut =
+          outputs.size() + static_cast<size_t>(random.Below(static_cast<int64_t>(more) + 1));
+      GenerationRequest resumed = Resumed(request, whole.tokens, cut);
+      resumed.start = StateOf(request, checkpoint, outputs);
+      ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
+      const double read = metrics.prompt_tokens.Value();
+      ExpectGoesOn(Run(resumed), whole, cut);
+      EXPECT_LE(metrics.prompt_tokens.Value() - read,
+                static_cast<double>(cut - outputs.size() + 1));
+    }
+  }
+  EXPECT_GT(seen, 50U);
+}
+
+TEST_F(EngineSurvivalTest, CheckpointsComeByTheTokensThatWouldBeReadAgain) {
+  Start();
+  GenerationRequest request = Request(RandomText(30), 60);
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  request.survival = {.resumable = true, .sink = recorder, .interval = 10};
+  Run(request);
+  const std::vector<Checkpoint> checkpoints = recorder->checkpoints();
+  // The prompt alone is more than an interval. With two steps in flight one passes first.
+  const size_t late = model.max_steps_in_flight == 2 ? 1 : 0;
+  ASSERT_GE(checkpoints.size(), 5U);
+  EXPECT_EQ(checkpoints[0].outputs.size(), 1 + late);
+  for (size_t i = 1; i < checkpoints.size(); ++i) {
+    EXPECT_EQ(checkpoints[i].outputs.size(), 10U) << i;
+  }
+}
+
+TEST_F(EngineSurvivalTest, ACheckpointThatIsNotWantedIsLeftOutAndNotItsTokens) {
+  Start();
+  GenerationRequest request = Request({1}, 40);
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  recorder->SetReady(false);
+  request.survival = {.resumable = true, .sink = recorder, .interval = 8};
+  const Answer whole = Run(request);
+  EXPECT_THAT(recorder->checkpoints(), IsEmpty());
+  EXPECT_GE(recorder->asked(), 3);
+  EXPECT_LE(recorder->asked(), 5);
+  EXPECT_EQ(whole.tokens, Expected(request));
+  // A snapshot that fails harms nobody either.
+  recorder->SetReady(true);
+  control->FailNextSnapshot();
+  EXPECT_EQ(Run(request).tokens, whole.tokens);
+  ASSERT_GE(recorder->checkpoints().size(), 2U);
+  EXPECT_GE(recorder->checkpoints().front().outputs.size(), 16U);
+}
+
+TEST_F(EngineSurvivalTest, OnlyAStateOfTheTextIsWithinIt) {
+  Start();
+  GenerationRequest request = Request({1, 2, 3}, 20);
+  const Answer whole = Run(request);
+  const GenerationRequest resumed = Resumed(request, whole.tokens, 10);
+  const auto state = [&](size_t count) {
+    return *StateOf(request, {"x", {}},
+                    {whole.tokens.begin(), whole.tokens.begin() + static_cast<int>(count)});
+  };
+  const auto within = [&](const auto& change) {
+    SequenceState changed = state(7);
+    change(changed);
+    return IsWithin(changed, resumed, info());
+  };
+  EXPECT_TRUE(within([](SequenceState&) {}));
+  EXPECT_TRUE(IsWithin(state(10), resumed, info()));
+  EXPECT_TRUE(IsWithin(state(1), resumed, info()));
+  EXPECT_FALSE(IsWithin(state(11), resumed, info()));
+  EXPECT_FALSE(within([](SequenceState& s) { s.history ^= 1; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.model ^= 1; }));
+  EXPECT_FALSE(within([](SequenceState& s) { ++s.outputs; }));
+  EXPECT_FALSE(within([](SequenceState& s) { --s.outputs; }));
+  EXPECT_FALSE(within([](SequenceState& s) { ++s.tokens; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.tokens = 0; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.tokens = -1; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.pending = (s.pending + 1) % 256; }));
+  EXPECT_TRUE(within([](SequenceState& s) { s.pending = kNoToken; }));
+  SequenceState all = state(10);
+  all.pending = kNoToken;  // nothing would be left to read
+  EXPECT_FALSE(IsWithin(all, resumed, info()));
+  GenerationRequest other = resumed;
+  other.prompt[1] = 9;
+  EXPECT_FALSE(IsWithin(state(7), other, info()));
+}
+
+TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) {
+  model.slots = 3;
+  StartHeld();
+  const GenerationRequest patient = Request({4, 5}, 60);
+  const Accepted waits = Submit(patient);
+  const GenerationRequest request = Request({1, 2, 3}, 1'000'000);
+  GenerationRequest survives = request;
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  survives.survival = {.resumable = true, .sink = recorder};
+  const Accepted leaves = Submit(survives);
+  survives.survival.sink = nullptr;
+  const Accepted textless = Submit(survives);
+  control->RunSteps(9);
+  engine->BeginDrain();
+  control->Resume();
+  const Answer part = Read(leaves.sink);
+  EXPECT_THAT(part.outcome.status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume the stream elsewhere")));
+  EXPECT_GE(part.tokens.size(), 7U);
+  ASSERT_NE(part.outcome.hand_over, nullptr);
+  EXPECT_EQ(part.outcome.hand_over->outputs, part.tokens);  // none is lost
+  EXPECT_EQ(textless.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(textless.sink->Wait().hand_over, nullptr);
+  EXPECT_EQ(Read(waits.sink).tokens, Expected(patient));
+  engine.reset();
+
+  Start();
+  GenerationRequest resumed = Resumed(request, part.tokens, part.tokens.size());
+  resumed.stop.max_tokens = static_cast<int32_t>(part.tokens.size()) + 20;
+  resumed.start = StateOf(request, *part.outcome.hand_over, part.tokens);
+  ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
+  const double read = metrics.prompt_tokens.Value();
+  const Answer rest = Run(resumed);
+  EXPECT_EQ(metrics.prompt_tokens.Value() - read, 1);
+  GenerationRequest undisturbed = request;
+  undisturbed.stop.max_tokens = resumed.stop.max_tokens;
+  std::vector<TokenId> all = part.tokens;
+  all.insert(all.end(), rest.tokens.begin(), rest.tokens.end());
+  EXPECT_EQ(all, Expected(undisturbed));
+}
+
+TEST_F(EngineSurvivalTest, ADrainLeavesNothingBehindOfAPrompt) {
+  model.max_step_tokens = 8;
+  StartHeld();
+  GenerationRequest request = Request(RandomText(100), 5);
+  request.survival = {.resumable = true, .sink = std::make_shared<CheckpointRecorder>()};
+  const Accepted reads = Submit(request);
+  control->RunSteps(2);
+  engine->BeginDrain();
+  control->Resume();
+  const Outcome outcome = reads.sink->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(outcome.hand_over, nullptr);
+}
+
+TEST_F(EngineSurvivalTest, AParkedStreamIsHandedOverAsItIs) {
+  model.slots = 1;
+  StartHeld();
+  GenerationRequest request = Request({1, 2, 3}, 1'000'000);
+  request.service_class = ServiceClass::kBatch;
+  request.survival = {.resumable = true, .sink = std::make_shared<CheckpointRecorder>()};
+  const Accepted parked = Submit(request);
+  control->RunSteps(5);
+  const GenerationRequest urgent = Request({7}, 40);
+  const Accepted goes_first = Submit(urgent);
+  while (metrics.parks.Value() == 0) control->RunSteps(1);
+  engine->BeginDrain();
+  control->Resume();
+  const Answer part = Read(parked.sink);
+  ASSERT_NE(part.outcome.hand_over, nullptr);
+  EXPECT_EQ(part.outcome.hand_over->outputs, part.tokens);
+  GenerationRequest resumed = Resumed(request, part.tokens, part.tokens.size());
+  resumed.start = StateOf(request, *part.outcome.hand_over, part.tokens);
+  EXPECT_TRUE(IsWithin(*resumed.start, resumed, info()));
+  goes_first.sink->Wait();
+}
+
+}  // namespace
+}  // namespace aft::server
