@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/server/prefix_fixture.h"
 
 namespace aft::server {
@@ -187,6 +188,42 @@ TEST_F(EnginePrefixTest, AnsweredTheSameUnderAllOptions) {
     if (i % 4 == 3) request.sampling.frequency_penalty = 0.5F;
     EXPECT_EQ(Serve(request).cached_tokens, i < 2 ? 0U : 119U) << i;
   }
+}
+
+// A stream that goes on with its output has that as a part of its prompt, and as sampled.
+TEST_F(EnginePrefixTest, AResumedStreamGoesOnFromAStateOfItsPromptOrItsOutput) {
+  Start();
+  const Tokens prompt = RandomText(100);
+  GenerationRequest request = Request(prompt, 80);
+  request.sampling.repetition_penalty = 1.5F;
+  request.sampling.frequency_penalty = 0.5F;
+  const Tokens whole = Expected(request);
+  const auto resumed = [&](size_t count) {
+    GenerationRequest rest = request;
+    rest.id = absl::StrCat("resumed-", ++arrived);
+    rest.prompt.insert(rest.prompt.end(), whole.begin(),
+                       whole.begin() + static_cast<std::ptrdiff_t>(count));
+    rest.resumed = count;
+    const Sink sink = Submit(rest).sink;
+    const Outcome outcome = sink->Wait();
+    EXPECT_EQ(outcome.status, absl::OkStatus());
+    Tokens got(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(count));
+    for (const TokenDelta& delta : sink->parts()) {
+      for (const SampledToken& token : delta.tokens) got.push_back(token.id);
+    }
+    EXPECT_EQ(got, whole);
+    EXPECT_EQ(outcome.usage.prompt_tokens, 100U);
+    return outcome.usage;
+  };
+  EXPECT_EQ(resumed(40).cache_miss, CacheMiss::kCold);
+  EXPECT_EQ(resumed(40).cache_miss, CacheMiss::kDiverged);
+  EXPECT_EQ(resumed(40).cached_tokens, 139U);  // the prompt, and most of the output that came
+  EXPECT_EQ(resumed(60).cached_tokens, 139U);
+  EXPECT_EQ(resumed(20).cached_tokens, 0U);
+  EXPECT_EQ(resumed(20).cached_tokens, 119U);
+  EXPECT_EQ(Serve(prompt).cached_tokens, 0U);
+  EXPECT_EQ(Serve(prompt).cached_tokens, 99U);
+  EXPECT_EQ(resumed(80).cached_tokens, 0U);  // it had ended: nothing is read
 }
 
 TEST_F(EnginePrefixTest, WhatIsStoredIsTheWholeText) {
