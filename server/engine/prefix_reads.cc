@@ -18,6 +18,8 @@ constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
 
 // Room for outputs that is there from the start, so that decoding allocates nothing for a while.
 constexpr int64_t kOutputsAtOnce = 1024;
+// Of longer answers no state is kept behind them: nobody would pay for the memory.
+constexpr size_t kMaxOutputs = 65'536;
 
 // The most of its prompt that a stream can go on behind: it has to read a token. A group reads one
 // before it is forked, too.
@@ -146,7 +148,7 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   const auto add = [&](int64_t position) {
     if (position - found.position >= kMinTokens && Fits(position)) AddCut(stream, position);
   };
-  add(std::min(found.known, last));
+  add(std::min(found.known, MostKept(stream)));
   if (options_.interval > 0) {
     const int64_t first = (found.position / interval + 1) * interval;
     for (int64_t position = first; position <= last; position += interval) add(position);
@@ -264,8 +266,7 @@ void PrefixReads::HasSampled(TokenStream& stream, absl::Span<const SampledToken>
   if (read.text == nullptr) return;
   StopReading(stream);
   for (const SampledToken& token : tokens) {
-    const auto bytes = static_cast<int64_t>(read.outputs.size() * sizeof(TokenId));
-    if (bytes < cache_.capacity() / 8) read.outputs.push_back(token.id);
+    if (read.outputs.size() < kMaxOutputs) read.outputs.push_back(token.id);
   }
 }
 

@@ -120,6 +120,44 @@ TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
   }
 }
 
+// It reads its prompt too as if it had generated that, where this is not the same.
+TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
+  const std::unique_ptr<ModelRunner> alone = Load();
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "random");
+  EngineOptions options;
+  options.model.max_step_tokens = 40;
+  auto engine = GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const std::vector<TokenId> prompt = RandomText(40);
+  std::vector<TokenId> whole;
+  for (int i = 0; i < 4; ++i) {
+    GenerationRequest request = Request(prompt, Warm(5), 20);
+    request.resumed = i == 0 ? 0 : 10;
+    request.prompt.insert(request.prompt.end(), whole.begin(),
+                          whole.begin() + static_cast<std::ptrdiff_t>(request.resumed));
+    const auto sink = std::make_shared<RecordingSink>();
+    ASSERT_TRUE((*engine)->Generate(request, sink).ok());
+    const Outcome outcome = sink->Wait();
+    ASSERT_EQ(outcome.status, absl::OkStatus());
+    std::vector<TokenId> got(whole.begin(),
+                             whole.begin() + static_cast<std::ptrdiff_t>(request.resumed));
+    for (const TokenDelta& part : sink->parts()) {
+      for (const SampledToken& token : part.tokens) got.push_back(token.id);
+    }
+    if (i == 0) whole = got;
+    if (alone->info().generated_differ) {
+      EXPECT_EQ(outcome.usage.cache_miss, i == 0 ? CacheMiss::kCold : CacheMiss::kNone);
+      EXPECT_EQ(outcome.usage.cached_tokens, 0U);
+    } else {
+      if (device_.same_bits) {
+        EXPECT_EQ(got, whole) << i;
+      }
+      EXPECT_EQ(outcome.usage.cached_tokens, i < 2 ? 0U : 49U) << i;
+    }
+  }
+}
+
 std::vector<NetworkCase> Cases() {
   std::vector<NetworkCase> cases = DecoderCases();
   cases.push_back(FullDecodeCase());

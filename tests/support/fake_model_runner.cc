@@ -111,6 +111,7 @@ FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelContr
   info_.architecture = "fake";
   info_.vocab_size = options_.vocab_size;
   info_.max_seq_len = options_.max_seq_len;
+  info_.state_bytes = options_.state_bytes;
   info_.fingerprint = options_.fingerprint;
   info_.numerics = options_.numerics;
   info_.generated_differ = options_.generated_differ;

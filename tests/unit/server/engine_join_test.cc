@@ -50,6 +50,42 @@ TEST_F(EngineJoinTest, OneThatArrivesWhileAnotherReadsWaitsForIt) {
   EXPECT_EQ(read(), 402);
 }
 
+TEST_F(EngineJoinTest, WhatALeaderHasJustReadItDoesNotStopFor) {
+  for (const int64_t shared : {192, 256, 320}) {
+    SCOPED_TRACE(shared);
+    StartHeld();
+    const GenerationRequest first = Request(RandomText(400), 3);
+    const Accepted leader = Submit(first);
+    control->RunSteps(3);  // 256 tokens are under way, or 320
+    const auto begin = first.prompt.begin();
+    const GenerationRequest second = Request(Joined({begin, begin + shared}, {300 % 256, 1}), 3);
+    const Accepted other = Submit(second);
+    control->Resume();
+    ExpectServed(leader.sink, first);
+    ExpectServed(other.sink, second);
+    engine.reset();
+  }
+}
+
+TEST_F(EngineJoinTest, NobodyWaitsForAStateThatHasNoRoom) {
+  options.model.prefix_cache_bytes = 100'000;
+  model.state_bytes = 60'000;
+  StartHeld();
+  const Tokens system = RandomText(400);
+  std::vector<GenerationRequest> requests;
+  std::vector<Accepted> accepted;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(Request(Joined(system, {i}), 3));
+    accepted.push_back(Submit(requests.back()));
+  }
+  control->Resume();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(UsageOf(accepted[i], requests[i]).cached_tokens, 0U);
+  }
+  EXPECT_EQ(metrics.prefix_joins.Value(), 0);
+  EXPECT_EQ(metrics.prefix_states.Value(), 0);
+}
+
 TEST_F(EngineJoinTest, WhenALeaderEndsTheNextReadsOn) {
   StartHeld();
   const Tokens system = RandomText(400);
@@ -125,6 +161,25 @@ TEST_F(EngineJoinTest, OneThatWaitsEndsWithTheDrain) {
 }
 
 // A batch prompt that an interactive one waits for is parked for nobody.
+TEST_F(EngineJoinTest, WhenItsStateIsThereALeaderHasItsOwnClassAgain) {
+  model.slots = 1;
+  StartHeld();
+  const Tokens system = RandomText(400);
+  GenerationRequest slow = Request(Joined(system, {0}), 100);
+  slow.service_class = ServiceClass::kBatch;
+  const Accepted leader = Submit(slow);
+  control->RunSteps(1);
+  GenerationRequest urgent = Request(Joined(system, {1}), 3);
+  urgent.service_class = ServiceClass::kInteractive;
+  const Accepted waits = Submit(urgent);
+  control->RunSteps(3);
+  EXPECT_EQ(metrics.parks.Value(), 0);  // it reads on for the other one
+  control->Resume();
+  ExpectServed(waits.sink, urgent);
+  EXPECT_EQ(metrics.parks.Value(), 1);  // and then makes room for it
+  ExpectServed(leader.sink, slow);
+}
+
 TEST_F(EngineJoinTest, ALeaderHasTheBestClassOfThoseThatWait) {
   model.slots = 1;
   StartHeld();
@@ -186,7 +241,10 @@ TEST_F(EngineGroupJoinTest, AGroupGoesOnFromAStateAndLeavesThem) {
 TEST_F(EngineGroupJoinTest, AStateThatIsRefusedIsReadAnewByAGroupToo) {
   Start();
   const GenerationRequest request = Request(RandomText(100), 6);
-  for (int i = 0; i < 2; ++i) Serve({request.prompt.begin(), request.prompt.begin() + 99});
+  for (int i = 0; i < 2; ++i) Serve(request.prompt);
+  // Before its last token there is one, which would leave a group nothing to read.
+  EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 0U);
+  EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 98U);
   control->FailNextRestore();
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cache_miss, CacheMiss::kOtherModel);
 }

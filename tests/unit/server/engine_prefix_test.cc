@@ -80,6 +80,15 @@ TEST_F(EnginePrefixTest, BehindAnAnswerThatAStopTokenEndedToo) {
   EXPECT_EQ(next.cached_tokens, model.max_steps_in_flight == 1 ? 80U : 0U);
 }
 
+TEST_F(EnginePrefixTest, NothingIsKeptBehindAVeryLongAnswer) {
+  model.vocab_size = 16;
+  Start();
+  Submit(Request({1, 2, 3}, 65'536)).sink->Wait();
+  EXPECT_EQ(metrics.prefix_states.Value(), 1);
+  Submit(Request({2, 3, 4}, 65'538)).sink->Wait();
+  EXPECT_EQ(metrics.prefix_states.Value(), 1);
+}
+
 TEST_F(EnginePrefixTest, StatesAreLeftAtIntervals) {
   options.model.prefix_cache_interval_tokens = 100;
   Start();
