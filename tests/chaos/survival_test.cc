@@ -56,10 +56,13 @@ class Progress {
 
 class SurvivalTest : public testing::Test {
  protected:
+  // Its replicas have keys in common, so that a drain hands streams over with their states.
   void SetUp() override {
+    std::ofstream(folder_.File("key")) << std::string(32, 'k');
     std::ofstream(folder_.File("server.textproto")) << R"(metrics_address: ""
         models { path: ")" << AFT_MODEL << R"(" slots: 8 intra_op_threads: 1 }
-        drain { lame_duck_ms: 0 grace_ms: 20 })";
+        drain { lame_duck_ms: 0 grace_ms: 3600000 }
+        states { key_files: "key" checkpoint_tokens: 64 })";
     std::vector<std::string> addresses;
     for (auto& replica : replicas_) {
       replica = std::make_unique<Program>(folder_.File("server.textproto"));
