@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -47,12 +48,15 @@ bool TakeCommand(std::string& bytes, RedisCommand& command) {
 
 }  // namespace
 
+// Debian's package redis-server would start a service; the program itself is in redis-tools, under
+// another name by which it does something else.
 RedisServer::RedisServer(std::vector<std::string> options) : options_(std::move(options)) {
+  std::filesystem::create_symlink("/usr/bin/redis-check-rdb", folder_.File("redis-server"));
   Start();
 }
 
 void RedisServer::Start() {
-  std::vector<std::string> command = {"redis-server",
+  std::vector<std::string> command = {folder_.File("redis-server"),
                                       "--port",
                                       "0",
                                       "--unixsocket",

@@ -116,8 +116,9 @@ class Redis:
 
   def start(self):
     path = self.address.removeprefix("unix:")
+    # As Debian's redis-tools has it: the package redis-server would start a service.
     self._process = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", path, "--save", "",
-                                      "--daemonize", "no"], stdout=subprocess.DEVNULL)
+                                      "--daemonize", "no"], executable="redis-check-rdb", stdout=subprocess.DEVNULL)
     while subprocess.run(["redis-cli", "-s", path, "ping"], capture_output=True, check=False).stdout != b"PONG\n":
       if self._process.poll() is not None:
         sys.exit("redis-server did not start")

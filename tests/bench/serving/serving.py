@@ -316,7 +316,7 @@ def survival(bench):
           "duck")
 
   all_troubles("no store", "")
-  if shutil.which("redis-server"):
+  if shutil.which("redis-check-rdb"):
     with tempfile.TemporaryDirectory() as folder, Redis() as redis:
       key = Path(folder) / "key"
       key.write_bytes(random.Random(1).randbytes(32))
