@@ -38,7 +38,7 @@ class ConfigTest(unittest.TestCase):
     example = (DEPLOY / "config/server.textproto").read_text()
     for field in re.findall(r"^\s*(?:optional |repeated )?\w+ (\w+) = \d+;", schema, re.MULTILINE):
       # A repeated field has no default to show: a commented example.
-      self.assertRegex(example, rf"(?m)^\s*(# )?{field}\b", field)
+      self.assertRegex(example, rf"(?m)^\s*(#\s+)?{field}\b", field)
 
 
 class KubernetesTest(unittest.TestCase):
