@@ -125,8 +125,9 @@ class Client {
                                       const EventCallback<v1::EncodeResponse>& on_event = {},
                                       const CallOptions& call = {});
 
-  // What requests with `store` have left behind; NOT_FOUND: it is gone, or somebody else's. States
-  // live in one server: with several behind the address these calls may reach another one.
+  // What requests with `store` have left behind; NOT_FOUND: it is gone, or somebody else's. With
+  // several servers behind the address these calls may reach another one, which has the state only
+  // where they share a Redis.
   absl::StatusOr<v1::State> GetState(absl::string_view id, const CallOptions& call = {});
   absl::StatusOr<std::vector<v1::State>> ListStates(const CallOptions& call = {});
   absl::Status DeleteState(absl::string_view id, const CallOptions& call = {});

@@ -244,23 +244,24 @@ void GenerateEngine::Place() {
 
 // False: the stream has ended.
 bool GenerateEngine::Bind(TokenStream& stream) {
-  const int32_t slot = stream.slot();
-  absl::Status status;
-  bool goes_on = stream.first_output > 0;
-  if (stream.previous != nullptr) {
-    status = runner_->RestoreSlot(slot, stream.previous->snapshot);
-    goes_on = true;
-  } else if (stream.prefix != nullptr) {
-    status = prefixes_.Bind(stream);
-    goes_on = false;
-  } else {
-    runner_->BindSlot(slot, stream.sampling);
-  }
-  if (status.ok() && goes_on) {
-    status = runner_->ContinueSlot(slot, stream.sampling, stream.first_output, stream.uses());
-  }
+  const absl::Status status = TryBind(stream);
   if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
   return status.ok();
+}
+
+absl::Status GenerateEngine::TryBind(TokenStream& stream) {
+  const int32_t slot = stream.slot();
+  if (stream.prefix != nullptr) {
+    AFT_ASSIGN_OR_RETURN(const bool restored, prefixes_.Restore(stream));
+    if (restored) return absl::OkStatus();
+  }
+  if (stream.previous != nullptr) {
+    AFT_RETURN_IF_ERROR(runner_->RestoreSlot(slot, stream.previous->snapshot));
+  } else {
+    runner_->BindSlot(slot, stream.sampling);
+    if (stream.first_output == 0) return absl::OkStatus();
+  }
+  return runner_->ContinueSlot(slot, stream.sampling, stream.first_output, stream.uses());
 }
 
 void GenerateEngine::Fork(const TokenStream& leader, TokenStream& stream) {

@@ -85,6 +85,7 @@ class GenerateEngine final : public RequestLoop {
 
   void Place();
   bool Bind(TokenStream& stream);
+  absl::Status TryBind(TokenStream& stream);
   void Fork(const TokenStream& leader, TokenStream& stream);
   void Park(TokenStream& stream, int32_t slot);
   void Resume(TokenStream& stream);

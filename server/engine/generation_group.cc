@@ -3,15 +3,11 @@
 #include <cstddef>
 #include <utility>
 
+#include "server/engine/sequence_state.h"
 #include "server/engine/token_stream.h"
 
 namespace aft::server {
 namespace {
-
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
-         params.frequency_penalty != 0;
-}
 
 // What the text has of each token before the last one that the model has yet to consume; null
 // without penalties, which nothing else goes by.
@@ -19,11 +15,9 @@ std::shared_ptr<const std::vector<TokenUse>> UsesBeforeLast(const GenerationRequ
   if (!HasPenalties(request.sampling)) return nullptr;
   std::vector<TokenId> read = request.prompt;
   if (!read.empty()) read.pop_back();
-  static const auto& none = *new std::vector<TokenUse>();
-  // They count a pending token already.
-  const auto& before = request.previous != nullptr ? request.previous->had : none;
+  // Those before count a pending token already.
   return std::make_shared<const std::vector<TokenUse>>(
-      AddUses(before, std::move(read), /*sampled=*/false));
+      AddUses(request.uses_before(), std::move(read), /*sampled=*/false));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
+#include "server/engine/sequence_state.h"
 #include "server/engine/token_stream.h"
 
 namespace aft::server {
@@ -33,17 +34,10 @@ PrefixCache::Key KeyOf(const TokenStream& stream) {
 
 size_t ClassOf(const RequestHeader& request) { return static_cast<size_t>(request.service_class); }
 
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
-         params.frequency_penalty != 0;
-}
-
 // What the stream's text has of each token before `position`, as far as anything goes by it.
 std::vector<TokenUse> UsesBefore(const TokenStream& stream, int64_t position) {
   if (!HasPenalties(stream.sampling)) return {};
-  const absl::Span<const TokenUse> before = stream.uses();
-  return AddUses({before.begin(), before.end()},
-                 {stream.prompt().begin(), stream.prompt().begin() + position},
+  return AddUses(stream.uses(), {stream.prompt().begin(), stream.prompt().begin() + position},
                  /*sampled=*/false);
 }
 
@@ -200,7 +194,7 @@ void PrefixReads::LendClass(TokenStream& leader) {
   scheduler_.SetClass(leader, best);
 }
 
-absl::Status PrefixReads::Bind(TokenStream& stream) {
+absl::StatusOr<bool> PrefixReads::Restore(TokenStream& stream) {
   const PrefixCache::Snapshot snapshot = std::move(stream.prefix->snapshot);
   if (snapshot != nullptr) {
     absl::Status status = runner_.RestoreSlot(stream.slot(), *snapshot);
@@ -208,8 +202,9 @@ absl::Status PrefixReads::Bind(TokenStream& stream) {
       stream.usage.cached_tokens = static_cast<uint32_t>(stream.position());
       metrics_.prefix_hits.Increment();
       metrics_.prefix_hit_tokens.Increment(static_cast<double>(stream.position()));
-      return runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
-                                  UsesBefore(stream, stream.position()));
+      AFT_RETURN_IF_ERROR(runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
+                                               UsesBefore(stream, stream.position())));
+      return true;
     }
     if (!absl::IsInvalidArgument(status)) return status;
     const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), stream.position());
@@ -219,9 +214,7 @@ absl::Status PrefixReads::Bind(TokenStream& stream) {
   }
   const auto miss = static_cast<PrefixMiss>(static_cast<int>(stream.usage.cache_miss) - 1);
   metrics_.prefix_misses(miss).Increment();
-  runner_.BindSlot(stream.slot(), stream.sampling);
-  if (stream.first_output == 0) return absl::OkStatus();
-  return runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output, stream.uses());
+  return false;
 }
 
 absl::Status PrefixReads::HasRead(TokenStream& stream) {

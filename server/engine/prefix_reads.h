@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
@@ -55,9 +56,9 @@ class PrefixReads {
   // ContinuousScheduler::MayStart.
   bool MayStart(TokenStream& stream);
 
-  // The stream has got its first slot, which is at its position after this. Where the cache's
-  // state is of no use, that is its beginning.
-  absl::Status Bind(TokenStream& stream);
+  // The stream has got its first slot, which is at its position after this. False: there is no
+  // state to go on from, or the runner refuses it, and the slot is to be bound at its beginning.
+  absl::StatusOr<bool> Restore(TokenStream& stream);
 
   // A step that held a part of the stream's prompt has retired. Leaves a snapshot there if this is
   // where the stream was to leave one.

@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
 #include "server/engine/checkpoint.h"
@@ -49,6 +50,10 @@ struct TurnRequest : RequestHeader {
 
   // Tokens of all turns before.
   int64_t tokens_before() const { return previous != nullptr ? previous->tokens : 0; }
+  // What they have of each token.
+  absl::Span<const TokenUse> uses_before() const {
+    return previous != nullptr ? previous->had : absl::Span<const TokenUse>();
+  }
 };
 
 // A validated generation request.

@@ -52,9 +52,8 @@ absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& out
     request.start = nullptr;
   }
   if (request.resumed > 0) {
-    static const auto& none = *new std::vector<TokenUse>();
     resumption.had = std::make_shared<const std::vector<TokenUse>>(AddUses(
-        request.previous != nullptr ? request.previous->had : none,
+        request.uses_before(),
         {request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed), request.prompt.end()},
         /*sampled=*/true));
   }

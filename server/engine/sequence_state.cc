@@ -8,7 +8,7 @@
 #include "model/api/snapshot_bytes.h"
 
 namespace aft::server {
-std::vector<TokenUse> AddUses(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
+std::vector<TokenUse> AddUses(absl::Span<const TokenUse> had, std::vector<TokenId> tokens,
                               bool sampled) {
   std::sort(tokens.begin(), tokens.end());
   std::vector<TokenUse> merged;
@@ -25,6 +25,11 @@ std::vector<TokenUse> AddUses(const std::vector<TokenUse>& had, std::vector<Toke
   }
   merged.insert(merged.end(), before, had.end());
   return merged;
+}
+
+bool HasPenalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+         params.frequency_penalty != 0;
 }
 
 uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 
@@ -33,8 +34,11 @@ struct SequenceState {
 uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens);
 
 // Adds the uses of `tokens` to `had`, which is in the order of ids.
-std::vector<TokenUse> AddUses(const std::vector<TokenUse>& had, std::vector<TokenId> tokens,
+std::vector<TokenUse> AddUses(absl::Span<const TokenUse> had, std::vector<TokenId> tokens,
                               bool sampled);
+
+// Whether anything goes by what a text has of each token.
+bool HasPenalties(const SamplingParams& params);
 
 // What a turn leaves behind.
 struct TurnEnd {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,9 @@
 // Calls parse and serialise their messages themselves: gRPC answers a request that it cannot parse
 // (a string that is not UTF-8) with a bare UNIMPLEMENTED, and this server names the fault.
 namespace aft::server {
+
+// Of a sealed state in one message: far below gRPC's default limit.
+inline constexpr size_t kStateChunkBytes = size_t{256} << 10;
 
 // Refuses what would take memory out of proportion to its bytes, before it does. INVALID_ARGUMENT
 // names the message's type.

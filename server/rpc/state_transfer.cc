@@ -18,9 +18,6 @@
 namespace aft::server {
 namespace {
 
-// Far below gRPC's default limit of a message.
-constexpr size_t kChunkBytes = size_t{256} << 10;
-
 // When a refused call may find room: budgets follow no queue.
 constexpr char kRetryAfterMs[] = "1000";
 
@@ -138,7 +135,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
 
   absl::Status Send(const SequenceState& state) {
     AFT_RETURN_IF_ERROR(
-        Hold(static_cast<size_t>(StateSealer::SealedBytes(state)) + 2 * kChunkBytes));
+        Hold(static_cast<size_t>(StateSealer::SealedBytes(state)) + 2 * kStateChunkBytes));
     sealed_ = environment_.states.sealer().Seal(state);
     Begin();
     WriteNext();
@@ -148,7 +145,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   void WriteNext() {
     if (next_ == sealed_.size()) return End(absl::OkStatus());
     v1::StateServiceExportResponse response;
-    response.set_chunk(sealed_.substr(next_, kChunkBytes));
+    response.set_chunk(sealed_.substr(next_, kStateChunkBytes));
     next_ += response.chunk().size();
     SerializeMessage(response, outgoing_);
     OperationBegins();

@@ -5,14 +5,12 @@
 
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/resumption.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/resume_codec.h"
 #include "server/rpc/stream_call.h"
 
 namespace aft::server {
 namespace {
-
-// Far below gRPC's default limit of a message.
-constexpr size_t kChunkBytes = size_t{256} << 10;
 
 // Of the stream so far, without a snapshot.
 SequenceState TextOf(const GenerationRequest& request, uint64_t model) {
@@ -112,8 +110,8 @@ void StreamCall::HandOver(const Outcome& outcome, uint32_t sequence) {
 
 bool StreamCall::TakeHandOver() {
   if (handed_over_ >= hand_over_.size()) return false;
-  SetHandOver(hand_over_.substr(handed_over_, kChunkBytes));
-  handed_over_ += kChunkBytes;
+  SetHandOver(hand_over_.substr(handed_over_, kStateChunkBytes));
+  handed_over_ += kStateChunkBytes;
   return true;
 }
 

@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "server/states/state_store.h"
 
 namespace aft::server {
 namespace {
@@ -71,10 +69,7 @@ absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner, absl:
 
 absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFolder::File& file,
                                        int64_t now_ms) {
-  if (!StateStore::IsName(file.id)) return absl::InternalError("not an id");
-  for (const std::string& name : {file.client, file.owner, file.model}) {
-    if (absl::StrContains(name, '\n')) return absl::InternalError("a name of several lines");
-  }
+  AFT_RETURN_IF_ERROR(file.Check());
   RedisRecord record{.file = file, .bytes = StateBytes(*file.state)};
   const std::string lines = LinesOf(record, now_ms + file.ttl.count());
   if (lines.size() + SummaryBytes() > kMaxRecordHead) {

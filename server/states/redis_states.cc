@@ -114,6 +114,10 @@ RedisStates::RedisStates(const StatesConfig& config, std::string password,
       budget_(config, metrics),
       client_(config_, std::move(password), metrics) {}
 
+RedisCommand RedisStates::HeadOf(const std::string& id) const {
+  return {"GETRANGE", KeyOf(id), "0", absl::StrCat(kMaxRecordHead - 1)};
+}
+
 RedisCommand RedisStates::Script(const char* script, const std::string& client,
                                  const std::string& id, std::vector<std::string> arguments) const {
   RedisCommand command = {"EVAL", absl::StrCat(kPrelude, script), "4", KeyOf(id)};
@@ -218,9 +222,7 @@ void RedisStates::Find(const Client& client, const std::string& owner, const std
 
 void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
                             const std::string& id, Found found) {
-  const std::string key = KeyOf(id);
-  client_.Call({{"GETRANGE", key, "0", absl::StrCat(kMaxRecordHead - 1)}, {"STRLEN", key}},
-               kMaxRecordHead + kReplyBytes,
+  client_.Call({HeadOf(id), {"STRLEN", KeyOf(id)}}, kMaxRecordHead + kReplyBytes,
                [this, deadline, client, owner, id,
                 found = std::move(found)](const RedisClient::Replies& replies) {
                  const absl::Status status = Check(replies);
@@ -277,8 +279,7 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
 }
 
 void RedisStates::Describe(const std::string& owner, const std::string& id, Found found) {
-  client_.Call({{"GETRANGE", KeyOf(id), "0", absl::StrCat(kMaxRecordHead - 1)}},
-               kMaxRecordHead + kReplyBytes,
+  client_.Call({HeadOf(id)}, kMaxRecordHead + kReplyBytes,
                [this, owner, id, found = std::move(found)](const RedisClient::Replies& replies) {
                  const absl::Status status = Check(replies);
                  if (!status.ok()) return found(status);
@@ -299,7 +300,7 @@ void RedisStates::List(const std::string& owner, const std::string& after, size_
     std::vector<RedisCommand> heads;
     for (const RedisReply& entry : replies->front().elements) {
       ids.push_back(entry.text.substr(0, entry.text.find(':')));
-      heads.push_back({"GETRANGE", KeyOf(ids.back()), "0", absl::StrCat(kMaxRecordHead - 1)});
+      heads.push_back(HeadOf(ids.back()));
     }
     if (ids.empty()) return listed(std::vector<StoredState>());
     const auto read = [this, owner, ids, most, listed](const RedisClient::Replies& found) {
@@ -341,8 +342,7 @@ void RedisStates::Remove(const std::string& owner, const std::string& id, Done d
                    done(checked.ok() && !done_so ? Nonsense() : checked);
                  });
   };
-  client_.Call({{"GETRANGE", KeyOf(id), "0", absl::StrCat(kMaxRecordHead - 1)}},
-               kMaxRecordHead + kReplyBytes, remove);
+  client_.Call({HeadOf(id)}, kMaxRecordHead + kReplyBytes, remove);
 }
 
 int64_t RedisStates::Now() const {

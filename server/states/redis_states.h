@@ -61,6 +61,8 @@ class RedisStates final : public StatePlace {
               StateMetrics& metrics, Executor executor, Clock clock);
 
   std::string KeyOf(const std::string& id) const { return config_.prefix + "s:" + id; }
+  // Asks for what its record begins with.
+  RedisCommand HeadOf(const std::string& id) const;
   // EVAL of the script behind what all of them begin with, and the keys that they share.
   RedisCommand Script(const char* script, const std::string& client, const std::string& id,
                       std::vector<std::string> arguments) const;

@@ -52,6 +52,14 @@ absl::Status Unusable(const std::string& path, absl::string_view what, int error
 
 }  // namespace
 
+absl::Status StateFolder::File::Check() const {
+  if (!StateStore::IsName(id)) return absl::InternalError("not an id");
+  for (const std::string& name : {client, owner, model}) {
+    if (absl::StrContains(name, '\n')) return absl::InternalError("a name of several lines");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string& path,
                                                                const StateSealer& sealer,
                                                                StateMetrics& metrics, Clock clock) {
@@ -188,10 +196,7 @@ void StateFolder::Write(File file, Done done) {
 }
 
 absl::Status StateFolder::WriteNow(const File& file, int64_t expires) {
-  if (!StateStore::IsName(file.id)) return absl::InternalError("not an id");
-  for (const std::string& name : {file.client, file.owner, file.model}) {
-    if (absl::StrContains(name, '\n')) return absl::InternalError("a name of several lines");
-  }
+  AFT_RETURN_IF_ERROR(file.Check());
   const std::string header = HeaderOf(file, expires);
   const std::string sealed = sealer_.Seal(*file.state, absl::StrCat(file.id, "\n", header));
   const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);

@@ -41,6 +41,9 @@ class StateFolder {
     std::string model;
     std::chrono::milliseconds ttl{};  // from now
     std::shared_ptr<const SequenceState> state{};
+
+    // That it can be written in lines, under its name. INTERNAL: it cannot.
+    absl::Status Check() const;
   };
 
   // Takes the folder for this object alone, and removes what a crash left half written. Errors name

@@ -101,12 +101,6 @@ void StateStore::Expire() {
   ExpireAt(clock_(), gone);
 }
 
-std::chrono::milliseconds StateStore::TimeLeft(const StoredState& stored) const {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(stored.expires - clock_());
-  return std::max(left, std::chrono::milliseconds(0));
-}
-
 void StateStore::ExpireAt(TimePoint now, std::vector<StoredState>& gone) {
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
     const auto stored = states_.find(expiries_.begin()->second);

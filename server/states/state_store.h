@@ -79,8 +79,6 @@ class StateStore {
   // Lets go of what has expired; every other call does so too.
   void Expire();
 
-  std::chrono::milliseconds TimeLeft(const StoredState& stored) const;
-
  private:
   using Key = std::pair<std::string, std::string>;  // owner, id
   using States = std::map<Key, StoredState>;

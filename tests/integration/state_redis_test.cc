@@ -286,21 +286,7 @@ TEST_F(StateRedisServerTest, AnswersThatAreNoneEndTheCallThatAsked) {
 // Where clients are known.
 class OwnedRedisStateTest : public StateRedisServerTest {
  protected:
-  OwnedRedisStateTest() {
-    // Tokens "a" and "b".
-    WriteBytes(folder_.File("clients.textproto"),
-               "clients { name: 'a' token_sha256: "
-               "'ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb' }"
-               "clients { name: 'b' token_sha256: "
-               "'3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d' }");
-    config_.security.clients_file = folder_.File("clients.textproto");
-  }
-
-  static Prepare As(const std::string& token) {
-    return [token](grpc::ClientContext& context) {
-      context.AddMetadata("authorization", "Bearer " + token);
-    };
-  }
+  OwnedRedisStateTest() { KnowClients(); }
 };
 
 TEST_F(OwnedRedisStateTest, EachClientHasItsOwn) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "server/engine/generate_engine.h"
@@ -39,17 +40,25 @@ class PrefixTest : public RunnerFixture, public testing::WithParamInterface<Netw
     request.stop.ignore_eos = true;
     return request;
   }
+
+  std::unique_ptr<GenerateEngine> MakeEngine(
+      int64_t interval = ModelConfig().prefix_cache_interval_tokens) {
+    EngineOptions options;
+    options.model.max_step_tokens = 40;
+    options.model.prefix_cache_interval_tokens = interval;
+    auto engine =
+        GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics_);
+    AFT_CHECK(engine.ok());
+    return *std::move(engine);
+  }
+
+  prometheus::Registry registry_;
+  ModelMetrics metrics_{registry_, "random"};
 };
 
 TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
   const std::unique_ptr<ModelRunner> alone = Load();
-  prometheus::Registry registry;
-  ModelMetrics metrics(registry, "random");
-  EngineOptions options;
-  options.model.max_step_tokens = 40;
-  options.model.prefix_cache_interval_tokens = 40;
-  auto engine = GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  const std::unique_ptr<GenerateEngine> engine = MakeEngine(/*interval=*/40);
   std::vector<std::vector<TokenId>> texts;
   for (int round = 0; round < 3; ++round) {
     texts.push_back(RandomText(70));
@@ -65,7 +74,7 @@ TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
       requests.push_back(Request(prompt, RandomParams(),
                                  1 + static_cast<int32_t>(random_.Below(std::min(most, 12)))));
       sinks.push_back(std::make_shared<RecordingSink>());
-      ASSERT_TRUE((*engine)->Generate(requests.back(), sinks.back()).ok());
+      ASSERT_TRUE(engine->Generate(requests.back(), sinks.back()).ok());
     }
     // An emulated GPU has one thread at a time.
     for (const auto& sink : sinks) {
@@ -87,25 +96,20 @@ TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
       if (text.size() < 85) texts.push_back(text);
     }
   }
-  EXPECT_GT(metrics.prefix_hits.Value(), 2);
-  EXPECT_LE(metrics.prefix_bytes.Value(), metrics.prefix_limit.Value());
+  EXPECT_GT(metrics_.prefix_hits.Value(), 2);
+  EXPECT_LE(metrics_.prefix_bytes.Value(), metrics_.prefix_limit.Value());
 }
 
 // Where generated tokens are read otherwise than a prompt's, what stands behind an answer is no
 // state of a prompt.
 TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
   const std::unique_ptr<ModelRunner> alone = Load();
-  prometheus::Registry registry;
-  ModelMetrics metrics(registry, "random");
-  EngineOptions options;
-  options.model.max_step_tokens = 40;
-  auto engine = GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  const std::unique_ptr<GenerateEngine> engine = MakeEngine();
   std::vector<TokenId> text = RandomText(40);
   for (int turn = 0; turn < 3; ++turn) {
     const GenerationRequest request = Request(text, Warm(5), 12);
     const auto sink = std::make_shared<RecordingSink>();
-    ASSERT_TRUE((*engine)->Generate(request, sink).ok());
+    ASSERT_TRUE(engine->Generate(request, sink).ok());
     const Outcome outcome = sink->Wait();
     ASSERT_EQ(outcome.status, absl::OkStatus());
     // Where the first prompt ended a state may be, behind it none.
@@ -123,12 +127,7 @@ TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
 // It reads its prompt too as if it had generated that, where this is not the same.
 TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
   const std::unique_ptr<ModelRunner> alone = Load();
-  prometheus::Registry registry;
-  ModelMetrics metrics(registry, "random");
-  EngineOptions options;
-  options.model.max_step_tokens = 40;
-  auto engine = GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  const std::unique_ptr<GenerateEngine> engine = MakeEngine();
   const std::vector<TokenId> prompt = RandomText(40);
   std::vector<TokenId> whole;
   for (int i = 0; i < 4; ++i) {
@@ -137,7 +136,7 @@ TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
     request.prompt.insert(request.prompt.end(), whole.begin(),
                           whole.begin() + static_cast<std::ptrdiff_t>(request.resumed));
     const auto sink = std::make_shared<RecordingSink>();
-    ASSERT_TRUE((*engine)->Generate(request, sink).ok());
+    ASSERT_TRUE(engine->Generate(request, sink).ok());
     const Outcome outcome = sink->Wait();
     ASSERT_EQ(outcome.status, absl::OkStatus());
     std::vector<TokenId> got(whole.begin(),

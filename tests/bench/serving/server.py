@@ -16,13 +16,31 @@ from pathlib import Path
 PATIENCE = 120  # seconds
 
 
-class Server:
+class Program:
+  """`with Program(...) as program`; or start() and stop(), again and again."""
+
+  _process = None
+
+  def stop(self):
+    if self._process is not None:
+      self._process.terminate()
+      self._process.wait(PATIENCE)
+      self._process = None
+
+  def __enter__(self):
+    self.start()
+    return self
+
+  def __exit__(self, *_):
+    self.stop()
+
+
+class Server(Program):
   """`with Server(...) as server`; or start() and stop(), again and again, on the same ports."""
 
   def __init__(self, folder_of_programs, model, slots, max_step_tokens=256, limits="", states=""):
     self._program = Path(folder_of_programs) / "aft-server"
     self._folder = tempfile.TemporaryDirectory()
-    self._process = None
     self.address, self._metrics = "127.0.0.1:0", "127.0.0.1:0"
     # One client, this one, may have everything.
     self._config = f"""
@@ -53,25 +71,11 @@ class Server:
     self.start_seconds = time.monotonic() - start
     return ready.read_text().split()
 
-  def stop(self):
-    """Drains it."""
-    if self._process is not None:
-      self._process.terminate()
-      self._process.wait(PATIENCE)
-      self._process = None
-
   def kill(self):
     """As a crash does."""
     self._process.kill()
     self._process.wait(PATIENCE)
     self._process = None
-
-  def __enter__(self):
-    self.start()
-    return self
-
-  def __exit__(self, *_):
-    self.stop()
 
   def resident_mb(self):
     return int(re.search(r"VmRSS:\s+(\d+)", self._proc("status").read_text()).group(1)) / 1024
@@ -106,13 +110,12 @@ class Server:
     return Path("/proc") / str(self._process.pid) / name
 
 
-class Redis:
-  """A redis-server that keeps nothing on disk, on a socket of its own; stop() and start() again."""
+class Redis(Program):
+  """A redis-server that keeps nothing on disk, on a socket of its own."""
 
   def __init__(self):
     self._folder = tempfile.TemporaryDirectory()
     self.address = f"unix:{self._folder.name}/socket"
-    self._process = None
 
   def start(self):
     path = self.address.removeprefix("unix:")
@@ -123,19 +126,6 @@ class Redis:
       if self._process.poll() is not None:
         sys.exit("redis-server did not start")
       time.sleep(0.01)
-
-  def stop(self):
-    if self._process is not None:
-      self._process.terminate()
-      self._process.wait(PATIENCE)
-      self._process = None
-
-  def __enter__(self):
-    self.start()
-    return self
-
-  def __exit__(self, *_):
-    self.stop()
 
 
 class BareServer(Server):

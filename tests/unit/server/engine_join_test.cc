@@ -160,43 +160,47 @@ TEST_F(EngineJoinTest, OneThatWaitsEndsWithTheDrain) {
   ExpectServed(leader.sink, first);
 }
 
+class EngineLentClassTest : public EngineJoinTest {
+ protected:
+  // Of one slot: a batch prompt is being read, and an interactive one that begins alike waits.
+  void StartWithABatchLeader(int32_t outputs) {
+    model.slots = 1;
+    StartHeld();
+    const Tokens system = RandomText(400);
+    slow_ = Request(Joined(system, {0}), outputs);
+    slow_.service_class = ServiceClass::kBatch;
+    leader_ = Submit(slow_);
+    control->RunSteps(1);
+    urgent_ = Request(Joined(system, {1}), 3);
+    urgent_.service_class = ServiceClass::kInteractive;
+    waits_ = Submit(urgent_);
+  }
+
+  GenerationRequest slow_;
+  GenerationRequest urgent_;
+  Accepted leader_;
+  Accepted waits_;
+};
+
 // A batch prompt that an interactive one waits for is parked for nobody.
-TEST_F(EngineJoinTest, WhenItsStateIsThereALeaderHasItsOwnClassAgain) {
-  model.slots = 1;
-  StartHeld();
-  const Tokens system = RandomText(400);
-  GenerationRequest slow = Request(Joined(system, {0}), 100);
-  slow.service_class = ServiceClass::kBatch;
-  const Accepted leader = Submit(slow);
-  control->RunSteps(1);
-  GenerationRequest urgent = Request(Joined(system, {1}), 3);
-  urgent.service_class = ServiceClass::kInteractive;
-  const Accepted waits = Submit(urgent);
+TEST_F(EngineLentClassTest, WhenItsStateIsThereALeaderHasItsOwnClassAgain) {
+  StartWithABatchLeader(100);
   control->RunSteps(3);
   EXPECT_EQ(metrics.parks.Value(), 0);  // it reads on for the other one
   control->Resume();
-  ExpectServed(waits.sink, urgent);
+  ExpectServed(waits_.sink, urgent_);
   EXPECT_EQ(metrics.parks.Value(), 1);  // and then makes room for it
-  ExpectServed(leader.sink, slow);
+  ExpectServed(leader_.sink, slow_);
 }
 
-TEST_F(EngineJoinTest, ALeaderHasTheBestClassOfThoseThatWait) {
-  model.slots = 1;
-  StartHeld();
-  const Tokens system = RandomText(400);
-  GenerationRequest slow = Request(Joined(system, {0}), 3);
-  slow.service_class = ServiceClass::kBatch;
-  const Accepted leader = Submit(slow);
-  control->RunSteps(1);
-  GenerationRequest urgent = Request(Joined(system, {1}), 3);
-  urgent.service_class = ServiceClass::kInteractive;
-  const Accepted waits = Submit(urgent);
+TEST_F(EngineLentClassTest, ALeaderHasTheBestClassOfThoseThatWait) {
+  StartWithABatchLeader(3);
   GenerationRequest other = Request(RandomText(40), 3);
   other.service_class = ServiceClass::kNormal;
   const Accepted third = Submit(other);
   control->Resume();
-  EXPECT_EQ(UsageOf(waits, urgent).cached_tokens, 400U);
-  ExpectServed(leader.sink, slow);
+  EXPECT_EQ(UsageOf(waits_, urgent_).cached_tokens, 400U);
+  ExpectServed(leader_.sink, slow_);
   ExpectServed(third.sink, other);
 }
 

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/scheduling/continuous_scheduler.h"
 #include "tests/support/manual_clock.h"
+#include "tests/unit/server/named_sequence.h"
 
 namespace aft::server {
 namespace {
@@ -30,14 +31,6 @@ constexpr Duration kAge = seconds(10);
 
 class GroupsTest : public testing::Test {
  protected:
-  struct Named : Sequence {
-    Named(std::string sequence_name, const Owner& owner, std::vector<TokenId> prompt,
-          const SequenceTurn& turn = {})
-        : Sequence(std::move(prompt), Purpose::kGenerate, 1'000'000, owner, turn),
-          name(std::move(sequence_name)) {}
-    std::string name;
-  };
-
   void Start(ContinuousScheduler::Options options) {
     options.max_step_tokens = std::max<int64_t>(options.max_step_tokens, options.slots + 1);
     options.age = kAge;
@@ -46,13 +39,13 @@ class GroupsTest : public testing::Test {
 
   // A single one, or a group: "a1", "a1+1", "a1+2", ... `name`: of its client, and what comes
   // behind.
-  Named& Add(const std::string& name, ServiceClass service_class = kNormal, int size = 1,
-             std::vector<TokenId> prompt = {1, 2}, int32_t max_slots = 0) {
+  NamedSequence& Add(const std::string& name, ServiceClass service_class = kNormal, int size = 1,
+                     std::vector<TokenId> prompt = {1, 2}, int32_t max_slots = 0) {
     const Sequence::Owner owner = {
         .client = name.substr(0, 1), .max_slots = max_slots, .service_class = service_class};
-    Named& leader = sequences_.emplace_back(name, owner, prompt);
+    NamedSequence& leader = sequences_.emplace_back(name, owner, prompt);
     const auto last = static_cast<int64_t>(prompt.size()) - 1;
-    std::vector<Named*> followers;
+    std::vector<NamedSequence*> followers;
     for (int i = 1; i < size; ++i) {
       followers.push_back(&sequences_.emplace_back(absl::StrCat(name, "+", i), owner,
                                                    std::vector<TokenId>{prompt.back()},
@@ -60,23 +53,14 @@ class GroupsTest : public testing::Test {
       leader.Lead(*followers.back());
     }
     scheduler_->Add(leader, clock_.Now());
-    for (Named* follower : followers) scheduler_->Add(*follower, clock_.Now());
+    for (NamedSequence* follower : followers) scheduler_->Add(*follower, clock_.Now());
     return leader;
   }
-  Named& Find(const std::string& name) {
+  NamedSequence& Find(const std::string& name) {
     return *std::find_if(sequences_.begin(), sequences_.end(),
-                         [&](const Named& sequence) { return sequence.name == name; });
+                         [&](const NamedSequence& sequence) { return sequence.name == name; });
   }
   void Remove(const std::string& name) { scheduler_->Remove(Find(name)); }
-
-  static std::string NameOf(const Sequence* sequence) {
-    return static_cast<const Named*>(sequence)->name;
-  }
-  static std::vector<std::string> Names(const std::vector<Sequence*>& sequences) {
-    std::vector<std::string> names;
-    for (const Sequence* sequence : sequences) names.push_back(NameOf(sequence));
-    return names;
-  }
 
   // Places, and says who got a slot for the first time.
   std::vector<std::string> Started() {
@@ -139,7 +123,7 @@ class GroupsTest : public testing::Test {
   ManualClock clock_;
   std::unique_ptr<ContinuousScheduler> scheduler_;
   Placement placement_;
-  std::deque<Named> sequences_;
+  std::deque<NamedSequence> sequences_;
 };
 
 TEST_F(GroupsTest, ThePromptIsReadOnceButForItsLastToken) {
@@ -209,7 +193,7 @@ TEST_F(GroupsTest, SinglesDoNotOvertakeItForEver) {
   Start({.slots = 4, .max_parked = 4});
   for (int i = 0; i < 4; ++i) Add(absl::StrCat("b", i));
   Started();
-  Named& group = Add("a1", kBatch, 4);
+  NamedSequence& group = Add("a1", kBatch, 4);
   // Others come and go, of better class; each has ten steps.
   int next = 4;
   for (int step = 0; group.slot() < 0 && step < 10'000; ++step) {

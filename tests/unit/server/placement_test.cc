@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "server/scheduling/continuous_scheduler.h"
 #include "tests/support/manual_clock.h"
+#include "tests/unit/server/named_sequence.h"
 
 namespace aft::server {
 namespace {
@@ -29,13 +30,6 @@ constexpr Duration kAge = seconds(10);
 
 class PlacementTest : public testing::Test {
  protected:
-  struct Named : Sequence {
-    Named(std::string sequence_name, const Owner& owner, std::vector<TokenId> prompt)
-        : Sequence(std::move(prompt), Purpose::kGenerate, 1'000'000, owner),
-          name(std::move(sequence_name)) {}
-    std::string name;
-  };
-
   // A scheduler whose steps all retire before the next, as on a CPU.
   void Start(ContinuousScheduler::Options options) {
     options.max_step_tokens = std::max<int64_t>(options.max_step_tokens, 1000);
@@ -44,8 +38,9 @@ class PlacementTest : public testing::Test {
   }
 
   // `name`: of its client, and what comes behind that.
-  Named& Add(const std::string& name, ServiceClass service_class = kNormal, int32_t max_slots = 0) {
-    Named& added = sequences_.emplace_back(
+  NamedSequence& Add(const std::string& name, ServiceClass service_class = kNormal,
+                     int32_t max_slots = 0) {
+    NamedSequence& added = sequences_.emplace_back(
         name,
         Sequence::Owner{
             .client = name.substr(0, 1), .max_slots = max_slots, .service_class = service_class},
@@ -54,18 +49,11 @@ class PlacementTest : public testing::Test {
     return added;
   }
 
-  static std::vector<std::string> Names(const std::vector<Sequence*>& sequences) {
-    std::vector<std::string> names;
-    for (const Sequence* sequence : sequences) {
-      names.push_back(static_cast<const Named*>(sequence)->name);
-    }
-    return names;
-  }
   // Places, and says who was parked.
   std::vector<std::string> Parked() {
     std::vector<std::string> names;
     for (const auto& [sequence, slot] : scheduler_->Place(clock_.Now()).parked) {
-      names.push_back(static_cast<Named*>(sequence)->name);
+      names.push_back(NameOf(sequence));
     }
     return names;
   }
@@ -87,7 +75,7 @@ class PlacementTest : public testing::Test {
 
   ManualClock clock_;
   std::unique_ptr<ContinuousScheduler> scheduler_;
-  std::deque<Named> sequences_;
+  std::deque<NamedSequence> sequences_;
 };
 
 TEST_F(PlacementTest, FreeSlotsGoByClassThenByClient) {
@@ -134,12 +122,12 @@ TEST_F(PlacementTest, WhatGoesBeyondTheQuotaGivesWayLatestFirst) {
 
 TEST_F(PlacementTest, AParkedSequenceComesBackBeforeItsClientsOthersAndKeepsItsPlace) {
   Start({.slots = 1, .max_parked = 1});
-  Named& a = Add("a1", kBatch);
+  NamedSequence& a = Add("a1", kBatch);
   Add("a2", kBatch);
   scheduler_->Place(clock_.Now());
   Run(5);
   const int64_t position = a.position();
-  Named& b = Add("b1", kInteractive);
+  NamedSequence& b = Add("b1", kInteractive);
   const Placement& placement = scheduler_->Place(clock_.Now());
   ASSERT_THAT(placement.parked, SizeIs(1));
   EXPECT_EQ(placement.parked[0].sequence, &a);
@@ -161,12 +149,12 @@ TEST_F(PlacementTest, AParkedSequenceComesBackBeforeItsClientsOthersAndKeepsItsP
 
 TEST_F(PlacementTest, APromptIsParkedInTheMiddle) {
   Start({.slots = 1, .max_step_tokens = 1000, .max_parked = 1});
-  Named& a = sequences_.emplace_back("a1", Sequence::Owner{.client = "a", .service_class = kBatch},
-                                     std::vector<TokenId>(1500, 3));
+  NamedSequence& a = sequences_.emplace_back(
+      "a1", Sequence::Owner{.client = "a", .service_class = kBatch}, std::vector<TokenId>(1500, 3));
   scheduler_->Add(a, clock_.Now());
   scheduler_->Place(clock_.Now());
   Run();
-  Named& b = Add("b1");
+  NamedSequence& b = Add("b1");
   EXPECT_THAT(Parked(), ElementsAre("a1"));
   scheduler_->Remove(b);
   EXPECT_THAT(Resumed(), ElementsAre("a1"));
@@ -182,7 +170,7 @@ TEST_F(PlacementTest, OneThatIsBackHasItsQuantumBeforeItIsParkedAgain) {
   Add("a1", kBatch);
   scheduler_->Place(clock_.Now());
   Run();
-  Named& b = Add("b1");
+  NamedSequence& b = Add("b1");
   EXPECT_THAT(Parked(), ElementsAre("a1"));
   scheduler_->Remove(b);
   EXPECT_THAT(Resumed(), ElementsAre("a1"));
@@ -211,7 +199,7 @@ TEST_F(PlacementTest, BatchWorkThatHasWaitedTakesTurnsWithThatOfClientsThatHadMo
   Add("a2", kBatch);
   Add("a3", kBatch);
   scheduler_->Place(clock_.Now());
-  Named& b = Add("b1", kBatch);
+  NamedSequence& b = Add("b1", kBatch);
   Run(3);
   clock_.Advance(kAge - Duration(1));
   EXPECT_THAT(Parked(), IsEmpty());
@@ -353,11 +341,11 @@ TEST_F(PlacementTest, StrictQuotasLetAClientsUrgentWorkParkItsOwn) {
 
 TEST_F(PlacementTest, OneThatAStepNamesSitsOutAStepBeforeItIsParked) {
   Start({.slots = 2, .max_in_flight = 2, .max_parked = 2});
-  Named& a = Add("a1", kBatch);
-  Named& b = Add("b1");
+  NamedSequence& a = Add("a1", kBatch);
+  NamedSequence& b = Add("b1");
   scheduler_->Place(clock_.Now());
   scheduler_->Schedule();
-  Named& c = Add("c1", kInteractive);
+  NamedSequence& c = Add("c1", kInteractive);
   EXPECT_THAT(Parked(), IsEmpty());
   const Step* const second = scheduler_->Schedule();
   EXPECT_THAT(second->sequences, ElementsAre(&b));
@@ -374,10 +362,10 @@ TEST_F(PlacementTest, OneThatAStepNamesSitsOutAStepBeforeItIsParked) {
 
 TEST_F(PlacementTest, OneThatSatOutGoesOnWhenNobodyNeedsItsSlot) {
   Start({.slots = 1, .max_in_flight = 2, .max_parked = 1});
-  Named& a = Add("a1", kBatch);
+  NamedSequence& a = Add("a1", kBatch);
   scheduler_->Place(clock_.Now());
   scheduler_->Schedule();
-  Named& b = Add("b1");
+  NamedSequence& b = Add("b1");
   EXPECT_THAT(Parked(), IsEmpty());
   EXPECT_EQ(scheduler_->Schedule(), nullptr);
   scheduler_->Remove(b);
@@ -409,7 +397,7 @@ TEST_F(PlacementTest, PromptsKeepToTheBudgetBesideDecodesAndBetterClassesReadFir
   scheduler_->Place(clock_.Now());
   Run();
   const auto add_prompt = [&](const std::string& name, ServiceClass service_class) {
-    Named& added = sequences_.emplace_back(
+    NamedSequence& added = sequences_.emplace_back(
         name, Sequence::Owner{.client = name, .service_class = service_class},
         std::vector<TokenId>(1000, 3));
     scheduler_->Add(added, clock_.Now());

@@ -79,7 +79,7 @@ TEST_F(StateStoreTest, KeepsWhatItGotUnderANameThatNobodyGuesses) {
     EXPECT_EQ(found->state->snapshot, std::string(1000, 's'));
     EXPECT_EQ(found->model, "model");
     EXPECT_EQ(found->bytes, StateBytes(*found->state));
-    EXPECT_EQ(store().TimeLeft(*found), kHour);
+    EXPECT_EQ(found->expires - clock_.Now(), kHour);
   }
   EXPECT_EQ(metrics_.states.Value(), 10);
   EXPECT_EQ(metrics_.stored.Value(), 10);
