@@ -89,14 +89,17 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
   }
 }
 
+uint64_t ModelMetrics::Steps() const { return step_seconds.Collect().histogram.sample_count; }
+
 void ModelMetrics::SetState(State state) {
   for (size_t i = 0; i < state_.size(); ++i) {
     state_[i]->Set(i == static_cast<size_t>(state) ? 1.0 : 0.0);
   }
 }
 
-ServerMetrics::ServerMetrics(Registry& registry, const std::string& version)
+ServerMetrics::ServerMetrics(Registry& registry, const std::string& server_version)
     : MetricMaker(registry, {}),
+      version(server_version),
       requests_without_model(MetricMaker(registry, {{"model", ""}})),
       states(registry) {
   AddGauge("aft_build_info", "Constant 1; the version is a label.", {{"version", version}}).Set(1);

@@ -50,10 +50,11 @@ class MetricMaker {
   const prometheus::Labels labels_;
 };
 
-// Of aft.v1.InferenceService, label of aft_requests_total.
-enum class Method { kGenerate, kScore, kEncode };
+// Of aft.v1.InferenceService and inference.GRPCInferenceService, label of aft_requests_total.
+enum class Method { kGenerate, kScore, kEncode, kModelInfer, kModelStreamInfer };
 
-inline constexpr std::array<const char*, 3> kMethodNames = {"Generate", "Score", "Encode"};
+inline constexpr std::array<const char*, 5> kMethodNames = {"Generate", "Score", "Encode",
+                                                            "ModelInfer", "ModelStreamInfer"};
 inline const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 // The same of aft.v1.StateService, whose calls are of no model.
@@ -167,6 +168,7 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Histogram& e2e_seconds =
       AddSeconds("aft_e2e_seconds", "Arrival of a request to its end, however it ended.");
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
+  uint64_t Steps() const;  // that step_seconds has counted
   prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
   prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
   prometheus::Counter& prompt_tokens =
@@ -300,7 +302,9 @@ struct StateMetrics : private MetricMaker {
 
 // The process.
 struct ServerMetrics : private MetricMaker {
-  ServerMetrics(prometheus::Registry& registry, const std::string& version);
+  ServerMetrics(prometheus::Registry& registry, const std::string& server_version);
+
+  const std::string version;
 
   // Requests that named no served model: label model="".
   RequestCounters requests_without_model;

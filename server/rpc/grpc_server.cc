@@ -24,6 +24,7 @@
 #include "server/rpc/decode_pool.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
+#include "server/rpc/kserve/kserve_service.h"
 #include "server/rpc/model_service.h"
 #include "server/rpc/reflection_service.h"
 #include "server/rpc/server_credentials.h"
@@ -35,8 +36,12 @@ namespace {
 
 // Names under which health is asked for.
 constexpr char kInference[] = "aft.v1.InferenceService";
-constexpr const char* kServices[] = {"", kInference, "aft.v1.ModelService", "aft.v1.StateService",
-                                     "grpc.health.v1.Health"};
+constexpr const char* kServices[] = {"",
+                                     kInference,
+                                     "aft.v1.ModelService",
+                                     "aft.v1.StateService",
+                                     "grpc.health.v1.Health",
+                                     "inference.GRPCInferenceService"};
 
 constexpr int kLibraryLinesPerSecond = 10;
 
@@ -142,6 +147,8 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
   states_ = std::make_unique<StateService>(
       StateEnvironment{environment, *state_access_, registry, *decoders_});
   health_ = std::make_unique<HealthService>(environment);
+  kserve_ = std::make_unique<kserve::KserveService>(environment, registry, *decoders_,
+                                                    client_metrics_, *state_access_, *health_);
   if (config.security.reflection) {
     const std::vector<std::string> names(std::begin(kServices) + 1, std::end(kServices));
     for (const int version : {0, 1}) {
@@ -183,6 +190,7 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   builder.RegisterService(models_.get());
   builder.RegisterService(states_.get());
   builder.RegisterService(health_.get());
+  builder.RegisterService(kserve_.get());
   for (const auto& service : reflection_) builder.RegisterService(service.get());
   int port = 0;
   builder.AddListeningPort(config.listen_address, credentials, &port);
@@ -211,6 +219,7 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (drain_.valid()) return;
   health_->EndWatches();
+  kserve_->Drain();
   const auto until = std::chrono::system_clock::now() + LeftUntil(deadline);
   drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
 }

@@ -19,6 +19,9 @@ class Server;
 }  // namespace grpc
 
 namespace aft::server {
+namespace kserve {
+class KserveService;
+}  // namespace kserve
 
 class HealthService;
 class ClientIdentity;
@@ -35,8 +38,9 @@ class StateService;
 // Affects the process; call before the first use of gRPC.
 void RouteLibraryLogs();
 
-// The listening gRPC server with all of its services: aft.v1, health, reflection. Owns what stands
-// before the engines: who calls, how much memory calls may hold, the threads that tokenise.
+// The listening gRPC server with all of its services: aft.v1, inference, health, reflection. Owns
+// what stands before the engines: who calls, how much memory calls may hold, the threads that
+// tokenise.
 class GrpcServer {
  public:
   // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive it.
@@ -79,6 +83,7 @@ class GrpcServer {
   std::unique_ptr<StateService> states_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<HealthService> health_;
+  std::unique_ptr<kserve::KserveService> kserve_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // goes before the services

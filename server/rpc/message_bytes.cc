@@ -1,5 +1,7 @@
 #include "server/rpc/message_bytes.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "google/protobuf/descriptor.h"
@@ -74,6 +76,28 @@ std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, 
   const bool read =
       input.ReadVarintSizeAsInt(&size) && size <= most && input.ReadString(&value, size);
   return read ? std::make_optional(std::move(value)) : std::nullopt;
+}
+
+std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  google::protobuf::io::CodedInputStream input(&reader);
+  std::vector<std::string> values(static_cast<size_t>(last));
+  for (int before = 0; before < last;) {
+    const uint32_t tag = input.ReadTag();
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    int size = 0;
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+        field <= before || field > last || !input.ReadVarintSizeAsInt(&size) ||
+        static_cast<size_t>(size) > most) {
+      break;
+    }
+    std::string value;
+    if (!input.ReadString(&value, size)) break;
+    values[static_cast<size_t>(field) - 1] = std::move(value);
+    before = field;
+  }
+  return values;
 }
 
 void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
@@ -23,6 +24,10 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
 // of the lowest number; empty when it begins with another one. Nothing when the value is longer
 // than `most` or is cut off. Reads no further.
 std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most);
+
+// The values of the string fields 1 to `last`, with which a message begins, as far as they stand in
+// this order and are no longer than `most`; the others are empty.
+std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most);
 
 // Replaces `bytes`. REQUIRES: the message has less than 2 GiB.
 void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes);

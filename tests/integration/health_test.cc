@@ -49,6 +49,7 @@ const char* const kServices[] = {"",
                                  "aft.v1.ModelService",
                                  "aft.v1.StateService",
                                  "grpc.health.v1.Health",
+                                 "inference.GRPCInferenceService",
                                  "aft.v1.InferenceService/fake"};
 
 TEST(HealthTest, ReadyServerServesUnderEveryName) {

@@ -279,8 +279,9 @@ TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
   for (const auto& service : responses[0].list_services_response().service()) {
     names.push_back(service.name());
   }
-  EXPECT_THAT(names, ElementsAre("aft.v1.InferenceService", "aft.v1.ModelService",
-                                 "aft.v1.StateService", "grpc.health.v1.Health"));
+  EXPECT_THAT(names,
+              ElementsAre("aft.v1.InferenceService", "aft.v1.ModelService", "aft.v1.StateService",
+                          "grpc.health.v1.Health", "inference.GRPCInferenceService"));
   EXPECT_EQ(responses[0].original_request().list_services(), "*");
   ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(), 2);  // an import
   EXPECT_THAT(responses[1].file_descriptor_response().file_descriptor_proto(0),

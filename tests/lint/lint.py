@@ -31,7 +31,7 @@ THIRD_PARTIES = {
     "OpenSSL": (r"openssl/", ["server/admission/", "server/states/", "server/rpc/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
-                      "model/train/", "client/"]),
+                      "model/train/", "server/rpc/kserve/", "client/"]),
 }
 
 # Own folders, lowest first: each may include itself and the folders named, all of which stand above

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "inference/grpc_service.pb.h"
+#include "model/api/tokenizer.h"
+#include "server/engine/request.h"
+
+namespace aft::server::kserve {
+
+// Which outputs a response has, and how.
+struct AnswerForm {
+  std::set<std::string> named;  // by the request's `outputs`; empty: all that there are
+  bool typed = false;           // in InferTensorContents, not as raw bytes
+
+  bool Wants(const char* output) const { return named.empty() || named.count(output) > 0; }
+};
+
+// Turns what engines say of one request into outputs of responses. One thread at a time calls.
+class Answer {
+ public:
+  virtual ~Answer() = default;
+
+  // What it will keep, in bytes, where that is known beforehand; Prepare takes that memory.
+  virtual size_t most_bytes() const { return 0; }
+  virtual void Prepare() {}
+
+  // Keeps a part of an answer that is one response.
+  virtual void Collect(TokenDelta /*delta*/) {}
+  virtual void CollectRow(size_t /*row*/, std::vector<float> /*vectors*/) {}
+  // What is kept, in bytes, about.
+  virtual size_t held_bytes() const { return 0; }
+
+  // The response of one token, of an answer that is many responses.
+  virtual void WriteToken(const TokenDelta& /*delta*/,
+                          inference::ModelInferResponse& /*response*/) {}
+
+  // The last response, with all that is kept. It may have no outputs.
+  virtual void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) = 0;
+};
+
+// What of a generation was asked for.
+struct GenerationForm : AnswerForm {
+  bool ids = false;  // output_ids instead of text_output
+  bool finish_reason = false;
+  bool cumulative_logprob = false;
+  bool logprobs = false;
+  bool num_input_tokens = false;
+  bool num_output_tokens = false;
+  std::string prefix;  // of text_output
+  uint32_t prompt_tokens = 0;
+};
+
+class GenerationAnswer final : public Answer {
+ public:
+  GenerationAnswer(GenerationForm form, std::shared_ptr<const Tokenizer> tokenizer)
+      : form_(std::move(form)), tokenizer_(std::move(tokenizer)) {}
+
+  void Collect(TokenDelta delta) override;
+  size_t held_bytes() const override;
+  void WriteToken(const TokenDelta& delta, inference::ModelInferResponse& response) override;
+  void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
+
+ private:
+  // Of a response that is under way.
+  struct Part {
+    std::string text;
+    std::vector<int64_t> ids;
+    std::string logprobs;  // elements of a JSON list
+  };
+
+  void Add(const TokenDelta& delta, Part& part);
+  void AddLogprobs(const SampledToken& token, std::string& json) const;
+  void Write(const Part& part, const char* reason, inference::ModelInferResponse& response) const;
+
+  const GenerationForm form_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  Part kept_;
+  double logprob_ = 0;
+  bool streams_ = false;  // WriteToken was called
+};
+
+class ScoringAnswer final : public Answer {
+ public:
+  explicit ScoringAnswer(AnswerForm form) : form_(std::move(form)) {}
+
+  void Collect(TokenDelta delta) override;
+  size_t held_bytes() const override { return ids_.size() * 3 * sizeof(int64_t); }
+  void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
+
+ private:
+  const AnswerForm form_;
+  std::vector<int64_t> ids_;
+  std::vector<float> logprobs_;
+};
+
+// What of an encoder's texts was asked for.
+struct EncodingForm : AnswerForm {
+  std::vector<int64_t> lengths;  // of the texts, in tokens
+  int64_t padded = 0;            // second dimension of last_hidden_state
+  int64_t width = 0;
+  bool batch = true;  // the first dimension is one of texts
+  bool hidden = true;
+  bool embedding = true;
+  Pooling pooling = Pooling::kMean;  // of the embedding
+  bool normalize = false;            // likewise
+};
+
+class EncodingAnswer final : public Answer {
+ public:
+  explicit EncodingAnswer(EncodingForm form) : form_(std::move(form)) {}
+
+  size_t most_bytes() const override;
+  void Prepare() override;
+  // Of a text's vectors when last_hidden_state is wanted, else of its embedding.
+  void CollectRow(size_t row, std::vector<float> vectors) override;
+  void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
+
+ private:
+  // Of texts, times the width.
+  size_t hidden_rows() const {
+    return form_.hidden ? form_.lengths.size() * static_cast<size_t>(form_.padded) : 0;
+  }
+  size_t embedding_rows() const { return form_.embedding ? form_.lengths.size() : 0; }
+
+  const EncodingForm form_;
+  std::vector<float> hidden_;  // [texts, padded, width]; 0 behind a text
+  std::vector<float> embeddings_;
+};
+
+}  // namespace aft::server::kserve

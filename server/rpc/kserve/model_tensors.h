@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "inference/grpc_service.pb.h"
+#include "inference/model_config.pb.h"
+#include "server/registry/model_registry.h"
+
+// What a model takes and gives, as tensors.
+namespace aft::server::kserve {
+
+struct TensorSpec {
+  const char* name;
+  const char* datatype;
+  inference::DataType data_type;
+  std::vector<int64_t> dims;  // without the batch; -1: any size
+};
+
+struct ModelTensors {
+  int32_t max_batch_size = 0;  // 0: no batch dimension
+  std::vector<TensorSpec> inputs;
+  std::vector<TensorSpec> outputs;
+
+  bool HasInput(absl::string_view name) const;
+  bool HasOutput(absl::string_view name) const;
+};
+
+// NOT_FOUND unless `version`, which a client asks for, is empty or the model's.
+absl::Status CheckVersion(const std::string& version, const std::string& model,
+                          const std::string& served);
+
+ModelTensors TensorsOf(const ServedModel& model);
+
+inference::ModelMetadataResponse DescribeModel(const ServedModel& model);
+inference::ModelConfig ConfigOf(const ServedModel& model);
+
+}  // namespace aft::server::kserve

@@ -1,0 +1,298 @@
+#include "server/rpc/kserve/stream_infer.h"
+
+#include <chrono>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
+
+namespace aft::server::kserve {
+namespace {
+
+// Asks, with the value "true", for a stream that ends with the first error.
+constexpr char kGrpcErrorKey[] = "triton_grpc_error";
+
+constexpr char kFinalKey[] = "triton_final_response";
+
+// Of a response beside its tensors' data, of a token and of an alternative, on the wire, about.
+constexpr size_t kPartBytes = 64;
+constexpr size_t kTokenBytes = 8;
+constexpr size_t kAlternativeBytes = 11;
+
+// In memory all of that is an object.
+constexpr size_t kHeldPerByte = 5;
+
+// Of so many responses that wait, one may be several tokens: who is that far behind needs fewer.
+constexpr size_t kManyParts = 1024;
+
+size_t BytesOf(const TokenDelta& delta) {
+  size_t bytes = delta.text.size();
+  for (const SampledToken& token : delta.tokens) {
+    bytes += kTokenBytes + token.top.size() * kAlternativeBytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool OpenStreams::Add(const std::shared_ptr<StreamInfer>& stream) {
+  MutexLock lock(mutex_);
+  streams_.insert(stream);
+  return !draining_;
+}
+
+void OpenStreams::Remove(const std::shared_ptr<StreamInfer>& stream) {
+  MutexLock lock(mutex_);
+  streams_.erase(stream);
+}
+
+void OpenStreams::Drain() {
+  std::vector<std::shared_ptr<StreamInfer>> streams;
+  {
+    MutexLock lock(mutex_);
+    draining_ = true;
+    streams.assign(streams_.begin(), streams_.end());
+  }
+  for (const auto& stream : streams) stream->Drain();
+}
+
+BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& streams,
+                                grpc::CallbackServerContext& context) {
+  const auto stream = std::make_shared<StreamInfer>(environment, streams, context);
+  environment.active.Add(stream);
+  const absl::Status status = stream->Admit();
+  if (!status.ok()) {
+    environment.metrics.requests_without_model.Increment(Method::kModelStreamInfer, status.code());
+    context.AddTrailingMetadata(kRequestIdKey, stream->id_);
+    stream->Abort(status, status.code());
+  } else {
+    if (!streams.Add(stream)) stream->Drain();
+    stream->ReadOn();
+  }
+  return stream.get();
+}
+
+StreamInfer::StreamInfer(InferEnvironment& environment, OpenStreams& streams,
+                         grpc::CallbackServerContext& context)
+    : ActiveCall(context), environment_(environment), streams_(streams) {}
+
+absl::Status StreamInfer::Admit() {
+  const absl::StatusOr<std::string> id = TakeRequestId(context());
+  id_ = id.ok() ? *id : NewRequestId();
+  AFT_RETURN_IF_ERROR(id.status());
+  AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+  const auto asked = context().client_metadata().find(kGrpcErrorKey);
+  end_on_error_ = asked != context().client_metadata().end() && asked->second == "true";
+  MutexLock lock(mutex_);
+  charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+  if (!Recharge()) return environment_.RefuseForMemory();
+  context().AddInitialMetadata(kRequestIdKey, id_);
+  return absl::OkStatus();
+}
+
+bool StreamInfer::Recharge() {
+  constexpr int64_t kSlack = 4096;
+  const auto held = static_cast<int64_t>(kCallBytes + kHeldPerByte * part_bytes_);
+  if (held <= charge_.bytes() && charge_.bytes() - held < kSlack) return true;
+  return charge_.Resize(held);
+}
+
+void StreamInfer::ReadOn() {
+  {
+    MutexLock lock(mutex_);
+    if (reading_ || read_all_ || abort_.has_value() || calls_.size() >= kMostRequests) return;
+    reading_ = true;
+  }
+  StartRead(&incoming_);
+}
+
+void StreamInfer::OnReadDone(bool ok) {
+  if (!ok) {
+    {
+      MutexLock lock(mutex_);
+      reading_ = false;
+      read_all_ = true;
+    }
+    return Wake();
+  }
+  grpc::ByteBuffer message;
+  message.Swap(&incoming_);
+  const auto call = std::make_shared<InferCall>(Method::kModelStreamInfer, environment_,
+                                                Caller{.id = id_,
+                                                       .peer = context().peer(),
+                                                       .client = client_,
+                                                       .deadline = DeadlineOf(context())},
+                                                shared_from_this());
+  {
+    MutexLock lock(mutex_);
+    reading_ = false;
+    if (abort_.has_value() || finished_) return;  // it crossed the end
+    calls_.emplace(call, nullptr);
+  }
+  call->Start(std::move(message));
+  ReadOn();
+}
+
+absl::Status StreamInfer::SendToken(std::shared_ptr<InferCall> call, TokenDelta delta) {
+  {
+    MutexLock lock(mutex_);
+    if (abort_.has_value()) return absl::OkStatus();  // the call has been cancelled
+    if (part_bytes_ > static_cast<size_t>(environment_.limits.max_stream_buffer_bytes)) {
+      return absl::ResourceExhaustedError("slow client: it reads slower than the models write");
+    }
+    AddToken(std::move(call), std::move(delta));
+    if (!Recharge()) {
+      return absl::ResourceExhaustedError("memory: no room for an answer that is not read");
+    }
+  }
+  Wake();
+  return absl::OkStatus();
+}
+
+void StreamInfer::AddToken(std::shared_ptr<InferCall> call, TokenDelta delta) {
+  size_t bytes = BytesOf(delta);
+  Part*& last = calls_.find(call)->second;
+  if (last != nullptr && parts_.size() >= kManyParts) {
+    last->token->text += delta.text;
+    for (SampledToken& token : delta.tokens) last->token->tokens.push_back(std::move(token));
+    last->bytes += bytes;
+  } else {
+    bytes += kPartBytes;
+    parts_.push_back({std::move(call), std::move(delta), bytes});
+    last = &parts_.back();  // which stays where it is
+  }
+  part_bytes_ += bytes;
+}
+
+void StreamInfer::SendEnd(std::shared_ptr<InferCall> call) {
+  {
+    MutexLock lock(mutex_);
+    parts_.push_back({std::move(call), std::nullopt, 0});
+  }
+  Wake();
+}
+
+void StreamInfer::Wake() {
+  {
+    MutexLock lock(mutex_);
+    if (writing_) return;
+    writing_ = true;
+  }
+  Pump();
+}
+
+void StreamInfer::Pump() {
+  while (true) {
+    Part part;
+    bool write = false;
+    std::optional<absl::Status> end;
+    {
+      MutexLock lock(mutex_);
+      const bool over = read_all_ || abort_.has_value() || draining_;
+      if (!parts_.empty()) {
+        const auto call = calls_.find(parts_.front().call);
+        if (!parts_.front().token.has_value()) {
+          calls_.erase(call);
+        } else if (call->second == &parts_.front()) {
+          call->second = nullptr;
+        }
+        part = std::move(parts_.front());
+        parts_.pop_front();
+        part_bytes_ -= part.bytes;
+        Recharge();
+        write = !abort_.has_value();
+      } else if (over && calls_.empty()) {
+        end = abort_.value_or(
+            read_all_ ? absl::OkStatus()
+                      : absl::UnavailableError("the server is shutting down; send elsewhere"));
+        finished_ = true;
+      } else {
+        OperationEnds();
+        writing_ = false;
+        return;
+      }
+    }
+    if (end.has_value()) {  // `writing_` is never given back
+      OperationBegins();
+      return Finish(ToGrpcStatus(*end, id_));
+    }
+    const bool written = write && Write(part);
+    if (!part.token.has_value()) ReadOn();
+    if (written) return;
+  }
+}
+
+bool StreamInfer::Write(const Part& part) {
+  response_.Clear();
+  inference::ModelInferResponse& infer = *response_.mutable_infer_response();
+  if (part.token.has_value()) {
+    part.call->WriteToken(*part.token, infer);
+  } else if (part.call->status().ok()) {
+    if (!part.call->WriteEnd(infer)) return false;
+  } else {
+    const absl::Status& status = part.call->status();
+    if (end_on_error_) {
+      Abort(status, absl::StatusCode::kCancelled);
+      return false;
+    }
+    infer.set_id(part.call->id());
+    (*infer.mutable_parameters())[kFinalKey].set_bool_param(true);
+    response_.set_error_message(ToGrpcStatus(status, id_).error_message());
+  }
+  SerializeMessage(response_, outgoing_);
+  OperationBegins();
+  StartWrite(&outgoing_);
+  return true;
+}
+
+void StreamInfer::Abort(const absl::Status& status, absl::StatusCode why) {
+  std::vector<std::shared_ptr<InferCall>> calls;
+  {
+    MutexLock lock(mutex_);
+    if (!abort_.has_value()) abort_ = status;
+    for (const auto& [call, last] : calls_) calls.push_back(call);
+  }
+  for (const auto& call : calls) call->Cancel(why);
+  Wake();
+}
+
+void StreamInfer::Drain() {
+  {
+    MutexLock lock(mutex_);
+    draining_ = true;
+  }
+  Wake();
+}
+
+void StreamInfer::OnWriteDone(bool ok) {
+  if (!ok) OnCancel();  // the stream is broken
+  Pump();
+}
+
+void StreamInfer::OnCancel() {
+  const auto why = stuck() ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kCancelled;
+  Abort(absl::CancelledError("the client cancelled the stream"), why);
+}
+
+void StreamInfer::OnDone() {
+  ContextGoes();
+  {
+    MutexLock lock(mutex_);
+    charge_.Close();
+  }
+  streams_.Remove(shared_from_this());
+  environment_.active.Remove(this);  // may delete this
+}
+
+void StreamInfer::OnStuck(Duration waited) {
+  const double ms = std::chrono::duration<double, std::milli>(waited).count();
+  log::Warning("request.stuck", {{"id", id_},
+                                 {"peer", context().peer()},
+                                 {"client", client_ != nullptr ? client_->name : ""},
+                                 {"method", MethodName(Method::kModelStreamInfer)},
+                                 {"waited_ms", ms}});
+}
+
+}  // namespace aft::server::kserve

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/mutex.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/rpc/kserve/infer_call.h"
+
+namespace aft::server::kserve {
+
+using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+class StreamInfer;
+
+// The streams there are, so that those that nobody uses do not hold up a drain. Thread-safe.
+class OpenStreams {
+ public:
+  // A stream that begins, and its end; any thread. False: it must end as soon as it is idle.
+  bool Add(const std::shared_ptr<StreamInfer>& stream);
+  void Remove(const std::shared_ptr<StreamInfer>& stream);
+
+  // All end as soon as they have answered what they have read.
+  void Drain();
+
+ private:
+  Mutex mutex_;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unordered_set<std::shared_ptr<StreamInfer>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+// ModelStreamInfer: one stream of requests, which run side by side, and their responses, in the
+// order in which they came to be, one for each token unless the client falls far behind. At most
+// one read and one write are outstanding. It reads no further while kMostRequests have not been
+// answered, refusals included, so what it holds is bounded by that, by max_stream_buffer_bytes and
+// by the ledger. ActiveCalls owns it until gRPC is done with it.
+class StreamInfer final : public BidiReactor,
+                          public ActiveCall,
+                          public Carrier,
+                          public std::enable_shared_from_this<StreamInfer> {
+ public:
+  static constexpr size_t kMostRequests = 128;
+
+  static BidiReactor* Start(InferEnvironment& environment, OpenStreams& streams,
+                            grpc::CallbackServerContext& context);
+
+  StreamInfer(InferEnvironment& environment, OpenStreams& streams,
+              grpc::CallbackServerContext& context);
+
+  void Drain();
+
+  // On gRPC's threads.
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // What waits to be written: a token, or the end of a call. Of a client that is far behind, a part
+  // may be several tokens.
+  struct Part {
+    std::shared_ptr<InferCall> call;
+    std::optional<TokenDelta> token;
+    size_t bytes = 0;  // on the wire, about
+  };
+
+  absl::Status Admit();
+  absl::Status SendToken(std::shared_ptr<InferCall> call, TokenDelta delta) override;
+  void SendEnd(std::shared_ptr<InferCall> call) override;
+  void AddToken(std::shared_ptr<InferCall> call, TokenDelta delta)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts a read, unless one is under way or must wait.
+  void ReadOn();
+  // Ends the stream with `status`, once its calls have ended; they are cancelled.
+  void Abort(const absl::Status& status, absl::StatusCode why);
+  // Whoever wants the next operation: Pump, if nobody is at it.
+  void Wake();
+  // Starts the next write, or the end of the stream, or gives the right back. REQUIRES: the caller
+  // took `writing_`.
+  void Pump();
+  // False: there is nothing to write of this part.
+  bool Write(const Part& part);
+  bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnStuck(Duration waited) override;
+
+  InferEnvironment& environment_;
+  OpenStreams& streams_;
+  // Set by Admit, then constant.
+  std::string id_;
+  std::shared_ptr<const Client> client_;
+  bool end_on_error_ = false;
+
+  grpc::ByteBuffer incoming_;  // of the read under way, and of who ends it
+  // Of whoever has the right to write.
+  inference::ModelStreamInferResponse response_;
+  grpc::ByteBuffer outgoing_;
+
+  Mutex mutex_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool read_all_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
+  size_t part_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all parts
+  // Those that are to be answered, with the last token of each in parts_, or null.
+  std::unordered_map<std::shared_ptr<InferCall>, Part*> calls_ ABSL_GUARDED_BY(mutex_);
+  MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::server::kserve

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "inference/grpc_service.pb.h"
+
+// Tensors as the Open Inference Protocol writes them: raw bytes or typed lists. Pure functions.
+namespace aft::server::kserve {
+
+// One input, whose shape and datatype fit its data. Borrows the message.
+struct InputTensor {
+  absl::string_view name;
+  absl::string_view datatype;
+  std::vector<int64_t> shape{};  // no dimension below 0
+  int64_t elements = 0;          // their product
+  // One of the two is there.
+  const std::string* raw = nullptr;
+  const inference::InferTensorContents* typed = nullptr;
+};
+
+// The inputs of a request, in its order: names are given once, and sizes were checked without
+// allocating anything in proportion to a shape. INVALID_ARGUMENT begins with the tensor's name.
+absl::StatusOr<std::vector<InputTensor>> ReadInputs(const inference::ModelInferRequest& message);
+
+// The elements of a tensor, whatever its shape. INVALID_ARGUMENT, naming the tensor, for another
+// datatype than the function takes.
+absl::StatusOr<std::vector<int64_t>> ReadIntegers(const InputTensor& tensor);  // INT32, INT64
+absl::StatusOr<std::vector<int64_t>> ReadMask(const InputTensor& tensor);      // or BOOL
+absl::StatusOr<std::vector<absl::string_view>> ReadStrings(const InputTensor& tensor);  // BYTES
+
+// The only element of a tensor.
+absl::StatusOr<bool> ReadBool(const InputTensor& tensor);
+absl::StatusOr<int64_t> ReadInteger(const InputTensor& tensor);
+absl::StatusOr<uint64_t> ReadUnsigned(const InputTensor& tensor);  // UINT64, or not below 0
+absl::StatusOr<float> ReadFloat(const InputTensor& tensor);        // FP32
+absl::StatusOr<absl::string_view> ReadString(const InputTensor& tensor);
+
+// "[2, 3]"
+std::string ShowShape(absl::Span<const int64_t> shape);
+
+// Adds outputs to a response, as raw bytes or as typed lists.
+class OutputWriter {
+ public:
+  // `response` must outlive the writer.
+  OutputWriter(inference::ModelInferResponse& response, bool typed)
+      : response_(response), typed_(typed) {}
+
+  void AddStrings(absl::string_view name, absl::Span<const absl::string_view> values);
+  void AddInt64(absl::string_view name, absl::Span<const int64_t> values);
+  void AddUint32(absl::string_view name, uint32_t value);
+  // REQUIRES: as many values as the shape has elements.
+  void AddFloats(absl::string_view name, absl::Span<const int64_t> shape,
+                 absl::Span<const float> values);
+
+ private:
+  inference::ModelInferResponse::InferOutputTensor& Add(absl::string_view name,
+                                                        const char* datatype,
+                                                        absl::Span<const int64_t> shape);
+
+  inference::ModelInferResponse& response_;
+  const bool typed_;
+};
+
+}  // namespace aft::server::kserve
