@@ -210,6 +210,8 @@ TEST(KserveModelsTest, StatisticsCountWhatCameThisWay) {
   EXPECT_EQ(stats.fail().count(), 1U);
   EXPECT_EQ(stats.queue().count(), 3U);
   EXPECT_EQ(stats.compute_infer().count(), 3U);
+  EXPECT_EQ(stats.compute_input().count(), 3U);
+  EXPECT_EQ(stats.compute_output().count(), 3U);
   EXPECT_EQ(stats.success().ns(), stats.queue().ns() + stats.compute_infer().ns());
   EXPECT_GT(stats.compute_infer().ns(), 0U);
   EXPECT_EQ(response.model_stats(1).name(), "encoder");

@@ -50,6 +50,9 @@ void Statistics::Describe(const std::string& model, inference::ModelStatistics& 
   statistics.fail.Describe(*infer.mutable_fail());
   statistics.queue.Describe(*infer.mutable_queue());
   statistics.compute.Describe(*infer.mutable_compute_infer());
+  // Reading and writing tensors is part of it. perf_analyzer wants one count of all three.
+  infer.mutable_compute_input()->set_count(infer.compute_infer().count());
+  infer.mutable_compute_output()->set_count(infer.compute_infer().count());
   message.set_inference_count(infer.success().count());
 }
 
