@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -438,11 +439,8 @@ absl::Status CheckNames(const ModelInferRequest& message, const Source& source) 
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<Inference> DecodeInference(const ModelInferRequest& message,
-                                          const LimitsConfig& limits, const ServedModel& model,
-                                          Call call) {
+absl::StatusOr<Inference> Decode(const ModelInferRequest& message, const LimitsConfig& limits,
+                                 const ServedModel& model, Call call) {
   AFT_ASSIGN_OR_RETURN(std::vector<InputTensor> inputs, ReadInputs(message));
   Source source = {.limits = limits,
                    .model = model,
@@ -467,6 +465,25 @@ absl::StatusOr<Inference> DecodeInference(const ModelInferRequest& message,
   AFT_ASSIGN_OR_RETURN(const bool scores, source.Flag("score"));
   AFT_RETURN_IF_ERROR(scores ? DecodeScoring(source, options, inference)
                              : DecodeGeneration(source, options, inference));
+  return inference;
+}
+
+// Errors quote what the client wrote.
+absl::Status Printable(const absl::Status& error) {
+  std::string message(error.message());
+  std::replace_if(
+      message.begin(), message.end(),
+      [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }, '?');
+  return absl::Status(error.code(), message);
+}
+
+}  // namespace
+
+absl::StatusOr<Inference> DecodeInference(const ModelInferRequest& message,
+                                          const LimitsConfig& limits, const ServedModel& model,
+                                          Call call) {
+  auto inference = Decode(message, limits, model, call);
+  if (!inference.ok()) return Printable(inference.status());
   return inference;
 }
 

@@ -1,0 +1,181 @@
+// A request of the Open Inference Protocol, as text. What is accepted keeps the limits and says the
+// same with its tensors as raw bytes; an error begins with a name. Input: a byte that chooses the
+// model, the call and the limits; the message in protobuf's text format.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "google/protobuf/text_format.h"
+#include "server/rpc/kserve/request.h"
+#include "tests/fuzz/target.h"
+#include "tests/support/fake_encoder_runner.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace aft::fuzz {
+
+// A tensor of eight bytes a token, its tokens and their request.
+const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
+
+namespace {
+
+using inference::ModelInferRequest;
+using server::LimitsConfig;
+using server::ServedModel;
+using server::kserve::Inference;
+
+constexpr int64_t kVocabSize = 257;
+constexpr int64_t kMostBatchTokens = 64;
+
+ServedModel LanguageModel() {
+  ServedModel model;
+  model.config.name = "m";
+  model.info.vocab_size = kVocabSize;
+  model.tokenizer = std::make_shared<FakeTokenizer>();
+  return model;
+}
+
+ServedModel Encoder() {
+  static prometheus::Registry registry;
+  static server::ModelMetrics metrics(registry, "m");
+  server::EngineOptions options;
+  options.model.name = "m";
+  options.model.max_batch_rows = 4;
+  options.model.max_batch_tokens = kMostBatchTokens;
+  const auto control = std::make_shared<FakeEncoderControl>();
+  auto runner = std::make_unique<FakeEncoderRunner>(FakeEncoderRunner::Options{}, control);
+  ServedModel model = LanguageModel();
+  model.config = options.model;
+  model.info = runner->info();
+  model.vector_width = runner->width();
+  auto engine = server::EncodeEngine::Create(options, std::move(runner), metrics);
+  AFT_CHECK(engine.ok());
+  model.encode = *std::move(engine);
+  return model;
+}
+
+template <typename Values>
+std::string Raw(const Values& values) {
+  using Value = typename Values::value_type;
+  std::string bytes;
+  for (const Value value : values) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  return bytes;
+}
+
+std::string Raw(const inference::InferTensorContents& contents) {
+  std::string strings;
+  for (const std::string& value : contents.bytes_contents()) {
+    const auto size = static_cast<uint32_t>(value.size());
+    strings.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    strings += value;
+  }
+  return Raw(contents.bool_contents()) + Raw(contents.int_contents()) +
+         Raw(contents.int64_contents()) + Raw(contents.uint_contents()) +
+         Raw(contents.uint64_contents()) + Raw(contents.fp32_contents()) +
+         Raw(contents.fp64_contents()) + strings;
+}
+
+// The same request with raw bytes.
+ModelInferRequest AsRaw(ModelInferRequest message) {
+  for (auto& input : *message.mutable_inputs()) {
+    message.add_raw_input_contents(Raw(input.contents()));
+    input.clear_contents();
+  }
+  return message;
+}
+
+struct Texts {
+  std::vector<std::vector<TokenId>> rows;
+  size_t max_tokens = 0;
+};
+
+Texts TextsOf(const Inference& inference) {
+  struct Visitor {
+    Texts operator()(const server::GenerationRequest& request) const {
+      return {{request.prompt}, static_cast<size_t>(request.stop.max_tokens)};
+    }
+    Texts operator()(const server::ScoringRequest& request) const { return {{request.text}}; }
+    Texts operator()(const std::vector<server::EncodingRequest>& requests) const {
+      Texts texts;
+      for (const server::EncodingRequest& request : requests) texts.rows.push_back(request.text);
+      return texts;
+    }
+  };
+  return std::visit(Visitor(), inference.work);
+}
+
+void CheckAccepted(const Inference& inference, const LimitsConfig& limits, bool encoder) {
+  const Texts texts = TextsOf(inference);
+  AFT_CHECK(std::holds_alternative<std::vector<server::EncodingRequest>>(inference.work) ==
+            encoder);
+  AFT_CHECK(inference.answer != nullptr && inference.timeout.count() >= 0);
+  AFT_CHECK(!texts.rows.empty() && texts.max_tokens <= size_t(limits.max_max_tokens));
+  size_t tokens = 0;
+  for (const std::vector<TokenId>& row : texts.rows) {
+    tokens += row.size();
+    AFT_CHECK(!row.empty() && row.size() <= size_t(limits.max_prompt_tokens));
+    for (const TokenId id : row) AFT_CHECK(id >= 0 && id < kVocabSize);
+  }
+  AFT_CHECK(tokens == inference.tokens);
+  AFT_CHECK(!encoder || tokens <= size_t(kMostBatchTokens));
+}
+
+void CheckError(const absl::Status& status) {
+  constexpr size_t kMostBytes = 512;  // of the status, in a header
+  const absl::string_view message = status.message();
+  const size_t name_end = message.find(": ");
+  AFT_CHECK(name_end != absl::string_view::npos);
+  Saw(message.substr(name_end));  // names are the client's
+  AFT_CHECK(absl::IsInvalidArgument(status));
+  AFT_CHECK(message.size() <= kMostBytes && IsMessage(message));
+}
+
+}  // namespace
+}  // namespace aft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace aft;
+  using namespace aft::fuzz;
+  [[maybe_unused]] static google::protobuf::LogHandler* const before =
+      google::protobuf::SetLogHandler(nullptr);
+  static const ServedModel models[] = {LanguageModel(), Encoder()};
+  if (size < 1) return 0;
+  const bool encoder = data[0] % 2 == 1;
+  const auto call =
+      data[0] / 2 % 2 == 1 ? server::kserve::Call::kStream : server::kserve::Call::kUnary;
+  LimitsConfig limits;
+  if (data[0] / 4 % 2 == 1) {
+    limits.max_prompt_bytes = 8;
+    limits.max_prompt_tokens = 6;
+    limits.max_max_tokens = 300;
+  }
+  ModelInferRequest message;
+  google::protobuf::TextFormat::Parser parser;
+  parser.SetRecursionLimit(16);
+  // Only over the wire is a string checked for UTF-8.
+  if (!parser.ParseFromString(std::string(AsText(data + 1, size - 1)), &message) ||
+      !message.ParseFromString(message.SerializeAsString())) {
+    Saw("no message");
+    return 0;
+  }
+  const auto inference = DecodeInference(message, limits, models[encoder], call);
+  if (!inference.ok()) {
+    CheckError(inference.status());
+    return 0;
+  }
+  Saw(encoder ? "encoder" : "language model");
+  CheckAccepted(*inference, limits, encoder);
+  if (message.raw_input_contents_size() > 0) return 0;
+  const auto raw = DecodeInference(AsRaw(message), limits, models[encoder], call);
+  AFT_CHECK(raw.ok());
+  AFT_CHECK(TextsOf(*raw).rows == TextsOf(*inference).rows);
+  AFT_CHECK(TextsOf(*raw).max_tokens == TextsOf(*inference).max_tokens);
+  AFT_CHECK(raw->streams == inference->streams && raw->timeout == inference->timeout);
+  return 0;
+}
