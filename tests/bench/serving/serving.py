@@ -16,7 +16,8 @@ Names:
   clients       a tenth stops reading, a tenth cancels: what do the others feel, what leaks?
   rollout       three replicas under load are drained and restarted in turn
   survival      200 streams of 2,000 tokens that go on while their three replicas are killed, drained and
-                started again: what is lost, and the longest pause; without a store and with Redis
+                started again: what is lost, and the longest pause; without a store, with Redis, and through the
+                shipped edge if AFT_ENVOY names an Envoy (./dev bench survival fetches it)
   soak          a mixed load for an hour (--seconds 3600): slopes of memory, files, threads
 
 Every run of aftload is kept as a line of OUT/NAME.jsonl, and where Chart.js is installed (libjs-chart.js) they
@@ -26,6 +27,7 @@ are drawn in OUT/NAME.html. Client and server share the machine.
 import argparse
 import json
 import math
+import os
 import random
 import shutil
 import statistics
@@ -298,13 +300,21 @@ def rollout(bench):
         [figures(run, "completed", "failed", "refused", "retried", "p99_ttft_ms", "p99_e2el_ms")])
 
 
+def start_edge(bench, folder, replicas):
+  """The shipped edge: a function that stops it, its address, and aftload's flags for it."""
+  sys.path.insert(0, str(ROOT / "tests/edge"))
+  import edge  # pylint: disable=import-outside-toplevel; most need none
+  front = edge.Edge(folder, replicas, bench.options.bin.parent / "share/aft-serve/aft.pb")
+  return front.stop, front.address, "--tls", f"--ca={front.certificates.authority}"
+
+
 def survival(bench):
   streams, tokens = 200, 2000
   rows = []
 
-  def run(store, trouble, servers, cause):
-    address = "ipv4:" + ",".join(server.address for server in servers)
-    process = bench.start_load(address, "--resume", "--verify", 40, "--streams", streams, "--connections", 2,
+  def run(store, trouble, servers, cause, front):
+    address = front[0] if front else "ipv4:" + ",".join(server.address for server in servers)
+    process = bench.start_load(address, *front[1:], "--resume", "--verify", 40, "--streams", streams, "--connections", 2,
                                "--max-tokens", tokens, "--requests", 2 * streams, "--duration", 3600)
     # The references come first, 40 at once.
     while process.poll() is None and sum(server.sum("aft_requests_running") for server in servers) < streams / 2:
@@ -316,7 +326,10 @@ def survival(bench):
                                           "inexact_streams", "lost_tokens", "repeated_tokens", "changed_tokens",
                                           "median_longest_gap_ms", "p99_longest_gap_ms", "max_longest_gap_ms")])
 
-  def all_troubles(store, states, more=()):
+  def all_troubles(store, states, more=(), edge=None):
+    """`edge`: starts what stands in front of the servers; returns a function that stops it, its address and how to
+    connect to it."""
+    stop_edge, front = None, []
     servers = [bench.server(slots=128, states=states) for _ in range(3)]
     stops = []
 
@@ -336,9 +349,13 @@ def survival(bench):
     try:
       for server in servers:
         server.start()
+      if edge:
+        stop_edge, *front = edge([server.address for server in servers])
       for trouble, cause in (("none", lambda: None), ("kill -9 of one", kill), ("rolling restart", roll), *more):
-        run(store, trouble, servers, cause)
+        run(store, trouble, servers, cause, front)
     finally:
+      if stop_edge:
+        stop_edge()
       for server in servers:
         server.stop()
     print(f"{store}: a replica took {', '.join(f'{seconds:.1f}' for seconds in stops)} s to drain, 1 s of it as a lame "
@@ -357,6 +374,9 @@ def survival(bench):
 
       all_troubles("Redis", f'key_files: "{key}" redis {{ address: "{redis.address}" }} checkpoint_tokens: 256',
                    [("Redis restarted", restart)])
+  if os.environ.get("AFT_ENVOY"):
+    with tempfile.TemporaryDirectory() as folder:
+      all_troubles("the edge, no store", "", edge=lambda replicas: start_edge(bench, Path(folder), replicas))
   table(("store", "trouble", "completed", "failed", "went on", "most", "inexact", "lost", "repeated", "changed",
          "longest gap p50", "p99", "max, ms"), rows)
 
