@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ namespace aft::client {
 class StreamChecker {
  public:
   StreamChecker() = default;
-  // Of a generation that goes on behind so many tokens.
-  explicit StreamChecker(uint32_t received) { sequences_[0].received = received; }
+  // Of a stream that goes on behind so many tokens or scores; with `started` it has begun already.
+  explicit StreamChecker(uint32_t received, bool started = false) : started_(started) {
+    sequences_[0].received = received;
+  }
   // Of a generation of so many sequences, each with its own parts and Finished
   // (GenerateRequest.n). REQUIRES: nothing was taken yet.
   void ExpectSequences(uint32_t sequences) { expected_ = std::max(sequences, 1U); }
@@ -43,6 +46,9 @@ class StreamChecker {
 
   bool started() const { return started_; }
   bool finished() const { return finished_ == expected_; }
+  bool finished(uint32_t sequence) const {
+    return sequence < sequences_.size() && sequences_[sequence].finished;
+  }
   // Tokens, or vectors, that have come.
   uint32_t received() const {
     uint32_t sum = 0;
@@ -74,8 +80,8 @@ class StreamChecker {
       return "a chunk has not as many log-probabilities as tokens";
     }
     // The first token of a text has a score only where another text comes before.
-    if (sequence_->received == 0 && chunk.first_index() == 0) unscored_ = 0;
-    return TakePart("score", int64_t{chunk.first_index()} - unscored_, chunk.token_ids_size());
+    if (!unscored_) unscored_ = chunk.first_index() == sequence_->received ? 0 : 1;
+    return TakePart("score", int64_t{chunk.first_index()} - *unscored_, chunk.token_ids_size());
   }
 
   std::string TakePart(const v1::EncodeResponse& event) {
@@ -109,7 +115,8 @@ class StreamChecker {
   std::vector<Sequence> sequences_ = std::vector<Sequence>(1);  // that have been heard of
   Sequence* sequence_ = nullptr;                                // that of the event
   int64_t width_ = 0;                                           // of a vector
-  int64_t unscored_ = 1;  // tokens of a text before its first score
+  // Tokens of a text before its first score, once one has come.
+  std::optional<int64_t> unscored_;
 };
 
 }  // namespace aft::client

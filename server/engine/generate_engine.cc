@@ -135,7 +135,14 @@ absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
                                                     std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckScoring(request); !status.ok()) return RefuseInvalid(status);
   const auto tokens = static_cast<int64_t>(request.text.size());
-  return Accept(std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink)));
+  uint64_t bytes = 0;
+  const auto first = static_cast<size_t>(tokens - request.scores(tokens));
+  for (size_t i = first; i < first + static_cast<size_t>(request.scored); ++i) {
+    bytes += BytesOf(request.text[i]);
+  }
+  auto stream = std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink));
+  stream->scored_bytes = bytes;
+  return Accept(std::move(stream));
 }
 
 absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
@@ -169,6 +176,10 @@ absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
   AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, info_.max_seq_len));
   const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.text.size());
+  if (request.scored > request.scores(tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("resume.scores: ", request.scored,
+                                                   ", but the text has ", request.scores(tokens)));
+  }
   if (info_.max_seq_len == 0 || before + tokens <= info_.max_seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("text: ", before, " tokens before and ", tokens,
@@ -385,15 +396,17 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }
 
+// A model's vocabulary may be padded beyond the tokenizer's.
+size_t GenerateEngine::BytesOf(TokenId id) const {
+  return id < tokenizer_->vocab_size() ? tokenizer_->TokenBytes(id).size() : 0;
+}
+
 void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
                                    std::vector<SampledToken> scores, TimePoint now) {
   for (const SampledToken& score : scores) {
     if (score.id == kNoToken) return FailNotFinite(stream, now);
     stream.logprob += score.logprob;
-    // A model's vocabulary may be padded beyond the tokenizer's.
-    if (score.id < tokenizer_->vocab_size()) {
-      stream.scored_bytes += tokenizer_->TokenBytes(score.id).size();
-    }
+    stream.scored_bytes += BytesOf(score.id);
   }
   stream.scored_tokens += static_cast<uint32_t>(scores.size());
   metrics_.scored_tokens.Increment(static_cast<double>(scores.size()));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -55,7 +56,8 @@ class GenerateEngine final : public RequestLoop {
   absl::Status CheckGroup(const Client& client, ServiceClass service_class, int64_t answers) const;
 
   // The text's tokens from the second on come with their log-probabilities, a part per chunk; from
-  // the first on behind a text with a pending token. Errors as Generate.
+  // the first on behind a text with a pending token; none that the client has (`scored`). Errors as
+  // Generate; INVALID_ARGUMENT also: it has more than there are.
   absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
 
  private:
@@ -65,6 +67,7 @@ class GenerateEngine final : public RequestLoop {
   absl::Status CheckGeneration(const GenerationRequest& request) const;
   absl::Status CheckScoring(const ScoringRequest& request) const;
   absl::Status CheckPrevious(const TurnRequest& request) const;
+  size_t BytesOf(TokenId id) const;
 
   // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }

@@ -75,6 +75,17 @@ struct GenerationRequest : TurnRequest {
 struct ScoringRequest : TurnRequest {
   std::vector<TokenId> text;  // at least one token, all within the vocabulary
   int32_t top_logprobs = 0;   // alternatives reported for each token
+  // Of a stream that goes on: scores that its client has, and their sum. These tokens are read and
+  // not scored again.
+  int64_t scored = 0;
+  double logprob = 0;
+  Survival survival{};
+
+  // That a text of so many tokens has: one of each token that follows another one.
+  int64_t scores(int64_t tokens) const {
+    const bool pending = previous != nullptr && previous->pending != kNoToken;
+    return tokens - (pending ? 0 : 1);
+  }
 };
 
 enum class Pooling { kNone, kMean, kFirst, kLast };
@@ -109,7 +120,7 @@ struct Usage {
   // Of the output: without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
   uint32_t scored_tokens = 0;
-  uint32_t resumed_tokens = 0;  // of the output, those that the request brought
+  uint32_t resumed_tokens = 0;  // of the output or the scores, those that the request brought
   // Of the prompt, those that were not read, because the state behind them was kept; why there are
   // none; and with kDiverged the first one where the prompt leaves what is known.
   uint32_t cached_tokens = 0;

@@ -57,7 +57,21 @@ TokenId LastUnread(const GenerationRequest& request) {
 SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   SequenceTurn turn = TurnOf(request);
   turn.leaves_last = request.store && request.tokens_before() - turn.first_position + tokens > 1;
+  turn.score_from = turn.first_position + request.scored;
   return turn;
+}
+
+// A client that has all scores may still want the state behind them. `tokens`: of the text.
+Sequence::Purpose PurposeOf(const ScoringRequest& request, int64_t tokens) {
+  const bool all = request.scored > 0 && request.scored == request.scores(tokens);
+  return all ? Sequence::Purpose::kRead : Sequence::Purpose::kScore;
+}
+
+std::unique_ptr<Outcome> OutcomeOf(Sequence::Purpose purpose) {
+  if (purpose != Sequence::Purpose::kRead) return nullptr;
+  auto outcome = std::make_unique<Outcome>();
+  outcome->reason = FinishReason::kDone;
+  return outcome;
 }
 
 uint64_t OutputsBefore(const SequenceState* previous) {
@@ -128,14 +142,20 @@ TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
 
 TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
                          std::shared_ptr<TokenSink> token_sink)
-    : Sequence(Unread(request, TakeText(request, request.text)), Purpose::kScore,
+    : Sequence(Unread(request, TakeText(request, request.text)), PurposeOf(request, text_tokens),
                std::numeric_limits<int64_t>::max(), OwnerOf(request), TurnOf(request, text_tokens)),
       Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
       sampling({.top_logprobs = request.top_logprobs}),
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.text))),
-      first_output(OutputsBefore(previous.get())) {}
+      first_output(OutputsBefore(previous.get())),
+      survival(std::move(request.survival)),
+      ended(OutcomeOf(purpose())),
+      scored_tokens(static_cast<uint32_t>(request.scored)),
+      logprob(request.logprob) {
+  usage.resumed_tokens = scored_tokens;
+}
 
 absl::Span<const TokenUse> TokenStream::uses() const {
   if (had_ != nullptr) return *had_;

@@ -52,7 +52,8 @@ struct TokenStream final : Sequence, Job {
   bool sits_out = false;         // so that no step names it
 
   // Generation.
-  const std::unique_ptr<Outcome> ended;  // of its output, if that has ended before it begins
+  // Of its output, or of its scores, if all of that has come before it begins.
+  const std::unique_ptr<Outcome> ended;
   bool nothing_to_do() const { return ended != nullptr && end == nullptr; }
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;  // valid once first_output_at is set

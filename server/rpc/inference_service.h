@@ -12,6 +12,7 @@
 #include "server/engine/request.h"
 #include "server/rpc/encode_codec.h"
 #include "server/rpc/generate_codec.h"
+#include "server/rpc/resume_codec.h"
 #include "server/rpc/score_codec.h"
 #include "server/rpc/stream_call.h"
 
@@ -77,6 +78,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
             if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
               return Resumably(message, request);
             } else {
+              if (message->has_resume()) Resumes(started().exact(), /*from_state=*/false);
               return Enter(std::move(*request));
             }
           });
@@ -94,7 +96,8 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     };
     if (!message->has_resume()) return enter();
     FindStart(message->resume(), *request, [this, message, request, enter] {
-      Resumes(message->resume(), *request, started());
+      started().set_exact(IsExact(message->resume(), model().info, *request));
+      Resumes(started().exact(), /*from_state=*/request->start != nullptr);
       return enter();
     });
     return absl::OkStatus();

@@ -1,9 +1,11 @@
 #include "server/rpc/resume_codec.h"
 
+#include <cmath>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 #include "server/rpc/call_metadata.h"
@@ -15,12 +17,26 @@ namespace {
 
 constexpr size_t kMaxNumericsBytes = 128;
 
+// Of either kind of `resume`.
+template <typename Resume>
+absl::Status CheckModel(const Resume& resume, const ServedModel& model) {
+  AFT_RETURN_IF_ERROR(CheckLength("resume.numerics", resume.numerics().size(), kMaxNumericsBytes));
+  if (resume.fingerprint() == model.info.fingerprint) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "resume.fingerprint: the stream is of another model, or of other weights, config or number "
+      "format: %016x, that of \"%s\" is %016x",
+      resume.fingerprint(), model.config.name, model.info.fingerprint));
+}
+
+bool ComputesAlike(absl::string_view numerics, const ModelInfo& info) {
+  return !info.numerics.empty() && numerics == info.numerics;
+}
+
 }  // namespace
 
 absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel& model,
                           GenerationRequest& request) {
   const v1::Resume& resume = message.resume();
-  AFT_RETURN_IF_ERROR(CheckLength("resume.numerics", resume.numerics().size(), kMaxNumericsBytes));
   AFT_RETURN_IF_ERROR(
       CheckLength("resume.resume_id", resume.resume_id().size(), StateStore::kIdBytes));
   if (message.n() > 1) {
@@ -31,12 +47,7 @@ absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel&
   if (!message.sampling().has_seed()) {
     return BadField("sampling.seed", "must be set with resume, to what Started told");
   }
-  if (resume.fingerprint() != model.info.fingerprint) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "resume.fingerprint: the stream is of another model, or of other weights, config or number "
-        "format: %016x, that of \"%s\" is %016x",
-        resume.fingerprint(), model.config.name, model.info.fingerprint));
-  }
+  AFT_RETURN_IF_ERROR(CheckModel(resume, model));
   request.prompt.reserve(request.prompt.size() + static_cast<size_t>(resume.token_ids_size()));
   for (int i = 0; i < resume.token_ids_size(); ++i) {
     AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken("resume.token_ids", i, resume.token_ids(i),
@@ -47,9 +58,26 @@ absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel&
   return absl::OkStatus();
 }
 
+absl::Status DecodeResume(const v1::ScoreRequest& message, const ServedModel& model,
+                          ScoringRequest& request) {
+  const v1::ScoreResume& resume = message.resume();
+  if (!std::isfinite(resume.logprob()) || (resume.scores() == 0 && resume.logprob() != 0)) {
+    return BadField("resume.logprob",
+                    absl::StrCat("must be finite, and 0 for no scores, got ", resume.logprob()));
+  }
+  AFT_RETURN_IF_ERROR(CheckModel(resume, model));
+  request.scored = resume.scores();
+  request.logprob = resume.logprob();
+  return absl::OkStatus();
+}
+
+bool IsExact(const v1::ScoreResume& resume, const ModelInfo& info) {
+  return resume.scores() == 0 || ComputesAlike(resume.numerics(), info);
+}
+
 bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRequest& request) {
   if (request.resumed == 0) return true;  // nothing was computed elsewhere
-  if (info.numerics.empty() || resume.numerics() != info.numerics) return false;
+  if (!ComputesAlike(resume.numerics(), info)) return false;
   // The output is read behind the prompt in one go: both as a prompt, unless an output came before.
   const SequenceState* const from =
       request.start != nullptr ? request.start.get() : request.previous.get();

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/status_macros.h"
+#include "server/rpc/resume_codec.h"
 
 namespace aft::server {
 
@@ -22,6 +23,13 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   }
   AFT_ASSIGN_OR_RETURN(request.text, DecodeText(TextOf(message, "text_to_score"), rules));
   started.set_tokens(static_cast<uint32_t>(request.text.size()));
+  started.set_fingerprint(model.info.fingerprint);
+  started.set_numerics(model.info.numerics);
+  request.survival.resumable = message.resumable();
+  if (message.has_resume()) {
+    AFT_RETURN_IF_ERROR(DecodeResume(message, model, request));
+    started.set_exact(IsExact(message.resume(), model.info));
+  }
   return request;
 }
 

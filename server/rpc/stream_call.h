@@ -122,9 +122,10 @@ class StreamCall : public CallReactor,
   // It is no error that there is none.
   void FindStart(const v1::Resume& resume, GenerationRequest& request,
                  std::function<absl::Status()> rest);
-  // The request goes on with a stream; fills what Started says of that.
-  void Resumes(const v1::Resume& resume, const GenerationRequest& request, v1::Started& started);
-  // The stream is to survive this server, if its client can resume it; likewise.
+  // The request goes on with a stream: it counts as one that does so.
+  void Resumes(bool exact, bool from_state);
+  // The stream is to survive this server, if its client can resume it; fills what Started says of
+  // that.
   void Survive(const v1::GenerateRequest& message, GenerationRequest& request,
                v1::Started& started);
   // The message is parsed and gone; of it, `tokens` stay.

@@ -166,7 +166,8 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
       tokens += usage.prompt_tokens;
       tokens -= usage.cached_tokens;  // of both
     } else {
-      tokens -= usage.resumed_tokens;  // nobody read them here
+      // Nobody read them here. Scores are none of the generated tokens.
+      tokens -= std::min<uint64_t>(tokens, usage.resumed_tokens);
     }
     environment_.client_metrics.Count(client, code, tokens);
   }

@@ -6,7 +6,6 @@
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/resumption.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/resume_codec.h"
 #include "server/rpc/stream_call.h"
 
 namespace aft::server {
@@ -50,10 +49,8 @@ void StreamCall::FindStart(const v1::Resume& resume, GenerationRequest& request,
                         });
 }
 
-void StreamCall::Resumes(const v1::Resume& resume, const GenerationRequest& request,
-                         v1::Started& started) {
-  started.set_exact(IsExact(resume, model_->info, request));
-  resumed_ = &metrics_->streams_resumed(started.exact(), request.start != nullptr);
+void StreamCall::Resumes(bool exact, bool from_state) {
+  resumed_ = &metrics_->streams_resumed(exact, from_state);
 }
 
 void StreamCall::Survive(const v1::GenerateRequest& message, GenerationRequest& request,

@@ -372,7 +372,10 @@ void ContinuousScheduler::AskForToken(Sequence& sequence, StepRow& row) {
 }
 
 int64_t ContinuousScheduler::Readable(const Sequence& sequence) {
-  return std::min(sequence.readable(), sequence.cut_ - sequence.position_);
+  const int64_t readable = std::min(sequence.readable(), sequence.cut_ - sequence.position_);
+  // A row asks for the scores of all of its tokens or of none.
+  const int64_t unscored = sequence.turn_.score_from - sequence.position_;
+  return unscored > 0 ? std::min(readable, unscored) : readable;
 }
 
 // Sets chunks_[i], the tokens of prompts_[i] in this step; see the class comment for the rule.
@@ -402,7 +405,8 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   row.tokens.assign(first, last);
   step_->prompt_tokens += tokens;
   const bool complete = sequence.prompt_left() == 0;
-  if (sequence.purpose_ == Sequence::Purpose::kScore) {
+  if (sequence.purpose_ == Sequence::Purpose::kScore &&
+      row.first_position >= sequence.turn_.score_from) {
     row.output = RowOutput::kScore;
     row.targets.assign(first + 1, last == sequence.prompt_.end() ? last : last + 1);
   }

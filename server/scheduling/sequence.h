@@ -30,6 +30,8 @@ struct SequenceTurn {
   // No step runs ahead of the sequence's results, so that its state never holds a token that turns
   // out to be none of its text.
   bool never_ahead = false;
+  // Of a text to score: tokens before this position are read only.
+  int64_t score_from = 0;
 };
 
 // One sequence as the scheduler sees it: whose it is, and which tokens the model still has to

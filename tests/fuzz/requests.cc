@@ -2,6 +2,7 @@
 // a field, and the name that is peeked at is the one in front. Input: a byte that chooses
 // the method and the limits, a byte that says where the message is cut into slices, the message.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,6 +97,7 @@ void CheckAccepted(const v1::ScoreRequest& message, const server::ScoringRequest
                    const LimitsConfig&, int64_t most) {
   CheckTokens(message, request.text, most);
   AFT_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMaxTopLogprobs);
+  AFT_CHECK(request.scored == message.resume().scores() && std::isfinite(request.logprob));
 }
 
 void CheckAccepted(const v1::EncodeRequest& message, const server::EncodingRequest& request,

@@ -103,5 +103,161 @@ TEST(ScoreTest, ManyScoresAndGenerationsAtOnceEqualSingleResults) {
   for (std::thread& thread : threads) thread.join();
 }
 
+constexpr char kExactly[] = "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
+constexpr char kOtherwise[] =
+    "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
+
+// What a client asks for that has the first `count` scores.
+v1::ScoreRequest Resumed(v1::ScoreRequest request, const ScoreStream& whole, uint32_t count) {
+  v1::ScoreResume& resume = *request.mutable_resume();
+  resume.set_fingerprint(whole.events.front().started().fingerprint());
+  resume.set_numerics(whole.events.front().started().numerics());
+  resume.set_scores(count);
+  double logprob = 0;
+  for (const v1::ScoreResponse& event : whole.events) {
+    for (const v1::TokenLogprobs& score : event.chunk().logprobs()) {
+      if (count-- == 0) break;
+      logprob += score.logprob();
+    }
+  }
+  resume.set_logprob(logprob);
+  return request;
+}
+
+TEST(ScoreTest, AStreamGoesOnAtAnotherServerBehindAnyScore) {
+  FakeModelRunner::Options options;
+  options.fingerprint = 0xABCD;
+  TestServer server(TestConfig(), options);
+  TestServer other(TestConfigWithMetrics(), options);
+  const std::string text = Text(150);
+  ScoreStream whole(server.inference(), ScoreOf(text));
+  ASSERT_TRUE(whole.Finish().ok());
+  EXPECT_EQ(whole.events.front().started().fingerprint(), 0xABCDU);
+  EXPECT_EQ(whole.events.front().started().numerics(), "fake");
+  EXPECT_FALSE(whole.events.front().started().exact());
+  const std::vector<SampledToken> expected =
+      FakeModelRunner::Score(*FakeTokenizer().Encode(text), 0);
+  const uint32_t cuts[] = {0, 1, 63, 64, 65, 148, 149};
+  for (const uint32_t cut : cuts) {
+    SCOPED_TRACE(cut);
+    ScoreStream rest(other.inference(), Resumed(ScoreOf(text), whole, cut));
+    ASSERT_TRUE(rest.Finish().ok());
+    EXPECT_TRUE(rest.events.front().started().exact());
+    EXPECT_EQ(rest.events.front().started().tokens(), 150U);
+    uint32_t next = cut;
+    for (const v1::ScoreResponse& event : rest.events) {
+      EXPECT_EQ(event.chunk().first_index(), event.has_chunk() ? next + 1 : 0);
+      for (const v1::TokenLogprobs& score : event.chunk().logprobs()) {
+        EXPECT_EQ(score.logprob(), expected[next++].logprob);
+      }
+    }
+    EXPECT_EQ(next, 149U);
+    const v1::ScoreFinished& finished = rest.events.back().finished();
+    const v1::ScoreFinished& undisturbed = whole.events.back().finished();
+    EXPECT_EQ(finished.scored_tokens(), undisturbed.scored_tokens());
+    EXPECT_EQ(finished.scored_bytes(), undisturbed.scored_bytes());
+    EXPECT_EQ(finished.logprob(), undisturbed.logprob());
+    EXPECT_EQ(finished.perplexity(), undisturbed.perplexity());
+  }
+  EXPECT_EQ(other.Metric(kExactly), 7);
+  EXPECT_EQ(other.Metric(kOtherwise), 0);
+  // It is charged for what it reads: nothing where all scores were there.
+  EXPECT_EQ(other.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 6 * 150);
+  EXPECT_EQ(other.Metric("aft_client_tokens_total{client=\"other\"}"), 6 * 150);
+  EXPECT_EQ(other.Metric("aft_scored_tokens_total{model=\"fake\"}"), 149 + 148 + 86 + 85 + 84 + 1);
+}
+
+TEST(ScoreTest, OnlyTheSameBitsAreExact) {
+  TestServer server;
+  ScoreStream whole(server.inference(), ScoreOf(Text(20)));
+  ASSERT_TRUE(whole.Finish().ok());
+  const auto exact = [&](uint32_t scores, const std::string& numerics) {
+    v1::ScoreRequest request = Resumed(ScoreOf(Text(20)), whole, scores);
+    request.mutable_resume()->set_numerics(numerics);
+    ScoreStream rest(server.inference(), request);
+    EXPECT_TRUE(rest.Finish().ok());
+    return rest.events.front().started().exact();
+  };
+  EXPECT_TRUE(exact(5, "fake"));
+  EXPECT_FALSE(exact(5, "AVX2"));
+  EXPECT_FALSE(exact(5, ""));
+  EXPECT_TRUE(exact(0, "AVX2"));  // all of it is computed here
+  FakeModelRunner::Options options;
+  options.numerics = "";
+  TestServer no_promise(TestConfigWithMetrics(), options);
+  ScoreStream rest(no_promise.inference(), Resumed(ScoreOf(Text(20)), whole, 5));
+  EXPECT_TRUE(rest.Finish().ok());
+  EXPECT_FALSE(rest.events.front().started().exact());
+  EXPECT_EQ(no_promise.Metric(kOtherwise), 1);
+}
+
+TEST(ScoreTest, EveryFieldOfAResumeIsCheckedByName) {
+  TestServer server(TestConfigWithMetrics());
+  ScoreStream whole(server.inference(), ScoreOf(Text(20)));
+  ASSERT_TRUE(whole.Finish().ok());
+  const v1::ScoreRequest good = Resumed(ScoreOf(Text(20)), whole, 5);
+  const auto refused = [&](const auto& change) {
+    v1::ScoreRequest bad = good;
+    change(*bad.mutable_resume());
+    ScoreStream stream(server.inference(), bad);
+    const grpc::Status status = stream.Finish();
+    EXPECT_TRUE(stream.events.empty());
+    return status;
+  };
+  const auto expect_bad = [&](const grpc::Status& status, const std::string& message) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find(message), std::string::npos) << status.error_message();
+  };
+  for (const uint32_t scores : {20U, 4'000'000'000U, ~0U}) {
+    expect_bad(refused([&](auto& bad) { bad.set_scores(scores); }),
+               "resume.scores: " + std::to_string(scores) + ", but the text has 19");
+  }
+  for (const double logprob : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    expect_bad(refused([&](auto& bad) { bad.set_logprob(logprob); }), "resume.logprob: must be");
+  }
+  expect_bad(refused([](auto& bad) { bad.set_scores(0); }), "resume.logprob: must be");
+  expect_bad(refused([](auto& bad) { bad.set_numerics(std::string(129, 'x')); }),
+             "resume.numerics");
+  for (const uint64_t fingerprint : {uint64_t{0}, uint64_t{2}}) {
+    const grpc::Status status = refused([&](auto& bad) { bad.set_fingerprint(fingerprint); });
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_NE(status.error_message().find("resume.fingerprint"), std::string::npos);
+  }
+  EXPECT_EQ(server.Metric(kExactly), 0);
+  ExpectServes(server);
+}
+
+TEST(ScoreTest, ADrainEndsThoseThatCanGoOnAndNotTheOthers) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.drain.grace = std::chrono::hours(1);
+  TestServer server(config);
+  server.control().Hold();
+  const std::string text = Text(500);
+  v1::ScoreRequest request = ScoreOf(text);
+  ScoreStream waits(server.inference(), request);
+  request.set_resumable(true);
+  ScoreStream leaves(server.inference(), request);
+  while (server.Metric("aft_requests_running{model=\"fake\"}") < 2) {
+    server.control().AllowSteps(1);
+  }
+  std::thread drain([&] { EXPECT_TRUE(server.server().Drain()); });
+  server.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
+  server.control().Resume();
+  EXPECT_EQ(leaves.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(leaves.events.size(), 8U);
+  EXPECT_TRUE(waits.Finish().ok());
+  ExpectScores(waits, text);
+  drain.join();
+
+  TestServer next;
+  uint32_t count = 0;
+  for (const v1::ScoreResponse& event : leaves.events) {
+    count += static_cast<uint32_t>(event.chunk().token_ids_size());
+  }
+  ScoreStream rest(next.inference(), Resumed(ScoreOf(text), leaves, count));
+  ASSERT_TRUE(rest.Finish().ok());
+  EXPECT_EQ(rest.events.back().finished().logprob(), waits.events.back().finished().logprob());
+}
+
 }  // namespace
 }  // namespace aft::server

@@ -98,8 +98,10 @@ class EventStream<kMethod> {
   EventStream(v1::InferenceService::Stub& stub, const Request& request,
               const Prepare& prepare = {}) {
     if (prepare) prepare(*context_);
-    if constexpr (requires { request.resume(); }) {
+    if constexpr (requires { request.resume().token_ids(); }) {
       checker_ = client::StreamChecker(static_cast<uint32_t>(request.resume().token_ids_size()));
+    } else if constexpr (requires { request.resume(); }) {
+      checker_ = client::StreamChecker(request.resume().scores());
     }
     if constexpr (requires { request.n(); }) checker_.ExpectSequences(request.n());
     reader_ = (stub.*kMethod)(context_.get(), request);

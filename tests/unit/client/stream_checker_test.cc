@@ -90,7 +90,21 @@ TEST(StreamCheckerTest, FollowsScores) {
       {"a chunk has not as many log-probabilities as tokens",
        {"started {}", "chunk { first_index: 1 token_ids: 98 }"}},
       {"a score came outside Started and Finished", {kFirst}},
+      {"scores 0 to 0 are lost",
+       {"started {}", "chunk { first_index: 2 token_ids: 1 logprobs {} }"}},
+      {"score 0 came twice",
+       {"started {}", "chunk { token_ids: 98 logprobs {} }",
+        "chunk { first_index: 0 token_ids: 98 logprobs {} }"}},
   });
+  // Of the rest of a text; behind another one its first token has a score too.
+  for (const char* first : {"chunk { first_index: 5 token_ids: 98 logprobs {} }",
+                            "chunk { first_index: 6 token_ids: 98 logprobs {} }"}) {
+    StreamChecker checker(5);
+    EXPECT_EQ(checker.Take(FromText<v1::ScoreResponse>("started {}")), "");
+    EXPECT_EQ(checker.Take(FromText<v1::ScoreResponse>(first)), "");
+    EXPECT_EQ(checker.received(), 6U);
+    EXPECT_EQ(checker.Take(FromText<v1::ScoreResponse>(first)), "score 5 came twice");
+  }
 }
 
 TEST(StreamCheckerTest, FollowsVectors) {
