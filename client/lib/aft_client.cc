@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/substitute.h"
@@ -15,9 +16,11 @@
 #include "base/status_macros.h"
 #include "client/lib/address.h"
 #include "client/lib/call.h"
+#include "client/lib/event_relay.h"
 #include "client/lib/generate_stream.h"
 #include "client/lib/generation.h"
 #include "client/lib/rpc_error.h"
+#include "client/lib/scoring.h"
 #include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
@@ -39,12 +42,18 @@ void Append(const v1::GenerateResponse& event, GenerateResult& result) {
                           delta.token_ids().end());
 }
 
+bool HasPart(const v1::GenerateResponse& event) { return !event.delta().token_ids().empty(); }
+
 void Append(const v1::ScoreResponse& event, ScoreResult& result) {
   const v1::ScoreChunk& chunk = event.chunk();
+  if (event.has_started()) result.started = event.started();
+  if (event.has_finished()) result.finished = event.finished();
   result.token_ids.insert(result.token_ids.end(), chunk.token_ids().begin(),
                           chunk.token_ids().end());
   result.logprobs.insert(result.logprobs.end(), chunk.logprobs().begin(), chunk.logprobs().end());
 }
+
+bool HasPart(const v1::ScoreResponse& event) { return !event.chunk().token_ids().empty(); }
 
 void Append(const v1::EncodeResponse& event, EncodeResult& result) {
   const auto& values = event.vectors().values();
@@ -91,6 +100,101 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
   return result;
 }
 
+// At most that long; a cancellation ends it.
+void Wait(std::chrono::milliseconds time, const CancelToken* cancel) {
+  if (cancel == nullptr) {
+    std::this_thread::sleep_for(time);
+  } else {
+    cancel->WaitFor(time);
+  }
+}
+
+// What the application hears of a generation or scoring, added up.
+template <typename Result, typename Response>
+class Hearing {
+ public:
+  explicit Hearing(const EventCallback<Response>& on_event) : on_event_(on_event) {}
+
+  void OnEvent(const Response& event) {
+    Append(event, result_);
+    if (result_.time_to_first_token.count() == 0 && HasPart(event)) {
+      result_.time_to_first_token = Clock::now() - start_;
+    }
+    if (on_event_) on_event_(event);
+  }
+  Result Take(std::string request_id, uint32_t resumes, bool exact) {
+    result_.request_id = std::move(request_id);
+    result_.resumes = resumes;
+    result_.exact = exact;
+    result_.duration = Clock::now() - start_;
+    return std::move(result_);
+  }
+
+ private:
+  const EventCallback<Response>& on_event_;
+  const Clock::time_point start_ = Clock::now();
+  Result result_;
+};
+
+// One call after the other, until `stream` (Generation, Scoring) has ended. `rpc(context, request)`
+// starts one.
+template <typename Result, typename Stream, typename Response, typename Rpc>
+absl::StatusOr<Result> Follow(Stream stream, const EventCallback<Response>& on_event,
+                              const CallOptions& options, const Rpc& rpc) {
+  Hearing<Result, Response> hearing(on_event);
+  while (true) {
+    Call call;
+    AFT_RETURN_IF_ERROR(stream.Prepare(call));
+    const CancelScope cancel_scope(options.cancel, call.context);
+    const auto reader = rpc(&call.context, stream.request());
+    Response event;
+    while (reader->Read(&event)) {
+      // What was on its way when the caller cancelled is not delivered any more.
+      if (IsCancelled(options)) continue;
+      const Resumable::Verdict verdict = stream.Take(event);
+      if (verdict == Resumable::Verdict::kBroken) {
+        call.context.TryCancel();
+        break;
+      }
+      if (verdict == Resumable::Verdict::kDeliver) hearing.OnEvent(event);
+    }
+    const auto pause = stream.End(reader->Finish(), call);
+    if (!pause) {
+      AFT_RETURN_IF_ERROR(stream.status());
+      return hearing.Take(RequestId(call.context), stream.resumes(), stream.exact());
+    }
+    Wait(*pause, options.cancel);
+  }
+}
+
+// Of several sequences: they may go on in calls side by side.
+absl::StatusOr<GenerateResult> GenerateSeveral(const ClientOptions& client,
+                                               std::unique_ptr<v1::InferenceService::Stub> stub,
+                                               const v1::GenerateRequest& request,
+                                               const EventCallback<v1::GenerateResponse>& on_event,
+                                               const CallOptions& options) {
+  Hearing<GenerateResult, v1::GenerateResponse> hearing(on_event);
+  EventRelay relay;
+  GenerateStream::Summary summary;
+  CallOptions relayed = options;
+  relayed.on_resumed = [&relay](const Resumed& resumed) { relay.OnResumed(resumed); };
+  AFT_RETURN_IF_ERROR(
+      GenerateStream::Start(client, std::move(stub), request, relay, relayed, &summary));
+  while (true) {
+    const EventRelay::Item item = relay.Take();
+    if (const auto* const status = std::get_if<absl::Status>(&item)) {
+      AFT_RETURN_IF_ERROR(*status);
+      return hearing.Take(summary.request_id, summary.resumes, summary.exact);
+    }
+    if (IsCancelled(options)) continue;
+    if (const auto* const event = std::get_if<v1::GenerateResponse>(&item)) {
+      hearing.OnEvent(*event);
+    } else if (options.on_resumed) {
+      options.on_resumed(std::get<Resumed>(item));
+    }
+  }
+}
+
 // `rpc(context, response)` makes the call.
 template <typename Response, typename Rpc>
 absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& options,
@@ -103,15 +207,6 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
   if (status.ok()) return response;
   call.facts.cancelled = IsCancelled(options);
   return RpcError(status, call.context, call.facts);
-}
-
-// At most that long; a cancellation ends it.
-void Wait(std::chrono::milliseconds time, const CancelToken* cancel) {
-  if (cancel == nullptr) {
-    std::this_thread::sleep_for(time);
-  } else {
-    cancel->WaitFor(time);
-  }
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
@@ -166,7 +261,8 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
   set_default(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
               static_cast<int>(std::clamp<int64_t>(options.connect_timeout.count(), 100, 600'000)));
   set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  // A server that is restarted is back in seconds, and until then the others have its streams.
+  set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   set_default(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   set_default(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // during long waits too
@@ -198,43 +294,12 @@ bool Client::WaitForServer(std::chrono::milliseconds timeout) {
 absl::StatusOr<GenerateResult> Client::Generate(const v1::GenerateRequest& request,
                                                 const EventCallback<v1::GenerateResponse>& on_event,
                                                 const CallOptions& call) {
-  const auto stub = v1::InferenceService::NewStub(channel_);
-  const auto start = Clock::now();
-  Generation generation(options_, call, request);
-  GenerateResult result;
-  while (true) {
-    Call part;
-    AFT_RETURN_IF_ERROR(generation.Prepare(part));
-    const CancelScope cancel_scope(call.cancel, part.context);
-    const auto reader = stub->Generate(&part.context, generation.request());
-    v1::GenerateResponse event;
-    while (reader->Read(&event)) {
-      // What was on its way when the caller cancelled is not delivered any more.
-      if (IsCancelled(call)) continue;
-      const Generation::Verdict verdict = generation.Take(event);
-      if (verdict == Generation::Verdict::kBroken) {
-        part.context.TryCancel();
-        break;
-      }
-      if (verdict == Generation::Verdict::kKeep) continue;
-      Append(event, result);
-      if (result.time_to_first_token.count() == 0 && !event.delta().token_ids().empty()) {
-        result.time_to_first_token = Clock::now() - start;
-      }
-      if (on_event) on_event(event);
-    }
-    const auto pause = generation.End(reader->Finish(), part);
-    if (!pause) {
-      AFT_RETURN_IF_ERROR(generation.status());
-      result.request_id = RequestId(part.context);
-      break;
-    }
-    Wait(*pause, call.cancel);
-  }
-  result.resumes = generation.resumes();
-  result.exact = generation.exact();
-  result.duration = Clock::now() - start;
-  return result;
+  auto stub = v1::InferenceService::NewStub(channel_);
+  if (request.n() > 1) return GenerateSeveral(options_, std::move(stub), request, on_event, call);
+  return Follow<GenerateResult>(Generation(options_, call, request), on_event, call,
+                                [&](grpc::ClientContext* context, const auto& part) {
+                                  return stub->Generate(context, part);
+                                });
 }
 
 absl::Status Client::StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
@@ -246,9 +311,10 @@ absl::Status Client::StartGenerate(const v1::GenerateRequest& request, GenerateL
 absl::StatusOr<ScoreResult> Client::Score(const v1::ScoreRequest& request,
                                           const EventCallback<v1::ScoreResponse>& on_event,
                                           const CallOptions& call) {
-  return Stream<ScoreResult>(options_, call, on_event, [&](grpc::ClientContext* context) {
-    return v1::InferenceService::NewStub(channel_)->Score(context, request);
-  });
+  const auto stub = v1::InferenceService::NewStub(channel_);
+  return Follow<ScoreResult>(
+      Scoring(options_, call, request), on_event, call,
+      [&](grpc::ClientContext* context, const auto& part) { return stub->Score(context, part); });
 }
 
 absl::StatusOr<EncodeResult> Client::Encode(const v1::EncodeRequest& request,

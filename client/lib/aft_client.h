@@ -40,15 +40,19 @@ struct GenerateOutput {
   std::vector<uint32_t> token_ids;  // of all deltas
 };
 
-// The first sequence, and all that there is without GenerateRequest.n.
-struct GenerateResult : CallResult, GenerateOutput {
-  v1::Started started;
-  std::vector<GenerateOutput> others;  // sequences 1 to n - 1
-  uint32_t resumes = 0;                // how often the stream broke and went on
-  bool exact = true;                   // Resumed::exact, of the last time
+// Of a call that goes on when its stream breaks.
+struct ResumableResult : CallResult {
+  uint32_t resumes = 0;  // how often it did, of all sequences
+  bool exact = true;     // Resumed::exact, of the last time; of all sequences
 };
 
-struct ScoreResult : CallResult {
+// The first sequence, and all that there is without GenerateRequest.n.
+struct GenerateResult : ResumableResult, GenerateOutput {
+  v1::Started started;
+  std::vector<GenerateOutput> others;  // sequences 1 to n - 1
+};
+
+struct ScoreResult : ResumableResult {
   v1::ScoreStarted started;
   v1::ScoreFinished finished;
   // Of the text's tokens from the second on, one each.
@@ -77,17 +81,18 @@ using EventCallback = std::function<void(const Response&)>;
 using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
 // The servers behind one address. Connects to all of them with the first call, and again after a
-// loss, 0.1 s later at first and at most 5 s. Calls go to those in turn that are reachable and
+// loss, 0.1 s later at first and at most 1 s. Calls go to those in turn that are reachable and
 // whose health is SERVING (grpc.health.v1, watched). A call that is refused before its first
 // message, with UNAVAILABLE, RESOURCE_EXHAUSTED or CANCELLED, is sent again: after the time that
 // the server names (`grpc-retry-pushback-ms`; not at all when that is negative) or some tenths of a
-// second, until ClientOptions::max_attempts or the deadline. A generation that breaks after that
-// goes on, at any of the servers: the application sees one stream, with one Started (the first),
-// every token once and one Finished, whose timings are the last server's. It goes on at once, then
-// after 0.1 to 5 s or what the server names, until ClientOptions::max_resumes or the deadline;
-// which errors end it all the same is in client/README.md. What else has begun is not repeated,
-// because what a broken stream has delivered cannot be taken back. Connections are pinged every 20
-// s while calls run.
+// second, until ClientOptions::max_attempts or the deadline. A generation or scoring that
+// breaks after that goes on, at any of the servers: the application sees one stream, with one
+// Started (the first), every token once and one Finished (of each sequence), whose timings are the
+// last server's. Of a generation with several sequences, each goes on in a call of its own. It goes
+// on at once, then after 0.1 to 5 s or what the server names, until ClientOptions::max_resumes or
+// the deadline; which errors end it all the same is in client/README.md. What else has begun is not
+// repeated, because what a broken stream has delivered cannot be taken back. Connections are pinged
+// every 20 s while calls run.
 //
 // ListModels, GetModel and Health reach servers that do not serve as well.
 //

@@ -36,19 +36,21 @@ struct ClientOptions {
   std::chrono::milliseconds deadline{600'000};
   // How often a refused call is sent, the first time included; 1 to 5, 1: never again.
   int max_attempts = 5;
-  // How often a generation that breaks is gone on with, without a token in between; 0: never.
+  // How often a generation or scoring that breaks is gone on with, when nothing comes in between;
+  // 0: never.
   int max_resumes = 10;
   // For everything else; these win over what the client sets itself.
   grpc::ChannelArguments channel_args = {};
 };
 
-// A generation that broke, and goes on.
+// A generation or scoring that broke, and goes on.
 struct Resumed {
   absl::Status cause;   // what broke it
-  uint32_t tokens = 0;  // that had come
+  uint32_t tokens = 0;  // or scores, that had come
   // Whether all that comes is still what one server would have given, undisturbed. False where the
   // server that goes on computes otherwise: the text is as good, and another one.
   bool exact = true;
+  uint32_t sequence = 0;  // of a generation with several: each goes on by itself
 };
 
 struct CallOptions {
@@ -59,7 +61,7 @@ struct CallOptions {
   std::string request_id = {};
   // Not owned; null: the call cannot be cancelled.
   CancelToken* cancel = nullptr;
-  // Of generations: called, where their events are, each time that one goes on.
+  // Of generations and scorings: called, where their events are, each time that one goes on.
   std::function<void(const Resumed&)> on_resumed = {};
 };
 

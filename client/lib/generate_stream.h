@@ -1,49 +1,70 @@
 #pragma once
 
-#include <grpcpp/alarm.h>
-
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "aft/v1/inference.grpc.pb.h"
+#include "base/mutex.h"
 #include "client/lib/call_options.h"
 #include "client/lib/generate_listener.h"
 #include "client/lib/generation.h"
 
 namespace aft::client {
 
-// A generation on gRPC's threads; owns itself from Start to its end. Internal to the library.
+// A generation on gRPC's threads; owns itself from Start to its end. It runs in one lane, a call
+// after the other; when a call with several sequences breaks, each that has not finished goes on in
+// a lane of its own. Internal to the library.
 class GenerateStream {
  public:
-  // `client` must outlive it.
+  // What one may want to know beside the events.
+  struct Summary {
+    std::string request_id;
+    uint32_t resumes = 0;
+    bool exact = true;
+  };
+
+  // `client` must outlive it, and `summary` (null: nobody wants it), which is there with OnEnd.
   static absl::Status Start(const ClientOptions& client,
                             std::unique_ptr<v1::InferenceService::Stub> stub,
                             const v1::GenerateRequest& request, GenerateListener& listener,
-                            const CallOptions& options);
+                            const CallOptions& options, Summary* summary = nullptr);
 
  private:
+  class Lane;
   // One of its calls, which owns itself.
   class Part;
 
-  GenerateStream(const ClientOptions& client, std::unique_ptr<v1::InferenceService::Stub> stub,
-                 const v1::GenerateRequest& request, GenerateListener& listener,
-                 const CallOptions& options);
+  GenerateStream(std::unique_ptr<v1::InferenceService::Stub> stub, GenerateListener& listener,
+                 const CallOptions& options, Summary* summary);
 
-  absl::Status StartPart();
-  // The call is over and gone; `pause` as of Generation::End.
-  void OnPartEnd(std::optional<std::chrono::milliseconds> pause);
-  // Calls `then` when the pause is over, or the call cancelled; perhaps at once.
-  void Pause(std::chrono::milliseconds pause, std::function<void()> then);
-  void End(const absl::Status& status);
+  // The lane's call has broken, and is to be gone on with after the pause: in this lane, or in one
+  // for each sequence.
+  void GoOn(Lane& lane, std::chrono::milliseconds pause);
+  // The lane is done with, and the stream with the last one.
+  void EndLane(Lane& lane, const absl::Status& status);
+  bool over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<v1::InferenceService::Stub> stub_;
   GenerateListener& listener_;
   const CallOptions options_;
-  Generation generation_;
-  grpc::Alarm alarm_;
+  Summary* const summary_;
+
+  // Held while the listener hears an event.
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
+  size_t open_ ABSL_GUARDED_BY(mutex_) = 1;         // lanes that have not ended
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;  // by the listener
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);     // the first error ends all lanes
+  Summary total_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aft::client

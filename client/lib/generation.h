@@ -6,75 +6,54 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "aft/v1/inference.pb.h"
-#include "client/lib/call.h"
-#include "client/lib/call_options.h"
-#include "client/lib/stream_checker.h"
+#include "client/lib/resumable.h"
 
 namespace aft::client {
 
-// One generation over all the calls that it takes: what each of them asks for, what the application
-// sees of its events, and whether another one goes on where it broke. Makes no call itself.
-// Internal to the library; thread-compatible.
-class Generation {
+// One generation over all the calls that it takes: what each of them asks for, and what the
+// application sees of its events. One of several sequences (GenerateRequest.n) has one call that
+// breaks; then each sequence goes on by itself. Internal to the library; thread-compatible.
+class Generation : public Resumable {
  public:
-  // `client` must outlive it. The deadline, of all calls together, counts from now.
   Generation(const ClientOptions& client, const CallOptions& options, v1::GenerateRequest request);
+  // One sequence of `all`, whose call has broken and is to be gone on with.
+  Generation(const Generation& all, uint32_t sequence);
 
   const v1::GenerateRequest& request() const { return request_; }
-  // Of a call that asks for that. INVALID_ARGUMENT: the request id cannot be sent.
-  absl::Status Prepare(Call& call) const;
+  // How many sequences its next call has.
+  uint32_t sequences() const { return static_cast<uint32_t>(answers_.size()); }
+  bool finished(uint32_t sequence) const { return checker_.finished(sequence); }
 
-  enum class Verdict {
-    kDeliver,  // for the application
-    kKeep,     // not for it
-    kBroken,   // breaks the protocol: the call is to be cancelled
-  };
   // Of the next event of the call, which becomes what the application is to see.
   Verdict Take(v1::GenerateResponse& event);
 
-  // The call has ended. The pause before the next one; nothing: there is none, and status() is how
-  // the generation ended.
+  // As Resumable::EndCall. With several sequences the calls that follow are those of Generations
+  // made of this one.
   std::optional<std::chrono::milliseconds> End(const grpc::Status& status, Call& call);
-  const absl::Status& status() const { return status_; }
-
-  uint32_t received() const { return checker_.received(); }
-  uint32_t resumes() const { return resumes_; }
-  bool exact() const { return exact_; }
 
  private:
-  Verdict GoOn(const v1::GenerateResponse& event);
-  Verdict TakeDelta(v1::Delta& delta);
-  void Remember(const v1::Started& started);
-  // Whether a call that ended so may be gone on with: the table of client/README.md.
-  bool MayGoOn(const absl::Status& error, const Call& call) const;
-  absl::Status Final(const absl::Status& error) const;
+  // What has come of a sequence.
+  struct Answer {
+    v1::Resume output;  // of several; a single one's is in the request
+    std::string tail;   // text behind the last token
+  };
 
-  const ClientOptions& client_;
-  CallOptions options_;  // with the request id, once there is one
-  const std::optional<std::chrono::system_clock::time_point> deadline_;
-  v1::GenerateRequest request_;  // its `resume` is what has come
-  const bool resumable_;
-  StreamChecker checker_;  // of what the application sees
-  bool exact_ = true;
-  uint32_t resumes_ = 0;
-  int tries_ = 0;        // calls that were to go on, since the last token
-  int in_vain_ = 0;      // of those, the ones that began
-  absl::Status cause_;   // of the first of them
-  std::string tail_;     // text that came behind the last token
-  absl::Status status_;  // of the whole
+  v1::Resume& OutputOf(uint32_t sequence) {
+    return answers_.size() == 1 ? *request_.mutable_resume() : answers_[sequence].output;
+  }
+  Verdict TakeDelta(v1::Delta& delta, uint32_t sequence);
+  void Remember(const v1::Started& started);
+
+  v1::GenerateRequest request_;  // with the output of a single sequence
+  const uint32_t sequence_ = 0;  // that the first one is in the application's request
+  std::vector<Answer> answers_;
 
   // Of the call under way.
-  bool begun_ = false;  // Started has come
-  std::string broken_;  // how it breaks the protocol
   std::string repeat_;  // text that may come again
   std::string hand_over_;
 };
-
-// Before the next try, when `tries` have brought no token: none, then twice as long each time, from
-// 0.1 s to 5 s, less up to a half by `chance`, in [0, 1).
-std::chrono::milliseconds BackOff(int tries, double chance);
 
 }  // namespace aft::client

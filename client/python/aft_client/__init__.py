@@ -8,11 +8,12 @@
 
 from ._client import Client
 from ._errors import AftError
-from ._generation import Generation, Resumed
+from ._generation import Generation, Output
+from ._resumable import Resumed
 from ._types import (Delta, Event, Finished, FinishReason, Pooling, Priority, Sampling, Scores, Started, State, Text,
                      Tls, TokenLogprobs, Usage, Vectors)
 
 __all__ = [
-    "AftError", "Client", "Delta", "Event", "FinishReason", "Finished", "Generation", "Pooling", "Priority", "Resumed",
-    "Sampling", "Scores", "Started", "State", "Text", "Tls", "TokenLogprobs", "Usage", "Vectors"
+    "AftError", "Client", "Delta", "Event", "FinishReason", "Finished", "Generation", "Output", "Pooling", "Priority",
+    "Resumed", "Sampling", "Scores", "Started", "State", "Text", "Tls", "TokenLogprobs", "Usage", "Vectors"
 ]

@@ -54,7 +54,7 @@ def open_channel(target: str, tls: Optional[Tls], max_attempts: int,
       ("grpc.service_config", service_config(max_attempts)),
       ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, despite its name
       ("grpc.initial_reconnect_backoff_ms", 100),
-      ("grpc.max_reconnect_backoff_ms", 5000),
+      ("grpc.max_reconnect_backoff_ms", 1000),  # a server that is restarted is back in seconds
       ("grpc.keepalive_time_ms", 20_000),
       ("grpc.keepalive_timeout_ms", 10_000),
       ("grpc.http2.max_pings_without_data", 0),  # during long waits too

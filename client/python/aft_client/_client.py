@@ -9,8 +9,10 @@ from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grp
 
 from ._channel import open_channel, target_of
 from ._errors import from_call, protocol_error
-from ._generation import Generation, Resumed
-from ._types import Pooling, Priority, Sampling, Scores, State, Text, Tls, TokenLogprobs, Vectors
+from ._generation import Generation
+from ._resumable import Resumed
+from ._scoring import Scoring
+from ._types import Pooling, Priority, Sampling, Scores, State, Text, Tls, Vectors
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
 
@@ -37,11 +39,11 @@ def _set_turn(request: Any, previous: Union[str, bytes, None], store: Union[bool
 
 class Client:
   """The servers behind one address. Calls go to those in turn that are reachable and serve; a refused one is sent
-  again, elsewhere if there is one, at most `max_attempts` times; a generation that breaks goes on.
+  again, elsewhere if there is one, at most `max_attempts` times; a generation or scoring that breaks goes on.
 
   `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several numbers. `token` names this client
   to the servers: without TLS only for networks that are trusted. `timeout`: seconds, of every call that names none
-  of its own; None: no limit. `max_resumes`: how often a generation is gone on with, without a token in between.
+  of its own; None: no limit. `max_resumes`: how often a stream is gone on with, when nothing comes in between.
   `options`: of the gRPC channel, beside those that are set.
 
   Errors are AftError. Any thread may call anything.
@@ -71,12 +73,17 @@ class Client:
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
                include_stop_string: bool = False, ignore_eos: bool = False, top_logprobs: Optional[int] = None,
                priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-               store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
+               store: Union[bool, int] = False, n: int = 1, timeout: Optional[float] = None, request_id: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
     """The events of a continuation, or with .text() its text. `previous`: a state's id, or exported bytes, that the
-    prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds.
+    prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds. `n`: answers
+    to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each.
     `on_resumed` is called, where the events are, each time that the stream goes on after a break."""
+    if n < 1:
+      raise ValueError(f"n must be at least 1, got {n}")
     request = inference_pb2.GenerateRequest(model=model, priority=int(priority))
+    if n > 1:
+      request.n = n
     _set_text(request, prompt)
     for name, value in vars(sampling).items():
       if value is not None:
@@ -90,30 +97,19 @@ class Client:
     if top_logprobs is not None:
       request.output.top_logprobs = top_logprobs
     _set_turn(request, previous, store)
-    return Generation(self._inference.Generate, request, metadata=self._metadata,
-                      timeout=self._timeout if timeout is None else timeout, request_id=request_id,
-                      max_resumes=self._max_resumes, on_resumed=on_resumed)
+    return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, on_resumed))
 
   def score(self, text: Text, *, model: str = "", top_logprobs: int = 0, priority: Priority = Priority.DEFAULT,
             previous: Union[str, bytes, None] = None, store: Union[bool, int] = False,
-            timeout: Optional[float] = None, request_id: str = "") -> Scores:
-    """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place."""
+            timeout: Optional[float] = None, request_id: str = "",
+            on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
+    """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place.
+    `on_resumed` as of generate()."""
     request = inference_pb2.ScoreRequest(model=model, priority=int(priority))
     _set_text(request, text)
     request.output.top_logprobs = top_logprobs
     _set_turn(request, previous, store)
-    token_ids: List[int] = []
-    logprobs: List[TokenLogprobs] = []
-    for response in self._stream(self._inference.Score, request, timeout, request_id):
-      token_ids.extend(response.chunk.token_ids)
-      logprobs.extend(map(TokenLogprobs.of, response.chunk.logprobs))
-      if response.HasField("finished"):
-        end = response.finished
-        if not end.scored_tokens == len(token_ids) == len(logprobs):
-          raise protocol_error("scores are lost", len(token_ids))
-        return Scores(tuple(token_ids), tuple(logprobs), end.logprob, end.perplexity, end.scored_bytes,
-                      State.of(end.state) if end.HasField("state") else None)
-    raise protocol_error("it ended without Finished", len(token_ids))
+    return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, on_resumed)).result()
 
   def encode(self, text: Text, *, model: str = "", pooling: Pooling = Pooling.NONE, normalize: bool = False,
              priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
@@ -165,6 +161,11 @@ class Client:
         first = {}
 
     return State.of(self._unary(self._states.Import, requests(), timeout).state)
+
+  def _resumable(self, timeout: Optional[float], request_id: str,
+                 on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:
+    return {"metadata": self._metadata, "timeout": self._timeout if timeout is None else timeout,
+            "request_id": request_id, "max_resumes": self._max_resumes, "on_resumed": on_resumed}
 
   def _with_id(self, request_id: str) -> List[Tuple[str, str]]:
     return self._metadata + ([("x-request-id", request_id)] if request_id else [])

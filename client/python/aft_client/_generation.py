@@ -2,81 +2,59 @@
 
 from __future__ import annotations
 
-import random
+import queue
 import threading
-import time
-from dataclasses import dataclass
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Iterator, List, Optional
 
 import grpc
 
-from ._errors import AftError, from_call, protocol_error, request_id_of
+from ._errors import AftError
+from ._resumable import MAX_REQUEST_BYTES, Resumable, Resumed
 from ._types import Delta, Event, Finished, Started
 
-# gRPC's limit of a message.
-_MAX_REQUEST_BYTES = 4 << 20
-# Servers on which a stream begins and breaks without a token, in a row: a request that brings servers down is
-# not carried to all of them.
-_MOST_IN_VAIN = 3
+
+@dataclass
+class Output:
+  """What has come of one sequence."""
+
+  token_ids: List[int] = field(default_factory=list)
+  text: str = ""
+  finished: Optional[Finished] = None
 
 
-@dataclass(frozen=True)
-class Resumed:
-  """A generation that broke, and goes on."""
-
-  cause: AftError
-  tokens: int  # that had come
-  # Whether all that comes is still what one server would have given, undisturbed. False where the server
-  # that goes on computes otherwise: the text is as good, and another one.
-  exact: bool
-
-
-def back_off(tries: int, chance: float) -> float:
-  """Seconds before the next try, when `tries` have brought no token: none, then twice as long each time, from
-  0.1 to 5, less up to a half by `chance`, in [0, 1)."""
-  if tries == 0:
-    return 0.0
-  return min(5.0, 0.1 * 2.0**min(tries - 1, 10)) * (1 - chance / 2)
-
-
-class Generation(Iterator[Event]):
-  """The events of a generation: one Started, any number of Delta, one Finished; then the iteration ends.
+class Generation(Resumable, Iterator[Event]):
+  """The events of a generation: one Started, any number of Delta, one Finished for each of its `n` sequences; then
+  the iteration ends.
 
   Errors are AftError. What breaks goes on by itself, at any of the servers (client/README.md says after which
   errors, and how often); the events are those of one stream all the same. To leave it early, close() it, or
   leave its `with` block. One thread at a time may iterate; any may close.
   """
 
-  def __init__(self, start: Callable[..., Any], request: Any, *, metadata: Sequence[Tuple[str, str]],
-               timeout: Optional[float], request_id: str, max_resumes: int,
-               on_resumed: Optional[Callable[[Resumed], None]]) -> None:
+  def __init__(self, start: Any, request: Any, **options: Any) -> None:
+    super().__init__(start, request, **options)
     self.started: Optional[Started] = None
-    self.finished: Optional[Finished] = None
-    self.resumes = 0  # how often it broke and went on
-    self.exact = True  # Resumed.exact, of the last time
-    self.request_id = request_id  # the server's, once there is one
-    self.token_ids: List[int] = []
+    self._sequences = max(request.n, 1)
+    self.outputs = [Output() for _ in range(self._sequences)]
 
-    self._start = start
-    self._metadata = tuple(metadata)
-    self._deadline = None if timeout is None else time.monotonic() + timeout
-    self._max_resumes = max_resumes
-    self._on_resumed = on_resumed
-    self._request = request
-    self._request.resumable = max_resumes > 0
-    self._closed = threading.Event()
-    self._lock = threading.Lock()  # of the call under way, for close()
-    self._call: Any = None
-
-    self._tries = 0  # calls that were to go on, since the last token
-    self._in_vain = 0  # of those, the ones that began
-    self._cause: Optional[AftError] = None  # of the first of them
-    self._tail = ""  # text that came behind the last token
+    self._sequence = 0  # of the application's request
+    self._tails = [""] * self._sequences  # text that came behind the last token
+    self._parts: List[Generation] = []  # of several sequences: each by itself
     # Of the call under way.
-    self._begun = False
     self._repeat = ""  # text that may come again
     self._hand_over = b""
-    self._events = self._run()
+    self._events: Iterator[Event] = self._run()
+
+  @property
+  def token_ids(self) -> List[int]:
+    """Of the first sequence."""
+    return self.outputs[0].token_ids
+
+  @property
+  def finished(self) -> Optional[Finished]:
+    """Of the first sequence."""
+    return self.outputs[0].finished
 
   def __enter__(self) -> Generation:
     return self
@@ -89,150 +67,144 @@ class Generation(Iterator[Event]):
 
   def close(self) -> None:
     """Ends it, and the iteration, with `finished` None; the server is told."""
-    self._closed.set()
+    super().close()
     with self._lock:
-      if self._call is not None:
-        self._call.cancel()
+      parts = list(self._parts)
+    for part in parts:
+      part.close()
 
   def text(self) -> str:
-    """The text of all events that are still to come."""
-    return "".join(event.text for event in self if isinstance(event, Delta))
+    """The text of all events of the first sequence that are still to come."""
+    return "".join(event.text for event in self if isinstance(event, Delta) and event.sequence == 0)
 
-  def _run(self) -> Iterator[Event]:
-    while not self._closed.is_set():
-      try:
-        yield from self._run_call()
-        return
-      except AftError as error:
-        if self.finished is not None or self._closed.is_set():
-          return  # nothing is missing, whatever became of the trailers; or nobody wants more
-        pause = self._prepare_next(error)
-      self._closed.wait(pause)
+  def _received(self) -> int:
+    return sum(len(output.token_ids) for output in self.outputs)
 
-  def _run_call(self) -> Iterator[Event]:
-    """The events of one call that are for the application."""
-    self._begun = False
-    self._repeat, self._hand_over = self._tail, b""
-    call = self._open()
-    try:
-      for response in call:
-        if not self.request_id:
-          self.request_id = request_id_of(call)
-        event = self._take(response)
-        if event is not None:
-          yield event
-    except grpc.RpcError:
-      raise from_call(call, len(self.token_ids)) from None
-    finally:
-      call.cancel()  # nothing happens where it has ended
-    if self.finished is None:
-      raise self._broken("it ended without Finished")
+  def _is_finished(self) -> bool:
+    return all(output.finished is not None for output in self.outputs)
 
-  def _open(self) -> Any:
-    metadata = list(self._metadata)
-    if self.request_id:
-      metadata.append(("x-request-id", self.request_id))
-    timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-    with self._lock:
-      self._call = self._start(self._request, timeout=timeout, metadata=metadata)
-      if self._closed.is_set():
-        self._call.cancel()
-      return self._call
+  def _before_call(self) -> None:
+    self._repeat, self._hand_over = self._tails[0] if self._has_started else "", b""
 
-  def _broken(self, message: str) -> AftError:
-    return protocol_error(message, len(self.token_ids))
+  def _remember(self, message: Any) -> None:
+    super()._remember(message)
+    self._request.sampling.seed = message.seed
+    self._request.resume.resume_id = message.resume_id
+
+  def _take_started(self, message: Any) -> Started:
+    self.started = Started.of(message)
+    return self.started
 
   def _take(self, response: Any) -> Optional[Event]:
     """The event as the application is to see it, if it is."""
+    sequence = response.sequence
+    if sequence >= len(self.outputs):
+      raise self._broken(f"there is no sequence {sequence}")
     kind = response.WhichOneof("event")
-    if kind == "started":
-      return self._take_started(response.started)
-    if not self._begun or self.finished is not None:
+    if self.outputs[sequence].finished is not None:
       raise self._broken(f"{kind} came outside Started and Finished")
     if kind == "delta":
-      return self._take_delta(response.delta)
+      return self._take_delta(response.delta, sequence)
     if kind == "finished":
-      self.finished = Finished.of(response.finished)
-      return self.finished
-    if kind == "hand_over" and len(self._hand_over) <= _MAX_REQUEST_BYTES:
+      finished = Finished.of(response.finished, self._sequence + sequence)
+      if finished.sequence > 0:  # the prompt is counted once, with the first one
+        finished = replace(finished, usage=replace(finished.usage, prompt_tokens=0, cached_tokens=0))
+      self.outputs[sequence].finished = finished
+      return finished
+    if kind == "hand_over" and len(self._hand_over) <= MAX_REQUEST_BYTES:
       self._hand_over += response.hand_over.chunk
     return None
 
-  def _take_started(self, message: Any) -> Optional[Event]:
-    if self._begun:
-      raise self._broken("Started came twice")
-    resume = self._request.resume
-    goes_on = self.started is not None
-    if goes_on and message.fingerprint != resume.fingerprint:
-      raise self._broken("the stream went on with another model")
-    self._begun = True
-    self._request.sampling.seed = message.seed
-    resume.fingerprint = message.fingerprint
-    resume.numerics = message.numerics
-    resume.resume_id = message.resume_id
-    if not goes_on:
-      self.started = Started.of(message)
-      return self.started
-    self.resumes += 1
-    self.exact = self.exact and message.exact
-    if self._on_resumed is not None and self._cause is not None:
-      self._on_resumed(Resumed(self._cause, len(self.token_ids), self.exact))
-    return None
-
-  def _take_delta(self, message: Any) -> Optional[Event]:
-    received = len(self.token_ids)
-    if message.token_ids and message.first_index > received:
-      raise self._broken(f"tokens {received} to {message.first_index - 1} are lost")
-    if message.token_ids and message.first_index < received:
-      raise self._broken(f"token {message.first_index} came twice")
+  def _take_delta(self, message: Any, sequence: int) -> Optional[Event]:
+    output = self.outputs[sequence]
+    if message.token_ids:
+      self._check_first("token", message.first_index, len(output.token_ids))
     if message.text and self._repeat:
       if message.text.startswith(self._repeat):
         message.text = message.text[len(self._repeat):]
       self._repeat = ""
       if not message.text and not message.token_ids:
         return None
+    output.text += message.text
     if message.token_ids:
-      self.token_ids.extend(message.token_ids)
-      self._request.resume.token_ids.extend(message.token_ids)
-      self._tail = ""
-      self._tries = self._in_vain = 0
+      output.token_ids.extend(message.token_ids)
+      if self._sequences == 1:
+        self._request.resume.token_ids.extend(message.token_ids)
+      self._tails[sequence] = ""
+      self._has_brought()
     else:
-      self._tail += message.text
-    return Delta.of(message)
+      self._tails[sequence] += message.text
+    return Delta.of(message, self._sequence + sequence)
 
   def _prepare_next(self, error: AftError) -> float:
-    """Seconds before the next call; raises the error where there is none."""
-    if self._tries == 0:
-      self._cause = error
-    elif self._begun:
-      self._in_vain += 1
-    pause = max(back_off(self._tries, random.random()), (error.retry_after_ms or 0) / 1000)
-    in_time = self._deadline is None or time.monotonic() + pause < self._deadline
-    if not in_time or not self._may_go_on(error):
-      raise self._final(error) from None
-    self._tries += 1
-    self.request_id = self.request_id or error.request_id
+    pause = super()._prepare_next(error)
     if self._hand_over:
       self._request.resume.state = self._hand_over
     # Without the state the server reads the tokens, which are far smaller.
-    if self._request.ByteSize() > _MAX_REQUEST_BYTES or error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+    if self._request.ByteSize() > MAX_REQUEST_BYTES or error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
       self._request.resume.ClearField("state")
     return pause
 
-  def _may_go_on(self, error: AftError) -> bool:
-    """The table of client/README.md."""
-    if (self.started is None or self._request.resume.fingerprint == 0 or self._tries >= self._max_resumes or
-        self._in_vain >= _MOST_IN_VAIN or (error.retry_after_ms or 0) < 0):
-      return False
-    if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-      return True
-    if error.code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
-      return not error.of_server
-    return error.code == grpc.StatusCode.RESOURCE_EXHAUSTED and not self._begun
+  def _run_apart(self) -> Iterator[Event]:
+    """Of several sequences, whose call has broken: each that has not finished goes on by itself, on a thread of its
+    own, and all of their events come here. What is not taken yet waits: no more than the answers."""
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    parts = [self._part(i, events) for i, output in enumerate(self.outputs) if output.finished is None]
+    with self._lock:
+      self._parts = parts
+    if self._closed.is_set():
+      return
 
-  def _final(self, error: AftError) -> AftError:
-    if self._tries == 0 or self._cause is None:
-      return error
-    return AftError(error.code, f"{error.message}; the stream had to go on because {self._cause.message}",
-                    request_id=error.request_id, received_tokens=error.received_tokens,
-                    retry_after_ms=error.retry_after_ms, of_server=error.of_server)
+    def follow(part: Generation) -> None:
+      try:
+        for event in part:
+          events.put(event)
+        events.put(part)
+      except BaseException as error:  # pylint: disable=broad-except  # it is raised where the events are
+        events.put(error)
+
+    for part in parts:
+      threading.Thread(target=follow, args=(part,), daemon=True).start()
+    open_parts = len(parts)
+    try:
+      while open_parts > 0:
+        item = events.get()
+        if isinstance(item, BaseException):
+          raise item
+        if isinstance(item, Generation):
+          open_parts -= 1
+        elif isinstance(item, Resumed):
+          self.resumes += 1
+          self.exact = self.exact and item.exact
+          if self._on_resumed is not None:
+            self._on_resumed(item)
+        elif not self._closed.is_set():
+          self._add(item)
+          yield item
+    finally:
+      for part in parts:
+        part.close()
+
+  def _add(self, event: Any) -> None:
+    output = self.outputs[event.sequence]
+    if isinstance(event, Delta):
+      output.token_ids.extend(event.token_ids)
+      output.text += event.text
+    else:
+      output.finished = event
+
+  def _part(self, sequence: int, events: queue.SimpleQueue[Any]) -> Generation:
+    """The sequence by itself, as a stream that the application has had the beginning of."""
+    request = type(self._request)()
+    request.CopyFrom(self._request)
+    request.ClearField("n")
+    request.sampling.seed = (request.sampling.seed + sequence) % 2**64
+    request.resume.token_ids.extend(self.outputs[sequence].token_ids)
+    part = Generation(self._start, request, metadata=self._metadata, timeout=None, request_id=self.request_id,
+                      max_resumes=self._max_resumes,
+                      on_resumed=lambda resumed: events.put(replace(resumed, sequence=sequence)))
+    part._deadline, part._cause, part._tries = self._deadline, self._cause, self._tries
+    part._has_started, part._sequence = True, sequence
+    part._tails = [self._tails[sequence]]
+    part.outputs[0].token_ids.extend(self.outputs[sequence].token_ids)
+    return part

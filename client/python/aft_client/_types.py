@@ -126,16 +126,17 @@ class Delta:
   token_ids: Tuple[int, ...]
   text: str
   logprobs: Tuple[TokenLogprobs, ...] = ()
+  sequence: int = 0
 
   @classmethod
-  def of(cls, message: Any) -> Delta:
+  def of(cls, message: Any, sequence: int = 0) -> Delta:
     return cls(message.first_index, tuple(message.token_ids), message.text,
-               tuple(map(TokenLogprobs.of, message.logprobs)))
+               tuple(map(TokenLogprobs.of, message.logprobs)), sequence)
 
 
 @dataclass(frozen=True)
 class Finished:
-  """The last event of a generation that went well."""
+  """The last event of a sequence that went well."""
 
   reason: FinishReason
   usage: Usage
@@ -145,11 +146,12 @@ class Finished:
   limit: Optional[str] = None
   # Where the request has `store`.
   state: Optional[State] = None
+  sequence: int = 0
 
   @classmethod
-  def of(cls, message: Any) -> Finished:
+  def of(cls, message: Any, sequence: int = 0) -> Finished:
     ended = message.WhichOneof("stopped_by")
-    return cls(reason=FinishReason(message.reason), usage=Usage.of(message.usage),
+    return cls(reason=FinishReason(message.reason), usage=Usage.of(message.usage), sequence=sequence,
                state=State.of(message.state) if message.HasField("state") else None,
                **({ended: getattr(message, ended)} if ended else {}))
 
@@ -167,6 +169,8 @@ class Scores:
   perplexity: float
   scored_bytes: int
   state: Optional[State] = None
+  resumes: int = 0  # how often the stream broke and went on
+  exact: bool = True  # Resumed.exact, of the last time
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ try:
   import aft_client
   from aft.v1 import inference_pb2
   from aft_client import AftError, Delta, Finished, Sampling, Started, State
-  from aft_client import _channel, _generation
+  from aft_client import _channel, _resumable
   from aft_fake_server import (FINGERPRINT, NOT_NOW, OWN_WORD, TEXT, Break, Code, Server, delta, finished, response,
                                started)
 except ModuleNotFoundError as missing:
@@ -286,9 +286,9 @@ class ResumeTest(ClientTest):
     self.assertEqual(len(server.requests), 2)
 
   def test_the_back_off_doubles_up_to_a_limit_less_a_part_by_chance(self):
-    self.assertEqual([_generation.back_off(tries, 0) for tries in range(9)], [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
-    self.assertEqual(_generation.back_off(10**6, 0), 5)
-    self.assertAlmostEqual(_generation.back_off(2, 0.5), 0.15)
+    self.assertEqual([_resumable.back_off(tries, 0) for tries in range(9)], [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
+    self.assertEqual(_resumable.back_off(10**6, 0), 5)
+    self.assertAlmostEqual(_resumable.back_off(2, 0.5), 0.15)
 
 
 class CallsTest(ClientTest):
@@ -334,16 +334,16 @@ class CallsTest(ClientTest):
     self.assertEqual((scores.token_ids, [one.logprob for one in scores.logprobs]), ((98, 99), [-1, -2]))
     self.assertEqual((scores.logprobs[0].top, scores.perplexity, scores.state.id), (((5, -0.5),), 4.5, "s"))
     self.assertEqual(server.requests[0], inference_pb2.ScoreRequest(
-        text="abc", output={"top_logprobs": 1}, previous={"state_id": "p"}, store={}))
+        text="abc", output={"top_logprobs": 1}, previous={"state_id": "p"}, store={}, resumable=True))
     encoded = client.encode("ab", pooling=aft_client.Pooling.MEAN, normalize=True)
     self.assertEqual((encoded.vectors, encoded.tokens), (((1, 0.5), (-2.5, 3)), 2))
     self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(text="ab", pooling=1, normalize=True))
 
   def test_scores_and_vectors_that_are_lost_are_errors(self):
-    server = self.server(Break())
-    with self.assertRaisesRegex(AftError, "gone"):
+    server = self.server(Break(fingerprint=0))
+    with self.assertRaisesRegex(AftError, "went away"):
       self.client(server).score("abc")
-    self.assertEqual(len(server.requests), 1)  # what has begun is not repeated
+    self.assertEqual(len(server.requests), 1)  # by a server that cannot resume
     with self.assertRaisesRegex(AftError, "vectors are lost"):
       self.client(server).encode("ab")
 

@@ -31,13 +31,14 @@ def started(fingerprint=FINGERPRINT, **more):
   return response(started={"model": "m", "seed": 7, "prompt_tokens": 5, "fingerprint": fingerprint, **more})
 
 
-def delta(first, text, ids=None):
-  return response(delta={"first_index": first, "token_ids": map(ord, text) if ids is None else ids, "text": text})
+def delta(first, text, ids=None, sequence=0):
+  return response(sequence=sequence, delta={
+      "first_index": first, "token_ids": map(ord, text) if ids is None else ids, "text": text})
 
 
-def finished(tokens=len(TEXT)):
-  return response(finished={"reason": 3, "limit": f"stop.max_tokens={tokens}",
-                            "usage": {"prompt_tokens": 5, "generated_tokens": tokens}})
+def finished(tokens=len(TEXT), sequence=0, prompt_tokens=5):
+  return response(sequence=sequence, finished={"reason": 3, "limit": f"stop.max_tokens={tokens}",
+                            "usage": {"prompt_tokens": prompt_tokens, "generated_tokens": tokens}})
 
 
 class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateServiceServicer):
@@ -45,7 +46,8 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
 
   def __init__(self, test, breaks=()):
     self.breaks, self.requests, self.metadata, self.deadlines = list(breaks), [], [], []
-    self.answer = self.say
+    self.answer, self.answer_score = self.say, self.score
+    self.scores = [-1, -2]
     self.left = threading.Semaphore(0)  # calls of stall() that have ended
     self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
@@ -97,15 +99,30 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
     gone.wait()
 
   def Score(self, request, context):  # pylint: disable=invalid-name
-    self.requests.append(request)
-    yield inference_pb2.ScoreResponse(started={"tokens": 3})
-    for i, token in ((1, 98), (2, 99)):
-      yield inference_pb2.ScoreResponse(chunk={"first_index": i, "token_ids": [token], "logprobs": [
-          {"logprob": -i, "top": [{"token_id": 5, "logprob": -0.5}]}]})
-    if self.breaks:
-      context.abort(Code.UNAVAILABLE, "gone")
-    yield inference_pb2.ScoreResponse(finished={"scored_tokens": 2, "logprob": -3, "perplexity": 4.5,
-                                                "scored_bytes": 2, "state": {"id": "s"}})
+    copy = inference_pb2.ScoreRequest()
+    copy.CopyFrom(request)
+    self.requests.append(copy)
+    yield from self.answer_score(request, context)
+
+  def score(self, request, context):
+    call = len(self.requests) - 1
+    planned = self.breaks[call] if call < len(self.breaks) else None
+    behind = 0 if request.HasField("previous") and request.previous.state_id == "pending" else 1
+    yield inference_pb2.ScoreResponse(started={
+        "tokens": len(self.scores) + behind, "fingerprint": planned.fingerprint if planned else FINGERPRINT,
+        "numerics": f"numerics {call}", "exact": request.HasField("resume") and (planned is None or planned.exact)})
+    first, logprob = request.resume.scores, request.resume.logprob
+    for i in range(first, min(len(self.scores), first + planned.after) if planned else len(self.scores)):
+      chunk = inference_pb2.ScoreResponse(chunk={"first_index": i + behind, "token_ids": [98 + i], "logprobs": [
+          {"logprob": self.scores[i], "top": [{"token_id": 5, "logprob": -0.5}]}]})
+      logprob += chunk.chunk.logprobs[0].logprob
+      yield chunk
+    if planned:
+      context.set_trailing_metadata(planned.trailers)
+      context.abort(planned.code, planned.details)
+    yield inference_pb2.ScoreResponse(finished={
+        "scored_tokens": len(self.scores), "logprob": logprob, "perplexity": 4.5, "scored_bytes": 2,
+        "state": {"id": "s"}})
 
   def Encode(self, request, context):  # pylint: disable=invalid-name
     self.requests.append(request)

@@ -174,6 +174,11 @@ void FakeServer::SetAnswer(std::function<Script(const v1::GenerateRequest&)> ans
   answer_ = std::move(answer);
 }
 
+void FakeServer::SetScores(std::function<Script(const v1::ScoreRequest&)> answer) {
+  MutexLock lock(mutex_);
+  scores_ = std::move(answer);
+}
+
 void FakeServer::SetModels(std::vector<v1::Model> models) {
   MutexLock lock(mutex_);
   models_ = std::move(models);
@@ -200,6 +205,13 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
       answer.script = answer_(generate);
       answer.end = answer.script.end;
       answer.refused = answer.script.events.empty() && answer.end == Script::End::kStatus;
+    }
+    if (scores_ && method.name() == "Score") {
+      v1::ScoreRequest score;
+      AFT_CHECK(score.ParseFromString(request));
+      answer.script = scores_(score);
+      answer.end = answer.script.end;
+      answer.refused = answer.script.other_events.empty() && answer.end == Script::End::kStatus;
     }
     const auto add = [&](const google::protobuf::Message& event) {
       if (event.GetDescriptor() == method.output_type()) answer.messages.push_back(ToBytes(event));

@@ -53,6 +53,7 @@ class FakeServer {
   void SetScript(Script script);
   // Of generations, instead: called by one at a time.
   void SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer);
+  void SetScores(std::function<Script(const v1::ScoreRequest&)> answer);  // of scorings
   // The next streams are refused before their scripts, as servers do: without initial metadata.
   void RefuseNext(int streams, grpc::Status status,
                   std::multimap<std::string, std::string> trailers = {});
@@ -109,6 +110,7 @@ class FakeServer {
   CondVar changed_;
   Script script_ ABSL_GUARDED_BY(mutex_);
   std::function<Script(const v1::GenerateRequest&)> answer_ ABSL_GUARDED_BY(mutex_);
+  std::function<Script(const v1::ScoreRequest&)> scores_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
   // By the name of the type; serialised.
   std::map<std::string, std::string> last_ ABSL_GUARDED_BY(mutex_);

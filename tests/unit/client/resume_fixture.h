@@ -104,10 +104,18 @@ struct Seen {
     events.push_back(event);
     if (after_event) after_event();
   }
-  std::string text() const {
+  // Of one sequence, or of all.
+  std::string text(std::optional<uint32_t> sequence = {}) const {
     std::string text;
-    for (const v1::GenerateResponse& event : events) text += event.delta().text();
+    for (const v1::GenerateResponse& event : events) {
+      if (event.sequence() == sequence.value_or(event.sequence())) text += event.delta().text();
+    }
     return text;
+  }
+  bool has_tokens() const {
+    return std::any_of(events.begin(), events.end(), [](const v1::GenerateResponse& event) {
+      return !event.delta().token_ids().empty();
+    });
   }
 };
 
@@ -150,10 +158,13 @@ class ResumeTest : public testing::TestWithParam<bool> {
           request, [&](const v1::GenerateResponse& event) { seen.Add(event); }, call);
       seen.status = result.status();
       if (result.ok()) {
-        EXPECT_EQ(result->text, seen.text());
+        EXPECT_EQ(result->text, seen.text(0));
+        for (uint32_t i = 1; i < request.n(); ++i) {
+          EXPECT_EQ(result->others[i - 1].text, seen.text(i));
+        }
         EXPECT_EQ(result->resumes, seen.resumed.size());
         EXPECT_EQ(result->exact, seen.resumed.empty() || seen.resumed.back().exact);
-        EXPECT_GT(result->time_to_first_token.count(), 0);
+        EXPECT_EQ(result->time_to_first_token.count() > 0, seen.has_tokens());
       }
     } else {
       Listener listener(seen);

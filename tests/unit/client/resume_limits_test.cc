@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
-#include "client/lib/generation.h"
+#include "client/lib/resumable.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/resume_fixture.h"
@@ -73,17 +73,6 @@ TEST_P(ResumeTest, AServerThatCannotResumeIsNotAskedTo) {
   const Seen seen = Generate({{.after = 3, .fingerprint = 0}});
   EXPECT_EQ(seen.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(model_->requests().size(), 1u);
-}
-
-TEST_P(ResumeTest, SeveralSequencesEndWithTheError) {
-  model_ = std::make_unique<Model>(std::vector<Break>{{.after = 3}});
-  model_->Attach(server_);
-  v1::GenerateRequest request = Request();
-  request.set_n(2);
-  const Seen seen = Generate(request);
-  EXPECT_EQ(seen.status.code(), absl::StatusCode::kUnavailable);
-  ASSERT_EQ(model_->requests().size(), 1u);
-  EXPECT_FALSE(model_->requests()[0].resumable());
 }
 
 TEST_P(ResumeTest, NoOtherModelGoesOn) {

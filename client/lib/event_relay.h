@@ -1,0 +1,50 @@
+#pragma once
+
+#include <deque>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "aft/v1/inference.pb.h"
+#include "base/mutex.h"
+#include "client/lib/call_options.h"
+#include "client/lib/generate_listener.h"
+
+namespace aft::client {
+
+// Brings what a generation on gRPC's threads says to the thread that waits for it. What that has
+// not taken is kept: no more than what it asked for. Internal to the library; thread-safe.
+class EventRelay : public GenerateListener {
+ public:
+  using Item = std::variant<v1::GenerateResponse, Resumed, absl::Status>;
+
+  Next OnEvent(const v1::GenerateResponse& event) override {
+    Add(event);
+    return {};
+  }
+  void OnResumed(const Resumed& resumed) { Add(resumed); }
+  void OnEnd(const absl::Status& status) override { Add(status); }
+
+  // Blocks until there is one. The last is the status.
+  Item Take() {
+    MutexLock lock(mutex_);
+    while (items_.empty()) changed_.Wait(mutex_);
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  void Add(Item item) {
+    MutexLock lock(mutex_);
+    items_.push_back(std::move(item));
+    changed_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::client

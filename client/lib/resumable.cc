@@ -1,0 +1,126 @@
+#include "client/lib/resumable.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/lib/error_details.h"
+#include "client/lib/rpc_error.h"
+
+namespace aft::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::system_clock;
+
+// Servers on which a stream begins and breaks without bringing anything, in a row: a request that
+// brings servers down is not carried to all of them.
+constexpr int kMostInVain = 3;
+
+std::optional<system_clock::time_point> Deadline(milliseconds deadline) {
+  if (deadline.count() <= 0) return std::nullopt;
+  return system_clock::now() + deadline;
+}
+
+double Chance() {
+  static thread_local std::minstd_rand random{std::random_device()()};
+  return std::uniform_real_distribution<double>()(random);
+}
+
+}  // namespace
+
+milliseconds BackOff(int tries, double chance) {
+  if (tries == 0) return milliseconds(0);
+  const int longest = std::min(5000, 100 << std::min(tries - 1, 10));
+  return milliseconds(static_cast<int64_t>(longest * (1 - chance / 2)));
+}
+
+Resumable::Resumable(const ClientOptions& client, const CallOptions& options, StreamChecker checker)
+    : checker_(std::move(checker)),
+      client_(&client),
+      options_(options),
+      deadline_(Deadline(options.deadline.value_or(client.deadline))) {}
+
+absl::Status Resumable::Prepare(Call& call) const {
+  AFT_RETURN_IF_ERROR(call.Prepare(*client_, options_));
+  if (deadline_) call.context.set_deadline(*deadline_);
+  return absl::OkStatus();
+}
+
+void Resumable::Begin(uint64_t fingerprint) {
+  begun_ = true;
+  fingerprint_ = fingerprint;
+}
+
+void Resumable::TellResumed(uint32_t sequence) const {
+  if (options_.on_resumed) options_.on_resumed({cause_, received(), exact_, sequence});
+}
+
+void Resumable::HasBrought() {
+  tries_ = 0;
+  in_vain_ = 0;
+}
+
+std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call& call) {
+  call.facts.cancelled |= IsCancelled(options_);
+  call.facts.started = begun_;
+  call.facts.received_tokens = received();
+  // Nothing is missing of a stream that has finished, whatever became of its trailers.
+  if (checker_.finished() && broken_.empty()) return std::nullopt;
+  const absl::Status error = call.StreamStatus(status, /*finished=*/false, broken_);
+  if (tries_ == 0) {
+    cause_ = error;
+  } else if (begun_) {
+    ++in_vain_;
+  }
+  const ErrorDetails details = GetErrorDetails(error);
+  const milliseconds pause =
+      std::max(BackOff(tries_, Chance()), details.retry_after.value_or(milliseconds(0)));
+  const bool in_time = !deadline_ || system_clock::now() + pause < *deadline_;
+  if (!in_time || !MayGoOn(error, call)) {
+    status_ = Final(error);
+    return std::nullopt;
+  }
+  if (call.facts.cancelled) {
+    status_ = call.StreamStatus({grpc::CANCELLED, ""}, /*finished=*/false, "");
+    return std::nullopt;
+  }
+  ++tries_;
+  const std::string id = RequestId(call.context);
+  if (options_.request_id.empty() && CheckRequestId(id).ok()) options_.request_id = id;
+  last_error_ = error;
+  begun_ = false;
+  return pause;
+}
+
+bool Resumable::MayGoOn(const absl::Status& error, const Call& call) const {
+  if (!checker_.started() || fingerprint_ == 0 || tries_ >= client_->max_resumes ||
+      in_vain_ >= kMostInVain || ForbidsRetry(call.context)) {
+    return false;
+  }
+  switch (error.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+      return true;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+      return !IsOfServer(call.context);
+    case absl::StatusCode::kResourceExhausted:
+      return !begun_;
+    default:
+      return false;
+  }
+}
+
+absl::Status Resumable::Final(const absl::Status& error) const {
+  if (tries_ == 0) return error;
+  absl::Status status(
+      error.code(),
+      absl::StrCat(error.message(), "; the stream had to go on because ", cause_.message()));
+  SetErrorDetails(GetErrorDetails(error), status);
+  return status;
+}
+
+}  // namespace aft::client
