@@ -3,6 +3,7 @@
 
 import os
 import sys
+import threading
 import unittest
 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
@@ -27,14 +28,18 @@ class RealServersTest(unittest.TestCase):
     while not self.breaks_and_is_whole(**sampling):
       pass
 
-  def breaks_and_is_whole(self, **sampling):
-    """False: the server had sent everything when it was killed."""
+  def start(self):
     folder = edge.new_folder(self)
     servers = [edge.Server(folder, PROGRAM, MODEL, name) for name in ("a", "b")]
     for server in servers:
       self.addCleanup(server.stop, hard=True)
     client = Client([server.address for server in servers])
     self.addCleanup(client.close)
+    return servers, client
+
+  def breaks_and_is_whole(self, **sampling):
+    """False: the server had sent everything when it was killed."""
+    servers, client = self.start()
     options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(**sampling)}
     undisturbed = client.generate("It is a truth", **options)
     text = undisturbed.text()
@@ -56,6 +61,51 @@ class RealServersTest(unittest.TestCase):
     self.assertEqual(finished.usage.prompt_tokens, undisturbed.finished.usage.prompt_tokens)
     self.assertEqual(finished.usage.resumed_tokens > 0, generation.resumes > 0)
     return generation.resumes == 1
+
+  def test_several_answers_are_whole_when_their_server_is_killed(self):
+    resumes = 0
+    while resumes == 0:
+      servers, client = self.start()
+      options = {"n": 3, "max_tokens": TOKENS // 2, "ignore_eos": True, "sampling": Sampling(seed=2**64 - 2)}
+      undisturbed = client.generate("It is a truth", **options)
+      list(undisturbed)
+      generation = client.generate("It is a truth", **options)
+      for count, _ in enumerate(generation):
+        if count == 20:
+          for server in servers:
+            if server.metric("aft_requests_running") > 0:
+              server.stop(hard=True)
+      self.assertEqual([output.token_ids for output in generation.outputs],
+                       [output.token_ids for output in undisturbed.outputs])
+      self.assertEqual([output.text for output in generation.outputs],
+                       [output.text for output in undisturbed.outputs])
+      self.assertEqual([output.finished.usage.prompt_tokens for output in generation.outputs],
+                       [output.finished.usage.prompt_tokens for output in undisturbed.outputs])
+      self.assertTrue(generation.exact)
+      resumes = generation.resumes
+
+  def test_a_scoring_is_whole_when_its_server_is_killed(self):
+    text = "It is a truth universally acknowledged, that " * 2_000
+    resumes = 0
+    while resumes == 0:
+      servers, client = self.start()
+      undisturbed = client.score(text)
+
+      def kill():
+        while not (running := [server for server in servers if server.metric("aft_requests_running") > 0]):
+          pass
+        running[0].stop(hard=True)
+
+      killer = threading.Thread(target=kill)
+      killer.start()
+      scores = client.score(text)
+      while killer.is_alive():  # it came too late
+        client.score(text)
+      killer.join()
+      self.assertEqual((scores.token_ids, scores.logprobs, scores.logprob, scores.scored_bytes),
+                       (undisturbed.token_ids, undisturbed.logprobs, undisturbed.logprob, undisturbed.scored_bytes))
+      self.assertTrue(scores.exact)
+      resumes = scores.resumes
 
   def test_a_greedy_stream_is_whole_when_its_server_is_killed(self):
     self.check(temperature=0)

@@ -28,10 +28,16 @@ namespace {
 constexpr size_t kReplicas = 3;
 constexpr int kThreads = 6;
 constexpr size_t kCases = 12;
+constexpr size_t kScoreCases = 4;
 
 struct Case {
   v1::GenerateRequest request;
   client::GenerateResult undisturbed;
+};
+
+struct ScoreCase {
+  v1::ScoreRequest request;
+  client::ScoreResult undisturbed;
 };
 
 // Tokens that have come, of all streams.
@@ -71,6 +77,7 @@ class SurvivalTest : public testing::Test {
     }
     client_ = *client::Client::Create({.address = "ipv4:" + absl::StrJoin(addresses, ",")});
     for (size_t i = 0; i < kCases; ++i) MakeCase(i);
+    for (size_t i = 0; i < kScoreCases; ++i) MakeScoreCase();
   }
 
   void MakeCase(size_t i) {
@@ -83,15 +90,48 @@ class SurvivalTest : public testing::Test {
     if (i % 2 == 0) sampling.set_repetition_penalty(1.2F);
     if (i % 4 == 1) sampling.set_frequency_penalty(0.1F);
     if (i % 4 == 3) one.request.mutable_stop()->add_strings("never to be said");
+    if (i % 6 == 5) one.request.set_n(2);
     const auto result = client_->Generate(one.request);
     ASSERT_TRUE(result.ok()) << result.status();
     one.undisturbed = *result;
     cases_.push_back(std::move(one));
   }
 
+  void MakeScoreCase() {
+    ScoreCase one;
+    const int64_t tokens = 20'000 + random_.Below(20'000);
+    for (int64_t i = 0; i < tokens; ++i) {
+      one.request.mutable_tokens()->add_ids(static_cast<uint32_t>(random_.Below(60)));
+    }
+    const auto result = client_->Score(one.request);
+    ASSERT_TRUE(result.ok()) << result.status();
+    one.undisturbed = *result;
+    scores_.push_back(std::move(one));
+  }
+
+  void Score() {
+    const ScoreCase& one = scores_[next_score_++ % kScoreCases];
+    const auto result = client_->Score(one.request, [this](const v1::ScoreResponse& event) {
+      progress_.Add(event.has_chunk() ? 1 : 0);
+    });
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return;
+    EXPECT_TRUE(result->exact);
+    EXPECT_EQ(result->token_ids, one.undisturbed.token_ids);
+    ASSERT_EQ(result->logprobs.size(), one.undisturbed.logprobs.size());
+    for (size_t i = 0; i < result->logprobs.size(); ++i) {
+      ASSERT_EQ(result->logprobs[i].logprob(), one.undisturbed.logprobs[i].logprob()) << i;
+    }
+    EXPECT_EQ(result->finished.logprob(), one.undisturbed.finished.logprob());
+    EXPECT_EQ(result->finished.scored_bytes(), one.undisturbed.finished.scored_bytes());
+    EXPECT_EQ(result->finished.scored_tokens(), one.undisturbed.finished.scored_tokens());
+    score_resumes_ += result->resumes;
+  }
+
   // One stream after the other, until it is enough.
   void Read() {
     while (!enough_) {
+      if (next_ % 4 == 3) Score();
       const Case& one = cases_[next_++ % kCases];
       const auto result = client_->Generate(one.request, [this](const v1::GenerateResponse& event) {
         progress_.Add(event.delta().token_ids_size());
@@ -105,13 +145,22 @@ class SurvivalTest : public testing::Test {
       EXPECT_EQ(usage.generated_tokens(), one.undisturbed.token_ids.size());
       EXPECT_EQ(usage.prompt_tokens(), one.undisturbed.finished.usage().prompt_tokens());
       EXPECT_EQ(result->finished.limit(), one.undisturbed.finished.limit());
-      resumes_ += result->resumes;
+      ASSERT_EQ(result->others.size(), one.undisturbed.others.size());
+      for (size_t i = 0; i < result->others.size(); ++i) {
+        EXPECT_EQ(result->others[i].token_ids, one.undisturbed.others[i].token_ids);
+        EXPECT_EQ(result->others[i].text, one.undisturbed.others[i].text);
+        EXPECT_EQ(result->others[i].finished.usage().prompt_tokens(), 0U);
+      }
+      (result->others.empty() ? resumes_ : several_resumes_) += result->resumes;
     }
   }
 
-  // Each replica in turn, while the others serve, and until that has broken some streams.
+  // Each replica in turn, while the others serve, and until that has broken some streams of each
+  // kind.
   void Restart(int signal) {
     const uint64_t before = resumes_;
+    const uint64_t scores_before = score_resumes_;
+    const uint64_t several_before = several_resumes_;
     do {
       for (auto& replica : replicas_) {
         progress_.WaitForMore(500);
@@ -119,7 +168,8 @@ class SurvivalTest : public testing::Test {
         progress_.WaitForMore(500);
         replica->Start();
       }
-    } while (resumes_ == before);
+    } while (resumes_ == before || score_resumes_ == scores_before ||
+             several_resumes_ == several_before);
   }
 
   const TempFolder folder_;
@@ -127,9 +177,13 @@ class SurvivalTest : public testing::Test {
   std::array<std::unique_ptr<Program>, kReplicas> replicas_;
   std::unique_ptr<client::Client> client_;
   std::vector<Case> cases_;
+  std::vector<ScoreCase> scores_;
   Progress progress_;
   std::atomic<size_t> next_ = 0;
+  std::atomic<size_t> next_score_ = 0;
   std::atomic<uint64_t> resumes_ = 0;
+  std::atomic<uint64_t> score_resumes_ = 0;
+  std::atomic<uint64_t> several_resumes_ = 0;
   std::atomic<bool> enough_ = false;
 };
 

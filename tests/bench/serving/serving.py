@@ -16,8 +16,10 @@ Names:
   clients       a tenth stops reading, a tenth cancels: what do the others feel, what leaks?
   rollout       three replicas under load are drained and restarted in turn
   survival      200 streams of 2,000 tokens that go on while their three replicas are killed, drained and
-                started again: what is lost, and the longest pause; without a store, with Redis, and through the
-                shipped edge if AFT_ENVOY names an Envoy (./dev bench survival fetches it)
+                started again: what is lost, and the longest pause; where they share nothing, keys, Redis, and through
+                the shipped edge if AFT_ENVOY names an Envoy (./dev bench survival fetches it)
+  checkpoints   1 and 64 resumable streams, with states.checkpoint_tokens 0, 256 and 64 in turn: what a step
+                takes, and what it takes more
   soak          a mixed load for an hour (--seconds 3600): slopes of memory, files, threads
 
 Every run of aftload is kept as a line of OUT/NAME.jsonl, and where Chart.js is installed (libjs-chart.js) they
@@ -312,25 +314,27 @@ def survival(bench):
   streams, tokens = 200, 2000
   rows = []
 
-  def run(store, trouble, servers, cause, front):
+  def run(shared, trouble, servers, cause, front):
     address = front[0] if front else "ipv4:" + ",".join(server.address for server in servers)
-    process = bench.start_load(address, *front[1:], "--resume", "--verify", 40, "--streams", streams, "--connections", 2,
-                               "--max-tokens", tokens, "--requests", 2 * streams, "--duration", 3600)
+    process = bench.start_load(address, *front[1:], "--resume", "--verify", 40, "--streams", streams, "--connections",
+                               2, "--max-tokens", tokens, "--requests", 2 * streams, "--duration", 3600)
     # The references come first, 40 at once.
     while process.poll() is None and sum(server.sum("aft_requests_running") for server in servers) < streams / 2:
       time.sleep(0.1)
     time.sleep(2)
     cause()
     [load] = bench.finish_load(process)
-    rows.append([store, trouble, *figures(load, "completed", "failed", "resumed_streams", "most_resumes",
+    rows.append([shared, trouble, *figures(load, "completed", "failed", "resumed_streams", "most_resumes",
                                           "inexact_streams", "lost_tokens", "repeated_tokens", "changed_tokens",
                                           "median_longest_gap_ms", "p99_longest_gap_ms", "max_longest_gap_ms")])
 
-  def all_troubles(store, states, more=(), edge=None):
+  def all_troubles(shared, states, more=(), edge=None):
     """`edge`: starts what stands in front of the servers; returns a function that stops it, its address and how to
     connect to it."""
     stop_edge, front = None, []
-    servers = [bench.server(slots=128, states=states) for _ in range(3)]
+    # Of three that are restarted in turn one gets half of what the one before had, beside its own half: no slot
+    # is to be waited for.
+    servers = [bench.server(slots=3 * streams // 4 + 10, states=states) for _ in range(3)]
     stops = []
 
     def kill():
@@ -352,33 +356,64 @@ def survival(bench):
       if edge:
         stop_edge, *front = edge([server.address for server in servers])
       for trouble, cause in (("none", lambda: None), ("kill -9 of one", kill), ("rolling restart", roll), *more):
-        run(store, trouble, servers, cause, front)
+        run(shared, trouble, servers, cause, front)
     finally:
       if stop_edge:
         stop_edge()
       for server in servers:
         server.stop()
-    print(f"{store}: a replica took {', '.join(f'{seconds:.1f}' for seconds in stops)} s to drain, 1 s of it as a lame "
+    print(f"{shared}: a replica took {', '.join(f'{seconds:.1f}' for seconds in stops)} s to drain, 1 s of it a lame "
           "duck")
 
-  all_troubles("no store", "")
-  if shutil.which("redis-check-rdb"):
-    with tempfile.TemporaryDirectory() as folder, Redis() as redis:
-      key = Path(folder) / "key"
-      key.write_bytes(random.Random(1).randbytes(32))
+  all_troubles("nothing", "")
+  with tempfile.TemporaryDirectory() as folder:
+    key = Path(folder) / "key"
+    key.write_bytes(random.Random(1).randbytes(32))
+    all_troubles("keys", f'key_files: "{key}"')
+    if shutil.which("redis-check-rdb"):
+      with Redis() as redis:
 
-      def restart():
-        redis.stop()
-        time.sleep(1)
-        redis.start()
+        def restart():
+          redis.stop()
+          time.sleep(1)
+          redis.start()
 
-      all_troubles("Redis", f'key_files: "{key}" redis {{ address: "{redis.address}" }} checkpoint_tokens: 256',
-                   [("Redis restarted", restart)])
+        all_troubles("Redis", f'key_files: "{key}" redis {{ address: "{redis.address}" }} checkpoint_tokens: 256',
+                     [("Redis restarted", restart)])
   if os.environ.get("AFT_ENVOY"):
     with tempfile.TemporaryDirectory() as folder:
-      all_troubles("the edge, no store", "", edge=lambda replicas: start_edge(bench, Path(folder), replicas))
-  table(("store", "trouble", "completed", "failed", "went on", "most", "inexact", "lost", "repeated", "changed",
+      all_troubles("nothing, behind the edge", "", edge=lambda replicas: start_edge(bench, Path(folder), replicas))
+  table(("shared", "trouble", "completed", "failed", "went on", "most", "inexact", "lost", "repeated", "changed",
          "longest gap p50", "p99", "max, ms"), rows)
+
+
+def checkpoints(bench):
+  rounds, rows = 7, []
+  servers = {tokens: bench.server(states=f"checkpoint_tokens: {tokens}") for tokens in (0, 256, 64)}
+  try:
+    for server in servers.values():
+      server.start()
+      bench.warm(server)
+    for streams in (1, SLOTS):
+      steps = {tokens: [] for tokens in servers}
+      kept = dict.fromkeys(servers, 0)
+      for _ in range(rounds):  # in turn, so that whatever else the machine does befalls them all
+        for tokens, server in servers.items():
+          before = [server.sum(f"aft_step_seconds_{part}") for part in ("sum", "count")] + [
+              server.sum("aft_checkpoints_total")]
+          bench.load(server.address, "--resume", "--streams", streams, "--requests", streams, "--max-tokens", 2048,
+                     "--connections", 4)
+          seconds, count, taken = (server.sum(name) - value for name, value in zip(
+              ("aft_step_seconds_sum", "aft_step_seconds_count", "aft_checkpoints_total"), before))
+          steps[tokens].append(1000 * seconds / count)
+          kept[tokens] += taken
+      for tokens, times in steps.items():
+        more = statistics.median(time / off - 1 for time, off in zip(times, steps[0]))
+        rows.append([streams, tokens, statistics.median(times), 100 * more, kept[tokens] / rounds / streams])
+  finally:
+    for server in servers.values():
+      server.stop()
+  table(("streams", "checkpoint_tokens", "step, ms", "more than without, %", "taken or skipped, a stream"), rows)
 
 
 def soak(bench):
@@ -404,7 +439,8 @@ def soak(bench):
 
 
 BENCHES = {function.__name__: function for function in (
-    streams, rpc, protocols, batching, capacity, interference, overload, context, clients, rollout, survival, soak)}
+    streams, rpc, protocols, batching, capacity, interference, overload, context, clients, rollout, survival,
+    checkpoints, soak)}
 
 
 def main():
