@@ -48,8 +48,8 @@ absl::StatusOr<CheckpointFile> OpenCheckpoint(const std::string& dir) {
                        SafetensorsReader::Open(weights_path));
   const SafetensorsHeader& header = file->header();
   AFT_ASSIGN_OR_RETURN(TensorSource tensors, InFile(weights_path, ExpandedTensors(file)));
-  CheckpointFile checkpoint{std::move(config), std::move(tensors), header.metadata,
-                            StoredFormat(header)};
+  const Number format = StoredFormat(config, header);
+  CheckpointFile checkpoint{std::move(config), std::move(tensors), header.metadata, format};
   for (const auto& [name, entry] : header.tensors) {
     checkpoint.weight_bytes += entry.end - entry.begin;
   }

@@ -91,16 +91,14 @@ absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
     if (name == "__metadata__") return absl::InvalidArgumentError(shown + "reserved name");
     if (!tensor.defined()) return absl::InvalidArgumentError(shown + "undefined tensor");
     if (tensor.layout() != at::kStrided) return absl::InvalidArgumentError(shown + "not dense");
-    const auto* dtype = std::find_if(kDtypes.begin(), kDtypes.end(), [&t = tensor](const Dtype& d) {
-      return t.scalar_type() == d.type;
-    });
-    if (dtype == kDtypes.end()) {
+    const std::string dtype = SafetensorsDtypeName(tensor.scalar_type());
+    if (dtype.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(shown, "dtype ", at::toString(tensor.scalar_type()), " cannot be stored"));
     }
     const int64_t end = offset + static_cast<int64_t>(tensor.nbytes());
     nlohmann::ordered_json& entry = json[name];
-    entry["dtype"] = dtype->name;
+    entry["dtype"] = dtype;
     entry["shape"] = tensor.sizes().vec();
     entry["data_offsets"] = {offset, end};
     offset = end;
@@ -125,6 +123,13 @@ absl::Status Write(const std::string& path, const TensorMap& tensors,
 }
 
 }  // namespace
+
+const char* SafetensorsDtypeName(at::ScalarType type) {
+  for (const Dtype& dtype : kDtypes) {
+    if (dtype.type == type) return dtype.name;
+  }
+  return "";
+}
 
 absl::Status SafetensorsReader::ReadHeader() {
   struct stat info = {};

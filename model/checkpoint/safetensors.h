@@ -15,6 +15,9 @@ namespace aft {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
+// The name of a type in a header ("F32"), or "" for one that the format does not have.
+const char* SafetensorsDtypeName(at::ScalarType type);
+
 // A .safetensors file (8-byte header length, JSON header, little-endian data) whose tensors are
 // read when they are asked for. The file is not trusted: header capped at 100 MB, every offset
 // checked (in range, shape x dtype = bytes, no overlap, no gap), duplicate names refused. Dtypes:

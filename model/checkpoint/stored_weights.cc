@@ -1,6 +1,7 @@
 #include "model/checkpoint/stored_weights.h"
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -33,7 +34,9 @@ void Quantize(const std::string& name, const at::Tensor& matrix, TensorMap* stor
 
 absl::StatusOr<at::Tensor> Read(const SafetensorsReader& file, const std::string& name) {
   AFT_ASSIGN_OR_RETURN(at::Tensor tensor, file.Read(name));
-  if (tensor.scalar_type() == at::kBFloat16) return tensor.to(at::kFloat);
+  if (tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf) {
+    return tensor.to(at::kFloat);
+  }
   if (tensor.scalar_type() != at::kChar) return tensor;
   AFT_ASSIGN_OR_RETURN(const at::Tensor scale, file.Read(ScaleName(name)));
   return tensor.to(at::kFloat).mul_(scale.unsqueeze(1));
@@ -64,13 +67,20 @@ absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsRe
   });
 }
 
-Number StoredFormat(const SafetensorsHeader& header) {
-  Number format = Number::kFp32;
-  for (const auto& [name, entry] : header.tensors) {
-    if (entry.dtype == "I8") return Number::kInt8;
-    if (entry.dtype == "BF16") format = Number::kBf16;
+Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header) {
+  std::optional<Number> format;
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    const auto entry = header.tensors.find(spec.name);
+    if (spec.role != TensorRole::kMatrix || entry == header.tensors.end()) continue;
+    const std::string& dtype = entry->second.dtype;
+    const Number stored = dtype == "BF16"  ? Number::kBf16
+                          : dtype == "F16" ? Number::kFp16
+                          : dtype == "I8"  ? Number::kInt8
+                                           : Number::kFp32;
+    if (format.value_or(stored) != stored) return Number::kFp32;
+    format = stored;
   }
-  return format;
+  return format.value_or(Number::kFp32);
 }
 
 TensorMap StoredWeights(const NetworkConfig& config, const TensorMap& tensors, Number format) {

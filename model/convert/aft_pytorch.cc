@@ -1,12 +1,14 @@
+#include <utility>
+
 #include "base/status_macros.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
 
 namespace aft {
 
-absl::StatusOr<Import> ImportAftPytorch(const TensorMap& tensors, std::optional<int64_t> window) {
+absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t> window) {
   constexpr Renamed kLayers[] = {{"mixer.qkv", "to_q to_k to_v"}, {"mixer.out", "project"}};
-  Source source(tensors);
+  Source source(std::move(files));
   Import import;
   import.metadata["imported_from"] = "aft-pytorch";
   AFT_ASSIGN_OR_RETURN(import.config, MixerModuleConfig(source, "to_q"));
@@ -15,14 +17,14 @@ absl::StatusOr<Import> ImportAftPytorch(const TensorMap& tensors, std::optional<
   if (source.Has("wbias")) {
     AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take("wbias", {Source::kAny, Source::kAny}));
     AFT_RETURN_IF_ERROR(
-        UseBias("wbias", bias, window, "layers.0.", &import.config, &import.tensors));
+        UseBias(source, "wbias", bias, window, "layers.0.", &import.config, &import.tensors));
   } else if (window.has_value()) {
-    return TensorError("wbias", "is missing: an AFTSimple, which has no window");
+    return source.Error("wbias", "is missing: an AFTSimple, which has no window");
   } else {
     mixer.kind = MixerKind::kAftSimple;
   }
   AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kLayers, &import.tensors));
-  AFT_RETURN_IF_ERROR(source.Finish());
+  AFT_RETURN_IF_ERROR(source.Finish(&import));
   return import;
 }
 

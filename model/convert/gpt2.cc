@@ -1,6 +1,8 @@
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
@@ -9,6 +11,7 @@
 #include "model/config/json_fields.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
+#include "model/tokenizer/json_walk.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 #include "nlohmann/json.hpp"
@@ -108,6 +111,7 @@ absl::StatusOr<NetworkConfig> ReadConfig(const Json& json, int64_t* heads) {
   config.norm_eps = epsilon->get<float>();
   config.position = PositionKind::kLearned;
   config.max_seq_len = config.position_rows;
+  config.tokenizer = "bpe";  // unless it has none
   config.head_bias = false;
   config.tie_embeddings = true;
   AFT_RETURN_IF_ERROR(ReadFlag(json, "tie_word_embeddings", &config.tie_embeddings));
@@ -137,8 +141,10 @@ constexpr Renamed kLayers[] = {{"embed", "wte"},
                                {"ffn.down", "h.$0.mlp.c_proj", true},
                                {"norm", "ln_f"}};
 
-absl::Status CopyTensors(const TensorMap& all, const NetworkConfig& config, TensorMap* tensors) {
-  Source source(all);
+absl::Status CopyTensors(const WeightFiles& files, Import* import) {
+  const NetworkConfig& config = import->config;
+  TensorMap* tensors = &import->tensors;
+  Source source(files);
   const std::string prefix = source.HasPrefix("transformer.") ? "transformer." : "";
   // It has no prefix in any version. Files may hold it beside the embedding that it is tied to.
   const std::string head = "lm_head.weight";
@@ -146,34 +152,79 @@ absl::Status CopyTensors(const TensorMap& all, const NetworkConfig& config, Tens
   at::Tensor weight;
   if (!tied || source.Has(head)) {
     AFT_ASSIGN_OR_RETURN(weight, source.Take(head, {config.vocab_size, config.d_model}));
+    source.Became(head, tied ? "(embed.weight: tied)" : "head.weight");
   }
   if (!tied) (*tensors)["head.weight"] = weight;
   AFT_RETURN_IF_ERROR(TakeNetwork(source, config, prefix, kLayers, tensors));
-  if (tied && weight.defined() && !weight.equal(tensors->at("embed.weight"))) {
-    return TensorError(head, "differs from the embedding, to which tie_word_embeddings ties it");
+  if (tied && weight.defined() &&
+      !weight.to(at::kFloat).equal(tensors->at("embed.weight").to(at::kFloat))) {
+    return source.Error(head, "differs from the embedding, to which tie_word_embeddings ties it");
   }
   for (int64_t i = 0; i < config.n_layers; ++i) {
-    // Buffers: the causal mask, and what masked scores become.
-    for (const char* buffer : {"bias", "masked_bias"}) {
-      source.Ignore(absl::StrCat(prefix, "h.", i, ".attn.", buffer));
-    }
+    const std::string attention = absl::StrCat(prefix, "h.", i, ".attn.");
+    source.Ignore(attention + "bias", "(the causal mask)");
+    source.Ignore(attention + "masked_bias", "(what masked scores become)");
   }
-  return source.Finish();
+  return source.Finish(import);
 }
 
-// vocab.json and merges.txt of `dir`. Without both: bytes.
-absl::Status UseBpe(const std::string& dir, Import* import) {
-  const std::string vocab = absl::StrCat(dir, "/", kVocabFileName);
-  const std::string merges = absl::StrCat(dir, "/", kMergesFileName);
-  std::error_code error;
-  if (!std::filesystem::exists(vocab, error) && !std::filesystem::exists(merges, error)) {
-    return UseBytes(absl::StrCat("needs ", vocab, " and ", merges), import);
+// The content of the token with this id in the text of a tokenizer.json, if it has one.
+std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
+  std::optional<std::string> found;
+  Json added_id, content;  // of the added token that is being read
+  const auto take = [&](const JsonPath& path, const Json& value) {
+    if (path.size() == 3 && path[0] == "added_tokens") {
+      if (path[2] == "id") added_id = value;
+      if (path[2] == "content") content = value;
+      if (added_id == Json(id) && content.is_string()) found = content.get<std::string>();
+    } else if (path.size() == 2 && path[0] == "added_tokens") {
+      added_id = content = nullptr;
+    } else if (path.size() == 3 && path[0] == "model" && path[1] == "vocab" && value == Json(id)) {
+      found = path[2];
+    }
+    return absl::OkStatus();
+  };
+  return WalkJson(text, take).ok() ? found : std::nullopt;
+}
+
+// tokenizer_config.json that names the end of text, which the config knows by its id. Left as the
+// folder has it where the config has no such token: its default is GPT-2's own, in any vocabulary.
+absl::Status NameEndOfText(const Json& config, Import* import) {
+  Json id = config.value("eos_token_id", Json());
+  if (id.is_array() && id.size() == 1) id = Json(id[0]);
+  if (id.is_null()) return absl::OkStatus();
+  if (!id.is_number_unsigned()) {
+    return KeyError("eos_token_id", absl::StrCat("must be one token's id, got ", ShownJson(id)));
+  }
+  const std::optional<std::string> token =
+      TokenWithId(import->files.at(kTokenizerFileName), id.get<uint64_t>());
+  if (token.has_value()) {
+    import->files[kTokenizerConfigFileName] = Json{{"eos_token", *token}}.dump() + "\n";
+  }
+  return absl::OkStatus();
+}
+
+// Takes the tokenizer's files that `dir` has, and says in the config what they make.
+absl::Status UseTokenizer(const std::string& dir, const Json& config, Import* import) {
+  const auto has = [&dir](const char* name) {
+    std::error_code error;
+    return std::filesystem::exists(absl::StrCat(dir, "/", name), error);
+  };
+  if (!has(kTokenizerFileName) && !has(kVocabFileName) && !has(kMergesFileName)) {
+    return UseBytes(absl::StrCat("needs ", dir, "/", kTokenizerFileName, ", or ", kVocabFileName,
+                                 " and ", kMergesFileName),
+                    import);
   }
   AFT_RETURN_IF_ERROR(LoadTokenizer("bpe", dir, import->config.vocab_size).status());
-  AFT_ASSIGN_OR_RETURN(import->files[kVocabFileName], ReadVocabularyText(vocab));
-  AFT_ASSIGN_OR_RETURN(import->files[kMergesFileName], ReadVocabularyText(merges));
-  import->config.tokenizer = "bpe";
-  return absl::OkStatus();
+  std::vector<const char*> names = {kVocabFileName, kMergesFileName};
+  if (has(kTokenizerFileName)) names = {kTokenizerFileName, kTokenizerConfigFileName};
+  for (const char* name : names) {
+    if (!has(name)) continue;  // tokenizer_config.json, which need not be there
+    import->read.push_back(absl::StrCat(dir, "/", name));
+    AFT_ASSIGN_OR_RETURN(import->files[name], ReadVocabularyText(import->read.back()));
+  }
+  if (!has(kTokenizerFileName)) return absl::OkStatus();
+  return InFile(absl::StrCat(dir, "/", kConfigFileName), NameEndOfText(config, import));
 }
 
 }  // namespace
@@ -183,15 +234,17 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& opt
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(config_path));
   AFT_ASSIGN_OR_RETURN(const Json json, InFile(config_path, ParseStrictJson(text)));
   Import import;
+  import.read.push_back(config_path);
   int64_t heads = 0;
   AFT_ASSIGN_OR_RETURN(import.config, InFile(config_path, ReadConfig(json, &heads)));
   import.config.mixer = Attention(options, heads);
-  import.metadata["imported_from"] = "gpt2";
-  const std::string weights_path = absl::StrCat(dir, "/", kWeightsFileName);
-  AFT_ASSIGN_OR_RETURN(const SafetensorsFile weights, ReadSafetensors(weights_path));
+  // Before anything is as large as the config says.
   AFT_RETURN_IF_ERROR(
-      InFile(weights_path, CopyTensors(weights.tensors, import.config, &import.tensors)));
-  AFT_RETURN_IF_ERROR(UseBpe(dir, &import));
+      InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
+  import.metadata["imported_from"] = "gpt2";
+  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
+  AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, &import)));
+  AFT_RETURN_IF_ERROR(UseTokenizer(dir, json, &import));
   return import;
 }
 

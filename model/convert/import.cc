@@ -10,17 +10,14 @@
 #include "base/atomic_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/checkpoint/stored_weights.h"
 #include "model/network/check_tensors.h"
+#include "model/tokenizer/tokenizers.h"
 
 namespace aft {
 
 namespace fs = std::filesystem;
 
 absl::Status WriteImport(const std::string& dir, const Import& import) {
-  AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(import.config)).status());
-  AFT_RETURN_IF_ERROR(CheckTensors(import.config, import.tensors).status());
-
   fs::path target = fs::path(dir).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "out/"
   std::error_code error;
@@ -37,11 +34,16 @@ absl::Status WriteImport(const std::string& dir, const Import& import) {
     std::error_code ignored;
     fs::remove_all(partial, ignored);
   };
-  AFT_RETURN_IF_ERROR(WriteCheckpoint(partial.string(), import.config,
-                                      StoredWeights(import.config, import.tensors, import.stored),
-                                      import.metadata));
+  AFT_RETURN_IF_ERROR(
+      WriteCheckpoint(partial.string(), import.config, import.tensors, import.metadata));
+  AFT_ASSIGN_OR_RETURN(const CheckpointFile written, OpenCheckpoint(partial.string()));
+  AFT_RETURN_IF_ERROR(CheckTensors(written.config, written.tensors).status());
   for (const auto& [name, content] : import.files) {
     AFT_RETURN_IF_ERROR(WriteFileAtomically((partial / name).string(), {content}));
+  }
+  if (!import.config.tokenizer.empty()) {
+    AFT_RETURN_IF_ERROR(
+        LoadTokenizer(import.config.tokenizer, partial.string(), import.config.vocab_size).status());
   }
   fs::rename(partial, target, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create ", dir));

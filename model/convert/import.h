@@ -4,27 +4,41 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
+#include "model/convert/weight_files.h"
 
 namespace aft {
+
+// What became of a tensor of the source.
+struct MappedTensor {
+  std::string name;
+  std::string dtype;  // "F32"
+  std::vector<int64_t> shape;
+  std::string target;  // of the checkpoint, or in parentheses what it was good for
+};
 
 // A checkpoint in the native format, not written yet.
 struct Import {
   NetworkConfig config;
-  TensorMap tensors;
+  TensorMap tensors;                            // as the file is to hold them (stored_weights.h)
   std::map<std::string, std::string> files;     // a tokenizer's: name -> content
   std::map<std::string, std::string> metadata;  // of the weights file: where they come from
-  Number stored = Number::kFp32;                // how the file holds the matrices
+  std::vector<std::string> read;                // paths of the source's files
+  std::vector<MappedTensor> mapped;             // all tensors of the source, names ascending
 };
+
+// What was read, mapped and left, as lines: the files, a table of tensors, their numbers.
+std::string ImportText(const Import& import);
 
 // Writes a checkpoint folder: all of it or nothing, under a temporary name beside `dir` that is
 // renamed at the end. ALREADY_EXISTS when `dir` is there and not an empty folder;
-// INVALID_ARGUMENT or DATA_LOSS when config and tensors make no checkpoint (names key or tensor);
-// else the file system's.
+// INVALID_ARGUMENT or DATA_LOSS when config, tensors and tokenizer make no checkpoint (names key,
+// tensor or token); else the file system's.
 absl::Status WriteImport(const std::string& dir, const Import& import);
 
 // The checkpoint of `dir`, tokenizer included, with its matrices in bf16 or int8
@@ -32,7 +46,8 @@ absl::Status WriteImport(const std::string& dir, const Import& import);
 // INVALID_ARGUMENT or DATA_LOSS (CheckTensors).
 absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 
-// ---- From other packages. INVALID_ARGUMENT names the tensor, key or option.
+// ---- From other packages. Tensors keep their format: fp32, bf16 or fp16. INVALID_ARGUMENT names the
+// tensor, key or option.
 
 // A module of the package aft-pytorch (rish-16/aft-pytorch, 9a89696; the AFT notebook has the same
 // code), from its state_dict: to_q, to_k, to_v, project, wbias [T, T]. All are bidirectional:
@@ -43,7 +58,7 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 //                     wbias is garbage that the module itself overwrites with 0
 //
 // The checkpoint's architecture is "mixer".
-absl::StatusOr<Import> ImportAftPytorch(const TensorMap& tensors, std::optional<int64_t> window);
+absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t> window);
 
 struct LabmlOptions {
   // chars.json of the model's vocabulary (model/tokenizer/tokenizers.h); "" for a vocabulary of
@@ -64,7 +79,7 @@ struct LabmlOptions {
 //     learned. At most T tokens
 //
 // Both are causal.
-absl::StatusOr<Import> ImportLabml(const TensorMap& tensors, const LabmlOptions& options);
+absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& options);
 
 // The attention that serves the model's weights: GPT-2's own, or LSG's block-local (ccdv-ai
 // lsg_converter c56734b, BlockLocalSelfAttention), which has no weights of its own either.
@@ -76,9 +91,12 @@ struct Gpt2Options {
   bool full_decode = false;
 };
 
-// A Hugging Face GPT-2 folder: config.json, model.safetensors (names with or without
-// "transformer."; linear weights are [in, out] there), vocab.json and merges.txt if it has them.
-// Errors start with the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS.
+// A Hugging Face GPT-2 folder: config.json, weights (WeightFiles::OpenFolder; names with or without
+// "transformer."; linear weights are [in, out] there), and its tokenizer: tokenizer.json, else
+// vocab.json and merges.txt, else none (bytes). A text ends with config.json's eos_token_id if the
+// tokenizer.json has it, else with tokenizer_config.json's eos_token (LoadTokenizerJson). Errors
+// start with the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS,
+// RESOURCE_EXHAUSTED.
 absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& options);
 
 }  // namespace aft

@@ -36,18 +36,19 @@ absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_
   const std::string name = prefix + "local_mask";
   if (!source.Has(name)) {
     if (given.has_value()) return *given;
-    return TensorError(name, "is missing: the window must be given (--window)");
+    return source.Error(name, "is missing: the window must be given (--window)");
   }
   AFT_ASSIGN_OR_RETURN(const at::Tensor mask, source.TakeMask(name, {rows, rows}));
   const auto window = mask.select(0, 0).sum().item<int64_t>();
   const at::Tensor band = at::ones({rows, rows}, at::kFloat).tril(window - 1).triu(1 - window);
   if (!mask.equal(band.to(at::kBool))) {
-    return TensorError(name, absl::StrCat("is not a band as wide as its first row says, ", window));
+    return source.Error(name, absl::StrCat("is not a band as wide as its first row says, ", window));
   }
   if (given.has_value() && *given != window) {
-    return TensorError(name,
+    return source.Error(name,
                        absl::StrCat("has a window of ", window, ", but --window is ", *given));
   }
+  source.Became(name, absl::StrCat("(window ", window, ")"));
   return window;
 }
 
@@ -60,14 +61,14 @@ absl::Status TakeAftLocal(Source& source, const std::string& prefix, const std::
   AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take(prefix + "pos_bias", {rows, rows}));
   AFT_ASSIGN_OR_RETURN(const int64_t window, Window(source, prefix, bias.size(0), given));
   if (source.Has(prefix + "query.bias") != config.qkv_bias) {
-    return TensorError(prefix + "query.bias", "must be there in all layers or in none");
+    return source.Error(prefix + "query.bias", "must be there in all layers or in none");
   }
   if (!first && window != config.mixer.window) {
-    return TensorError(
+    return source.Error(
         prefix + "local_mask",
         absl::StrCat("has a window of ", window, ", but layer 0's is ", config.mixer.window));
   }
-  return UseBias(prefix + "pos_bias", bias, window, layer, &config, &import->tensors);
+  return UseBias(source, prefix + "pos_bias", bias, window, layer, &config, &import->tensors);
 }
 
 // Whether `positions` [T, d] is labml's table of waves, within what fp32 angles lose.
@@ -92,17 +93,19 @@ absl::Status UsePositions(Source& source, Import* import) {
   AFT_ASSIGN_OR_RETURN(const at::Tensor table,
                        source.Take(kPositions, {Source::kAny, 1, config.d_model}));
   if (table.size(0) < config.max_seq_len) {
-    return TensorError(kPositions, absl::StrCat("has ", table.size(0), " rows, but pos_bias ",
+    return source.Error(kPositions, absl::StrCat("has ", table.size(0), " rows, but pos_bias ",
                                                 config.max_seq_len));
   }
   const at::Tensor rows = table.select(1, 0).narrow(0, 0, config.max_seq_len).contiguous();
-  if (AreWaves(rows)) {
+  if (AreWaves(rows.to(at::kFloat))) {
     config.position = PositionKind::kSinusoidal;
+    source.Became(kPositions, "(sinusoidal positions)");
     return absl::OkStatus();
   }
   config.position = PositionKind::kLearned;
   config.position_rows = config.max_seq_len;
   import->tensors["position.weight"] = rows;
+  source.Became(kPositions, "position.weight");
   return absl::OkStatus();
 }
 
@@ -136,18 +139,20 @@ absl::StatusOr<Import> ImportModule(Source& source, const LabmlOptions& options)
 absl::StatusOr<Import> ImportModel(Source& source, const LabmlOptions& options) {
   Import import;
   NetworkConfig& config = import.config;
-  AFT_ASSIGN_OR_RETURN(const at::Tensor embedding,
-                       source.Take("src_embed.linear.weight", {Source::kAny, Source::kAny}));
-  config.vocab_size = embedding.size(0);
-  config.d_model = embedding.size(1);
+  AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> embedding,
+                       source.Shape("src_embed.linear.weight", {Source::kAny, Source::kAny}));
+  config.vocab_size = embedding[0];
+  config.d_model = embedding[1];
   const std::string first = "encoder.layers.0.";
-  AFT_ASSIGN_OR_RETURN(const at::Tensor query, source.Take(first + "self_attn.query.weight",
-                                                           {Source::kAny, config.d_model}));
-  AFT_ASSIGN_OR_RETURN(const at::Tensor up, source.Take(first + "feed_forward.layer1.weight",
-                                                        {Source::kAny, config.d_model}));
-  config.mixer.hidden = query.size(0) == config.d_model ? 0 : query.size(0);
+  AFT_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> query,
+      source.Shape(first + "self_attn.query.weight", {Source::kAny, config.d_model}));
+  AFT_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> up,
+      source.Shape(first + "feed_forward.layer1.weight", {Source::kAny, config.d_model}));
+  config.mixer.hidden = query[0] == config.d_model ? 0 : query[0];
   config.qkv_bias = source.Has(first + "self_attn.query.bias");
-  config.d_ff = up.size(0);
+  config.d_ff = up[0];
   config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
   config.activation = options.activation;
   for (int64_t i = 0; i == 0 || source.HasPrefix(absl::StrCat("encoder.layers.", i, ".")); ++i) {
@@ -164,15 +169,15 @@ absl::StatusOr<Import> ImportModel(Source& source, const LabmlOptions& options) 
 
 }  // namespace
 
-absl::StatusOr<Import> ImportLabml(const TensorMap& tensors, const LabmlOptions& options) {
-  Source source(tensors);
+absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& options) {
+  Source source(std::move(files));
   const bool model = source.HasPrefix("src_embed.") || source.HasPrefix("encoder.");
   if (!model && !options.chars_path.empty()) {
     return absl::InvalidArgumentError("a module by itself has no characters (--chars)");
   }
   AFT_ASSIGN_OR_RETURN(Import import,
                        model ? ImportModel(source, options) : ImportModule(source, options));
-  AFT_RETURN_IF_ERROR(source.Finish());
+  AFT_RETURN_IF_ERROR(source.Finish(&import));
   import.metadata["imported_from"] = "labml-nn";
   return import;
 }

@@ -39,22 +39,23 @@ absl::Status RunInspect(const std::string& dir, bool json) {
   return absl::OkStatus();
 }
 
-// Writes the checkpoint and describes what is there now.
+// Says what was read, writes the checkpoint and describes what is there now.
 absl::Status Finish(absl::StatusOr<Import> import, const Flags& flags, bool name_source) {
   if (name_source) import = InFile(flags.in, std::move(import));
   AFT_RETURN_IF_ERROR(import.status());
+  Print(ImportText(*import));
   AFT_RETURN_IF_ERROR(WriteImport(flags.out, *import));
   return RunInspect(flags.out, /*json=*/false);
 }
 
 absl::Status RunLabml(const Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(flags.in));
-  return Finish(ImportLabml(file.tensors, flags.labml), flags, /*name_source=*/true);
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in));
+  return Finish(ImportLabml(std::move(files), flags.labml), flags, /*name_source=*/true);
 }
 
 absl::Status RunAftPytorch(const Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(flags.in));
-  return Finish(ImportAftPytorch(file.tensors, flags.window), flags, /*name_source=*/true);
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in));
+  return Finish(ImportAftPytorch(std::move(files), flags.window), flags, /*name_source=*/true);
 }
 
 absl::Status RunGpt2(const Flags& flags) {
@@ -111,7 +112,7 @@ int Run(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
 
   CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
-  AddFiles(gpt2, flags, "IN_DIR", "config.json, model.safetensors, vocab.json, merges.txt");
+  AddFiles(gpt2, flags, "IN_DIR", "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json and merges.txt");
   gpt2.add_option("--attention", flags.attention, "Its own, or LSG's block-local in its place")
       ->check(CLI::IsMember({"dot_product", "block_local"}))
       ->capture_default_str();

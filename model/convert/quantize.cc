@@ -5,7 +5,9 @@
 
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/stored_weights.h"
 #include "model/convert/import.h"
+#include "model/network/check_tensors.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 
@@ -15,10 +17,10 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format) {
   AFT_ASSIGN_OR_RETURN(Checkpoint checkpoint, ReadCheckpoint(dir));
   Import import;
   import.config = std::move(checkpoint.config);
-  import.tensors = std::move(checkpoint.tensors);
+  AFT_RETURN_IF_ERROR(CheckTensors(import.config, checkpoint.tensors).status());
+  import.tensors = StoredWeights(import.config, checkpoint.tensors, format);
   import.metadata = std::move(checkpoint.metadata);
-  import.stored = format;
-  for (const char* name : {kCharsFileName, kVocabFileName, kMergesFileName}) {
+  for (const char* name : kTokenizerFileNames) {
     const std::string path = (std::filesystem::path(dir) / name).string();
     std::error_code error;
     if (!std::filesystem::exists(path, error)) continue;

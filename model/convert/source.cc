@@ -22,7 +22,7 @@
 namespace aft {
 namespace {
 
-bool Fits(at::IntArrayRef sizes, const std::vector<int64_t>& shape) {
+bool Fits(const std::vector<int64_t>& sizes, const std::vector<int64_t>& shape) {
   if (sizes.size() != shape.size()) return false;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == Source::kAny ? sizes[i] < 1 : sizes[i] != shape[i]) return false;
@@ -48,7 +48,7 @@ at::Tensor BandOf(const at::Tensor& w, int64_t window, bool causal) {
   const int64_t rows = w.size(0);
   AFT_CHECK(window >= 1 && window <= rows);
   const int64_t columns = causal ? window : 2 * window - 1;
-  at::Tensor band = at::zeros({rows, columns}, at::kFloat);
+  at::Tensor band = at::zeros({rows, columns}, w.options());
   for (int64_t column = 0; column < columns; ++column) {
     const int64_t offset = causal ? column : column - (window - 1);  // t - t'
     const at::Tensor diagonal = w.diagonal(-offset);
@@ -61,50 +61,53 @@ at::Tensor BandOf(const at::Tensor& w, int64_t window, bool causal) {
 
 }  // namespace
 
-absl::Status TensorError(const std::string& name, const std::string& problem) {
+absl::Status Source::Error(const std::string& name, const std::string& problem) const {
+  const auto entry = files_.entries().find(name);
+  const bool sharded = entry != files_.entries().end() && !entry->second.shard.empty();
   return absl::InvalidArgumentError(
-      absl::StrCat("tensor '", ShownTensorName(name), "': ", problem));
+      absl::StrCat("tensor '", ShownTensorName(name), "': ", problem,
+                   sharded ? absl::StrCat(" (in ", entry->second.shard, ")") : ""));
 }
 
-absl::StatusOr<at::Tensor> Source::Find(const std::string& name,
-                                        const std::vector<int64_t>& shape) {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) return TensorError(name, "is missing");
-  if (!Fits(found->second.sizes(), shape)) {
-    return TensorError(name, absl::StrCat("has shape [", absl::StrJoin(found->second.sizes(), ", "),
-                                          "], expected ", ShownShape(shape)));
+absl::StatusOr<std::vector<int64_t>> Source::Shape(const std::string& name,
+                                                   const std::vector<int64_t>& shape) const {
+  const auto found = files_.entries().find(name);
+  if (found == files_.entries().end()) return Error(name, "is missing");
+  if (!Fits(found->second.shape, shape)) {
+    return Error(name, absl::StrCat("has shape [", absl::StrJoin(found->second.shape, ", "),
+                                    "], expected ", ShownShape(shape)));
   }
-  taken_.insert(name);
-  return found->second;
+  return found->second.shape;
 }
 
 absl::StatusOr<at::Tensor> Source::Take(const std::string& name,
                                         const std::vector<int64_t>& shape) {
-  AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, Find(name, shape));
-  if (!tensor.is_floating_point()) {
-    return TensorError(
-        name, absl::StrCat("holds ", c10::toString(tensor.scalar_type()), ", expected floats"));
+  AFT_RETURN_IF_ERROR(Shape(name, shape).status());
+  const std::string& dtype = files_.entries().at(name).dtype;
+  if (dtype != "F32" && dtype != "BF16" && dtype != "F16" && dtype != "F64") {
+    return Error(name, absl::StrCat("holds ", dtype, ", expected F32, BF16, F16 or F64"));
   }
-  at::Tensor converted = tensor.to(at::kFloat).contiguous();
-  if (!at::isfinite(converted).all().item<bool>()) {
-    return TensorError(name, "holds a value that is not finite in fp32");
+  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, files_.Read(name));
+  if (tensor.scalar_type() == at::kDouble) tensor = tensor.to(at::kFloat);
+  if (!at::isfinite(tensor).all().item<bool>()) {
+    return Error(name, "holds a value that is not finite in fp32");
   }
-  return converted;
+  targets_.emplace(name, "");
+  return tensor.contiguous();
 }
 
 absl::StatusOr<at::Tensor> Source::TakeMask(const std::string& name,
                                             const std::vector<int64_t>& shape) {
-  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, Find(name, shape));
-  if (tensor.scalar_type() != at::kBool) {
-    return TensorError(
-        name, absl::StrCat("holds ", c10::toString(tensor.scalar_type()), ", expected Bool"));
-  }
-  return tensor;
+  AFT_RETURN_IF_ERROR(Shape(name, shape).status());
+  const std::string& dtype = files_.entries().at(name).dtype;
+  if (dtype != "BOOL") return Error(name, absl::StrCat("holds ", dtype, ", expected BOOL"));
+  targets_.emplace(name, "");
+  return files_.Read(name);
 }
 
 bool Source::HasPrefix(const std::string& prefix) const {
-  const auto first = tensors_.lower_bound(prefix);
-  return first != tensors_.end() && first->first.compare(0, prefix.size(), prefix) == 0;
+  const auto first = files_.entries().lower_bound(prefix);
+  return first != files_.entries().end() && first->first.compare(0, prefix.size(), prefix) == 0;
 }
 
 absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
@@ -133,41 +136,58 @@ absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std:
       AFT_ASSIGN_OR_RETURN(const at::Tensor tensor,
                            source.Take(absl::StrCat(prefix, part, leaf), shape));
       rows.push_back(layer->transposed && shape.size() == 2 ? tensor.t() : tensor);
+      source.Became(absl::StrCat(prefix, part, leaf), spec.name);
     }
-    (*tensors)[spec.name] = at::cat(rows).contiguous();
+    const bool same = absl::c_all_of(rows, [&rows](const at::Tensor& part) {
+      return part.scalar_type() == rows[0].scalar_type();
+    });
+    for (at::Tensor& part : rows) {
+      if (!same) part = part.to(at::kFloat);
+    }
+    (*tensors)[spec.name] = rows.size() == 1 ? rows[0].contiguous() : at::cat(rows).contiguous();
   }
   return absl::OkStatus();
 }
 
-absl::Status Source::Finish() const {
+absl::Status Source::Finish(Import* import) const {
+  constexpr size_t kMostShown = 10;
   std::vector<std::string> unknown;
-  for (const auto& [name, tensor] : tensors_) {
-    if (taken_.count(name) == 0) unknown.push_back(absl::StrCat("'", ShownTensorName(name), "'"));
+  size_t count = 0;
+  for (const auto& [name, entry] : files_.entries()) {
+    const auto target = targets_.find(name);
+    if (target != targets_.end()) {
+      import->mapped.push_back({name, entry.dtype, entry.shape, target->second});
+    } else if (++count <= kMostShown) {
+      unknown.push_back(absl::StrCat("'", ShownTensorName(name), "'"));
+    }
   }
+  import->read.insert(import->read.end(), files_.paths().begin(), files_.paths().end());
   if (unknown.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      unknown.size() == 1 ? "tensor " : "tensors ", absl::StrJoin(unknown, ", "),
-      unknown.size() == 1 ? ": has" : ": have", " no place in the network that is imported"));
+      count == 1 ? "tensor " : "tensors ", absl::StrJoin(unknown, ", "),
+      count > kMostShown ? absl::StrCat(" and ", count - kMostShown, " more") : "",
+      count == 1 ? ": has" : ": have", " no place in the network that is imported"));
 }
 
 absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::string& query) {
-  AFT_ASSIGN_OR_RETURN(const at::Tensor weight,
-                       source.Take(query + ".weight", {Source::kAny, Source::kAny}));
+  AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> weight,
+                       source.Shape(query + ".weight", {Source::kAny, Source::kAny}));
   NetworkConfig config;
   config.architecture = Architecture::kMixer;
-  config.d_model = weight.size(1);
+  config.d_model = weight[1];
   config.n_layers = 1;
   config.qkv_bias = source.Has(query + ".bias");
   config.tokenizer.clear();
-  config.mixer.hidden = weight.size(0) == config.d_model ? 0 : weight.size(0);
+  config.mixer.hidden = weight[0] == config.d_model ? 0 : weight[0];
   return config;
 }
 
-absl::Status UseBias(const std::string& name, const at::Tensor& w, std::optional<int64_t> window,
-                     const std::string& layer, NetworkConfig* config, TensorMap* tensors) {
+absl::Status UseBias(Source& source, const std::string& name, const at::Tensor& w,
+                     std::optional<int64_t> window, const std::string& layer,
+                     NetworkConfig* config, TensorMap* tensors) {
   const int64_t rows = w.size(0);
   if (w.size(1) != rows) {
-    return TensorError(name, absl::StrCat("has shape [", rows, ", ", w.size(1),
+    return source.Error(name, absl::StrCat("has shape [", rows, ", ", w.size(1),
                                           "], expected as many rows as columns"));
   }
   config->max_seq_len = rows;
@@ -177,10 +197,12 @@ absl::Status UseBias(const std::string& name, const at::Tensor& w, std::optional
     mixer.bias = BiasForm::kFull;
     mixer.band_rows = rows;
     (*tensors)[layer + "mixer.w.full"] = w;
+    source.Became(name, layer + "mixer.w.full");
     return absl::OkStatus();
   }
   mixer.kind = MixerKind::kAftLocal;
   mixer.window = std::min(*window, rows);
+  source.Became(name, mixer.window == 0 ? "(a window of 0 has no bias)" : layer + "mixer.w.band");
   if (mixer.window == 0) return absl::OkStatus();
   mixer.band_rows = rows;
   (*tensors)[layer + "mixer.w.band"] = BandOf(w, mixer.window, mixer.causal);

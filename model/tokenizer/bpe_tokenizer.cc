@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "base/check.h"
-#include "base/in_file.h"
 #include "base/status_macros.h"
-#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/bpe_builder.h"
 #include "model/tokenizer/utf8_character.h"
 #include "model/tokenizer/vocabulary_file.h"
 #include "re2/re2.h"
@@ -22,15 +22,26 @@
 namespace aft {
 namespace {
 
-using TokenIds = absl::flat_hash_map<std::string, int32_t>;
-
 // Unicode's White_Space, which is what \s means there; RE2's own \s is ASCII's.
 #define AFT_WHITE_SPACE                                                    \
   R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F})" \
   R"(\x{205F}\x{3000})"
+// Letters and digits, with those that Unicode 15.1 and 16 added: Hugging Face's tokenizers knows
+// them, but RE2's tables may be older.
+#define AFT_LETTERS                                                                 \
+  R"(\p{L}\x{1C89}-\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3})"  \
+  R"(\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{11380}-\x{11389})" \
+  R"(\x{1138B}\x{1138E}\x{11390}-\x{113B5}\x{113B7}\x{113D1}\x{113D3})"             \
+  R"(\x{11BC0}-\x{11BE0}\x{13460}-\x{143FA}\x{16100}-\x{1611D}\x{16D40}-\x{16D6C})" \
+  R"(\x{18CFF}\x{1E5D0}-\x{1E5ED}\x{1E5F0}\x{2EBF0}-\x{2EE5D})"
+#define AFT_DIGITS                                                                       \
+  R"(\p{N}\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{16130}-\x{16139})" \
+  R"(\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1E5F1}-\x{1E5FA})"
 constexpr char kSpaces[] = "[" AFT_WHITE_SPACE "]+";
-constexpr char kWords[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{L}\p{N})" AFT_WHITE_SPACE "]+";
+constexpr char kWords[] = "'s|'t|'re|'ve|'m|'ll|'d| ?[" AFT_LETTERS "]+| ?[" AFT_DIGITS
+                          "]+| ?[^" AFT_LETTERS AFT_DIGITS AFT_WHITE_SPACE "]+";
+#undef AFT_DIGITS
+#undef AFT_LETTERS
 #undef AFT_WHITE_SPACE
 
 // Length of the match at the start of `text`, 0 if there is none.
@@ -115,24 +126,6 @@ std::string WithValidUtf8(absl::string_view text) {
   return valid;
 }
 
-// The vocabulary as merging needs it.
-struct BpeMerges {
-  struct Merge {
-    int32_t rank;  // lower is merged first; unique
-    int32_t id;    // of the merged token
-  };
-  static uint64_t Key(int32_t left, int32_t right) {
-    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-  }
-  const Merge* Find(int32_t left, int32_t right) const {
-    const auto found = pairs.find(Key(left, right));
-    return found == pairs.end() ? nullptr : &found->second;
-  }
-
-  std::array<int32_t, 256> byte_ids{};
-  absl::flat_hash_map<uint64_t, Merge> pairs;  // by Key
-};
-
 // Merges one piece after another; holds the memory for it. Thread-compatible.
 class BpeMerger {
  public:
@@ -202,10 +195,67 @@ void BpeMerger::Append(absl::string_view piece, std::vector<int32_t>& ids) {
   }
 }
 
+// Cuts a text at added tokens. Thread-safe.
+class AddedTokens {
+ public:
+  explicit AddedTokens(const absl::flat_hash_map<int32_t, AddedToken>& added) {
+    for (const bool before_others : {true, false}) {
+      std::string pattern;
+      for (const auto& [id, token] : added) {
+        if (token.special || token.before_others != before_others) continue;
+        absl::StrAppend(&pattern, pattern.empty() ? "" : "|", re2::RE2::QuoteMeta(token.content));
+        ids_[token.content] = id;
+      }
+      if (pattern.empty()) continue;
+      re2::RE2::Options options(re2::RE2::Latin1);  // bytes: the text need not be UTF-8
+      options.set_longest_match(true);
+      options.set_log_errors(false);
+      options.set_max_mem(kPatternBytes);
+      patterns_.push_back(std::make_unique<re2::RE2>(pattern, options));
+    }
+  }
+
+  // Too many of them for a pattern.
+  bool ok() const {
+    return absl::c_all_of(patterns_, [](const auto& pattern) { return pattern->ok(); });
+  }
+
+  // Calls `part(begin, end, id)` for the parts of `text` in their order; id -1: no added token.
+  template <typename Part>
+  void ForEach(absl::string_view text, const Part& part) const {
+    Cut(text, 0, text.size(), 0, part);
+  }
+
+ private:
+  static constexpr int64_t kPatternBytes = 64 << 20;
+
+  // Those of patterns_[level] and after it, in text[begin, end).
+  template <typename Part>
+  void Cut(absl::string_view text, size_t begin, size_t end, size_t level, const Part& part) const {
+    if (begin == end) return;
+    if (level == patterns_.size()) return part(begin, end, -1);
+    const re2::StringPiece input(text.data(), text.size());
+    re2::StringPiece match;
+    while (patterns_[level]->Match(input, begin, end, re2::RE2::UNANCHORED, &match, 1)) {
+      const auto at = static_cast<size_t>(match.data() - text.data());
+      Cut(text, begin, at, level + 1, part);
+      begin = at + match.size();
+      part(at, begin, ids_.at(absl::string_view(match.data(), match.size())));
+    }
+    Cut(text, begin, end, level + 1, part);
+  }
+
+  std::vector<std::unique_ptr<re2::RE2>> patterns_;
+  absl::flat_hash_map<std::string, int32_t> ids_;
+};
+
 class BpeTokenizer : public Tokenizer {
  public:
-  BpeTokenizer(std::vector<std::string> bytes, int32_t eos_id, BpeMerges merges)
-      : bytes_(std::move(bytes)), eos_id_(eos_id), merges_(std::move(merges)) {}
+  BpeTokenizer(std::vector<std::string> bytes, int32_t eos_id, BpeMerges merges, AddedTokens added)
+      : bytes_(std::move(bytes)),
+        eos_id_(eos_id),
+        merges_(std::move(merges)),
+        added_(std::move(added)) {}
 
   int32_t vocab_size() const override { return static_cast<int32_t>(bytes_.size()); }
   int32_t eos_id() const override { return eos_id_; }
@@ -217,11 +267,16 @@ class BpeTokenizer : public Tokenizer {
     const std::string valid = WithValidUtf8(text);
     BpeMerger merger(merges_);
     std::vector<int32_t> ids;
-    for (size_t at = 0; at < text.size();) {
-      const size_t size = splitter_.FirstPiece(absl::string_view(valid).substr(at)).size();
-      merger.Append(text.substr(at, size), ids);
-      at += size;
-    }
+    added_.ForEach(text, [&](size_t begin, size_t end, int32_t id) {
+      if (id >= 0) return ids.push_back(id);
+      // A part ends a text as far as its white space is concerned.
+      const absl::string_view part = absl::string_view(valid).substr(0, end);
+      for (size_t at = begin; at < end;) {
+        const size_t size = splitter_.FirstPiece(part.substr(at)).size();
+        merger.Append(text.substr(at, size), ids);
+        at += size;
+      }
+    });
     return ids;
   }
 
@@ -231,91 +286,97 @@ class BpeTokenizer : public Tokenizer {
   }
 
  private:
-  const std::vector<std::string> bytes_;  // by id; empty for the end of text
+  const std::vector<std::string> bytes_;  // by id; empty for special tokens
   const int32_t eos_id_;
   const BpeMerges merges_;
+  const AddedTokens added_;
   const Gpt2Splitter splitter_;
 };
 
-// Reads one line of the merges: "left right".
-absl::Status AddMerge(absl::string_view line, const TokenIds& ids, BpeMerges* merges) {
-  const size_t space = line.find(' ');
-  if (space == 0 || space == absl::string_view::npos || space + 1 == line.size() ||
-      line.find(' ', space + 1) != absl::string_view::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("must be two tokens with a space between, got ", ShownToken(line)));
+}  // namespace
+
+absl::StatusOr<BpeBuilder> BpeBuilder::Create(std::vector<std::string> tokens) {
+  BpeBuilder builder;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!builder.ids_.emplace(tokens[i], static_cast<int32_t>(i)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", ShownToken(tokens[i]), ": given more than once"));
+    }
   }
-  const absl::string_view left = line.substr(0, space);
-  const absl::string_view right = line.substr(space + 1);
+  const std::array<char32_t, 256> spelling = ByteSpelling();
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const std::string token = EncodeUtf8(spelling[byte]);
+    builder.merges_.byte_ids[byte] = builder.Find(token);
+    if (builder.merges_.byte_ids[byte] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("no token for byte 0x%02X, %s", byte, ShownToken(token)));
+    }
+  }
+  builder.tokens_ = std::move(tokens);
+  return builder;
+}
+
+int32_t BpeBuilder::Find(absl::string_view token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+absl::Status BpeBuilder::Add(AddedToken token) {
+  AFT_CHECK(Find(token.content) == token.id);
+  if (token.content.empty()) return absl::InvalidArgumentError("a token is empty");
+  if (absl::c_linear_search(merges_.byte_ids, token.id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", ShownToken(token.content), ": is that of a byte"));
+  }
+  added_[token.id] = std::move(token);
+  return absl::OkStatus();
+}
+
+absl::Status BpeBuilder::AddMerge(absl::string_view left, absl::string_view right) {
   std::array<int32_t, 3> found{};
   size_t i = 0;
   for (const std::string& token :
        {std::string(left), std::string(right), absl::StrCat(left, right)}) {
-    const auto entry = ids.find(token);
-    if (entry == ids.end()) {
+    found[i] = Find(token);
+    if (found[i] < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("token ", ShownToken(token), " is not in the vocabulary"));
     }
-    if (token == kEndOfText) {
+    // Added tokens stand for their characters as they are: only graphic ASCII spells the same bytes.
+    const auto added = added_.find(found[i]);
+    if (added != added_.end() &&
+        (added->second.special || !absl::c_all_of(token, absl::ascii_isgraph))) {
       return absl::InvalidArgumentError(
-          absl::StrCat(kEndOfText, " must not be a part or a result of a merge"));
+          absl::StrCat("token ", ShownToken(token), " must not be a part or a result of a merge"));
     }
-    found[i++] = entry->second;
+    ++i;
   }
-  const auto rank = static_cast<int32_t>(merges->pairs.size());
-  if (!merges->pairs.emplace(BpeMerges::Key(found[0], found[1]), BpeMerges::Merge{rank, found[2]})
+  const auto rank = static_cast<int32_t>(merges_.pairs.size());
+  if (!merges_.pairs.emplace(BpeMerges::Key(found[0], found[1]), BpeMerges::Merge{rank, found[2]})
            .second) {
-    return absl::InvalidArgumentError(absl::StrCat("merge ", ShownToken(line), " is a duplicate"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("merge ", ShownToken(absl::StrCat(left, " ", right)), " is a duplicate"));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadMerges(const std::string& path, const TokenIds& ids, BpeMerges* merges) {
-  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
-  absl::string_view rest = text;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const absl::string_view line = absl::StripSuffix(rest.substr(0, end), "\r");
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (number == 1 && line.substr(0, 8) == "#version") continue;
-    AFT_RETURN_IF_ERROR(InFile(absl::StrCat(path, ":", number), AddMerge(line, ids, merges)));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::string& vocab_path,
-                                                                  const std::string& merges_path) {
-  AFT_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ReadTokenIds(vocab_path));
+absl::StatusOr<std::shared_ptr<const Tokenizer>> BpeBuilder::Build(int32_t eos_id) && {
   const std::array<char32_t, 256> spelling = ByteSpelling();
   absl::flat_hash_map<char32_t, char> spelled;
   for (size_t byte = 0; byte < 256; ++byte) spelled[spelling[byte]] = static_cast<char>(byte);
-
-  TokenIds ids;
-  for (size_t i = 0; i < tokens.size(); ++i) ids[tokens[i]] = static_cast<int32_t>(i);
-  BpeMerges merges;
-  for (size_t byte = 0; byte < 256; ++byte) {
-    const auto found = ids.find(EncodeUtf8(spelling[byte]));
-    if (found == ids.end()) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s: no token for byte 0x%02X, %s",
-                                                        vocab_path, byte,
-                                                        ShownToken(EncodeUtf8(spelling[byte]))));
-    }
-    merges.byte_ids[byte] = found->second;
-  }
-  AFT_RETURN_IF_ERROR(ReadMerges(merges_path, ids, &merges));
-
-  const auto eos = ids.find(kEndOfText);
-  for (std::string& token : tokens) {
-    if (token == kEndOfText) {
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    std::string& token = tokens_[id];
+    const auto added = added_.find(static_cast<int32_t>(id));
+    if (added == added_.end()) {
+      AFT_ASSIGN_OR_RETURN(token, Unspell(token, spelled));
+    } else if (added->second.special) {
       token.clear();
-      continue;
     }
-    AFT_ASSIGN_OR_RETURN(token, InFile(vocab_path, Unspell(token, spelled)));
   }
-  return std::make_shared<BpeTokenizer>(std::move(tokens), eos == ids.end() ? -1 : eos->second,
-                                        std::move(merges));
+  AddedTokens added(added_);
+  if (!added.ok()) return absl::InvalidArgumentError("too many added tokens that are not special");
+  return std::make_shared<BpeTokenizer>(std::move(tokens_), eos_id, std::move(merges_),
+                                        std::move(added));
 }
 
 }  // namespace aft

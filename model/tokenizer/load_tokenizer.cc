@@ -1,4 +1,6 @@
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,11 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(absl::string_view kind,
                                                       const std::string& dir) {
   if (kind == "bytes") return MakeByteTokenizer();
   if (kind == "bpe") {
+    const std::string path = absl::StrCat(dir, "/", kTokenizerFileName);
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) {
+      return LoadTokenizerJson(path, absl::StrCat(dir, "/", kTokenizerConfigFileName));
+    }
     return LoadBpeTokenizer(absl::StrCat(dir, "/", kVocabFileName),
                             absl::StrCat(dir, "/", kMergesFileName));
   }

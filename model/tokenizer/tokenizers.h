@@ -43,10 +43,30 @@ inline constexpr char kEndOfText[] = "<|endoftext|>";
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::string& vocab_path,
                                                                   const std::string& merges_path);
 
+// The same from a tokenizer.json, as Hugging Face's tokenizers writes it for GPT-2: model BPE,
+// pre-tokenizer and decoder ByteLevel, no normalizer. What else the file may ask for is refused by
+// its field. Truncation and padding are not applied, as `transformers` does not either.
+//
+// Added tokens that are not special are found in a text, the longest of those that begin first;
+// their lstrip, rstrip and single_word must be false. Special tokens are not found there, as with
+// tokenizers' encode_special_tokens, and decode to nothing.
+//
+// `config_path`: a tokenizer_config.json, of which "eos_token" counts: the token that ends a text.
+// Without the file, or where it has none, that is kEndOfText if it is a special token. Errors as
+// above, with the field's name.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(const std::string& path,
+                                                                   const std::string& config_path);
+
 // Files of a tokenizer in a checkpoint's folder.
 inline constexpr char kCharsFileName[] = "chars.json";   // "chars": ["a", "b", ...], id = place
 inline constexpr char kVocabFileName[] = "vocab.json";   // "bpe": {"token": id}
 inline constexpr char kMergesFileName[] = "merges.txt";  // "bpe": GPT-2's list of merges
+// "bpe": counts in place of the two before, where it is there.
+inline constexpr char kTokenizerFileName[] = "tokenizer.json";
+inline constexpr char kTokenizerConfigFileName[] = "tokenizer_config.json";  // beside it, or not
+inline constexpr const char* kTokenizerFileNames[] = {kCharsFileName, kVocabFileName,
+                                                      kMergesFileName, kTokenizerFileName,
+                                                      kTokenizerConfigFileName};
 
 // The tokenizer of config.json's `tokenizer.kind`: "bytes" (no files), "chars" or "bpe". Each of
 // its ids is below `vocab_size`, that of the network: what Encode gives can be looked up. Errors

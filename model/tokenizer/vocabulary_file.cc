@@ -141,29 +141,38 @@ absl::StatusOr<std::vector<std::string>> ReadTokenList(const std::string& path) 
   return tokens;
 }
 
+absl::StatusOr<std::vector<std::string>> TokensById(
+    std::vector<std::pair<std::string, uint64_t>> tokens) {
+  std::vector<std::string> by_id(tokens.size());
+  std::vector<bool> taken(tokens.size());
+  for (auto& [token, id] : tokens) {
+    if (id >= tokens.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", ShownToken(token), ": id ", id, " is not below ", tokens.size(),
+                       ", the number of tokens: ids must have no gaps"));
+    }
+    const auto slot = static_cast<size_t>(id);
+    if (taken[slot]) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", ShownToken(token), ": id ", id,
+                                                     " is also that of ", ShownToken(by_id[slot])));
+    }
+    taken[slot] = true;
+    by_id[slot] = std::move(token);
+  }
+  return by_id;
+}
+
 absl::StatusOr<std::vector<std::string>> ReadTokenIds(const std::string& path) {
   VocabularyReader reader(/*with_ids=*/true);
   AFT_RETURN_IF_ERROR(ReadJson(path, &reader));
   std::vector<std::string> tokens = reader.TakeTokens();
   if (tokens.empty()) return FileError(path, "has no tokens");
-  std::vector<std::string> by_id(tokens.size());
-  std::vector<bool> taken(tokens.size());
+  std::vector<std::pair<std::string, uint64_t>> ids;
+  ids.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint64_t id = reader.ids()[i];
-    if (id >= tokens.size()) {
-      return FileError(
-          path, absl::StrCat("token ", ShownToken(tokens[i]), ": id ", id, " is not below ",
-                             tokens.size(), ", the number of tokens: ids must have no gaps"));
-    }
-    const auto slot = static_cast<size_t>(id);
-    if (taken[slot]) {
-      return FileError(path, absl::StrCat("token ", ShownToken(tokens[i]), ": id ", id,
-                                          " is also that of ", ShownToken(by_id[slot])));
-    }
-    taken[slot] = true;
-    by_id[slot] = std::move(tokens[i]);
+    ids.emplace_back(std::move(tokens[i]), reader.ids()[i]);
   }
-  return by_id;
+  return InFile(path, TokensById(std::move(ids)));
 }
 
 }  // namespace aft

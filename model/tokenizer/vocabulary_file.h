@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 // The JSON files of vocabularies. They are not trusted: size, form, duplicates and gaps are
 // checked. Errors start with the path: NOT_FOUND (no such file), INVALID_ARGUMENT with entry and
@@ -15,6 +18,11 @@ inline constexpr size_t kMaxVocabularyTokens = size_t{1} << 24;
 
 // The file's bytes; INVALID_ARGUMENT above 64 MiB.
 absl::StatusOr<std::string> ReadVocabularyText(const std::string& path);
+
+// Tokens and their ids, in any order, as a list by id: every id from 0 to the number of tokens - 1
+// once. INVALID_ARGUMENT names the token.
+absl::StatusOr<std::vector<std::string>> TokensById(
+    std::vector<std::pair<std::string, uint64_t>> tokens);
 
 // ["a", "b", ...]: the tokens in the order of their ids. No duplicates, at least one.
 absl::StatusOr<std::vector<std::string>> ReadTokenList(const std::string& path);

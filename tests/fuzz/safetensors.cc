@@ -1,5 +1,4 @@
-// A file of tensors. What is accepted is every byte of the file, once. Input: "raw" and a newline,
-// then the file; or the header, a newline and the data, to which the length is added here.
+// A file of tensors (FileOf). What is accepted is every byte of the file, once.
 #include "model/checkpoint/safetensors.h"
 
 #include <cstring>
@@ -11,10 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "model/checkpoint/safetensors_header.h"
 #include "model/checkpoint/stored_weights.h"
+#include "tests/fuzz/safetensors_file.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/temp_files.h"
 
@@ -23,20 +22,6 @@ namespace aft::fuzz {
 // A tensor takes an entry of the header and LibTorch's object; its name, 60 bytes of JSON at least.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 64};
 
-namespace {
-
-std::string FileOf(absl::string_view input) {
-  if (absl::ConsumePrefix(&input, "raw\n")) return std::string(input);
-  const size_t newline = std::min(input.find('\n'), input.size());
-  const uint64_t length = newline;
-  std::string file(sizeof(length), '\0');
-  std::memcpy(file.data(), &length, sizeof(length));
-  file.append(input.data(), newline);
-  input.remove_prefix(std::min(newline + 1, input.size()));
-  return file.append(input.data(), input.size());
-}
-
-}  // namespace
 }  // namespace aft::fuzz
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -95,6 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const absl::StatusOr<at::Tensor> tensor = source->Read(name);
     AFT_CHECK(tensor.ok() && tensor->sizes().vec() == header->tensors.at(name).shape);
     AFT_CHECK(tensor->scalar_type() != at::kChar && tensor->scalar_type() != at::kBFloat16);
+    AFT_CHECK(tensor->scalar_type() != at::kHalf);
   }
   if (source->names().size() < header->tensors.size()) fuzz::Saw("scales");
   return 0;

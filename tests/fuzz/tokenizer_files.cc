@@ -1,5 +1,5 @@
-// A tokenizer's files. What loads decodes what it encodes. Sections: its kind; chars.json or
-// vocab.json; merges.txt; a text.
+// A tokenizer's files. What loads decodes what it encodes. Sections: its kind, "json" for "bpe" in
+// one file; chars.json, vocab.json or tokenizer.json; merges.txt or tokenizer_config.json; a text.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -26,11 +26,17 @@ constexpr int64_t kMostTokens = 1000;
 // A folder of files in memory.
 struct Folder {
   Folder() {
-    std::filesystem::create_symlink(vocabulary.path(), folder.File(kCharsFileName));
-    std::filesystem::create_symlink(vocabulary.path(), folder.File(kVocabFileName));
-    std::filesystem::create_symlink(merges.path(), folder.File(kMergesFileName));
+    const auto link = [](const MemoryFile& file, const std::string& path) {
+      std::filesystem::create_symlink(file.path(), path);
+    };
+    link(vocabulary, folder.File(kCharsFileName));
+    link(vocabulary, folder.File(kVocabFileName));
+    link(merges, folder.File(kMergesFileName));
+    link(vocabulary, one_file.File(kTokenizerFileName));
+    link(merges, one_file.File(kTokenizerConfigFileName));
   }
   TempFolder folder;
+  TempFolder one_file;
   MemoryFile vocabulary;
   MemoryFile merges;
 };
@@ -65,10 +71,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::fuzz;
   static Folder files;
-  static const std::string path = files.folder.path();
   const std::vector<absl::string_view> sections = Sections(AsText(data, size), 4);
-  const absl::string_view kind = absl::StripSuffix(sections[0], "\n");
+  absl::string_view kind = absl::StripSuffix(sections[0], "\n");
   const bool chars = kind == "chars";
+  const bool json = kind == "json";
+  if (json) kind = "bpe";
+  const std::string path = json ? files.one_file.path() : files.folder.path();
   if (kind != "bytes" && kind != "bpe" && !chars) return 0;
   files.vocabulary.Write(std::string(sections[1]));
   files.merges.Write(std::string(sections[2]));
@@ -82,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const Tokenizer& loaded = **tokenizer;
-  Saw(std::string(kind) + (loaded.eos_id() < 0 ? " without end" : " with end"));
+  Saw(std::string(json ? "json" : kind) + (loaded.eos_id() < 0 ? " without end" : " with end"));
   AFT_CHECK(loaded.vocab_size() >= 1 && loaded.vocab_size() <= kMostTokens);
   AFT_CHECK(loaded.eos_id() >= -1 && loaded.eos_id() < loaded.vocab_size());
   const absl::string_view text = sections[3];

@@ -34,6 +34,7 @@ double ScoreDistance(const absl::StatusOr<Import>& import, const std::string& te
   ServerConfig config = TestConfig();
   config.models[0].checkpoint_dir = dir;
   config.models[0].max_step_tokens = 16;  // the text comes in several chunks
+  config.models[0].weight_format = "fp32";
   TestServer server(config, LoadModel);
   EXPECT_TRUE(server.server().WaitReady().ok());
 
@@ -90,6 +91,14 @@ TEST(ImportedModelTest, Gpt2ScoresAsInPyTorchWithItsOwnAndWithBlockLocalAttentio
         kLogProbability)
         << name;
   }
+}
+
+TEST(ImportedModelTest, AFolderOfTheHubScoresAsInPyTorch) {
+  const SafetensorsFile cases = ReadGoldens("gpt2_hub.cases");
+  EXPECT_LE(ScoreDistance(ImportGpt2("tests/parity/goldens/gpt2_hub", {}),
+                          cases.metadata.at("text"), cases.tensors.at("tokens"),
+                          cases.tensors.at("package")),
+            kLogProbability);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,32 @@ class AftConvertTest(unittest.TestCase):
               "--no-global-token", "--full-decode")
     self.assertEqual(self.inspect()["mixer"], {"kind": "block_local", "heads": 4, "block_size": 8,
                                                "global_token": False, "full_decode": True})
+
+  def test_says_what_it_read_mapped_and_left(self):
+    text = self.call("gpt2", GOLDENS / "gpt2_hub", self.out)
+    for file in ("config.json", "model.safetensors.index.json", "model-00003-of-00003.safetensors",
+                 "tokenizer.json", "tokenizer_config.json"):
+      self.assertIn(f"read          {GOLDENS / 'gpt2_hub' / file}\n", text)
+    self.assertRegex(text, r"transformer\.h\.1\.attn\.c_attn\.weight +BF16 \[32, 96\] +->  "
+                           r"layers\.1\.mixer\.qkv\.weight  BF16 \[96, 32\]\n")
+    self.assertIn("tensors       28 read, 75776 bytes; 28 made, 75776 bytes; 0 left\n", text)
+    self.assertRegex(text, r"weights +bf16, 75,776 bytes")
+    self.assertRegex(text, r"tokenizer +bpe, 260 tokens, end of text 259\n")
+    self.assertEqual(sorted(p.name for p in self.out.iterdir()),
+                     ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+    again = self.folder / "int8"
+    self.call("quantize", self.out, again, "--format", "int8")
+    self.assertEqual((again / "tokenizer.json").read_bytes(), (self.out / "tokenizer.json").read_bytes())
+
+  def test_a_shard_that_is_missing_or_cut_is_named(self):
+    shards = self.folder / "in"
+    shutil.copytree(GOLDENS / "gpt2_hub", shards)
+    second = shards / "model-00002-of-00003.safetensors"
+    second.write_bytes(second.read_bytes()[:-1])
+    self.assertIn(f"{second}: tensor ", self.call("gpt2", shards, self.out, code=1))
+    second.unlink()
+    self.assertIn(f"cannot open {second}", self.call("gpt2", shards, self.out, code=1))
+    self.assertFalse(self.out.exists())
 
   def test_errors_name_the_file_and_leave_nothing(self):
     source = GOLDENS / "labml_lm.safetensors"

@@ -91,6 +91,7 @@ at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t 
 LoadedModel Load(const std::string& dir, int64_t max_step_tokens) {
   LoadOptions options;
   options.checkpoint_dir = dir;
+  options.weight_format = "fp32";
   options.slots = 1;
   options.max_step_tokens = max_step_tokens;
   options.intra_op_threads = 1;

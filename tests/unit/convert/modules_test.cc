@@ -164,7 +164,7 @@ TEST(BandTest, WindowsOfNothingAndOfEverything) {
   }
 }
 
-TEST(SourceTypesTest, HalvesAndDoublesBecomeFp32) {
+TEST(SourceTypesTest, HalvesStayWhatTheyAreAndDoublesBecomeFp32) {
   const TensorMap state = ReadGoldens("labml_aft_local").tensors;
   for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
     TensorMap converted = state;
@@ -173,13 +173,30 @@ TEST(SourceTypesTest, HalvesAndDoublesBecomeFp32) {
     }
     const auto import = ImportLabml(converted, {});
     ASSERT_TRUE(import.ok()) << import.status();
+    const at::ScalarType kept = type == at::kDouble ? at::kFloat : type;
     for (const auto& [name, tensor] : import->tensors) {
-      EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+      EXPECT_EQ(tensor.scalar_type(), kept) << name;
       EXPECT_TRUE(tensor.is_contiguous()) << name;
     }
-    EXPECT_TRUE(import->tensors.at("layers.0.mixer.out.weight")
-                    .equal(state.at("output.weight").to(type).to(at::kFloat)));
+    const at::Tensor expected = state.at("output.weight").to(kept);
+    EXPECT_TRUE(import->tensors.at("layers.0.mixer.out.weight").equal(expected));
+    const TempFolder folder;
+    EXPECT_TRUE(WriteAndRead(import, folder.File("out"))
+                    .tensors.at("layers.0.mixer.out.weight")
+                    .equal(expected.to(at::kFloat)));
   }
+}
+
+// Query, key and value become one tensor.
+TEST(SourceTypesTest, PartsThatDifferBecomeFp32) {
+  TensorMap state = ReadGoldens("labml_aft_local").tensors;
+  const at::Tensor key = state.at("key.weight").to(at::kHalf);
+  state["key.weight"] = key;
+  const auto import = ImportLabml(state, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  const at::Tensor packed = import->tensors.at("layers.0.mixer.qkv.weight");
+  EXPECT_EQ(packed.scalar_type(), at::kFloat);
+  EXPECT_TRUE(packed.narrow(0, 32, 32).equal(key.to(at::kFloat)));
 }
 
 TEST(LabmlRefusalTest, NamesTheTensor) {
@@ -202,8 +219,8 @@ TEST(LabmlRefusalTest, NamesTheTensor) {
        {"pos_bias", at::zeros({64, 63}), "has shape [64, 63], expected as many rows as columns"},
        {"local_mask", at::ones({63, 63}, at::kBool), "has shape [63, 63], expected [64, 64]"},
        {"local_mask", no_band, "is not a band as wide as its first row says, 8"},
-       {"local_mask", mask.to(at::kFloat), "holds Float, expected Bool"},
-       {"key.bias", at::zeros({32}, at::kLong), "holds Long, expected floats"},
+       {"local_mask", mask.to(at::kFloat), "holds F32, expected BOOL"},
+       {"key.bias", at::zeros({32}, at::kLong), "holds I64, expected F32, BF16, F16 or F64"},
        {"key.bias", at::full({32}, std::nan("")), "holds a value that is not finite"},
        {"key.bias", at::full({32}, 1e300, at::kDouble), "holds a value that is not finite"},
        {"gate.weight", at::zeros({2}), "has no place"}});

@@ -169,7 +169,7 @@ TEST_F(BpeFilesTest, RefusesMergesByLine) {
   refused("a b\na b\n", ":2: ", "duplicate");
   refused("a b\nb a\n", ":2: ", "token 'ba' is not in the vocabulary");
   refused("zz b\n", ":1: ", "token 'zz' is not in the vocabulary");
-  refused("<|endoftext|> b\n", ":1: ", "<|endoftext|> must not be");
+  refused("<|endoftext|> b\n", ":1: ", "token '<|endoftext|>' must not be");
   refused(std::string("a\0b\n", 4), ":1: ", "must be two tokens");
 }
 

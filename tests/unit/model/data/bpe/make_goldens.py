@@ -4,15 +4,20 @@
   make_goldens.py              encodes SAMPLES with the stored vocab.json and merges.txt
   make_goldens.py --train TXT  first trains those two on a text (the stored ones: Jane Austen, and SAMPLES)
 
+added/tokenizer.json is the same vocabulary with ADDED tokens; hostile.json what it makes of texts, special tokens not
+looked for in them; classes.json how the pre-tokeniser takes every code point, as runs [first, class]: one with
+letters (L), digits (N), other signs (O), or none of them (S, white space; surrogates are -).
+
 Needs `pip install tokenizers`; the tests need only the files.
 """
 
 import argparse
 import json
 import random
+import unicodedata
 from pathlib import Path
 
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers, processors
 
 HERE = Path(__file__).parent
 
@@ -44,6 +49,87 @@ def random_samples(count):
   return ["".join(random.choice(alphabet) for _ in range(random.randint(1, 40))) for _ in range(count)]
 
 
+# Overlapping, within words, of white space, of characters outside ASCII, one that merges make too.
+ADDED = [
+    AddedToken("<|user|>", special=True, normalized=False), AddedToken("<mask>", special=True, lstrip=True),
+    AddedToken("<tool>", normalized=False), AddedToken("tool>s", normalized=True), AddedToken("<tool>\n", normalized=False),
+    AddedToken("the", normalized=True), AddedToken("the\u00e9", normalized=True), AddedToken(" \t", normalized=True),
+    AddedToken("\u4e2d.*", normalized=True), AddedToken("\U0001f600", normalized=False),
+]
+
+
+def with_added_tokens():
+  tokenizer = Tokenizer(models.BPE.from_file(str(HERE / "vocab.json"), str(HERE / "merges.txt")))
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+  tokenizer.decoder = decoders.ByteLevel()
+  tokenizer.add_special_tokens(["<|endoftext|>"])
+  for token in ADDED:
+    (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+  tokenizer.encode_special_tokens = True
+  return tokenizer
+
+
+def hostile_texts():
+  random.seed(11)
+  texts = [token.content for token in ADDED] + ["<|endoftext|>", "<|endoftext|><|user|> <mask>the", "other\n<tool>\n<tool>s <tool"]
+  texts += ["".join(map(chr, range(first, first + 64))) for first in range(0, 0x300, 64)]
+  categories = {}
+  for point in range(0x110000):
+    categories.setdefault(unicodedata.category(chr(point)), []).append(chr(point))
+  del categories["Cs"]
+  alphabet = [token.content for token in ADDED] + ["<|endoftext|>", " ", "  ", "\n", "'s", "'", "a", "the", "1"]
+  for _ in range(300):
+    text = ""
+    for _ in range(random.randint(1, 40)):
+      text += random.choice(alphabet if random.random() < 0.4 else categories[random.choice(list(categories))])
+    texts.append(text)
+  return texts
+
+
+def checksum(ids):
+  """FNV-1a over the numbers."""
+  value = 0xCBF29CE484222325
+  for token in ids:
+    value = (value ^ token) * 0x100000001B3 % 2**64
+  return f"{value:016x}"
+
+
+def classes():
+  splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+  def one_piece(text):
+    return len(splitter.pre_tokenize_str(text)) == 1
+
+  runs = []
+  for point in range(0x110000):
+    if 0xD800 <= point < 0xE000:
+      kind = "-"
+    else:
+      kind = next((k for k, a in (("L", "a"), ("N", "1"), ("O", "!")) if one_piece(a + chr(point))), "S")
+    if not runs or runs[-1][1] != kind:
+      runs.append([point, kind])
+  return runs
+
+
+def store(name, values):
+  lines = ",\n".join(json.dumps(value, separators=(",", ":")) for value in values)
+  (HERE / name).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def hostile():
+  tokenizer = with_added_tokens()
+  (HERE / "added").mkdir(exist_ok=True)
+  tokenizer.save(str(HERE / "added" / "tokenizer.json"), pretty=False)
+  samples = [{"text": text, "repeat": 1} for text in hostile_texts()]
+  samples += [{"text": unit, "repeat": 20000} for unit in ("a", " ", "\n", "1", "!", "\u00e9", "the", " \t ", "'", "<tool>", "\u3000 ")]
+  for sample in samples:
+    ids = tokenizer.encode(sample["text"] * sample["repeat"]).ids
+    sample.update({"ids": ids} if sample["repeat"] == 1 else {"count": len(ids), "checksum": checksum(ids)})
+  store("hostile.json", samples)
+  store("classes.json", classes())
+
+
 def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--train", metavar="TXT")
@@ -62,8 +148,8 @@ def main():
   samples = [{"text": text, "ids": tokenizer.encode(text).ids} for text in SAMPLES + random_samples(200)]
   for sample in samples:
     assert tokenizer.decode(sample["ids"]) == sample["text"], sample
-  lines = ",\n".join(json.dumps(sample, separators=(",", ":")) for sample in samples)
-  (HERE / "samples.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+  store("samples.json", samples)
+  hostile()
 
 
 if __name__ == "__main__":

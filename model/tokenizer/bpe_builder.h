@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/api/tokenizer.h"
+
+namespace aft {
+
+// A token that is there beside those that merges make.
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  // Only its id stands for it: no text is encoded as it, and it decodes to nothing.
+  bool special = false;
+  // Of those that are not special: looked for in a text before the others ("normalized": false).
+  bool before_others = false;
+};
+
+// The pairs of tokens that become one.
+struct BpeMerges {
+  struct Merge {
+    int32_t rank;  // lower is merged first; unique
+    int32_t id;    // of the merged token
+  };
+  static uint64_t Key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+  const Merge* Find(int32_t left, int32_t right) const {
+    const auto found = pairs.find(Key(left, right));
+    return found == pairs.end() ? nullptr : &found->second;
+  }
+
+  std::array<int32_t, 256> byte_ids{};
+  absl::flat_hash_map<uint64_t, Merge> pairs;  // by Key
+};
+
+// Puts a byte-level BPE tokenizer together (LoadBpeTokenizer) from what its files say, which is not
+// trusted. Errors are INVALID_ARGUMENT and name the token. Thread-compatible.
+class BpeBuilder {
+ public:
+  // `tokens` by id: those that merges make spell bytes as GPT-2 does, and each byte is one of them.
+  static absl::StatusOr<BpeBuilder> Create(std::vector<std::string> tokens);
+
+  // The id of a token as it is spelled, or -1.
+  int32_t Find(absl::string_view token) const;
+
+  // `token` is among `tokens`. Before the merges.
+  absl::Status Add(AddedToken token);
+
+  // The next merge, less wanted than those before it.
+  absl::Status AddMerge(absl::string_view left, absl::string_view right);
+
+  // REQUIRES: `eos_id` is that of a special token, or -1.
+  absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(int32_t eos_id) &&;
+
+ private:
+  BpeBuilder() = default;
+
+  std::vector<std::string> tokens_;
+  absl::flat_hash_map<std::string, int32_t> ids_;
+  absl::flat_hash_map<int32_t, AddedToken> added_;
+  BpeMerges merges_;
+};
+
+// The next merge as merges.txt writes it: "left right".
+absl::Status AddMergeLine(absl::string_view line, BpeBuilder* builder);
+
+}  // namespace aft

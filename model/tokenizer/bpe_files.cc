@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/in_file.h"
+#include "base/status_macros.h"
+#include "model/tokenizer/bpe_builder.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/vocabulary_file.h"
+
+namespace aft {
+
+absl::Status AddMergeLine(absl::string_view line, BpeBuilder* builder) {
+  const size_t space = line.find(' ');
+  if (space == 0 || space == absl::string_view::npos || space + 1 == line.size() ||
+      line.find(' ', space + 1) != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("must be two tokens with a space between, got ", ShownToken(line)));
+  }
+  return builder->AddMerge(line.substr(0, space), line.substr(space + 1));
+}
+
+namespace {
+
+absl::Status ReadMerges(const std::string& path, BpeBuilder* builder) {
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
+  absl::string_view rest = text;
+  for (int64_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const absl::string_view line = absl::StripSuffix(rest.substr(0, end), "\r");
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (number == 1 && line.substr(0, 8) == "#version") continue;
+    AFT_RETURN_IF_ERROR(InFile(absl::StrCat(path, ":", number), AddMergeLine(line, builder)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::string& vocab_path,
+                                                                  const std::string& merges_path) {
+  AFT_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ReadTokenIds(vocab_path));
+  AFT_ASSIGN_OR_RETURN(BpeBuilder builder,
+                       InFile(vocab_path, BpeBuilder::Create(std::move(tokens))));
+  const int32_t eos_id = builder.Find(kEndOfText);
+  if (eos_id >= 0) {
+    AFT_RETURN_IF_ERROR(
+        InFile(vocab_path, builder.Add({.id = eos_id, .content = kEndOfText, .special = true})));
+  }
+  AFT_RETURN_IF_ERROR(ReadMerges(merges_path, &builder));
+  return InFile(vocab_path, std::move(builder).Build(eos_id));
+}
+
+}  // namespace aft

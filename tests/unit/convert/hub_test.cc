@@ -1,0 +1,217 @@
+// GPT-2 as transformers leaves it in a folder today: BF16 in shards, tokenizer.json alone
+// (tests/parity/make_hub_goldens.py).
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/zeros.h"
+#include "gtest/gtest.h"
+#include "model/config/tensors.h"
+#include "model/convert/import.h"
+#include "model/tokenizer/tokenizers.h"
+#include "nlohmann/json.hpp"
+#include "tests/parity/goldens.h"
+#include "tests/support/tolerances.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+using tolerance::kLogProbability;
+
+constexpr char kHub[] = "tests/parity/goldens/gpt2_hub";
+
+class HubTest : public testing::Test {
+ protected:
+  HubTest() { std::filesystem::copy(kHub, in_); }
+
+  // The same weights in one file, each as `type`.
+  TensorMap OneFile(at::ScalarType type) {
+    TensorMap weights;
+    const auto files = WeightFiles::OpenFolder(kHub);
+    AFT_CHECK(files.ok());
+    for (const auto& [name, entry] : files->entries()) weights[name] = files->Read(name)->to(type);
+    std::filesystem::remove(in_ + "/model.safetensors.index.json");
+    AFT_CHECK(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+    return weights;
+  }
+  absl::StatusOr<Import> WithConfig(const std::string& key, const Json& value) {
+    Json config = Json::parse(ReadBytes(in_ + "/config.json"));
+    config[key] = value;
+    WriteBytes(in_ + "/config.json", config.dump());
+    return ImportGpt2(in_, {});
+  }
+
+  const SafetensorsFile cases_ = ReadGoldens("gpt2_hub.cases");
+  const TempFolder folder_;
+  const std::string in_ = folder_.File("in");
+  const std::string out_ = folder_.File("out");
+};
+
+TEST_F(HubTest, GivesThePackagesLogProbabilities) {
+  const Checkpoint checkpoint = WriteAndRead(ImportGpt2(in_, {}), out_);
+  EXPECT_EQ(checkpoint.config.mixer.kind, MixerKind::kDotProduct);
+  const std::vector<int32_t> tokens = Ids(cases_.tensors.at("tokens"));
+  EXPECT_LE(ScoreDistance(out_, tokens, cases_.tensors.at("package")), kLogProbability);
+  EXPECT_LE(ScoreDistance(out_, tokens, cases_.tensors.at("package"), 1), kLogProbability);
+  const auto tokenizer = LoadTokenizer("bpe", out_, 260);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(*(*tokenizer)->Encode(cases_.metadata.at("text")), tokens);
+  EXPECT_EQ((*tokenizer)->eos_id(), 259);
+}
+
+// Out as in: not a byte more for the tensors, and the model is loaded in that format.
+TEST_F(HubTest, KeepsItsFormat) {
+  struct Format {
+    at::ScalarType type;
+    const char* dtype;
+    Number number;
+  };
+  for (const Format& format : {Format{at::kBFloat16, "BF16", Number::kBf16},
+                               Format{at::kHalf, "F16", Number::kFp16},
+                               Format{at::kFloat, "F32", Number::kFp32}}) {
+    const std::string dir = out_ + format.dtype;
+    const TensorMap source = OneFile(format.type);
+    const Checkpoint read = WriteAndRead(ImportGpt2(in_, {}), dir);
+    const auto file = OpenCheckpoint(dir);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->weight_format, format.number);
+    int64_t bytes = 0;
+    for (const auto& [name, tensor] : source) bytes += static_cast<int64_t>(tensor.nbytes());
+    EXPECT_EQ(file->weight_bytes, bytes);
+    const TensorMap stored = ReadSafetensors(dir + "/model.safetensors")->tensors;
+    for (const auto& [name, tensor] : stored) {
+      EXPECT_EQ(tensor.scalar_type(), format.type) << name;
+      EXPECT_TRUE(tensor.to(at::kFloat).equal(read.tensors.at(name))) << name;
+    }
+    // Bit for bit those of the source, transposed.
+    EXPECT_TRUE(stored.at("layers.1.ffn.up.weight")
+                    .equal(source.at("transformer.h.1.mlp.c_fc.weight").t()));
+    EXPECT_TRUE(stored.at("norm.bias").equal(source.at("transformer.ln_f.bias")));
+  }
+}
+
+// fp32 holds each of them exactly, so that is what the model is loaded in.
+TEST_F(HubTest, MatricesOfSeveralFormatsKeepThemAndAreServedInFp32) {
+  TensorMap weights = OneFile(at::kBFloat16);
+  const std::string name = "transformer.h.0.mlp.c_fc.weight";
+  weights[name] = weights.at(name).to(at::kHalf);
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  WriteAndRead(ImportGpt2(in_, {}), out_);
+  EXPECT_EQ(OpenCheckpoint(out_)->weight_format, Number::kFp32);
+  const TensorMap stored = ReadSafetensors(out_ + "/model.safetensors")->tensors;
+  EXPECT_EQ(stored.at("layers.0.ffn.up.weight").scalar_type(), at::kHalf);
+  EXPECT_EQ(stored.at("layers.1.ffn.up.weight").scalar_type(), at::kBFloat16);
+  // Vectors and rows by position do not count: they are fp32 in a model of any format.
+  weights[name] = weights.at("transformer.h.1.mlp.c_fc.weight");
+  weights["transformer.wpe.weight"] = weights.at("transformer.wpe.weight").to(at::kFloat);
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  WriteAndRead(ImportGpt2(in_, {}), out_ + "2");
+  EXPECT_EQ(OpenCheckpoint(out_ + "2")->weight_format, Number::kBf16);
+}
+
+TEST_F(HubTest, SaysWhatItReadMappedAndLeft) {
+  TensorMap weights = OneFile(at::kHalf);
+  weights["transformer.h.0.attn.bias"] = at::zeros({1, 1, 128, 128}, at::kBool);
+  weights["lm_head.weight"] = weights.at("transformer.wte.weight").clone();
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  const auto import = ImportGpt2(in_, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  ASSERT_EQ(import->mapped.size(), weights.size());
+  for (const MappedTensor& tensor : import->mapped) {
+    EXPECT_EQ(tensor.shape, weights.at(tensor.name).sizes().vec());
+    EXPECT_TRUE(import->tensors.count(tensor.target) == 1 || tensor.target.front() == '(')
+        << tensor.name;
+  }
+  const std::string text = ImportText(*import);
+  for (const std::string line :
+       {"read          " + in_ + "/config.json\n", "read          " + in_ + "/model.safetensors\n",
+        "read          " + in_ + "/tokenizer.json\n",
+        std::string("transformer.h.1.mlp.c_fc.weight    F16 [32, 128]          ->  "
+                    "layers.1.ffn.up.weight  F16 [128, 32]\n"),
+        std::string("lm_head.weight                     F16 [260, 32]          ->  "
+                    "(embed.weight: tied)\n"),
+        std::string("transformer.h.0.attn.bias          BOOL [1, 1, 128, 128]  ->  "
+                    "(the causal mask)\n"),
+        std::string("\ntensors       30 read, 108800 bytes; 28 made, 75776 bytes; "
+                    "2 left: those that became ( )\n")}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_EQ(ImportText(*Quantized("model/zoo/austen-aft-local", Number::kBf16)), "");
+}
+
+TEST_F(HubTest, SaysThatNothingIsLeft) {
+  const auto import = ImportGpt2(in_, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_THAT(ImportText(*import), HasSubstr("28 read, 75776 bytes; 28 made, 75776 bytes; 0 left\n"));
+  EXPECT_THAT(ImportText(*import), HasSubstr("read          " + in_ + "/model-00002-of-00003"));
+}
+
+TEST_F(HubTest, ErrorsNameIndexTensorShardAndShapes) {
+  EXPECT_THAT(WithConfig("n_embd", 64),
+              Refused(in_ + "/model.safetensors.index.json: tensor 'transformer.wte.weight': has "
+                            "shape [260, 32], expected [260, 64] (in model-00001-of-00003."));
+}
+
+TEST_F(HubTest, NamesTenTensorsThatHaveNoPlaceAndCountsTheRest) {
+  TensorMap weights = OneFile(at::kFloat);
+  for (int i = 0; i < 25; ++i) weights["zz" + std::to_string(i + 10)] = at::zeros({1});
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("'zz18', 'zz19' and 15 more: have no place"));
+}
+
+TEST_F(HubTest, TheConfigsEndOfTextCounts) {
+  Json words = Json::parse(ReadBytes(in_ + "/tokenizer.json"));
+  Json token = words["added_tokens"][0];
+  token["id"] = 260;
+  token["content"] = "<|im_end|>";
+  words["added_tokens"].push_back(token);
+  WriteBytes(in_ + "/tokenizer.json", words.dump());
+  TensorMap weights = OneFile(at::kFloat);
+  weights["transformer.wte.weight"] = at::zeros({261, 32});
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  ASSERT_TRUE(WithConfig("vocab_size", 261).ok());
+  int folders = 0;
+  const auto eos = [&](const Json& id) {
+    const std::string dir = out_ + std::to_string(folders++);
+    WriteAndRead(WithConfig("eos_token_id", id), dir);
+    return (*LoadTokenizer("bpe", dir, 261))->eos_id();
+  };
+  EXPECT_EQ(eos(260), 260);
+  EXPECT_EQ(eos(259), 259);
+  EXPECT_EQ(eos({260}), 260);
+  EXPECT_EQ(eos(50256), 259);  // a default that says nothing: the tokenizer's own
+  EXPECT_EQ(eos(nullptr), 259);
+  EXPECT_THAT(WithConfig("eos_token_id", {259, 260}),
+              Refused("config.json: eos_token_id: must be one token's id, got an array"));
+  EXPECT_THAT(WithConfig("eos_token_id", "x"), Refused("eos_token_id: must be one token's id"));
+  ASSERT_TRUE(WithConfig("eos_token_id", nullptr).ok());
+  WriteBytes(in_ + "/tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  EXPECT_EQ(eos(nullptr), 260);
+  std::filesystem::remove(in_ + "/tokenizer_config.json");
+  EXPECT_EQ(eos(nullptr), 259);
+}
+
+// A tokenizer that the server would refuse: nothing is left.
+TEST_F(HubTest, WritesNothingThatCannotBeServed) {
+  const auto import = WithConfig("eos_token_id", 0);  // "!", a byte
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_THAT(WriteImport(out_, *import), Refused("token '!': is that of a byte"));
+  EXPECT_THAT(WriteImport(out_, *WithConfig("eos_token_id", 258)),  // " the", by merges
+              Refused("\u0120the' must not be a part or a result of a merge"));
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(HubTest, TheTokenizersErrorsNameItsFileAndField) {
+  Json words = Json::parse(ReadBytes(in_ + "/tokenizer.json"));
+  words["normalizer"] = {{"type", "NFKC"}};
+  WriteBytes(in_ + "/tokenizer.json", words.dump());
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused(in_ + "/tokenizer.json: normalizer: must be null"));
+}
+
+}  // namespace
+}  // namespace aft
