@@ -199,7 +199,7 @@ absl::Status NameEndOfText(const Json& config, Import* import) {
   const std::optional<std::string> token =
       TokenWithId(import->files.at(kTokenizerFileName), id.get<uint64_t>());
   if (token.has_value()) {
-    import->files[kTokenizerConfigFileName] = Json{{"eos_token", *token}}.dump() + "\n";
+    import->files[kTokenizerConfigFileName] = Json{{ "eos_token", *token }}.dump() + "\n";
   }
   return absl::OkStatus();
 }

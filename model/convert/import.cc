@@ -43,7 +43,8 @@ absl::Status WriteImport(const std::string& dir, const Import& import) {
   }
   if (!import.config.tokenizer.empty()) {
     AFT_RETURN_IF_ERROR(
-        LoadTokenizer(import.config.tokenizer, partial.string(), import.config.vocab_size).status());
+        LoadTokenizer(import.config.tokenizer, partial.string(), import.config.vocab_size)
+            .status());
   }
   fs::rename(partial, target, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create ", dir));

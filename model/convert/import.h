@@ -46,8 +46,8 @@ absl::Status WriteImport(const std::string& dir, const Import& import);
 // INVALID_ARGUMENT or DATA_LOSS (CheckTensors).
 absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 
-// ---- From other packages. Tensors keep their format: fp32, bf16 or fp16. INVALID_ARGUMENT names the
-// tensor, key or option.
+// ---- From other packages. Tensors keep their format: fp32, bf16 or fp16. INVALID_ARGUMENT names
+// the tensor, key or option.
 
 // A module of the package aft-pytorch (rish-16/aft-pytorch, 9a89696; the AFT notebook has the same
 // code), from its state_dict: to_q, to_k, to_v, project, wbias [T, T]. All are bidirectional:

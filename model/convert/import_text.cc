@@ -46,9 +46,9 @@ std::string ImportText(const Import& import) {
     std::string target = tensor.target;
     const auto made = import.tensors.find(target);
     if (made != import.tensors.end()) {
-      absl::StrAppend(&target, "  ",
-                      Form(SafetensorsDtypeName(made->second.scalar_type()),
-                           made->second.sizes().vec()));
+      absl::StrAppend(
+          &target, "  ",
+          Form(SafetensorsDtypeName(made->second.scalar_type()), made->second.sizes().vec()));
     }
     left += made == import.tensors.end();
     read += Bytes(tensor);

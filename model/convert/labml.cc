@@ -42,11 +42,12 @@ absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_
   const auto window = mask.select(0, 0).sum().item<int64_t>();
   const at::Tensor band = at::ones({rows, rows}, at::kFloat).tril(window - 1).triu(1 - window);
   if (!mask.equal(band.to(at::kBool))) {
-    return source.Error(name, absl::StrCat("is not a band as wide as its first row says, ", window));
+    return source.Error(name,
+                        absl::StrCat("is not a band as wide as its first row says, ", window));
   }
   if (given.has_value() && *given != window) {
     return source.Error(name,
-                       absl::StrCat("has a window of ", window, ", but --window is ", *given));
+                        absl::StrCat("has a window of ", window, ", but --window is ", *given));
   }
   source.Became(name, absl::StrCat("(window ", window, ")"));
   return window;
@@ -94,7 +95,7 @@ absl::Status UsePositions(Source& source, Import* import) {
                        source.Take(kPositions, {Source::kAny, 1, config.d_model}));
   if (table.size(0) < config.max_seq_len) {
     return source.Error(kPositions, absl::StrCat("has ", table.size(0), " rows, but pos_bias ",
-                                                config.max_seq_len));
+                                                 config.max_seq_len));
   }
   const at::Tensor rows = table.select(1, 0).narrow(0, 0, config.max_seq_len).contiguous();
   if (AreWaves(rows.to(at::kFloat))) {

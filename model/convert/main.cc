@@ -112,7 +112,9 @@ int Run(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
 
   CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
-  AddFiles(gpt2, flags, "IN_DIR", "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json and merges.txt");
+  AddFiles(gpt2, flags, "IN_DIR",
+           "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json "
+           "and merges.txt");
   gpt2.add_option("--attention", flags.attention, "Its own, or LSG's block-local in its place")
       ->check(CLI::IsMember({"dot_product", "block_local"}))
       ->capture_default_str();

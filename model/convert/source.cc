@@ -163,10 +163,10 @@ absl::Status Source::Finish(Import* import) const {
   }
   import->read.insert(import->read.end(), files_.paths().begin(), files_.paths().end());
   if (unknown.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      count == 1 ? "tensor " : "tensors ", absl::StrJoin(unknown, ", "),
-      count > kMostShown ? absl::StrCat(" and ", count - kMostShown, " more") : "",
-      count == 1 ? ": has" : ": have", " no place in the network that is imported"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(count == 1 ? "tensor " : "tensors ", absl::StrJoin(unknown, ", "),
+                   count > kMostShown ? absl::StrCat(" and ", count - kMostShown, " more") : "",
+                   count == 1 ? ": has" : ": have", " no place in the network that is imported"));
 }
 
 absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::string& query) {
@@ -183,12 +183,12 @@ absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::strin
 }
 
 absl::Status UseBias(Source& source, const std::string& name, const at::Tensor& w,
-                     std::optional<int64_t> window, const std::string& layer,
-                     NetworkConfig* config, TensorMap* tensors) {
+                     std::optional<int64_t> window, const std::string& layer, NetworkConfig* config,
+                     TensorMap* tensors) {
   const int64_t rows = w.size(0);
   if (w.size(1) != rows) {
     return source.Error(name, absl::StrCat("has shape [", rows, ", ", w.size(1),
-                                          "], expected as many rows as columns"));
+                                           "], expected as many rows as columns"));
   }
   config->max_seq_len = rows;
   MixerConfig& mixer = config->mixer;

@@ -85,8 +85,8 @@ absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::strin
 // AFT-local of which only the band |t - t'| < window counts, and adds the table to `tensors` below
 // `layer`. At most T tokens either way. INVALID_ARGUMENT names `name`, the source's of w.
 absl::Status UseBias(Source& source, const std::string& name, const at::Tensor& w,
-                     std::optional<int64_t> window, const std::string& layer,
-                     NetworkConfig* config, TensorMap* tensors);
+                     std::optional<int64_t> window, const std::string& layer, NetworkConfig* config,
+                     TensorMap* tensors);
 
 // Gives the import the bytes tokenizer, which needs no files. INVALID_ARGUMENT when its vocabulary
 // has another size; `wanted` says what that needs.

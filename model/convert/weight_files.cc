@@ -6,12 +6,13 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/safetensors_header.h"
 #include "model/tokenizer/json_walk.h"
@@ -29,19 +30,19 @@ struct Index {
   std::optional<Json> total_size;
 };
 
-// A file of the index's own folder.
+// A file of the index's own folder, with a name such as libraries give.
 bool IsShardName(absl::string_view name) {
-  return absl::EndsWith(name, ".safetensors") && name.front() != '.' &&
-         !absl::StrContains(name, '/') && !absl::StrContains(name, '\0');
+  constexpr size_t kMostBytes = 200;
+  return absl::EndsWith(name, ".safetensors") && name.size() <= kMostBytes && name.front() != '.' &&
+         !absl::StrContains(name, '/') && absl::c_all_of(name, absl::ascii_isgraph);
 }
 
 absl::Status TakeIndexValue(const JsonPath& path, const Json& value, Index* index) {
   if (path.size() < 2) {
     const bool known = path.empty() || path[0] == "weight_map" || path[0] == "metadata";
     if (!known || value.is_object()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.empty() ? "" : path[0] + ": ", "must be an object, got ",
-                     ShownJson(value)));
+    return absl::InvalidArgumentError(absl::StrCat(path.empty() ? "" : path[0] + ": ",
+                                                   "must be an object, got ", ShownJson(value)));
   }
   if (path[0] == "metadata" && path[1] == "total_size") {
     if (path.size() > 2 || !value.is_number()) {
@@ -53,9 +54,8 @@ absl::Status TakeIndexValue(const JsonPath& path, const Json& value, Index* inde
   if (path[0] != "weight_map") return absl::OkStatus();
   const std::string tensor = absl::StrCat("tensor '", ShownTensorName(path[1]), "': ");
   if (path.size() > 2 || !value.is_string() || !IsShardName(value.get_ref<const std::string&>())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tensor, "must be in a .safetensors file of this folder, got ",
-                     ShownJson(value)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        tensor, "must be in a .safetensors file of this folder, got ", ShownJson(value)));
   }
   if (!index->shards.emplace(path[1], value.get<std::string>()).second) {
     return absl::InvalidArgumentError(absl::StrCat(tensor, "given more than once"));
@@ -96,8 +96,8 @@ absl::Status WeightFiles::CheckMemory() const {
   }
   const int64_t available = AvailableMemory();
   if (bytes <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      path(), ": ", bytes, " bytes of tensors, but ", available, " bytes of memory are available"));
+  return absl::ResourceExhaustedError(absl::StrCat(path(), ": ", bytes, " bytes of tensors, but ",
+                                                   available, " bytes of memory are available"));
 }
 
 absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path) {
@@ -147,8 +147,8 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
       if (place == index.shards.end() || place->second != shard) {
         return absl::DataLossError(
             absl::StrCat(shard_path, ": tensor '", ShownTensorName(name), "': is in ",
-                         place == index.shards.end() ? "no shard" : Shown(place->second),
-                         " according to ", kIndexFileName));
+                         place == index.shards.end() ? "no shard" : place->second, " according to ",
+                         kIndexFileName));
       }
       files.entries_[name] = {entry.dtype, entry.shape, shard};
       bytes += entry.end - entry.begin;

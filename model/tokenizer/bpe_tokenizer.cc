@@ -342,7 +342,8 @@ absl::Status BpeBuilder::AddMerge(absl::string_view left, absl::string_view righ
       return absl::InvalidArgumentError(
           absl::StrCat("token ", ShownToken(token), " is not in the vocabulary"));
     }
-    // Added tokens stand for their characters as they are: only graphic ASCII spells the same bytes.
+    // Added tokens stand for their characters as they are: only graphic ASCII spells the same
+    // bytes.
     const auto added = added_.find(found[i]);
     if (added != added_.end() &&
         (added->second.special || !absl::c_all_of(token, absl::ascii_isgraph))) {

@@ -75,8 +75,8 @@ class Walker : public nlohmann::json_sax<Json> {
   }
 
   const Take& take_;
-  JsonPath path_;                  // a level for each object or array that is open
-  std::vector<int64_t> indices_;   // of the next value there; kNoIndex in objects
+  JsonPath path_;                 // a level for each object or array that is open
+  std::vector<int64_t> indices_;  // of the next value there; kNoIndex in objects
   absl::Status status_;
 };
 

@@ -77,10 +77,9 @@ absl::Status CheckRules(const Fields& fields) {
   for (const Rule& rule : Rules()) {
     const Json& value = At(fields, rule.field);
     if (rule.allowed.empty() || absl::c_linear_search(rule.allowed, value)) continue;
-    const std::string allowed =
-        absl::StrJoin(rule.allowed, " or ", [](std::string* out, const Json& one) {
-          absl::StrAppend(out, ShownJson(one));
-        });
+    const std::string allowed = absl::StrJoin(
+        rule.allowed, " or ",
+        [](std::string* out, const Json& one) { absl::StrAppend(out, ShownJson(one)); });
     return FieldError(rule.field, absl::StrCat("must be ", allowed, ", got ", ShownJson(value)));
   }
   // A template may be the text alone.
@@ -268,10 +267,9 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(const std::st
                                                                    const std::string& config_path) {
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
   TokenizerJson json;
-  AFT_RETURN_IF_ERROR(
-      InFile(path, WalkJson(text, [&json](const JsonPath& at, const Json& value) {
-               return json.Take(at, value);
-             })));
+  AFT_RETURN_IF_ERROR(InFile(path, WalkJson(text, [&json](const JsonPath& at, const Json& value) {
+                               return json.Take(at, value);
+                             })));
   AFT_ASSIGN_OR_RETURN(const std::optional<std::string> eos, ReadEos(config_path));
   return InFile(path, Build(std::move(json), eos, config_path));
 }

@@ -64,9 +64,8 @@ inline constexpr char kMergesFileName[] = "merges.txt";  // "bpe": GPT-2's list 
 // "bpe": counts in place of the two before, where it is there.
 inline constexpr char kTokenizerFileName[] = "tokenizer.json";
 inline constexpr char kTokenizerConfigFileName[] = "tokenizer_config.json";  // beside it, or not
-inline constexpr const char* kTokenizerFileNames[] = {kCharsFileName, kVocabFileName,
-                                                      kMergesFileName, kTokenizerFileName,
-                                                      kTokenizerConfigFileName};
+inline constexpr const char* kTokenizerFileNames[] = {
+    kCharsFileName, kVocabFileName, kMergesFileName, kTokenizerFileName, kTokenizerConfigFileName};
 
 // The tokenizer of config.json's `tokenizer.kind`: "bytes" (no files), "chars" or "bpe". Each of
 // its ids is below `vocab_size`, that of the network: what Encode gives can be looked up. Errors

@@ -1,5 +1,5 @@
-// Shards and their index. What is accepted is every tensor of the shards, once, where the index says.
-// Sections: the index; the shards a.safetensors and b.safetensors (FileOf).
+// Shards and their index. What is accepted is every tensor of the shards, once, where the index
+// says. Sections: the index; the shards a.safetensors and b.safetensors (FileOf).
 #include "model/convert/weight_files.h"
 
 #include <cstdint>

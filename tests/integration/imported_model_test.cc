@@ -95,10 +95,10 @@ TEST(ImportedModelTest, Gpt2ScoresAsInPyTorchWithItsOwnAndWithBlockLocalAttentio
 
 TEST(ImportedModelTest, AFolderOfTheHubScoresAsInPyTorch) {
   const SafetensorsFile cases = ReadGoldens("gpt2_hub.cases");
-  EXPECT_LE(ScoreDistance(ImportGpt2("tests/parity/goldens/gpt2_hub", {}),
-                          cases.metadata.at("text"), cases.tensors.at("tokens"),
-                          cases.tensors.at("package")),
-            kLogProbability);
+  EXPECT_LE(
+      ScoreDistance(ImportGpt2("tests/parity/goldens/gpt2_hub", {}), cases.metadata.at("text"),
+                    cases.tensors.at("tokens"), cases.tensors.at("package")),
+      kLogProbability);
 }
 
 }  // namespace

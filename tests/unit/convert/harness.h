@@ -25,7 +25,8 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x);
 at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk);
 
-// A language model as the server loads it, its weights in fp32, with one slot. Ends the test when it cannot be loaded.
+// A language model as the server loads it, its weights in fp32, with one slot. Ends the test when
+// it cannot be loaded.
 LoadedModel Load(const std::string& dir, int64_t max_step_tokens);
 
 // What a language model, loaded from `dir` as the server does, says of a text: the largest distance

@@ -71,9 +71,9 @@ TEST_F(HubTest, KeepsItsFormat) {
     const char* dtype;
     Number number;
   };
-  for (const Format& format : {Format{at::kBFloat16, "BF16", Number::kBf16},
-                               Format{at::kHalf, "F16", Number::kFp16},
-                               Format{at::kFloat, "F32", Number::kFp32}}) {
+  for (const Format& format :
+       {Format{at::kBFloat16, "BF16", Number::kBf16}, Format{at::kHalf, "F16", Number::kFp16},
+        Format{at::kFloat, "F32", Number::kFp32}}) {
     const std::string dir = out_ + format.dtype;
     const TensorMap source = OneFile(format.type);
     const Checkpoint read = WriteAndRead(ImportGpt2(in_, {}), dir);
@@ -128,14 +128,14 @@ TEST_F(HubTest, SaysWhatItReadMappedAndLeft) {
         << tensor.name;
   }
   const std::string text = ImportText(*import);
-  for (const std::string line :
+  for (const std::string& line :
        {"read          " + in_ + "/config.json\n", "read          " + in_ + "/model.safetensors\n",
         "read          " + in_ + "/tokenizer.json\n",
-        std::string("transformer.h.1.mlp.c_fc.weight    F16 [32, 128]          ->  "
+        std::string("transformer.h.1.mlp.c_fc.weight     F16 [32, 128]          ->  "
                     "layers.1.ffn.up.weight  F16 [128, 32]\n"),
-        std::string("lm_head.weight                     F16 [260, 32]          ->  "
+        std::string("lm_head.weight                      F16 [260, 32]          ->  "
                     "(embed.weight: tied)\n"),
-        std::string("transformer.h.0.attn.bias          BOOL [1, 1, 128, 128]  ->  "
+        std::string("transformer.h.0.attn.bias           BOOL [1, 1, 128, 128]  ->  "
                     "(the causal mask)\n"),
         std::string("\ntensors       30 read, 108800 bytes; 28 made, 75776 bytes; "
                     "2 left: those that became ( )\n")}) {
@@ -147,14 +147,16 @@ TEST_F(HubTest, SaysWhatItReadMappedAndLeft) {
 TEST_F(HubTest, SaysThatNothingIsLeft) {
   const auto import = ImportGpt2(in_, {});
   ASSERT_TRUE(import.ok()) << import.status();
-  EXPECT_THAT(ImportText(*import), HasSubstr("28 read, 75776 bytes; 28 made, 75776 bytes; 0 left\n"));
+  EXPECT_THAT(ImportText(*import),
+              HasSubstr("28 read, 75776 bytes; 28 made, 75776 bytes; 0 left\n"));
   EXPECT_THAT(ImportText(*import), HasSubstr("read          " + in_ + "/model-00002-of-00003"));
 }
 
 TEST_F(HubTest, ErrorsNameIndexTensorShardAndShapes) {
-  EXPECT_THAT(WithConfig("n_embd", 64),
-              Refused(in_ + "/model.safetensors.index.json: tensor 'transformer.wte.weight': has "
-                            "shape [260, 32], expected [260, 64] (in model-00001-of-00003."));
+  EXPECT_THAT(
+      WithConfig("n_embd", 64),
+      Refused(in_ + "/model.safetensors.index.json: tensor 'transformer.wte.weight': has "
+                    "shape [260, 32], expected [260, 64] (in model-00003-of-00003.safetensors)"));
 }
 
 TEST_F(HubTest, NamesTenTensorsThatHaveNoPlaceAndCountsTheRest) {

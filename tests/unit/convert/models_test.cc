@@ -307,7 +307,8 @@ TEST_F(Gpt2Test, SaysWhichFilesItMisses) {
   std::filesystem::remove(in_ + "/merges.txt");
   EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
   std::filesystem::remove(in_ + "/vocab.json");
-  EXPECT_THAT(ImportGpt2(in_, {}), Refused("the vocabulary has 260 tokens: needs " + in_ + "/tokenizer.json, or vocab.json"));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("the vocabulary has 260 tokens: needs " + in_ +
+                                           "/tokenizer.json, or vocab.json"));
   std::filesystem::remove(in_ + "/model.safetensors");
   EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
   std::filesystem::remove(in_ + "/config.json");

@@ -77,7 +77,8 @@ TEST_F(ShardsTest, AreOneSetOfTensors) {
   EXPECT_TRUE(files->Read("a")->equal(at::arange(4, at::kFloat)));
   EXPECT_TRUE(files->Read("c")->equal(at::ones({8}, at::kBFloat16)));
   EXPECT_EQ(files->path(), path_);
-  EXPECT_EQ(files->paths(), (std::vector<std::string>{path_, folder_.File(first_), folder_.File(second_)}));
+  EXPECT_EQ(files->paths(),
+            (std::vector<std::string>{path_, folder_.File(first_), folder_.File(second_)}));
 }
 
 TEST_F(ShardsTest, TheTotalMayBeMissingOrAFloat) {
@@ -119,11 +120,13 @@ TEST_F(ShardsTest, ShardsAreFilesOfTheFolder) {
   Write("../stolen.safetensors", {{"c", at::ones({8}, at::kBFloat16)}});
   for (const std::string name :
        {"../stolen.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "", "model.bin",
-        ".safetensors", ".hidden.safetensors"}) {
+        ".safetensors", ".hidden.safetensors", "line\n.safetensors", "\u00e9.safetensors"}) {
     index_["weight_map"]["c"] = name;
     ExpectIndexRefused("tensor 'c': must be in a .safetensors file of this folder, got ");
   }
   fs::remove(folder_.File("../stolen.safetensors"));
+  index_["weight_map"]["c"] = std::string(200, 'x') + ".safetensors";
+  ExpectIndexRefused("tensor 'c': must be in a .safetensors file");
   index_["weight_map"]["c"] = std::string("x\0.safetensors", 14);
   ExpectIndexRefused("tensor 'c': must be in a .safetensors file");
   for (const Json& value : {Json(7), Json(nullptr), Json::array({first_}), Json::object()}) {

@@ -100,8 +100,8 @@ TEST_F(TokenizerJsonTest, EncodesHostileTextsAsHuggingFacesTokenizersDoes) {
 TEST_F(TokenizerJsonTest, IsTheTokenizerOfTheTwoFiles) {
   json_["added_tokens"] = Json::array({json_["added_tokens"][1]});
   ASSERT_EQ(json_["added_tokens"][0]["content"], kEndOfText);
-  const auto of_two = LoadBpeTokenizer(std::string(kFolder) + "vocab.json",
-                                       std::string(kFolder) + "merges.txt");
+  const auto of_two =
+      LoadBpeTokenizer(std::string(kFolder) + "vocab.json", std::string(kFolder) + "merges.txt");
   ASSERT_TRUE(of_two.ok()) << of_two.status();
   for (const bool pairs : {true, false}) {
     if (!pairs) {
@@ -166,7 +166,8 @@ TEST_F(TokenizerJsonTest, SpecialTokensAreIdsAndNotTheirSpelling) {
   for (const int32_t id : {657, 658, 659}) EXPECT_EQ(tokenizer->TokenBytes(id), "");
   EXPECT_EQ(tokenizer->TokenBytes(660), "<tool>");
   const auto ids = *tokenizer->Encode("<|endoftext|><|user|><mask><tool>");
-  EXPECT_THAT(ids, testing::Not(testing::Contains(testing::AllOf(testing::Ge(657), testing::Lt(660)))));
+  EXPECT_THAT(ids,
+              testing::Not(testing::Contains(testing::AllOf(testing::Ge(657), testing::Lt(660)))));
   EXPECT_EQ(ids.back(), 660);
 }
 
