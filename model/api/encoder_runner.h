@@ -12,8 +12,34 @@ namespace aft {
 // Vectors of one sequence, [tokens, EncoderRunner::width()], dense.
 using TokenVectors = std::vector<float>;
 
-// Runs one encoder on one device: the counterpart of ModelRunner for models that turn a whole text
-// into vectors and keep no state. Thread-compatible: one thread (the engine's) makes every call.
+// One sequence: ids, or in their place the vectors that an embedding would have made of them, whose
+// positions the encoder adds. A bare mixer, which has neither, takes vectors as they are.
+struct EncoderInput {
+  std::vector<TokenId> text{};
+  TokenVectors vectors{};
+  // [tokens] or empty: added to every score of that token as a key, in every layer. 0: visible; at
+  // most -1e30: hidden, and what its vector holds changes no other token. Neither NaN nor +inf.
+  std::vector<float> mask{};
+  // Columns of an image, whose pixels are the tokens row by row; 0: it is none.
+  int64_t image_width = 0;
+
+  // `width`: EncoderRunner::width().
+  int64_t tokens(int64_t width) const {
+    return static_cast<int64_t>(vectors.empty() ? text.size()
+                                                : vectors.size() / static_cast<size_t>(width));
+  }
+};
+
+inline std::vector<EncoderInput> TextInputs(const std::vector<std::vector<TokenId>>& texts) {
+  std::vector<EncoderInput> inputs;
+  inputs.reserve(texts.size());
+  for (const std::vector<TokenId>& text : texts) inputs.push_back({text});
+  return inputs;
+}
+
+// Runs one encoder, or one mixer by itself, on one device: the counterpart of ModelRunner for
+// models that turn a whole sequence into vectors and keep no state. Thread-compatible: one thread
+// (the engine's) makes every call.
 class EncoderRunner {
  public:
   virtual ~EncoderRunner() = default;
@@ -33,11 +59,14 @@ class EncoderRunner {
   virtual int64_t max_batch_tokens() const = 0;
 
   // Encodes sequences of one or more tokens each; result i belongs to sequences[i] and does not
-  // depend on the others, bit for bit. Errors: INVALID_ARGUMENT when a sequence is empty, too long
-  // or holds an id out of range, or the batch is too large; nothing is computed then. INTERNAL
-  // and UNAVAILABLE as ModelRunner::Collect.
+  // depend on the others, bit for bit, numbers that are not finite included: NaN in a vector makes
+  // NaN of what the formula says, of that sequence. A token that sees no key has the mixer's output
+  // 0. Errors: INVALID_ARGUMENT when a sequence is empty, too long, not what the model takes (ids
+  // in the vocabulary, images where the filter is 2-D) or of sizes that do not fit each other, or
+  // the batch is too large; nothing is computed then. INTERNAL and UNAVAILABLE as
+  // ModelRunner::Collect.
   virtual absl::StatusOr<std::vector<TokenVectors>> Encode(
-      const std::vector<std::vector<TokenId>>& sequences) = 0;
+      const std::vector<EncoderInput>& sequences) = 0;
 };
 
 }  // namespace aft

@@ -38,8 +38,8 @@ struct LoadOptions {
 // Exactly one of the runners is there.
 struct LoadedModel {
   std::unique_ptr<ModelRunner> runner;     // language models
-  std::unique_ptr<EncoderRunner> encoder;  // encoders
-  // Thread-safe: gRPC threads encode, the engine thread decodes.
+  std::unique_ptr<EncoderRunner> encoder;  // encoders and bare mixers
+  // Thread-safe: gRPC threads encode, the engine thread decodes. Null: a bare mixer.
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 

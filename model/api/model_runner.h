@@ -18,7 +18,10 @@ namespace aft {
 // What the server may know of a loaded model. Constant for the runner's life.
 struct ModelInfo {
   std::string architecture;  // the mixer, e.g. "aft_local"
-  int64_t vocab_size = 0;
+  int64_t vocab_size = 0;    // 0: a bare mixer, which takes vectors only
+  bool causal = true;        // a token sees none that come after it
+  // Of a bare mixer with a 2-D filter, which takes images: their most columns; 0: it takes none.
+  int64_t max_image_width = 0;
   int64_t parameters = 0;   // number of weights
   int64_t max_seq_len = 0;  // tokens; 0: unlimited
   int64_t state_bytes = 0;  // bytes of one slot

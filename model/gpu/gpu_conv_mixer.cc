@@ -40,6 +40,10 @@ class GpuConvMixer : public GpuMixer {
     return std::max(encode, cuda::ConvPrefillWorkspaceFloats(model_, limits.rows, limits.tokens));
   }
 
+  int64_t max_grid_width() const override {
+    return model_.grid ? cuda::ConvMaxGridWidth(model_) : 0;
+  }
+
   absl::Status Step(const cuda::StepRows& rows, cuda::In packed, cuda::State state,
                     float* /*slot_scratch*/, cuda::Out out, float* /*workspace*/,
                     cuda::Stream stream) const override {

@@ -1,6 +1,7 @@
 #include "model/gpu/gpu_encoder_runner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ATen/ops/zeros.h"
@@ -16,16 +17,24 @@ struct GpuEncoderRunner::Input {
   Input(int64_t rows, int64_t token_count, void* block)
       : offset(static_cast<int64_t*>(block)),
         position(offset + rows + 1),
-        tokens(reinterpret_cast<int32_t*>(position + token_count)) {}
+        tokens(reinterpret_cast<int32_t*>(position + token_count)),
+        mask(reinterpret_cast<float*>(tokens + token_count)),
+        vectors(reinterpret_cast<float*>(static_cast<char*>(block) + Bytes(rows, token_count))) {}
 
+  // Without vectors, which only passes of vectors have.
   static int64_t Bytes(int64_t rows, int64_t token_count) {
-    return (rows + 1 + token_count) * int64_t{sizeof(int64_t)} +
-           token_count * int64_t{sizeof(int32_t)};
+    constexpr int64_t kAlignment = 256;
+    const int64_t bytes =
+        (rows + 1 + token_count) * int64_t{sizeof(int64_t)} +
+        token_count * (int64_t{sizeof(int32_t)} + int64_t{sizeof(float)});
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
   int64_t* offset;    // [rows + 1]
   int64_t* position;  // [tokens]
   int32_t* tokens;    // [tokens]
+  float* mask;        // [tokens]
+  float* vectors;     // [tokens, width]
 };
 
 absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> GpuEncoderRunner::Create(
@@ -34,6 +43,11 @@ absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> GpuEncoderRunner::Create(
   if (options.max_batch_rows > kernels::cuda::kMaxRows) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_batch_rows: at most ", kernels::cuda::kMaxRows, " on a GPU"));
+  }
+  const MixerConfig& mixer = network->config().mixer;
+  if (mixer.grid && network->max_grid_width() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mixer.window: a 2-D filter of ", mixer.window, " taps is too large for a GPU"));
   }
   std::unique_ptr<GpuEncoderRunner> runner(
       new GpuEncoderRunner(std::move(queue), std::move(network), options));
@@ -47,16 +61,21 @@ GpuEncoderRunner::GpuEncoderRunner(std::unique_ptr<GpuQueue> queue,
     : limits_({.max_batch_rows = options.max_batch_rows,
                .max_batch_tokens = options.max_batch_tokens,
                .vocab_size = network->config().vocab_size,
-               .max_seq_len = network->config().max_seq_len}),
+               .max_seq_len = network->config().max_seq_len,
+               .width = network->config().d_model,
+               .max_image_width = std::min(network->max_grid_width(), options.max_batch_tokens)}),
       queue_(std::move(queue)),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
-                          queue_->name())) {}
+                          queue_->name())) {
+  info_.max_image_width = limits_.max_image_width;
+}
 
 GpuEncoderRunner::~GpuEncoderRunner() { queue_->Synchronize().IgnoreError(); }
 
 absl::Status GpuEncoderRunner::Allocate() {
-  const int64_t bytes = Input::Bytes(limits_.max_batch_rows, limits_.max_batch_tokens);
+  const int64_t vectors = limits_.max_batch_tokens * width() * int64_t{sizeof(float)};
+  const int64_t bytes = Input::Bytes(limits_.max_batch_rows, limits_.max_batch_tokens) + vectors;
   AFT_RETURN_IF_ERROR(CheckFits(
       {{absl::StrCat("batches of ", limits_.max_batch_tokens, " tokens"), bytes}}, *queue_));
   AFT_RETURN_IF_ERROR(queue_->Run([&] {
@@ -64,8 +83,7 @@ absl::Status GpuEncoderRunner::Allocate() {
     return absl::OkStatus();
   }));
   AFT_ASSIGN_OR_RETURN(host_input_, queue_->HostBuffer(bytes));
-  AFT_ASSIGN_OR_RETURN(host_vectors_, queue_->HostBuffer(limits_.max_batch_tokens * width() *
-                                                         int64_t{sizeof(float)}));
+  AFT_ASSIGN_OR_RETURN(host_vectors_, queue_->HostBuffer(vectors));
   AFT_ASSIGN_OR_RETURN(begin_, queue_->MakeEvent());
   AFT_ASSIGN_OR_RETURN(end_, queue_->MakeEvent());
   return absl::OkStatus();
@@ -90,66 +108,72 @@ void GpuEncoderRunner::PrepareThread() {
 }
 
 absl::Status GpuEncoderRunner::EncodeZeros(int64_t tokens) {
-  const int64_t longest = limits_.longest();
-  std::vector<std::vector<TokenId>> texts;
-  for (; tokens > 0; tokens -= longest) {
-    texts.emplace_back(static_cast<size_t>(std::min(tokens, longest)), 0);
-  }
-  return Encode(texts).status();
+  return Encode(ZeroInputs(limits_, tokens)).status();
 }
 
 absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
-    const std::vector<std::vector<TokenId>>& sequences) {
+    const std::vector<EncoderInput>& sequences) {
   AFT_RETURN_IF_ERROR(CheckTexts(limits_, sequences));
-  int64_t tokens = 0;
-  for (const std::vector<TokenId>& text : sequences) tokens += static_cast<int64_t>(text.size());
-  absl::Status status = queue_->Run([&] { return Compute(sequences, tokens); });
-  if (status.ok()) status = end_->Wait();
-  if (!status.ok()) return WorkFailed("batch on the GPU", status, queue_.get());
-  stats_.step_seconds = end_->SecondsSince(*begin_);
-  std::vector<TokenVectors> vectors;
-  vectors.reserve(sequences.size());
-  const float* at = static_cast<const float*>(host_vectors_.data_ptr());
-  for (const std::vector<TokenId>& text : sequences) {
-    const float* const end = at + static_cast<int64_t>(text.size()) * width();
-    vectors.emplace_back(at, end);
-    at = end;
+  std::vector<TokenVectors> vectors(sequences.size());
+  stats_.step_seconds = 0;
+  for (const EncoderPass& pass : PassesOf(sequences)) {
+    absl::Status status = queue_->Run([&] { return Compute(pass, sequences); });
+    if (status.ok()) status = end_->Wait();
+    if (!status.ok()) return WorkFailed("batch on the GPU", status, queue_.get());
+    stats_.step_seconds += end_->SecondsSince(*begin_);
+    const float* at = static_cast<const float*>(host_vectors_.data_ptr());
+    for (const size_t i : pass.sequences) {
+      const float* const end = at + sequences[i].tokens(width()) * width();
+      vectors[i].assign(at, end);
+      at = end;
+    }
   }
   return vectors;
 }
 
-absl::Status GpuEncoderRunner::Compute(const std::vector<std::vector<TokenId>>& sequences,
-                                       int64_t tokens) {
-  const auto rows = static_cast<int64_t>(sequences.size());
+absl::Status GpuEncoderRunner::Compute(const EncoderPass& pass,
+                                       const std::vector<EncoderInput>& sequences) {
+  const auto rows = static_cast<int64_t>(pass.sequences.size());
+  int64_t tokens = 0;
+  for (const size_t i : pass.sequences) tokens += sequences[i].tokens(width());
   const Input host(rows, tokens, host_input_.data_ptr());
+  std::fill_n(host.mask, tokens, 0.0F);
   GpuNetwork::Texts batch;
+  bool masked = false;
   int64_t at = 0;
-  for (int64_t i = 0; i < rows; ++i) {
-    const std::vector<TokenId>& text = sequences[static_cast<size_t>(i)];
-    const auto length = static_cast<int64_t>(text.size());
-    host.offset[i] = at;
-    std::copy(text.begin(), text.end(), host.tokens + at);
-    for (int64_t position = 0; position < length; ++position) {
-      host.position[at + position] = position;
-    }
+  for (int64_t row = 0; row < rows; ++row) {
+    const EncoderInput& input = sequences[pass.sequences[static_cast<size_t>(row)]];
+    const int64_t length = input.tokens(width());
+    host.offset[row] = at;
+    std::iota(host.position + at, host.position + at + length, int64_t{0});
+    std::copy(input.text.begin(), input.text.end(), host.tokens + at);
+    std::copy(input.mask.begin(), input.mask.end(), host.mask + at);
+    std::copy(input.vectors.begin(), input.vectors.end(), host.vectors + at * width());
+    masked = masked || !input.mask.empty();
     batch.texts.longest = std::max(batch.texts.longest, length);
     at += length;
   }
   host.offset[rows] = at;
+  // Vectors are a table, of which every token is one row.
+  if (pass.vectors) std::iota(host.tokens, host.tokens + tokens, int32_t{0});
 
   const Input device(rows, tokens, input_.data_ptr());
   batch.texts.sequences = rows;
   batch.texts.offset = device.offset;
+  batch.texts.mask = masked ? device.mask : nullptr;
+  batch.texts.grid_width = pass.image_width;
   batch.texts.tokens = tokens;
   batch.tokens = tokens;
   batch.ids = device.tokens;
   batch.token_positions = device.position;
+  if (pass.vectors) batch.vectors = device.vectors;
+  const int64_t vector_bytes = tokens * width() * int64_t{sizeof(float)};
   AFT_RETURN_IF_ERROR(begin_->Record());
   AFT_RETURN_IF_ERROR(
-      queue_->Copy(input_.data_ptr(), host_input_.data_ptr(), Input::Bytes(rows, tokens)));
+      queue_->Copy(input_.data_ptr(), host_input_.data_ptr(),
+                   Input::Bytes(rows, tokens) + (pass.vectors ? vector_bytes : 0)));
   AFT_RETURN_IF_ERROR(ForwardTexts(*network_, batch));
-  AFT_RETURN_IF_ERROR(queue_->Copy(host_vectors_.data_ptr(), network_->vectors(),
-                                   tokens * width() * int64_t{sizeof(float)}));
+  AFT_RETURN_IF_ERROR(queue_->Copy(host_vectors_.data_ptr(), network_->vectors(), vector_bytes));
   return end_->Record();
 }
 

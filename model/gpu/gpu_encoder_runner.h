@@ -14,7 +14,8 @@
 
 namespace aft {
 
-// Runs an encoder on a GPU: all texts of a call together, laid one after the other without padding.
+// Runs an encoder or a bare mixer on a GPU: all sequences of a call that can (PassesOf) together,
+// laid one after the other without padding.
 // Everything but the vectors that it returns is allocated by Create. Where the device fails later,
 // the call says so: INTERNAL, or UNAVAILABLE when the device is lost, and with it every later call.
 class GpuEncoderRunner final : public EncoderRunner {
@@ -38,10 +39,10 @@ class GpuEncoderRunner final : public EncoderRunner {
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
 
-  // A text's vectors do not depend on the others beyond what LibTorch's matrix products leave to
+  // A sequence's vectors do not depend on the others beyond what LibTorch's matrix products leave to
   // the number of tokens: rounding.
   absl::StatusOr<std::vector<TokenVectors>> Encode(
-      const std::vector<std::vector<TokenId>>& sequences) override;
+      const std::vector<EncoderInput>& sequences) override;
 
  private:
   // The arrays of a batch, one behind the other in one block.
@@ -53,7 +54,8 @@ class GpuEncoderRunner final : public EncoderRunner {
   absl::Status Allocate();
   absl::Status WarmUp();
   absl::Status EncodeZeros(int64_t tokens);
-  absl::Status Compute(const std::vector<std::vector<TokenId>>& sequences, int64_t tokens);
+  // A pass of a call, whose vectors lie in host_vectors_ once `end_` is there.
+  absl::Status Compute(const EncoderPass& pass, const std::vector<EncoderInput>& sequences);
 
   const TextLimits limits_;
   const std::unique_ptr<GpuQueue> queue_;

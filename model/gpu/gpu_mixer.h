@@ -37,6 +37,9 @@ class GpuMixer {
   virtual int64_t slot_scratch_floats() const { return 0; }
   virtual int64_t lookahead_rows() const { return 0; }
 
+  // Where texts are images (kernels::cuda::Texts::grid_width): the most columns that one may have.
+  virtual int64_t max_grid_width() const { return 0; }
+
   // One token of each row. `slot_scratch` [slots, slot_scratch_floats()] or null: do without.
   virtual absl::Status Step(const kernels::cuda::StepRows& rows, kernels::cuda::In packed,
                             kernels::cuda::State state, float* slot_scratch, kernels::cuda::Out out,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ATen/ops/add.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
@@ -108,11 +109,13 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
 }
 
 absl::Status GpuNetwork::Load(const TensorSource& source) {
-  AFT_RETURN_IF_ERROR(LoadEmbedding(source));
+  embed_model_.width = config_.d_model;
+  if (!is_bare_mixer()) AFT_RETURN_IF_ERROR(LoadEmbedding(source));
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll(absl::StrCat("layers.", i, ".")));
     AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
   }
+  if (is_bare_mixer()) return MakeActivations();
   AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
   norm_ = LoadNorm(norm, "norm");
   if (generates()) AFT_RETURN_IF_ERROR(LoadHead(source));
@@ -149,7 +152,6 @@ absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
   AFT_ASSIGN_OR_RETURN(const at::Tensor table, source.Read("embed.weight"));
   AFT_ASSIGN_OR_RETURN(embed_, ToFormat("embed.weight", table, number_, queue_->device()));
   weight_bytes_ += DeviceBytes(embed_);
-  embed_model_.width = config_.d_model;
   embed_model_.table = embed_.const_data_ptr();
   embed_model_.type = number_;
   embed_model_.scale = config_.embedding_scale;
@@ -186,13 +188,17 @@ absl::Status GpuNetwork::LoadLayer(const TensorMap& tensors, int64_t index) {
     if (absl::StartsWith(name, mixer_prefix)) tables[name.substr(mixer_prefix.size())] = tensor;
   }
   GpuLayer layer;
-  layer.norm1 = LoadNorm(tensors, prefix + "norm1");
   AFT_ASSIGN_OR_RETURN(layer.qkv, linear("mixer.qkv", config_.qkv_bias));
   AFT_ASSIGN_OR_RETURN(layer.mixer, MakeGpuMixer(config_.mixer, hid_, tables, {config_.max_seq_len},
                                                  queue_->device()));
   weight_bytes_ += layer.mixer->weight_bytes();
   AFT_ASSIGN_OR_RETURN(layer.out, linear("mixer.out", false));
   layer.out_bias = LoadVector(tensors, mixer_prefix + "out.bias");
+  if (is_bare_mixer()) {
+    layers_.push_back(std::move(layer));
+    return absl::OkStatus();
+  }
+  layer.norm1 = LoadNorm(tensors, prefix + "norm1");
   layer.norm2 = LoadNorm(tensors, prefix + "norm2");
   AFT_ASSIGN_OR_RETURN(layer.up, linear("ffn.up", false));
   layer.up_bias = LoadVector(tensors, prefix + "ffn.up.bias");
@@ -253,19 +259,25 @@ std::vector<StateSpec> GpuNetwork::state_specs() const {
 
 absl::Status GpuNetwork::Embed(const Batch& batch) {
   AFT_CHECK(batch.decode.rows <= limits_.slots && batch.chunks.rows <= limits_.rows);
-  return EmbedTokens(batch.ids, batch.token_slots, batch.token_positions, batch.last_sampled,
-                     batch.tokens);
+  return EmbedTokens(embed_model_, batch.ids, batch.token_slots, batch.token_positions,
+                     batch.last_sampled, batch.tokens);
 }
 
 absl::Status GpuNetwork::Embed(const Texts& texts) {
   AFT_CHECK(texts.texts.sequences <= limits_.rows);
-  return EmbedTokens(texts.ids, no_slots_.const_data_ptr<int32_t>(), texts.token_positions, nullptr,
-                     texts.tokens);
+  cuda::EmbedModel model = embed_model_;
+  if (texts.vectors != nullptr) {
+    model.table = texts.vectors;
+    model.type = Number::kFp32;
+    model.scale = 1.0F;
+  }
+  return EmbedTokens(model, texts.ids, no_slots_.const_data_ptr<int32_t>(), texts.token_positions,
+                     nullptr, texts.tokens);
 }
 
-absl::Status GpuNetwork::EmbedTokens(const int32_t* ids, const int32_t* slots,
-                                     const int64_t* positions, const int32_t* last_sampled,
-                                     int64_t count) {
+absl::Status GpuNetwork::EmbedTokens(const cuda::EmbedModel& model, const int32_t* ids,
+                                     const int32_t* slots, const int64_t* positions,
+                                     const int32_t* last_sampled, int64_t count) {
   AFT_CHECK(count <= limits_.tokens);
   // The same buffers in every step, so that graphs and steps of other shapes agree.
   x_ = &streams_[0];
@@ -276,7 +288,7 @@ absl::Status GpuNetwork::EmbedTokens(const int32_t* ids, const int32_t* slots,
   output_count_ = 0;
   float* const x = static_cast<float*>(x_->Out(config_.d_model).data);
   return KernelStatus(
-      cuda::Embed(embed_model_, ids, slots, positions, last_sampled, count, x, queue_->stream()),
+      cuda::Embed(model, ids, slots, positions, last_sampled, count, x, queue_->stream()),
       "Embed");
 }
 
@@ -292,7 +304,13 @@ absl::Status GpuNetwork::AddPending(const GpuNorm& norm, int64_t count, cuda::Ou
 }
 
 absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
-  AFT_RETURN_IF_ERROR(AddPending(layer.norm1, count, normed()));
+  if (is_bare_mixer()) {
+    normed_.Rows(0, count, normed_width_)
+        .narrow(1, 0, config_.d_model)
+        .copy_(x_->Rows(0, count, config_.d_model));
+  } else {
+    AFT_RETURN_IF_ERROR(AddPending(layer.norm1, count, normed()));
+  }
   layer.qkv.Forward(NormedFor(layer.qkv, 0, count), packed_.Rows(0, count, packed_width_));
   return absl::OkStatus();
 }
@@ -342,6 +360,11 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   const int64_t d = config_.d_model;
   const int64_t ff = config_.d_ff;
   layer.out.Forward(mixed_->Rows(0, count, hid_), branch_->Rows(0, count, d));
+  if (is_bare_mixer()) {
+    at::Tensor vectors = vectors_.Rows(0, count, d);
+    at::add_out(vectors, branch_->Rows(0, count, d), layer.out_bias);
+    return absl::OkStatus();
+  }
   pending_ = true;
   pending_bias_ = layer.out_bias.const_data_ptr<float>();
   AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
@@ -364,6 +387,7 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
 
 absl::Status GpuNetwork::FinalNorm(int64_t count) {
   output_count_ = count;
+  if (is_bare_mixer()) return absl::OkStatus();
   return AddPending(norm_, count, generates() ? normed() : vectors_.Out(config_.d_model));
 }
 

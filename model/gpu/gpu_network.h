@@ -71,8 +71,9 @@ class GpuNetwork {
   struct Texts {
     kernels::cuda::Texts texts;
     int64_t tokens = 0;
-    const int32_t* ids = nullptr;              // [tokens]
+    const int32_t* ids = nullptr;              // [tokens]; below `tokens` when they choose vectors
     const int64_t* token_positions = nullptr;  // [tokens], each in its text
+    const float* vectors = nullptr;            // [tokens, d] fp32, in place of the embedding's rows
   };
 
   // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), RESOURCE_EXHAUSTED
@@ -91,6 +92,9 @@ class GpuNetwork {
 
   // Tokens for which one look-ahead of the mixers serves, the same in all layers; 0: there is none.
   int64_t lookahead_rows() const { return layers_.front().mixer->lookahead_rows(); }
+
+  // Of a mixer by itself with a 2-D filter: the most columns that its images may have.
+  int64_t max_grid_width() const { return layers_.front().mixer->max_grid_width(); }
 
   absl::Status Embed(const Batch& batch);
   absl::Status Embed(const Texts& texts);
@@ -115,6 +119,7 @@ class GpuNetwork {
              const GpuLimits& limits, GpuQueue* queue);
 
   bool generates() const { return config_.architecture == Architecture::kDecoderLm; }
+  bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
   std::vector<GpuNeed> Needs() const;  // what Load will take, as far as the config says
   absl::Status Load(const TensorSource& source);
   absl::Status LoadEmbedding(const TensorSource& source);
@@ -124,7 +129,8 @@ class GpuNetwork {
   at::Tensor LoadVector(const TensorMap& tensors, const std::string& name);
   absl::Status MakeActivations();
 
-  absl::Status EmbedTokens(const int32_t* ids, const int32_t* slots, const int64_t* positions,
+  absl::Status EmbedTokens(const kernels::cuda::EmbedModel& model, const int32_t* ids,
+                           const int32_t* slots, const int64_t* positions,
                            const int32_t* last_sampled, int64_t count);
   // The layer's norm and packed projections of the first `count` rows, for its mixer.
   absl::Status Pack(const GpuLayer& layer, int64_t count);

@@ -50,11 +50,17 @@ int64_t Embedding::WaveFloats(const NetworkConfig& config) {
 }
 
 void Embedding::Forward(const int32_t* tokens, int64_t count, int64_t position, float* x) const {
-  for (int64_t i = 0; i < count; ++i, x += width_) {
-    kernels::UnpackOutput(table_, tokens[i], x);
-    for (int64_t c = 0; c < width_; ++c) x[c] *= scale_;
-    if (kind_ == PositionKind::kNone) continue;
-    const int64_t t = position + i;
+  for (int64_t i = 0; i < count; ++i) {
+    float* const vector = x + i * width_;
+    kernels::UnpackOutput(table_, tokens[i], vector);
+    for (int64_t c = 0; c < width_; ++c) vector[c] *= scale_;
+  }
+  AddPositions(count, position, x);
+}
+
+void Embedding::AddPositions(int64_t count, int64_t position, float* x) const {
+  if (kind_ == PositionKind::kNone) return;
+  for (int64_t t = position; t < position + count; ++t, x += width_) {
     if (t < position_rows_) {
       const float* learned = positions_ + t * width_;
       for (int64_t c = 0; c < width_; ++c) x[c] += learned[c];

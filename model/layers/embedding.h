@@ -20,6 +20,9 @@ class Embedding {
   Embedding(const NetworkConfig& config, const WeightMap& tensors,
             const kernels::PackedWeight& table, WeightArena& arena);
 
+  // x [count, d] += the positions of those tokens: Forward for vectors that are there already.
+  void AddPositions(int64_t count, int64_t position, float* x) const;
+
   // Floats of the waves that are kept ready; they are no tensor of the checkpoint.
   static int64_t WaveFloats(const NetworkConfig& config);
 

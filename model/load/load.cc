@@ -176,16 +176,13 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   AFT_ASSIGN_OR_RETURN(const CheckpointFile checkpoint, OpenCheckpoint(options.checkpoint_dir));
   const NetworkConfig& config = checkpoint.config;
   const Number format = WeightFormat(options, device, checkpoint);
-  if (config.architecture == Architecture::kMixer) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.checkpoint_dir, "/", kConfigFileName,
-                     ": architecture: \"mixer\" is a single imported layer, vectors to vectors; "
-                     "only \"decoder_lm\" and \"encoder\" can be served"));
-  }
   LoadedModel model;
-  AFT_ASSIGN_OR_RETURN(model.tokenizer,
-                       LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
-  if (config.architecture == Architecture::kEncoder) {
+  if (config.architecture != Architecture::kMixer) {
+    AFT_ASSIGN_OR_RETURN(
+        model.tokenizer,
+        LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
+  }
+  if (config.architecture != Architecture::kDecoderLm) {
     AFT_ASSIGN_OR_RETURN(
         model.encoder,
         NamingTheFile(options, device == kCpu

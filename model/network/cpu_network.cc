@@ -25,6 +25,9 @@ void MoveRow(float* matrix, int64_t from, int64_t to, int64_t width) {
 bool HasHead(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm;
 }
+bool IsBareMixer(const NetworkConfig& config) {
+  return config.architecture == Architecture::kMixer;
+}
 
 }  // namespace
 
@@ -51,14 +54,21 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     const std::string prefix = absl::StrCat("layers.", i, ".");
     AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll(prefix));
-    LayerNormLayer norm1(tensors, prefix + "norm1", config_.d_model, config_.norm_eps, arena_);
+    const auto norm = [&](const char* name) {
+      return LayerNormLayer(tensors, prefix + name, config_.d_model, config_.norm_eps, arena_);
+    };
+    std::optional<LayerNormLayer> norm1;
+    if (!IsBareMixer(config_)) norm1 = norm("norm1");
     AFT_ASSIGN_OR_RETURN(MixerLayer mixer,
                          MixerLayer::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
-    LayerNormLayer norm2(tensors, prefix + "norm2", config_.d_model, config_.norm_eps, arena_);
-    FeedForward feed_forward(config_, prefix, tensors, arena_);
+    std::optional<CpuLayer::Rest> rest;
+    if (norm1.has_value()) {
+      rest = {*norm1, norm("norm2"), FeedForward(config_, prefix, tensors, arena_)};
+    }
     first_state_.push_back(i == 0 ? 0 : first_state_.back() + layers_.back().state_specs().size());
-    layers_.push_back({norm1, std::move(mixer), norm2, feed_forward});
+    layers_.push_back({std::move(mixer), rest});
   }
+  if (IsBareMixer(config_)) return absl::OkStatus();
   AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
   norm_.emplace(norm, "norm", config_.d_model, config_.norm_eps, arena_);
   if (HasHead(config_)) {
@@ -145,8 +155,14 @@ absl::Status CpuNetwork::Embed(const Batch& batch) {
 absl::Status CpuNetwork::Embed(const Texts& texts) {
   for (int64_t i = 0; i < texts.sequences.sequences; ++i) {
     const int64_t first = texts.sequences.offset[i];
-    embedding_->Forward(texts.ids + first, texts.sequences.offset[i + 1] - first, 0,
-                        activations_->x + first * config_.d_model);
+    const int64_t tokens = texts.sequences.offset[i + 1] - first;
+    float* const x = activations_->x + first * config_.d_model;
+    if (texts.vectors == nullptr) {
+      embedding_->Forward(texts.ids + first, tokens, 0, x);
+      continue;
+    }
+    std::copy_n(texts.vectors[i], tokens * config_.d_model, x);
+    if (embedding_.has_value()) embedding_->AddPositions(tokens, 0, x);
   }
   return absl::OkStatus();
 }
@@ -155,7 +171,7 @@ absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
                              const std::vector<StateView>& states) {
   const auto i = static_cast<size_t>(layer);
   const Activations& a = *activations_;
-  layers_[i].norm1.Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
+  layers_[i].rest->norm1.Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
   layers_[i].mixer.Forward(a.mixed, batch.rows, states[first_state_[i]], a.wide, a.mixed, a.shared);
   return absl::OkStatus();
 }
@@ -163,8 +179,12 @@ absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
 absl::Status CpuNetwork::Encode(int64_t layer, const Texts& texts) {
   const CpuLayer& parts = layers_[static_cast<size_t>(layer)];
   const Activations& a = *activations_;
-  parts.norm1.Forward(a.x, texts.tokens, a.mixed, *a.shared.executor);
-  parts.mixer.Encode(a.mixed, texts.sequences, a.wide, a.mixed, a.shared);
+  const float* in = a.x;
+  if (parts.rest.has_value()) {
+    parts.rest->norm1.Forward(a.x, texts.tokens, a.mixed, *a.shared.executor);
+    in = a.mixed;
+  }
+  parts.mixer.Encode(in, texts.sequences, a.wide, a.mixed, a.shared);
   return absl::OkStatus();
 }
 
@@ -181,13 +201,18 @@ absl::Status CpuNetwork::Keep(const int64_t* outputs, int64_t count) {
 absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
   const CpuLayer& parts = layers_[static_cast<size_t>(layer)];
   const Activations& a = *activations_;
+  if (!parts.rest.has_value()) {
+    parts.mixer.Output(a.mixed, count, a.x, Activation::kNone, a.shared);
+    return absl::OkStatus();
+  }
   parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
-  parts.norm2.Forward(a.x, count, a.mixed, *a.shared.executor);
-  parts.feed_forward.Forward(a.mixed, count, a.wide, a.x, a.shared);
+  parts.rest->norm2.Forward(a.x, count, a.mixed, *a.shared.executor);
+  parts.rest->feed_forward.Forward(a.mixed, count, a.wide, a.x, a.shared);
   return absl::OkStatus();
 }
 
 absl::Status CpuNetwork::FinalNorm(int64_t count) {
+  if (!norm_.has_value()) return absl::OkStatus();
   norm_->Forward(activations_->x, count, activations_->x, *activations_->shared.executor);
   return absl::OkStatus();
 }

@@ -19,10 +19,15 @@ namespace aft {
 
 // One pre-norm layer: x += out(mixer(qkv(norm1(x)))), then x += feed_forward(norm2(x)).
 struct CpuLayer {
-  LayerNormLayer norm1;
+  // What lies around the mixer. Null, of a bare one: x = out(mixer(qkv(x))).
+  struct Rest {
+    LayerNormLayer norm1;
+    LayerNormLayer norm2;
+    FeedForward feed_forward;
+  };
+
   MixerLayer mixer;
-  LayerNormLayer norm2;
-  FeedForward feed_forward;
+  std::optional<Rest> rest;
 
   // What the layer's parts keep of a sequence, the mixer first; the parts of a state pool.
   std::vector<StateSpec> state_specs() const { return {mixer.mixer().state_spec()}; }
@@ -44,6 +49,7 @@ class CpuNetwork {
     SequenceBatch sequences;
     int64_t tokens = 0;
     const int32_t* ids = nullptr;
+    const float* const* vectors = nullptr;  // of each sequence [its tokens, d], instead of ids
   };
 
   // Packs the matrices in `format`: kFp32, kBf16 or kInt8; reads a layer of `tensors` at a time,
@@ -93,10 +99,10 @@ class CpuNetwork {
   const NetworkConfig config_;
   const uint64_t fingerprint_;
   WeightArena arena_;
-  std::optional<Embedding> embedding_;
+  std::optional<Embedding> embedding_;  // null in a bare mixer
   std::vector<CpuLayer> layers_;
-  std::vector<size_t> first_state_;  // of each layer, in state_specs()
-  std::optional<LayerNormLayer> norm_;
+  std::vector<size_t> first_state_;     // of each layer, in state_specs()
+  std::optional<LayerNormLayer> norm_;  // null in a bare mixer
   std::optional<LinearLayer> head_;  // language models
 
   std::optional<Activations> activations_;

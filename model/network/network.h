@@ -12,7 +12,8 @@
 namespace aft {
 
 // A network on one device: embedding, layers, final norm and, for language models, the head, with
-// their weights and the activations of one step. CpuNetwork and GpuNetwork (model/gpu) are the two;
+// their weights and the activations of one step; or a mixer by itself, one layer that is nothing
+// else, whose texts are vectors. CpuNetwork and GpuNetwork (model/gpu) are the two;
 // what a step consists of, and in which order, is below, once for both.
 //
 // Activations are dense matrices of one row a token: x [tokens, d], the residual stream, and mixed
@@ -24,7 +25,7 @@ concept Network = requires(N& network, const typename N::Batch& batch,
                            const typename N::Texts& texts, const std::vector<StateView>& states,
                            const int64_t* outputs, int64_t i) {
   { network.config() } -> std::same_as<const NetworkConfig&>;
-  // x = embedding of the tokens.
+  // x = embedding of the tokens; of vectors, they and their positions.
   { network.Embed(batch) } -> std::same_as<absl::Status>;
   { network.Embed(texts) } -> std::same_as<absl::Status>;
   // What the parts of all layers keep of a sequence.
@@ -34,7 +35,8 @@ concept Network = requires(N& network, const typename N::Batch& batch,
   { network.Encode(i, texts) } -> std::same_as<absl::Status>;
   // Row j of x and mixed becomes row outputs[j]; from here on the others are gone.
   { network.Keep(outputs, i) } -> std::same_as<absl::Status>;
-  // x += out(mixed), then x += feed_forward(norm2(x)), of layer i and the first rows.
+  // x += out(mixed), then x += feed_forward(norm2(x)), of layer i and the first rows; x = out(mixed)
+  // of a mixer by itself, which has no norms.
   { network.Finish(i, i) } -> std::same_as<absl::Status>;
   // What Logits and vectors read, of the first rows.
   { network.FinalNorm(i) } -> std::same_as<absl::Status>;

@@ -17,9 +17,9 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
   AFT_RETURN_IF_ERROR(runner->network_->Allocate(options.max_batch_tokens, runner->executor_));
   // The caches and the threads settle before the first request.
   constexpr int64_t kWarmUpTokens = 256;
-  const std::vector<TokenId> text(
-      static_cast<size_t>(std::min(runner->limits_.longest(), kWarmUpTokens)), 0);
-  AFT_RETURN_IF_ERROR(runner->Encode({text}).status());
+  AFT_RETURN_IF_ERROR(
+      runner->Encode(ZeroInputs(runner->limits_, std::min(runner->limits_.longest(), kWarmUpTokens)))
+          .status());
   return runner;
 }
 
@@ -27,37 +27,65 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
     : limits_({.max_batch_rows = options.max_batch_rows,
                .max_batch_tokens = options.max_batch_tokens,
                .vocab_size = network->config().vocab_size,
-               .max_seq_len = network->config().max_seq_len}),
+               .max_seq_len = network->config().max_seq_len,
+               .width = network->config().d_model,
+               .max_image_width =
+                   network->config().mixer.grid ? options.max_batch_tokens : 0}),
       executor_(options.threads, options.cpus),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           CpuDeviceName(options.threads))) {
+  info_.max_image_width = limits_.max_image_width;
   offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
   tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
+  inputs_.reserve(static_cast<size_t>(options.max_batch_rows));
+  mask_.reserve(static_cast<size_t>(options.max_batch_tokens));
 }
 
 absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
-    const std::vector<std::vector<TokenId>>& sequences) {
+    const std::vector<EncoderInput>& sequences) {
   AFT_RETURN_IF_ERROR(CheckTexts(limits_, sequences));
-  offsets_.assign(1, 0);
-  tokens_.clear();
-  for (const std::vector<TokenId>& sequence : sequences) {
-    tokens_.insert(tokens_.end(), sequence.begin(), sequence.end());
-    offsets_.push_back(static_cast<int64_t>(tokens_.size()));
-  }
-  CpuNetwork::Texts texts;
-  texts.sequences.sequences = static_cast<int64_t>(sequences.size());
-  texts.sequences.offset = offsets_.data();
-  texts.tokens = static_cast<int64_t>(tokens_.size());
-  texts.ids = tokens_.data();
-  AFT_RETURN_IF_ERROR(ForwardTexts(*network_, texts));
-  std::vector<TokenVectors> vectors;
-  vectors.reserve(sequences.size());
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    vectors.emplace_back(network_->vectors() + offsets_[i] * width(),
-                         network_->vectors() + offsets_[i + 1] * width());
+  std::vector<TokenVectors> vectors(sequences.size());
+  for (const EncoderPass& pass : PassesOf(sequences)) {
+    AFT_RETURN_IF_ERROR(Run(pass, sequences, vectors));
   }
   return vectors;
+}
+
+absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
+                                   const std::vector<EncoderInput>& sequences,
+                                   std::vector<TokenVectors>& vectors) {
+  offsets_.assign(1, 0);
+  tokens_.clear();
+  inputs_.clear();
+  mask_.clear();
+  bool masked = false;
+  for (const size_t i : pass.sequences) {
+    const EncoderInput& input = sequences[i];
+    offsets_.push_back(offsets_.back() + input.tokens(width()));
+    if (pass.vectors) {
+      inputs_.push_back(input.vectors.data());
+    } else {
+      tokens_.insert(tokens_.end(), input.text.begin(), input.text.end());
+    }
+    masked = masked || !input.mask.empty();
+    mask_.insert(mask_.end(), input.mask.begin(), input.mask.end());
+    mask_.resize(static_cast<size_t>(offsets_.back()));
+  }
+  CpuNetwork::Texts texts;
+  texts.sequences.sequences = static_cast<int64_t>(pass.sequences.size());
+  texts.sequences.offset = offsets_.data();
+  texts.sequences.mask = masked ? mask_.data() : nullptr;
+  texts.sequences.grid_width = pass.image_width;
+  texts.tokens = offsets_.back();
+  texts.ids = pass.vectors ? nullptr : tokens_.data();
+  texts.vectors = pass.vectors ? inputs_.data() : nullptr;
+  AFT_RETURN_IF_ERROR(ForwardTexts(*network_, texts));
+  for (size_t i = 0; i < pass.sequences.size(); ++i) {
+    vectors[pass.sequences[i]].assign(network_->vectors() + offsets_[i] * width(),
+                                      network_->vectors() + offsets_[i + 1] * width());
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace aft

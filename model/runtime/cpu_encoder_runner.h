@@ -12,8 +12,8 @@
 
 namespace aft {
 
-// Runs an encoder on the CPU. All texts of a call go through every layer together, laid one after
-// the other without padding. Steady state allocates nothing but the vectors that it returns.
+// Runs an encoder or a bare mixer on the CPU. All sequences of a call that can (PassesOf) go
+// through every layer together, laid one after the other without padding.
 class CpuEncoderRunner final : public EncoderRunner {
  public:
   struct Options {
@@ -33,17 +33,23 @@ class CpuEncoderRunner final : public EncoderRunner {
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
   absl::StatusOr<std::vector<TokenVectors>> Encode(
-      const std::vector<std::vector<TokenId>>& sequences) override;
+      const std::vector<EncoderInput>& sequences) override;
 
  private:
   CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
+
+  absl::Status Run(const EncoderPass& pass, const std::vector<EncoderInput>& sequences,
+                   std::vector<TokenVectors>& vectors);
 
   const TextLimits limits_;
   const ParallelExecutor executor_;
   const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
+  // Of a pass.
   std::vector<int64_t> offsets_;
   std::vector<int32_t> tokens_;
+  std::vector<const float*> inputs_;
+  std::vector<float> mask_;
 };
 
 }  // namespace aft

@@ -21,6 +21,7 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   ModelInfo info;
   info.architecture = MixerKindName(config.mixer.kind);
   info.vocab_size = config.vocab_size;
+  info.causal = config.mixer.causal;
   info.parameters = CountParameters(config);
   info.max_seq_len = config.max_seq_len;
   info.weight_bytes = weight_bytes;

@@ -1,27 +1,41 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/api/sampling_params.h"  // TokenId
+#include "model/api/encoder_runner.h"
 
 namespace aft {
 
-// The rules that encoder_runner.h sets for the texts of one call, the same for every device.
+// The rules that encoder_runner.h sets for the sequences of one call, the same for every device.
 struct TextLimits {
   int64_t max_batch_rows = 0;
   int64_t max_batch_tokens = 0;
-  int64_t vocab_size = 0;
+  int64_t vocab_size = 0;   // 0: ids are not taken
   int64_t max_seq_len = 0;  // 0: unlimited
+  int64_t width = 0;
+  int64_t max_image_width = 0;  // 0: images are not taken, else nothing but them
 
-  // The longest text that a call can hold.
+  // The longest sequence that a call can hold.
   int64_t longest() const {
     return max_seq_len > 0 && max_seq_len < max_batch_tokens ? max_seq_len : max_batch_tokens;
   }
 };
 
-// INVALID_ARGUMENT names the first text that breaks a rule, and the rule.
-absl::Status CheckTexts(const TextLimits& limits, const std::vector<std::vector<TokenId>>& texts);
+// INVALID_ARGUMENT names the first sequence that breaks a rule, and the rule.
+absl::Status CheckTexts(const TextLimits& limits, const std::vector<EncoderInput>& sequences);
+
+// A call of so many tokens that the model takes, all zeros, in sequences as long as they may be.
+std::vector<EncoderInput> ZeroInputs(const TextLimits& limits, int64_t tokens);
+
+// Sequences that go through a network together: ids or vectors, and images of one width.
+struct EncoderPass {
+  bool vectors = false;
+  int64_t image_width = 0;
+  std::vector<size_t> sequences;  // of the call, ascending
+};
+std::vector<EncoderPass> PassesOf(const std::vector<EncoderInput>& sequences);
 
 }  // namespace aft

@@ -13,16 +13,18 @@ namespace aft::server {
 
 // One accepted request.
 struct EncodeEngine::Text final : BatchItem, Job {
-  Text(EncodingRequest request, std::shared_ptr<VectorSink> vector_sink)
-      : BatchItem(static_cast<int64_t>(request.text.size()), request.client->name,
-                  request.client->weight, request.service_class),
+  Text(EncodingRequest request, int64_t width, std::shared_ptr<VectorSink> vector_sink)
+      : BatchItem(request.tokens(width), request.client->name, request.client->weight,
+                  request.service_class),
         Job(static_cast<RequestHeader&&>(request), batch_tokens, vector_sink),
-        ids(std::move(request.text)),
+        input(static_cast<EncoderInput&&>(request)),
+        of_vectors(!input.vectors.empty()),
         pooling(request.pooling),
         normalize(request.normalize),
         sink(std::move(vector_sink)) {}
 
-  std::vector<TokenId> ids;
+  EncoderInput input;
+  const bool of_vectors;
   const Pooling pooling;
   const bool normalize;
   const std::shared_ptr<VectorSink> sink;
@@ -55,11 +57,37 @@ EncodeEngine::EncodeEngine(const EngineOptions& options, std::unique_ptr<Encoder
 
 absl::StatusOr<RequestHandle> EncodeEngine::Encode(EncodingRequest request,
                                                    std::shared_ptr<VectorSink> sink) {
+  const absl::Status status = Check(request);
+  if (!status.ok()) return RefuseInvalid(status);
+  return Accept(std::make_unique<Text>(std::move(request), runner_->width(), std::move(sink)));
+}
+
+// What the runner would refuse a batch for.
+absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
   const int64_t batch = options_.model.max_batch_tokens;
   const int64_t longest = info_.max_seq_len == 0 ? batch : std::min(batch, info_.max_seq_len);
-  const absl::Status status = CheckTokens(request.text, info_.vocab_size, longest);
-  if (!status.ok()) return RefuseInvalid(status);
-  return Accept(std::make_unique<Text>(std::move(request), std::move(sink)));
+  if (request.vectors.empty()) return CheckTokens(request.text, info_.vocab_size, longest);
+  const int64_t width = runner_->width();
+  const int64_t tokens = request.tokens(width);
+  const int64_t columns = request.image_width;
+  if (!request.text.empty() || static_cast<int64_t>(request.vectors.size()) != tokens * width) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vectors: must be ", width, " numbers a token, and no text"));
+  }
+  if (tokens > longest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vectors: must be of at most ", longest, " tokens, got ", tokens));
+  }
+  if (!request.mask.empty() && static_cast<int64_t>(request.mask.size()) != tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mask: must be of ", tokens, " tokens, got ", request.mask.size()));
+  }
+  const bool whole = info_.max_image_width == 0
+                         ? columns == 0
+                         : columns > 0 && columns <= info_.max_image_width && tokens % columns == 0;
+  if (whole) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("image_width: ", tokens, " tokens in rows of ", columns));
 }
 
 void EncodeEngine::Add(Job& job, TimePoint /*now*/) {
@@ -93,6 +121,7 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   pacer_.Observe(/*decodes=*/0, tokens, end - begin);
   SetTokenSeconds(pacer_.prompt_token_seconds());
   if (!vectors.ok()) return FailStep(jobs, jobs.size(), vectors.status(), end);
+  metrics_.batches.Add(batch.size(), end - begin);
   metrics_.encoded_tokens.Increment(static_cast<double>(tokens));
   for (size_t i = 0; i < batch.size(); ++i) {
     Publish(*batch[i], std::move((*vectors)[i]), batch.size(), end);
@@ -100,9 +129,9 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
 }
 
 absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vector<Text*>& batch) {
-  std::vector<std::vector<TokenId>> sequences;
+  std::vector<EncoderInput> sequences;
   sequences.reserve(batch.size());
-  for (Text* text : batch) sequences.push_back(std::move(text->ids));
+  for (Text* text : batch) sequences.push_back(std::move(text->input));
   AFT_ASSIGN_OR_RETURN(std::vector<TokenVectors> vectors, runner_->Encode(sequences));
   if (vectors.size() != batch.size()) {
     return absl::InternalError(
@@ -120,7 +149,7 @@ absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vect
 void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, TimePoint now) {
   std::vector<float> result =
       Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize);
-  if (!AllFinite(result)) return FailNotFinite(text, now);
+  if (!text.of_vectors && !AllFinite(result)) return FailNotFinite(text, now);
   text.first_output_at = now;
   absl::Status status = Give(*text.sink, std::move(result));
   if (!status.ok()) return Fail(text, std::move(status), now);

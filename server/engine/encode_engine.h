@@ -24,7 +24,7 @@ class EncodeEngine final : public RequestLoop {
                                                               ModelMetrics& metrics);
   ~EncodeEngine() override { Shutdown(TimePoint::min()); }
 
-  // The vectors of a text. INVALID_ARGUMENT also: it is longer than a batch may be.
+  // The vectors of a sequence. INVALID_ARGUMENT also: it is longer than a batch may be.
   absl::StatusOr<RequestHandle> Encode(EncodingRequest request, std::shared_ptr<VectorSink> sink);
 
  private:
@@ -40,6 +40,7 @@ class EncodeEngine final : public RequestLoop {
   TimePoint Advance() override;
   void PublishGauges() override;
 
+  absl::Status Check(const EncodingRequest& request) const;
   void RunBatch(const std::vector<Text*>& batch);
   absl::StatusOr<std::vector<TokenVectors>> RunModel(const std::vector<Text*>& batch);
   void Publish(Text& text, TokenVectors vectors, size_t batch_rows, TimePoint now);

@@ -10,6 +10,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "model/api/encoder_runner.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
 #include "server/engine/checkpoint.h"
@@ -90,9 +91,9 @@ struct ScoringRequest : TurnRequest {
 
 enum class Pooling { kNone, kMean, kFirst, kLast };
 
-// A validated request for the vectors of a text.
-struct EncodingRequest : RequestHeader {
-  std::vector<TokenId> text;  // as ScoringRequest::text
+// A validated request for the vectors of a sequence: of a text as ScoringRequest::text, or of
+// vectors, whose answer need not be finite.
+struct EncodingRequest : RequestHeader, EncoderInput {
   Pooling pooling = Pooling::kNone;
   bool normalize = false;  // to Euclidean length 1
 };

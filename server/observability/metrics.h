@@ -14,6 +14,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/labels.h"
 #include "prometheus/registry.h"
+#include "server/observability/batch_counts.h"
 
 // Every metric of the server. Created once at start over one prometheus::Registry, which must
 // outlive these structs, and passed by reference: no globals. Labels are bounded (model, code,
@@ -169,6 +170,7 @@ struct ModelMetrics : private MetricMaker {
       AddSeconds("aft_e2e_seconds", "Arrival of a request to its end, however it ended.");
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
   uint64_t Steps() const;  // that step_seconds has counted
+  BatchCounts batches;     // of an encoder; no metric, for ModelStatistics
   prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
   prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
   prometheus::Counter& prompt_tokens =

@@ -363,7 +363,7 @@ TEST_F(GpuEncoderEdgeTest, AFailedCallIsInternalAndTheNextOneWorks) {
   EXPECT_EQ(gpu->device_stats()->step_seconds, 0.5);
   EXPECT_FALSE(gpu->device_stats()->step_was_graph);
   device_->fail_copies = 1;
-  EXPECT_THAT(gpu->Encode(texts),
+  EXPECT_THAT(gpu->Encode(TextInputs(texts)),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("no copy today")));
   EXPECT_EQ(Encode(*gpu, texts), expected);
 }
@@ -372,7 +372,7 @@ TEST_F(GpuEncoderEdgeTest, ALostDeviceIsUnavailable) {
   const auto gpu = GpuEncoder();
   device_->lost = true;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(gpu->Encode({RandomText(5)}).status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(gpu->Encode(TextInputs({RandomText(5)})).status().code(), absl::StatusCode::kUnavailable);
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 absl::StatusOr<LoadedModel> Load(const LoadOptions& options, const NetworkConfig& config,
                                  const TensorMap& tensors) {
-  const bool encoder = config.architecture == Architecture::kEncoder;
+  const bool encoder = config.architecture != Architecture::kDecoderLm;
   const GpuLimits limits =
       encoder ? GpuLimits{.rows = options.max_batch_rows, .tokens = options.max_batch_tokens}
               : GpuStepShapes(options.slots, options.max_step_tokens).limits();

@@ -69,7 +69,7 @@ TEST_F(EncoderTest, RefusesWhatBreaksTheRules) {
   config_.max_seq_len = 50;
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
   const auto refused = [&](const std::vector<std::vector<TokenId>>& texts, const std::string& why) {
-    EXPECT_THAT(encoder->Encode(texts),
+    EXPECT_THAT(encoder->Encode(TextInputs(texts)),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
   refused({{1}, {}}, "sequence 1: no tokens");

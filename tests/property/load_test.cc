@@ -154,15 +154,6 @@ TEST_F(LoadTest, GrowingStatesCountWhole) {
   ExpectRefused(absl::StatusCode::kResourceExhausted, "(1073741824 tokens, max_seq_len)");
 }
 
-TEST_F(LoadTest, ASingleMixerIsNoModelToServe) {
-  config_.architecture = Architecture::kMixer;
-  config_.n_layers = 1;
-  config_.tokenizer.clear();
-  Write();
-  ExpectRefused(absl::StatusCode::kInvalidArgument,
-                "architecture: \"mixer\" is a single imported layer");
-}
-
 TEST_F(LoadTest, MissingFolderIsNotFound) {
   options_.checkpoint_dir += "/nowhere";
   ExpectRefused(absl::StatusCode::kNotFound, "nowhere");

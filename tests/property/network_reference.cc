@@ -18,13 +18,26 @@ class Reference {
   Reference(const NetworkConfig& config, const TensorMap& tensors)
       : config_(config), tensors_(tensors) {}
 
-  Matrix Run(const std::vector<int32_t>& tokens) const {
+  Matrix Run(const EncoderInput& input) const {
+    const auto d = static_cast<size_t>(config_.d_model);
     Matrix x;
-    for (size_t t = 0; t < tokens.size(); ++t) x.push_back(Embed(tokens[t], t));
+    for (size_t t = 0; t < input.text.size(); ++t) {
+      const float* row = Data("embed.weight") + static_cast<size_t>(input.text[t]) * d;
+      for (double& v : x.emplace_back(row, row + d)) v *= double{config_.embedding_scale};
+    }
+    for (auto at = input.vectors.begin(); at != input.vectors.end(); at += config_.d_model) {
+      x.emplace_back(at, at + config_.d_model);
+    }
+    if (config_.architecture == Architecture::kMixer) {
+      const std::string mixer = "layers.0.mixer.";
+      return Linear(Mix(Linear(x, mixer + "qkv"), mixer, input), mixer + "out");
+    }
+    for (size_t t = 0; t < x.size(); ++t) AddPosition(t, x[t]);
     for (int64_t i = 0; i < config_.n_layers; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
       const std::string mixer = layer + "mixer.";
-      Add(x, Linear(Mix(Linear(Norm(x, layer + "norm1"), mixer + "qkv"), mixer), mixer + "out"));
+      const Matrix packed = Linear(Norm(x, layer + "norm1"), mixer + "qkv");
+      Add(x, Linear(Mix(packed, mixer, input), mixer + "out"));
       Matrix wide = Linear(Norm(x, layer + "norm2"), layer + "ffn.up");
       for (std::vector<double>& row : wide) {
         for (double& v : row) v = Activated(config_.activation, v);
@@ -41,12 +54,9 @@ class Reference {
     return tensors_.at(name).const_data_ptr<float>();
   }
 
-  std::vector<double> Embed(int32_t token, size_t t) const {
-    const auto d = static_cast<size_t>(config_.d_model);
-    const float* row = Data("embed.weight") + static_cast<size_t>(token) * d;
-    std::vector<double> x(row, row + d);
+  void AddPosition(size_t t, std::vector<double>& x) const {
+    const size_t d = x.size();
     for (size_t c = 0; c < d; ++c) {
-      x[c] *= double{config_.embedding_scale};
       if (config_.position == PositionKind::kLearned) x[c] += Data("position.weight")[t * d + c];
       if (config_.position == PositionKind::kSinusoidal) {
         const double power = static_cast<double>(c / 2 * 2) / static_cast<double>(d);
@@ -54,7 +64,6 @@ class Reference {
         x[c] += c % 2 == 0 ? std::sin(angle) : std::cos(angle);
       }
     }
-    return x;
   }
 
   static void Add(Matrix& x, const Matrix& y) {
@@ -100,7 +109,7 @@ class Reference {
     return y;
   }
 
-  Matrix Mix(const Matrix& packed, const std::string& name) const {
+  Matrix Mix(const Matrix& packed, const std::string& name, const EncoderInput& input) const {
     const int64_t hid = MixerWidth(config_);
     ReferenceTables tables;
     for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, hid)) {
@@ -110,7 +119,9 @@ class Reference {
     }
     std::vector<double> flat;
     for (const std::vector<double>& row : packed) flat.insert(flat.end(), row.begin(), row.end());
-    const std::vector<double> y = ReferenceMixer(config_.mixer, hid, flat, tables);
+    const std::vector<double> mask(input.mask.begin(), input.mask.end());
+    const std::vector<double> y =
+        ReferenceMixer(config_.mixer, hid, flat, tables, mask, input.image_width);
     Matrix rows;
     for (auto at = y.begin(); at != y.end(); at += hid) rows.emplace_back(at, at + hid);
     return rows;
@@ -161,7 +172,11 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
 
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const std::vector<int32_t>& tokens) {
-  return Reference(config, tensors).Run(tokens);
+  return Reference(config, tensors).Run({tokens});
+}
+Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
+                        const EncoderInput& input) {
+  return Reference(config, tensors).Run(input);
 }
 
 std::vector<double> LogSoftmax(const std::vector<double>& logits) {
@@ -219,6 +234,30 @@ std::vector<NetworkCase> EncoderCases() {
   cases[1].config.activation = Activation::kGelu;
   cases[2].config.position = PositionKind::kLearned;
   cases[2].config.position_rows = kCaseTokens;
+  return cases;
+}
+
+std::vector<NetworkCase> BareMixerCases() {
+  std::vector<NetworkCase> cases = Kinds(/*causal=*/false);
+  for (NetworkCase& one : Kinds(/*causal=*/true)) {
+    one.name = "causal_" + one.name;
+    cases.push_back(std::move(one));
+  }
+  const auto add = [&cases](const char* name, const char* mixer) {
+    cases.push_back({name, Small(MixerOf(mixer))});
+  };
+  add("image", "aft_conv heads=4 window=3 grid=true causal=false");
+  add("image_narrow", "aft_conv heads=40 window=5 grid=true causal=false hidden=80");
+  add("image_reparameterized",
+      "aft_conv heads=2 window=7 grid=true causal=false reparameterized=true std_eps=1e-5");
+  add("without_qkv_bias", "aft_full band_rows=96 bias=full causal=false hidden=24");
+  cases.back().config.qkv_bias = false;
+  for (NetworkCase& one : cases) {
+    one.config.architecture = Architecture::kMixer;
+    one.config.vocab_size = one.config.d_ff = 0;
+    one.config.n_layers = 1;
+    one.config.tokenizer.clear();
+  }
   return cases;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/api/encoder_runner.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
 #include "tests/property/random_inputs.h"
@@ -22,6 +23,10 @@ using Matrix = std::vector<std::vector<double>>;  // one row per token
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const std::vector<int32_t>& tokens);
 
+// The same of what encoders and bare mixers take. Hidden tokens have vectors like any other.
+Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
+                        const EncoderInput& input);
+
 // Natural logarithms of softmax(logits).
 std::vector<double> LogSoftmax(const std::vector<double>& logits);
 
@@ -36,6 +41,9 @@ struct NetworkCase {
 inline constexpr int64_t kCaseTokens = 96;
 std::vector<NetworkCase> DecoderCases();
 std::vector<NetworkCase> EncoderCases();
+
+// Bare mixers, of which an import makes some: every kind, both ways, and 2-D filters.
+std::vector<NetworkCase> BareMixerCases();
 
 // The one that reads what it generated otherwise than a prompt, and so than NetworkReference.
 NetworkCase FullDecodeCase();

@@ -109,14 +109,18 @@ class RunnerCalls : public testing::Test {
   // The vectors of all tokens, text after text.
   static std::vector<float> Encode(EncoderRunner& encoder,
                                    const std::vector<std::vector<TokenId>>& texts) {
-    const absl::StatusOr<std::vector<TokenVectors>> vectors = encoder.Encode(texts);
+    return Run(encoder, TextInputs(texts));
+  }
+  static std::vector<float> Run(EncoderRunner& encoder, const std::vector<EncoderInput>& inputs) {
+    const absl::StatusOr<std::vector<TokenVectors>> vectors = encoder.Encode(inputs);
     EXPECT_TRUE(vectors.ok()) << vectors.status();
     std::vector<float> all;
     if (!vectors.ok()) return all;
-    EXPECT_EQ(vectors->size(), texts.size());
+    EXPECT_EQ(vectors->size(), inputs.size());
     for (size_t i = 0; i < vectors->size(); ++i) {
       const TokenVectors& text = (*vectors)[i];
-      EXPECT_EQ(text.size(), texts[i].size() * static_cast<size_t>(encoder.width()));
+      const int64_t tokens = inputs[i].tokens(encoder.width());
+      EXPECT_EQ(text.size(), static_cast<size_t>(tokens * encoder.width()));
       all.insert(all.end(), text.begin(), text.end());
     }
     return all;

@@ -1,5 +1,6 @@
 #include "tests/support/fake_encoder_runner.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -18,10 +19,10 @@ std::vector<TokenSequences> FakeEncoderControl::batches() const {
   return batches_;
 }
 
-absl::Status FakeEncoderControl::EnterStep(const TokenSequences& batch) {
+absl::Status FakeEncoderControl::EnterStep(TokenSequences batch) {
   {
     MutexLock lock(mutex_);
-    batches_.push_back(batch);
+    batches_.push_back(std::move(batch));
   }
   Enter();
   MutexLock lock(mutex_);
@@ -33,6 +34,8 @@ FakeEncoderRunner::FakeEncoderRunner(Options options, std::shared_ptr<FakeEncode
   info_.architecture = "fake_encoder";
   info_.vocab_size = options_.vocab_size;
   info_.max_seq_len = options_.max_seq_len;
+  info_.causal = options_.causal;
+  info_.max_image_width = options_.max_image_width;
   info_.weight_format = "fp32";
   info_.device = "cpu";
 }
@@ -50,16 +53,32 @@ TokenVectors FakeEncoderRunner::Vectors(const Options& options, const std::vecto
   return vectors;
 }
 
+TokenVectors FakeEncoderRunner::Vectors(const Options& options, const EncoderInput& input) {
+  if (input.vectors.empty()) return Vectors(options, input.text);
+  TokenVectors vectors = input.vectors;
+  const auto width = static_cast<size_t>(options.width);
+  for (size_t n = 0; n < vectors.size(); ++n) {
+    const size_t i = n / width;
+    vectors[n] += 0.5F * static_cast<float>(i) + 1000.0F * static_cast<float>(input.image_width);
+    if (!input.mask.empty()) vectors[n] += std::max(input.mask[i], -100.0F);
+  }
+  return vectors;
+}
+
 absl::StatusOr<std::vector<TokenVectors>> FakeEncoderRunner::Encode(
-    const TokenSequences& sequences) {
-  AFT_RETURN_IF_ERROR(control_->EnterStep(sequences));
+    const std::vector<EncoderInput>& sequences) {
+  TokenSequences texts;
+  for (const EncoderInput& input : sequences) texts.push_back(input.text);
+  AFT_RETURN_IF_ERROR(control_->EnterStep(std::move(texts)));
   AFT_RETURN_IF_ERROR(CheckTexts({.max_batch_rows = options_.max_batch_rows,
                                   .max_batch_tokens = options_.max_batch_tokens,
                                   .vocab_size = options_.vocab_size,
-                                  .max_seq_len = options_.max_seq_len},
+                                  .max_seq_len = options_.max_seq_len,
+                                  .width = options_.width,
+                                  .max_image_width = options_.max_image_width},
                                  sequences));
   std::vector<TokenVectors> vectors;
-  for (const std::vector<TokenId>& text : sequences) vectors.push_back(Vectors(options_, text));
+  for (const EncoderInput& input : sequences) vectors.push_back(Vectors(options_, input));
   return vectors;
 }
 

@@ -21,13 +21,13 @@ class FakeEncoderControl : public StepGate {
   // The next step fails with `status`.
   void FailNext(absl::Status status);
 
-  // Every batch that was encoded, refused ones included.
+  // The texts of every batch that was encoded, refused ones included; empty where it was vectors.
   std::vector<TokenSequences> batches() const;
 
  private:
   friend class FakeEncoderRunner;
 
-  absl::Status EnterStep(const TokenSequences& batch);
+  absl::Status EnterStep(TokenSequences batch);
 
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
@@ -45,18 +45,24 @@ class FakeEncoderRunner final : public EncoderRunner {
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
     TokenId nan_token = -1;  // its vectors are NaN
+    // A bare mixer's vocab_size is 0. See ModelInfo.
+    bool causal = true;
+    int64_t max_image_width = 0;
   };
 
   FakeEncoderRunner(Options options, std::shared_ptr<FakeEncoderControl> control);
 
   // The vectors of one text, computed without any batching.
   static TokenVectors Vectors(const Options& options, const std::vector<TokenId>& text);
+  // Of vectors: x, the position i, the mask of the key i and the image's width.
+  static TokenVectors Vectors(const Options& options, const EncoderInput& input);
 
   const ModelInfo& info() const override { return info_; }
   int64_t width() const override { return options_.width; }
   int64_t max_batch_rows() const override { return options_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return options_.max_batch_tokens; }
-  absl::StatusOr<std::vector<TokenVectors>> Encode(const TokenSequences& sequences) override;
+  absl::StatusOr<std::vector<TokenVectors>> Encode(
+      const std::vector<EncoderInput>& sequences) override;
 
  private:
   const Options options_;

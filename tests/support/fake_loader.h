@@ -30,7 +30,9 @@ struct FakeModels {
   LoadedModel Load(const LoadOptions& load) const {
     loads->Enter();
     LoadedModel model;
-    model.tokenizer = std::make_shared<FakeTokenizer>();
+    if (load.checkpoint_dir != "encoder" || encoder_options.vocab_size > 0) {
+      model.tokenizer = std::make_shared<FakeTokenizer>();
+    }
     if (load.checkpoint_dir == "encoder") {
       FakeEncoderRunner::Options sized = encoder_options;
       sized.max_batch_rows = load.max_batch_rows;

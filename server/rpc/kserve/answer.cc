@@ -143,7 +143,12 @@ void EncodingAnswer::WriteEnd(const Outcome& /*outcome*/, inference::ModelInferR
     writer.AddFloats(name, rest, values);
     values = {};
   };
-  if (form_.hidden) add("last_hidden_state", {form_.padded, form_.width}, hidden_);
+  if (form_.hidden) {
+    std::vector<int64_t> rest = form_.image;
+    if (rest.empty()) rest.push_back(form_.padded);
+    rest.push_back(form_.width);
+    add("last_hidden_state", std::move(rest), hidden_);
+  }
   if (form_.embedding) add("embedding", {form_.width}, embeddings_);
 }
 

@@ -141,7 +141,8 @@ absl::Status InferCall::Submit() {
   auto* const texts = std::get_if<std::vector<EncodingRequest>>(&inference->work);
   const size_t requests = texts != nullptr ? texts->size() : 1;
   message.Clear();
-  AFT_RETURN_IF_ERROR(Charge(inference->tokens, requests));
+  AFT_RETURN_IF_ERROR(
+      Charge(inference->tokens * sizeof(TokenId) + inference->tensor_bytes, requests));
   answer_->Prepare();
   {
     MutexLock lock(mutex_);
@@ -174,8 +175,8 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
   return CheckVersion(message.model_version(), model_name_, model_->config.version);
 }
 
-absl::Status InferCall::Charge(size_t tokens, size_t requests) {
-  request_bytes_ = kCallBytes + tokens * sizeof(TokenId) + requests * kEngineRequestBytes +
+absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
+  request_bytes_ = kCallBytes + input_bytes + requests * kEngineRequestBytes +
                    kAnswerCopies * answer_->most_bytes();
   return charge_.Resize(static_cast<int64_t>(request_bytes_)) ? absl::OkStatus()
                                                               : environment_.RefuseForMemory();

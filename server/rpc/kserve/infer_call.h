@@ -51,7 +51,7 @@ struct Caller {
 
 // One request of ModelInfer or ModelStreamInfer: what StreamCall is to the methods of aft.v1, with
 // the same way to the engine, but without a stream of its own: its responses go to a Carrier. The
-// texts of an encoder's request go to the engine one by one; the first that fails ends the others.
+// sequences of an encoder's request go to the engine one by one; the first that fails ends the others.
 class InferCall final : public TokenSink, public std::enable_shared_from_this<InferCall> {
  public:
   InferCall(Method method, InferEnvironment& environment, Caller caller,
@@ -90,7 +90,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // An error: the engine has nothing of it.
   absl::Status Submit();
   absl::Status FindModel(const inference::ModelInferRequest& message);
-  absl::Status Charge(size_t tokens, size_t requests);
+  absl::Status Charge(size_t input_bytes, size_t requests);
   void Fill(RequestHeader& header, std::chrono::microseconds timeout);
   void SubmitTexts(std::vector<EncodingRequest> texts, std::chrono::microseconds timeout);
   void Accepted(const absl::StatusOr<RequestHandle>& handle, size_t left);

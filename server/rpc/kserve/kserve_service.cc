@@ -153,7 +153,8 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
           inference::ModelStatistics& statistics = *message.add_model_stats();
           statistics_.Describe(model.name, statistics);
           statistics.set_version(model.version);
-          statistics.set_execution_count(environment_.registry.FindMetrics(model.name)->Steps());
+          DescribeExecutions(*environment_.registry.FindMetrics(model.name), model.vector_width > 0,
+                             statistics);
         }
         return absl::OkStatus();
       });

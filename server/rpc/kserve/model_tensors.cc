@@ -54,9 +54,21 @@ const ModelTensors& Generation() {
 
 ModelTensors Encoding(const ServedModel& model) {
   return {.max_batch_size = static_cast<int32_t>(model.config.max_batch_rows),
-          .inputs = {Bytes("text_input"), Int64("input_ids"), Int64("attention_mask")},
+          .inputs = {Bytes("text_input"), Int64("input_ids"),
+                     Fp32("inputs_embeds", {-1, model.vector_width}), Int64("attention_mask")},
           .outputs = {Fp32("last_hidden_state", {-1, model.vector_width}),
                       Fp32("embedding", {model.vector_width})}};
+}
+
+ModelTensors Mixing(const ServedModel& model) {
+  std::vector<int64_t> tokens = {-1};
+  if (model.info.max_image_width > 0) tokens.push_back(-1);  // [H, W]
+  std::vector<int64_t> vectors = tokens;
+  vectors.push_back(model.vector_width);
+  return {.max_batch_size = static_cast<int32_t>(model.config.max_batch_rows),
+          .inputs = {Fp32("inputs_embeds", vectors),
+                     {"attention_mask", "BOOL", inference::TYPE_BOOL, tokens}},
+          .outputs = {Fp32("last_hidden_state", vectors)}};
 }
 
 }  // namespace
@@ -72,6 +84,7 @@ absl::Status CheckVersion(const std::string& version, const std::string& model,
 }
 
 ModelTensors TensorsOf(const ServedModel& model) {
+  if (IsBareMixer(model)) return Mixing(model);
   return model.encode != nullptr ? Encoding(model) : Generation();
 }
 
@@ -105,7 +118,8 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
     input.set_name(spec.name);
     input.set_data_type(spec.data_type);
     input.mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
-    input.set_optional(true);  // one of text_input and input_ids is needed
+    // One of text_input, input_ids and inputs_embeds is needed.
+    input.set_optional(!IsBareMixer(model) || spec.name != absl::string_view("inputs_embeds"));
     input.set_allow_ragged_batch(tensors.max_batch_size > 0);
   }
   for (const TensorSpec& spec : tensors.outputs) {

@@ -33,6 +33,11 @@ struct ModelTensors {
 absl::Status CheckVersion(const std::string& version, const std::string& model,
                           const std::string& served);
 
+// Without a vocabulary: vectors in, vectors out.
+inline bool IsBareMixer(const ServedModel& model) {
+  return model.encode != nullptr && model.info.vocab_size == 0;
+}
+
 ModelTensors TensorsOf(const ServedModel& model);
 
 inference::ModelMetadataResponse DescribeModel(const ServedModel& model);

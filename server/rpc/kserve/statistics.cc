@@ -56,4 +56,21 @@ void Statistics::Describe(const std::string& model, inference::ModelStatistics& 
   message.set_inference_count(infer.success().count());
 }
 
+void DescribeExecutions(const ModelMetrics& metrics, bool encoder,
+                        inference::ModelStatistics& message) {
+  if (!encoder) return message.set_execution_count(metrics.Steps());
+  uint64_t rows = 0;
+  uint64_t batches = 0;
+  for (const auto& [size, count] : metrics.batches.Get()) {
+    rows += size * count.batches;
+    batches += count.batches;
+    inference::InferBatchStatistics& batch = *message.add_batch_stats();
+    batch.set_batch_size(size);
+    batch.mutable_compute_infer()->set_count(count.batches);
+    batch.mutable_compute_infer()->set_ns(static_cast<uint64_t>(count.time.count()));
+  }
+  message.set_inference_count(rows);
+  message.set_execution_count(batches);
+}
+
 }  // namespace aft::server::kserve

@@ -23,7 +23,7 @@ class Statistics {
   // A request for `model`, if that is one, has ended.
   void Record(const std::string& model, const absl::Status& status, const Timings& timings);
 
-  // All but the version.
+  // All but the version and the executions.
   void Describe(const std::string& model, inference::ModelStatistics& message) const;
 
  private:
@@ -44,5 +44,10 @@ class Statistics {
 
   std::map<std::string, std::unique_ptr<Model>> models_;  // the map itself never changes
 };
+
+// What a model has executed, requests of other services included: steps; of an encoder, batches that
+// ran without an error, their rows (inference_count) and what each size took.
+void DescribeExecutions(const ModelMetrics& metrics, bool encoder,
+                        inference::ModelStatistics& message);
 
 }  // namespace aft::server::kserve

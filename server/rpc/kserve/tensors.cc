@@ -226,6 +226,29 @@ absl::StatusOr<std::vector<int64_t>> ReadMask(const InputTensor& tensor) {
   return values;
 }
 
+absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t first,
+                                              int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  if (values.empty()) return values;
+  if (tensor.datatype == "FP32") {
+    const void* const data =
+        tensor.typed != nullptr
+            ? static_cast<const void*>(tensor.typed->fp32_contents().data() + first)
+            : tensor.raw->data() + first * int64_t{sizeof(float)};
+    std::memcpy(values.data(), data, values.size() * sizeof(float));
+    return values;
+  }
+  if (tensor.datatype != "BF16" || tensor.raw == nullptr) return WrongDatatype(tensor, "FP32 or BF16");
+  const char* from = tensor.raw->data() + first * int64_t{sizeof(uint16_t)};
+  for (float& value : values) {
+    uint16_t high = 0;
+    std::memcpy(&high, from, sizeof(high));
+    from += sizeof(high);
+    value = std::bit_cast<float>(uint32_t{high} << 16);
+  }
+  return values;
+}
+
 absl::StatusOr<std::vector<absl::string_view>> ReadStrings(const InputTensor& tensor) {
   if (tensor.datatype != "BYTES") return WrongDatatype(tensor, "BYTES");
   std::vector<absl::string_view> values;

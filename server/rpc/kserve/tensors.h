@@ -33,6 +33,9 @@ absl::StatusOr<std::vector<InputTensor>> ReadInputs(const inference::ModelInferR
 // datatype than the function takes.
 absl::StatusOr<std::vector<int64_t>> ReadIntegers(const InputTensor& tensor);  // INT32, INT64
 absl::StatusOr<std::vector<int64_t>> ReadMask(const InputTensor& tensor);      // or BOOL
+// Elements [first, first + count) as fp32: FP32, BF16. REQUIRES: that many are there.
+absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t first,
+                                              int64_t count);
 absl::StatusOr<std::vector<absl::string_view>> ReadStrings(const InputTensor& tensor);  // BYTES
 
 // The only element of a tensor.

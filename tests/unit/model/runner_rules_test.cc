@@ -157,10 +157,13 @@ TEST(SnapshotFormatTest, EveryFieldTravels) {
 }
 
 TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {
-  const TextLimits limits = {
-      .max_batch_rows = 2, .max_batch_tokens = 5, .vocab_size = 10, .max_seq_len = 4};
+  const TextLimits limits = {.max_batch_rows = 2,
+                             .max_batch_tokens = 5,
+                             .vocab_size = 10,
+                             .max_seq_len = 4,
+                             .width = 3};
   const auto error = [&](const std::vector<std::vector<TokenId>>& texts) {
-    return std::string(CheckTexts(limits, texts).message());
+    return std::string(CheckTexts(limits, TextInputs(texts)).message());
   };
   EXPECT_EQ(error({{0, 9, 0, 9}, {0}}), "");
   EXPECT_EQ(error({{1}, {1}, {1}}), "3 sequences in a batch of at most 2");
@@ -172,6 +175,49 @@ TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {
   EXPECT_EQ(limits.longest(), 4);
   EXPECT_EQ((TextLimits{.max_batch_tokens = 5}).longest(), 5);
   EXPECT_EQ((TextLimits{.max_batch_tokens = 3, .max_seq_len = 4}).longest(), 3);
+}
+
+TEST(TextRulesTest, VectorsCountAsTokens) {
+  const TextLimits limits = {
+      .max_batch_rows = 2, .max_batch_tokens = 5, .max_seq_len = 4, .width = 3};
+  const auto error = [&](const std::vector<EncoderInput>& inputs) {
+    return std::string(CheckTexts(limits, inputs).message());
+  };
+  const auto vectors = [](size_t numbers) {
+    return EncoderInput{.vectors = std::vector<float>(numbers)};
+  };
+  EXPECT_EQ(error({vectors(12), vectors(3)}), "");
+  EXPECT_EQ(error({vectors(15)}), "sequence 0: 5 tokens; max_seq_len is 4");
+  EXPECT_EQ(error({vectors(9), vectors(9)}), "6 tokens in a batch of at most 5");
+  EXPECT_EQ(error({vectors(2)}), "sequence 0: 2 numbers in vectors of 3");
+  EXPECT_EQ(error({{{1}}}), "sequence 0: token 1 is out of range");
+}
+
+TEST(TextRulesTest, OneRunOfANetworkTakesWhatIsAlike) {
+  const std::vector<EncoderInput> inputs = {
+      {.vectors = {1, 2}, .image_width = 2}, {{7}},    {.vectors = {1, 2}, .image_width = 1},
+      {.vectors = {3}, .image_width = 1},    {{8, 9}}, {.vectors = {1, 2}, .image_width = 2}};
+  const std::vector<EncoderPass> passes = PassesOf(inputs);
+  ASSERT_EQ(passes.size(), 3U);
+  EXPECT_TRUE(passes[0].vectors);
+  EXPECT_EQ(passes[0].image_width, 2);
+  EXPECT_EQ(passes[0].sequences, (std::vector<size_t>{0, 5}));
+  EXPECT_FALSE(passes[1].vectors);
+  EXPECT_EQ(passes[1].sequences, (std::vector<size_t>{1, 4}));
+  EXPECT_EQ(passes[2].image_width, 1);
+  EXPECT_EQ(passes[2].sequences, (std::vector<size_t>{2, 3}));
+}
+
+TEST(TextRulesTest, ZerosAreWhatTheModelTakes) {
+  const auto ids = ZeroInputs({.max_batch_tokens = 9, .vocab_size = 2, .max_seq_len = 4}, 9);
+  ASSERT_EQ(ids.size(), 3U);
+  EXPECT_EQ(ids[0].text, std::vector<TokenId>(4));
+  EXPECT_EQ(ids[2].text, std::vector<TokenId>(1));
+  const TextLimits images = {
+      .max_batch_rows = 1, .max_batch_tokens = 9, .width = 2, .max_image_width = 3};
+  const auto zeros = ZeroInputs(images, 5);
+  EXPECT_EQ(zeros[0].vectors.size(), 10U);
+  EXPECT_TRUE(CheckTexts(images, zeros).ok());
 }
 
 }  // namespace

@@ -41,7 +41,9 @@ int64_t ConvPrefillWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t
 int ConvPrefill(const ConvModel& model, const ChunkRows& chunks, In packed, State state, Out y,
                 float* workspace, Stream stream);
 
-// Whole texts, causal or not.
+// Whole texts, causal or not. Images wider than ConvMaxGridWidth columns are cudaErrorInvalidValue:
+// a block keeps the keys of all image rows that its tokens reach. 0: the filter alone is too large.
+int64_t ConvMaxGridWidth(const ConvModel& model);
 int64_t ConvEncodeWorkspaceFloats(const ConvModel& model, int64_t sequences, int64_t tokens);
 int ConvEncode(const ConvModel& model, const Texts& texts, In packed, Out y, float* workspace,
                Stream stream);

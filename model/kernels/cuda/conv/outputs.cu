@@ -18,6 +18,13 @@ int StartMatrix(const ConvTileArgs& args, unsigned places, Stream stream) {
                 layout.bytes(), stream, args);
 }
 
+template <int kChannels>
+bool GridFits(const ConvTileArgs& args) {
+  SharedLayout layout;
+  const ConvOutputShared<kChannels, true> shared(layout, args);
+  return layout.bytes() <= kMostShared;
+}
+
 // Heads narrower than this are filtered, if the filter fits.
 constexpr int kMatrixWidth = 16;
 
@@ -41,6 +48,17 @@ int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
 }
 
 }  // namespace
+
+int64_t ConvMaxGridWidth(const ConvModel& model) {
+  ConvTileArgs args = {ConvDims(model)};
+  const auto fits = [&](int64_t width) {
+    args.grid_width = width;
+    return args.dims.width <= 32 ? GridFits<32>(args) : GridFits<64>(args);
+  };
+  int64_t width = 0;
+  while (fits(width + 1)) ++width;
+  return width;
+}
 
 int ConvOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
   return ForTypes(args.packed.type, args.y.type, [&](auto t, auto y) {
