@@ -24,9 +24,8 @@ struct GpuEncoderRunner::Input {
   // Without vectors, which only passes of vectors have.
   static int64_t Bytes(int64_t rows, int64_t token_count) {
     constexpr int64_t kAlignment = 256;
-    const int64_t bytes =
-        (rows + 1 + token_count) * int64_t{sizeof(int64_t)} +
-        token_count * (int64_t{sizeof(int32_t)} + int64_t{sizeof(float)});
+    const int64_t bytes = (rows + 1 + token_count) * int64_t{sizeof(int64_t)} +
+                          token_count * (int64_t{sizeof(int32_t)} + int64_t{sizeof(float)});
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
@@ -46,8 +45,8 @@ absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> GpuEncoderRunner::Create(
   }
   const MixerConfig& mixer = network->config().mixer;
   if (mixer.grid && network->max_grid_width() == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mixer.window: a 2-D filter of ", mixer.window, " taps is too large for a GPU"));
+    return absl::InvalidArgumentError(absl::StrCat("mixer.window: a 2-D filter of ", mixer.window,
+                                                   " taps is too large for a GPU"));
   }
   std::unique_ptr<GpuEncoderRunner> runner(
       new GpuEncoderRunner(std::move(queue), std::move(network), options));
@@ -169,9 +168,8 @@ absl::Status GpuEncoderRunner::Compute(const EncoderPass& pass,
   if (pass.vectors) batch.vectors = device.vectors;
   const int64_t vector_bytes = tokens * width() * int64_t{sizeof(float)};
   AFT_RETURN_IF_ERROR(begin_->Record());
-  AFT_RETURN_IF_ERROR(
-      queue_->Copy(input_.data_ptr(), host_input_.data_ptr(),
-                   Input::Bytes(rows, tokens) + (pass.vectors ? vector_bytes : 0)));
+  AFT_RETURN_IF_ERROR(queue_->Copy(input_.data_ptr(), host_input_.data_ptr(),
+                                   Input::Bytes(rows, tokens) + (pass.vectors ? vector_bytes : 0)));
   AFT_RETURN_IF_ERROR(ForwardTexts(*network_, batch));
   AFT_RETURN_IF_ERROR(queue_->Copy(host_vectors_.data_ptr(), network_->vectors(), vector_bytes));
   return end_->Record();

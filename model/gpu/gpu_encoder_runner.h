@@ -39,8 +39,8 @@ class GpuEncoderRunner final : public EncoderRunner {
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
 
-  // A sequence's vectors do not depend on the others beyond what LibTorch's matrix products leave to
-  // the number of tokens: rounding.
+  // A sequence's vectors do not depend on the others beyond what LibTorch's matrix products leave
+  // to the number of tokens: rounding.
   absl::StatusOr<std::vector<TokenVectors>> Encode(
       const std::vector<EncoderInput>& sequences) override;
 

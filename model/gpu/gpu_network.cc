@@ -288,8 +288,7 @@ absl::Status GpuNetwork::EmbedTokens(const cuda::EmbedModel& model, const int32_
   output_count_ = 0;
   float* const x = static_cast<float*>(x_->Out(config_.d_model).data);
   return KernelStatus(
-      cuda::Embed(model, ids, slots, positions, last_sampled, count, x, queue_->stream()),
-      "Embed");
+      cuda::Embed(model, ids, slots, positions, last_sampled, count, x, queue_->stream()), "Embed");
 }
 
 absl::Status GpuNetwork::AddPending(const GpuNorm& norm, int64_t count, cuda::Out y) {

@@ -178,9 +178,8 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   const Number format = WeightFormat(options, device, checkpoint);
   LoadedModel model;
   if (config.architecture != Architecture::kMixer) {
-    AFT_ASSIGN_OR_RETURN(
-        model.tokenizer,
-        LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
+    AFT_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(config.tokenizer, options.checkpoint_dir,
+                                                        config.vocab_size));
   }
   if (config.architecture != Architecture::kDecoderLm) {
     AFT_ASSIGN_OR_RETURN(

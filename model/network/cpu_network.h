@@ -103,7 +103,7 @@ class CpuNetwork {
   std::vector<CpuLayer> layers_;
   std::vector<size_t> first_state_;     // of each layer, in state_specs()
   std::optional<LayerNormLayer> norm_;  // null in a bare mixer
-  std::optional<LinearLayer> head_;  // language models
+  std::optional<LinearLayer> head_;     // language models
 
   std::optional<Activations> activations_;
   AlignedBuffer logits_;     // [max_logit_rows_, vocab_size]

@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
   // The caches and the threads settle before the first request.
   constexpr int64_t kWarmUpTokens = 256;
   AFT_RETURN_IF_ERROR(
-      runner->Encode(ZeroInputs(runner->limits_, std::min(runner->limits_.longest(), kWarmUpTokens)))
+      runner
+          ->Encode(ZeroInputs(runner->limits_, std::min(runner->limits_.longest(), kWarmUpTokens)))
           .status());
   return runner;
 }
@@ -29,8 +30,7 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
                .vocab_size = network->config().vocab_size,
                .max_seq_len = network->config().max_seq_len,
                .width = network->config().d_model,
-               .max_image_width =
-                   network->config().mixer.grid ? options.max_batch_tokens : 0}),
+               .max_image_width = network->config().mixer.grid ? options.max_batch_tokens : 0}),
       executor_(options.threads, options.cpus),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),

@@ -34,8 +34,8 @@ absl::Status CheckForm(const TextLimits& limits, const EncoderInput& input, int6
     return columns == 0 ? absl::OkStatus() : absl::InvalidArgumentError("is an image");
   }
   if (columns < 1 || columns > limits.max_image_width) {
-    return absl::InvalidArgumentError(absl::StrCat("an image of ", columns, " columns; must be 1 to ",
-                                                   limits.max_image_width));
+    return absl::InvalidArgumentError(
+        absl::StrCat("an image of ", columns, " columns; must be 1 to ", limits.max_image_width));
   }
   if (tokens % columns == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -55,7 +55,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     AFT_RETURN_IF_ERROR(Parse(bytes, *message));
     AFT_RETURN_IF_ERROR(FindModel(message->model()));
     const auto& engine = model().*Codec::kEngine;
-    if (engine == nullptr) return WrongTask();
+    if (engine == nullptr || model().tokenizer == nullptr) return WrongTask();
     started().set_model(model().config.name);
     started().set_model_version(model().config.version);
     auto decoded = codec_.Decode(*message, limits(), model(), started());

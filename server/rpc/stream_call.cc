@@ -137,10 +137,10 @@ absl::Status StreamCall::FindModel(const std::string& name) {
 }
 
 absl::Status StreamCall::WrongTask() {
-  const char* const task =
-      model_->tokenizer == nullptr ? "a bare mixer: it serves ModelInfer"
-      : model_->encode != nullptr  ? "an encoder: it serves Encode"
-                                   : "a language model: it serves Generate and Score";
+  const char* const task = model_->tokenizer == nullptr ? "a bare mixer: it serves ModelInfer"
+                           : model_->encode != nullptr
+                               ? "an encoder: it serves Encode"
+                               : "a language model: it serves Generate and Score";
   return Invalid(absl::FailedPreconditionError(absl::StrCat(
       "model \"", model_->config.name, "\" is ", task, ", not ", MethodName(method_))));
 }

@@ -372,7 +372,8 @@ TEST_F(GpuEncoderEdgeTest, ALostDeviceIsUnavailable) {
   const auto gpu = GpuEncoder();
   device_->lost = true;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(gpu->Encode(TextInputs({RandomText(5)})).status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(gpu->Encode(TextInputs({RandomText(5)})).status().code(),
+              absl::StatusCode::kUnavailable);
   }
 }
 

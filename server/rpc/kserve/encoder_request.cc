@@ -47,8 +47,7 @@ absl::Status CheckPadded(const InputTensor& tensor, int64_t padded, int64_t rows
 
 // How many tokens of each row count: a mask is ones, then zeros.
 absl::StatusOr<std::vector<int64_t>> ReadLengths(const Source& source, int64_t rows,
-                                                 int64_t columns,
-                                                 absl::Span<const int64_t> shape) {
+                                                 int64_t columns, absl::Span<const int64_t> shape) {
   const InputTensor* const mask = source.Find("attention_mask");
   if (mask == nullptr) return std::vector<int64_t>(static_cast<size_t>(rows), columns);
   if (absl::MakeConstSpan(mask->shape) != shape) {
@@ -131,8 +130,9 @@ absl::Status CheckVectors(const InputTensor& tensor, const ServedModel& model, E
   const bool images = info.max_image_width > 0;
   const auto& shape = tensor.shape;
   if (shape.size() != (images ? 4 : 3) || shape.back() != form.width) {
-    return BadField(tensor.name, absl::StrCat("must be of shape ", images ? "[B, H, W, " : "[B, T, ",
-                                              form.width, "], got ", ShowShape(shape)));
+    return BadField(tensor.name,
+                    absl::StrCat("must be of shape ", images ? "[B, H, W, " : "[B, T, ", form.width,
+                                 "], got ", ShowShape(shape)));
   }
   AFT_RETURN_IF_ERROR(CheckBatch(tensor, shape[0], model));
   if (images) {
@@ -145,8 +145,9 @@ absl::Status CheckVectors(const InputTensor& tensor, const ServedModel& model, E
   form.padded = tensor.elements / shape[0] / form.width;
   if (form.padded == 0) return BadField(tensor.name, "must not be empty");
   if (info.max_seq_len == 0 || form.padded <= info.max_seq_len) return absl::OkStatus();
-  return BadField(tensor.name, absl::StrCat("must have at most ", info.max_seq_len,
-                                            " tokens (the model's max_seq_len), got ", form.padded));
+  return BadField(tensor.name,
+                  absl::StrCat("must have at most ", info.max_seq_len,
+                               " tokens (the model's max_seq_len), got ", form.padded));
 }
 
 // An encoder leaves the padding out; a bare mixer gives every token its vector, and hides keys.
@@ -156,8 +157,8 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
   AFT_RETURN_IF_ERROR(CheckVectors(tensor, source.model, form));
   AFT_RETURN_IF_ERROR(CheckPadded(tensor, form.padded, tensor.shape[0], source.model));
   const int64_t rows = tensor.shape[0];
-  const absl::Span<const int64_t> shape = absl::MakeConstSpan(tensor.shape).first(
-      tensor.shape.size() - 1);
+  const absl::Span<const int64_t> shape =
+      absl::MakeConstSpan(tensor.shape).first(tensor.shape.size() - 1);
   std::vector<int64_t> lengths(static_cast<size_t>(rows), form.padded);
   std::vector<float> keys;
   if (!IsBareMixer(source.model)) {
@@ -169,9 +170,9 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
   for (int64_t row = 0; row < rows; ++row) {
     EncodingRequest& request = requests[static_cast<size_t>(row)];
     const int64_t first = row * form.padded;
-    AFT_ASSIGN_OR_RETURN(request.vectors,
-                         ReadFloats(tensor, first * form.width,
-                                    lengths[static_cast<size_t>(row)] * form.width));
+    AFT_ASSIGN_OR_RETURN(
+        request.vectors,
+        ReadFloats(tensor, first * form.width, lengths[static_cast<size_t>(row)] * form.width));
     if (!keys.empty()) {
       request.mask.assign(keys.begin() + first, keys.begin() + first + form.padded);
     }
@@ -234,8 +235,8 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
     inference.tensor_bytes += (request.vectors.size() + request.mask.size()) * sizeof(float);
   }
   if (form.padded == 0) form.padded = longest;
-  AFT_RETURN_IF_ERROR(CheckPadded(*tensor, form.padded, static_cast<int64_t>(requests.size()),
-                                  source.model));
+  AFT_RETURN_IF_ERROR(
+      CheckPadded(*tensor, form.padded, static_cast<int64_t>(requests.size()), source.model));
   inference.work = std::move(requests);
   inference.answer = std::make_unique<EncodingAnswer>(std::move(form));
   return absl::OkStatus();

@@ -51,7 +51,8 @@ struct Caller {
 
 // One request of ModelInfer or ModelStreamInfer: what StreamCall is to the methods of aft.v1, with
 // the same way to the engine, but without a stream of its own: its responses go to a Carrier. The
-// sequences of an encoder's request go to the engine one by one; the first that fails ends the others.
+// sequences of an encoder's request go to the engine one by one; the first that fails ends the
+// others.
 class InferCall final : public TokenSink, public std::enable_shared_from_this<InferCall> {
  public:
   InferCall(Method method, InferEnvironment& environment, Caller caller,

@@ -45,8 +45,8 @@ class Statistics {
   std::map<std::string, std::unique_ptr<Model>> models_;  // the map itself never changes
 };
 
-// What a model has executed, requests of other services included: steps; of an encoder, batches that
-// ran without an error, their rows (inference_count) and what each size took.
+// What a model has executed, requests of other services included: steps; of an encoder, batches
+// that ran without an error, their rows (inference_count) and what each size took.
 void DescribeExecutions(const ModelMetrics& metrics, bool encoder,
                         inference::ModelStatistics& message);
 

@@ -238,7 +238,8 @@ absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t
     std::memcpy(values.data(), data, values.size() * sizeof(float));
     return values;
   }
-  if (tensor.datatype != "BF16" || tensor.raw == nullptr) return WrongDatatype(tensor, "FP32 or BF16");
+  if (tensor.datatype != "BF16" || tensor.raw == nullptr)
+    return WrongDatatype(tensor, "FP32 or BF16");
   const char* from = tensor.raw->data() + first * int64_t{sizeof(uint16_t)};
   for (float& value : values) {
     uint16_t high = 0;

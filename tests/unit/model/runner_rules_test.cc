@@ -157,11 +157,8 @@ TEST(SnapshotFormatTest, EveryFieldTravels) {
 }
 
 TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {
-  const TextLimits limits = {.max_batch_rows = 2,
-                             .max_batch_tokens = 5,
-                             .vocab_size = 10,
-                             .max_seq_len = 4,
-                             .width = 3};
+  const TextLimits limits = {
+      .max_batch_rows = 2, .max_batch_tokens = 5, .vocab_size = 10, .max_seq_len = 4, .width = 3};
   const auto error = [&](const std::vector<std::vector<TokenId>>& texts) {
     return std::string(CheckTexts(limits, TextInputs(texts)).message());
   };
