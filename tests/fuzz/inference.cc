@@ -2,6 +2,7 @@
 // same with its tensors as raw bytes; an error begins with a name. Input: a byte that chooses the
 // model, the call and the limits; the message in protobuf's text format.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "tests/fuzz/target.h"
 #include "tests/support/fake_encoder_runner.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/same_bits.h"
 
 namespace aft::fuzz {
 
@@ -39,7 +41,7 @@ ServedModel LanguageModel() {
   return model;
 }
 
-ServedModel Encoder() {
+ServedModel Encoder(const FakeEncoderRunner::Options& fake) {
   static prometheus::Registry registry;
   static server::ModelMetrics metrics(registry, "m");
   server::EngineOptions options;
@@ -47,15 +49,24 @@ ServedModel Encoder() {
   options.model.max_batch_rows = 4;
   options.model.max_batch_tokens = kMostBatchTokens;
   const auto control = std::make_shared<FakeEncoderControl>();
-  auto runner = std::make_unique<FakeEncoderRunner>(FakeEncoderRunner::Options{}, control);
+  auto runner = std::make_unique<FakeEncoderRunner>(fake, control);
   ServedModel model = LanguageModel();
   model.config = options.model;
   model.info = runner->info();
   model.vector_width = runner->width();
+  if (fake.vocab_size == 0) model.tokenizer = nullptr;
   auto engine = server::EncodeEngine::Create(options, std::move(runner), metrics);
   AFT_CHECK(engine.ok());
   model.encode = *std::move(engine);
   return model;
+}
+
+ServedModel BareMixer(int64_t max_image_width) {
+  FakeEncoderRunner::Options fake;
+  fake.vocab_size = 0;
+  fake.max_seq_len = 32;
+  fake.max_image_width = max_image_width;
+  return Encoder(fake);
 }
 
 template <typename Values>
@@ -91,38 +102,65 @@ ModelInferRequest AsRaw(ModelInferRequest message) {
 }
 
 struct Texts {
-  std::vector<std::vector<TokenId>> rows;
+  std::vector<EncoderInput> rows;
   size_t max_tokens = 0;
 };
 
 Texts TextsOf(const Inference& inference) {
   struct Visitor {
     Texts operator()(const server::GenerationRequest& request) const {
-      return {{request.prompt}, static_cast<size_t>(request.stop.max_tokens)};
+      return {TextInputs({request.prompt}), static_cast<size_t>(request.stop.max_tokens)};
     }
-    Texts operator()(const server::ScoringRequest& request) const { return {{request.text}}; }
+    Texts operator()(const server::ScoringRequest& request) const {
+      return {TextInputs({request.text})};
+    }
     Texts operator()(const std::vector<server::EncodingRequest>& requests) const {
-      Texts texts;
-      for (const server::EncodingRequest& request : requests) texts.rows.push_back(request.text);
-      return texts;
+      return {{requests.begin(), requests.end()}};
     }
   };
   return std::visit(Visitor(), inference.work);
 }
 
-void CheckAccepted(const Inference& inference, const LimitsConfig& limits, bool encoder) {
+bool Same(const EncoderInput& a, const EncoderInput& b) {
+  return a.text == b.text && SameBits(a.vectors, b.vectors) && SameBits(a.mask, b.mask) &&
+         a.image_width == b.image_width;
+}
+
+void CheckVectors(const EncoderInput& row, const ServedModel& model) {
+  const int64_t tokens = row.tokens(model.vector_width);
+  AFT_CHECK(row.text.empty() && tokens >= 1);
+  AFT_CHECK(row.vectors.size() == size_t(tokens * model.vector_width));
+  AFT_CHECK(model.info.max_seq_len == 0 || tokens <= model.info.max_seq_len);
+  AFT_CHECK(row.mask.empty() || row.mask.size() == size_t(tokens));
+  for (const float key : row.mask) AFT_CHECK(key <= std::numeric_limits<float>::max());
+  AFT_CHECK(row.image_width <= model.info.max_image_width);
+  AFT_CHECK((row.image_width > 0) == (model.info.max_image_width > 0));
+  AFT_CHECK(row.image_width == 0 || tokens % row.image_width == 0);
+}
+
+void CheckAccepted(const Inference& inference, const LimitsConfig& limits,
+                   const ServedModel& model) {
+  const bool encoder = model.encode != nullptr;
   const Texts texts = TextsOf(inference);
   AFT_CHECK(std::holds_alternative<std::vector<server::EncodingRequest>>(inference.work) ==
             encoder);
   AFT_CHECK(inference.answer != nullptr && inference.timeout.count() >= 0);
   AFT_CHECK(!texts.rows.empty() && texts.max_tokens <= size_t(limits.max_max_tokens));
   size_t tokens = 0;
-  for (const std::vector<TokenId>& row : texts.rows) {
-    tokens += row.size();
-    AFT_CHECK(!row.empty() && row.size() <= size_t(limits.max_prompt_tokens));
-    for (const TokenId id : row) AFT_CHECK(id >= 0 && id < kVocabSize);
+  size_t ids = 0;
+  size_t bytes = 0;
+  for (const EncoderInput& row : texts.rows) {
+    tokens += size_t(encoder ? row.tokens(model.vector_width) : int64_t(row.text.size()));
+    ids += row.text.size();
+    bytes += (row.vectors.size() + row.mask.size()) * sizeof(float);
+    if (!row.vectors.empty()) {
+      CheckVectors(row, model);
+      continue;
+    }
+    AFT_CHECK(!row.text.empty() && row.text.size() <= size_t(limits.max_prompt_tokens));
+    for (const TokenId id : row.text) AFT_CHECK(id >= 0 && id < model.info.vocab_size);
   }
-  AFT_CHECK(tokens == inference.tokens);
+  AFT_CHECK(ids == inference.tokens && bytes == inference.tensor_bytes);
   AFT_CHECK(!encoder || tokens <= size_t(kMostBatchTokens));
 }
 
@@ -144,9 +182,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace aft::fuzz;
   [[maybe_unused]] static google::protobuf::LogHandler* const before =
       google::protobuf::SetLogHandler(nullptr);
-  static const ServedModel models[] = {LanguageModel(), Encoder()};
+  static const ServedModel models[] = {LanguageModel(), Encoder({}), BareMixer(0), BareMixer(7)};
   if (size < 1) return 0;
   const bool encoder = data[0] % 2 == 1;
+  const bool bare = data[0] / 8 % 2 == 1;
+  const ServedModel& model = models[!encoder ? 0 : !bare ? 1 : data[0] / 64 % 2 == 0 ? 2 : 3];
   const auto call =
       data[0] / 2 % 2 == 1 ? server::kserve::Call::kStream : server::kserve::Call::kUnary;
   LimitsConfig limits;
@@ -164,17 +204,19 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Saw("no message");
     return 0;
   }
-  const auto inference = DecodeInference(message, limits, models[encoder], call);
+  const auto inference = DecodeInference(message, limits, model, call);
   if (!inference.ok()) {
     CheckError(inference.status());
     return 0;
   }
-  Saw(encoder ? "encoder" : "language model");
-  CheckAccepted(*inference, limits, encoder);
+  Saw(!encoder ? "language model" : bare ? "bare mixer" : "encoder");
+  CheckAccepted(*inference, limits, model);
   if (message.raw_input_contents_size() > 0) return 0;
-  const auto raw = DecodeInference(AsRaw(message), limits, models[encoder], call);
+  const auto raw = DecodeInference(AsRaw(message), limits, model, call);
   AFT_CHECK(raw.ok());
-  AFT_CHECK(TextsOf(*raw).rows == TextsOf(*inference).rows);
+  const std::vector<EncoderInput> rows = TextsOf(*raw).rows;
+  const std::vector<EncoderInput> typed = TextsOf(*inference).rows;
+  AFT_CHECK(std::equal(rows.begin(), rows.end(), typed.begin(), typed.end(), Same));
   AFT_CHECK(TextsOf(*raw).max_tokens == TextsOf(*inference).max_tokens);
   AFT_CHECK(raw->streams == inference->streams && raw->timeout == inference->timeout);
   return 0;

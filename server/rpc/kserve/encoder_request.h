@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/rpc/kserve/request.h"
+#include "server/rpc/kserve/inference.h"
 #include "server/rpc/kserve/source.h"
 
 namespace aft::server::kserve {

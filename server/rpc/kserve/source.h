@@ -14,7 +14,7 @@
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/kserve/answer.h"
-#include "server/rpc/kserve/request.h"
+#include "server/rpc/kserve/inference.h"
 #include "server/rpc/kserve/tensors.h"
 
 // What the requests of all kinds of models are read with.
