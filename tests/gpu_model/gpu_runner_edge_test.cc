@@ -377,6 +377,33 @@ TEST_F(GpuEncoderEdgeTest, ALostDeviceIsUnavailable) {
   }
 }
 
+TEST_F(GpuEncoderEdgeTest, IdsAndVectorsAreTwoRunsOfOneStep) {
+  const auto gpu = GpuEncoder();
+  const std::vector<EncoderInput> inputs = {
+      {RandomText(5)}, {.vectors = random_.Normals(7 * config_.d_model)}, {RandomText(3)}};
+  EXPECT_EQ(Run(*gpu, inputs).size(), static_cast<size_t>(15 * config_.d_model));
+  EXPECT_EQ(gpu->device_stats()->step_seconds, 2 * 0.5);
+  Run(*gpu, {inputs[0]});
+  EXPECT_EQ(gpu->device_stats()->step_seconds, 0.5);
+}
+
+TEST_F(GpuEncoderEdgeTest, AFilterThatIsTooLargeIsRefused) {
+  config_.architecture = Architecture::kMixer;
+  config_.vocab_size = config_.d_ff = 0;
+  config_.n_layers = 1;
+  config_.mixer.kind = MixerKind::kAftConv;
+  config_.mixer.grid = true;
+  config_.mixer.heads = 1;
+  config_.mixer.window = 255;
+  DrawWeights();
+  std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
+  auto network = GpuModel(*queue);
+  ASSERT_TRUE(network.ok()) << network.status();
+  EXPECT_THAT(GpuEncoderRunner::Create(std::move(queue), *std::move(network), {1, 8}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("mixer.window: a 2-D filter of 255 taps is too large for a GPU")));
+}
+
 TEST_F(GpuEncoderEdgeTest, LoadingAndPreparingAThreadComputeProductsOfEverySize) {
   for (const int64_t max_seq_len : {0, 7}) {
     config_.max_seq_len = max_seq_len;

@@ -40,6 +40,20 @@ TEST_F(LoadTest, AModelIsARunnerOrAnEncoderAndItsTokenizer) {
   }
 }
 
+TEST_F(LoadTest, ABareMixerIsAnEncoderWithoutATokenizer) {
+  config_.architecture = Architecture::kMixer;
+  config_.vocab_size = config_.d_ff = 0;
+  config_.n_layers = 1;
+  config_.tokenizer.clear();
+  Write();
+  const absl::StatusOr<LoadedModel> model = LoadModel(options_);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->runner, nullptr);
+  EXPECT_EQ(model->tokenizer, nullptr);
+  EXPECT_EQ(model->encoder->width(), config_.d_model);
+  EXPECT_EQ(model->encoder->info().vocab_size, 0);
+}
+
 TEST_F(LoadTest, NumberFormatsHaveFingerprintsOfTheirOwn) {
   Write();
   std::set<uint64_t> fingerprints;

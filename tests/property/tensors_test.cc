@@ -238,6 +238,19 @@ TEST_F(MixerRulesTest, ImagesHaveWholeRows) {
   Refused(*mixer, Vectors(8, 3), "8 tokens are no image of 3 columns");
 }
 
+// A GPU's blocks hold all rows of an image that a filter reaches: wide ones are refused in time.
+TEST_F(MixerRulesTest, TheWidestImageIsComputed) {
+  config_ = Case("image");
+  config_.mixer.window = 63;
+  options_.max_batch_tokens = 1000;
+  const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
+  const int64_t widest = mixer->info().max_image_width;
+  EXPECT_GE(widest, 400);
+  EXPECT_EQ(widest == 1000, device_.same_bits);  // a CPU's are as wide as batches
+  const EncoderInput input = Vectors(widest, widest);
+  EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors));
+}
+
 TEST_F(MixerRulesTest, CausalOnesSayThatTheyAre) {
   config_ = Case("causal_aft_local");
   EXPECT_TRUE(LoadEncoder()->info().causal);

@@ -237,6 +237,32 @@ TEST_P(EncoderFormatTest, VectorsStayCloseAndNeighboursAndThreadsChangeNoBit) {
   EXPECT_TRUE(SameBits(apart, together));
 }
 
+class BareMixerFormatTest : public WeightFormatTest {};
+
+TEST_P(BareMixerFormatTest, VectorsStayCloseAndNeighboursChangeNoBit) {
+  std::vector<EncoderInput> inputs;
+  for (const int64_t tokens : {17, 1, 40}) {
+    inputs.push_back({.vectors = random_.Normals(tokens * config_.d_model)});
+    if (config_.mixer.grid) inputs.back().image_width = 1;
+  }
+  const std::vector<float> exact = Run(*Encoder(Number::kFp32), inputs);
+  const auto mixer = Encoder(format());
+  const std::vector<float> together = Run(*mixer, inputs);
+  EXPECT_TRUE(Close(together, exact, int8() ? tolerance::kVectorsInt8 : tolerance::kVectorsBf16));
+  EXPECT_FALSE(SameBits(together, exact));
+  std::vector<float> apart;
+  for (const EncoderInput& input : inputs) {
+    const std::vector<float> vectors = Run(*mixer, {input});
+    apart.insert(apart.end(), vectors.begin(), vectors.end());
+  }
+  EXPECT_TRUE(SameBits(apart, together));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, BareMixerFormatTest,
+                         testing::Combine(testing::ValuesIn(BareMixerCases()),
+                                          testing::Values(Number::kBf16, Number::kInt8)),
+                         FormatName);
+
 INSTANTIATE_TEST_SUITE_P(Formats, EncoderFormatTest,
                          testing::Combine(testing::ValuesIn(EncoderCases()),
                                           testing::Values(Number::kBf16, Number::kInt8)),

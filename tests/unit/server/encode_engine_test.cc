@@ -3,6 +3,7 @@
 #include "server/engine/encode_engine.h"
 
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "server/engine/pooling.h"
 #include "tests/support/fake_encoder_runner.h"
+#include "tests/support/same_bits.h"
 #include "tests/unit/server/engine_fixture.h"
 
 namespace aft::server {
@@ -195,6 +197,59 @@ TEST_F(EncodeEngineTest, RefusesWhatWouldBreakTheBatch) {
   }
   EXPECT_THAT(std::string(Refused(Request(65)).message()), HasSubstr("at most 64 tokens, got 65"));
   EXPECT_THAT(control->batches(), SizeIs(0));
+}
+
+TEST_F(EncodeEngineTest, RefusesVectorsThatWouldBreakTheBatch) {
+  const auto vectors = [&](size_t numbers, size_t mask = 0, int64_t columns = 0) {
+    EncodingRequest request = Request(std::vector<TokenId>());
+    request.vectors.resize(numbers);
+    request.mask.resize(mask);
+    request.image_width = columns;
+    return request;
+  };
+  const auto refused = [&](const EncodingRequest& request, const char* why) {
+    const absl::Status status = Refused(request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  };
+  model.max_seq_len = 40;
+  Start();
+  EncodingRequest both = vectors(3);
+  both.text = {1};
+  refused(both, "vectors: must be 3 numbers a token, and no text");
+  refused(vectors(4), "vectors: must be 3 numbers a token");
+  refused(vectors(123), "vectors: must be of at most 40 tokens, got 41");
+  refused(vectors(6, 3), "mask: must be of 2 tokens, got 3");
+  refused(vectors(6, 0, 2), "image_width: 2 tokens in rows of 2");
+  model.max_image_width = 4;
+  Start();
+  refused(vectors(6), "image_width: 2 tokens in rows of 0");
+  refused(vectors(6, 0, -1), "image_width: 2 tokens in rows of -1");
+  refused(vectors(15, 0, 5), "image_width: 5 tokens in rows of 5");
+  refused(vectors(15, 0, 4), "image_width: 5 tokens in rows of 4");
+  EXPECT_THAT(control->batches(), SizeIs(0));
+  const Sink sink = Submit(vectors(12, 4, 4)).sink;
+  Advance(hours(1));
+  EXPECT_TRUE(sink->Wait().status.ok());
+}
+
+TEST_F(EncodeEngineTest, VectorsCountAsTokensAndNeedNotBeFinite) {
+  StartHeld();
+  EncodingRequest request = Request(std::vector<TokenId>());
+  request.vectors = {NAN, 1, 2, 3, 4, 5};
+  const Sink sink = Submit(request).sink;
+  const std::vector<Sink> texts = SubmitAll({Request(3), Request(4), Request(5)});
+  control->WaitUntilBlocked();
+  clock.Advance(milliseconds(5));
+  control->Resume();
+  EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+  EXPECT_EQ(sink->Wait().usage.prompt_tokens, 2U);
+  EXPECT_TRUE(SameBits(sink->vectors(), FakeEncoderRunner::Vectors(model, request)));
+  for (const Sink& text : texts) EXPECT_TRUE(text->Wait().status.ok());
+  EXPECT_EQ(metrics.encoded_tokens.Value(), 2 + 3 + 4 + 5);
+  ASSERT_EQ(metrics.batches.Get().size(), 1U);
+  EXPECT_EQ(metrics.batches.Get().at(4).batches, 1U);
+  EXPECT_EQ(metrics.batches.Get().at(4).time, milliseconds(5));
 }
 
 TEST_F(EncodeEngineTest, ACancelledTextLeavesTheBatchBeforeItRuns) {
