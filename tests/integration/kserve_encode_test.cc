@@ -197,7 +197,11 @@ TEST(KserveEncodeTest, WithoutRoomForAllTextsNoneIsAnswered) {
   for (int i = 0; i < 4; ++i) texts += RawText("x");
   for (const char* id : {"first", "second"}) {
     ASSERT_TRUE(stream.Send(Encoder().Raw("text_input", "BYTES", {4}, texts).Id(id).request()));
-    if (id == std::string("first")) server.encoder_control().WaitUntilBlocked();
+    if (id == std::string("second")) break;
+    server.encoder_control().WaitUntilBlocked();  // on those that were there; the rest is to come
+    const size_t running = server.encoder_control().batches()[0].size();
+    server.WaitForMetric(R"(aft_requests_waiting{model="encoder"})",
+                         4.0 - static_cast<double>(running));
   }
   const auto rejected = [&](const char* reason) {
     return server.Metric(

@@ -137,6 +137,17 @@ TEST(KserveTensorsTest, OfMasksOfPairsTheCausalOneIsTaken) {
     EXPECT_THAT(infer(server, std::move(shape), mask).status,
                 StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(why)));
   };
+  const auto numbers = [&](float hidden, float visible) {
+    std::vector<float> mask;
+    for (int i = 0; i < 9; ++i) mask.push_back(i % 3 > i / 3 ? hidden : visible);
+    return causal.Infer(Row(3).Raw("attention_mask", "FP32", {3, 3}, RawOf(mask)).request()).status;
+  };
+  EXPECT_TRUE(numbers(kHidden, 0).ok());
+  EXPECT_TRUE(numbers(-1e30F, -0.0F).ok());
+  EXPECT_THAT(numbers(-1e29F, 0), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           StartsWith("attention_mask[0][1]: must be hidden")));
+  EXPECT_THAT(numbers(kHidden, -1), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             StartsWith("attention_mask[0][0]: must be visible")));
   refused(causal, {3, 3}, std::string("\1\0\0\1\1\0\1\0\1", 9),
           "attention_mask[2][1]: must be visible: of masks of pairs only the causal one is taken");
   refused(causal, {3, 3}, std::string(9, '\1'), "attention_mask[0][1]: must be hidden: of masks");
@@ -385,6 +396,57 @@ TEST(KserveTensorsTest, ErrorsOfABareMixerNameTheTensor) {
        {"text_input: is no input of model", Row(1).Text("text_input", "x")},
        {"embedding: is no output of model", Row(1).Output("embedding")},
        {"parameters.pooling: there is no such parameter", pooling}});
+}
+
+TEST(KserveTensorsTest, WhatIsAtTheLimitsIsTaken) {
+  FakeEncoderRunner::Options options = BareMixer();
+  options.max_seq_len = 40;
+  KserveServer server(TestConfigWithEncoder(), {}, options);
+  EXPECT_EQ(Hidden(server.Infer(Row(40).request())), Want({{.vectors = Count(120)}}));
+  EXPECT_EQ(Hidden(server.Infer(Vectors({4, 16, 3}, Count(192)).request())).size(), 192U);
+  KserveServer images(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
+  EXPECT_EQ(Hidden(images.Infer(Vectors({1, 12, 5, 3}, Count(180)).request())),
+            Want({{.vectors = Count(180), .image_width = 5}}));
+}
+
+// Widths do not mix: one runs after the other, in one step.
+TEST(KserveTensorsTest, ImagesOfSeveralWidthsShareABatch) {
+  KserveServer server(WithMetrics(), {}, BareMixer(/*causal=*/false, 5));
+  server.encoder_control().Hold();
+  InferStream stream(server.kserve());
+  for (int64_t columns = 1; columns <= 4; ++columns) {
+    ASSERT_TRUE(stream.Send(
+        Vectors({1, 2, columns, 3}, Count(6 * columns)).Id(absl::StrCat(columns)).request()));
+    if (columns == 1) server.encoder_control().WaitUntilBlocked();
+  }
+  server.WaitForMetric(R"(aft_requests_waiting{model="encoder"})", 3);
+  server.encoder_control().Resume();
+  for (const auto& response : stream.ReadAll()) {
+    const int64_t columns = std::stoll(response.infer_response().id());
+    EXPECT_EQ(Numbers<float>(response.infer_response(), "last_hidden_state"),
+              Want({{.vectors = Count(6 * columns), .image_width = columns}}));
+    EXPECT_THAT(ShapeOf(response.infer_response(), "last_hidden_state"),
+                ElementsAre(1, 2, columns, 3));
+  }
+  EXPECT_EQ(StatisticsOf(server).execution_count(), 2U);
+}
+
+TEST(KserveTensorsTest, ARequestThatIsCancelledLeavesTheQueue) {
+  KserveServer server(WithMetrics(), {}, BareMixer());
+  server.encoder_control().Hold();
+  InferStream holds(server.kserve());
+  ASSERT_TRUE(holds.Send(Row(1).request()));
+  server.encoder_control().WaitUntilBlocked();
+  InferStream leaves(server.kserve());
+  ASSERT_TRUE(leaves.Send(Vectors({2, 2, 3}, Count(12)).request()));
+  server.WaitForMetric(R"(aft_requests_waiting{model="encoder"})", 2);
+  leaves.context().TryCancel();
+  EXPECT_TRUE(leaves.ReadAll().empty());
+  EXPECT_THAT(leaves.Finish(), StatusIs(absl::StatusCode::kCancelled, testing::_));
+  server.encoder_control().Resume();
+  EXPECT_EQ(holds.ReadAll().size(), 1U);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+  EXPECT_EQ(Hidden(server.Infer(Row(2).request())), Want({{.vectors = Count(6)}}));
 }
 
 TEST(KserveTensorsTest, ErrorsOfImagesNameTheTensor) {

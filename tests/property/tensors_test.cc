@@ -243,12 +243,16 @@ TEST_F(MixerRulesTest, TheWidestImageIsComputed) {
   config_ = Case("image");
   config_.mixer.window = 63;
   options_.max_batch_tokens = 1000;
-  const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
-  const int64_t widest = mixer->info().max_image_width;
-  EXPECT_GE(widest, 400);
-  EXPECT_EQ(widest == 1000, device_.same_bits);  // a CPU's are as wide as batches
-  const EncoderInput input = Vectors(widest, widest);
-  EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors));
+  for (const int64_t heads : {1, 4}) {  // of 40 and 10 channels
+    config_.mixer.heads = heads;
+    tensors_.clear();
+    const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
+    const int64_t widest = mixer->info().max_image_width;
+    EXPECT_GE(widest, 400);
+    EXPECT_EQ(widest == 1000, device_.same_bits);  // a CPU's are as wide as batches
+    const EncoderInput input = Vectors(widest, widest);
+    EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << heads;
+  }
 }
 
 TEST_F(MixerRulesTest, CausalOnesSayThatTheyAre) {
