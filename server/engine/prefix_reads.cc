@@ -181,7 +181,7 @@ void PrefixReads::Release(TokenStream& leader, int64_t position) {
     }
     waiting->prefix->leader = nullptr;
     --held_back_[ClassOf(*waiting)];
-    scheduler_.Add(*waiting, waiting->since());
+    scheduler_.Readmit(*waiting);
   }
   leader.prefix->joined = std::move(still);
 }

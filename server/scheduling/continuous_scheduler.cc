@@ -19,8 +19,7 @@ ContinuousScheduler::ContinuousScheduler(const Options& options)
 }
 
 void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
-  AFT_CHECK((sequence.phase_ == Sequence::Phase::kIdle ||
-             sequence.phase_ == Sequence::Phase::kHeldBack) &&
+  AFT_CHECK(sequence.phase_ == Sequence::Phase::kIdle &&
             sequence.position_ == sequence.turn_.first_position);
   sequence.phase_ = Sequence::Phase::kWaiting;
   if (sequence.follows()) {
@@ -28,6 +27,12 @@ void ContinuousScheduler::Add(Sequence& sequence, TimePoint now) {
   } else {
     queue_.Push(sequence, now);
   }
+}
+
+void ContinuousScheduler::Readmit(Sequence& sequence) {
+  AFT_CHECK(sequence.phase_ == Sequence::Phase::kHeldBack);
+  sequence.phase_ = Sequence::Phase::kWaiting;
+  queue_.PushAgain(sequence);
 }
 
 void ContinuousScheduler::BeginAt(Sequence& sequence, int64_t position) {

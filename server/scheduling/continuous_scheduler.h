@@ -93,7 +93,7 @@ struct Step {
 class ContinuousScheduler {
  public:
   // Asked of a sequence that is about to get its first slot. False: it is held back, and no longer
-  // waits, until its owner adds it again.
+  // waits, until its owner readmits it.
   using MayStart = absl::FunctionRef<bool(Sequence&)>;
 
   struct Options {
@@ -112,9 +112,10 @@ class ContinuousScheduler {
   explicit ContinuousScheduler(const Options& options);
 
   // The sequence waits for a slot from `now` on. It must outlive its stay here. REQUIRES: phase
-  // kIdle or kHeldBack, and it never had a slot; one that follows comes after its leader, before
-  // Place.
+  // kIdle, and it never had a slot; one that follows comes after its leader, before Place.
   void Add(Sequence& sequence, TimePoint now);
+  // It waits as if it had never been held back. REQUIRES: phase kHeldBack.
+  void Readmit(Sequence& sequence);
 
   // Takes a sequence out, whatever its phase. Its slot is free once no step in flight names it.
   void Remove(Sequence& sequence);

@@ -28,6 +28,13 @@ void FairQueue::PushFront(FairItem& item, TimePoint now) {
   StartWaiting(item, now).push_front(&item);
 }
 
+void FairQueue::PushAgain(FairItem& item) {
+  AFT_CHECK(item.state_ == FairItem::State::kOut && item.order_ > 0);
+  if (waiting_ == 0) Forget();
+  item.account_ = &accounts_[item.client_];
+  InsertInOrder(item, StartWaiting(item, item.since_));
+}
+
 FairItem* FairQueue::Next(TimePoint now) const {
   return Next(now, [](const FairItem& item) { return item.service_class(); });
 }
@@ -83,10 +90,13 @@ void FairQueue::SetClass(FairItem& item, ServiceClass service_class) {
   if (item.state_ != FairItem::State::kWaiting) return;
   std::deque<FairItem*>& from = item.account_->lines[static_cast<size_t>(before)];
   from.erase(std::find(from.begin(), from.end(), &item));
-  std::deque<FairItem*>& to = item.account_->lines[static_cast<size_t>(service_class)];
-  to.insert(std::find_if(to.begin(), to.end(),
-                         [&](const FairItem* other) { return other->order_ > item.order_; }),
-            &item);
+  InsertInOrder(item, item.account_->lines[static_cast<size_t>(service_class)]);
+}
+
+void FairQueue::InsertInOrder(FairItem& item, std::deque<FairItem*>& line) {
+  line.insert(std::find_if(line.begin(), line.end(),
+                           [&](const FairItem* other) { return other->order_ > item.order_; }),
+              &item);
 }
 
 void FairQueue::Charge(FairItem& item, double service) {

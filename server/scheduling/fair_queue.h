@@ -94,6 +94,9 @@ class FairQueue {
   void Push(FairItem& item, TimePoint now);
   // The same, before them. REQUIRES: it is being served here.
   void PushFront(FairItem& item, TimePoint now);
+  // The item waits in the place that it had, as if it had never left. REQUIRES: it left this queue
+  // while it waited, and is in none.
+  void PushAgain(FairItem& item);
 
   // The item whose turn it is; null: there is none.
   FairItem* Next(TimePoint now) const;
@@ -134,6 +137,8 @@ class FairQueue {
   // Counts the item as one that waits. The caller puts it in line.
   std::deque<FairItem*>& StartWaiting(FairItem& item, TimePoint now);
   void StopWaiting(FairItem& item);
+  // Puts it in line behind those that came before it.
+  static void InsertInOrder(FairItem& item, std::deque<FairItem*>& line);
   void Forget();
   void DropIdle(size_t keep);
 

@@ -239,12 +239,13 @@ std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
   if (control_->TakeSnapshotFailure()) return "";
   const uint64_t hash = slots_[static_cast<size_t>(slot)].hash;
   const std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
-  std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), sizeof(hash),
+  const auto state_bytes = std::max<int64_t>(options_.state_bytes, sizeof(hash));
+  std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), state_bytes,
                                        static_cast<int64_t>(counts.size()));
   char* const state = snapshot.data() + SnapshotHeaderBytes();
   std::memcpy(state, &hash, sizeof(hash));
   if (!counts.empty()) {
-    std::memcpy(state + sizeof(hash), counts.data(), counts.size() * sizeof(TokenCount));
+    std::memcpy(state + state_bytes, counts.data(), counts.size() * sizeof(TokenCount));
   }
   SealSnapshot(&snapshot);
   return snapshot;

@@ -141,10 +141,39 @@ TEST(HoldBackTest, OneThatMayNotStartHasNoSlotAndOthersDo) {
   scheduler.Remove(other);
   // Nobody asks until it is there again.
   EXPECT_THAT(scheduler.Place(TimePoint()).started, IsEmpty());
-  scheduler.Add(held, TimePoint());
+  scheduler.Readmit(held);
   EXPECT_THAT(scheduler.Place(TimePoint()).started, ElementsAre(&held));
   scheduler.Remove(held);
   EXPECT_EQ(scheduler.slots().free(), 1);
+}
+
+TEST(HoldBackTest, OneThatIsReadmittedStandsWhereItStood) {
+  ContinuousScheduler scheduler(Options(1, 16, 1));
+  Sequence first(Prompt(3));
+  Sequence held(Prompt(4));
+  Sequence last(Prompt(5));
+  scheduler.Add(first, TimePoint());
+  scheduler.Add(held, TimePoint());
+  scheduler.Add(last, TimePoint());
+  const auto order = [&] {
+    std::vector<Sequence*> started;
+    scheduler.Place(TimePoint(), [&](Sequence& sequence) {
+      started.push_back(&sequence);
+      return false;  // each is asked
+    });
+    return started;
+  };
+  EXPECT_THAT(order(), ElementsAre(&first, &held, &last));
+  scheduler.Readmit(last);
+  scheduler.Readmit(held);
+  scheduler.Readmit(first);
+  EXPECT_EQ(scheduler.waiting(), 3);
+  EXPECT_THAT(order(), ElementsAre(&first, &held, &last));
+  EXPECT_DEATH(scheduler.Add(held, TimePoint()), "AFT_CHECK");
+  scheduler.Readmit(held);
+  EXPECT_DEATH(scheduler.Readmit(held), "AFT_CHECK");
+  for (Sequence* sequence : {&first, &held, &last}) scheduler.Remove(*sequence);
+  EXPECT_DEATH(scheduler.Readmit(first), "AFT_CHECK");
 }
 
 TEST(HoldBackTest, NothingIsParkedForOneThatMayNotStart) {
@@ -163,7 +192,7 @@ TEST(HoldBackTest, NothingIsParkedForOneThatMayNotStart) {
   EXPECT_GE(batch.slot(), 0);
   EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(16));
   scheduler.Retire();
-  scheduler.Add(urgent, TimePoint());
+  scheduler.Readmit(urgent);
   const Placement& placement = scheduler.Place(TimePoint());
   ASSERT_EQ(placement.parked.size(), 1U);
   EXPECT_THAT(placement.started, ElementsAre(&urgent));

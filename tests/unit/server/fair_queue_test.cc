@@ -256,6 +256,21 @@ TEST_F(FairQueueTest, WhatComesBackWaitsBeforeItsClientsOthers) {
   EXPECT_THAT(RunAll(), ElementsAre("a1", "b1", "a2"));
 }
 
+TEST_F(FairQueueTest, WhatWaitsAgainStandsWhereItStood) {
+  Push("a1");
+  Item& second = Push("a2");
+  const TimePoint since = second.since();
+  clock_.Advance(seconds(1));
+  Push("a3");
+  queue_.Leave(second);
+  clock_.Advance(seconds(1));
+  Push("a4");
+  queue_.PushAgain(second);
+  EXPECT_EQ(second.since(), since);
+  EXPECT_EQ(queue_.waiting(), 4U);
+  EXPECT_THAT(RunAll(), ElementsAre("a1", "a2", "a3", "a4"));
+}
+
 TEST_F(FairQueueTest, AnItemMayLeaveAtAnyTime) {
   Item& waits = Push("a1");
   Item& served = Push("a2");
