@@ -108,6 +108,24 @@ TEST_F(EngineJoinOrderTest, OneThatHasWaitedComesBeforeThoseThatCameAfterIt) {
   EXPECT_LT(waited, late);
 }
 
+TEST_F(EngineJoinOrderTest, WhoHasWaitedForAStateMayWaitForAnotherBehindIt) {
+  StartHeld();
+  const Tokens system = RandomText(300);
+  const Tokens more = Joined(system, RandomText(200));
+  std::vector<GenerationRequest> requests = {Request(Joined(system, {1}), 3),
+                                             Request(Joined(more, {2}), 3),
+                                             Request(Joined(more, {3}), 3)};
+  requests[1].prompt[300] = requests[2].prompt[300] = (requests[0].prompt[300] + 1) % 256;
+  std::vector<Accepted> accepted;
+  for (const GenerationRequest& request : requests) accepted.push_back(Submit(request));
+  control->Resume();
+  const std::vector<uint32_t> expected = {0, 300, 500};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(UsageOf(accepted[i], requests[i]).cached_tokens, expected[i]) << i;
+  }
+  EXPECT_EQ(metrics.prefix_joins.Value(), 3);
+}
+
 // Where states go as soon as they come, who has waited for one in vain does not wait again: else
 // prompts that begin alike might wait for each other without an end.
 TEST_F(EngineJoinOrderTest, WhoHasWaitedInVainReadsByItself) {
