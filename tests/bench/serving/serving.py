@@ -388,7 +388,7 @@ def survival(bench):
 
 
 def checkpoints(bench):
-  rounds, rows = 7, []
+  rounds, outputs, rows = 7, 2048, []
   servers = {tokens: bench.server(states=f"checkpoint_tokens: {tokens}") for tokens in (0, 256, 64)}
   try:
     for server in servers.values():
@@ -396,24 +396,28 @@ def checkpoints(bench):
       bench.warm(server)
     for streams in (1, SLOTS):
       steps = {tokens: [] for tokens in servers}
-      kept = dict.fromkeys(servers, 0)
+      kept, spent = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
       for _ in range(rounds):  # in turn, so that whatever else the machine does befalls them all
         for tokens, server in servers.items():
           before = [server.sum(f"aft_step_seconds_{part}") for part in ("sum", "count")] + [
               server.sum("aft_checkpoints_total")]
-          bench.load(server.address, "--resume", "--streams", streams, "--requests", streams, "--max-tokens", 2048,
+          cpu = server.cpu_seconds()
+          bench.load(server.address, "--resume", "--streams", streams, "--requests", streams, "--max-tokens", outputs,
                      "--connections", 4)
+          spent[tokens] += server.cpu_seconds() - cpu
           seconds, count, taken = (server.sum(name) - value for name, value in zip(
               ("aft_step_seconds_sum", "aft_step_seconds_count", "aft_checkpoints_total"), before))
           steps[tokens].append(1000 * seconds / count)
           kept[tokens] += taken
       for tokens, times in steps.items():
         more = statistics.median(time / off - 1 for time, off in zip(times, steps[0]))
-        rows.append([streams, tokens, statistics.median(times), 100 * more, kept[tokens] / rounds / streams])
+        rows.append([streams, tokens, statistics.median(times), 100 * more,
+                     1e6 * spent[tokens] / (rounds * streams * outputs), kept[tokens] / rounds / streams])
   finally:
     for server in servers.values():
       server.stop()
-  table(("streams", "checkpoint_tokens", "step, ms", "more than without, %", "taken or skipped, a stream"), rows)
+  table(("streams", "checkpoint_tokens", "step, ms", "more than without, %", "CPU, us a token",
+         "taken or skipped, a stream"), rows)
 
 
 def soak(bench):
