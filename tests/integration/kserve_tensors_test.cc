@@ -228,14 +228,15 @@ TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
   for (const auto& response : stream.ReadAll()) EXPECT_EQ(response.error_message(), "");
   server.encoder_control().FailNext(absl::InternalError("broken"));
   EXPECT_FALSE(server.Infer(Row(1).request()).status.ok());
+  EXPECT_TRUE(server.Infer(Row(1).request()).status.ok());
   const inference::ModelStatistics statistics = StatisticsOf(server);
-  EXPECT_EQ(statistics.inference_stats().success().count(), 4U);
+  EXPECT_EQ(statistics.inference_stats().success().count(), 5U);
   EXPECT_EQ(statistics.inference_stats().fail().count(), 1U);
-  EXPECT_EQ(statistics.inference_count(), 5U);  // rows
-  EXPECT_EQ(statistics.execution_count(), 2U);
+  EXPECT_EQ(statistics.inference_count(), 6U);  // rows
+  EXPECT_EQ(statistics.execution_count(), 3U);
   ASSERT_EQ(statistics.batch_stats_size(), 2);
   EXPECT_EQ(statistics.batch_stats(0).batch_size(), 1U);
-  EXPECT_EQ(statistics.batch_stats(0).compute_infer().count(), 1U);
+  EXPECT_EQ(statistics.batch_stats(0).compute_infer().count(), 2U);
   EXPECT_GT(statistics.batch_stats(0).compute_infer().ns(), 0U);
   EXPECT_EQ(statistics.batch_stats(1).batch_size(), 4U);
   EXPECT_EQ(statistics.batch_stats(1).compute_infer().count(), 1U);
@@ -254,14 +255,19 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   server.WaitForMetric("aft_memory_used_bytes", 0);
   EXPECT_TRUE(server.Infer(Vectors({1, 50, 300}, Count(50 * 300)).request()).status.ok());
-  // While it waits: the vectors, and three times the answer.
-  server.encoder_control().Hold();
-  InferStream stream(server.kserve());
-  ASSERT_TRUE(stream.Send(Vectors({1, 50, 300}, Count(50 * 300)).request()));
-  server.encoder_control().WaitUntilBlocked();
-  EXPECT_GE(server.Metric("aft_memory_used_bytes"), 4 * 60'000);
-  server.encoder_control().Resume();
-  EXPECT_EQ(stream.ReadAll().size(), 1U);
+  // While it waits: the vectors, and three times the answer, as many again.
+  const auto used = [&](int64_t tokens) {
+    server.WaitForMetric("aft_memory_used_bytes", 0);
+    server.encoder_control().Hold();
+    InferStream stream(server.kserve());
+    EXPECT_TRUE(stream.Send(Vectors({1, tokens, 300}, Count(tokens * 300)).request()));
+    server.encoder_control().WaitUntilBlocked();
+    const double bytes = server.Metric("aft_memory_used_bytes");
+    server.encoder_control().Resume();
+    EXPECT_EQ(stream.ReadAll().size(), 1U);
+    return bytes;
+  };
+  EXPECT_EQ(used(50) - used(10), 40 * 300 * 4 * (1 + 3));
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
@@ -292,7 +298,7 @@ TEST(KserveTensorsTest, MetadataSaysWhatGoesInAndOut) {
             "last_hidden_state FP32 -1 -1 -1 3; ");
   KserveServer encoder(TestConfigWithEncoder());
   EXPECT_THAT(metadata(encoder), HasSubstr("inputs_embeds FP32 -1 -1 3; attention_mask INT64"));
-  inference::ModelConfigRequest request;
+  inference::ModelConfigRequest request;  // whose inputs say which are needed
   request.set_name("encoder");
   inference::ModelConfigResponse response;
   grpc::ClientContext context;
@@ -300,6 +306,9 @@ TEST(KserveTensorsTest, MetadataSaysWhatGoesInAndOut) {
   EXPECT_FALSE(response.config().input(0).optional());
   EXPECT_TRUE(response.config().input(1).optional());
   EXPECT_EQ(response.config().max_batch_size(), 4);
+  grpc::ClientContext again;
+  ASSERT_TRUE(encoder.kserve().ModelConfig(&again, request, &response).ok());
+  for (const auto& input : response.config().input()) EXPECT_TRUE(input.optional()) << input.name();
 }
 
 TEST(KserveTensorsTest, OtherMethodsRefuseABareMixer) {
@@ -463,7 +472,10 @@ TEST(KserveTensorsTest, ErrorsOfImagesNameTheTensor) {
        {"attention_mask: must have the shape of inputs_embeds without its last dimension, "
         "[1, 2, 2], got [4, 4]",
         Vectors({1, 2, 2, 3}, Count(12))
-            .Raw("attention_mask", "BOOL", {4, 4}, std::string(16, '\1'))}});
+            .Raw("attention_mask", "BOOL", {4, 4}, std::string(16, '\1'))},
+       {"attention_mask: must have the shape of inputs_embeds",
+        Vectors({1, 2, 2, 3}, Count(12))
+            .Raw("attention_mask", "BOOL", {2, 2}, std::string(4, '\1'))}});
 }
 
 TEST(KserveTensorsTest, ErrorsOfAnEncoderNameTheTensor) {
