@@ -1,8 +1,9 @@
 // Tensors into encoders and bare mixers over real gRPC, with fakes of width 3 that show what
-// arrived: what is taken, what is refused and how, what is charged and what is counted.
+// arrived: what is taken, what is charged and what is counted.
+#include "tests/integration/kserve_tensors.h"
+
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/integration/kserve_fixture.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/status_matchers.h"
 
@@ -20,36 +20,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-ServerConfig WithMetrics() {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  return config;
-}
-
-// Of "encoder", with vectors only.
-FakeEncoderRunner::Options BareMixer(bool causal = true, int64_t max_image_width = 0) {
-  FakeEncoderRunner::Options options;
-  options.vocab_size = 0;
-  options.causal = causal;
-  options.max_image_width = max_image_width;
-  return options;
-}
-
-std::vector<float> Count(int64_t n, float first = 1) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < n; ++i) values.push_back(first + static_cast<float>(i));
-  return values;
-}
-
-InferBuilder Vectors(const std::vector<int64_t>& shape, const std::vector<float>& values) {
-  return InferBuilder("encoder").Raw("inputs_embeds", "FP32", shape, RawOf(values));
-}
-// [1, tokens, 3]
-InferBuilder Row(int64_t tokens) { return Vectors({1, tokens, 3}, Count(tokens * 3)); }
 
 std::vector<float> Hidden(const KserveServer::Answer& answer) {
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -329,84 +299,6 @@ TEST(KserveTensorsTest, OtherMethodsRefuseABareMixer) {
               StatusIs(absl::StatusCode::kFailedPrecondition, absl::StrCat(why, "Generate")));
 }
 
-struct Fault {
-  const char* error;
-  InferBuilder builder;
-};
-void ExpectRefused(KserveServer& server, std::vector<Fault> faults) {
-  for (Fault& fault : faults) {
-    EXPECT_THAT(server.Infer(fault.builder.request()).status,
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(fault.error)))
-        << fault.builder.request().ShortDebugString();
-  }
-  EXPECT_TRUE(server.encoder_control().batches().empty());
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
-TEST(KserveTensorsTest, ErrorsOfABareMixerNameTheTensor) {
-  FakeEncoderRunner::Options options = BareMixer();
-  options.max_seq_len = 40;
-  KserveServer server(WithMetrics(), {}, options);
-  constexpr int64_t kHuge = int64_t{1} << 62;
-  InferBuilder pooling = Row(1);
-  pooling.Parameter("pooling").set_string_param("mean");
-  const auto masked = [](const char* datatype, const std::vector<int64_t>& shape,
-                         const std::string& bytes) {
-    return Row(2).Raw("attention_mask", datatype, shape, bytes);
-  };
-  ExpectRefused(
-      server,
-      {{"inputs_embeds: must be given", InferBuilder("encoder")},
-       {"inputs_embeds: must be of shape [B, T, 3], got [1, 2, 4]", Vectors({1, 2, 4}, Count(8))},
-       {"inputs_embeds: must be of shape [B, T, 3], got [2, 3]", Vectors({2, 3}, Count(6))},
-       {"inputs_embeds: must be of shape [B, T, 3], got [1, 1, 1, 3]",
-        Vectors({1, 1, 1, 3}, Count(3))},
-       {"inputs_embeds: must be of shape [B, T, 3], got []", Vectors({}, Count(1))},
-       {"inputs_embeds: must have 1 to 4 rows (max_batch_size), got 5",
-        Vectors({5, 1, 3}, Count(15))},
-       {"inputs_embeds: must have 1 to 4 rows (max_batch_size), got 0", Vectors({0, 1, 3}, {})},
-       {"inputs_embeds: must have 1 to 4 rows", Vectors({0, kHuge, 3}, {})},
-       {"inputs_embeds: must not be empty", Vectors({1, 0, 3}, {})},
-       {"inputs_embeds: shape [4, 4611686018427387904, 3] has too many elements",
-        Vectors({4, kHuge, 3}, {})},
-       {"inputs_embeds: shape [1, 1537228672809129301, 3] of FP32 asks for more bytes than there",
-        Vectors({1, (int64_t{1} << 62) / 3, 3}, {})},
-       {"inputs_embeds: no dimension may be below 0", Vectors({1, -1, 3}, {})},
-       {"inputs_embeds: shape [1, 2, 3] of FP32 asks for 24 bytes, got 20",
-        Vectors({1, 2, 3}, Count(5))},
-       {"inputs_embeds: must have at most 40 tokens (the model's max_seq_len), got 41",
-        Vectors({1, 41, 3}, Count(123))},
-       {"inputs_embeds: must have at most 64 tokens (the model's batch.max_tokens) with padding, "
-        "got 2 times 33",
-        Vectors({2, 33, 3}, Count(198))},
-       {"inputs_embeds: must be FP32 or BF16, got FP64",
-        InferBuilder("encoder").Raw("inputs_embeds", "FP64", {1, 1, 3}, std::string(24, '\0'))},
-       {"inputs_embeds: must be FP32 or BF16, got INT32",
-        InferBuilder("encoder").Raw("inputs_embeds", "INT32", {1, 1, 3}, std::string(12, '\0'))},
-       {"attention_mask: must have the shape of inputs_embeds without its last dimension, [1, 2], "
-        "got [1, 3]",
-        masked("BOOL", {1, 3}, "\1\1\1")},
-       {"attention_mask: must have the shape of inputs_embeds", masked("BOOL", {2}, "\1\1")},
-       {"attention_mask: must have the shape of inputs_embeds",
-        masked("BOOL", {2, 2, 2}, std::string(8, '\1'))},
-       {"attention_mask[1]: must be 0 or 1, got 2", masked("BOOL", {1, 2}, "\1\2")},
-       {"attention_mask[0]: must be 0 or 1, got -1",
-        masked("INT64", {1, 2}, RawOf<int64_t>({-1, 1}))},
-       {"attention_mask[1]: must be a finite number or -inf",
-        masked("FP32", {1, 2}, RawOf<float>({0, kNan}))},
-       {"attention_mask[0]: must be a finite number or -inf",
-        masked("FP32", {1, 2}, RawOf<float>({HUGE_VALF, 0}))},
-       {"attention_mask: must be BOOL, INT64, INT32 or FP32, got FP64",
-        masked("FP64", {1, 2}, std::string(16, '\0'))},
-       {"attention_mask: is given twice",
-        masked("BOOL", {1, 2}, "\1\1").Raw("attention_mask", "BOOL", {1, 2}, "\1\1")},
-       {"input_ids: is no input of model \"encoder\"",
-        InferBuilder("encoder").Raw("input_ids", "INT64", {1, 1}, RawOf<int64_t>({0}))},
-       {"text_input: is no input of model", Row(1).Text("text_input", "x")},
-       {"embedding: is no output of model", Row(1).Output("embedding")},
-       {"parameters.pooling: there is no such parameter", pooling}});
-}
-
 TEST(KserveTensorsTest, WhatIsAtTheLimitsIsTaken) {
   FakeEncoderRunner::Options options = BareMixer();
   options.max_seq_len = 40;
@@ -456,45 +348,6 @@ TEST(KserveTensorsTest, ARequestThatIsCancelledLeavesTheQueue) {
   EXPECT_EQ(holds.ReadAll().size(), 1U);
   server.WaitForMetric("aft_memory_used_bytes", 0);
   EXPECT_EQ(Hidden(server.Infer(Row(2).request())), Want({{.vectors = Count(6)}}));
-}
-
-TEST(KserveTensorsTest, ErrorsOfImagesNameTheTensor) {
-  KserveServer server(WithMetrics(), {}, BareMixer(/*causal=*/false, 5));
-  ExpectRefused(
-      server,
-      {{"inputs_embeds: must be of shape [B, H, W, 3], got [1, 6, 3]", Row(6)},
-       {"inputs_embeds: must have at most 5 columns (W), got 6", Vectors({1, 1, 6, 3}, Count(18))},
-       {"inputs_embeds: must not be empty", Vectors({1, 0, 5, 3}, {})},
-       {"inputs_embeds: must not be empty", Vectors({1, 5, 0, 3}, {})},
-       {"inputs_embeds: must have at most 64 tokens (the model's batch.max_tokens) with padding, "
-        "got 1 times 65",
-        Vectors({1, 13, 5, 3}, Count(195))},
-       {"attention_mask: must have the shape of inputs_embeds without its last dimension, "
-        "[1, 2, 2], got [4, 4]",
-        Vectors({1, 2, 2, 3}, Count(12))
-            .Raw("attention_mask", "BOOL", {4, 4}, std::string(16, '\1'))},
-       {"attention_mask: must have the shape of inputs_embeds",
-        Vectors({1, 2, 2, 3}, Count(12))
-            .Raw("attention_mask", "BOOL", {2, 2}, std::string(4, '\1'))}});
-}
-
-TEST(KserveTensorsTest, ErrorsOfAnEncoderNameTheTensor) {
-  KserveServer server(WithMetrics());
-  ExpectRefused(
-      server,
-      {{"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 0",
-        InferBuilder("encoder")},
-       {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 2",
-        Row(1).Ids({1})},
-       {"inputs_embeds: must be of shape [B, T, 3], got [1, 1, 2]", Vectors({1, 1, 2}, Count(2))},
-       {"attention_mask[0]: must be one or more ones, then zeros",
-        Row(2).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\1", 2))},
-       {"attention_mask[0]: must be one or more ones, then zeros",
-        Row(2).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\0", 2))},
-       {"attention_mask: must have a number for each token, [1, 2], got [2]",
-        Row(2).Raw("attention_mask", "BOOL", {2}, "\1\1")},
-       {"attention_mask: must be INT64, INT32 or BOOL, got FP32",
-        Row(1).Raw("attention_mask", "FP32", {1, 1}, RawOf<float>({0}))}});
 }
 
 }  // namespace
