@@ -122,8 +122,8 @@ class Hearing {
     }
     if (on_event_) on_event_(event);
   }
-  Result Take(std::string request_id, uint32_t resumes, bool exact) {
-    result_.request_id = std::move(request_id);
+  Result Take(const std::string& request_id, uint32_t resumes, bool exact) {
+    result_.request_id = request_id;
     result_.resumes = resumes;
     result_.exact = exact;
     result_.duration = Clock::now() - start_;

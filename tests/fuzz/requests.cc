@@ -3,6 +3,7 @@
 // the method and the limits, a byte that says where the message is cut into slices, the message.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,7 +77,11 @@ bool IsIn(float value, float low, float high) { return value >= low && value <= 
 
 void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationRequest& request,
                    const LimitsConfig& limits, int64_t most) {
-  CheckTokens(message, request.prompt, most, message.has_previous());
+  const auto resumed = static_cast<size_t>(message.resume().token_ids_size());
+  AFT_CHECK(request.resumed == resumed && request.prompt.size() >= resumed);
+  const auto output = request.prompt.end() - static_cast<std::ptrdiff_t>(resumed);
+  CheckTokens(message, {request.prompt.begin(), output}, most, message.has_previous());
+  AFT_CHECK(std::equal(output, request.prompt.end(), message.resume().token_ids().begin()));
   const SamplingParams& sampling = request.sampling;
   AFT_CHECK(IsIn(sampling.temperature, 0, 100) && IsIn(sampling.min_p, 0, 1));
   AFT_CHECK(IsIn(sampling.top_p, 0, 1) && sampling.top_p > 0);
@@ -145,7 +150,9 @@ void Run(absl::string_view bytes, size_t cut, bool tight) {
     constexpr size_t kMostMessageBytes = 256;  // of the status, in a header
     const absl::string_view error = request.status().message();
     Saw(error);
-    AFT_CHECK(absl::IsInvalidArgument(request.status()));
+    AFT_CHECK(absl::IsInvalidArgument(request.status()) ||
+              (absl::IsFailedPrecondition(request.status()) &&
+               absl::StartsWith(error, "resume.fingerprint: ")));
     AFT_CHECK(BeginsWithField(error, Codec::Request::descriptor()));
     AFT_CHECK(error.size() <= kMostMessageBytes && IsMessage(error));
     return;

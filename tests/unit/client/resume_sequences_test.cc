@@ -146,6 +146,8 @@ class ResumeSequencesTest : public ResumeTest {
       const v1::Usage& usage = event.finished().usage();
       prompt += usage.prompt_tokens();
       cached += usage.cached_tokens();
+      EXPECT_EQ(usage.cache_miss() != v1::CACHE_MISS_UNSPECIFIED, s == 0);
+      EXPECT_EQ(usage.diverged_at(), s == 0 ? 1U : 0U);
       EXPECT_EQ(usage.generated_tokens(), kLength);
     }
     EXPECT_THAT(finished, ElementsAre(1, 1, 1));
