@@ -86,6 +86,12 @@ std::string List(const v1::ListResponse& list) {
   return text;
 }
 
+std::string Load(const v1::Model& model) {
+  return absl::StrFormat("%d running, %d waiting, %.0f %% of the slots",
+                         model.load().requests_running(), model.load().requests_waiting(),
+                         100 * model.load().utilization());
+}
+
 std::string Describe(const v1::Model& model) {
   std::vector<Row> rows = {
       {"name", model.name()},
@@ -99,6 +105,7 @@ std::string Describe(const v1::Model& model) {
       {"serves", Serves(model)},
       {"state of a sequence", State(model)},
       {"slots", absl::StrCat(model.slots())},
+      {"load", Load(model)},
       {"device", model.device()}};
   if (!model.error().empty()) rows.push_back({"error", model.error()});
   return Table(rows);

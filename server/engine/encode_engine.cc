@@ -113,6 +113,7 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   const TimePoint begin = Now();
   BeginStep(jobs, begin);
   metrics_.requests_running.Set(static_cast<double>(batch.size()));
+  metrics_.slots_used.Set(static_cast<double>(batch.size()));
   absl::StatusOr<std::vector<TokenVectors>> vectors = RunModel(batch);
   const TimePoint end = Now();
   int64_t tokens = 0;
@@ -160,6 +161,9 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
 }
 
 // Between steps, when nothing runs.
-void EncodeEngine::PublishGauges() { metrics_.requests_running.Set(0); }
+void EncodeEngine::PublishGauges() {
+  metrics_.requests_running.Set(0);
+  metrics_.slots_used.Set(0);
+}
 
 }  // namespace aft::server

@@ -13,6 +13,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "server/observability/log.h"
+#include "server/observability/slot_ratio.h"
 
 namespace aft::server {
 namespace {
@@ -60,8 +61,8 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Create(
     return absl::UnavailableError(
         absl::StrCat("metrics_address: cannot listen on ", address, ": ", error.what()));
   }
-  std::vector<std::shared_ptr<prometheus::Collectable>> sources = {std::move(registry),
-                                                                   std::make_shared<LogMetrics>()};
+  std::vector<std::shared_ptr<prometheus::Collectable>> sources = {
+      std::make_shared<WithSlotRatio>(std::move(registry)), std::make_shared<LogMetrics>()};
   for (const auto& source : sources) exposer->RegisterCollectable(source);
   std::string host = address.substr(0, address.rfind(':'));
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);

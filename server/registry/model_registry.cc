@@ -180,7 +180,8 @@ ModelStatus ModelRegistry::Describe(const Entry& entry) const {
   status.error = std::string(entry.error.message());
   status.slots = entry.config.slots;
   if (entry.model == nullptr) return status;
-  status.slots = entry.model->engine().load().slots;
+  status.load = entry.model->engine().load();
+  status.slots = status.load.slots;
   status.info = entry.model->info;
   status.vector_width = entry.model->vector_width;
   return status;

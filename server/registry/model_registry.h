@@ -50,6 +50,7 @@ struct ModelStatus {
   int32_t slots = 0;  // requests that run at once: rows of a batch, for an encoder
   // Known once loaded.
   std::optional<ModelInfo> info;
+  EngineLoad load;
   int64_t vector_width = 0;  // 0: a language model
 };
 

@@ -1,5 +1,7 @@
 #include "server/rpc/model_service.h"
 
+#include <algorithm>
+
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
@@ -19,6 +21,14 @@ v1::ModelState EncodeState(ModelState state) {
       return v1::MODEL_STATE_FAILED;
   }
   return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+void EncodeLoad(const EngineLoad& load, v1::ModelLoad& message) {
+  message.set_requests_running(static_cast<uint32_t>(load.running));
+  message.set_requests_waiting(static_cast<uint32_t>(load.waiting));
+  // Parked requests have begun too, and hold no slot.
+  if (load.slots > 0)
+    message.set_utilization(std::min(1.0, static_cast<double>(load.running) / load.slots));
 }
 
 }  // namespace
@@ -42,6 +52,7 @@ v1::Model EncodeModel(const ModelStatus& status) {
     model.set_state_bytes_per_token(static_cast<uint64_t>(status.info->state_bytes_per_token));
     model.set_task(status.vector_width > 0 ? v1::TASK_ENCODE : v1::TASK_GENERATE);
     model.set_vector_width(static_cast<uint32_t>(status.vector_width));
+    EncodeLoad(status.load, *model.mutable_load());
   }
   return model;
 }

@@ -1,9 +1,12 @@
 // tokenizer.json of Hugging Face's tokenizers: what it encodes, and every field that is refused.
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
+#include <cstdio>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,7 +41,7 @@ std::string Checksum(const std::vector<int32_t>& ids) {
   uint64_t value = 0xCBF29CE484222325;
   for (const int32_t id : ids) value = (value ^ static_cast<uint64_t>(id)) * 0x100000001B3;
   char text[17];
-  snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
   return text;
 }
 
@@ -177,6 +180,21 @@ TEST_F(TokenizerJsonTest, AddedTokensAreFoundBetweenBytesThatAreNotText) {
   const auto ids = *tokenizer->Encode(text);
   EXPECT_EQ(Decode(*tokenizer, ids), text);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 660), 2);
+}
+
+// As tokenizers looks for them: those that are not "normalized" in the whole text first.
+TEST_F(TokenizerJsonTest, SomeAddedTokensAreLookedForBeforeTheOthers) {
+  Json token = json_["added_tokens"][0];
+  for (const auto& [content, normalized] : {std::pair("zq", true), std::pair("qv", false)}) {
+    token["id"] = 667 + static_cast<int>(!normalized);
+    token["content"] = content;
+    token["normalized"] = normalized;
+    json_["added_tokens"].push_back(token);
+  }
+  const auto tokenizer = Loaded();
+  const int32_t z = json_["model"]["vocab"]["z"];
+  EXPECT_THAT(*tokenizer->Encode("zqv"), ElementsAre(z, 668));
+  EXPECT_THAT(*tokenizer->Encode("zqzqv"), ElementsAre(667, z, 668));
 }
 
 TEST_F(TokenizerJsonTest, TheConfigNamesTheEndOfText) {

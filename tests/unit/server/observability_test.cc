@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "server/observability/log.h"
 #include "server/observability/log_format.h"
 #include "server/observability/metrics.h"
+#include "server/observability/slot_ratio.h"
 
 namespace aft::server {
 namespace {
@@ -58,6 +60,27 @@ TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
   EXPECT_THAT(page, HasSubstr("aft_draining 0"));
   EXPECT_THAT(page,
               HasSubstr("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"} 1"));
+}
+
+TEST(SlotRatioTest, IsOfEachModelItsUsedSlotsOverItsSlots) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  const WithSlotRatio page(registry);
+  const auto text = [&page] { return prometheus::TextSerializer().Serialize(page.Collect()); };
+  EXPECT_EQ(text(), "");
+  ModelMetrics a(*registry, "a");
+  ModelMetrics b(*registry, "b");
+  ModelMetrics loading(*registry, "loading");
+  a.slots_total.Set(8);
+  a.slots_used.Set(2);
+  b.slots_total.Set(3);
+  b.slots_used.Set(3);
+  EXPECT_THAT(text(), HasSubstr("# TYPE aft_slots_used_ratio gauge\n"
+                                "aft_slots_used_ratio{model=\"a\"} 0.25\n"
+                                "aft_slots_used_ratio{model=\"b\"} 1\n"
+                                "aft_slots_used_ratio{model=\"loading\"} 0\n"));
+  EXPECT_THAT(text(), HasSubstr("aft_slots_used{model=\"a\"} 2\n"));  // and all the others
+  b.slots_used.Set(0);
+  EXPECT_THAT(text(), HasSubstr("aft_slots_used_ratio{model=\"b\"} 0\n"));
 }
 
 TEST(MetricsTest, BucketsSpanWhatIsPromised) {

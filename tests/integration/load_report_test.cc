@@ -1,0 +1,95 @@
+// What a router reads of a replica's load: gauges on the metrics page, and ModelService.
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/integration/server_fixture.h"
+
+namespace aft::server {
+namespace {
+
+v1::ModelLoad Load(TestServer& server, const std::string& model) {
+  grpc::ClientContext context;
+  v1::GetRequest request;
+  v1::GetResponse response;
+  request.set_name(model);
+  EXPECT_TRUE(server.models().Get(&context, request, &response).ok());
+  EXPECT_TRUE(response.model().has_load());
+  return response.model().load();
+}
+
+void ExpectLoad(TestServer& server, const std::string& model, uint32_t running, uint32_t waiting,
+                double utilization) {
+  const v1::ModelLoad load = Load(server, model);
+  EXPECT_EQ(load.requests_running(), running);
+  EXPECT_EQ(load.requests_waiting(), waiting);
+  EXPECT_EQ(load.utilization(), utilization);
+  const std::string labels = "{model=\"" + model + "\"}";
+  EXPECT_EQ(server.Metric("aft_requests_running" + labels), running);
+  EXPECT_EQ(server.Metric("aft_requests_waiting" + labels), waiting);
+  EXPECT_EQ(server.Metric("aft_slots_used_ratio" + labels), utilization);
+}
+
+TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 2;
+  TestServer server(config);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  ExpectLoad(server, "fake", 0, 0, 0);
+  server.control().Hold();
+  GenerateStream first(server.inference(), Request("one", 20));
+  server.control().WaitUntilBlocked();
+  EXPECT_EQ(Load(server, "fake").requests_running(), 1);  // gauges follow a step later
+  server.control().RunSteps(1);
+  ExpectLoad(server, "fake", 1, 0, 0.5);
+  // Those that come while the step lasts wait for the next one.
+  GenerateStream second(server.inference(), Request("two", 20));
+  GenerateStream third(server.inference(), Request("three", 20));
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 2);
+  ExpectLoad(server, "fake", 1, 2, 0.5);
+  server.control().RunSteps(2);
+  ExpectLoad(server, "fake", 2, 1, 1);
+  server.control().Resume();
+  for (GenerateStream* stream : {&first, &second, &third}) EXPECT_TRUE(stream->Finish().ok());
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  server.WaitForMetric("aft_requests_running{model=\"fake\"}", 0);
+  ExpectLoad(server, "fake", 0, 0, 0);
+}
+
+TEST(LoadReportTest, SaysHowFullAnEncodersBatchIs) {
+  ServerConfig config = TestConfigWithEncoder();  // batches of 4
+  config.metrics_address = "127.0.0.1:0";
+  TestServer server(config);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  server.encoder_control().Hold();
+  v1::EncodeRequest request;
+  request.set_model("encoder");
+  request.set_text("text");
+  EncodeStream first(server.inference(), request);
+  server.encoder_control().WaitUntilBlocked();
+  EncodeStream second(server.inference(), request);
+  server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", 1);
+  ExpectLoad(server, "encoder", 1, 1, 0.25);
+  ExpectLoad(server, "fake", 0, 0, 0);
+  server.encoder_control().Resume();
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(second.Finish().ok());
+  server.WaitForMetric("aft_slots_used{model=\"encoder\"}", 0);
+  server.WaitForMetric("aft_requests_running{model=\"encoder\"}", 0);
+  ExpectLoad(server, "encoder", 0, 0, 0);
+}
+
+TEST(LoadReportTest, SaysNothingOfAModelThatIsNotThere) {
+  TestServer server(TestConfig(), [](const LoadOptions&) -> absl::StatusOr<LoadedModel> {
+    return absl::NotFoundError("no such checkpoint");
+  });
+  EXPECT_FALSE(server.server().WaitReady().ok());
+  grpc::ClientContext context;
+  v1::ListResponse list;
+  ASSERT_TRUE(server.models().List(&context, {}, &list).ok());
+  ASSERT_EQ(list.models_size(), 1);
+  EXPECT_FALSE(list.models(0).has_load());
+}
+
+}  // namespace
+}  // namespace aft::server
