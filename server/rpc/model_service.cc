@@ -1,7 +1,5 @@
 #include "server/rpc/model_service.h"
 
-#include <algorithm>
-
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
@@ -26,9 +24,7 @@ v1::ModelState EncodeState(ModelState state) {
 void EncodeLoad(const EngineLoad& load, v1::ModelLoad& message) {
   message.set_requests_running(static_cast<uint32_t>(load.running));
   message.set_requests_waiting(static_cast<uint32_t>(load.waiting));
-  // Parked requests have begun too, and hold no slot.
-  if (load.slots > 0)
-    message.set_utilization(std::min(1.0, static_cast<double>(load.running) / load.slots));
+  if (load.slots > 0) message.set_utilization(static_cast<double>(load.running) / load.slots);
 }
 
 }  // namespace

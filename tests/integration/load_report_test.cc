@@ -24,10 +24,14 @@ void ExpectLoad(TestServer& server, const std::string& model, uint32_t running, 
   EXPECT_EQ(load.requests_running(), running);
   EXPECT_EQ(load.requests_waiting(), waiting);
   EXPECT_EQ(load.utilization(), utilization);
+}
+
+void ExpectGauges(TestServer& server, const std::string& model, double running, double waiting,
+                  double ratio) {
   const std::string labels = "{model=\"" + model + "\"}";
   EXPECT_EQ(server.Metric("aft_requests_running" + labels), running);
   EXPECT_EQ(server.Metric("aft_requests_waiting" + labels), waiting);
-  EXPECT_EQ(server.Metric("aft_slots_used_ratio" + labels), utilization);
+  EXPECT_EQ(server.Metric("aft_slots_used_ratio" + labels), ratio);
 }
 
 TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
@@ -36,24 +40,28 @@ TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
   TestServer server(config);
   ASSERT_TRUE(server.server().WaitReady().ok());
   ExpectLoad(server, "fake", 0, 0, 0);
+  ExpectGauges(server, "fake", 0, 0, 0);
   server.control().Hold();
   GenerateStream first(server.inference(), Request("one", 20));
   server.control().WaitUntilBlocked();
-  EXPECT_EQ(Load(server, "fake").requests_running(), 1);  // gauges follow a step later
-  server.control().RunSteps(1);
   ExpectLoad(server, "fake", 1, 0, 0.5);
-  // Those that come while the step lasts wait for the next one.
+  server.control().RunSteps(1);  // gauges follow a step later
+  ExpectGauges(server, "fake", 1, 0, 0.5);
+  // Those that come while the step lasts wait for the next one, where one of them has a place.
   GenerateStream second(server.inference(), Request("two", 20));
   GenerateStream third(server.inference(), Request("three", 20));
   server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 2);
-  ExpectLoad(server, "fake", 1, 2, 0.5);
+  ExpectGauges(server, "fake", 1, 2, 0.5);
+  ExpectLoad(server, "fake", 2, 1, 1);
   server.control().RunSteps(2);
+  ExpectGauges(server, "fake", 2, 1, 1);
   ExpectLoad(server, "fake", 2, 1, 1);
   server.control().Resume();
   for (GenerateStream* stream : {&first, &second, &third}) EXPECT_TRUE(stream->Finish().ok());
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
   server.WaitForMetric("aft_requests_running{model=\"fake\"}", 0);
   ExpectLoad(server, "fake", 0, 0, 0);
+  ExpectGauges(server, "fake", 0, 0, 0);
 }
 
 TEST(LoadReportTest, SaysHowFullAnEncodersBatchIs) {
@@ -69,14 +77,16 @@ TEST(LoadReportTest, SaysHowFullAnEncodersBatchIs) {
   server.encoder_control().WaitUntilBlocked();
   EncodeStream second(server.inference(), request);
   server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", 1);
-  ExpectLoad(server, "encoder", 1, 1, 0.25);
-  ExpectLoad(server, "fake", 0, 0, 0);
+  ExpectGauges(server, "encoder", 1, 1, 0.25);
+  ExpectLoad(server, "encoder", 2, 0, 0.5);
+  ExpectGauges(server, "fake", 0, 0, 0);
   server.encoder_control().Resume();
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(second.Finish().ok());
   server.WaitForMetric("aft_slots_used{model=\"encoder\"}", 0);
   server.WaitForMetric("aft_requests_running{model=\"encoder\"}", 0);
   ExpectLoad(server, "encoder", 0, 0, 0);
+  ExpectGauges(server, "encoder", 0, 0, 0);
 }
 
 TEST(LoadReportTest, SaysNothingOfAModelThatIsNotThere) {

@@ -74,10 +74,11 @@ TEST(SlotRatioTest, IsOfEachModelItsUsedSlotsOverItsSlots) {
   a.slots_used.Set(2);
   b.slots_total.Set(3);
   b.slots_used.Set(3);
-  EXPECT_THAT(text(), HasSubstr("# TYPE aft_slots_used_ratio gauge\n"
-                                "aft_slots_used_ratio{model=\"a\"} 0.25\n"
-                                "aft_slots_used_ratio{model=\"b\"} 1\n"
-                                "aft_slots_used_ratio{model=\"loading\"} 0\n"));
+  for (const char* line :
+       {"# TYPE aft_slots_used_ratio gauge\n", "aft_slots_used_ratio{model=\"a\"} 0.25\n",
+        "aft_slots_used_ratio{model=\"b\"} 1\n", "aft_slots_used_ratio{model=\"loading\"} 0\n"}) {
+    EXPECT_THAT(text(), HasSubstr(line));
+  }
   EXPECT_THAT(text(), HasSubstr("aft_slots_used{model=\"a\"} 2\n"));  // and all the others
   b.slots_used.Set(0);
   EXPECT_THAT(text(), HasSubstr("aft_slots_used_ratio{model=\"b\"} 0\n"));
