@@ -34,9 +34,9 @@ using Fields = std::map<std::string, Json>;
 constexpr size_t kMaxFields = size_t{1} << 17;  // an added token has seven
 
 const Json& At(const Fields& fields, const std::string& field) {
-  static const Json kAbsent;
+  static const Json absent;
   const auto found = fields.find(field);
-  return found == fields.end() ? kAbsent : found->second;
+  return found == fields.end() ? absent : found->second;
 }
 
 // What a field must be, null included where it may be left out; empty: anything, it makes no
@@ -46,7 +46,7 @@ struct Rule {
   std::vector<Json> allowed;
 };
 const std::vector<Rule>& Rules() {
-  static const auto* const kRules = new std::vector<Rule>{
+  static const auto* const rules = new std::vector<Rule>{
       {"version", {nullptr, "1.0"}},
       {"normalizer", {nullptr}},
       {"pre_tokenizer", {Json::object()}},
@@ -70,10 +70,10 @@ const std::vector<Rule>& Rules() {
       {"model.vocab", {Json::object()}},
       {"model.merges", {Json::array()}},
   };
-  return *kRules;
+  return *rules;
 }
 
-absl::Status CheckRules(const Fields& fields) {
+absl::Status Checrules(const Fields& fields) {
   for (const Rule& rule : Rules()) {
     const Json& value = At(fields, rule.field);
     if (rule.allowed.empty() || absl::c_linear_search(rule.allowed, value)) continue;
@@ -221,7 +221,7 @@ absl::StatusOr<std::optional<std::string>> ReadEos(const std::string& path) {
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
                                                        const std::optional<std::string>& eos,
                                                        const std::string& eos_path) {
-  AFT_RETURN_IF_ERROR(CheckRules(json.fields));
+  AFT_RETURN_IF_ERROR(Checrules(json.fields));
   AFT_ASSIGN_OR_RETURN(std::vector<AddedToken> added, AddedTokensOf(json.fields));
   std::map<std::string, uint64_t> ids(json.vocabulary.begin(), json.vocabulary.end());
   for (const AddedToken& token : added) {
