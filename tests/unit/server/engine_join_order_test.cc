@@ -15,7 +15,7 @@ class EngineJoinOrderTest : public EnginePrefixTest {
  protected:
   // A stream without an end that is reading a prompt of 400 tokens, while two come that begin as it
   // does, in this order, for so many tokens. What each of them goes on from.
-  std::vector<uint32_t> WhileOneReads(std::vector<size_t> shared) {
+  std::vector<uint32_t> WhileOneReads(const std::vector<size_t>& shared) {
     StartHeld();
     const Tokens text = RandomText(400);
     const Accepted leader = Submit(Request(text, 1'000'000));
@@ -117,6 +117,7 @@ TEST_F(EngineJoinOrderTest, WhoHasWaitedForAStateMayWaitForAnotherBehindIt) {
                                              Request(Joined(more, {3}), 3)};
   requests[1].prompt[300] = requests[2].prompt[300] = (requests[0].prompt[300] + 1) % 256;
   std::vector<Accepted> accepted;
+  accepted.reserve(requests.size());
   for (const GenerationRequest& request : requests) accepted.push_back(Submit(request));
   control->Resume();
   const std::vector<uint32_t> expected = {0, 300, 500};
