@@ -99,7 +99,8 @@ class SurvivalTest : public testing::Test {
 
   void MakeScoreCase() {
     ScoreCase one;
-    const int64_t tokens = 20'000 + random_.Below(20'000);
+    // Not so long that three servers in a row go before the text is read again.
+    const int64_t tokens = 6'000 + random_.Below(4'000);
     for (int64_t i = 0; i < tokens; ++i) {
       one.request.mutable_tokens()->add_ids(static_cast<uint32_t>(random_.Below(60)));
     }
@@ -163,9 +164,9 @@ class SurvivalTest : public testing::Test {
     const uint64_t several_before = several_resumes_;
     do {
       for (auto& replica : replicas_) {
-        progress_.WaitForMore(500);
+        progress_.WaitForMore(1500);
         replica->Stop(signal);
-        progress_.WaitForMore(500);
+        progress_.WaitForMore(1500);
         replica->Start();
       }
     } while (resumes_ == before || score_resumes_ == scores_before ||

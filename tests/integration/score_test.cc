@@ -114,10 +114,10 @@ v1::ScoreRequest Resumed(v1::ScoreRequest request, const ScoreStream& whole, uin
   resume.set_numerics(whole.events.front().started().numerics());
   resume.set_scores(count);
   double logprob = 0;
+  uint32_t next = 0;
   for (const v1::ScoreResponse& event : whole.events) {
     for (const v1::TokenLogprobs& score : event.chunk().logprobs()) {
-      if (count-- == 0) break;
-      logprob += score.logprob();
+      if (next++ < count) logprob += score.logprob();
     }
   }
   resume.set_logprob(logprob);

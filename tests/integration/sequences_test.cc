@@ -306,7 +306,8 @@ TEST_F(SequencesTest, EachIsChargedForWhatItHolds) {
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 3 * kCall;
   Start();
   GenerateStream refused(server_->inference(), Several("hello", 5, 4));
-  EXPECT_TRUE(refused.Finish().ok());  // 16 KiB and three times 8
+  EXPECT_TRUE(refused.Finish().ok());                  // 16 KiB and three times 8
+  server_->WaitForMetric("aft_memory_used_bytes", 0);  // it has been given back
   server_->control().Hold();
   GenerateStream stream(server_->inference(), Several("hello", 5, 4));
   server_->WaitForMetric("aft_memory_used_bytes", kCall + 3 * 8192 + 5 * 4);
