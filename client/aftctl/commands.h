@@ -26,6 +26,7 @@ Command AddScore(CLI::App& app, const CommonFlags& flags);
 Command AddEncode(CLI::App& app, const CommonFlags& flags);
 Command AddState(CLI::App& app, const CommonFlags& flags);
 Command AddModels(CLI::App& app, const CommonFlags& flags);
+Command AddRepository(CLI::App& app, const CommonFlags& flags);
 Command AddHealth(CLI::App& app, const CommonFlags& flags);
 
 struct Subcommand {
@@ -40,6 +41,7 @@ inline constexpr Subcommand kSubcommands[] = {
     {"encode", "The vectors of a text under an encoder", AddEncode},
     {"state", "What generate and score leave behind to go on from", AddState},
     {"models", "List the served models, or describe one", AddModels},
+    {"repository", "Have a server load and unload models of its repository", AddRepository},
     {"health", "Exit with 0 only when the server is SERVING", AddHealth},
 };
 

@@ -23,6 +23,7 @@
 #include "client/lib/scoring.h"
 #include "client/lib/stream_checker.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "inference/grpc_service.grpc.pb.h"
 
 namespace aft::client {
 namespace {
@@ -340,6 +341,30 @@ absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, const CallOpt
         return v1::ModelService::NewStub(any_channel_)->Get(context, request, out);
       }));
   return std::move(*response.mutable_model());
+}
+
+absl::Status Client::LoadModel(absl::string_view name, const CallOptions& call) {
+  inference::RepositoryModelLoadRequest request;
+  request.set_model_name(std::string(name));
+  return Unary<inference::RepositoryModelLoadResponse>(
+             options_, call,
+             [&](grpc::ClientContext* context, auto* out) {
+               return inference::GRPCInferenceService::NewStub(any_channel_)
+                   ->RepositoryModelLoad(context, request, out);
+             })
+      .status();
+}
+
+absl::Status Client::UnloadModel(absl::string_view name, const CallOptions& call) {
+  inference::RepositoryModelUnloadRequest request;
+  request.set_model_name(std::string(name));
+  return Unary<inference::RepositoryModelUnloadResponse>(
+             options_, call,
+             [&](grpc::ClientContext* context, auto* out) {
+               return inference::GRPCInferenceService::NewStub(any_channel_)
+                   ->RepositoryModelUnload(context, request, out);
+             })
+      .status();
 }
 
 absl::StatusOr<v1::State> Client::GetState(absl::string_view id, const CallOptions& call) {

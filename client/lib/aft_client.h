@@ -94,7 +94,7 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // repeated, because what a broken stream has delivered cannot be taken back. Connections are pinged
 // every 20 s while calls run.
 //
-// ListModels, GetModel and Health reach servers that do not serve as well.
+// ListModels, GetModel, LoadModel, UnloadModel and Health reach servers that do not serve as well.
 //
 // Errors: the server's status code with a sentence as its message, and ErrorDetails
 // (GetErrorDetails). Beside the codes of inference.proto:
@@ -147,6 +147,12 @@ class Client {
 
   // NOT_FOUND names the models there are.
   absl::StatusOr<v1::Model> GetModel(absl::string_view name, const CallOptions& call = {});
+
+  // Have the server load the newest versions of a model of its repository, or let it go; return
+  // when that is done, and it goes on when they do not wait for it. Of the server that the address
+  // names: with several, any of them hears it. PERMISSION_DENIED: it is not for this client.
+  absl::Status LoadModel(absl::string_view name, const CallOptions& call = {});
+  absl::Status UnloadModel(absl::string_view name, const CallOptions& call = {});
 
   // grpc.health.v1; an empty service asks for the whole server. NOT_FOUND: no such service.
   absl::StatusOr<HealthStatus> Health(absl::string_view service = "", const CallOptions& call = {});

@@ -12,6 +12,8 @@
 namespace aft {
 
 struct LoadOptions {
+  bool operator==(const LoadOptions& other) const = default;
+
   // Folder with config.json and model.safetensors.
   std::string checkpoint_dir;
   // Where the model runs: "cpu" or "cuda:N", the N-th GPU.

@@ -12,6 +12,7 @@
 //   5        the drain was forced: it took longer than lame_duck + grace + 15 s, or the thread of a
 //            model that had failed was stuck
 //   128 + n  a second signal n during the drain
+// SIGHUP has the config file read again; the log says what came of it.
 // For every code but 0, one line on stderr says why.
 #include <signal.h>
 #include <unistd.h>
@@ -72,7 +73,9 @@ constexpr char kUsage[] =
     "Serves attention-free transformers over gRPC.\n\n"
     "  aft-server --model DIR       serve one checkpoint with every default\n"
     "  aft-server --config FILE     see proto/aft/config/v1/server_config.proto\n\n"
-    "SIGTERM and SIGINT drain the server; a second one ends it at once.\n"
+    "SIGTERM and SIGINT drain the server; a second one ends it at once. SIGHUP has the config "
+    "read\n"
+    "again, and the repository.\n"
     "Exit codes: 0 drained, 1 bad command line, 2 bad config, 3 address or ready file unusable,\n"
     "4 no model could be loaded, 5 drain forced (took too long, or a model was stuck), 128+n "
     "second signal n.\n";
@@ -140,6 +143,16 @@ void RemoveReadyFile(const std::string& path) {
   if (!path.empty()) std::filesystem::remove(path, ignored);
 }
 
+void Reload(Server& server) {
+  const absl::StatusOr<ServerConfig> config = EffectiveConfig();
+  const absl::Status status = config.ok() ? server.Reload(*config) : config.status();
+  if (status.ok()) {
+    log::Info("config.reloaded");
+  } else {
+    log::Error("config.reload_failed", {{"error", status.ToString()}});
+  }
+}
+
 int Serve(const ServerConfig& config) {
   const std::string ready_file = absl::GetFlag(FLAGS_ready_file);
   RemoveReadyFile(ready_file);
@@ -155,6 +168,9 @@ int Serve(const ServerConfig& config) {
         // No balancer has to notice when a person ends the server.
         const bool lame_duck = signal != SIGINT;
         if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain(lame_duck);
+      },
+      [weak = std::weak_ptr<Server>(server)] {
+        if (const std::shared_ptr<Server> alive = weak.lock()) Reload(*alive);
       },
       config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
 

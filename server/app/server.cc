@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "server/config/loader.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -95,6 +96,14 @@ absl::Status Server::WaitReady() {
     if (result.has_value()) return *result;
     changed_.Wait(mutex_);
   }
+}
+
+absl::Status Server::Reload(const ServerConfig& config) {
+  AFT_RETURN_IF_ERROR(CheckReload(config_, config));
+  log::Init(*log::ParseLevel(config.log.level), *log::ParseFormat(config.log.format));
+  grpc_->RefreshClients();
+  registry_.Rescan(config.repository);
+  return absl::OkStatus();
 }
 
 void Server::RequestDrain(bool lame_duck) {

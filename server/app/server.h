@@ -42,6 +42,10 @@ class Server {
   // why), CANCELLED when a drain was requested before.
   absl::Status WaitReady();
 
+  // Goes over to `config`, as far as that can be done (CheckReload): reads clients and the
+  // repository again too, whose models load in the background. After an error nothing has changed.
+  absl::Status Reload(const ServerConfig& config);
+
   // Asks for the drain and returns at once. `lame_duck`: false leaves its first stage out, or ends
   // it.
   void RequestDrain(bool lame_duck = true);
@@ -72,7 +76,7 @@ class Server {
   void UpdateHealth();
   bool Stop(std::chrono::milliseconds grace);
 
-  const ServerConfig config_;
+  const ServerConfig config_;  // of the start: what may change since is not read from here
   const std::shared_ptr<prometheus::Registry> prometheus_;
   ServerMetrics metrics_;
   ModelRegistry registry_;

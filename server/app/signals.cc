@@ -22,6 +22,12 @@ sigset_t ShutdownSignals() {
   return set;
 }
 
+sigset_t AllSignals() {
+  sigset_t set = ShutdownSignals();
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
 // At once, but for what a healthy stderr needs to take the last lines.
 [[noreturn]] void Exit(int code) {
   log::Flush(std::chrono::milliseconds(200));
@@ -31,16 +37,18 @@ sigset_t ShutdownSignals() {
 }  // namespace
 
 void BlockShutdownSignals() {
-  const sigset_t set = ShutdownSignals();
+  const sigset_t set = AllSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-void HandleShutdownSignals(std::function<void(int)> on_shutdown,
+void HandleShutdownSignals(std::function<void(int)> on_shutdown, std::function<void()> on_reload,
                            std::chrono::milliseconds hard_limit, int forced_exit_code) {
-  std::thread([on_shutdown = std::move(on_shutdown), hard_limit, forced_exit_code] {
+  std::thread([on_shutdown = std::move(on_shutdown), on_reload = std::move(on_reload), hard_limit,
+               forced_exit_code] {
+    const sigset_t all = AllSignals();
     const sigset_t set = ShutdownSignals();
     int signal = 0;
-    sigwait(&set, &signal);
+    while (sigwait(&all, &signal) == 0 && signal == SIGHUP) on_reload();
     log::Info("signal.shutdown", {{"signal", signal}});
     on_shutdown(signal);
 

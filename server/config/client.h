@@ -19,6 +19,7 @@ struct Client {
   int32_t max_queued_requests = 0;
   int64_t max_memory_bytes = 0;
   std::vector<std::string> models{};  // that it may use; empty: all
+  bool admin = false;                 // it may have them loaded and unloaded
 };
 
 // Of requests that do not come over the wire.

@@ -61,13 +61,14 @@ absl::StatusOr<KnownClient> DecodeClient(const std::string& path, const pb::Clie
     AFT_RETURN_IF_ERROR(CheckNew(field, "certificate " + message.certificate(i), seen));
     known.certificates.push_back(message.certificate(i));
   }
-  known.client = std::make_shared<Client>(
-      Client{.name = message.name(),
-             .weight = weight,
-             .max_slots = message.max_slots(),
-             .max_queued_requests = message.max_queued_requests(),
-             .max_memory_bytes = message.max_memory_bytes(),
-             .models = {message.models().begin(), message.models().end()}});
+  known.client =
+      std::make_shared<Client>(Client{.name = message.name(),
+                                      .weight = weight,
+                                      .max_slots = message.max_slots(),
+                                      .max_queued_requests = message.max_queued_requests(),
+                                      .max_memory_bytes = message.max_memory_bytes(),
+                                      .models = {message.models().begin(), message.models().end()},
+                                      .admin = message.admin()});
   return known;
 }
 

@@ -1,6 +1,7 @@
 #include "server/config/config.h"
 
 #include <initializer_list>
+#include <limits>
 #include <set>
 
 #include "absl/strings/numbers.h"
@@ -52,9 +53,8 @@ absl::Status CheckCpus(const std::string& path, const ModelConfig& model) {
   return status.ok() ? status : BadField(path, status.message());
 }
 
-absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
-  if (model.checkpoint_dir.empty()) return BadField(path + ".path", "must be set");
-  AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
+// All but which model it is.
+absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".slots", model.slots, 1, 65'536));
@@ -62,7 +62,6 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
       CheckRange(path + ".max_step_tokens", model.max_step_tokens, model.slots + 1, 1 << 20));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".intra_op_threads", model.intra_op_threads, 0, 1024));
   AFT_RETURN_IF_ERROR(CheckCpus(path + ".cpus", model));
-  AFT_RETURN_IF_ERROR(CheckName(path + ".version", model.version));
   AFT_RETURN_IF_ERROR(
       CheckRange(path + ".batch.max_delay_us", model.max_batch_delay.count(), 0, 1'000'000));
   AFT_RETURN_IF_ERROR(CheckRange(path + ".batch.max_rows", model.max_batch_rows, 1, 65'536));
@@ -73,6 +72,13 @@ absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(CheckRange(path + ".prefix_cache_bytes", model.prefix_cache_bytes, 0, most));
   return CheckRange(path + ".prefix_cache_interval_tokens", model.prefix_cache_interval_tokens, 0,
                     1 << 26);
+}
+
+absl::Status CheckModel(const std::string& path, const ModelConfig& model) {
+  if (model.checkpoint_dir.empty()) return BadField(path + ".path", "must be set");
+  AFT_RETURN_IF_ERROR(CheckName(path + ".name", model.name));
+  AFT_RETURN_IF_ERROR(CheckName(path + ".version", model.version));
+  return CheckSettings(path, model);
 }
 
 absl::Status CheckLimits(const LimitsConfig& limits) {
@@ -181,6 +187,28 @@ absl::Status CheckStates(const StatesConfig& states) {
   return CheckRange("states.default_ttl_ms", states.default_ttl.count(), 1, states.max_ttl.count());
 }
 
+absl::Status CheckRepository(const RepositoryConfig& repository, const SecurityConfig& security) {
+  AFT_RETURN_IF_ERROR(
+      CheckRange("repository.latest_versions", repository.latest_versions, 0, 1000));
+  for (size_t i = 0; i < repository.versions.size(); ++i) {
+    AFT_RETURN_IF_ERROR(CheckRange(absl::StrCat("repository.versions[", i, "]"),
+                                   repository.versions[i], 1, std::numeric_limits<int64_t>::max()));
+  }
+  const std::string control = "repository.control";
+  AFT_RETURN_IF_ERROR(CheckOneOf(control, repository.control, {"none", "admin", "anyone"}));
+  if (repository.control == "admin" && security.clients_file.empty()) {
+    return BadField(control, "\"admin\" needs security.clients_file: it says who is one");
+  }
+  AFT_RETURN_IF_ERROR(CheckRange("repository.drain_ms", repository.drain.count(), 0, 86'400'000));
+  const ModelConfig& settings = repository.settings;
+  if (!settings.name.empty() || !settings.checkpoint_dir.empty() ||
+      settings.version != ModelConfig().version) {
+    return BadField("repository.settings",
+                    "name, path and version are not to be set: they are those of the folders");
+  }
+  return CheckSettings("repository.settings", settings);
+}
+
 absl::Status CheckHealth(const HealthConfig& health) {
   AFT_RETURN_IF_ERROR(CheckOneOf("health.readiness", health.readiness, {"all", "any"}));
   AFT_RETURN_IF_ERROR(CheckRange("health.max_failed_steps", health.max_failed_steps, 1, 1'000'000));
@@ -196,7 +224,9 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (!config.metrics_address.empty()) {
     AFT_RETURN_IF_ERROR(CheckAddress("metrics_address", config.metrics_address));
   }
-  if (config.models.empty()) return BadField("models", "must name at least one model");
+  if (config.models.empty() && config.repository.folder.empty()) {
+    return BadField("models", "must name at least one model, unless there is a repository.folder");
+  }
   std::set<std::string> names;
   for (size_t i = 0; i < config.models.size(); ++i) {
     const std::string path = absl::StrCat("models[", i, "]");
@@ -210,6 +240,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   AFT_RETURN_IF_ERROR(CheckSecurity(config.security));
   AFT_RETURN_IF_ERROR(CheckScheduling(config.scheduling));
   AFT_RETURN_IF_ERROR(CheckStates(config.states));
+  AFT_RETURN_IF_ERROR(CheckRepository(config.repository, config.security));
   AFT_RETURN_IF_ERROR(
       CheckRange("drain.lame_duck_ms", config.drain.lame_duck.count(), 0, 3'600'000));
   AFT_RETURN_IF_ERROR(CheckRange("drain.grace_ms", config.drain.grace.count(), 0, 3'600'000));

@@ -15,6 +15,8 @@ namespace aft::server {
 
 // How a model is loaded, and how it is served.
 struct ModelConfig : LoadOptions {
+  bool operator==(const ModelConfig& other) const = default;
+
   std::string name;
   std::string version = "1";
   std::chrono::microseconds max_batch_delay{2'000};  // encoders only
@@ -102,6 +104,15 @@ struct StatesConfig {
   int64_t checkpoint_tokens = 0;  // 0: none are left under way
 };
 
+struct RepositoryConfig {
+  std::string folder;           // "": there is none
+  int32_t latest_versions = 1;  // 0: all
+  std::vector<int64_t> versions;
+  std::string control = "none";
+  std::chrono::milliseconds drain{30'000};
+  ModelConfig settings;  // of its models
+};
+
 struct LogConfig {
   std::string level = "info";
   std::string format = "logfmt";
@@ -119,6 +130,7 @@ struct ServerConfig {
   HealthConfig health;
   ConnectionConfig connections;
   StatesConfig states;
+  RepositoryConfig repository;
 };
 
 // INVALID_ARGUMENT, starting with the path of the first field that is out of range, e.g.

@@ -5,10 +5,14 @@
 #include <system_error>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "aft/config/v1/server_config.pb.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "server/config/text_proto.h"
 
 namespace aft::server {
@@ -70,7 +74,7 @@ void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   AFT_FIELD(limits.max_concurrent_streams, message, max_concurrent_streams);
 }
 
-// A list of strings; an empty one is the default.
+// A list; an empty one is the default.
 #define AFT_LIST(value, message, field)                                 \
   if constexpr (kRead) {                                                \
     (value).assign((message).field().begin(), (message).field().end()); \
@@ -119,6 +123,17 @@ void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.checkpoint_tokens, message, checkpoint_tokens);
 }
 
+template <bool kRead>
+void Exchange(RepositoryConfig& repository, pb::RepositoryConfig& message) {
+  AFT_FIELD(repository.folder, message, folder);
+  AFT_FIELD(repository.latest_versions, message, latest_versions);
+  AFT_LIST(repository.versions, message, versions);
+  AFT_FIELD(repository.control, message, control);
+  AFT_FIELD(repository.drain, message, drain_ms);
+  AFT_FIELD(repository.settings.checkpoint_dir, *message.mutable_settings(), path);
+  Exchange<kRead>(repository.settings, *message.mutable_settings());
+}
+
 // All but the models.
 template <bool kRead>
 void Exchange(ServerConfig& config, pb::ServerConfig& message) {
@@ -139,10 +154,23 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.connections.max_age, *message.mutable_connections(), max_age_ms);
   AFT_FIELD(config.connections.max_age_grace, *message.mutable_connections(), max_age_grace_ms);
   Exchange<kRead>(config.states, *message.mutable_states());
+  Exchange<kRead>(config.repository, *message.mutable_repository());
 }
 
 #undef AFT_FIELD
 #undef AFT_LIST
+
+// Every field is set.
+pb::ServerConfig MessageOf(ServerConfig& config) {
+  pb::ServerConfig message;
+  Exchange<false>(config, message);
+  for (ModelConfig& model : config.models) {
+    pb::ModelConfig& added = *message.add_models();
+    Exchange<false>(model, added);
+    added.set_path(model.checkpoint_dir);
+  }
+  return message;
+}
 
 // Without a slash at its end.
 std::filesystem::path Normal(const std::filesystem::path& path) {
@@ -167,9 +195,10 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
   AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
   ServerConfig config;
   Exchange<true>(config, message);
-  for (std::string* file : {&config.security.tls.cert_file, &config.security.tls.key_file,
-                            &config.security.tls.client_ca_file, &config.security.clients_file,
-                            &config.states.folder, &config.states.redis.password_file}) {
+  for (std::string* file :
+       {&config.security.tls.cert_file, &config.security.tls.key_file,
+        &config.security.tls.client_ca_file, &config.security.clients_file, &config.states.folder,
+        &config.states.redis.password_file, &config.repository.folder}) {
     if (!file->empty()) *file = (std::filesystem::path(base_dir) / *file).string();
   }
   for (std::string& file : config.states.key_files) {
@@ -197,16 +226,26 @@ absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path) {
 }
 
 std::string FormatEffectiveConfig(ServerConfig config) {
-  pb::ServerConfig message;
-  Exchange<false>(config, message);
-  for (ModelConfig& model : config.models) {
-    pb::ModelConfig& added = *message.add_models();
-    Exchange<false>(model, added);
-    added.set_path(model.checkpoint_dir);
-  }
   std::string text;
-  google::protobuf::TextFormat::PrintToString(message, &text);
+  google::protobuf::TextFormat::PrintToString(MessageOf(config), &text);
   return text;
+}
+
+absl::Status CheckReload(ServerConfig running, ServerConfig next) {
+  AFT_RETURN_IF_ERROR(ValidateServerConfig(next));
+  for (ServerConfig* config : {&running, &next}) {
+    const std::string folder = config->repository.folder;
+    config->repository = RepositoryConfig();
+    config->repository.folder = folder;
+    config->log.level = "";
+  }
+  google::protobuf::util::MessageDifferencer differencer;
+  std::string differences;
+  differencer.ReportDifferencesToString(&differences);
+  if (differencer.Compare(MessageOf(running), MessageOf(next))) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this takes a restart, so nothing was changed: ",
+      absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(differences), {{"\n", "; "}})));
 }
 
 }  // namespace aft::server

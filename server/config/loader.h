@@ -27,4 +27,9 @@ ModelConfig DefaultModelConfig(const std::string& dir);
 // values.
 std::string FormatEffectiveConfig(ServerConfig config);
 
+// Whether a running server can go over to `next`: log.level may differ, and of the repository all
+// but its folder. INVALID_ARGUMENT as ValidateServerConfig; FAILED_PRECONDITION names every other
+// field that differs.
+absl::Status CheckReload(ServerConfig running, ServerConfig next);
+
 }  // namespace aft::server

@@ -56,7 +56,7 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
     return {.handle = 0, .refused = refused};
   }
   const RequestHandle first = last_handle_ + 1;
-  waiting_.Increment(static_cast<double>(jobs.size()));
+  waiting_.Add(static_cast<double>(jobs.size()));
   for (std::unique_ptr<Job>& job : jobs) {
     job->handle = ++last_handle_;
     pending_.added.push_back(std::move(job));
@@ -108,14 +108,14 @@ void Inbox::Take(Duration wait, Batch& batch) {
 void Inbox::LeaveQueue(const std::vector<Job*>& started) {
   if (started.empty()) return;
   MutexLock lock(mutex_);
-  waiting_.Decrement(static_cast<double>(started.size()));
+  waiting_.Add(-static_cast<double>(started.size()));
   for (Job* job : started) budget_.LeaveQueue(job->charge);
 }
 
 void Inbox::Leave(const std::vector<std::unique_ptr<Job>>& ended) {
   MutexLock lock(mutex_);
   for (const auto& job : ended) {
-    if (!job->started_at) waiting_.Decrement();
+    if (!job->started_at) waiting_.Add(-1);
     budget_.Leave(job->charge);
   }
 }

@@ -50,7 +50,7 @@ class Inbox {
   // `max_client_queued_requests`: of clients that have no quota of their own. `waiting`: the gauge
   // of jobs that have not begun; must outlive the inbox.
   Inbox(const AdmissionBudget::Limits& limits, int32_t max_client_queued_requests,
-        prometheus::Gauge& waiting)
+        GaugePart& waiting)
       : max_client_queued_requests_(max_client_queued_requests),
         budget_(limits),
         waiting_(waiting) {}
@@ -102,7 +102,7 @@ class Inbox {
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);
-  prometheus::Gauge& waiting_;
+  GaugePart& waiting_;
   Batch pending_ ABSL_GUARDED_BY(mutex_);
   RequestHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
 };

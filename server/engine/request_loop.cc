@@ -306,6 +306,7 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
 
 void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time,
                               const absl::Status& status, const DeviceStats* device) {
+  ++metrics_.steps;
   metrics_.step_seconds.Observe(Seconds(time));
   metrics_.step_rows.Observe(static_cast<double>(rows));
   metrics_.step_tokens.Observe(static_cast<double>(tokens));

@@ -22,7 +22,8 @@ constexpr std::array<const char*, 5> kPrefixMisses = {"cold", "too_short", "dive
 constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired", "invalid",
                                                        "unwritten"};
 constexpr std::array<const char*, 3> kRedisFailures = {"unsent", "broken", "refused"};
-constexpr std::array<const char*, 4> kStates = {"loading", "ready", "draining", "failed"};
+constexpr std::array<const char*, 5> kStates = {"loading", "ready", "draining", "failed",
+                                                "unloaded"};
 
 }  // namespace
 
@@ -87,9 +88,11 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
     state_[i] = &AddGauge("aft_model_state", "1 for the state that the model is in.",
                           {{"state", kStates[i]}});
   }
+  for (const bool ok : {false, true}) {
+    loads_[ok ? 1 : 0] = &AddCounter("aft_model_loads_total", "Versions that were loaded, or not.",
+                                     {{"result", ok ? "ok" : "failed"}});
+  }
 }
-
-uint64_t ModelMetrics::Steps() const { return step_seconds.Collect().histogram.sample_count; }
 
 void ModelMetrics::SetState(State state) {
   for (size_t i = 0; i < state_.size(); ++i) {

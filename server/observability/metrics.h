@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -30,6 +31,27 @@ const std::vector<double>& LatencyBuckets();
 // Upper bounds of aft_step_rows and aft_step_tokens: powers of two, 1 to 65536.
 const std::vector<double>& SizeBuckets();
 
+// A gauge to which several add, such as the versions of a model: its value is the sum of what each
+// has set last, and what one has set goes with it.
+class GaugePart {
+ public:
+  explicit GaugePart(prometheus::Gauge& sum) : sum_(sum) {}
+  ~GaugePart() { Set(0); }
+  GaugePart(const GaugePart&) = delete;
+  GaugePart& operator=(const GaugePart&) = delete;
+
+  void Set(double value) { sum_.Increment(value - value_.exchange(value)); }
+  void Add(double change) {
+    value_ += change;
+    sum_.Increment(change);
+  }
+  double Value() const { return value_; }  // the own one
+
+ private:
+  prometheus::Gauge& sum_;
+  std::atomic<double> value_{0};
+};
+
 // Registers the metrics of a struct below. Registering a name again gives the family that exists:
 // models share families and differ by their labels.
 class MetricMaker {
@@ -43,6 +65,9 @@ class MetricMaker {
                                   prometheus::Labels more = {}) const;
   prometheus::Gauge& AddGauge(const char* name, const char* help,
                               prometheus::Labels more = {}) const;
+  GaugePart AddPart(const char* name, const char* help) const {
+    return GaugePart(AddGauge(name, help));
+  }
   prometheus::Histogram& AddSeconds(const char* name, const char* help) const;  // LatencyBuckets
   prometheus::Histogram& AddSizes(const char* name, const char* help) const;    // SizeBuckets
 
@@ -130,9 +155,10 @@ enum class Ending {
 // Why a prompt found no state in the prefix cache, label of aft_prefix_cache_misses_total.
 enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted, kOtherModel };
 
-// One served model.
+// One served model; or one version of it, which shares the metrics of all of its versions, so that
+// there are no more of them for any number of versions.
 struct ModelMetrics : private MetricMaker {
-  enum class State { kLoading, kReady, kDraining, kFailed };
+  enum class State { kLoading, kReady, kDraining, kFailed, kUnloaded };
 
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
 
@@ -144,12 +170,11 @@ struct ModelMetrics : private MetricMaker {
     return *rejected_[static_cast<size_t>(reason)];
   }
   prometheus::Counter& finished(Ending ending) { return *finished_[static_cast<size_t>(ending)]; }
-  prometheus::Gauge& requests_running =
-      AddGauge("aft_requests_running", "Requests that own a slot.");
-  prometheus::Gauge& requests_waiting =
-      AddGauge("aft_requests_waiting", "Accepted requests that wait for a slot.");
-  prometheus::Gauge& requests_parked =
-      AddGauge("aft_requests_parked", "Requests whose state waits in host memory for a slot.");
+  GaugePart requests_running = AddPart("aft_requests_running", "Requests that own a slot.");
+  GaugePart requests_waiting =
+      AddPart("aft_requests_waiting", "Accepted requests that wait for a slot.");
+  GaugePart requests_parked =
+      AddPart("aft_requests_parked", "Requests whose state waits in host memory for a slot.");
   prometheus::Counter& parks = AddCounter(
       "aft_parks_total", "Batch sequences whose slot was given to a more urgent request.");
   prometheus::Counter& resumes =
@@ -158,8 +183,8 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter& streams_resumed(bool exact, bool from_state) {
     return *resumed_[exact ? 1 : 0][from_state ? 1 : 0];
   }
-  prometheus::Gauge& slots_used = AddGauge("aft_slots_used", "Slots that hold a sequence.");
-  prometheus::Gauge& slots_total = AddGauge("aft_slots", "Sequences that can be live at once.");
+  GaugePart slots_used = AddPart("aft_slots_used", "Slots that hold a sequence.");
+  GaugePart slots_total = AddPart("aft_slots", "Sequences that can be live at once.");
   prometheus::Histogram& ttft_seconds =
       AddSeconds("aft_ttft_seconds", "Arrival of a request to its first token.");
   prometheus::Histogram& inter_token_seconds =
@@ -169,8 +194,8 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Histogram& e2e_seconds =
       AddSeconds("aft_e2e_seconds", "Arrival of a request to its end, however it ended.");
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
-  uint64_t Steps() const;  // that step_seconds has counted
-  BatchCounts batches;     // of an encoder; no metric, for ModelStatistics
+  std::atomic<uint64_t> steps{0};  // of this version alone
+  BatchCounts batches;             // likewise; of an encoder; no metric, for ModelStatistics
   prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
   prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
   prometheus::Counter& prompt_tokens =
@@ -196,12 +221,11 @@ struct ModelMetrics : private MetricMaker {
                  "Prompts that waited for a state which another one was about to leave.");
   prometheus::Counter& prefix_evictions = AddCounter(
       "aft_prefix_cache_evictions_total", "States of the prefix cache that had to make room.");
-  prometheus::Gauge& prefix_states =
-      AddGauge("aft_prefix_cache_states", "States in the prefix cache.");
-  prometheus::Gauge& prefix_bytes =
-      AddGauge("aft_prefix_cache_bytes", "What the prefix cache takes: states and texts.");
-  prometheus::Gauge& prefix_limit =
-      AddGauge("aft_prefix_cache_limit_bytes", "The most that the prefix cache may take.");
+  GaugePart prefix_states = AddPart("aft_prefix_cache_states", "States in the prefix cache.");
+  GaugePart prefix_bytes =
+      AddPart("aft_prefix_cache_bytes", "What the prefix cache takes: states and texts.");
+  GaugePart prefix_limit =
+      AddPart("aft_prefix_cache_limit_bytes", "The most that the prefix cache may take.");
 
   // By server/engine, of models on a GPU; 0 and empty on the CPU.
   prometheus::Gauge& device_memory_used = AddGauge(
@@ -215,6 +239,10 @@ struct ModelMetrics : private MetricMaker {
 
   // By server/registry. Exactly one state's gauge is 1.
   void SetState(State state);
+  GaugePart versions =
+      AddPart("aft_model_versions",
+              "Versions of the model in memory, those that end their last streams too.");
+  prometheus::Counter& loads(bool ok) { return *loads_[ok ? 1 : 0]; }
   prometheus::Gauge& load_seconds =
       AddGauge("aft_model_load_seconds", "Time to load and warm up the model.");
 
@@ -228,7 +256,8 @@ struct ModelMetrics : private MetricMaker {
   std::array<prometheus::Counter*, 7> rejected_;
   std::array<prometheus::Counter*, 5> prefix_misses_;
   std::array<prometheus::Counter*, 11> finished_;
-  std::array<prometheus::Gauge*, 4> state_;
+  std::array<prometheus::Gauge*, 5> state_;
+  prometheus::Counter* loads_[2];
 };
 
 // Why a state was not found or kept, label of aft_states_refused_total.

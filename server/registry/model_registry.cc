@@ -1,5 +1,6 @@
 #include "server/registry/model_registry.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -10,157 +11,130 @@
 #include "server/observability/log.h"
 
 namespace aft::server {
+namespace {
+
+// The better it is to get a version in that state. By state.
+int Rank(ModelState state) {
+  switch (state) {
+    case ModelState::kReady:
+      return 4;
+    case ModelState::kDraining:
+      return 3;
+    case ModelState::kLoading:
+      return 2;
+    case ModelState::kFailed:
+      return 1;
+    case ModelState::kUnloaded:
+      break;
+  }
+  return 0;
+}
+
+std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
+
+}  // namespace
 
 ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
                              prometheus::Registry& metrics, std::function<void()> on_change)
     : limits_(config.limits),
       scheduling_(config.scheduling),
       health_(config.health),
+      drain_(config.drain),
       loader_(std::move(loader)),
+      prometheus_(metrics),
       on_change_(std::move(on_change)),
-      entries_([&] {
-        std::vector<std::unique_ptr<Entry>> entries;
-        for (const ModelConfig& model : config.models) {
-          entries.push_back(std::make_unique<Entry>(model, metrics));
-          entries.back()->metrics.SetState(ModelState::kLoading);
-        }
-        return entries;
-      }()) {}
-
-ModelRegistry::~ModelRegistry() { Shutdown(TimePoint::min()); }
-
-void ModelRegistry::StartLoading() {
-  MutexLock lock(join_mutex_);
-  AFT_CHECK(!loader_thread_.joinable());
-  loader_thread_ = std::thread([this] { LoadAll(); });
+      repository_(config.repository) {
+  for (const ModelConfig& model : config.models) {
+    Entry& entry = AddEntry(model.name);
+    entry.config = model;
+    Announce(entry, {model});
+  }
+  if (repository_.folder.empty()) return;
+  const auto names = ListModelFolders(repository_.folder);
+  scanned_ = names.status();
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    const absl::Status found = FindEntry(name).status();
+    if (!found.ok()) LogSkipped(name, found);
+  }
 }
 
-void ModelRegistry::LoadAll() {
-  for (const auto& entry : entries_) {
-    {
-      MutexLock lock(mutex_);
-      if (draining_) break;
-    }
-    Load(*entry);
-    on_change_();
-  }
-  {
-    MutexLock lock(mutex_);
-    load_result_ = SummarizeLoads();
-  }
-  on_change_();
-}
-
-void ModelRegistry::Load(Entry& entry) {
-  log::Info("model.loading", {{"model", entry.config.name}, {"path", entry.config.checkpoint_dir}});
-  const auto start = std::chrono::steady_clock::now();
-  absl::StatusOr<std::shared_ptr<const ServedModel>> model = TryLoad(entry);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  if (!model.ok()) {
-    log::Error("model.load_failed", {{"model", entry.config.name},
-                                     {"path", entry.config.checkpoint_dir},
-                                     {"error", model.status().ToString()}});
-    MutexLock lock(mutex_);
-    entry.error = model.status();
-    SetState(entry, ModelState::kFailed);
-    return;
-  }
-  entry.metrics.load_seconds.Set(seconds.count());
-  const ModelInfo& info = (*model)->info;
-  log::Info("model.ready", {{"model", entry.config.name},
-                            {"architecture", info.architecture},
-                            {"parameters", info.parameters},
-                            {"weight_bytes", info.weight_bytes},
-                            {"state_bytes", info.state_bytes},
-                            {"slots", (*model)->engine().load().slots},
-                            {"device", info.device},
-                            {"weight_format", info.weight_format},
-                            {"seconds", seconds.count()}});
+ModelRegistry::~ModelRegistry() {
+  Shutdown(TimePoint::min());
+  std::vector<ModelHold> last;  // let go of without the lock
   MutexLock lock(mutex_);
-  if (draining_) return;  // the model goes with `model`
-  entry.model = *std::move(model);
-  if (entry.state != ModelState::kFailed) SetState(entry, ModelState::kReady);
-}
-
-void ModelRegistry::OnFailed(Entry& entry, const std::string& reason) {
-  {
-    MutexLock lock(mutex_);
-    entry.error = absl::UnavailableError(reason);
-    SetState(entry, ModelState::kFailed);
-  }
-  on_change_();
-}
-
-absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::TryLoad(Entry& entry) {
-  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(entry.config));
-  const EngineOptions options = {
-      .model = entry.config,
-      .limits = limits_,
-      .scheduling = scheduling_,
-      .health = health_,
-      .on_failed = [this, &entry](const std::string& reason) { OnFailed(entry, reason); }};
-  auto model = std::make_shared<ServedModel>();
-  model->config = entry.config;
-  model->tokenizer = loaded.tokenizer;
-  if (loaded.encoder != nullptr) {
-    model->info = loaded.encoder->info();
-    model->vector_width = loaded.encoder->width();
-    AFT_ASSIGN_OR_RETURN(model->encode,
-                         EncodeEngine::Create(options, std::move(loaded.encoder), entry.metrics));
-  } else {
-    model->info = loaded.runner->info();
-    AFT_ASSIGN_OR_RETURN(model->generate,
-                         GenerateEngine::Create(options, std::move(loaded.runner),
-                                                std::move(loaded.tokenizer), entry.metrics));
-  }
-  return model;
-}
-
-void ModelRegistry::SetState(Entry& entry, ModelState state) {
-  entry.state = state;
-  entry.metrics.SetState(state);
-}
-
-absl::Status ModelRegistry::SummarizeLoads() const {
-  std::vector<std::string> failures;
   for (const auto& entry : entries_) {
-    if (entry->state != ModelState::kFailed) return absl::OkStatus();
-    failures.push_back(absl::StrCat("\"", entry->config.name, "\": ", entry->error.message()));
+    for (auto& [version, loaded] : entry->versions) last.push_back(std::move(loaded.model));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("no model could be loaded: ", absl::StrJoin(failures, "; ")));
 }
 
-std::optional<absl::Status> ModelRegistry::load_result() const {
+ModelRegistry::Entry& ModelRegistry::AddEntry(const std::string& name) {
+  auto entry = std::make_unique<Entry>(name, prometheus_);
   MutexLock lock(mutex_);
-  return load_result_;
+  return *entries_.emplace_back(std::move(entry));
 }
 
 absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(absl::string_view name) const {
   std::vector<std::string> names;
   for (const auto& entry : entries_) {
-    if (entry->config.name == name) return entry.get();
-    names.push_back(absl::StrCat("\"", entry->config.name, "\""));
+    if (entry->name == name || (name.empty() && entries_.size() == 1)) return entry.get();
+    names.push_back(Quoted(entry->name));
+  }
+  if (names.empty()) names.push_back("none");
+  if (name.empty()) {
+    return absl::InvalidArgumentError("model: must be set, the server serves several, or none yet");
   }
   return absl::NotFoundError(
-      absl::StrCat("no model is called \"", name, "\"; there is ", absl::StrJoin(names, ", ")));
+      absl::StrCat("no model is called ", Quoted(name), "; there is ", absl::StrJoin(names, ", ")));
 }
 
-absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Acquire(
-    absl::string_view name) const {
-  if (name.empty()) {
-    if (entries_.size() != 1) {
-      return absl::InvalidArgumentError("model: must be set, the server serves several");
-    }
-    name = entries_.front()->config.name;
+const ModelRegistry::NamedVersion* ModelRegistry::Best(const Entry& entry) {
+  const auto best = std::max_element(entry.versions.begin(), entry.versions.end(),
+                                     [](const NamedVersion& a, const NamedVersion& b) {
+                                       return Rank(a.second.state) < Rank(b.second.state);
+                                     });
+  return best == entry.versions.end() ? nullptr : &*best;
+}
+
+absl::StatusOr<const ModelRegistry::NamedVersion*> ModelRegistry::Pick(const Entry& entry,
+                                                                       absl::string_view version) {
+  if (version.empty()) return Best(entry);
+  std::vector<std::string> versions;
+  for (const NamedVersion& named : entry.versions) {
+    if (named.first == version) return &named;
+    versions.push_back(Quoted(named.first));
   }
-  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(name));
+  return absl::NotFoundError(absl::StrCat("model_version: model ", Quoted(entry.name),
+                                          " has version ", absl::StrJoin(versions, ", "), ", not ",
+                                          Quoted(version)));
+}
+
+ModelHold ModelRegistry::Matching(const ModelHold& model, uint64_t fingerprint) const {
+  if (model->info.fingerprint == fingerprint) return model;
   MutexLock lock(mutex_);
-  switch (entry->state) {
+  const absl::StatusOr<Entry*> entry = Find(model->config.name);
+  if (!entry.ok()) return model;
+  for (const auto& [name, version] : (*entry)->versions) {
+    if (version.state != ModelState::kReady) continue;
+    if (version.model->info.fingerprint == fingerprint) return version.model;
+  }
+  return model;
+}
+
+absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
+                                                 absl::string_view version) const {
+  MutexLock lock(mutex_);
+  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
+  const std::string model = absl::StrCat("model ", Quoted(entry->name));
+  if (named == nullptr) return absl::UnavailableError(model + " is not loaded");
+  switch (named->second.state) {
     case ModelState::kReady:
-      return entry->model;
+      return named->second.model;
     case ModelState::kLoading:
-      return absl::UnavailableError(absl::StrCat("model \"", name, "\" is loading"));
+      return absl::UnavailableError(model + " is loading");
+    case ModelState::kUnloaded:
+      return absl::UnavailableError(model + " is not loaded");
     case ModelState::kDraining:
       entry->metrics.rejected(Rejection::kDraining).Increment();
       return absl::UnavailableError("the server is draining");
@@ -168,74 +142,133 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Acquire(
       break;
   }
   entry->metrics.rejected(Rejection::kFailed).Increment();
-  return absl::UnavailableError(absl::StrCat(
-      "model \"", name, entry->model != nullptr ? "\" has failed" : "\" failed to load"));
+  return absl::UnavailableError(
+      model + (named->second.model != nullptr ? " has failed" : " failed to load"));
 }
 
-ModelStatus ModelRegistry::Describe(const Entry& entry) const {
+absl::StatusOr<ModelHold> ModelRegistry::AcquireOnly(absl::string_view name) const {
+  {
+    MutexLock lock(mutex_);
+    AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+    if (entry->versions.size() > 1) {
+      return absl::NotFoundError(absl::StrCat("model ", Quoted(entry->name), " has several"));
+    }
+  }
+  return Acquire(name);
+}
+
+ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* wanted) {
+  const auto describe = [](const NamedVersion& named, VersionStatus& status) {
+    status.version = named.first;
+    status.state = named.second.state;
+    status.error = std::string(named.second.error.message());
+    const ModelHold& model = named.second.model;
+    if (model == nullptr) return;
+    status.steps = model->metrics->steps;
+    status.encodes = model->encode != nullptr;
+    status.batches = model->metrics->batches.Get();
+  };
   ModelStatus status;
-  status.name = entry.config.name;
-  status.version = entry.config.version;
-  status.state = entry.state;
-  status.error = std::string(entry.error.message());
-  status.slots = entry.config.slots;
-  if (entry.model == nullptr) return status;
-  status.load = entry.model->engine().load();
+  status.name = entry.name;
+  status.state = ModelState::kUnloaded;
+  for (const NamedVersion& named : entry.versions) describe(named, status.versions.emplace_back());
+  if (entry.config.has_value()) status.slots = entry.config->slots;
+  if (wanted == nullptr) return status;
+  describe(*wanted, status);
+  const ModelHold& model = wanted->second.model;
+  if (model == nullptr) return status;
+  status.load = model->engine().load();
   status.slots = status.load.slots;
-  status.info = entry.model->info;
-  status.vector_width = entry.model->vector_width;
+  status.info = model->info;
+  status.vector_width = model->vector_width;
   return status;
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {
   MutexLock lock(mutex_);
   std::vector<ModelStatus> models;
-  for (const auto& entry : entries_) models.push_back(Describe(*entry));
+  for (const auto& entry : entries_) models.push_back(Describe(*entry, Best(*entry)));
   return models;
 }
 
-absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name) const {
-  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name,
+                                               absl::string_view version) const {
   MutexLock lock(mutex_);
-  return Describe(*entry);
+  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
+  return Describe(*entry, named);
 }
 
-ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) {
-  if (name.empty() && entries_.size() == 1) return &entries_.front()->metrics;
+ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) const {
+  MutexLock lock(mutex_);
   absl::StatusOr<Entry*> entry = Find(name);
   return entry.ok() ? &(*entry)->metrics : nullptr;
 }
 
+void ModelRegistry::Publish(Entry& entry) {
+  const NamedVersion* const best = Best(entry);
+  entry.metrics.SetState(best != nullptr ? best->second.state : ModelState::kUnloaded);
+}
+
+void ModelRegistry::OnFailed(Entry& entry, const ServedModel& model, const std::string& reason) {
+  {
+    MutexLock lock(mutex_);
+    model.failure = reason;
+    for (auto& [version, loaded] : entry.versions) {
+      if (loaded.model.get() != &model) continue;  // it was retired, or is not in its place yet
+      loaded.error = absl::UnavailableError(reason);
+      loaded.state = ModelState::kFailed;
+    }
+    Publish(entry);
+  }
+  on_change_();
+}
+
+std::optional<absl::Status> ModelRegistry::load_result() const {
+  MutexLock lock(mutex_);
+  return load_result_;
+}
+
+absl::Status ModelRegistry::SummarizeLoads() const {
+  std::vector<std::string> failures;
+  for (const auto& entry : entries_) {
+    const NamedVersion* const best = Best(*entry);
+    if (best == nullptr || best->second.state != ModelState::kFailed) return absl::OkStatus();
+    failures.push_back(absl::StrCat(Quoted(entry->name), ": ", best->second.error.message()));
+  }
+  if (!scanned_.ok()) failures.push_back(absl::StrCat("repository: ", scanned_.message()));
+  if (failures.empty()) return absl::OkStatus();  // the repository has none yet
+  return absl::FailedPreconditionError(
+      absl::StrCat("no model could be loaded: ", absl::StrJoin(failures, "; ")));
+}
+
 void ModelRegistry::BeginDrain() {
+  std::deque<Task> refused;
   {
     MutexLock lock(mutex_);
     if (draining_) return;
     draining_ = true;
     for (const auto& entry : entries_) {
-      if (entry->state != ModelState::kFailed) SetState(*entry, ModelState::kDraining);
+      for (auto& [version, loaded] : entry->versions) {
+        if (Rank(loaded.state) > Rank(ModelState::kFailed)) loaded.state = ModelState::kDraining;
+      }
+      Publish(*entry);
     }
+    refused.swap(tasks_);
+    tasks_changed_.NotifyAll();
   }
-  for (const auto& model : Loaded()) model->engine().BeginDrain();
+  for (const Task& task : refused) task(absl::UnavailableError("the server is draining"));
+  for (const ModelHold& model : keeper_.Held()) model->engine().BeginDrain();
   on_change_();
 }
 
-std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::Loaded() const {
-  MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<const ServedModel>> models;
-  for (const auto& entry : entries_) {
-    if (entry->model != nullptr) models.push_back(entry->model);
-  }
-  return models;
-}
-
 void ModelRegistry::CheckProgress() {
-  for (const auto& model : Loaded()) model->engine().CheckProgress();
+  for (const ModelHold& model : keeper_.Held()) model->engine().CheckProgress();
 }
 
 bool ModelRegistry::Shutdown(TimePoint deadline) {
   BeginDrain();
-  bool ended = true;
-  for (const auto& model : Loaded()) ended &= model->engine().TryShutdown(deadline);
+  const bool ended = keeper_.Shutdown(deadline);
   MutexLock lock(join_mutex_);
   if (loader_thread_.joinable()) loader_thread_.join();
   return ended;

@@ -21,8 +21,11 @@ class Readiness {
     const auto serves = [](const ModelStatus& model) {
       return model.state == ModelState::kReady || model.state == ModelState::kDraining;
     };
+    const auto as_wanted = [&](const ModelStatus& model) {
+      return serves(model) || model.state == ModelState::kUnloaded;
+    };
     ready_ = config_.readiness == "any" ? std::any_of(models.begin(), models.end(), serves)
-                                        : std::all_of(models.begin(), models.end(), serves);
+                                        : std::all_of(models.begin(), models.end(), as_wanted);
     const bool failed = std::any_of(models.begin(), models.end(), [](const ModelStatus& model) {
       return model.state == ModelState::kFailed && model.info.has_value();
     });

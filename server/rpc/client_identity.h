@@ -29,6 +29,11 @@ class ClientIdentity {
   // PERMISSION_DENIED unless the client may use the model.
   static absl::Status CheckModel(const Client& client, const std::string& model);
 
+  // Reads the file of known clients again, if there is one and it has changed.
+  void Refresh() {
+    if (directory_ != nullptr) directory_->Refresh();
+  }
+
   // Null: everybody may call.
   const ClientDirectory* directory() const { return directory_.get(); }
 

@@ -156,7 +156,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
     }
   }
   std::map<std::string, bool> none;
-  for (const ModelConfig& model : config.models) none[model.name] = false;
+  for (const ModelStatus& model : registry.List()) none[model.name] = false;
   SetServing(false, none, /*alive=*/true);
 }
 
@@ -215,6 +215,8 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
   }
   health_->SetServing(services);
 }
+
+void GrpcServer::RefreshClients() { identity_->Refresh(); }
 
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (drain_.valid()) return;

@@ -59,6 +59,9 @@ class GrpcServer {
   // "aft.v1.InferenceService/MODEL", and of the process ("liveness": false asks for a restart).
   void SetServing(bool serving, const std::map<std::string, bool>& models, bool alive);
 
+  // ClientIdentity::Refresh.
+  void RefreshClients();
+
   // Closes the port, ends health watches and tells every client to go elsewhere (GOAWAY). Calls
   // that have begun go on until `deadline`, when they are cancelled. Returns at once.
   void BeginDrain(TimePoint deadline);

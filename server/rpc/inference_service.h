@@ -53,13 +53,12 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   absl::Status Submit(const grpc::ByteBuffer& bytes) override {
     const auto message = std::make_shared<typename Codec::Request>();
     AFT_RETURN_IF_ERROR(Parse(bytes, *message));
-    AFT_RETURN_IF_ERROR(FindModel(message->model()));
-    const auto& engine = model().*Codec::kEngine;
-    if (engine == nullptr || model().tokenizer == nullptr) return WrongTask();
-    started().set_model(model().config.name);
-    started().set_model_version(model().config.version);
-    auto decoded = codec_.Decode(*message, limits(), model(), started());
-    if (!decoded.ok()) return Invalid(decoded.status());
+    AFT_RETURN_IF_ERROR(FindModel(message->model(), message->model_version()));
+    if constexpr (requires { message->resume(); }) {
+      if (message->has_resume()) PreferVersion(message->resume().fingerprint());
+    }
+    auto decoded = Decode(*message);
+    AFT_RETURN_IF_ERROR(decoded.status());
     if constexpr (kMayFork) {
       if (codec_.sequences() > 1) {
         AFT_RETURN_IF_ERROR(ExpectSequences(codec_.sequences(), decoded->service_class));
@@ -73,6 +72,11 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
       FindPrevious(
           message->has_previous() ? &message->previous() : nullptr, *request,
           [this, message, request]() -> absl::Status {
+            if (request->previous != nullptr && PreferVersion(request->previous->model)) {
+              AFT_ASSIGN_OR_RETURN(EngineRequest again, Decode(*message));
+              again.previous = std::move(request->previous);
+              *request = std::move(again);
+            }
             AFT_RETURN_IF_ERROR(KeepPlaces(message->has_store() ? &message->store() : nullptr,
                                            tokens(), Codec::MostOutputs(*request), *request));
             if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
@@ -86,6 +90,17 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     } else {
       return Enter(*std::move(decoded));
     }
+  }
+
+  // For the model that was found.
+  auto Decode(const typename Codec::Request& message) {
+    using Decoded = decltype(codec_.Decode(message, limits(), model(), started()));
+    const auto& engine = model().*Codec::kEngine;
+    if (engine == nullptr || model().tokenizer == nullptr) return Decoded(WrongTask());
+    started().set_model(model().config.name);
+    started().set_model_version(model().config.version);
+    Decoded decoded = codec_.Decode(message, limits(), model(), started());
+    return decoded.ok() ? std::move(decoded) : Decoded(Invalid(decoded.status()));
   }
 
   absl::Status Resumably(const std::shared_ptr<v1::GenerateRequest>& message,

@@ -17,6 +17,8 @@ v1::ModelState EncodeState(ModelState state) {
       return v1::MODEL_STATE_DRAINING;
     case ModelState::kFailed:
       return v1::MODEL_STATE_FAILED;
+    case ModelState::kUnloaded:
+      return v1::MODEL_STATE_UNLOADED;
   }
   return v1::MODEL_STATE_UNSPECIFIED;
 }
@@ -36,6 +38,12 @@ v1::Model EncodeModel(const ModelStatus& status) {
   model.set_state(EncodeState(status.state));
   model.set_error(status.error);
   model.set_slots(static_cast<uint32_t>(status.slots));
+  for (const VersionStatus& version : status.versions) {
+    v1::ModelVersion& added = *model.add_versions();
+    added.set_version(version.version);
+    added.set_state(EncodeState(version.state));
+    added.set_error(version.error);
+  }
   if (status.info.has_value()) {
     model.set_architecture(status.info->architecture);
     model.set_parameters(static_cast<uint64_t>(status.info->parameters));
@@ -89,7 +97,7 @@ absl::Status ModelService::AnswerGet(const Client& client, const grpc::ByteBuffe
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
   AFT_RETURN_IF_ERROR(CheckLength("name", request.name().size(), kMaxModelNameBytes));
-  AFT_ASSIGN_OR_RETURN(const ModelStatus status, registry_.Get(request.name()));
+  AFT_ASSIGN_OR_RETURN(const ModelStatus status, registry_.Get(request.name(), request.version()));
   AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, status.name));
   v1::GetResponse message;
   *message.mutable_model() = EncodeModel(status);

@@ -229,6 +229,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   absl::Status Open() {
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
+    model_ = environment_.registry.Matching(model_, state.model);
     AFT_RETURN_IF_ERROR(CheckStateOf(state, model_->info, model_->config.name));
     environment_.states.Put(std::move(place_), *client_, model_->config.name, std::move(state),
                             [this, self = shared_from_this()](absl::StatusOr<v1::State> stored) {

@@ -61,10 +61,10 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
   return environment_.RefuseForMemory();
 }
 
-// Before the message is parsed, so only by a `model` that stands at its beginning: Submit knows the
-// last one.
+// Before the message is parsed, so only by a `model` that stands at its beginning, and where there
+// is no choice of versions: Submit knows the last one.
 absl::Status StreamCall::Reserve(const std::string& model) {
-  absl::StatusOr<std::shared_ptr<const ServedModel>> served = environment_.registry.Acquire(model);
+  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(model);
   absl::Status status = served.status();
   if (served.ok()) {
     model_ = *served;
@@ -125,15 +125,26 @@ bool StreamCall::Recharge() {
   return charge_.Resize(held);
 }
 
-absl::Status StreamCall::FindModel(const std::string& name) {
+absl::Status StreamCall::FindModel(const std::string& name, const std::string& version) {
   AFT_RETURN_IF_ERROR(CheckLength("model", name.size(), kMaxModelNameBytes));
+  AFT_RETURN_IF_ERROR(CheckLength("model_version", version.size(), kMaxModelNameBytes));
   model_name_ = name;
   metrics_ = environment_.registry.FindMetrics(name);
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name));
+  names_version_ = !version.empty();
+  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name, version));
   if (model != model_) reservation_.reset();  // it was of another one
   model_ = std::move(model);
   model_name_ = model_->config.name;
   return ClientIdentity::CheckModel(*client_, model_name_);
+}
+
+bool StreamCall::PreferVersion(uint64_t fingerprint) {
+  if (names_version_) return false;
+  ModelHold model = environment_.registry.Matching(model_, fingerprint);
+  if (model == model_) return false;
+  reservation_.reset();
+  model_ = std::move(model);
+  return true;
 }
 
 absl::Status StreamCall::WrongTask() {

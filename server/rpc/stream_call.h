@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -99,7 +100,10 @@ class StreamCall : public CallReactor,
 
   // Frees the bytes.
   absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
-  absl::Status FindModel(const std::string& name);
+  absl::Status FindModel(const std::string& name, const std::string& version);
+  // If the request names no version: goes over to the one of that fingerprint, where there is one.
+  // False: nothing has changed.
+  bool PreferVersion(uint64_t fingerprint);
   const ServedModel& model() const { return *model_; }
   const LimitsConfig& limits() const { return environment_.limits; }
   // The model serves other methods: FAILED_PRECONDITION.
@@ -185,7 +189,8 @@ class StreamCall : public CallReactor,
   // Set by Admit and Submit, then constant.
   std::string id_;
   std::shared_ptr<const Client> client_;
-  std::string model_name_;           // as requested; once it is found, its own
+  std::string model_name_;  // as requested; once it is found, its own
+  bool names_version_ = false;
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill

@@ -97,8 +97,8 @@ class ClientTest(unittest.TestCase):
     index = self.client.get_model_repository_index()
     self.assertEqual([(m.name, m.version, m.state) for m in index.models],
                      [("fake", "1", "READY"), ("encoder", "1", "READY")])
-    self.fails("UNIMPLEMENTED", "config", self.client.load_model, "fake")
-    self.fails("UNIMPLEMENTED", "config", self.client.unload_model, "fake")
+    self.fails("PERMISSION_DENIED", "repository.control", self.client.load_model, "fake")
+    self.fails("PERMISSION_DENIED", "repository.control", self.client.unload_model, "fake")
 
   def test_calls_that_are_not_here(self):
     for call in (self.client.get_trace_settings, self.client.get_log_settings,

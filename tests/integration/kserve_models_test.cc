@@ -242,11 +242,11 @@ TEST(KserveModelsTest, TheRepositoryIsTheConfig) {
   load.set_model_name("fake");
   inference::RepositoryModelLoadResponse loaded;
   EXPECT_THAT(Call<&Stub::RepositoryModelLoad>(server, load, loaded),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("config")));
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control")));
   inference::RepositoryModelUnloadRequest unload;
   inference::RepositoryModelUnloadResponse unloaded;
   EXPECT_THAT(Call<&Stub::RepositoryModelUnload>(server, unload, unloaded),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("config")));
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control")));
 }
 
 class KserveIdentityTest : public testing::Test {

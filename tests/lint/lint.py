@@ -28,7 +28,7 @@ THIRD_PARTIES = {
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/rpc/", "server/app/", "server/config/", "client/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
-    "OpenSSL": (r"openssl/", ["server/admission/", "server/states/", "server/rpc/"]),
+    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/rpc/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
                       "model/train/", "server/rpc/kserve/", "client/"]),

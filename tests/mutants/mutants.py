@@ -30,7 +30,7 @@ TESTS = {
     "server/engine": ["engine_output_test", "engine_test", "integration_test"],
     "server/observability": ["observability_test", "engine_test", "integration_test"],
     "server/config": ["config_test", "admission_test", "integration_test"],
-    "server/registry": ["registry_test", "integration_test"],
+    "server/registry": ["registry_test", "repository_test", "kserve_test", "integration_test"],
     "server/states": ["state_store_test", "redis_test", "rpc_test", "integration_test"],
     "server/rpc": ["rpc_test", "integration_test"],
     "server/app": ["integration_test", "process_test"],

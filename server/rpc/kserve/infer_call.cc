@@ -90,7 +90,7 @@ absl::Status InferCall::Admit() {
 
 // As StreamCall's.
 absl::Status InferCall::Reserve(const std::string& model) {
-  absl::StatusOr<std::shared_ptr<const ServedModel>> served = environment_.registry.Acquire(model);
+  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(model);
   absl::Status status = served.status();
   if (served.ok()) {
     model_ = *served;
@@ -167,12 +167,12 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
       CheckLength("model_version", message.model_version().size(), kMaxModelNameBytes));
   model_name_ = message.model_name();
   metrics_ = environment_.registry.FindMetrics(model_name_);
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(model_name_));
+  AFT_ASSIGN_OR_RETURN(auto model,
+                       environment_.registry.Acquire(model_name_, message.model_version()));
   if (model != model_) reservation_.reset();  // it was of another one
   model_ = std::move(model);
   model_name_ = model_->config.name;
-  AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(*caller_.client, model_name_));
-  return CheckVersion(message.model_version(), model_name_, model_->config.version);
+  return ClientIdentity::CheckModel(*caller_.client, model_name_);
 }
 
 absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
@@ -296,7 +296,9 @@ void InferCall::Report() {
   const absl::StatusCode code = outcome_.status.code();
   (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
       .Increment(method_, code);
-  environment_.statistics.Record(model_name_, outcome_.status, outcome_.timings);
+  if (model_ != nullptr) {
+    environment_.statistics.Record(*model_, outcome_.status, outcome_.timings);
+  }
   const Timings& timings = outcome_.timings;
   if (outcome_.status.ok()) environment_.retry_hint.Record(timings.total - timings.queue);
   const Usage& usage = outcome_.usage;

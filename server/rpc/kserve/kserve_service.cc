@@ -2,9 +2,14 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/kserve/model_tensors.h"
 #include "server/rpc/message_bytes.h"
@@ -28,6 +33,10 @@ grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext& context, const abs
   return reactor;
 }
 
+absl::Status NoRepositoryNames() {
+  return absl::UnimplementedError("repository_name: repositories have no names");
+}
+
 absl::Status CheckNames(const std::string& name, const std::string& version) {
   AFT_RETURN_IF_ERROR(CheckLength("name", name.size(), kMaxModelNameBytes));
   return CheckLength("version", version.size(), kMaxModelNameBytes);
@@ -41,9 +50,31 @@ const char* StateName(ModelState state) {
       return "READY";
     case ModelState::kDraining:
     case ModelState::kFailed:
+    case ModelState::kUnloaded:
       break;
   }
   return "UNAVAILABLE";
+}
+
+constexpr char kFileParameter[] = "file:";  // what tritonclient puts before the path of an upload
+
+// Of RepositoryModelLoad and RepositoryModelUnload.
+template <typename Request>
+absl::Status CheckOrder(const Request& request) {
+  if (!request.repository_name().empty()) return NoRepositoryNames();
+  AFT_RETURN_IF_ERROR(CheckName("model_name", request.model_name()));
+  constexpr bool kLoads = std::is_same_v<Request, inference::RepositoryModelLoadRequest>;
+  for (const auto& [name, value] : request.parameters()) {
+    const std::string path =
+        absl::StrCat("parameters[\"", name.substr(0, kMaxModelNameBytes), "\"]");
+    if (kLoads && (name == "config" || absl::StartsWith(name, kFileParameter))) {
+      return BadField(path,
+                      "models are loaded from the server's own folders, by its own config: "
+                      "nothing can be uploaded");
+    }
+    if (kLoads || name != "unload_dependents") return BadField(path, "is not known");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -65,9 +96,8 @@ grpc::ServerUnaryReactor* KserveService::Answer(
 absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
     const Client& client, const std::string& name, const std::string& version) const {
   AFT_RETURN_IF_ERROR(CheckNames(name, version));
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name));
+  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name, version));
   AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, model->config.name));
-  AFT_RETURN_IF_ERROR(CheckVersion(version, model->config.name, model->config.version));
   return model;
 }
 
@@ -103,8 +133,8 @@ grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const 
       *context, *request, *response, [this](const Client&, const auto&, auto& message) {
         message.set_name(kServerName);
         message.set_version(environment_.metrics.version);
-        for (const char* const extension :
-             {"model_configuration", "parameters", "schedule_policy", "statistics"}) {
+        for (const char* const extension : {"model_configuration", "model_repository", "parameters",
+                                            "schedule_policy", "statistics"}) {
           message.add_extensions(extension);
         }
         return absl::OkStatus();
@@ -118,6 +148,11 @@ grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const B
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
         message = DescribeModel(*model);
+        message.clear_versions();
+        AFT_ASSIGN_OR_RETURN(const ModelStatus status, environment_.registry.Get(asked.name()));
+        for (const VersionStatus& version : status.versions) {
+          if (version.state == ModelState::kReady) message.add_versions(version.version);
+        }
         return absl::OkStatus();
       });
 }
@@ -143,18 +178,17 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
         if (asked.name().empty()) {  // all
           models = environment_.registry.List();
         } else {
-          AFT_ASSIGN_OR_RETURN(const ModelStatus model, environment_.registry.Get(asked.name()));
+          AFT_ASSIGN_OR_RETURN(const ModelStatus model,
+                               environment_.registry.Get(asked.name(), asked.version()));
           AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, model.name));
-          AFT_RETURN_IF_ERROR(CheckVersion(asked.version(), model.name, model.version));
           models.push_back(model);
         }
         for (const ModelStatus& model : models) {
           if (!ClientIdentity::CheckModel(client, model.name).ok()) continue;
-          inference::ModelStatistics& statistics = *message.add_model_stats();
-          statistics_.Describe(model.name, statistics);
-          statistics.set_version(model.version);
-          DescribeExecutions(*environment_.registry.FindMetrics(model.name), model.vector_width > 0,
-                             statistics);
+          for (const VersionStatus& version : model.versions) {
+            if (!asked.version().empty() && version.version != asked.version()) continue;
+            statistics_.Describe(model.name, version, *message.add_model_stats());
+          }
         }
         return absl::OkStatus();
       });
@@ -165,42 +199,75 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const
   return Answer<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
       *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
-        if (!asked.repository_name().empty()) {
-          return absl::UnimplementedError("repository_name: repositories have no names");
-        }
+        if (!asked.repository_name().empty()) return NoRepositoryNames();
         for (const ModelStatus& model : environment_.registry.List()) {
-          if (asked.ready() && model.state != ModelState::kReady) continue;
           if (!ClientIdentity::CheckModel(client, model.name).ok()) continue;
-          auto& index = *message.add_models();
-          index.set_name(model.name);
-          index.set_version(model.version);
-          index.set_state(StateName(model.state));
-          index.set_reason(model.error);
+          for (const VersionStatus& version : model.versions) {
+            if (asked.ready() && version.state != ModelState::kReady) continue;
+            auto& index = *message.add_models();
+            index.set_name(model.name);
+            index.set_version(version.version);
+            index.set_state(StateName(version.state));
+            const bool unloaded = version.state == ModelState::kUnloaded;
+            index.set_reason(unloaded ? "unloaded" : version.error);
+          }
         }
         return absl::OkStatus();
       });
 }
 
-grpc::ServerUnaryReactor* KserveService::RefuseRepository(Context& context) {
-  const auto client = environment_.identity.Find(context);
+absl::Status KserveService::CheckControl(const Client& client) const {
+  const std::string control = environment_.registry.control();
+  if (control == "anyone" || (control == "admin" && client.admin)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      control == "admin"
+          ? absl::StrCat("client \"", client.name, "\" is no admin in security.clients_file")
+          : "models are loaded and unloaded when the server starts or gets SIGHUP: its "
+            "repository.control is \"none\"");
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* KserveService::Order(Context& context, const Bytes& bytes,
+                                               Bytes& response, Action action, const char* event) {
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(
-      client.ok() ? absl::UnimplementedError(
-                        "models are those of the server's config, loaded when it starts")
-                  : client.status()));
+  const auto client = environment_.identity.Find(context);
+  Request request;
+  absl::Status status = client.status();
+  // What may be long is parsed only of those who may order something.
+  if (status.ok()) status = CheckControl(**client);
+  if (status.ok()) status = ParseMessage(bytes, request);
+  if (status.ok()) status = CheckOrder(request);
+  if (status.ok()) status = ClientIdentity::CheckModel(**client, request.model_name());
+  const auto done = [=, &response, model = request.model_name(),
+                     name = client.ok() ? (*client)->name : "",
+                     peer = context.peer()](const absl::Status& outcome) {
+    log::Info(event, {{"peer", peer},
+                      {"client", name},
+                      {"model", model},
+                      {"code", absl::StatusCodeToString(outcome.code())},
+                      {"reason", outcome.message()}});
+    if (outcome.ok()) SerializeMessage(Response(), response);
+    reactor->Finish(ToGrpcStatus(outcome));
+  };
+  if (status.ok()) {
+    (environment_.registry.*action)(request.model_name(), done);
+  } else {
+    done(status);
+  }
   return reactor;
 }
 
-grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(Context* context,
-                                                             const Bytes* /*request*/,
-                                                             Bytes* /*response*/) {
-  return RefuseRepository(*context);
+grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(Context* context, const Bytes* request,
+                                                             Bytes* response) {
+  return Order<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>(
+      *context, *request, *response, &ModelRegistry::Load, "repository.load");
 }
 
 grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(Context* context,
-                                                               const Bytes* /*request*/,
-                                                               Bytes* /*response*/) {
-  return RefuseRepository(*context);
+                                                               const Bytes* request,
+                                                               Bytes* response) {
+  return Order<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
+      *context, *request, *response, &ModelRegistry::Unload, "repository.unload");
 }
 
 }  // namespace aft::server::kserve

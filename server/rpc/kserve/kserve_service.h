@@ -73,7 +73,14 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   template <typename Request, typename Response>
   Reactor* Answer(Context& context, const Bytes& request, Bytes& response,
                   absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer);
-  Reactor* RefuseRepository(Context& context);
+  // Who asks may have models loaded and unloaded, as the repository's config says.
+  absl::Status CheckControl(const Client& client) const;
+  // RepositoryModelLoad and RepositoryModelUnload: ends when the registry says so, whatever becomes
+  // of the client.
+  using Action = void (ModelRegistry::*)(const std::string&, ModelRegistry::Done);
+  template <typename Request, typename Response>
+  Reactor* Order(Context& context, const Bytes& bytes, Bytes& response, Action action,
+                 const char* event);
   // The model, if it is served and the client may use it.
   absl::StatusOr<std::shared_ptr<const ServedModel>> Find(const Client& client,
                                                           const std::string& name,

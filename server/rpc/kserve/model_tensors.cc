@@ -76,13 +76,6 @@ ModelTensors Mixing(const ServedModel& model) {
 bool ModelTensors::HasInput(absl::string_view name) const { return Has(inputs, name); }
 bool ModelTensors::HasOutput(absl::string_view name) const { return Has(outputs, name); }
 
-absl::Status CheckVersion(const std::string& version, const std::string& model,
-                          const std::string& served) {
-  if (version.empty() || version == served) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("model_version: model \"", model, "\" has version \"",
-                                          served, "\", not \"", version, "\""));
-}
-
 ModelTensors TensorsOf(const ServedModel& model) {
   if (IsBareMixer(model)) return Mixing(model);
   return model.encode != nullptr ? Encoding(model) : Generation();

@@ -29,10 +29,6 @@ struct ModelTensors {
   bool HasOutput(absl::string_view name) const;
 };
 
-// NOT_FOUND unless `version`, which a client asks for, is empty or the model's.
-absl::Status CheckVersion(const std::string& version, const std::string& model,
-                          const std::string& served);
-
 // Without a vocabulary: vectors in, vectors out.
 inline bool IsBareMixer(const ServedModel& model) {
   return model.encode != nullptr && model.info.vocab_size == 0;

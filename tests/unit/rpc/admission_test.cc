@@ -210,7 +210,8 @@ TEST(ClientsFileTest, ReadsEveryField) {
   const auto clients = ParseClientsFile(
       absl::StrCat("clients { name: 'a' token_sha256: '", Sha256("t1"), "' token_sha256: '",
                    Sha256("t2"), "' certificate: 'spiffe://x/a' models: 'm1' models: 'm2' ",
-                   "weight: 2.5 max_slots: 3 max_queued_requests: 4 max_memory_bytes: 5 }"),
+                   "weight: 2.5 max_slots: 3 max_queued_requests: 4 max_memory_bytes: 5 ",
+                   "admin: true } ", Line("b", "t3")),
       "f");
   ASSERT_TRUE(clients.ok()) << clients.status();
   const KnownClient& known = clients->at(0);
@@ -222,6 +223,8 @@ TEST(ClientsFileTest, ReadsEveryField) {
   EXPECT_EQ(known.client->max_queued_requests, 4);
   EXPECT_EQ(known.client->max_memory_bytes, 5);
   EXPECT_THAT(known.client->models, ElementsAre("m1", "m2"));
+  EXPECT_TRUE(known.client->admin);
+  EXPECT_FALSE(clients->at(1).client->admin);
 }
 
 TEST(ClientsFileTest, EveryFaultIsNamed) {

@@ -77,7 +77,13 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
       "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" "
       "redis { address: \"unix:/r\" password_file: \"/p\" database: 40 prefix: \"q\" "
-      "timeout_ms: 41 max_client_bytes: 42 } checkpoint_tokens: 43 }";
+      "timeout_ms: 41 max_client_bytes: 42 } checkpoint_tokens: 43 } "
+      "repository { folder: \"/m\" latest_versions: 44 versions: 45 versions: 46 control: "
+      "\"anyone\" "
+      "drain_ms: 47 settings { name: \"\" path: \"\" weight_format: \"fp16\" slots: 48 "
+      "max_step_tokens: 49 intra_op_threads: 50 version: \"1\" "
+      "batch { max_delay_us: 51 max_rows: 52 max_tokens: 53 } device: \"cuda:2\" parking_bytes: 54 "
+      "cpus: \"\" prefix_cache_bytes: 55 prefix_cache_interval_tokens: 56 } }";
   const ServerConfig config = Parse(text);
   EXPECT_EQ(Effective(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
@@ -127,7 +133,8 @@ TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   const TempFolder folder;
   const std::string path = folder.File("server.textproto");
   std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' folder: 'f' "
-                         "redis { address: 'unix:r' password_file: 'p' } }";
+                         "redis { address: 'unix:r' password_file: 'p' } } "
+                         "repository { folder: 'repository' }";
   const absl::StatusOr<ServerConfig> config = LoadServerConfig(path);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->models[0].checkpoint_dir, folder.File("m"));
@@ -135,6 +142,7 @@ TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   EXPECT_EQ(config->states.folder, folder.File("f"));
   EXPECT_EQ(config->states.redis.address, "unix:" + folder.File("r"));
   EXPECT_EQ(config->states.redis.password_file, folder.File("p"));
+  EXPECT_EQ(config->repository.folder, folder.File("repository"));
   EXPECT_EQ(Parse("states { redis { address: 'redis:6379' } }").states.redis.address, "redis:6379");
 }
 
@@ -159,7 +167,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 66);
+  EXPECT_EQ(fields, 70);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -178,6 +186,39 @@ TEST(ConfigDefaultsTest, ClientsLookWhereTheServerListens) {
 void WithRedis(ServerConfig& config, const std::string& address = "127.0.0.1:6379") {
   config.states.key_files = {"k"};
   config.states.redis.address = address;
+}
+
+TEST(ConfigReloadTest, SomeFieldsMayChangeAndTheOthersAreNamed) {
+  ServerConfig next = Valid();
+  next.log.level = "debug";
+  next.repository.latest_versions = 3;
+  next.repository.versions = {1};
+  next.repository.control = "anyone";
+  next.repository.drain = std::chrono::milliseconds(1);
+  next.repository.settings.slots = 1;
+  EXPECT_EQ(CheckReload(Valid(), next), absl::OkStatus());
+  const struct {
+    const char* field;
+    std::function<void(ServerConfig&)> change;
+  } cases[] = {
+      {"listen_address: ", [](ServerConfig& c) { c.listen_address = "localhost:1"; }},
+      {"models[0].slots: 64 -> 3", [](ServerConfig& c) { c.models[0].slots = 3; }},
+      {"models[0].path: ", [](ServerConfig& c) { c.models[0].checkpoint_dir += "2"; }},
+      {"log.format: ", [](ServerConfig& c) { c.log.format = "json"; }},
+      {"repository.folder: ", [](ServerConfig& c) { c.repository.folder = "r"; }},
+      {"security.clients_file: ", [](ServerConfig& c) { c.security.clients_file = "f"; }},
+      {"security.trusted_proxies[0]: ",
+       [](ServerConfig& c) { c.security.trusted_proxies = {"::1"}; }},
+  };
+  for (const auto& refused : cases) {
+    ServerConfig changed = next;
+    refused.change(changed);
+    const absl::Status status = CheckReload(Valid(), changed);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << refused.field;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(refused.field));
+  }
+  next.limits.max_queued_requests = 0;
+  EXPECT_EQ(CheckReload(Valid(), next).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ConfigValidationTest, TheDefaultsAreValid) {
@@ -288,6 +329,17 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
          WithRedis(c);
          c.states.max_bytes = 0;
        }},
+      {"repository.versions[1]: ",
+       [](C& c) {
+         c.repository.versions = {1, 0};
+       }},
+      {"repository.control: must be one of", [](C& c) { c.repository.control = "all"; }},
+      {"repository.control: \"admin\" needs security.clients_file",
+       [](C& c) { c.repository.control = "admin"; }},
+      {"repository.settings: ", [](C& c) { c.repository.settings.name = "m"; }},
+      {"repository.settings: ", [](C& c) { c.repository.settings.checkpoint_dir = "m"; }},
+      {"repository.settings: ", [](C& c) { c.repository.settings.version = "2"; }},
+      {"repository.settings.slots: ", [](C& c) { c.repository.settings.slots = 0; }},
       {"states.redis.prefix: ", [](C& c) { c.states.redis.prefix = std::string(129, 'p'); }},
   };
   for (const auto& bad : cases) {
@@ -324,6 +376,9 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
   };
   const auto redis = [](auto field) {
     return [=](C& c, int64_t value) { Set(c.states.redis.*field, value); };
+  };
+  const auto repository = [](auto field) {
+    return [=](C& c, int64_t value) { Set(c.repository.*field, value); };
   };
   const int64_t one = 1;
   const struct {
@@ -382,6 +437,8 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"states.redis.database", 0, 65'535, redis(&RedisConfig::database)},
       {"states.redis.timeout_ms", 1, 60'000, redis(&RedisConfig::timeout)},
       {"states.redis.max_client_bytes", 1, one << 50, redis(&RedisConfig::max_client_bytes)},
+      {"repository.latest_versions", 0, 1000, repository(&RepositoryConfig::latest_versions)},
+      {"repository.drain_ms", 0, 86'400'000, repository(&RepositoryConfig::drain)},
       {"states.checkpoint_tokens", 0, 1 << 30, states(&StatesConfig::checkpoint_tokens)},
   };
   for (const auto& range : ranges) {

@@ -1,0 +1,160 @@
+#include "server/registry/model_keeper.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+// How often a thread that is stuck is looked at.
+constexpr std::chrono::seconds kStuckInterval{10};
+
+TimePoint Now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+ModelKeeper::~ModelKeeper() {
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+ModelHold ModelKeeper::Keep(std::unique_ptr<ServedModel> model) {
+  MutexLock lock(mutex_);
+  const auto kept = models_.emplace(models_.end());
+  kept->model = std::move(model);
+  ModelHold hold(kept->model.get(), [this, kept](const ServedModel* /*model*/) {
+    MutexLock release(mutex_);
+    kept->released = true;
+    changed_.NotifyAll();
+  });
+  kept->hold = hold;
+  return hold;
+}
+
+void ModelKeeper::Retire(ModelHold hold, TimePoint drain_at, TimePoint end_at,
+                         std::shared_ptr<void> until_gone) {
+  {
+    MutexLock lock(mutex_);
+    const auto kept = std::find_if(models_.begin(), models_.end(),
+                                   [&](const Kept& one) { return one.model.get() == hold.get(); });
+    kept->drain_at = drain_at;
+    kept->end_at = end_at;
+    if (!shut_down_) kept->until_gone = std::move(until_gone);
+    changed_.NotifyAll();
+  }
+  hold.reset();  // not under the lock: it may be the last one
+}
+
+std::vector<ModelHold> ModelKeeper::Held() const {
+  MutexLock lock(mutex_);
+  std::vector<ModelHold> held;
+  for (const Kept& kept : models_) {
+    if (ModelHold hold = kept.hold.lock()) held.push_back(std::move(hold));
+  }
+  return held;
+}
+
+bool ModelKeeper::Shutdown(TimePoint deadline) {
+  bool ended = true;
+  for (const ModelHold& model : Held()) ended &= model->engine().TryShutdown(deadline);
+  std::vector<std::shared_ptr<void>> told;
+  MutexLock lock(mutex_);
+  shut_down_ = true;
+  for (Kept& kept : models_) told.push_back(std::move(kept.until_gone));
+  while (IsEnding()) changed_.Wait(mutex_);
+  for (const Kept& kept : models_) ended &= kept.try_at == TimePoint::min();
+  return ended;
+}
+
+bool ModelKeeper::IsEnding() const {
+  return busy_ || std::any_of(models_.begin(), models_.end(), [](const Kept& kept) {
+           return kept.released && kept.try_at == TimePoint::min();
+         });
+}
+
+void ModelKeeper::Run() {
+  pthread_setname_np(pthread_self(), "aft-keeper");
+  MutexLock lock(mutex_);
+  while (!stopped_ || !models_.empty()) {
+    Work work = TakeWork(Now());
+    if (work.empty()) {
+      if (work.next == TimePoint::max()) {
+        changed_.Wait(mutex_);
+      } else {
+        changed_.WaitUntil(mutex_, work.next);
+      }
+      continue;
+    }
+    const bool wait = stopped_;
+    busy_ = true;
+    mutex_.Unlock();
+    Do(work, wait);
+    mutex_.Lock();
+    busy_ = false;
+    models_.splice(models_.end(), work.released);
+    changed_.NotifyAll();
+  }
+}
+
+ModelKeeper::Work ModelKeeper::TakeWork(TimePoint now) {
+  Work work;
+  const auto due = [&](TimePoint& time) {
+    if (time > now) {
+      work.next = std::min(work.next, time);
+      return false;
+    }
+    time = TimePoint::max();
+    return true;
+  };
+  for (auto it = models_.begin(); it != models_.end();) {
+    const auto kept = it++;
+    if (kept->released) {
+      if (kept->try_at <= now || stopped_) {
+        work.released.splice(work.released.end(), models_, kept);
+      } else {
+        work.next = std::min(work.next, kept->try_at);
+      }
+      continue;
+    }
+    const bool drain = due(kept->drain_at);
+    const bool end = due(kept->end_at);
+    if (!drain && !end) continue;
+    // None: it is about to be released. One that is had here may become the last one, so that it
+    // must not go under the lock.
+    if (ModelHold hold = kept->hold.lock())
+      (end ? work.end : work.drain).push_back(std::move(hold));
+  }
+  return work;
+}
+
+void ModelKeeper::Do(Work& work, bool wait) {
+  for (const ModelHold& model : work.drain) {
+    log::Info("model.draining",
+              {{"model", model->config.name}, {"version", model->config.version}});
+    model->engine().BeginDrain();
+  }
+  for (const ModelHold& model : work.end) model->engine().TryShutdown(Now());
+  work.drain.clear();
+  work.end.clear();
+  for (auto it = work.released.begin(); it != work.released.end();) {
+    const auto kept = it++;
+    if (!wait && !kept->model->engine().TryShutdown(Now())) {
+      kept->try_at = Now() + kStuckInterval;
+      continue;
+    }
+    const ModelConfig config = kept->model->config;
+    work.released.erase(kept);
+    log::Info("model.unloaded", {{"model", config.name}, {"version", config.version}});
+  }
+}
+
+}  // namespace aft::server
