@@ -150,6 +150,53 @@ TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
 
+TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
+  const std::string drain = "drain { lame_duck_ms: 0 } ";
+  const std::string repository = "repository { folder: 'models' } ";
+  const std::string versions = folder_.File("models/m");
+  const auto add = [&](const std::string& version) {
+    std::filesystem::create_directories(versions);
+    std::filesystem::copy(model_, versions + "/" + version);
+    const std::string sums = "cd " + versions + "/" + version + " && sha256sum * > SHA256SUMS";
+    ASSERT_EQ(client::RunToEnd({"sh", "-c", sums}).code, 0);
+  };
+  add("1");
+  WriteConfig(drain + repository);
+  Process process(Command());
+  auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
+  const auto serving = [&] {
+    v1::GenerateRequest request = TinyRequest(1);
+    request.set_model("m");
+    GenerateStream stream(*stub, request);
+    EXPECT_TRUE(stream.Finish().ok());
+    return stream.started.model_version();
+  };
+  EXPECT_EQ(serving(), "1");
+
+  add("2");
+  process.Signal(SIGHUP);
+  ASSERT_TRUE(process.WaitForError("event=config.reloaded")) << process.err();
+  ASSERT_TRUE(process.WaitForError("event=model.unloaded model=m version=1")) << process.err();
+  EXPECT_EQ(serving(), "2");
+
+  WriteConfig(drain + repository + "limits { max_queued_requests: 7 }");
+  process.Signal(SIGHUP);
+  ASSERT_TRUE(process.WaitForError("limits.max_queued_requests: 256 -> 7")) << process.err();
+  WriteConfig(drain + "repository { fold");
+  process.Signal(SIGHUP);
+  ASSERT_TRUE(process.WaitForError("config.textproto:1:")) << process.err();
+
+  // A file that is not what its checksum says: no bit of it is served.
+  add("3");
+  std::ofstream(versions + "/3/config.json", std::ios::app) << " ";
+  WriteConfig(drain + repository);
+  process.Signal(SIGHUP);
+  ASSERT_TRUE(process.WaitForError("/3/config.json: its SHA-256 is")) << process.err();
+  EXPECT_EQ(serving(), "2");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+}
+
 TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAtOnce) {
   WriteConfig("drain { lame_duck_ms: 3600000 }");
   Process process(Command());
