@@ -200,5 +200,23 @@ TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsWhatIsLeft) {
   EXPECT_EQ(destroyed(), 0U);  // somebody has it
 }
 
+TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsNotWaitedForButToldOf) {
+  Add("m/1");
+  config_.health.step_timeout = std::chrono::milliseconds(1);
+  Serve();
+  control("m/1").Hold();
+  ModelHold model = *registry_->Acquire("m");
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+  model.reset();
+  Ordered unload;
+  registry_->Unload("m", unload.Done());
+  while (!sink->finished()) registry_->CheckProgress();
+  EXPECT_EQ(Load(), absl::OkStatus());  // others are served
+  EXPECT_FALSE(registry_->Shutdown(TimePoint::min()));
+  EXPECT_EQ(unload.Wait(), absl::OkStatus());
+  EXPECT_EQ(destroyed(), 0U);
+}
+
 }  // namespace
 }  // namespace aft::server

@@ -185,5 +185,23 @@ TEST(LogTest, ParsesLevelsAndFormats) {
   EXPECT_EQ(log::ParseFormat("").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(GaugePartTest, AGaugeIsTheSumOfItsParts) {
+  prometheus::Registry registry;
+  auto& sum = prometheus::BuildGauge().Name("sum").Register(registry).Add({});
+  GaugePart one(sum);
+  {
+    GaugePart other(sum);
+    one.Set(3);
+    other.Set(5);
+    EXPECT_EQ(sum.Value(), 8);
+    one.Set(1);
+    other.Add(-2);
+    EXPECT_EQ(sum.Value(), 4);
+    EXPECT_EQ(one.Value(), 1);
+    EXPECT_EQ(other.Value(), 3);
+  }
+  EXPECT_EQ(sum.Value(), 1);  // what one has set goes with it
+}
+
 }  // namespace
 }  // namespace aft::server
