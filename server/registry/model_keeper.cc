@@ -69,9 +69,11 @@ bool ModelKeeper::Shutdown(TimePoint deadline) {
   std::vector<std::shared_ptr<void>> told;
   MutexLock lock(mutex_);
   shut_down_ = true;
-  for (Kept& kept : models_) told.push_back(std::move(kept.until_gone));
   while (IsEnding()) changed_.Wait(mutex_);
-  for (const Kept& kept : models_) ended &= kept.try_at == TimePoint::min();
+  for (Kept& kept : models_) {
+    ended &= kept.try_at == TimePoint::min();
+    told.push_back(std::move(kept.until_gone));
+  }
   return ended;
 }
 
