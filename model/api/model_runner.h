@@ -123,10 +123,15 @@ class ModelRunner {
 
   // The same as bytes that outlive the process: a header (magic, layout version, fingerprint of the
   // model and its state's layout, position), the slot's bytes, the sampler's counts. Restoring
-  // replaces what the slot held. Restore fails with INVALID_ARGUMENT when the bytes are damaged or
-  // of another model; nothing is changed then. REQUIRES: as BindSlot.
+  // replaces what the slot held; of the sampling parameters, `rules` stay behind (SetParams).
+  // Restore fails with INVALID_ARGUMENT when the bytes are damaged or of another model; nothing is
+  // changed then. REQUIRES: as BindSlot.
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
   virtual absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) = 0;
+
+  // The sequence in `slot` samples with `params` from here on, as if it had from the beginning: all
+  // else stays. REQUIRES: as BindSlot; their penalties are those that it has.
+  virtual void SetParams(int32_t slot, const SamplingParams& params) = 0;
 
   // The sequence in `slot` goes on where it is, under other terms: from here on it samples with
   // `params`, its next output token has `output_index`, and of all tokens it has had those in `had`

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <vector>
 
 namespace aft {
@@ -10,10 +12,27 @@ using TokenId = int32_t;
 // Most alternatives that can be reported per token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+// What a request changes of one token's logit.
+struct LogitRule {
+  TokenId id = 0;
+  float bias = 0.0F;  // added; in [-100, 100], or kBannedBias: the token is never drawn
+  uint32_t ends = 0;  // 1: not drawn before output index SamplingParams::ends_from
+};
+inline constexpr float kBannedBias = -std::numeric_limits<float>::infinity();
+
+// Room for what one request can have: some 300 biases, 1024 bans, 64 stop tokens, end-of-text.
+inline constexpr int32_t kMaxLogitRules = 2 * 1024 + 65;
+
+// Of single tokens. Immutable once it is shared.
+struct LogitRules {
+  std::vector<LogitRule> rules;  // in the order of ids, each once; at most kMaxLogitRules
+  bool only_these = false;       // no other token is drawn
+};
+
 // How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
 // (server/rpc) refuses what is out of range and names the field.
 //
-// Order of application: penalties, temperature, min-p, top-k, top-p. Log-probabilities
+// Order of application: rules, penalties, temperature, min-p, top-k, top-p. Log-probabilities
 // are taken from the raw logits, before any of it.
 struct SamplingParams {
   // 0 is greedy: the highest logit, ties to the lower token id. Range [0, 100].
@@ -40,6 +59,10 @@ struct SamplingParams {
   // Number of alternatives with their log-probabilities to report per token; -1: report not even
   // the sampled token's own. At most kMaxTopLogprobs.
   int32_t top_logprobs = -1;
+  // Null: none. Together with ends_from, which is no more than an index for them, this is what a
+  // snapshot of a slot does not hold.
+  std::shared_ptr<const LogitRules> rules{};
+  uint64_t ends_from = 0;
 };
 
 // What a sequence has had of one token: penalties go by it.

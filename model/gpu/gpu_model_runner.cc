@@ -29,6 +29,8 @@ std::string Mebibytes(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
+constexpr int64_t kRulesBytes = kMaxLogitRules * int64_t{sizeof(LogitRule)};  // of a slot
+
 constexpr char kStep[] = "step on the GPU";
 
 }  // namespace
@@ -80,11 +82,12 @@ absl::Status GpuModelRunner::CheckMemory() const {
   const std::string length = info_.state_bytes_per_token > 0
                                  ? absl::StrCat(" (", info_.max_seq_len, " tokens, max_seq_len)")
                                  : "";
-  const int64_t sampling = info_.vocab_size * int64_t{sizeof(TokenCount)} + sizeof(SlotSampling);
+  const int64_t sampling =
+      info_.vocab_size * int64_t{sizeof(TokenCount)} + int64_t{sizeof(SlotSampling)} + kRulesBytes;
   const absl::Status status = CheckFits(
       {{absl::StrCat("states of ", slots, " slots of ", Mebibytes(info_.state_bytes), length),
         slots * info_.state_bytes},
-       {"token counts", slots * sampling},
+       {"token counts and rules", slots * sampling},
        {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
         GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(LargestShape().outputs)},
        {"kept for libraries", Reserve(queue_->total_bytes())}},
@@ -107,6 +110,7 @@ absl::Status GpuModelRunner::Allocate() {
       return at::zeros({count}, at::TensorOptions(type).device(queue_->device()));
     };
     params_ = on_device(params_bytes, at::kByte);
+    rules_ = on_device(slots * kRulesBytes, at::kByte);
     counts_ = on_device(slots * info_.vocab_size, at::kShort);
     last_sampled_ = on_device(slots, at::kInt);
     input_ = on_device(GpuStepInput::Bytes(largest), at::kByte);
@@ -114,6 +118,7 @@ absl::Status GpuModelRunner::Allocate() {
     return absl::OkStatus();
   }));
   AFT_ASSIGN_OR_RETURN(host_params_, queue_->HostBuffer(params_bytes));
+  AFT_ASSIGN_OR_RETURN(host_rules_, queue_->HostBuffer(slots * kRulesBytes));
   for (Flight& flight : flights_) {
     AFT_ASSIGN_OR_RETURN(flight.input, queue_->HostBuffer(GpuStepInput::Bytes(largest)));
     AFT_ASSIGN_OR_RETURN(flight.output, queue_->HostBuffer(GpuStepOutput::Bytes(largest.outputs)));
@@ -130,6 +135,7 @@ kernels::cuda::SamplerSlots GpuModelRunner::sampler_slots() const {
   slots.params = static_cast<const SlotSampling*>(params_.data_ptr());
   slots.counts = static_cast<TokenCount*>(counts_.data_ptr());
   slots.last_sampled = static_cast<int32_t*>(last_sampled_.data_ptr());
+  slots.rules = static_cast<const LogitRule*>(rules_.data_ptr());
   return slots;
 }
 
@@ -199,6 +205,12 @@ absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
   }));
   sequences_.Restore(slot, record);
   return absl::OkStatus();
+}
+
+void GpuModelRunner::SetParams(int32_t slot, const SamplingParams& params) {
+  sequences_.SetParams(slot, params);
+  News& news = news_[static_cast<size_t>(slot)];
+  news = std::max(news, News::kParams);
 }
 
 absl::Status GpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
@@ -272,6 +284,16 @@ absl::Status GpuModelRunner::SendNews(int32_t slot) {
   from->top_logprobs = DeviceTopLogprobs(params);
   AFT_RETURN_IF_ERROR(queue_->Copy(static_cast<SlotSampling*>(params_.data_ptr()) + slot, from,
                                    sizeof(SlotSampling)));
+  if (params.rules != nullptr) {
+    const std::vector<LogitRule>& rules = params.rules->rules;
+    AFT_CHECK(rules.size() <= size_t{kMaxLogitRules});
+    LogitRule* const rules_from =
+        static_cast<LogitRule*>(host_rules_.data_ptr()) + slot * int64_t{kMaxLogitRules};
+    std::copy(rules.begin(), rules.end(), rules_from);
+    AFT_RETURN_IF_ERROR(
+        queue_->Copy(static_cast<LogitRule*>(rules_.data_ptr()) + slot * int64_t{kMaxLogitRules},
+                     rules_from, static_cast<int64_t>(rules.size() * sizeof(LogitRule))));
+  }
   if (news == News::kParamsAndNoCounts) {
     AFT_RETURN_IF_ERROR(KernelStatus(
         kernels::cuda::ClearCounts(sampler_slots(), slot, queue_->stream()), "ClearCounts"));

@@ -58,6 +58,7 @@ class GpuModelRunner final : public ModelRunner {
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  void SetParams(int32_t slot, const SamplingParams& params) override;
   absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
                             absl::Span<const TokenUse> had) override;
   int max_steps_in_flight() const override { return kFlights; }
@@ -117,12 +118,14 @@ class GpuModelRunner final : public ModelRunner {
   // On the device.
   StatePool states_;
   at::Tensor params_;        // [slots] SlotSampling
+  at::Tensor rules_;         // [slots, kMaxLogitRules] LogitRule
   at::Tensor counts_;        // [slots, vocab_size]
   at::Tensor last_sampled_;  // [slots]
   at::Tensor input_;         // GpuStepInput
   at::Tensor output_;        // GpuStepOutput
 
   at::Tensor host_params_;  // pinned copy of params_
+  at::Tensor host_rules_;   // pinned copy of rules_
   std::array<Flight, kFlights> flights_;
   Ticket submitted_ = 0;
   Ticket collected_ = 0;

@@ -51,6 +51,9 @@ class CpuModelRunner final : public ModelRunner {
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  void SetParams(int32_t slot, const SamplingParams& params) override {
+    sequences_.SetParams(slot, params);
+  }
   absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
                             absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;

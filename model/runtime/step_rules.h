@@ -31,6 +31,7 @@ class StepRules {
   const SequenceRecord& sequence(int32_t slot) const;
 
   void Bind(int32_t slot, const SamplingParams& params);
+  void SetParams(int32_t slot, const SamplingParams& params) { sequence(slot).params = params; }
   void Fork(int32_t from, int32_t to);  // REQUIRES: from != to
   // ModelRunner::ContinueSlot.
   void Continue(int32_t slot, const SamplingParams& params, uint64_t output_index);

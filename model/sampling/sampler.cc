@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "model/kernels/logits.h"
+#include "model/sampling/logit_rules.h"
 #include "model/sampling/philox.h"
 
 namespace aft {
@@ -26,24 +27,48 @@ absl::Status Sampler::Sample(const float* logits, int64_t vocab_size, const Samp
   token->id = 0;
   token->logprob = 0.0F;
   token->top.clear();
-  const Penalties penalties = PenaltiesOf(params);
-  const bool penalise = counts != nullptr && penalties.any();
-  if (penalise) {
-    penalised_.resize(static_cast<size_t>(vocab_size));
-    for (size_t i = 0; i < penalised_.size(); ++i) {
-      penalised_[i] = Penalised(RankedLogits::Finite(logits[i]), counts[i], penalties);
-    }
+  const bool adjust = params.rules != nullptr || (counts != nullptr && PenaltiesOf(params).any());
+  if (adjust) {
+    adjusted_.resize(static_cast<size_t>(vocab_size));
+    Adjust(logits, params, counts, output_index);
   }
-  AFT_RETURN_IF_ERROR(logits_.Assign(penalise ? penalised_.data() : logits, vocab_size));
+  AFT_RETURN_IF_ERROR(logits_.Assign(adjust ? adjusted_.data() : logits, vocab_size));
   if (params.temperature > 0.0F) {
     token->id = Draw(params, output_index, LowestKept(params));
   } else {
     token->id = RankedLogits::IdOf(logits_.best());
   }
   if (params.top_logprobs < 0) return absl::OkStatus();
-  if (penalise) AFT_RETURN_IF_ERROR(logits_.Assign(logits, vocab_size));
+  if (adjust) AFT_RETURN_IF_ERROR(logits_.Assign(logits, vocab_size));
   logits_.Report(params.top_logprobs, token);
   return absl::OkStatus();
+}
+
+void Sampler::Adjust(const float* logits, const SamplingParams& params, const TokenCount* counts,
+                     uint64_t output_index) {
+  if (params.rules == nullptr) {
+    for (size_t i = 0; i < adjusted_.size(); ++i) adjusted_[i] = RankedLogits::Finite(logits[i]);
+  } else {
+    const bool early = output_index < params.ends_from;
+    size_t next = 0;
+    const auto leave_until = [&](size_t end) {
+      for (; next < end; ++next) {
+        adjusted_[next] =
+            params.rules->only_these ? kBannedBias : RankedLogits::Finite(logits[next]);
+      }
+    };
+    for (const LogitRule& rule : params.rules->rules) {
+      leave_until(static_cast<size_t>(rule.id));
+      adjusted_[next] = Ruled(RankedLogits::Finite(logits[next]), rule, early);
+      ++next;
+    }
+    leave_until(adjusted_.size());
+  }
+  const Penalties penalties = PenaltiesOf(params);
+  if (counts == nullptr || !penalties.any()) return;
+  for (size_t i = 0; i < adjusted_.size(); ++i) {
+    adjusted_[i] = Penalised(adjusted_[i], counts[i], penalties);
+  }
 }
 
 absl::Status Sampler::Score(const float* logits, int64_t vocab_size, TokenId id, int32_t top,

@@ -12,13 +12,13 @@ namespace aft {
 
 // Draws tokens from logits, on the CPU.
 //
-// The logits are those that Penalised gives. The draw is Gumbel-max: the token with the highest
-// logit / temperature + g wins, ties to the lower id, among the tokens that min-p, top-k and top-p
-// keep. g = -log(-log(u)) is a pure function of
-// seed, sequence, output index and token id: word (id mod 4) of Philox4x32-10 with key = seed and
-// counter = (low half of the output index, sequence, id / 4, high half of the output index), as u =
-// (word + 0.5) / 2^32, in double. So a draw depends on nothing else: not on the batch, the order of
-// calls, or what top-k and top-p remove.
+// The logits are those that Ruled, and then Penalised, give. The draw is Gumbel-max: the token with
+// the highest logit / temperature + g wins, ties to the lower id, among the tokens that min-p,
+// top-k and top-p keep. g = -log(-log(u)) is a pure function of seed, sequence, output index and
+// token id: word (id mod 4) of Philox4x32-10 with key = seed and counter = (low half of the output
+// index, sequence, id / 4, high half of the output index), as u = (word + 0.5) / 2^32, in double.
+// So a draw depends on nothing else: not on the batch, the order of calls, or what top-k and top-p
+// remove.
 //
 // min-p keeps the logits from highest + temperature * log(min_p) on, computed in double. Among
 // equal logits top-k and top-p keep the lower ids. top-p measures probabilities after temperature,
@@ -32,7 +32,8 @@ class Sampler {
   // Draws the token at `output_index` (0 for the first generated token of a sequence) from
   // logits[0 .. vocab_size - 1] into `*token`, every field of it. `counts` [vocab_size] says what
   // the sequence has had; null: nothing, which is all the same to a sequence without penalties.
-  // Errors: INTERNAL when no logit is above -inf: the model produced no distribution.
+  // Errors: INTERNAL when no logit is above -inf: the model produced no distribution, or none over
+  // the tokens that the rules leave.
   // REQUIRES: 1 <= vocab_size < 2^31.
   absl::Status Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
                       const TokenCount* counts, uint64_t output_index, SampledToken* token);
@@ -50,12 +51,15 @@ class Sampler {
     double weight;  // exp((logit - highest) / temperature)
   };
 
+  // Fills adjusted_ with what rules and penalties make of the logits.
+  void Adjust(const float* logits, const SamplingParams& params, const TokenCount* counts,
+              uint64_t output_index);
   Rank LowestKept(const SamplingParams& params);
   Rank LowestOfTopP(float top_p);
   TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept);
 
   RankedLogits logits_;
-  std::vector<float> penalised_;
+  std::vector<float> adjusted_;
   std::vector<Candidate> candidates_;
   std::vector<Rank> ranks_;
   std::vector<float> bounds_;  // of each token's score; see kernels::GumbelBounds

@@ -296,7 +296,10 @@ void GenerateEngine::Park(TokenStream& stream, int32_t slot) {
 void GenerateEngine::Resume(TokenStream& stream) {
   const absl::Status status = runner_->RestoreSlot(stream.slot(), stream.snapshot);
   stream.snapshot = {};
-  if (status.ok()) return metrics_.resumes.Increment();
+  if (status.ok()) {
+    runner_->SetParams(stream.slot(), stream.sampling);
+    return metrics_.resumes.Increment();
+  }
   StateLost(stream, "engine.resume_failed", status);
 }
 

@@ -32,7 +32,7 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
   } else {
     delta.tokens.push_back(std::move(token));
     ++tokens_;
-    if (matcher_.Append(TokenBytes(id), bytes)) {
+    if (matcher_.Append(TokenBytes(id), bytes, tokens_ > static_cast<uint32_t>(stop_.min_tokens))) {
       outcome.reason = FinishReason::kStop;
       outcome.stop_string = matcher_.match();
     } else if (tokens_ == limit_) {

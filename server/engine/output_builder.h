@@ -40,6 +40,8 @@ class OutputBuilder {
   // Tokens of the output so far, and after which it ends at the latest.
   uint32_t tokens() const { return tokens_; }
   int64_t limit() const { return limit_; }
+  // Nothing but a limit ends it before so many.
+  int64_t min_tokens() const { return stop_.min_tokens; }
 
   // Whether a token that is sampled may end it before that.
   bool may_end_early() const { return may_end_early_; }

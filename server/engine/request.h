@@ -30,6 +30,9 @@ struct StopConditions {
   std::vector<TokenId> token_ids;
   bool include_stop_string = false;
   bool ignore_eos = false;
+  // Before so many no stop string counts; tokens that would end the output are not drawn
+  // (LogitRule::ends). At most max_tokens.
+  int32_t min_tokens = 0;
 };
 
 class Reservation;

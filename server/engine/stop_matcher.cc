@@ -19,7 +19,7 @@ StopMatcher::StopMatcher(std::vector<std::string> strings, bool include_match)
   }
 }
 
-bool StopMatcher::Append(absl::string_view bytes, std::string& out) {
+bool StopMatcher::Append(absl::string_view bytes, std::string& out, bool counts) {
   if (patterns_.empty()) {
     out.append(bytes.data(), bytes.size());
     return false;
@@ -30,6 +30,9 @@ bool StopMatcher::Append(absl::string_view bytes, std::string& out) {
     size_t undecided = 0;
     for (Pattern& pattern : patterns_) {
       Advance(pattern, byte);
+      if (!counts && pattern.matched == pattern.text.size()) {
+        pattern.matched = pattern.border.back();
+      }
       undecided = std::max(undecided, pattern.matched);
       if (pattern.matched == pattern.text.size() &&
           (found == nullptr || pattern.text.size() > found->text.size())) {

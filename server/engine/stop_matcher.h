@@ -20,9 +20,10 @@ class StopMatcher {
   // Empty strings are ignored. `include_match`: the output ends after the match instead of before.
   StopMatcher(std::vector<std::string> strings, bool include_match);
 
-  // Appends to `out` the bytes that are decided. True when a stop string is complete: the output
-  // has ended, the rest of `bytes` is dropped, and nothing may be appended any more.
-  bool Append(absl::string_view bytes, std::string& out);
+  // Appends to `out` the bytes that are decided. True when a stop string is complete, unless none
+  // `counts` that ends in these bytes: the output has ended, the rest of `bytes` is dropped, and
+  // nothing may be appended any more.
+  bool Append(absl::string_view bytes, std::string& out, bool counts = true);
 
   // The stream has ended without a match: the held bytes are output after all.
   void Flush(std::string& out);

@@ -96,6 +96,14 @@ std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> 
   return end;
 }
 
+// `output`: as far as the request brings it.
+SamplingParams SamplingOf(const GenerationRequest& request, const OutputBuilder& output) {
+  SamplingParams sampling = request.sampling;
+  const uint64_t first = OutputsBefore(request.previous.get()) + request.resumed - output.tokens();
+  sampling.ends_from = first + static_cast<uint64_t>(output.min_tokens());
+  return sampling;
+}
+
 // Leaves it in place where EndOf needs it.
 std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
   return request.store ? text : std::move(text);
@@ -110,7 +118,7 @@ TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
                OutputsLeft(builder), OwnerOf(request),
                TurnOf(request, builder, resumption.ended != nullptr)),
       Job(static_cast<RequestHeader&&>(request), resumption.unread, token_sink),
-      sampling(request.sampling),
+      sampling(SamplingOf(request, builder)),
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt), request.resumed)),
@@ -129,7 +137,7 @@ TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
     : Sequence({LastUnread(request)}, Purpose::kGenerate, builder.limit(), OwnerOf(request),
                TurnOf(request, builder, leader)),
       Job(static_cast<RequestHeader&&>(request), /*text_tokens=*/0, token_sink),
-      sampling(request.sampling),
+      sampling(SamplingOf(request, builder)),
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt))),

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -43,7 +44,8 @@ struct Sequence {
                         params.top_k, ", top_p ", params.top_p, ", min_p ", params.min_p,
                         ", repetition ", params.repetition_penalty, ", presence ",
                         params.presence_penalty, ", frequency ", params.frequency_penalty,
-                        ", top_logprobs ", params.top_logprobs, ", target ", target);
+                        ", top_logprobs ", params.top_logprobs, ", target ", target, ", rules ",
+                        params.rules == nullptr ? 0 : params.rules->rules.size());
   }
 };
 
@@ -68,6 +70,8 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
   }
   std::vector<cuda::SlotSampling> params(count);
   std::vector<TokenCount> counts(count * vocab);
+  // What slots without rules hold must not matter.
+  std::vector<LogitRule> rules(count * kMaxLogitRules, {.id = 0, .bias = kBannedBias});
   std::vector<int32_t> slots(rows, -1);
   std::vector<uint64_t> indexes(rows, 77);
   std::vector<int32_t> targets(rows, kNoToken);
@@ -77,6 +81,11 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
     const Sequence& sequence = sequences[i];
     const auto slot = static_cast<size_t>(slot_of[i]);
     params[slot] = cuda::ForDevice(sequence.params);
+    if (sequence.params.rules != nullptr) {
+      const std::vector<LogitRule>& own = sequence.params.rules->rules;
+      std::copy(own.begin(), own.end(),
+                rules.begin() + static_cast<int64_t>(slot) * kMaxLogitRules);
+    }
     std::copy(sequence.counts.begin(), sequence.counts.end(),
               counts.begin() + static_cast<int64_t>(slot * vocab));
     const size_t row = 2 * i + static_cast<size_t>(random.Below(2));
@@ -89,6 +98,7 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
   }
   const DeviceArray<cuda::SlotSampling> device_params(params);
   const DeviceArray<TokenCount> device_counts(counts);
+  const DeviceArray<LogitRule> device_rules(rules);
   const DeviceArray<int32_t> last_sampled(std::vector<int32_t>(count, kUnwritten));
   const DeviceArray<int32_t> device_slots(slots);
   const DeviceArray<uint64_t> device_indexes(indexes);
@@ -100,7 +110,7 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
   const DeviceArray<float> top_logprobs(std::vector<float>(rows * kMaxTopLogprobs, kNan));
   const bool scores = std::any_of(targets.begin(), targets.end(), [](TokenId t) { return t >= 0; });
   EXPECT_EQ(cuda::Sample({static_cast<int64_t>(vocab), device_params.get(), device_counts.get(),
-                          last_sampled.get()},
+                          last_sampled.get(), device_rules.get()},
                          {static_cast<int64_t>(rows), device_slots.get(), device_indexes.get(),
                           scores ? device_targets.get() : nullptr},
                          device_logits.get(), static_cast<int64_t>(stride),
@@ -273,8 +283,25 @@ class CudaSamplerTest : public testing::Test {
     }
     sequence.counts[Pick(vocab)] = kSeen | kMaxSampled;
     sequence.output_index = static_cast<uint64_t>(random_.Below(int64_t{1} << 40));
+    if (Pick(3) == 0) SetRules(vocab, sequence);
     if (Pick(5) == 0) sequence.target = static_cast<TokenId>(random_.Below(vocab));
     return sequence;
+  }
+
+  // From one to as many as there may be, anywhere; now and then no other token is left.
+  void SetRules(int64_t vocab, Sequence& sequence) {
+    auto rules = std::make_shared<LogitRules>();
+    rules->only_these = Pick(3) == 0;
+    const int64_t one_in = std::vector<int64_t>{1, 2, 10, 200}[Pick(4)];
+    for (TokenId id = 0; id < vocab; ++id) {
+      if (rules->rules.size() == kMaxLogitRules || random_.Below(one_in) != 0) continue;
+      LogitRule rule = {.id = id, .bias = static_cast<float>(random_.Uniform(-100.0, 100.0))};
+      if (Pick(4) == 0) rule.bias = kBannedBias;
+      rule.ends = Pick(4) == 0 ? 1 : 0;
+      rules->rules.push_back(rule);
+    }
+    sequence.params.rules = std::move(rules);
+    sequence.params.ends_from = sequence.output_index + Pick(2);
   }
 
   size_t Pick(int64_t n) { return static_cast<size_t>(random_.Below(n)); }

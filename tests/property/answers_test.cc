@@ -14,6 +14,7 @@
 #include "tests/property/runner_fixture.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/recording_sink.h"
+#include "tests/unit/server/random_rules.h"
 
 namespace aft::server {
 namespace {
@@ -30,13 +31,19 @@ class AnswersTest : public RunnerFixture, public testing::WithParamInterface<Net
     GenerationRequest request;
     request.arrival = std::chrono::steady_clock::now();
     request.previous = previous;
-    request.prompt = RandomText((previous == nullptr ? 1 : 0) + random_.Below(20));
+    request.prompt = RandomText((previous == nullptr || previous->pending == kNoToken ? 1 : 0) +
+                                random_.Below(20));
     request.sampling = Warm(static_cast<uint64_t>(random_.Below(1000)));
     if (random_.Below(4) == 0) request.sampling.temperature = 0;
     if (random_.Below(2) == 0) request.sampling.repetition_penalty = 1.4F;
     if (random_.Below(2) == 0) request.sampling.frequency_penalty = 0.3F;
     request.stop.max_tokens = static_cast<int32_t>(1 + random_.Below(8));
     request.stop.ignore_eos = true;
+    if (random_.Below(2) == 0) {
+      request.stop.token_ids = RandomText(3);
+      request.stop.min_tokens = static_cast<int32_t>(random_.Below(request.stop.max_tokens + 1));
+      request.sampling.rules = RandomRules(random_, config_.vocab_size, request.stop.token_ids);
+    }
     request.store = true;
     request.service_class = static_cast<ServiceClass>(random_.Below(3));
     return request;

@@ -130,6 +130,42 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
   }
 }
 
+// The greedy choice among what the rules leave, whatever becomes of the slot; what a snapshot does
+// not hold SetParams gives back.
+TEST_F(SamplingTest, RulesFollowTheSequenceAndComeBackWithItsParameters) {
+  auto rules = std::make_shared<LogitRules>();
+  // The best one is banned at first: from output 4 on it is chosen.
+  const auto greedy =
+      static_cast<TokenId>(std::max_element(bias_.begin(), bias_.end()) - bias_.begin());
+  const TokenId other = greedy == 0 ? 1 : 0;
+  rules->rules = {{.id = std::min(greedy, other)}, {.id = std::max(greedy, other)}};
+  rules->rules[greedy < other ? 0 : 1].ends = 1;
+  rules->only_these = true;
+  SamplingParams params = Greedy();
+  params.rules = rules;
+  params.ends_from = 4;
+  const std::vector<TokenId> expected = {other, other, other, other, greedy, greedy};
+  const std::vector<TokenId> prompt = RandomText(5);
+  EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 6, params, 64)), expected);
+
+  EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 2, params, 64)),
+            std::vector<TokenId>(expected.begin(), expected.begin() + 2));
+  const std::vector<TokenId> rest(expected.begin() + 2, expected.end());
+  runner_->ForkSlot(0, 1);
+  EXPECT_EQ(ContinueBlindly(*runner_, 1, 6, 4), rest);
+  const std::string snapshot = runner_->SnapshotSlot(0);
+  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
+  EXPECT_EQ(ContinueBlindly(*runner_, 2, 6, 1), std::vector<TokenId>{greedy}) << "without rules";
+  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
+  runner_->SetParams(2, params);
+  EXPECT_EQ(ContinueBlindly(*runner_, 2, 6, 4), rest);
+  ASSERT_TRUE(runner_->ContinueSlot(2, params, 3, {}).ok());
+  const StepOutput output = Step(*runner_, {{{2, 10, {0}, RowOutput::kLast}}});
+  EXPECT_EQ(output.sampled[0].id, other) << "output 3";
+  // The next sequence in a slot has none of them.
+  EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 1, Greedy(), 64)), std::vector<TokenId>{greedy});
+}
+
 TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
   const SamplingParams params = RandomPenalties();
   const std::vector<TokenId> prompt = RandomText(7);

@@ -127,11 +127,16 @@ TEST_P(SteadyDecodeTest, AllocatesNothing) {
   SamplingParams nucleus = penalties;
   nucleus.top_p = 0.9F;
   nucleus.top_k = 30;
+  SamplingParams rules = Warm(4);
+  rules.top_logprobs = -1;
+  rules.rules = std::make_shared<LogitRules>(
+      LogitRules{.rules = {{.id = 1, .bias = kBannedBias}, {.id = 2, .bias = 1.5F}}});
   std::promise<void> all_there;
   const std::shared_future<void> future = all_there.get_future().share();
   std::vector<std::shared_ptr<CountingSink>> sinks;
   allocations = 0;
-  for (const SamplingParams& sampling : {SamplingParams{.temperature = 0}, penalties, nucleus}) {
+  for (const SamplingParams& sampling :
+       {SamplingParams{.temperature = 0}, penalties, nucleus, rules}) {
     sinks.push_back(std::make_shared<CountingSink>(sinks.empty(), future));
     ASSERT_TRUE(engine->Generate(Request(5 + sinks.size(), sampling), sinks.back()).ok());
   }

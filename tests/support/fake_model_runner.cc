@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/runtime/snapshot.h"
+#include "model/sampling/logit_rules.h"
 
 namespace aft {
 namespace {
@@ -126,16 +127,46 @@ uint64_t FakeModelRunner::Consume(uint64_t hash, TokenId token, int64_t position
   return hash ^ (hash >> 32);
 }
 
+namespace {
+
+// The first token from `id` on, in a circle, that the rules leave; kNoToken: none.
+TokenId Permitted(TokenId id, int64_t vocab_size, const SamplingParams& params,
+                  uint64_t output_index) {
+  if (params.rules == nullptr || id == kNoToken) return id;
+  const std::vector<LogitRule>& rules = params.rules->rules;
+  for (int64_t tried = 0; tried < vocab_size; ++tried) {
+    const auto candidate = static_cast<TokenId>((id + tried) % vocab_size);
+    const auto rule = std::find_if(rules.begin(), rules.end(),
+                                   [&](const LogitRule& one) { return one.id == candidate; });
+    const bool listed = rule != rules.end();
+    const bool banned = listed ? Ruled(0.0F, *rule, output_index < params.ends_from) == kBannedBias
+                               : params.rules->only_these;
+    if (!banned) return candidate;
+  }
+  return kNoToken;
+}
+
+}  // namespace
+
 TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_t count,
                                    const SamplingParams& params, uint64_t output_index,
                                    const std::vector<TokenCount>& counts) {
   if (options.not_finite && options.not_finite(params.seed, output_index)) return kNoToken;
-  if (options.next_token) return options.next_token(hash, count);
+  if (options.next_token) {
+    return Permitted(options.next_token(hash, count), options.vocab_size, params, output_index);
+  }
   uint64_t drawn = Consume(hash ^ params.seed, static_cast<TokenId>(output_index), count);
   if (PenaltiesOf(params).any()) {
     for (const TokenCount count_of : counts) drawn = Consume(drawn, count_of, 0);
   }
-  return static_cast<TokenId>(drawn % static_cast<uint64_t>(options.vocab_size));
+  if (params.rules != nullptr) {
+    for (const LogitRule& rule : params.rules->rules) {
+      if (rule.bias == 0.0F || rule.bias == kBannedBias) continue;
+      drawn = Consume(drawn, rule.id, static_cast<int64_t>(rule.bias * 1024.0F));
+    }
+  }
+  const auto id = static_cast<TokenId>(drawn % static_cast<uint64_t>(options.vocab_size));
+  return Permitted(id, options.vocab_size, params, output_index);
 }
 
 SampledToken FakeModelRunner::ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs) {
@@ -212,6 +243,11 @@ void FakeModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
   const bool counts = PenaltiesOf(params).any();
   slots_[static_cast<size_t>(slot)].counts.assign(
       static_cast<size_t>(counts ? options_.vocab_size : 0), 0);
+}
+
+void FakeModelRunner::SetParams(int32_t slot, const SamplingParams& params) {
+  CheckIdle("SetParams", slot);
+  sequences_.SetParams(slot, params);
 }
 
 absl::Status FakeModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,

@@ -65,10 +65,10 @@ class FakeModelControl : public StepGate {
 };
 
 // A toy model: a slot's state is a hash of the tokens it has consumed and their positions, and the
-// next token is a function of it, of the sampling seed, of the output's index and, with penalties,
-// of what the sequence has had of each token, as the log-probability of a given token is of the
-// hash. So a mixed-up slot, a lost or doubled token, a wrong position or a missing reset changes
-// everything that follows.
+// next token is a function of it, of the sampling seed, of the output's index, of rules for single
+// tokens and, with penalties, of what the sequence has had of each token, as the log-probability of
+// a given token is of the hash. So a mixed-up slot, a lost or doubled token, a wrong position or a
+// missing reset changes everything that follows.
 class FakeModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -81,8 +81,9 @@ class FakeModelRunner final : public ModelRunner {
     uint64_t fingerprint = 1;
     std::string numerics = "fake";
     bool generated_differ = false;  // only said so
-    // The next token after these `count` consumed tokens' `hash`; null: NextToken. For scripted
-    // output. Where it is kNoToken, nothing can be scored either.
+    // The next token that the rules leave, from this one on, after these `count` consumed tokens'
+    // `hash`; null: NextToken. For scripted output. Where it is kNoToken, nothing can be scored
+    // either.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
     // Where the sequence with that seed has no such output; null: nowhere.
     std::function<bool(uint64_t seed, uint64_t output_index)> not_finite;
@@ -136,6 +137,7 @@ class FakeModelRunner final : public ModelRunner {
   void ForkSlot(int32_t from, int32_t to) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
+  void SetParams(int32_t slot, const SamplingParams& params) override;
   absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
                             absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -59,6 +61,40 @@ std::vector<TokenCount> RandomCounts(std::mt19937& random, size_t count) {
   return counts;
 }
 
+// Some biases, bans and tokens that end the output; sometimes nothing else may be drawn. One token
+// is always left.
+std::shared_ptr<const LogitRules> RandomRules(std::mt19937& random, size_t vocab_size) {
+  if (random() % 2 == 0) return nullptr;
+  auto rules = std::make_shared<LogitRules>();
+  rules->only_these = random() % 3 == 0;
+  const auto left = static_cast<TokenId>(random() % vocab_size);
+  for (TokenId id = 0; id < static_cast<TokenId>(vocab_size); ++id) {
+    if (id != left && random() % 3 != 0) continue;
+    LogitRule rule = {.id = id, .bias = 0.25F * static_cast<float>(random() % 33) - 4.0F};
+    if (id != left && random() % 4 == 0) rule.bias = kBannedBias;
+    if (id != left && random() % 4 == 0) rule.ends = 1;
+    rules->rules.push_back(rule);
+  }
+  return rules;
+}
+
+// What the rules make of the logits, token by token.
+std::vector<float> NaiveRuled(std::vector<float> logits, const SamplingParams& params,
+                              uint64_t output_index) {
+  if (params.rules == nullptr) return logits;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const LogitRule* found = nullptr;
+    for (const LogitRule& rule : params.rules->rules) {
+      if (rule.id == static_cast<TokenId>(i)) found = &rule;
+    }
+    const bool ends_early = found != nullptr && found->ends == 1 && output_index < params.ends_from;
+    const bool banned = found == nullptr ? params.rules->only_these : ends_early;
+    if (found != nullptr) logits[i] += found->bias;
+    if (banned) logits[i] = -kInfinity;
+  }
+  return logits;
+}
+
 std::vector<double> NaivePenalised(const std::vector<float>& logits, const SamplingParams& params,
                                    const std::vector<TokenCount>& counts) {
   std::vector<double> values(logits.begin(), logits.end());
@@ -81,7 +117,8 @@ TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& para
                     uint64_t output_index, const std::vector<TokenCount>& counts = {}) {
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const std::vector<double> values = NaivePenalised(logits, params, counts);
+  const std::vector<double> values =
+      NaivePenalised(NaiveRuled(logits, params, output_index), params, counts);
   const auto logit_of = [&](TokenId id) { return values[static_cast<size_t>(id)]; };
   std::stable_sort(order.begin(), order.end(),
                    [&](TokenId a, TokenId b) { return logit_of(a) > logit_of(b); });
@@ -174,13 +211,73 @@ TEST(SamplerTest, AgreesWithThePlainDefinition) {
       params.seed = uint64_t{random()} << 32 | random();
       params.sequence = static_cast<uint32_t>(random() % 3);
       const uint64_t output_index = uint64_t{random()} << (random() % 8);
+      params.rules = RandomRules(random, vocab_size);
+      params.ends_from = output_index + random() % 3;
       EXPECT_EQ(SampleToken(logits, params, output_index, counts).id,
                 NaiveSample(logits, params, output_index, counts))
           << vocab_size << " tokens, round " << round << ", top_k " << params.top_k << ", top_p "
           << params.top_p << ", min_p " << params.min_p << ", repetition "
-          << params.repetition_penalty;
+          << params.repetition_penalty << (params.rules != nullptr ? ", rules" : "");
     }
   }
+}
+
+std::shared_ptr<const LogitRules> Rules(std::vector<LogitRule> rules, bool only_these = false) {
+  return std::make_shared<LogitRules>(LogitRules{std::move(rules), only_these});
+}
+
+// A positive logit is divided, a negative one multiplied: so the order shows.
+TEST(SamplerTest, BiasComesBeforePenalties) {
+  SamplingParams params = Params(0.0F);
+  params.repetition_penalty = 4.0F;
+  params.rules = Rules({{.id = 0, .bias = -3.0F}, {.id = 1, .bias = -3.0F}});
+  // (1 - 3) * 4 = -8; the other way round it would be 1 / 4 - 3 = -2.75, above -3 - 1.
+  EXPECT_EQ(SampleToken({1.0F, -1.0F}, params, 0, {kSeen, 0}).id, 1);
+}
+
+TEST(SamplerTest, BiasMovesTheProbabilitiesByItsExponential) {
+  constexpr int kDraws = 40'000;
+  SamplingParams params = Params(1.0F, 0, 1.0F, 77);
+  params.rules = Rules({{.id = 1, .bias = 1.0F}, {.id = 2, .bias = kBannedBias}});
+  std::vector<int> drawn(4);
+  for (uint64_t i = 0; i < kDraws; ++i) {
+    ++drawn[static_cast<size_t>(SampleToken({0.0F, 0.0F, 5.0F, 0.0F}, params, i).id)];
+  }
+  const double e = std::exp(1.0);
+  EXPECT_EQ(drawn[2], 0);
+  EXPECT_NEAR(drawn[1], kDraws * e / (2.0 + e), 4 * std::sqrt(kDraws / 4.0));
+  EXPECT_NEAR(drawn[0], kDraws / (2.0 + e), 4 * std::sqrt(kDraws / 4.0));
+}
+
+TEST(SamplerTest, TokensThatEndTheOutputComeFromTheirIndexOn) {
+  SamplingParams params = Params(0.0F);
+  params.rules = Rules({{.id = 1, .ends = 1}});
+  params.ends_from = 5;
+  EXPECT_EQ(SampleToken({1.0F, 2.0F}, params, 4).id, 0);
+  EXPECT_EQ(SampleToken({1.0F, 2.0F}, params, 5).id, 1);
+}
+
+TEST(SamplerTest, LogprobsIgnoreRules) {
+  const std::vector<float> logits = {1.0F, 2.0F, 0.5F};
+  SamplingParams params = Params(0.0F);
+  params.top_logprobs = 3;
+  const SampledToken plain = SampleToken(logits, params);
+  params.rules = Rules({{.id = 2, .bias = 50.0F}}, /*only_these=*/true);
+  const SampledToken token = SampleToken(logits, params);
+  EXPECT_EQ(token.id, 2);
+  EXPECT_EQ(token.logprob, plain.top[2].logprob);
+  ASSERT_EQ(token.top.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(token.top[i].logprob, plain.top[i].logprob);
+}
+
+TEST(SamplerTest, AModelWithoutALogitForWhatIsLeftHasNoToken) {
+  SamplingParams params = Params(1.0F);
+  params.rules = Rules({{.id = 1, .bias = 100.0F}}, /*only_these=*/true);
+  const std::vector<float> logits = {1.0F, -kInfinity};
+  Sampler sampler;
+  SampledToken token;
+  EXPECT_EQ(sampler.Sample(logits.data(), 2, params, nullptr, 0, &token).code(),
+            absl::StatusCode::kInternal);
 }
 
 // Chi-square with fixed seeds: the same numbers on every run.

@@ -9,6 +9,7 @@
 
 #include "tests/property/random_inputs.h"
 #include "tests/unit/server/engine_fixture.h"
+#include "tests/unit/server/random_rules.h"
 
 namespace aft::server {
 namespace {
@@ -445,6 +446,10 @@ TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
       if (random.Below(2) == 0) request.sampling.presence_penalty = 0.5F;
       for (int64_t n = random.Below(2) * 15; n > 0; --n) {
         request.stop.token_ids.push_back(static_cast<TokenId>(random.Below(256)));
+      }
+      if (random.Below(2) == 0) {
+        request.sampling.rules = RandomRules(random, model.vocab_size, request.stop.token_ids);
+        request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));
       }
       const Group group = SubmitGroup(request, static_cast<size_t>(1 + random.Below(4)));
       all.push_back({request, group});

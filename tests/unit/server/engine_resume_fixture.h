@@ -11,6 +11,7 @@
 #include "server/engine/resumption.h"
 #include "tests/property/random_inputs.h"
 #include "tests/unit/server/engine_fixture.h"
+#include "tests/unit/server/random_rules.h"
 
 namespace aft::server {
 
@@ -130,6 +131,11 @@ class EngineResumeTest : public EngineTest {
       request.stop.strings = {text + "z", text};
       request.stop.include_stop_string = random.Below(2) == 0;
     }
+    if (random.Below(2) == 0) return;
+    std::vector<TokenId> ends = request.stop.token_ids;
+    if (!request.stop.ignore_eos) ends.push_back(tokenizer->eos_id());
+    request.sampling.rules = RandomRules(random, model.vocab_size, ends);
+    request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));
   }
 
   void ExpectSameState(const Outcome& outcome, const Outcome& expected) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/property/random_inputs.h"
 #include "tests/unit/server/engine_fixture.h"
+#include "tests/unit/server/random_rules.h"
 
 namespace aft::server {
 namespace {
@@ -341,6 +342,10 @@ class EngineTurnsTest : public EngineStateTest {
     if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
     if (random.Below(3) == 0) request.sampling.frequency_penalty = 0.5F;
     if (random.Below(2) == 0) request.stop.token_ids = RandomText(20);
+    if (random.Below(2) == 0) {
+      request.sampling.rules = RandomRules(random, model.vocab_size, request.stop.token_ids);
+      request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));
+    }
     RandomOwner(request);
     return request;
   }
@@ -352,9 +357,11 @@ class EngineTurnsTest : public EngineStateTest {
     std::vector<TokenId> answer;
     const std::vector<TokenId>& stop = request.stop.token_ids;
     node.pending = true;
+    SamplingParams sampling = request.sampling;
+    sampling.ends_from = node.outputs + static_cast<uint64_t>(request.stop.min_tokens);
     while (static_cast<int32_t>(answer.size()) < request.stop.max_tokens) {
       FakeModelRunner::Text next = node.text;
-      const TokenId token = next.Sample(request.sampling, 1).front();
+      const TokenId token = next.Sample(sampling, 1).front();
       if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
         node.pending = false;
         break;

@@ -52,6 +52,18 @@ TEST(OutputBuilderTest, EndsAtMaxTokensAndNamesTheLimit) {
   EXPECT_THAT(run.texts, ElementsAre("a", "b"));
 }
 
+TEST(OutputBuilderTest, AStopStringCountsIfATokenBehindTheLeastCompletesIt) {
+  StopConditions stop = Stop(9, {"ab"});
+  stop.min_tokens = 2;
+  Output run = Feed(FakeTokenizer(), stop, {'a', 'b', 'a', 'b', 'c'});
+  EXPECT_EQ(run.outcome.stop_string, "ab");
+  EXPECT_THAT(run.ids, ElementsAre('a', 'b', 'a', 'b'));
+  EXPECT_THAT(run.texts, ElementsAre("", "ab", "", ""));
+  run = Feed(FakeTokenizer(), stop, {'x', 'a', 'b'});
+  EXPECT_EQ(run.outcome.stop_string, "ab") << "it began before";
+  EXPECT_THAT(run.ids, ElementsAre('x', 'a', 'b'));
+}
+
 TEST(OutputBuilderTest, EndsAtTheModelsLengthAndNamesIt) {
   const Output run = Feed(FakeTokenizer(), Stop(100), {'a', 'b', 'c', 'd'}, 7, 10);
   EXPECT_TRUE(run.ended);

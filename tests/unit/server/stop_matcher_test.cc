@@ -35,6 +35,16 @@ TEST(StopMatcherTest, HoldsBackAPossibleStartUntilItIsDecided) {
   EXPECT_EQ(matcher.match(), "\n\nUser:");
 }
 
+TEST(StopMatcherTest, MatchesThatDoNotCountPassAndOnesThatBeginInThemCount) {
+  StopMatcher matcher({"aba"}, false);
+  std::string out;
+  EXPECT_FALSE(matcher.Append("xaba", out, /*counts=*/false));
+  EXPECT_EQ(out, "xab") << "the last byte may begin another one";
+  EXPECT_TRUE(matcher.Append("ba", out));
+  EXPECT_EQ(out, "xab");
+  EXPECT_EQ(matcher.match(), "aba");
+}
+
 TEST(StopMatcherTest, IgnoresEmptyStopStrings) {
   StopMatcher matcher({""}, false);
   EXPECT_THAT(Feed(matcher, {"abc"}), ElementsAre("abc"));

@@ -196,10 +196,16 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
   const SlotSampling& params = slots.params[slot];
   const int32_t target = rows.target == nullptr ? kNoToken : rows.target[index];
   TokenCount* const counts = slots.counts + slot * slots.vocab_size;
-  const Row<kAligned> raw = {logits, static_cast<int32_t>(slots.vocab_size), nullptr, {}};
+  const Row<kAligned> raw = {logits, static_cast<int32_t>(slots.vocab_size)};
   Row<kAligned> row = raw;
   row.penalties = PenaltiesOf(params);
   if (target < 0 && row.penalties.any()) row.counts = counts;
+  if (target < 0 && params.rules >= 0) {
+    row.rules = slots.rules + int64_t{slot} * kMaxLogitRules;
+    row.rule_count = params.rules;
+    row.only_these = params.only_these != 0;
+    row.early = rows.output_index[index] < params.ends_from;
+  }
 
   const Best best = FindBest(row, space.keys);
   const bool reports = best.exists() && (target >= 0 || params.top_logprobs >= 0);
@@ -214,7 +220,7 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
     }
   }
   if (reports) {
-    const Best raw_best = row.counts == nullptr ? best : FindBest(raw, space.keys);
+    const Best raw_best = !row.adjusts() ? best : FindBest(raw, space.keys);
     Report(space, raw, raw_best, id, params.top_logprobs, out, index);
   } else {
     if (threadIdx.x == 0) out.logprob[index] = 0.0F;

@@ -4,6 +4,7 @@
 
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"
+#include "model/sampling/logit_rules.h"
 #include "model/sampling/penalties.h"
 
 // One row of logits as a block reads it, and what its threads find together. RankedLogits
@@ -54,8 +55,15 @@ template <bool kAligned>
 struct Row {
   const float* logits;
   int32_t vocab_size;
-  const TokenCount* counts;  // null: the raw logits
-  Penalties penalties;
+  const TokenCount* counts = nullptr;  // null: without penalties
+  Penalties penalties = {};
+  const LogitRule* rules = nullptr;  // null: none
+  int32_t rule_count = 0;
+  bool only_these = false;
+  bool early = false;
+
+  // False: these are the raw logits.
+  __device__ bool adjusts() const { return counts != nullptr || rules != nullptr; }
 
   // Calls use(id, four) for every fourth token id and the logits from there on, -inf behind the
   // vocabulary's end; id itself may be there.
@@ -91,14 +99,27 @@ struct Row {
     return four;
   }
 
-  // Without NaN, +inf and -0, and with the penalties.
+  // Without NaN, +inf and -0, and with rules and penalties.
   __device__ Four Clean(int32_t id, Four four) const {
     for (int i = 0; i < 4; ++i) four.logit[i] = Finite(four.logit[i]);
+    if (rules != nullptr) Rule(id, four);
     if (counts == nullptr) return four;
     for (int i = 0; i < 4; ++i) {
       if (id + i < vocab_size) four.logit[i] = Pay(four.logit[i], counts[id + i]);
     }
     return four;
+  }
+
+  __device__ void Rule(int32_t id, Four& four) const {
+    int32_t next = FirstRule(rules, rule_count, id);
+    for (int i = 0; i < 4; ++i) {
+      if (next < rule_count && rules[next].id == id + i) {
+        four.logit[i] = Ruled(four.logit[i], rules[next], early) + 0.0F;
+        ++next;
+      } else if (only_these) {
+        four.logit[i] = MinusInfinity();
+      }
+    }
   }
 
   // + 0 turns -0 into 0: they are equal, and must have equal keys.

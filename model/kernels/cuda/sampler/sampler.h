@@ -25,7 +25,10 @@ struct SlotSampling {
   int32_t top_k = 0;
   int32_t top_logprobs = -1;
   uint64_t seed = 0;
+  uint64_t ends_from = 0;
   uint32_t sequence = 0;
+  int32_t rules = -1;  // how many the slot has; -1: nothing is changed, not even by only_these
+  uint32_t only_these = 0;
   uint32_t unused = 0;
 };
 
@@ -41,6 +44,11 @@ inline SlotSampling ForDevice(const SamplingParams& params) {
   sampling.top_logprobs = params.top_logprobs;
   sampling.seed = params.seed;
   sampling.sequence = params.sequence;
+  if (params.rules != nullptr) {
+    sampling.ends_from = params.ends_from;
+    sampling.rules = static_cast<int32_t>(params.rules->rules.size());
+    sampling.only_these = params.rules->only_these ? 1 : 0;
+  }
   return sampling;
 }
 
@@ -54,7 +62,8 @@ struct SamplerSlots {
   int64_t vocab_size = 0;
   const SlotSampling* params = nullptr;  // [slots]
   TokenCount* counts = nullptr;  // [slots, vocab_size]; read by slots with penalties, kept for all
-  int32_t* last_sampled = nullptr;  // [slots]
+  int32_t* last_sampled = nullptr;   // [slots]
+  const LogitRule* rules = nullptr;  // [slots, kMaxLogitRules]; read by slots with rules
 };
 
 struct SampleRows {

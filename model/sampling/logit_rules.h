@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/api/sampling_params.h"
+
+// What rules make of logits. One definition for CPU and GPU, as penalties.h.
+namespace aft {
+
+// `early`: the output's index is below SamplingParams::ends_from. REQUIRES: logit is not NaN.
+constexpr float Ruled(float logit, const LogitRule& rule, bool early) {
+  return early && rule.ends != 0 ? kBannedBias : logit + rule.bias;
+}
+
+// Index of the first of `count` rules for a token from `id` on; `count`: there is none.
+constexpr int32_t FirstRule(const LogitRule* rules, int32_t count, TokenId id) {
+  int32_t begin = 0;
+  int32_t end = count;
+  while (begin < end) {
+    const int32_t middle = begin + (end - begin) / 2;
+    if (rules[middle].id < id) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+}  // namespace aft
