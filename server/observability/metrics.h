@@ -77,10 +77,20 @@ class MetricMaker {
 };
 
 // Of aft.v1.InferenceService and inference.GRPCInferenceService, label of aft_requests_total.
-enum class Method { kGenerate, kScore, kEncode, kModelInfer, kModelStreamInfer };
+enum class Method {
+  kGenerate,
+  kScore,
+  kEncode,
+  kModelInfer,
+  kModelStreamInfer,
+  kComplete,
+  kTokenize,
+  kDetokenize,
+};
 
-inline constexpr std::array<const char*, 5> kMethodNames = {"Generate", "Score", "Encode",
-                                                            "ModelInfer", "ModelStreamInfer"};
+inline constexpr std::array<const char*, 8> kMethodNames = {
+    "Generate",         "Score",    "Encode",   "ModelInfer",
+    "ModelStreamInfer", "Complete", "Tokenize", "Detokenize"};
 inline const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 // The same of aft.v1.StateService, whose calls are of no model.

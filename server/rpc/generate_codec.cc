@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "server/rpc/call_metadata.h"
+#include "server/rpc/logit_rules_codec.h"
 #include "server/rpc/resume_codec.h"
 
 namespace aft::server {
@@ -74,6 +76,12 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
     }
     stop.max_tokens = static_cast<int32_t>(message.max_tokens());
   }
+  if (message.min_tokens() > static_cast<uint32_t>(stop.max_tokens)) {
+    return BadField("stop.min_tokens",
+                    absl::StrCat("must be at most stop.max_tokens = ", stop.max_tokens, ", got ",
+                                 message.min_tokens()));
+  }
+  stop.min_tokens = static_cast<int32_t>(message.min_tokens());
   if (message.strings_size() > kMaxStopStrings) {
     return BadField("stop.strings", absl::StrCat("must have at most ", kMaxStopStrings,
                                                  " entries, got ", message.strings_size()));
@@ -129,6 +137,8 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   request.cache_salt = message.cache_salt();
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
+  AFT_ASSIGN_OR_RETURN(request.sampling.rules,
+                       DecodeLogitRules(message.sampling(), request.stop, model));
   AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,
                        DecodeTopLogprobs(message.output(), /*unset=*/-1));
   AFT_ASSIGN_OR_RETURN(request.prompt, DecodeText(TextOf(message, "prompt"),
@@ -147,8 +157,31 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   started.set_fingerprint(model.info.fingerprint);
   started.set_numerics(model.info.numerics);
+  if (message.output().echo()) {
+    AFT_RETURN_IF_ERROR(Echo(request, limits, *model.tokenizer, *started.mutable_prompt()));
+  }
   if (message.has_resume()) AFT_RETURN_IF_ERROR(DecodeResume(message, model, request));
   return request;
+}
+
+absl::Status GenerateCodec::Echo(const GenerationRequest& request, const LimitsConfig& limits,
+                                 const Tokenizer& tokenizer, v1::Prompt& prompt) {
+  std::string text = ToValidUtf8(BytesOf(request.prompt, tokenizer));
+  if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
+    return BadField("output.echo",
+                    absl::StrCat("must not be set: the prompt's text has ", text.size(),
+                                 " bytes, at most ", limits.max_prompt_bytes, " are repeated"));
+  }
+  prompt.mutable_token_ids()->Add(request.prompt.begin(), request.prompt.end());
+  prompt.set_text(std::move(text));
+  echo_bytes_ = prompt.SpaceUsedLong();
+  return absl::OkStatus();
+}
+
+size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
+  const auto& rules = request.sampling.rules;
+  const size_t rules_bytes = rules != nullptr ? rules->rules.size() * sizeof(LogitRule) : 0;
+  return request.prompt.size() + (echo_bytes_ + rules_bytes) / sizeof(TokenId);
 }
 
 void GenerateCodec::Append(Part part, uint32_t sequence) {

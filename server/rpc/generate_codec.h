@@ -24,7 +24,7 @@ class GenerateCodec {
   absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
                                            const ServedModel& model, v1::Started& started);
   static size_t tokens(const v1::Started& started) { return started.prompt_tokens(); }
-  static size_t kept_tokens(const GenerationRequest& request) { return request.prompt.size(); }
+  size_t kept_tokens(const GenerationRequest& request) const;
   static int64_t MostOutputs(const GenerationRequest& request) { return request.stop.max_tokens; }
   // As many as the request asks for, once it is decoded; what is pending has room for one at first.
   uint32_t sequences() const { return sequences_; }
@@ -38,18 +38,23 @@ class GenerateCodec {
   size_t held_bytes() const { return kHeldBytes * pending_bytes_; }
   void Finish(const Outcome& outcome, v1::Finished& finished) const;
 
- private:
+ protected:
   // Of one sequence.
   struct Pending {
     Response delta;
     size_t delta_bytes = 0;
     std::optional<Response> finished;
   };
-
-  bool with_logprobs_ = false;  // the request asks for them
-  uint32_t sequences_ = 1;
   std::vector<Pending> pending_ = std::vector<Pending>(1);
   size_t pending_bytes_ = 0;
+
+ private:
+  absl::Status Echo(const GenerationRequest& request, const LimitsConfig& limits,
+                    const Tokenizer& tokenizer, v1::Prompt& prompt);
+
+  bool with_logprobs_ = false;  // the request asks for them
+  size_t echo_bytes_ = 0;       // of Started.prompt, in memory
+  uint32_t sequences_ = 1;
   size_t turn_ = 0;  // whose it is
 };
 

@@ -10,11 +10,14 @@
 #include "aft/v1/inference.grpc.pb.h"
 #include "base/status_macros.h"
 #include "server/engine/request.h"
+#include "server/rpc/answer_call.h"
+#include "server/rpc/complete_codec.h"
 #include "server/rpc/encode_codec.h"
 #include "server/rpc/generate_codec.h"
 #include "server/rpc/resume_codec.h"
 #include "server/rpc/score_codec.h"
 #include "server/rpc/stream_call.h"
+#include "server/rpc/token_codec.h"
 
 namespace aft::server {
 
@@ -35,7 +38,8 @@ namespace aft::server {
 //   MostOutputs(request)        tokens that may come beside the text; of a TurnRequest
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
 // Generate may have several sequences: its codec knows more (GenerateCodec), and the call is the
-// sink of the first.
+// sink of the first. A unary method's Codec has no part
+// to Take, and TakeAnswers instead of Finish (CompleteCodec).
 template <typename Codec>
 class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
  public:
@@ -121,7 +125,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   // The end of Submit.
   template <typename EngineRequest>
   absl::Status Enter(EngineRequest request) {
-    AFT_RETURN_IF_ERROR(Fill(request, Codec::kept_tokens(request)));
+    AFT_RETURN_IF_ERROR(Fill(request, codec_.kept_tokens(request)));
     auto& engine = *(model().*Codec::kEngine);
     const auto self = std::static_pointer_cast<TypedCall>(shared_from_this());
     if constexpr (kMayFork) {
@@ -136,7 +140,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     return Accepted((engine.*Codec::kAction)(std::move(request), self));
   }
 
-  static constexpr bool kMayFork = Codec::kMethod == Method::kGenerate;
+  static constexpr bool kMayFork = std::is_base_of_v<GenerateCodec, Codec>;
 
   // The sink of a sequence behind the first, with which the call starts.
   class Another final : public Sink<typename Codec::Part> {
@@ -163,7 +167,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }
   bool TakePending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!codec_.Take(outgoing_)) return false;
-    if constexpr (kMayFork) {
+    if constexpr (kMayFork && !IsUnary(Codec::kMethod)) {
       if (outgoing_.has_finished()) StateLeaves(outgoing_.finished().state().id());
     }
     return true;
@@ -185,10 +189,16 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     }
   }
   void SetFinished(const Outcome& outcome) override {
-    auto& finished = *outgoing_.mutable_finished();
-    codec_.Finish(outcome, finished);
-    if constexpr (requires { finished.mutable_state(); }) {
-      if (stored() != nullptr) *finished.mutable_state() = *stored();
+    if constexpr (IsUnary(Codec::kMethod)) {
+      MutexLock lock(mutex_);
+      if (codec_.sequences() == 1) codec_.AppendFinished(outcome, 0, stored());
+      codec_.TakeAnswers(outgoing_);
+    } else {
+      auto& finished = *outgoing_.mutable_finished();
+      codec_.Finish(outcome, finished);
+      if constexpr (requires { finished.mutable_state(); }) {
+        if (stored() != nullptr) *finished.mutable_state() = *stored();
+      }
     }
   }
 
@@ -204,25 +214,45 @@ class InferenceService final
   // All must outlive the service.
   InferenceService(const CallEnvironment& environment, ModelRegistry& registry,
                    DecodePool& decoders, ClientMetrics& client_metrics, StateAccess& states)
-      : environment_{environment, registry, decoders, client_metrics, states} {}
+      : environment_{environment, registry, decoders, client_metrics, states} {
+    AnswerUnary<TypedCall<CompleteCodec>>("Complete");
+    AnswerUnary<AnswerCall<TokenizeCodec>>("Tokenize");
+    AnswerUnary<AnswerCall<DetokenizeCodec>>("Detokenize");
+  }
 
   CallReactor* Generate(grpc::CallbackServerContext* context,
                         const grpc::ByteBuffer* request) override {
-    return Start<GenerateCodec>(*context, *request);
+    return Start<TypedCall<GenerateCodec>>(*context, *request);
   }
   CallReactor* Score(grpc::CallbackServerContext* context,
                      const grpc::ByteBuffer* request) override {
-    return Start<ScoreCodec>(*context, *request);
+    return Start<TypedCall<ScoreCodec>>(*context, *request);
   }
   CallReactor* Encode(grpc::CallbackServerContext* context,
                       const grpc::ByteBuffer* request) override {
-    return Start<EncodeCodec>(*context, *request);
+    return Start<TypedCall<EncodeCodec>>(*context, *request);
   }
 
  private:
-  template <typename Codec>
+  template <typename Call>
   CallReactor* Start(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
-    return StreamCall::Start(std::make_shared<TypedCall<Codec>>(environment_, context), request);
+    return StreamCall::Start(std::make_shared<Call>(environment_, context), request);
+  }
+
+  // gRPC's handler of server-side streams sends what a unary method's client expects: a stream of
+  // one response looks the same on the wire. So unary methods have the same calls as the others.
+  template <typename Call>
+  void AnswerUnary(const char* method) {
+    const google::protobuf::MethodDescriptor* const descriptor =
+        google::protobuf::DescriptorPool::generated_pool()
+            ->FindServiceByName(v1::InferenceService::service_full_name())
+            ->FindMethodByName(method);
+    MarkMethodRawCallback(
+        descriptor->index(),
+        new grpc::internal::CallbackServerStreamingHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+            [this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+              return Start<Call>(*context, *request);
+            }));
   }
 
   InferenceEnvironment environment_;

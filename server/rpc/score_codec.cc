@@ -14,6 +14,9 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   ScoringRequest request;
   AFT_ASSIGN_OR_RETURN(request.service_class,
                        DecodePriority(message.priority(), ServiceClass::kBatch));
+  if (message.output().echo()) {
+    return BadField("output.echo", "must not be set: of Generate and Complete alone");
+  }
   AFT_ASSIGN_OR_RETURN(request.top_logprobs, DecodeTopLogprobs(message.output(), /*unset=*/0));
   TextRules rules = {
       .limits = limits, .tokenizer = *model.tokenizer, .vocab_size = model.info.vocab_size};

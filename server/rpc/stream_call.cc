@@ -43,6 +43,7 @@ StreamCall::StreamCall(Method method, InferenceEnvironment& environment,
                        grpc::CallbackServerContext& context)
     : ActiveCall(context),
       method_(method),
+      unary_(IsUnary(method)),
       environment_(environment),
       arrival_(std::chrono::steady_clock::now()),
       deadline_(std::min(DeadlineOf(context), arrival_ + environment.limits.max_request)) {}
@@ -53,7 +54,7 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
   AFT_RETURN_IF_ERROR(id.status());
   AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
   const std::optional<std::string> model = PeekString(message, kModelField, kMaxModelNameBytes);
-  if (model.has_value()) AFT_RETURN_IF_ERROR(Reserve(*model));
+  if (model.has_value() && !NeedsNoEngine(method_)) AFT_RETURN_IF_ERROR(Reserve(*model));
   MutexLock lock(mutex_);
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   request_bytes_ = kCallBytes + kBytesPerRequestByte * message.Length();
@@ -218,8 +219,20 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   request_bytes_ = kCallBytes + tokens * sizeof(TokenId) + previous_bytes_ + kept_bytes_ +
                    (sequences_ - 1) * kSequenceBytes;
   if (charge_.Resize(static_cast<int64_t>(request_bytes_))) return absl::OkStatus();
-  if (sequences_ > 1) return environment_.RefuseForMemory();
-  return absl::InternalError("a decoded request is larger than its bytes were charged for");
+  return environment_.RefuseForMemory();
+}
+
+absl::Status StreamCall::Answer() {
+  Outcome outcome;
+  outcome.reason = FinishReason::kDone;
+  outcome.timings.total = std::chrono::steady_clock::now() - arrival_;
+  {
+    MutexLock lock(mutex_);
+    request_bytes_ = kCallBytes;
+    if (!Recharge()) return environment_.RefuseForMemory();
+  }
+  Conclude(outcome);
+  return absl::OkStatus();
 }
 
 absl::Status StreamCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
@@ -244,8 +257,8 @@ void StreamCall::Begin() {
   if (keeper_ != nullptr) keeper_->KeepStart();
   {
     MutexLock lock(mutex_);
-    first_ = First::kMayLeave;
-    if (writing_) return;
+    first_ = unary_ ? First::kSent : First::kMayLeave;
+    if (writing_ || unary_) return;
     writing_ = true;
   }
   Pump();
@@ -262,9 +275,13 @@ absl::Status StreamCall::Offer(absl::FunctionRef<void()> append) {
       failed_ = true;
       DropPending();
       Recharge();
-      return absl::ResourceExhaustedError(slow
-                                              ? "slow client: it reads slower than the model writes"
-                                              : "memory: no room for an answer that is not read");
+      if (!slow) {
+        return absl::ResourceExhaustedError("memory: no room for an answer that is not read");
+      }
+      return absl::ResourceExhaustedError(
+          unary_ ? "the answer is larger than max_stream_buffer_bytes: ask for less (n, "
+                   "stop.max_tokens, output.top_logprobs), or Generate, which streams it"
+                 : "slow client: it reads slower than the model writes");
     }
     if (writing_) return absl::OkStatus();
     writing_ = true;
@@ -301,7 +318,7 @@ void StreamCall::OnDone() {
     MutexLock lock(mutex_);
     charge_.Close();
     // The only Finished of a call leaves with its status: who did not cancel it has it.
-    if (cancelled_ || sequences_ > 1) lost.swap(unknown_states_);
+    if (cancelled_ || (sequences_ > 1 && !told_all_)) lost.swap(unknown_states_);
   }
   for (const std::string& id : lost) environment_.states.Discard(*client_, id);
   environment_.active.Remove(this);  // may delete this

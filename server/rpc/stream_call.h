@@ -40,6 +40,15 @@ struct InferenceEnvironment : CallEnvironment {
 
 using CallReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
+// Whether the method answers with one response, at the end; and whether no engine has a part in it.
+constexpr bool IsUnary(Method method) {
+  return method == Method::kComplete || method == Method::kTokenize ||
+         method == Method::kDetokenize;
+}
+constexpr bool NeedsNoEngine(Method method) {
+  return IsUnary(method) && method != Method::kComplete;
+}
+
 // One call of InferenceService: gRPC's reactor on one side; TypedCall, which derives from it, is
 // the engine's sink on the other and knows the messages.
 //
@@ -53,6 +62,9 @@ using CallReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 // takes it calls Pump, which starts the write or the end of the stream; OnWriteDone pumps on. While
 // a write is under way the engine's output collects in what the method keeps pending. An operation
 // that gets nowhere, because the client does not read, has the call cancelled (ActiveCall).
+//
+// A unary method is on the wire a stream of one response, and here as well: nothing leaves before
+// the end.
 //
 // Lifetime: ActiveCalls owns the call from Start to OnDone, and the engine holds it as its sink: it
 // goes when both are done. Every call ends in Conclude, exactly once.
@@ -90,7 +102,8 @@ class StreamCall : public CallReactor,
   virtual size_t held_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Makes outgoing() a HandOver.
   virtual void SetHandOver(std::string chunk) = 0;
-  // Makes outgoing() the last message of the stream. REQUIRES: outcome.status is OK.
+  // Makes outgoing() the last message of the stream; of a unary method, the only one, for all
+  // sequences. REQUIRES: outcome.status is OK.
   virtual void SetFinished(const Outcome& outcome) = 0;
   // The last message of one of several sequences, behind what is pending of it.
   virtual void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state)
@@ -132,6 +145,8 @@ class StreamCall : public CallReactor,
   // that.
   void Survive(const v1::GenerateRequest& message, GenerationRequest& request,
                v1::Started& started);
+  // Ends Submit, and the call, with outgoing(). REQUIRES: NeedsNoEngine.
+  absl::Status Answer();
   // The message is parsed and gone; of it, `tokens` stay.
   absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
@@ -183,6 +198,7 @@ class StreamCall : public CallReactor,
   absl::Status StateError(absl::Status status);
 
   const Method method_;
+  const bool unary_;
   InferenceEnvironment& environment_;
   const TimePoint arrival_;
   const TimePoint deadline_;
@@ -215,8 +231,9 @@ class StreamCall : public CallReactor,
   size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the write under way
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first sequence
   uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;                   // sequences
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // a sequence has: nothing is taken any more
-  Outcome total_ ABSL_GUARDED_BY(mutex_);        // of several sequences, those that have ended
+  bool told_all_ ABSL_GUARDED_BY(mutex_) = false;  // a unary call ends with its response
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;    // a sequence has: nothing is taken any more
+  Outcome total_ ABSL_GUARDED_BY(mutex_);          // of several sequences, those that have ended
   // States that are stored, and whose Finished has not left.
   std::vector<std::string> unknown_states_ ABSL_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);

@@ -123,19 +123,28 @@ void StreamCall::Conclude(const Outcome& outcome) {
   OperationBegins();
   Report(outcome, code);
   ForgetKept(code, begun);
-  if (code == absl::StatusCode::kOk && sequences_ > 1) return Finish(grpc::Status::OK);
+  if (code == absl::StatusCode::kOk && sequences_ > 1 && !unary_) return Finish(grpc::Status::OK);
   if (code == absl::StatusCode::kOk) {
+    if (unary_) {
+      context().AddInitialMetadata(kRequestIdKey, id_);
+      MutexLock lock(mutex_);
+      told_all_ = true;
+    }
     SetFinished(outcome);
     StartWriteAndFinish(Outgoing(), grpc::WriteOptions(), grpc::Status::OK);
     return;
   }
+  if (!begun || unary_) context().AddTrailingMetadata(kRequestIdKey, id_);
   if (!begun) {
-    context().AddTrailingMetadata(kRequestIdKey, id_);
     if (code == absl::StatusCode::kResourceExhausted) {
       const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
       context().AddTrailingMetadata(kRetryPushbackKey,
                                     absl::StrCat(environment_.retry_hint.After(load).count()));
     }
+  }
+  // Asked for again it would be computed again, to the same end.
+  if (begun && unary_ && code == absl::StatusCode::kResourceExhausted) {
+    context().AddTrailingMetadata(kRetryPushbackKey, "-1");
   }
   if (begun) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
@@ -155,7 +164,7 @@ absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
 void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
   (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
       .Increment(method_, code);
-  if (model_ != nullptr && outcome.status.ok()) {
+  if (model_ != nullptr && outcome.status.ok() && !NeedsNoEngine(method_)) {
     environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
   }
   const std::string client = client_ != nullptr ? client_->name : "";

@@ -79,7 +79,20 @@ absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const 
   return tokens;
 }
 
-absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
+std::string BytesOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer,
+                    google::protobuf::RepeatedField<uint32_t>* ends) {
+  std::string bytes;
+  for (const TokenId id : tokens) {
+    if (id < tokenizer.vocab_size()) {
+      const absl::string_view piece = tokenizer.TokenBytes(id);
+      bytes.append(piece.data(), piece.size());
+    }
+    if (ends != nullptr) ends->Add(static_cast<uint32_t>(bytes.size()));
+  }
+  return bytes;
+}
+
+absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int64_t index, uint32_t id,
                                     int64_t vocab_size) {
   if (id < vocab_size) return static_cast<TokenId>(id);
   return BadField(

@@ -78,9 +78,14 @@ struct TextRules {
 // Checks and tokenises. Errors start with the path of the field, e.g. "tokens.ids[3]: must be ...".
 absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules);
 
-// `list`: the path of the list of ids.
-absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int index, uint32_t id,
+// `list`: the path of the list of ids, of the map from them.
+absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int64_t index, uint32_t id,
                                     int64_t vocab_size);
+
+// The exact bytes that the tokens stand for. A model's vocabulary may be padded beyond the
+// tokenizer's: such tokens stand for none. `ends`, if it is wanted, gets the end of each in them.
+std::string BytesOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer,
+                    google::protobuf::RepeatedField<uint32_t>* ends = nullptr);
 
 // output.top_logprobs; `unset` when it is not set.
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset);

@@ -75,6 +75,20 @@ void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int
 
 bool IsIn(float value, float low, float high) { return value >= low && value <= high; }
 
+// In order, within limits, and some token is always left that does not end the output.
+void CheckRules(const LogitRules& rules) {
+  AFT_CHECK(!rules.rules.empty() && rules.rules.size() <= size_t{kMaxLogitRules});
+  TokenId before = -1;
+  int left = rules.only_these ? 0 : kVocabSize - static_cast<int>(rules.rules.size());
+  for (const LogitRule& rule : rules.rules) {
+    AFT_CHECK(rule.id > before && rule.id < kVocabSize && rule.ends <= 1);
+    AFT_CHECK(IsIn(rule.bias, -100, 100) || rule.bias == kBannedBias);
+    before = rule.id;
+    if (rule.bias != kBannedBias && rule.ends == 0) ++left;
+  }
+  AFT_CHECK(left > 0);
+}
+
 void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationRequest& request,
                    const LimitsConfig& limits, int64_t most) {
   const auto resumed = static_cast<size_t>(message.resume().token_ids_size());
@@ -96,6 +110,9 @@ void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationR
     AFT_CHECK(!text.empty() && text.size() <= 256 && IsUtf8(text));
   }
   for (const TokenId id : stop.token_ids) AFT_CHECK(id >= 0 && id < kVocabSize);
+  AFT_CHECK(stop.min_tokens >= 0 && stop.min_tokens <= stop.max_tokens);
+  AFT_CHECK(sampling.rules != nullptr || stop.min_tokens == 0 || stop.ignore_eos);
+  if (sampling.rules != nullptr) CheckRules(*sampling.rules);
 }
 
 void CheckAccepted(const v1::ScoreRequest& message, const server::ScoringRequest& request,

@@ -73,7 +73,10 @@ constexpr std::pair<absl::string_view, absl::string_view> kFields[] = {
     {"sampling.repetition_penalty", "repetition_penalty"},
     {"sampling.presence_penalty", "presence_penalty"},
     {"sampling.frequency_penalty", "frequency_penalty"},
+    {"sampling.logit_bias", "logit_bias"},
+    {"sampling.allowed_tokens", "allowed_token_ids"},
     {"stop.max_tokens", "max_tokens"},
+    {"stop.min_tokens", "min_tokens"},
     {"stop.strings", "stop"},
     {"stop.token_ids", "stop_token_ids"},
     {"output.top_logprobs", "logprobs"},
@@ -84,8 +87,7 @@ std::string Path(absl::string_view place, absl::string_view name) {
 }
 
 // False: the value is none of the option's type; nullopt: there is no such option.
-std::optional<bool> Apply(absl::string_view name, const Json& value, v1::GenerateRequest& message,
-                          uint32_t& min_tokens) {
+std::optional<bool> Apply(absl::string_view name, const Json& value, v1::GenerateRequest& message) {
   v1::SamplingOptions& sampling = *message.mutable_sampling();
   v1::StopOptions& stop = *message.mutable_stop();
   const auto number = [&value](auto set) {
@@ -123,7 +125,7 @@ std::optional<bool> Apply(absl::string_view name, const Json& value, v1::Generat
     return seed.has_value();
   }
   if (name == "max_tokens") return whole(value, [&](uint32_t x) { stop.set_max_tokens(x); });
-  if (name == "min_tokens") return whole(value, [&](uint32_t x) { min_tokens = x; });
+  if (name == "min_tokens") return whole(value, [&](uint32_t x) { stop.set_min_tokens(x); });
   if (name == "logprobs") {
     return whole(value, [&](uint32_t x) { message.mutable_output()->set_top_logprobs(x); });
   }
@@ -143,6 +145,21 @@ std::optional<bool> Apply(absl::string_view name, const Json& value, v1::Generat
       return whole(id, [&](uint32_t x) { stop.add_token_ids(x); });
     });
   }
+  if (name == "allowed_token_ids") {
+    return ForEach(value, [&](const Json& id) {
+      return whole(id, [&](uint32_t x) { sampling.add_allowed_tokens(x); });
+    });
+  }
+  if (name == "logit_bias") {
+    if (!value.is_object()) return false;
+    for (const auto& [key, bias] : value.items()) {
+      const auto id = Number<uint32_t>(Json(key));
+      const auto added = Number<float>(bias);
+      if (!id.has_value() || !added.has_value()) return false;
+      if (!sampling.mutable_logit_bias()->insert({*id, *added}).second) return false;
+    }
+    return true;
+  }
   return std::nullopt;
 }
 
@@ -156,7 +173,7 @@ absl::Status GenerationOptions::Set(absl::string_view place, absl::string_view n
   }
   const std::string path = Path(place, name);
   if (value.is_null()) return absl::OkStatus();  // not given
-  const std::optional<bool> applied = Apply(name, value, message_, min_tokens_);
+  const std::optional<bool> applied = Apply(name, value, message_);
   if (!applied.has_value()) return BadField(path, "there is no such option");
   if (!*applied)
     return BadField(path, absl::StrCat("must not be a ", value.type_name(), " of this value"));
@@ -200,18 +217,6 @@ absl::Status GenerationOptions::Rename(const absl::Status& error) const {
     return absl::Status(error.code(), absl::StrCat(path, rest));
   }
   return error;
-}
-
-absl::Status GenerationOptions::Close() {
-  if (min_tokens_ == 0) return absl::OkStatus();
-  v1::StopOptions& stop = *message_.mutable_stop();
-  const bool stops = stop.strings_size() > 0 || stop.token_ids_size() > 0;
-  if (stops || !stop.has_max_tokens() || stop.max_tokens() != min_tokens_) {
-    return BadField(Path(places_.find("min_tokens")->second, "min_tokens"),
-                    "must be 0, or max_tokens without stop and stop_token_ids");
-  }
-  stop.set_ignore_eos(true);
-  return absl::OkStatus();
 }
 
 }  // namespace aft::server::kserve

@@ -28,14 +28,10 @@ class GenerationOptions {
   // The same error, in terms of the option and where it came from, of one in terms of message().
   absl::Status Rename(const absl::Status& error) const;
 
-  // After the last Set. INVALID_ARGUMENT: options contradict each other.
-  absl::Status Close();
-
   bool empty() const { return places_.empty(); }
 
  private:
   v1::GenerateRequest message_;
-  uint32_t min_tokens_ = 0;
   std::map<std::string, std::string, std::less<>> places_;  // of options that are set
 };
 

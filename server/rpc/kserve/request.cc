@@ -119,7 +119,6 @@ absl::StatusOr<GenerationOptions> ReadOptions(const Source& source,
     const InputTensor* const tensor = source.Find(name);
     if (tensor != nullptr) AFT_RETURN_IF_ERROR(SetFromTensor(*tensor, options));
   }
-  AFT_RETURN_IF_ERROR(options.Close());
   return options;
 }
 

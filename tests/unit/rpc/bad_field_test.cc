@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/rpc/complete_codec.h"
 #include "server/rpc/encode_codec.h"
 #include "server/rpc/generate_codec.h"
 #include "server/rpc/score_codec.h"
@@ -116,6 +117,59 @@ TEST(BadFieldTest, StopAndOutputOptions) {
   ExpectRefused<EncodeCodec>({priority});
   ExpectRefused<EncodeCodec>(
       {{"text: 'x' pooling: 17", "pooling: must be a value of aft.v1.Pooling, got 17"}});
+}
+
+TEST(BadFieldTest, RulesForSingleTokens) {
+  const auto with = [](const std::string& sampling, const std::string& stop = "") {
+    return absl::StrCat("text: 'x' sampling { ", sampling, " } stop { ", stop, " }");
+  };
+  const auto ids = [](const std::string& field, int first, int last) {
+    std::string list;
+    for (int id = first; id <= last; ++id) absl::StrAppend(&list, field, ": ", id, " ");
+    return list;
+  };
+  const auto biases = [](int count) {
+    std::string list;
+    for (int id = 0; id < count; ++id) absl::StrAppend(&list, "logit_bias { key: ", id, " } ");
+    return list;
+  };
+  const std::string vocabulary = "must be below 257, the size of the vocabulary, got ";
+  ExpectRefused<GenerateCodec>({
+      {with("logit_bias { key: 300 value: 1 } logit_bias { key: 257 value: nan }"),
+       "sampling.logit_bias[257]: " + vocabulary + "257"},
+      {with("logit_bias { key: 7 value: 100.5 }"),
+       "sampling.logit_bias[7]: must be in [-100, 100], got 100.5"},
+      {with("logit_bias { key: 7 value: nan }"),
+       "sampling.logit_bias[7]: must be in [-100, 100], got nan"},
+      {with("logit_bias { key: 7 value: -inf }"),
+       "sampling.logit_bias[7]: must be in [-100, 100], got -inf"},
+      {with(biases(301)), "sampling.logit_bias: must have at most 300 entries, got 301"},
+      {with("allowed_tokens: [0, 257]"), "sampling.allowed_tokens[1]: " + vocabulary + "257"},
+      {with("banned_tokens: [0, 256, 4294967295]"),
+       "sampling.banned_tokens[2]: " + vocabulary + "4294967295"},
+      {with(Repeat("allowed_tokens: 1", 1025)),
+       "sampling.allowed_tokens: must have at most 1024 entries, got 1025"},
+      {with(Repeat("banned_tokens: 1", 1025)),
+       "sampling.banned_tokens: must have at most 1024 entries, got 1025"},
+      {with("allowed_tokens: [4, 5] banned_tokens: [5, 4]"),
+       "sampling.allowed_tokens: must not all be banned"},
+      {with(ids("banned_tokens", 0, 256)),
+       "sampling.banned_tokens: must leave a token of the vocabulary"},
+      {with(ids("banned_tokens", 1, 256), "token_ids: 0 max_tokens: 2 min_tokens: 1"),
+       "stop.min_tokens: must be 0 where every token that may be sampled ends the output"},
+      {with("allowed_tokens: [4, 256]", "token_ids: 4 max_tokens: 2 min_tokens: 1"),
+       "stop.min_tokens: must be 0 where every token that may be sampled ends the output"},
+      {with("", "max_tokens: 2 min_tokens: 3"),
+       "stop.min_tokens: must be at most stop.max_tokens = 2, got 3"},
+      {with("", "min_tokens: 4294967295"),
+       "stop.min_tokens: must be at most stop.max_tokens = 256, got 4294967295"},
+  });
+  ExpectRefused<ScoreCodec>({{"text: 'x' output { echo: true }",
+                              "output.echo: must not be set: of Generate and Complete alone"}});
+  ExpectRefused<CompleteCodec>(
+      {{"text: 'x' resumable: true",
+        "resumable: must not be set: of Generate alone, whose client has the output that another "
+        "server is to go on with"}});
 }
 
 TEST(BadFieldTest, TheNearestLimitOfATextIsTheOneThatIsNamed) {

@@ -4,16 +4,20 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/tokenizer/tokenizers.h"
+#include "server/rpc/complete_codec.h"
 #include "server/rpc/encode_codec.h"
 #include "server/rpc/generate_codec.h"
 #include "server/rpc/score_codec.h"
+#include "server/rpc/token_codec.h"
 #include "tests/support/proto_text.h"
 #include "tests/unit/rpc/decode.h"
 
@@ -44,6 +48,158 @@ TEST(GenerateCodecTest, UnsetFieldsTakeTheDocumentedDefaults) {
   EXPECT_TRUE(request->stop.strings.empty());
   EXPECT_FALSE(request->stop.include_stop_string);
   EXPECT_FALSE(request->stop.ignore_eos);
+}
+
+std::vector<std::string> RulesOf(const std::string& sampling, const std::string& stop = "",
+                                 bool* only_these = nullptr) {
+  const auto request =
+      DecodeProto<GenerateCodec>("text: 'hi' sampling { " + sampling + " } stop { " + stop + " }");
+  EXPECT_TRUE(request.ok()) << request.status();
+  std::vector<std::string> rules;
+  if (!request.ok() || request->sampling.rules == nullptr) return rules;
+  if (only_these != nullptr) *only_these = request->sampling.rules->only_these;
+  for (const LogitRule& rule : request->sampling.rules->rules) {
+    rules.push_back(absl::StrCat(rule.id, ":", rule.bias, rule.ends != 0 ? " ends" : ""));
+  }
+  return rules;
+}
+
+TEST(GenerateCodecTest, RulesAreOnePerTokenInTheOrderOfIds) {
+  bool only_these = true;
+  EXPECT_THAT(RulesOf("top_k: 3", "token_ids: 5"), ElementsAre());
+  EXPECT_THAT(RulesOf("logit_bias { key: 9 value: -100 } logit_bias { key: 2 value: 100 }"
+                      "banned_tokens: [7, 2, 7]",
+                      "", &only_these),
+              ElementsAre("2:-inf", "7:-inf", "9:-100"));
+  EXPECT_FALSE(only_these);
+  EXPECT_THAT(RulesOf("logit_bias { key: 9 value: 1.5 } logit_bias { key: 2 value: 1 }"
+                      "allowed_tokens: [8, 9, 8, 3] banned_tokens: [3, 4]",
+                      "", &only_these),
+              ElementsAre("8:0", "9:1.5"));
+  EXPECT_TRUE(only_these);
+}
+
+TEST(GenerateCodecTest, TokensThatEndTheOutputAreMarkedWhereThereIsALeastLength) {
+  // FakeTokenizer's end of text is 256.
+  EXPECT_THAT(RulesOf("", "token_ids: [9, 3] min_tokens: 1"),
+              ElementsAre("3:0 ends", "9:0 ends", "256:0 ends"));
+  EXPECT_THAT(RulesOf("", "token_ids: 3 min_tokens: 1 ignore_eos: true"), ElementsAre("3:0 ends"));
+  EXPECT_THAT(RulesOf("", "min_tokens: 0"), ElementsAre());
+  EXPECT_THAT(
+      RulesOf("logit_bias { key: 3 value: 2 } banned_tokens: 256", "token_ids: 3 min_tokens: 1"),
+      ElementsAre("3:2 ends", "256:-inf ends"));
+  EXPECT_THAT(RulesOf("allowed_tokens: [3, 4]", "token_ids: [3, 5] min_tokens: 1"),
+              ElementsAre("3:0 ends", "4:0"));
+  EXPECT_EQ(
+      DecodeProto<GenerateCodec>("text: 'x' stop { max_tokens: 7 min_tokens: 7 }")->stop.min_tokens,
+      7);
+}
+
+TEST(GenerateCodecTest, AnEchoIsThePromptAsItsTextWouldBeAndIsCharged) {
+  ServedModel model;
+  model.info.vocab_size = 300;  // padded beyond the tokenizer's 257
+  model.tokenizer = std::make_shared<FakeTokenizer>();
+  const auto message =
+      FromText<v1::GenerateRequest>("tokens { ids: [104, 255, 299, 105] } output { echo: true }");
+  GenerateCodec codec;
+  v1::Started started;
+  const auto request = codec.Decode(message, {}, model, started);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(started.prompt().token_ids(), ElementsAre(104, 255, 299, 105));
+  EXPECT_EQ(started.prompt().text(), "h\xEF\xBF\xBDi");
+  EXPECT_GT(codec.kept_tokens(*request), size_t{8});
+  GenerateCodec without;
+  v1::Started silent;
+  const auto plain = without.Decode(FromText<v1::GenerateRequest>("text: 'hi'"), {}, model, silent);
+  EXPECT_FALSE(silent.has_prompt());
+  EXPECT_EQ(without.kept_tokens(*plain), 2U);
+  LimitsConfig limits;
+  limits.max_prompt_bytes = 5;  // the replacement character has three
+  v1::Started none;
+  EXPECT_EQ(GenerateCodec().Decode(message, limits, model, none).status().message(), "");
+  limits.max_prompt_bytes = 4;
+  EXPECT_EQ(GenerateCodec().Decode(message, limits, model, none).status().message(),
+            "output.echo: must not be set: the prompt's text has 5 bytes, at most 4 are repeated");
+}
+
+TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
+  CompleteCodec codec;
+  ASSERT_TRUE(
+      DecodeProto<CompleteCodec>("text: 'x' n: 2 output { top_logprobs: 0 }", {}, &codec).ok());
+  codec.ExpectSequences();
+  const auto part = [](uint32_t index, TokenId id, const char* text) {
+    TokenDelta delta;
+    delta.first_index = index;
+    delta.tokens.emplace_back().id = id;
+    delta.text = text;
+    return delta;
+  };
+  codec.Append(part(0, 7, "b"), 1);
+  codec.Append(part(0, 5, "a"), 0);
+  codec.Append(part(1, 8, "c"), 1);
+  v1::CompleteResponse response;
+  EXPECT_FALSE(codec.Take(response));
+  EXPECT_GT(codec.pending_bytes(), 0U);
+  Outcome outcome;
+  outcome.limit = "two";
+  codec.AppendFinished(outcome, 1, nullptr);
+  outcome.limit = "one";
+  codec.AppendFinished(outcome, 0, nullptr);
+  codec.TakeAnswers(response);
+  ASSERT_EQ(response.answers_size(), 2);
+  EXPECT_EQ(response.answers(0).text(), "a");
+  EXPECT_EQ(response.answers(0).finished().limit(), "one");
+  EXPECT_EQ(response.answers(1).text(), "bc");
+  EXPECT_THAT(response.answers(1).token_ids(), ElementsAre(7, 8));
+  EXPECT_EQ(response.answers(1).logprobs_size(), 2);
+  EXPECT_EQ(response.answers(1).finished().limit(), "two");
+  EXPECT_EQ(codec.pending_bytes(), 0U);
+}
+
+// Of Tokenize and Detokenize.
+template <typename Codec>
+auto Answer(const std::string& request,
+            std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>()) {
+  LimitsConfig limits;
+  limits.max_prompt_bytes = 6;
+  limits.max_prompt_tokens = 5;
+  ServedModel model;
+  model.config.name = "m";
+  model.info.vocab_size = 300;
+  model.tokenizer = std::move(tokenizer);
+  return Codec::Answer(FromText<typename Codec::Request>(request), limits, model);
+}
+
+TEST(TokenCodecTest, EveryIdHasTheEndOfItsPiece) {
+  const auto ids = Answer<TokenizeCodec>("raw: 'h\xFF\xC3'");
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(ids->model(), "m");
+  EXPECT_THAT(ids->token_ids(), ElementsAre('h', 255, 0xC3));
+  EXPECT_THAT(ids->byte_ends(), ElementsAre(1, 2, 3));
+  const auto text = Answer<DetokenizeCodec>("token_ids: [104, 299, 255, 256, 105]");
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(text->raw(), "h\xFFi");
+  EXPECT_EQ(text->text(), "h\xEF\xBF\xBDi");
+  EXPECT_THAT(text->byte_ends(), ElementsAre(1, 1, 2, 2, 3));
+  EXPECT_EQ(Answer<TokenizeCodec>("text: ''")->token_ids_size(), 0);
+  EXPECT_EQ(Answer<DetokenizeCodec>("")->raw(), "");
+}
+
+TEST(TokenCodecTest, RefusesByName) {
+  const auto error = [](const auto& answer) { return std::string(answer.status().message()); };
+  EXPECT_EQ(error(Answer<TokenizeCodec>("")), "text_to_tokenize: one of text, raw must be set");
+  EXPECT_EQ(error(Answer<TokenizeCodec>("text: '1234567'")),
+            "text: must have at most 6 bytes, got 7");
+  EXPECT_EQ(error(Answer<TokenizeCodec>("raw: '123456'")),
+            "raw: must have at most 5 tokens, got 6");
+  EXPECT_EQ(error(Answer<DetokenizeCodec>("token_ids: [1, 300]")),
+            "token_ids[1]: must be below 300, the size of the vocabulary, got 300");
+  EXPECT_EQ(error(Answer<DetokenizeCodec>("token_ids: [1, 2, 3, 4, 5, 6]")),
+            "token_ids: must have at most 5 tokens, got 6");
+  for (const auto& status : {Answer<TokenizeCodec>("text: 'x'", nullptr).status(),
+                             Answer<DetokenizeCodec>("token_ids: 1", nullptr).status()}) {
+    EXPECT_EQ(status, absl::FailedPreconditionError("model \"m\" has no tokenizer"));
+  }
 }
 
 TEST(GenerateCodecTest, ZeroDiffersFromUnset) {

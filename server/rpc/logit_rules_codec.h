@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "aft/v1/inference.pb.h"
+#include "model/api/sampling_params.h"
+#include "server/engine/request.h"
+#include "server/registry/model_registry.h"
+
+namespace aft::server {
+
+// What a request says of single tokens: its allowed and banned ones, biases, and with `stop`'s
+// min_tokens those that would end the output. Null: nothing. Errors start with the field's path.
+absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
+    const v1::SamplingOptions& message, const StopConditions& stop, const ServedModel& model);
+
+}  // namespace aft::server
