@@ -21,6 +21,9 @@ using CommonFlags = ConnectionFlags;
 // returns the exit code. `flags` must outlive both.
 using Command = std::function<int()>;
 Command AddGenerate(CLI::App& app, const CommonFlags& flags);
+Command AddComplete(CLI::App& app, const CommonFlags& flags);
+Command AddTokenize(CLI::App& app, const CommonFlags& flags);
+Command AddDetokenize(CLI::App& app, const CommonFlags& flags);
 Command AddChat(CLI::App& app, const CommonFlags& flags);
 Command AddScore(CLI::App& app, const CommonFlags& flags);
 Command AddEncode(CLI::App& app, const CommonFlags& flags);
@@ -36,9 +39,12 @@ struct Subcommand {
 };
 inline constexpr Subcommand kSubcommands[] = {
     {"generate", "Continue a prompt, streaming the text", AddGenerate},
+    {"complete", "The same as one response, at the end", AddComplete},
     {"chat", "Write a text with a model, in turns", AddChat},
     {"score", "How likely a language model finds a text, token by token", AddScore},
     {"encode", "The vectors of a text under an encoder", AddEncode},
+    {"tokenize", "A text as the ids of a model", AddTokenize},
+    {"detokenize", "Ids as text", AddDetokenize},
     {"state", "What generate and score leave behind to go on from", AddState},
     {"models", "List the served models, or describe one", AddModels},
     {"repository", "Have a server load and unload models of its repository", AddRepository},

@@ -68,18 +68,65 @@ int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
   return RunStream(
       common, flags, flags.request, &Client::Generate,
       [&](const v1::GenerateResponse& event) {
-        return several ? texts.Take(event) : event.delta().text();
+        return event.started().prompt().text() +
+               (several ? texts.Take(event) : event.delta().text());
       },
       [](const GenerateResult& result, Output&) {
         for (size_t i = 0; i <= result.others.size(); ++i) PrintSummary(Summary(result, i));
       });
 }
 
-}  // namespace
+GenerateResult ResultOf(const v1::CompleteResponse& response) {
+  GenerateResult result;
+  result.started = response.started();
+  for (int i = 0; i < response.answers_size(); ++i) {
+    GenerateOutput& output = i == 0 ? result : result.others.emplace_back();
+    output.finished = response.answers(i).finished();
+  }
+  return result;
+}
 
-Command AddGenerate(CLI::App& app, const CommonFlags& common) {
-  auto owned = std::make_shared<GenerateFlags>();
-  GenerateFlags& flags = *owned;
+// As the stream would have been shown.
+std::string TextOf(const v1::CompleteResponse& response) {
+  std::string text = response.started().prompt().text();
+  if (response.answers_size() == 1) return text + response.answers(0).text();
+  InTurn texts(static_cast<uint32_t>(std::max(response.answers_size(), 1)));
+  v1::GenerateResponse event;
+  *event.mutable_started() = response.started();
+  text += texts.Take(event);
+  for (int i = 0; i < response.answers_size(); ++i) {
+    event.set_sequence(static_cast<uint32_t>(i));
+    event.mutable_delta()->set_text(response.answers(i).text());
+    text += texts.Take(event);
+    *event.mutable_finished() = response.answers(i).finished();
+    text += texts.Take(event);
+  }
+  return text;
+}
+
+int RunComplete(const CommonFlags& common, const GenerateFlags& flags) {
+  absl::StatusOr<std::string> text = ReadText(flags);
+  if (!text.ok()) return UsageError(text.status());
+  v1::GenerateRequest request = flags.request;
+  request.set_model(flags.model);
+  request.set_priority(flags.priority);
+  SetText(*std::move(text), request);
+  return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
+    const absl::StatusOr<v1::CompleteResponse> response = client.Complete(request, options);
+    if (!response.ok()) return response.status();
+    const std::string shown = flags.json ? JsonLine(*response) : TextOf(*response);
+    output.Write(output.is_terminal() ? ForTerminal(shown) : shown);
+    output.EndLine();
+    const GenerateResult result = ResultOf(*response);
+    for (int i = 0; i < response->answers_size(); ++i) {
+      PrintSummary(Summary(result, static_cast<size_t>(i)));
+    }
+    return response.status();
+  });
+}
+
+// Of generate and complete.
+void AddFlags(CLI::App& app, GenerateFlags& flags) {
   CLI::Option* const json = AddStream(app, "Text to continue", flags);
   AddTurn(app, flags.request);
   AddGenerationFlags(app, flags.request);
@@ -88,12 +135,28 @@ Command AddGenerate(CLI::App& app, const CommonFlags& common) {
          "Answers to the prompt, one after the other; with --json each line says of which sequence "
          "it is. The seed of the I-th is seed + I. Default 1")
       ->check(CLI::Range(1, 16));
+  app.add_flag_callback(
+      "--echo", [&flags] { flags.request.mutable_output()->set_echo(true); },
+      "Print the prompt first");
   app.add_option_function<uint32_t>(
          "--logprobs",
          [&flags](uint32_t n) { flags.request.mutable_output()->set_top_logprobs(n); },
          "With --json: log-probability of each token and of its N best alternatives")
       ->needs(json);
-  return [&common, owned] { return RunGenerate(common, *owned); };
+}
+
+}  // namespace
+
+Command AddGenerate(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<GenerateFlags>();
+  AddFlags(app, *flags);
+  return [&common, flags] { return RunGenerate(common, *flags); };
+}
+
+Command AddComplete(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<GenerateFlags>();
+  AddFlags(app, *flags);
+  return [&common, flags] { return RunComplete(common, *flags); };
 }
 
 }  // namespace aft::client

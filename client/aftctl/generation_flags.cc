@@ -2,9 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace aft::client {
 namespace {
@@ -15,6 +19,26 @@ CLI::Option* AddField(CLI::App& app, const char* name, Message& message,
                       void (Message::*set)(Value), const char* help) {
   return app.add_option_function<Value>(
       name, [&message, set](Value value) { (message.*set)(value); }, help);
+}
+
+// "50256:-100". Empty: fine.
+std::string AddBias(absl::string_view text, v1::SamplingOptions& sampling) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, ':');
+  uint32_t id = 0;
+  float bias = 0;
+  if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+    return absl::StrCat(text, " is not ID:BIAS");
+  }
+  (*sampling.mutable_logit_bias())[id] = bias;
+  return "";
+}
+
+// An option that may be repeated, one id each.
+void AddIds(CLI::App& app, const char* name, google::protobuf::RepeatedField<uint32_t>& field,
+            const char* help) {
+  app.add_option_function<std::vector<uint32_t>>(
+         name, [&field](const auto& all) { field.Assign(all.begin(), all.end()); }, help)
+      ->allow_extra_args(false);
 }
 
 // CLI11 takes the largest number for one that is too large. Empty: fine.
@@ -47,6 +71,24 @@ void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request) {
   AddField(app, "--seed", sampling, &v1::SamplingOptions::set_seed,
            "Same seed, same text; default: the server draws one")
       ->check(CheckSeed);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&sampling](const auto& all) {
+           for (const std::string& bias : all) AddBias(bias, sampling);
+         },
+         "Added to the logit of this token id; may be repeated")
+      ->type_name("ID:BIAS")
+      ->check([](const std::string& text) {
+        v1::SamplingOptions ignored;
+        return AddBias(text, ignored);
+      })
+      ->allow_extra_args(false);
+  AddIds(app, "--allow-token", *sampling.mutable_allowed_tokens(),
+         "Sample from these token ids alone; may be repeated");
+  AddIds(app, "--ban-token", *sampling.mutable_banned_tokens(),
+         "Never sample this token id; may be repeated");
+  AddField(app, "--min-tokens", stop, &v1::StopOptions::set_min_tokens,
+           "Nothing but a limit ends the text before so many tokens; default 0");
   // allow_extra_args(false): one value per --stop, so that nothing after it is swallowed.
   app.add_option_function<std::vector<std::string>>(
          "--stop",
@@ -55,13 +97,7 @@ void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request) {
          },
          "End before this string; may be repeated")
       ->allow_extra_args(false);
-  app.add_option_function<std::vector<uint32_t>>(
-         "--stop-token",
-         [&stop](const auto& all) {
-           *stop.mutable_token_ids() = {all.begin(), all.end()};
-         },
-         "End at this token id; may be repeated")
-      ->allow_extra_args(false);
+  AddIds(app, "--stop-token", *stop.mutable_token_ids(), "End at this token id; may be repeated");
   app.add_flag_callback(
       "--include-stop", [&stop] { stop.set_include_stop_string(true); },
       "Print the stop string as well");

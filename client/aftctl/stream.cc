@@ -57,22 +57,30 @@ void ReportStreamError(Output& output, bool json, const absl::Status& status, bo
 
 }  // namespace
 
+void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
+  CLI::Option* const prompt =
+      app.add_option("--prompt", flags.prompt, purpose + "; absent or -: standard input, as it is");
+  app.add_option("--file", flags.file, "Take the text from this file, as it is")->excludes(prompt);
+}
+
+void AddCall(CLI::App& app, StreamFlags& flags) {
+  app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
+  AddDeadline(app, flags.deadline);
+  app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
+}
+
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
   static const std::map<std::string, v1::Priority> kPriorities = {
       {"interactive", v1::PRIORITY_INTERACTIVE},
       {"normal", v1::PRIORITY_NORMAL},
       {"batch", v1::PRIORITY_BATCH}};
-  CLI::Option* const prompt =
-      app.add_option("--prompt", flags.prompt, purpose + "; absent or -: standard input, as it is");
-  app.add_option("--file", flags.file, "Take the text from this file, as it is")->excludes(prompt);
-  app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
+  AddText(app, purpose, flags);
+  AddCall(app, flags);
   app.add_option("--priority", flags.priority,
                  "How urgent it is; batch work may pause in the middle. Default: batch for score, "
                  "else normal")
       ->transform(CLI::CheckedTransformer(kPriorities))
       ->type_name("interactive|normal|batch");
-  AddDeadline(app, flags.deadline);
-  app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
   return app.add_flag("--json", flags.json,
                       "One JSON object per event and line: the messages of aft/v1/inference.proto "
                       "in protobuf's JSON mapping, in which 64-bit integers are strings");

@@ -40,12 +40,26 @@ void AddTurn(CLI::App& app, Request& request) {
       "Store the state after the text, and name it at the end");
 }
 
-// Adds them; returns --json. `purpose`: "Text to continue".
+// Where the text comes from; what every call has. `purpose`: "Text to continue".
+void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags);
+void AddCall(CLI::App& app, StreamFlags& flags);
+
+// Adds all of them; returns --json.
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 
 // The text that the flags name, byte for byte. Errors: NOT_FOUND and the like for a file that
 // cannot be read, RESOURCE_EXHAUSTED beyond 64 MiB.
 absl::StatusOr<std::string> ReadText(const StreamFlags& flags);
+
+// In the field for it: `raw` where it is not valid UTF-8.
+template <typename Request>
+void SetText(std::string text, Request& request) {
+  if (ToValidUtf8(text) == text) {
+    request.set_text(std::move(text));
+  } else {
+    request.set_raw(std::move(text));
+  }
+}
 
 // Connects, lets `call` make one call and turns its end into the exit code, saying on standard
 // error what went wrong. A signal cancels the call, and so does `call` when a write fails.
@@ -65,11 +79,7 @@ int RunStream(const CommonFlags& common, const StreamFlags& flags, Request reque
   if (!text.ok()) return UsageError(text.status());
   request.set_model(flags.model);
   request.set_priority(flags.priority);
-  if (ToValidUtf8(*text) == *text) {
-    request.set_text(*std::move(text));
-  } else {
-    request.set_raw(*std::move(text));
-  }
+  SetText(*std::move(text), request);
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
     const auto on_event = [&](const Response& event) {
       std::string shown = flags.json ? JsonLine(event) : show(event);

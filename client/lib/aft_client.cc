@@ -309,6 +309,28 @@ absl::Status Client::StartGenerate(const v1::GenerateRequest& request, GenerateL
                                call);
 }
 
+absl::StatusOr<v1::CompleteResponse> Client::Complete(const v1::GenerateRequest& request,
+                                                      const CallOptions& call) {
+  return Unary<v1::CompleteResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
+    return v1::InferenceService::NewStub(channel_)->Complete(context, request, out);
+  });
+}
+
+absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request,
+                                                      const CallOptions& call) {
+  return Unary<v1::TokenizeResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
+    return v1::InferenceService::NewStub(channel_)->Tokenize(context, request, out);
+  });
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request,
+                                                          const CallOptions& call) {
+  return Unary<v1::DetokenizeResponse>(
+      options_, call, [&](grpc::ClientContext* context, auto* out) {
+        return v1::InferenceService::NewStub(channel_)->Detokenize(context, request, out);
+      });
+}
+
 absl::StatusOr<ScoreResult> Client::Score(const v1::ScoreRequest& request,
                                           const EventCallback<v1::ScoreResponse>& on_event,
                                           const CallOptions& call) {

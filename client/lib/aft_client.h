@@ -120,6 +120,17 @@ class Client {
   absl::Status StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
                              const CallOptions& call = {});
 
+  // The same as one response, for callers that want nothing before the end. One that is lost is
+  // computed again, as a refusal is.
+  absl::StatusOr<v1::CompleteResponse> Complete(const v1::GenerateRequest& request,
+                                                const CallOptions& call = {});
+
+  // A text as ids, and ids as text.
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request,
+                                                const CallOptions& call = {});
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
+                                                    const CallOptions& call = {});
+
   // The log-probability of every token of a text, likewise.
   absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request,
                                     const EventCallback<v1::ScoreResponse>& on_event = {},

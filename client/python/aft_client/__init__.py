@@ -10,10 +10,11 @@ from ._client import Client
 from ._errors import AftError
 from ._generation import Generation, Output
 from ._resumable import Resumed
-from ._types import (Delta, Event, Finished, FinishReason, Pooling, Priority, Sampling, Scores, Started, State, Text,
-                     Tls, TokenLogprobs, Usage, Vectors)
+from ._types import (Answer, Completion, Delta, Event, Finished, FinishReason, Pooling, Priority, Sampling, Scores,
+                     Started, State, Text, Tls, TokenLogprobs, Tokens, Usage, Vectors)
 
 __all__ = [
-    "AftError", "Client", "Delta", "Event", "FinishReason", "Finished", "Generation", "Output", "Pooling", "Priority",
-    "Resumed", "Sampling", "Scores", "Started", "State", "Text", "Tls", "TokenLogprobs", "Usage", "Vectors"
+    "AftError", "Answer", "Client", "Completion", "Delta", "Event", "FinishReason", "Finished", "Generation", "Output",
+    "Pooling", "Priority", "Resumed", "Sampling", "Scores", "Started", "State", "Text", "Tls", "TokenLogprobs",
+    "Tokens", "Usage", "Vectors"
 ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc
+from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
 
 from ._channel import open_channel, target_of
 from ._errors import from_call, protocol_error
 from ._generation import Generation
 from ._resumable import Resumed
 from ._scoring import Scoring
-from ._types import Pooling, Priority, Sampling, Scores, State, Text, Tls, Vectors
+from ._types import (Answer, Completion, Pooling, Priority, Sampling, Scores, Started, State, Text, Tls, Tokens,
+                     Vectors)
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
 
@@ -35,6 +36,32 @@ def _set_turn(request: Any, previous: Union[str, bytes, None], store: Union[bool
     request.store.SetInParent()
   elif store is not False:
     request.store.ttl_ms = store
+
+
+def _generate_request(prompt: Text, model: str, max_tokens: Optional[int], sampling: Sampling, stop: Sequence[str],
+                      stop_token_ids: Sequence[int], include_stop_string: bool, ignore_eos: bool, min_tokens: int,
+                      top_logprobs: Optional[int], echo: bool, priority: Priority, previous: Union[str, bytes, None],
+                      store: Union[bool, int], n: int) -> Any:
+  if n < 1:
+    raise ValueError(f"n must be at least 1, got {n}")
+  request = inference_pb2.GenerateRequest(model=model, priority=int(priority))
+  if n > 1:
+    request.n = n
+  _set_text(request, prompt)
+  sampling.fill(request.sampling)
+  if max_tokens is not None:
+    request.stop.max_tokens = max_tokens
+  request.stop.strings.extend(stop)
+  request.stop.token_ids.extend(stop_token_ids)
+  request.stop.include_stop_string = include_stop_string
+  request.stop.ignore_eos = ignore_eos
+  request.stop.min_tokens = min_tokens
+  if top_logprobs is not None:
+    request.output.top_logprobs = top_logprobs
+  if echo:
+    request.output.echo = True
+  _set_turn(request, previous, store)
+  return request
 
 
 class Client:
@@ -71,33 +98,44 @@ class Client:
 
   def generate(self, prompt: Text, *, model: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
-               include_stop_string: bool = False, ignore_eos: bool = False, top_logprobs: Optional[int] = None,
-               priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-               store: Union[bool, int] = False, n: int = 1, timeout: Optional[float] = None, request_id: str = "",
+               include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
+               top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
+               previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
+               timeout: Optional[float] = None, request_id: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
     """The events of a continuation, or with .text() its text. `previous`: a state's id, or exported bytes, that the
     prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds. `n`: answers
-    to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each.
-    `on_resumed` is called, where the events are, each time that the stream goes on after a break."""
-    if n < 1:
-      raise ValueError(f"n must be at least 1, got {n}")
-    request = inference_pb2.GenerateRequest(model=model, priority=int(priority))
-    if n > 1:
-      request.n = n
-    _set_text(request, prompt)
-    for name, value in vars(sampling).items():
-      if value is not None:
-        setattr(request.sampling, name, value)
-    if max_tokens is not None:
-      request.stop.max_tokens = max_tokens
-    request.stop.strings.extend(stop)
-    request.stop.token_ids.extend(stop_token_ids)
-    request.stop.include_stop_string = include_stop_string
-    request.stop.ignore_eos = ignore_eos
-    if top_logprobs is not None:
-      request.output.top_logprobs = top_logprobs
-    _set_turn(request, previous, store)
+    to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each. `echo`:
+    Started repeats the prompt. `on_resumed` is called, where the events are, each time that the stream goes on after
+    a break."""
+    request = _generate_request(prompt, model, max_tokens, sampling, stop, stop_token_ids, include_stop_string,
+                                ignore_eos, min_tokens, top_logprobs, echo, priority, previous, store, n)
     return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, on_resumed))
+
+  def complete(self, prompt: Text, *, model: str = "", max_tokens: Optional[int] = None,
+               sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
+               include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
+               top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
+               previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
+               timeout: Optional[float] = None, request_id: str = "") -> Completion:
+    """The same as one value, at the end; `n`: so many answers. What breaks before is asked for again, from the
+    beginning."""
+    request = _generate_request(prompt, model, max_tokens, sampling, stop, stop_token_ids, include_stop_string,
+                                ignore_eos, min_tokens, top_logprobs, echo, priority, previous, store, n)
+    response = self._unary(self._inference.Complete, request, timeout, request_id)
+    return Completion(Started.of(response.started), tuple(map(Answer.of, response.answers)))
+
+  def tokenize(self, text: Union[str, bytes], *, model: str = "", timeout: Optional[float] = None) -> Tokens:
+    """A text as the ids of a model."""
+    request = tokens_pb2.TokenizeRequest(model=model)
+    _set_text(request, text)
+    response = self._unary(self._inference.Tokenize, request, timeout)
+    return Tokens(tuple(response.token_ids), tuple(response.byte_ends))
+
+  def detokenize(self, token_ids: Sequence[int], *, model: str = "", timeout: Optional[float] = None) -> bytes:
+    """The exact bytes that the ids stand for; `.decode(errors="replace")` is the text of a generation."""
+    request = tokens_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
+    return bytes(self._unary(self._inference.Detokenize, request, timeout).raw)
 
   def score(self, text: Text, *, model: str = "", top_logprobs: int = 0, priority: Priority = Priority.DEFAULT,
             previous: Union[str, bytes, None] = None, store: Union[bool, int] = False,
@@ -170,9 +208,10 @@ class Client:
   def _with_id(self, request_id: str) -> List[Tuple[str, str]]:
     return self._metadata + ([("x-request-id", request_id)] if request_id else [])
 
-  def _unary(self, method: Any, request: Any, timeout: Optional[float]) -> Any:
+  def _unary(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "") -> Any:
     try:
-      return method(request, timeout=self._timeout if timeout is None else timeout, metadata=self._metadata)
+      return method(request, timeout=self._timeout if timeout is None else timeout,
+                    metadata=self._with_id(request_id))
     except grpc.RpcError as call:
       raise from_call(call) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 # A text; bytes that need not be valid UTF-8; or token ids.
 Text = Union[str, bytes, Sequence[int]]
@@ -58,6 +58,22 @@ class Sampling:
   presence_penalty: Optional[float] = None
   frequency_penalty: Optional[float] = None
   seed: Optional[int] = None
+  # Of token ids: what is added to each one's logit; the only ones to sample; those never to sample.
+  logit_bias: Optional[Mapping[int, float]] = None
+  allowed_tokens: Optional[Sequence[int]] = None
+  banned_tokens: Optional[Sequence[int]] = None
+
+  def fill(self, message: Any) -> None:
+    """Sets what is not None."""
+    for name, value in vars(self).items():
+      if value is None:
+        continue
+      if name == "logit_bias":
+        message.logit_bias.update(value)
+      elif name in ("allowed_tokens", "banned_tokens"):
+        getattr(message, name).extend(value)
+      else:
+        setattr(message, name, value)
 
 
 @dataclass(frozen=True)
@@ -112,10 +128,14 @@ class Started:
   model_version: str
   seed: int
   prompt_tokens: int
+  # With `echo`: the prompt, as ids and as text.
+  prompt_ids: Tuple[int, ...] = ()
+  prompt: str = ""
 
   @classmethod
   def of(cls, message: Any) -> Started:
-    return cls(message.model, message.model_version, message.seed, message.prompt_tokens)
+    return cls(message.model, message.model_version, message.seed, message.prompt_tokens,
+               tuple(message.prompt.token_ids), message.prompt.text)
 
 
 @dataclass(frozen=True)
@@ -157,6 +177,41 @@ class Finished:
 
 
 Event = Union[Started, Delta, Finished]
+
+
+@dataclass(frozen=True)
+class Answer:
+  """A whole generation."""
+
+  token_ids: Tuple[int, ...]
+  text: str
+  finished: Finished
+  logprobs: Tuple[TokenLogprobs, ...] = ()
+
+  @classmethod
+  def of(cls, message: Any) -> Answer:
+    return cls(tuple(message.token_ids), message.text, Finished.of(message.finished),
+               tuple(map(TokenLogprobs.of, message.logprobs)))
+
+
+@dataclass(frozen=True)
+class Completion:
+  """What `complete` returns: `n` answers, of which .text is the first one's."""
+
+  started: Started
+  answers: Tuple[Answer, ...]
+
+  @property
+  def text(self) -> str:
+    return self.answers[0].text
+
+
+@dataclass(frozen=True)
+class Tokens:
+  """Of a text. `byte_ends`: where the piece of each id ends in the text's bytes (UTF-8)."""
+
+  ids: Tuple[int, ...]
+  byte_ends: Tuple[int, ...]
 
 
 @dataclass(frozen=True)

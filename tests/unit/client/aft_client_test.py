@@ -11,7 +11,7 @@ os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 try:
   import aft_client
-  from aft.v1 import inference_pb2
+  from aft.v1 import inference_pb2, tokens_pb2
   from aft_client import AftError, Delta, Finished, Sampling, Started, State
   from aft_client import _channel, _resumable
   from aft_fake_server import (FINGERPRINT, NOT_NOW, OWN_WORD, TEXT, Break, Code, Server, delta, finished, response,
@@ -296,15 +296,16 @@ class CallsTest(ClientTest):
   def test_sends_every_option(self):
     server = self.server()
     sampling = Sampling(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, repetition_penalty=1.5,
-                        presence_penalty=-0.5, frequency_penalty=0.75, seed=2**64 - 1)
+                        presence_penalty=-0.5, frequency_penalty=0.75, seed=2**64 - 1,
+                        logit_bias={5: -1.5, 6: 100}, allowed_tokens=[5, 6], banned_tokens=[7])
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
-                    top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
+                    min_tokens=3, echo=True, top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
                     request_id="mine").text()
     self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
         raw=b"\xff", sampling=vars(sampling), stop={"token_ids": [10], "include_stop_string": True,
-                                                    "ignore_eos": True},
-        output={"top_logprobs": 2}, priority=3, previous={"state": b"sealed"}, store={"ttl_ms": 60_000},
+                                                    "ignore_eos": True, "min_tokens": 3},
+        output={"top_logprobs": 2, "echo": True}, priority=3, previous={"state": b"sealed"}, store={"ttl_ms": 60_000},
         resumable=True))
     self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
     self.assertEqual(server.metadata[0]["x-request-id"], "mine")
@@ -326,6 +327,36 @@ class CallsTest(ClientTest):
                  state=State("s", "m", 6, 9, 8, True))])
     self.assertEqual(generation.started.seed, 7)
     self.assertEqual(generation.finished.state.id, "s")
+
+  def test_the_prompt_is_echoed(self):
+    server = self.server()
+    server.answer = lambda request, context: iter([
+        started(prompt={"token_ids": [5, 6], "text": "It"}), response(finished={"reason": 1})])
+    begun = next(iter(self.client(server).generate("It", echo=True)))
+    self.assertEqual((begun.prompt_ids, begun.prompt), ((5, 6), "It"))
+
+  def test_completes(self):
+    server = self.server()
+    done = self.client(server, token="secret").complete("hello", n=2, max_tokens=3, store=True, min_tokens=1,
+                                                        request_id="mine")
+    self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
+        text="hello", n=2, stop={"max_tokens": 3, "min_tokens": 1}, store={}))
+    self.assertEqual(server.metadata[0]["x-request-id"], "mine")
+    self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
+    self.assertEqual((done.text, done.started.seed, done.answers[1].token_ids), ("abc", 7, (100,)))
+    self.assertEqual(done.answers[0].finished.limit, "stop.max_tokens=3")
+    self.assertEqual(done.answers[1].finished.state.id, "s")
+    self.assertEqual(done.answers[1].logprobs, (aft_client.TokenLogprobs(-1),))
+
+  def test_tokens(self):
+    server = self.server()
+    client = self.client(server)
+    self.assertEqual(client.tokenize("ab\u00e9", model="m"), aft_client.Tokens((97, 98, 300), (1, 2, 4)))
+    self.assertEqual(server.requests[0], tokens_pb2.TokenizeRequest(model="m", text="ab\u00e9"))
+    client.tokenize(b"\xff")
+    self.assertEqual(server.requests[1], tokens_pb2.TokenizeRequest(raw=b"\xff"))
+    self.assertEqual(client.detokenize([97, 255], model="m"), b"a\xff")
+    self.assertEqual(server.requests[2], tokens_pb2.DetokenizeRequest(model="m", token_ids=[97, 255]))
 
   def test_scores_and_encodes(self):
     server = self.server()

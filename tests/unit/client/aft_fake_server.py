@@ -4,7 +4,7 @@ import concurrent.futures
 import threading
 
 import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc
+from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
 
 Code = grpc.StatusCode
 TEXT = "abcdefgh"
@@ -97,6 +97,22 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
     for i in range(3):
       yield delta(i, TEXT[i])
     gone.wait()
+
+  def Complete(self, request, context):  # pylint: disable=invalid-name
+    self.requests.append(request)
+    self.metadata.append(dict(context.invocation_metadata()))
+    return inference_pb2.CompleteResponse(started={"seed": 7}, answers=[
+        {"token_ids": [97, 98, 99], "text": "abc", "finished": {"reason": 3, "limit": "stop.max_tokens=3"}},
+        {"token_ids": [100], "text": "d", "logprobs": [{"logprob": -1}],
+         "finished": {"reason": 1, "state": {"id": "s"}}}])
+
+  def Tokenize(self, request, context):  # pylint: disable=invalid-name
+    self.requests.append(request)
+    return tokens_pb2.TokenizeResponse(token_ids=[97, 98, 300], byte_ends=[1, 2, 4])
+
+  def Detokenize(self, request, context):  # pylint: disable=invalid-name
+    self.requests.append(request)
+    return tokens_pb2.DetokenizeResponse(text="a\ufffd", raw=b"a\xff", byte_ends=[1, 2])
 
   def Score(self, request, context):  # pylint: disable=invalid-name
     copy = inference_pb2.ScoreRequest()

@@ -101,15 +101,26 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
   Run("generate --prompt hello --model austen --max-tokens 9 --temperature 0.5 --top-k 3 "
       "--top-p 0.25 --min-p 0.125 --repetition-penalty 1.25 --presence-penalty -0.5 "
       "--frequency-penalty 0.75 --seed 18446744073709551615 --stop \n\n --stop [END] "
-      "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json "
+      "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json --echo "
+      "--logit-bias 5:-1.5 --logit-bias 6:100 --allow-token 5 --allow-token 6 --ban-token 7 "
+      "--min-tokens 3 "
       "--request-id r1 --deadline 100");
-  ExpectText(
-      server_.last<v1::GenerateRequest>(),
-      "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
-      "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
-      "  frequency_penalty: 0.75 seed: 18446744073709551615 }"
-      "stop { max_tokens: 9 strings: ['\\n\\n', '[END]'] token_ids: [10, 13]"
-      "  include_stop_string: true ignore_eos: true } output { top_logprobs: 2 } resumable: true");
+  ExpectText(server_.last<v1::GenerateRequest>(),
+             "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
+             "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
+             "  frequency_penalty: 0.75 seed: 18446744073709551615"
+             "  logit_bias { key: 5 value: -1.5 } logit_bias { key: 6 value: 100 }"
+             "  allowed_tokens: [5, 6] banned_tokens: 7 }"
+             "stop { min_tokens: 3 max_tokens: 9 strings: ['\\n\\n', '[END]'] token_ids: [10, 13]"
+             "  include_stop_string: true ignore_eos: true } output { top_logprobs: 2 echo: true }"
+             "resumable: true");
+}
+
+TEST_F(AftctlTest, GenerateEchoesThePromptFirst) {
+  Script script = TextScript({" a truth"});
+  script.events[0].mutable_started()->mutable_prompt()->set_text("It is");
+  server_.SetScript(std::move(script));
+  EXPECT_EQ(Run("generate --prompt x --echo").out, "It is a truth");
 }
 
 TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
@@ -439,6 +450,9 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
       {{"generate", "--max-tokens", "4294967296"}, "--max-tokens"},
       {{"generate", "--seed", "18446744073709551616"}, "--seed"},
       {{"generate", "--top-k", "1.5"}, "--top-k"},
+      {{"generate", "--logit-bias", "5"}, "5 is not ID:BIAS"},
+      {{"generate", "--logit-bias", "x:1"}, "x:1 is not ID:BIAS"},
+      {{"generate", "--logit-bias", "1:"}, "1: is not ID:BIAS"},
       {{"generate", "--deadline", "-1"}, "--deadline"},
       {{"generate", "--logprobs", "1"}, "--json"},
       {{"generate", "--prompt", "x", "--file", "y"}, "--file"},

@@ -21,8 +21,9 @@
 
 namespace aft::client {
 
-// What the fake answers to a call, beside the call's own x-request-id or "fake-1". Calls that are
-// no streams end with `status`; they stall, too, when a script that stalls has no events.
+// What the fake answers to a call, beside the call's own x-request-id or "fake-1". Calls of other
+// services than InferenceService end with `status`; they stall, too, when a script that stalls has
+// no events.
 struct Script {
   std::vector<v1::GenerateResponse> events = {};  // of Generate
   // Of the method that answers with their type.

@@ -1,0 +1,80 @@
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/aftctl/stream.h"
+
+namespace aft::client {
+namespace {
+
+struct DetokenizeFlags : StreamFlags {
+  std::vector<uint32_t> ids;
+};
+
+// A line for each id, with its piece of the text.
+std::string Lines(absl::string_view text, const v1::TokenizeResponse& tokens) {
+  std::string lines;
+  size_t begin = 0;
+  for (int i = 0; i < tokens.token_ids_size(); ++i) {
+    const size_t end = tokens.byte_ends(i);
+    absl::StrAppend(&lines, tokens.token_ids(i), "\t\"",
+                    absl::Utf8SafeCHexEscape(text.substr(begin, end - begin)), "\"\n");
+    begin = end;
+  }
+  return lines;
+}
+
+int RunTokenize(const CommonFlags& common, const StreamFlags& flags) {
+  absl::StatusOr<std::string> text = ReadText(flags);
+  if (!text.ok()) return UsageError(text.status());
+  v1::TokenizeRequest request;
+  request.set_model(flags.model);
+  SetText(*text, request);
+  return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
+    const auto tokens = client.Tokenize(request, options);
+    if (tokens.ok()) output.Write(flags.json ? JsonLine(*tokens) : Lines(*text, *tokens));
+    return tokens.status();
+  });
+}
+
+int RunDetokenize(const CommonFlags& common, const DetokenizeFlags& flags) {
+  v1::DetokenizeRequest request;
+  request.set_model(flags.model);
+  request.mutable_token_ids()->Add(flags.ids.begin(), flags.ids.end());
+  return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
+    const auto text = client.Detokenize(request, options);
+    if (text.ok() && flags.json) {
+      output.Write(JsonLine(*text));
+    } else if (text.ok()) {
+      output.Write(output.is_terminal() ? ForTerminal(text->text()) : text->raw());
+      output.EndLine();
+    }
+    return text.status();
+  });
+}
+
+}  // namespace
+
+Command AddTokenize(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<StreamFlags>();
+  AddText(app, "Text to cut into tokens", *flags);
+  AddCall(app, *flags);
+  app.add_flag("--json", flags->json, "The response as one JSON object");
+  return [&common, flags] { return RunTokenize(common, *flags); };
+}
+
+Command AddDetokenize(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<DetokenizeFlags>();
+  app.add_option("ids", flags->ids, "Token ids, of which the text is printed byte for byte");
+  AddCall(app, *flags);
+  app.add_flag("--json", flags->json, "The response as one JSON object");
+  return [&common, flags] { return RunDetokenize(common, *flags); };
+}
+
+}  // namespace aft::client
