@@ -77,6 +77,25 @@ TEST_F(ClientTest, StreamsEveryEventInOrderAndReturnsTheWhole) {
   EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
 }
 
+TEST_F(ClientTest, UnaryCallsReturnTheirResponses) {
+  server_.SetScript(StreamScript<v1::CompleteResponse>({"answers { text: 'whole' }"}));
+  EXPECT_EQ(client_->Complete(Prompt("hello"))->answers(0).text(), "whole");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
+  server_.SetScript(StreamScript<v1::TokenizeResponse>({"token_ids: 5"}));
+  v1::TokenizeRequest text;
+  text.set_text("hello");
+  EXPECT_THAT(client_->Tokenize(text)->token_ids(), ElementsAre(5));
+  EXPECT_EQ(server_.last<v1::TokenizeRequest>().text(), "hello");
+  server_.SetScript(StreamScript<v1::DetokenizeResponse>({"raw: 'he'"}));
+  v1::DetokenizeRequest ids;
+  ids.add_token_ids(5);
+  EXPECT_EQ(client_->Detokenize(ids)->raw(), "he");
+  EXPECT_THAT(server_.last<v1::DetokenizeRequest>().token_ids(), ElementsAre(5));
+  server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: no"}));
+  ExpectFailed(client_->Complete(Prompt("hello")).status(), absl::StatusCode::kInvalidArgument,
+               ErrorOrigin::kServer, HasSubstr("token_ids[0]: no"));
+}
+
 TEST_F(ClientTest, ReturnsTheOutputOfEachSequence) {
   const auto of = [](uint32_t sequence, v1::GenerateResponse event) {
     event.set_sequence(sequence);
