@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/utf8.h"
 #include "client/aftctl/stream.h"
 
 namespace aft::client {
@@ -17,14 +19,22 @@ struct DetokenizeFlags : StreamFlags {
   std::vector<uint32_t> ids;
 };
 
+// As it is, but for what a line cannot hold; byte by byte where it is no whole character.
+std::string Quoted(absl::string_view piece) {
+  const bool whole = ToValidUtf8(piece) == piece;
+  return absl::StrCat("\"", whole ? absl::Utf8SafeCHexEscape(piece) : absl::CHexEscape(piece),
+                      "\"");
+}
+
 // A line for each id, with its piece of the text.
 std::string Lines(absl::string_view text, const v1::TokenizeResponse& tokens) {
   std::string lines;
   size_t begin = 0;
-  for (int i = 0; i < tokens.token_ids_size(); ++i) {
-    const size_t end = tokens.byte_ends(i);
-    absl::StrAppend(&lines, tokens.token_ids(i), "\t\"",
-                    absl::Utf8SafeCHexEscape(text.substr(begin, end - begin)), "\"\n");
+  // Whatever the server says, it stays within the text.
+  for (int i = 0; i < std::min(tokens.token_ids_size(), tokens.byte_ends_size()); ++i) {
+    const size_t end = std::clamp<size_t>(tokens.byte_ends(i), begin, text.size());
+    absl::StrAppend(&lines, tokens.token_ids(i), "\t", Quoted(text.substr(begin, end - begin)),
+                    "\n");
     begin = end;
   }
   return lines;

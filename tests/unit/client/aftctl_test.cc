@@ -265,7 +265,7 @@ TEST_F(AftctlTest, ABrokenPipeCancelsOnTheServerAndIsQuiet) {
 TEST_F(AftctlTest, ScorePrintsTotals) {
   server_.SetScript(ScoreScript());
   const Ended ended = Run("score --prompt abc --model austen");
-  ExpectText(server_.last<v1::ScoreRequest>(), "text: 'abc' model: 'austen'");
+  ExpectText(server_.last<v1::ScoreRequest>(), "text: 'abc' model: 'austen' resumable: true");
   EXPECT_EQ(ended.out,
             "tokens           3, of them scored 2\n"
             "log-probability  -3.0000\n"
