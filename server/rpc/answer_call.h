@@ -18,7 +18,7 @@ class AnswerCall final : public StreamCall {
   absl::Status Submit(const grpc::ByteBuffer& bytes) override {
     typename Codec::Request message;
     AFT_RETURN_IF_ERROR(Parse(bytes, message));
-    AFT_RETURN_IF_ERROR(FindModel(message.model()));
+    AFT_RETURN_IF_ERROR(FindModel(message.model(), message.model_version()));
     auto answer = Codec::Answer(message, limits(), model());
     if (!answer.ok()) return Invalid(answer.status());
     outgoing_ = *std::move(answer);

@@ -172,7 +172,7 @@ absl::Status GenerateCodec::Echo(const GenerationRequest& request, const LimitsC
                     absl::StrCat("must not be set: the prompt's text has ", text.size(),
                                  " bytes, at most ", limits.max_prompt_bytes, " are repeated"));
   }
-  prompt.mutable_token_ids()->Add(request.prompt.begin(), request.prompt.end());
+  prompt.mutable_token_ids()->Assign(request.prompt.begin(), request.prompt.end());
   prompt.set_text(std::move(text));
   echo_bytes_ = prompt.SpaceUsedLong();
   return absl::OkStatus();

@@ -14,7 +14,8 @@
 namespace aft::server::kserve {
 
 // What ModelStatistics tells of each version of each model: of the requests that came through this
-// service, and of what it has executed. A version that the registry has no more is forgotten. Thread-safe.
+// service, and of what it has executed. A version that the registry has no more is forgotten.
+// Thread-safe.
 class Statistics {
  public:
   explicit Statistics(const ModelRegistry& registry) : registry_(registry) {}
