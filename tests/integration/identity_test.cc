@@ -283,7 +283,8 @@ TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
               ElementsAre("aft.v1.InferenceService", "aft.v1.ModelService", "aft.v1.StateService",
                           "grpc.health.v1.Health", "inference.GRPCInferenceService"));
   EXPECT_EQ(responses[0].original_request().list_services(), "*");
-  ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(), 2);  // an import
+  ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(),
+            4);  // with imports
   EXPECT_THAT(responses[1].file_descriptor_response().file_descriptor_proto(0),
               HasSubstr("GenerateRequest"));
   EXPECT_EQ(responses[2].file_descriptor_response().file_descriptor_proto_size(), 1);

