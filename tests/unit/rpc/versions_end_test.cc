@@ -208,6 +208,7 @@ TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsNotWaitedForButToldOf) {
   ModelHold model = *registry_->Acquire("m");
   const auto sink = std::make_shared<RecordingSink>();
   ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+  control("m/1").WaitUntilBlocked();
   model.reset();
   Ordered unload;
   registry_->Unload("m", unload.Done());
