@@ -275,7 +275,7 @@ TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
   fakes_.loads->WaitUntilBlocked();
   std::thread stop([&] { server_->server().Drain(); });
   server_->server().RequestDrain();
-  while (Infer() != "the server is draining") {
+  while (Infer() == "model \"m\" is loading") {
   }
   fakes_.control->Resume();
   fakes_.loads->Resume();
