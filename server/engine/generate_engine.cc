@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/generation_group.h"
+#include "server/engine/token_bytes.h"
 #include "server/observability/log.h"
 #include "server/scheduling/sequence.h"
 
@@ -138,7 +139,7 @@ absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
   uint64_t bytes = 0;
   const auto first = static_cast<size_t>(tokens - request.scores(tokens));
   for (size_t i = first; i < first + static_cast<size_t>(request.scored); ++i) {
-    bytes += BytesOf(request.text[i]);
+    bytes += TokenBytes(*tokenizer_, request.text[i]).size();
   }
   auto stream = std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink));
   stream->scored_bytes = bytes;
@@ -399,17 +400,12 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }
 
-// A model's vocabulary may be padded beyond the tokenizer's.
-size_t GenerateEngine::BytesOf(TokenId id) const {
-  return id < tokenizer_->vocab_size() ? tokenizer_->TokenBytes(id).size() : 0;
-}
-
 void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
                                    std::vector<SampledToken> scores, TimePoint now) {
   for (const SampledToken& score : scores) {
     if (score.id == kNoToken) return FailNotFinite(stream, now);
     stream.logprob += score.logprob;
-    stream.scored_bytes += BytesOf(score.id);
+    stream.scored_bytes += TokenBytes(*tokenizer_, score.id).size();
   }
   stream.scored_tokens += static_cast<uint32_t>(scores.size());
   metrics_.scored_tokens.Increment(static_cast<double>(scores.size()));

@@ -67,7 +67,6 @@ class GenerateEngine final : public RequestLoop {
   absl::Status CheckGeneration(const GenerationRequest& request) const;
   absl::Status CheckScoring(const ScoringRequest& request) const;
   absl::Status CheckPrevious(const TurnRequest& request) const;
-  size_t BytesOf(TokenId id) const;
 
   // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/token_bytes.h"
 
 namespace aft::server {
 
@@ -32,7 +33,8 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
   } else {
     delta.tokens.push_back(std::move(token));
     ++tokens_;
-    if (matcher_.Append(TokenBytes(id), bytes, tokens_ > static_cast<uint32_t>(stop_.min_tokens))) {
+    if (matcher_.Append(TokenBytes(tokenizer_, id), bytes,
+                        tokens_ > static_cast<uint32_t>(stop_.min_tokens))) {
       outcome.reason = FinishReason::kStop;
       outcome.stop_string = matcher_.match();
     } else if (tokens_ == limit_) {
@@ -71,11 +73,6 @@ absl::StatusOr<bool> OutputBuilder::Replay(absl::Span<const TokenId> tokens, Out
 
 bool OutputBuilder::IsStopToken(TokenId id) const {
   return std::find(stop_.token_ids.begin(), stop_.token_ids.end(), id) != stop_.token_ids.end();
-}
-
-// A model's vocabulary may be padded beyond the tokenizer's.
-absl::string_view OutputBuilder::TokenBytes(TokenId id) const {
-  return id < tokenizer_.vocab_size() ? tokenizer_.TokenBytes(id) : absl::string_view();
 }
 
 }  // namespace aft::server

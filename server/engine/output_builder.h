@@ -49,7 +49,6 @@ class OutputBuilder {
  private:
   bool IsStopToken(TokenId id) const;
   bool IsEndOfText(TokenId id) const { return id == tokenizer_.eos_id() && !stop_.ignore_eos; }
-  absl::string_view TokenBytes(TokenId id) const;
 
   const Tokenizer& tokenizer_;
   StopConditions stop_;

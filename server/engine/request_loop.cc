@@ -37,6 +37,8 @@ Ending EndingOf(const Outcome& outcome, bool started) {
 
 }  // namespace
 
+absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
+
 RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics)
     : options_(options),
       metrics_(metrics),
@@ -120,7 +122,7 @@ absl::Status RequestLoop::Refuse(Rejection reason) {
     case Rejection::kFailed:
       return HasFailed();
     default:
-      return absl::UnavailableError("the server is draining");
+      return Draining();
   }
 }
 
@@ -266,7 +268,7 @@ void RequestLoop::DropQueued() {
     if (!job->started_at) queued.push_back(job.get());
   }
   const TimePoint now = Now();
-  for (Job* job : queued) Fail(*job, absl::UnavailableError("the server is draining"), now);
+  for (Job* job : queued) Fail(*job, Draining(), now);
 }
 
 void RequestLoop::LeaveRunning() {

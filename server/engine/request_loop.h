@@ -24,6 +24,9 @@
 
 namespace aft::server {
 
+// Why nothing new is taken: UNAVAILABLE.
+absl::Status Draining();
+
 struct EngineOptions {
   ModelConfig model;
   LimitsConfig limits;

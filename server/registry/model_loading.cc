@@ -18,8 +18,6 @@ namespace {
 // Orders that wait for the loader.
 constexpr size_t kMaxTasks = 64;
 
-absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
-
 bool HasVersion(const std::vector<ModelConfig>& models, const std::string& version) {
   return std::any_of(models.begin(), models.end(),
                      [&](const ModelConfig& model) { return model.version == version; });

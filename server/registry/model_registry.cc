@@ -137,7 +137,7 @@ absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
       return absl::UnavailableError(model + " is not loaded");
     case ModelState::kDraining:
       entry->metrics.rejected(Rejection::kDraining).Increment();
-      return absl::UnavailableError("the server is draining");
+      return Draining();
     case ModelState::kFailed:
       break;
   }
@@ -257,7 +257,7 @@ void ModelRegistry::BeginDrain() {
     refused.swap(tasks_);
     tasks_changed_.NotifyAll();
   }
-  for (const Task& task : refused) task(absl::UnavailableError("the server is draining"));
+  for (const Task& task : refused) task(Draining());
   for (const ModelHold& model : keeper_.Held()) model->engine().BeginDrain();
   on_change_();
 }

@@ -99,11 +99,8 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
     return BadField("stop.token_ids", absl::StrCat("must have at most ", kMaxStopTokens,
                                                    " entries, got ", message.token_ids_size()));
   }
-  for (int i = 0; i < message.token_ids_size(); ++i) {
-    AFT_ASSIGN_OR_RETURN(const TokenId id,
-                         DecodeToken("stop.token_ids", i, message.token_ids(i), vocab_size));
-    stop.token_ids.push_back(id);
-  }
+  AFT_RETURN_IF_ERROR(
+      DecodeTokens("stop.token_ids", message.token_ids(), vocab_size, stop.token_ids));
   stop.include_stop_string = message.include_stop_string();
   stop.ignore_eos = message.ignore_eos();
   return stop;

@@ -23,15 +23,12 @@ absl::Status CheckEntries(absl::string_view field, int64_t entries, int64_t most
   return BadField(field, absl::StrCat("must have at most ", most, " entries, got ", entries));
 }
 
-absl::StatusOr<std::vector<TokenId>> DecodeTokens(
+absl::StatusOr<std::vector<TokenId>> DecodeList(
     absl::string_view field, const google::protobuf::RepeatedField<uint32_t>& ids,
     int64_t vocab_size) {
   AFT_RETURN_IF_ERROR(CheckEntries(field, ids.size(), kMaxTokens));
   std::vector<TokenId> tokens;
-  for (int i = 0; i < ids.size(); ++i) {
-    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken(field, i, ids[i], vocab_size));
-    tokens.push_back(id);
-  }
+  AFT_RETURN_IF_ERROR(DecodeTokens(field, ids, vocab_size, tokens));
   return tokens;
 }
 
@@ -66,10 +63,10 @@ absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
     const v1::SamplingOptions& message, const StopConditions& stop, const ServedModel& model) {
   const int64_t vocab_size = model.info.vocab_size;
   AFT_ASSIGN_OR_RETURN(const auto biases, DecodeBiases(message, vocab_size));
-  AFT_ASSIGN_OR_RETURN(const auto allowed, DecodeTokens("sampling.allowed_tokens",
-                                                        message.allowed_tokens(), vocab_size));
+  AFT_ASSIGN_OR_RETURN(const auto allowed,
+                       DecodeList("sampling.allowed_tokens", message.allowed_tokens(), vocab_size));
   AFT_ASSIGN_OR_RETURN(const auto banned,
-                       DecodeTokens("sampling.banned_tokens", message.banned_tokens(), vocab_size));
+                       DecodeList("sampling.banned_tokens", message.banned_tokens(), vocab_size));
   const bool only_these = !allowed.empty();
   std::map<TokenId, LogitRule> rules;
   for (const TokenId id : allowed) rules[id] = {.id = id};

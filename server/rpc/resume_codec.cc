@@ -48,12 +48,8 @@ absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel&
     return BadField("sampling.seed", "must be set with resume, to what Started told");
   }
   AFT_RETURN_IF_ERROR(CheckModel(resume, model));
-  request.prompt.reserve(request.prompt.size() + static_cast<size_t>(resume.token_ids_size()));
-  for (int i = 0; i < resume.token_ids_size(); ++i) {
-    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken("resume.token_ids", i, resume.token_ids(i),
-                                                       model.info.vocab_size));
-    request.prompt.push_back(id);
-  }
+  AFT_RETURN_IF_ERROR(
+      DecodeTokens("resume.token_ids", resume.token_ids(), model.info.vocab_size, request.prompt));
   request.resumed = static_cast<size_t>(resume.token_ids_size());
   return absl::OkStatus();
 }

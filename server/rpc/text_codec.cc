@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/token_bytes.h"
 
 namespace aft::server {
 namespace {
@@ -40,11 +41,7 @@ absl::StatusOr<std::vector<TokenId>> DecodeIds(const v1::TokenIds& message,
   if (message.ids_size() == 0) return Empty(kPath, rules);
   AFT_RETURN_IF_ERROR(CheckCount(kPath, message.ids_size(), rules));
   std::vector<TokenId> tokens;
-  tokens.reserve(static_cast<size_t>(message.ids_size()));
-  for (int i = 0; i < message.ids_size(); ++i) {
-    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken(kPath, i, message.ids(i), rules.vocab_size));
-    tokens.push_back(id);
-  }
+  AFT_RETURN_IF_ERROR(DecodeTokens(kPath, message.ids(), rules.vocab_size, tokens));
   return tokens;
 }
 
@@ -83,10 +80,7 @@ std::string BytesOf(const std::vector<TokenId>& tokens, const Tokenizer& tokeniz
                     google::protobuf::RepeatedField<uint32_t>* ends) {
   std::string bytes;
   for (const TokenId id : tokens) {
-    if (id < tokenizer.vocab_size()) {
-      const absl::string_view piece = tokenizer.TokenBytes(id);
-      bytes.append(piece.data(), piece.size());
-    }
+    absl::StrAppend(&bytes, TokenBytes(tokenizer, id));
     if (ends != nullptr) ends->Add(static_cast<uint32_t>(bytes.size()));
   }
   return bytes;
@@ -98,6 +92,17 @@ absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int64_t index, uint3
   return BadField(
       absl::StrCat(list, "[", index, "]"),
       absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
+}
+
+absl::Status DecodeTokens(absl::string_view list,
+                          const google::protobuf::RepeatedField<uint32_t>& ids, int64_t vocab_size,
+                          std::vector<TokenId>& tokens) {
+  tokens.reserve(tokens.size() + static_cast<size_t>(ids.size()));
+  for (int i = 0; i < ids.size(); ++i) {
+    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken(list, i, ids[i], vocab_size));
+    tokens.push_back(id);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset) {

@@ -81,6 +81,10 @@ absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const 
 // `list`: the path of the list of ids, of the map from them.
 absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int64_t index, uint32_t id,
                                     int64_t vocab_size);
+// All of such a list, behind those of `tokens`.
+absl::Status DecodeTokens(absl::string_view list,
+                          const google::protobuf::RepeatedField<uint32_t>& ids, int64_t vocab_size,
+                          std::vector<TokenId>& tokens);
 
 // The exact bytes that the tokens stand for. A model's vocabulary may be padded beyond the
 // tokenizer's: such tokens stand for none. `ends`, if it is wanted, gets the end of each in them.

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "server/config/checks.h"
+#include "server/engine/token_bytes.h"
 #include "server/rpc/text_codec.h"
 
 namespace aft::server {
@@ -62,9 +63,7 @@ absl::StatusOr<v1::DetokenizeResponse> DetokenizeCodec::Answer(const Request& me
                          DecodeToken(kField, i, message.token_ids(i), model.info.vocab_size));
     tokens.push_back(id);
     // Before the text is made: a token of one byte on the wire may stand for many.
-    if (id < model.tokenizer->vocab_size()) {
-      bytes += static_cast<int64_t>(model.tokenizer->TokenBytes(id).size());
-    }
+    bytes += static_cast<int64_t>(TokenBytes(*model.tokenizer, id).size());
     if (bytes > limits.max_prompt_bytes) {
       return BadField(kField, absl::StrCat("must stand for at most ", limits.max_prompt_bytes,
                                            " bytes, more by token_ids[", i, "]"));

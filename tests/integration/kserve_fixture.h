@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/unit/client/process.h"
 
 // Requests and answers of inference.GRPCInferenceService, as a client writes and reads them.
 namespace aft::server {
@@ -26,6 +28,21 @@ std::string RawOf(const std::vector<T>& values) {
 }
 inline std::string RawText(const std::string& text) {
   return RawOf<uint32_t>({static_cast<uint32_t>(text.size())}) + text;
+}
+
+// NVIDIA's tritonclient, as PyPI has it, runs a script of tests/integration against `server`, with
+// `more` arguments. AFT_TRITONCLIENT names the folder where it and what it needs are installed;
+// without it the test is skipped.
+inline void RunTritonclient(const std::string& script, const Server& server,
+                            const std::vector<std::string>& more = {}) {
+  const char* const site = std::getenv("AFT_TRITONCLIENT");
+  if (site == nullptr) GTEST_SKIP() << "no tritonclient: AFT_TRITONCLIENT is not set";
+  std::vector<std::string> command = {"python3", "tests/integration/" + script, server.address()};
+  command.insert(command.end(), more.begin(), more.end());
+  const client::Ended python = client::RunToEnd(
+      command, "",
+      {std::string("PYTHONPATH=") + site, "PYTHONDONTWRITEBYTECODE=1", "no_grpc_proxy=127.0.0.1"});
+  EXPECT_EQ(python.code, 0) << python.err;
 }
 
 // Builds a request with raw contents.

@@ -3,7 +3,6 @@
 // else is in the batch.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,7 +24,6 @@
 #include "tests/support/same_bits.h"
 #include "tests/support/temp_files.h"
 #include "tests/support/tolerances.h"
-#include "tests/unit/client/process.h"
 
 namespace aft::server {
 namespace {
@@ -303,11 +301,9 @@ TEST(OperatorsTest, BlockLocalAttentionAnswersWhatThePackageDoes) {
   }
 }
 
-// tritonclient, as PyPI has it, with inputs that no file holds, against the equations in NumPy:
+// tritonclient with inputs that no file holds, against the equations in NumPy:
 // kserve_mixers.py.
 TEST_F(ModulesTest, TritonclientGetsFloat64) {
-  const char* const site = std::getenv("AFT_TRITONCLIENT");
-  if (site == nullptr) GTEST_SKIP() << "no tritonclient: AFT_TRITONCLIENT is not set";
   const TensorMap operators = ReadGoldens("operators").tensors;
   const SafetensorsFile goldens = ReadGoldens("operators");
   for (const auto& [name, mixer] : goldens.metadata) {
@@ -322,10 +318,7 @@ TEST_F(ModulesTest, TritonclientGetsFloat64) {
   }
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
-  const client::Ended python = client::RunToEnd(
-      {"python3", "tests/integration/kserve_mixers.py", server.server().address()}, "",
-      {std::string("PYTHONPATH=") + site, "PYTHONDONTWRITEBYTECODE=1", "no_grpc_proxy=127.0.0.1"});
-  EXPECT_EQ(python.code, 0) << python.err;
+  RunTritonclient("kserve_mixers.py", server.server());
 }
 
 }  // namespace

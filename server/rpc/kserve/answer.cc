@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/engine/pooling.h"
+#include "server/engine/token_bytes.h"
 #include "server/rpc/kserve/tensors.h"
 
 namespace aft::server::kserve {
@@ -34,7 +35,7 @@ void GenerationAnswer::AddLogprobs(const SampledToken& token, std::string& json)
   const auto add = [&](TokenId id, float logprob) -> nlohmann::json& {
     nlohmann::json& entry = object[std::to_string(id)];
     entry["logprob"] = logprob;
-    entry["decoded_token"] = std::string(tokenizer_->TokenBytes(id));
+    entry["decoded_token"] = std::string(TokenBytes(*tokenizer_, id));
     return entry;
   };
   add(token.id, token.logprob);
