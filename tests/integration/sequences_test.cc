@@ -241,9 +241,10 @@ TEST_F(SequencesTest, AClientThatDoesNotReadEndsOnceForAll) {
   Start();
   const auto stub = server_->StubWithASmallWindow();
   GenerateStream stream(*stub, Several("endless", kEndless, 4));
-  server_->WaitForMetric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate"), 1);
+  server_->WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
   EXPECT_THAT(stream.Finish(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
+  server_->WaitForMetric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate"), 1);
   WaitUntilIdle();
 }
 
