@@ -34,10 +34,12 @@ test_command() {
   elif (( $# )) && [[ -z $option ]]; then
     build default
     fetch_tritonclient
+    fetch_prometheus
     run_tests default "${filter[@]}"
   else
     build default
     fetch_tritonclient
+    fetch_prometheus
     build tsan tsan_tests
     build races cuda_on_cpu_tests
     if [[ $option == --full ]]; then
@@ -84,6 +86,28 @@ fetch_tritonclient() {
   fetch tritonclient-2.73.0 "tritonclient (45 MB)" tritonclient==2.73.0 grpcio==1.85.0 protobuf==6.33.5 \
     numpy==2.3.5 ml-dtypes==0.5.4 python-rapidjson==1.21 packaging==25.0
   export AFT_TRITONCLIENT="$FETCHED"
+}
+
+# AFT_PROMETHEUS: a folder with Debian's promtool and prometheus. Only these two are unpacked: installed, the
+# package brings a web page's libraries and a service that starts.
+fetch_prometheus() {
+  [[ -e "$CACHE/prometheus" ]] || step fetch "Fetching prometheus (19 MB)" unpack_prometheus "$CACHE/prometheus"
+  export AFT_PROMETHEUS="$CACHE/prometheus"
+}
+
+unpack_prometheus() {
+  local partial="$1.partial" sudo=()
+  if (( EUID != 0 )); then sudo=(sudo); fi
+  rm -rf "$partial"
+  mkdir -p "$partial"
+  (  # A chain, because errexit does not hold below `step`.
+    cd "$partial" &&
+      # The lists may be absent, or older than what the mirror still has.
+      { apt-get download prometheus || { "${sudo[@]}" apt-get update && apt-get download prometheus; }; } &&
+      dpkg-deb --fsys-tarfile prometheus_*.deb |
+      tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus &&
+      rm prometheus_*.deb
+  ) && mv "$partial" "$1"
 }
 
 # hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.
