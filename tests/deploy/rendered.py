@@ -1,0 +1,59 @@
+"""What kustomize makes of deploy/, as lists of documents. AFT_KUBERNETES: a folder with kubectl and the Python
+packages of `fetch_kubernetes` (tests/commands.sh)."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+TOOLS = os.environ.get("AFT_KUBERNETES")
+if not TOOLS:
+  print("SKIPPED: AFT_KUBERNETES names no folder with kubectl and kubernetes-validate; ./dev test fetches them")
+  sys.exit(77)
+sys.path.insert(0, TOOLS)
+
+import yaml  # Of these tools.
+
+OVERLAYS = {
+    "cpu": [DEPLOY / "k8s/cpu"],
+    "gpu": [DEPLOY / "k8s/gpu"],
+    "ha": [DEPLOY / "k8s/ha"],
+    "edge": [DEPLOY / "k8s/edge"],
+    "kserve": [DEPLOY / "kserve"],
+    # Components fit each other, and overlays that do not name them.
+    "cpu, every component": [DEPLOY / "k8s/cpu", *sorted((DEPLOY / "k8s/components").iterdir())],
+    "edge, scaled and scraped": [DEPLOY / "k8s/edge", DEPLOY / "k8s/components/autoscaling",
+                                 DEPLOY / "k8s/components/monitoring"],
+}
+
+
+def kustomize(folder):
+  rendered = subprocess.run([Path(TOOLS) / "kubectl", "kustomize", folder], capture_output=True, text=True,
+                            timeout=60)
+  assert rendered.returncode == 0, f"{folder}: {rendered.stderr}"
+  return [document for document in yaml.safe_load_all(rendered.stdout) if document]
+
+
+def render(base, *components):
+  if not components:
+    return kustomize(base)
+  with tempfile.TemporaryDirectory() as folder:
+    folder = Path(folder).resolve()
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({
+        "resources": [os.path.relpath(base, folder)],
+        "components": [os.path.relpath(component, folder) for component in components],
+    }))
+    return kustomize(folder)
+
+
+def render_all():
+  return {name: render(*folders) for name, folders in OVERLAYS.items()}
+
+
+def is_custom(document):
+  """Not of Kubernetes itself."""
+  group = document["apiVersion"].rpartition("/")[0]
+  return "." in group and not group.endswith(".k8s.io") or group == "gateway.networking.k8s.io"
