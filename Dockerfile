@@ -1,17 +1,18 @@
-# The CPU server. `./dev image` builds it, runs it and streams a request through it.
-FROM debian:bookworm-slim AS build
-ENV XDG_CACHE_HOME=/cache
+# Two images: `server` (the last one, so the default), aft-server with the shipped model and nothing else, and
+# `tools`, with the load generator, importers and trainer, and a shell. `./dev image` builds and runs them.
+# The base is named by its digest; Debian's fixes since then come by apt.
+ARG BASE=debian:bookworm-slim@sha256:40b107342c492725bc7aacbe93a49945445191ae364184a6d24fedb28172f6f7
+
+FROM ${BASE} AS build
 WORKDIR /src
 # The package lists live in ./dev alone. Wheels come from build/wheels where ./dev image has laid
 # them into the context, else from the index.
 COPY dev ./
 RUN --mount=type=bind,target=/context \
-    mkdir -p /cache/aft-serve && \
-    if [ -d /context/build/wheels ]; then \
-      ln -s /context/build/wheels /cache/aft-serve/wheels; \
-    fi && \
+    mkdir -p ~/.cache/aft-serve && \
+    if [ -d /context/build/wheels ]; then ln -s /context/build/wheels ~/.cache/aft-serve/wheels; fi && \
     ./dev setup && \
-    rm -rf /cache/aft-serve/wheels
+    rm -rf ~/.cache/aft-serve/wheels
 COPY CMakeLists.txt CMakePresets.json ./
 COPY base base
 COPY cmake cmake
@@ -19,24 +20,48 @@ COPY proto proto
 COPY model model
 COPY server server
 COPY client client
-RUN --mount=type=cache,target=/cache/aft-serve/ccache \
-    ./dev build --preset image aft-server aftctl aftload aft-convert aft_descriptors && \
-    cmake --install build/image --prefix /opt/aft --strip
+RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
+    ./dev build --preset image && \
+    cmake --install build/image --prefix /out/server --component server --strip && \
+    cmake --install build/image --prefix /out/tools --component tools --strip
 
-FROM debian:bookworm-slim
+FROM ${BASE} AS runtime
+# Debian's release says which versions; the image's own list of packages says which they were.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get upgrade -y && \
+    apt-get install -y --no-install-recommends \
+      libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-pull1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 && \
+    rm -rf /var/lib/apt/lists/* && \
+    useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin aft
+COPY --from=build /out/server /opt/aft
+COPY deploy/config/container.textproto /etc/aft/server.textproto
+# A wrong list above must not get as far as a cluster.
+RUN case "$(ldd /opt/aft/bin/*)" in *'not found'*) exit 1 ;; esac
+
+FROM runtime AS rootfs
+COPY deploy/rootfs.sh /
+RUN /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
+
+FROM runtime AS tools
+LABEL org.opencontainers.image.title="aft-serve-tools" \
+      org.opencontainers.image.description="AFT Serve with its load generator, importers and trainer" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /out/tools /opt/aft
+COPY model/zoo /models
+RUN case "$(ldd /opt/aft/bin/*)" in *'not found'*) exit 1 ;; esac
+ENV PATH=/opt/aft/bin:$PATH
+USER 10001:10001
+CMD ["bash"]
+
+# No shell and no package manager: whoever gets in finds nothing to go on with. `cp` is for the edge's sidecar,
+# which takes the services' descriptors from here.
+FROM scratch AS server
 LABEL org.opencontainers.image.title="aft-serve" \
       org.opencontainers.image.description="gRPC server for attention-free transformers (CPU)" \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN apt-get update && \
-    apt-get install -y --no-install-recommends \
-      libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-pull1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 && \
-    rm -rf /var/lib/apt/lists/*
-COPY --from=build /opt/aft /opt/aft
-# Nothing may be missing at run time, and a wrong package list above must fail here, not in a cluster.
-RUN ! ldd /opt/aft/bin/* | grep 'not found'
-COPY model/zoo /models
-COPY deploy/config/container.textproto /etc/aft/server.textproto
-ENV PATH=/opt/aft/bin:$PATH
+COPY --from=rootfs /rootfs /
+COPY model/zoo/austen-aft-local /models/austen-aft-local
+ENV PATH=/opt/aft/bin:/bin
 USER 10001:10001
 # gRPC, metrics.
 EXPOSE 8500 8501

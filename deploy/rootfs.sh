@@ -1,0 +1,22 @@
+#!/bin/bash
+# rootfs.sh FOLDER PROGRAM...: the file system of the server's image: these programs, the libraries that they load,
+# /opt/aft, /etc/aft, and what libc looks for. With it go Debian's licences, and the packages' entries in
+# dpkg's form for images without dpkg (status.d), which scanners read.
+set -euo pipefail
+root=$1
+shift
+mkdir -p "$root"/{etc,tmp,opt,var/lib/dpkg/status.d}
+cp -a /opt/aft "$root/opt/"
+cp -a /etc/aft /etc/passwd /etc/group /etc/nsswitch.conf /etc/os-release "$root/etc/"
+chmod 1777 "$root/tmp"
+packages=(base-files)
+for file in "$@" $(ldd "$@" | grep -o '/[^ ]*' | grep -v ':$' | sort -u); do
+  [[ $file != /opt/aft/* ]] || continue
+  mkdir -p "$root${file%/*}"
+  cp -L "$file" "$root$file"
+  packages+=("$(dpkg -S "*/${file##*/}" | sed 's/:.*//' | head -n 1)")
+done
+for package in $(printf '%s\n' "${packages[@]}" | sort -u); do
+  dpkg-query -s "$package" >"$root/var/lib/dpkg/status.d/$package"
+done
+cp -L --parents /usr/share/doc/*/copyright "$root"
