@@ -11,44 +11,13 @@
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/tensors.h"
-#include "model/mixers/mixer.h"
 #include "model/network/check_tensors.h"
-#include "model/state/state_pool.h"
 #include "model/tokenizer/tokenizers.h"
 
 namespace aft {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// The first layer's tables: all layers' mixers have the same config, and so the same state.
-absl::StatusOr<MixerTables> Tables(const CheckpointFile& checkpoint) {
-  MixerTables tables;
-  for (const TensorSpec& spec :
-       ExpectedMixerTables(checkpoint.config.mixer, MixerWidth(checkpoint.config))) {
-    AFT_ASSIGN_OR_RETURN(tables[spec.name],
-                         checkpoint.tensors.Read(absl::StrCat("layers.0.mixer.", spec.name)));
-  }
-  return tables;
-}
-
-absl::Status MeasureState(const CheckpointFile& checkpoint, Json* inspection) {
-  const NetworkConfig& config = checkpoint.config;
-  int64_t bytes = 0;
-  int64_t floats_per_token = 0;
-  if (config.mixer.causal && config.architecture != Architecture::kEncoder) {
-    AFT_ASSIGN_OR_RETURN(const MixerTables tables, Tables(checkpoint));
-    AFT_ASSIGN_OR_RETURN(const std::unique_ptr<Mixer> mixer,
-                         MakeMixer(config.mixer, MixerWidth(config), tables, {config.max_seq_len}));
-    const StateSpec spec = mixer->state_spec();
-    bytes =
-        StatePool::SlotBytes(std::vector<StateSpec>(static_cast<size_t>(config.n_layers), spec));
-    floats_per_token = spec.floats_per_token * config.n_layers;
-  }
-  (*inspection)["state_bytes_per_sequence"] = bytes;
-  (*inspection)["state_bytes_per_token"] = floats_per_token * int64_t{sizeof(float)};
-  return absl::OkStatus();
-}
 
 // 1234567 as "1,234,567".
 std::string Grouped(int64_t number) {
@@ -61,7 +30,8 @@ std::string Grouped(int64_t number) {
   return text;
 }
 
-std::string Bytes(int64_t bytes) {
+// "1.5 MiB"
+std::string Rounded(int64_t bytes) {
   if (bytes < 1024) return absl::StrCat(bytes, " bytes");
   const char* unit = "KiB";
   auto scaled = static_cast<double>(bytes) / 1024;
@@ -70,7 +40,12 @@ std::string Bytes(int64_t bytes) {
     scaled /= 1024;
     unit = larger;
   }
-  return absl::StrFormat("%s bytes (%.1f %s)", Grouped(bytes), scaled, unit);
+  return absl::StrFormat("%.1f %s", scaled, unit);
+}
+
+std::string Bytes(int64_t bytes) {
+  const std::string rounded = Rounded(bytes);
+  return bytes < 1024 ? rounded : absl::StrCat(Grouped(bytes), " bytes (", rounded, ")");
 }
 
 std::string MixerText(const Json& mixer) {
@@ -113,9 +88,53 @@ std::string TokenizerText(const Json& tokenizer) {
                       eos.is_null() ? "no end of text" : absl::StrCat("end of text ", eos.dump()));
 }
 
+// What serving it takes, a column for each format of weights.
+std::string SizingText(const Json& inspection) {
+  const Json& sizing = inspection["sizing"];
+  const int64_t slots = sizing["slots"];
+  std::string text;
+  absl::StrAppendFormat(&text, "%-13s %s floating-point operations\n", "a token",
+                        Grouped(sizing["flops_per_token"]));
+  const int64_t moved = sizing["state_traffic_per_token"];
+  if (moved > 0) {
+    absl::StrAppendFormat(
+        &text, "%-13s %s of its state and scratch (%s), at %s tokens\n", "  moves", Rounded(moved),
+        Rounded(inspection["scratch_bytes_per_sequence"]), Grouped(sizing["context"]));
+  }
+  const auto row = [&](const std::string& name, auto cell) {
+    absl::StrAppendFormat(&text, "%-13s", name);
+    for (const auto& [format, size] : sizing["formats"].items()) {
+      absl::StrAppendFormat(&text, " %12s", cell(format, size));
+    }
+  };
+  const auto bytes = [&](const std::string& name, const char* key, const std::string& note = "") {
+    row(name, [&](const std::string&, const Json& size) { return Rounded(size[key]); });
+    absl::StrAppend(&text, note, "\n");
+  };
+  row("served as", [](const std::string& format, const Json&) { return format; });
+  absl::StrAppend(&text, "\n");
+  bytes("  weights", "weight_bytes");
+  bytes("  every step", "step_bytes", "  of them");
+  bytes("  workspace", "workspace_bytes",
+        absl::StrCat("  ", Grouped(sizing["tokens_at_once"]), " tokens at once, ",
+                     Grouped(sizing["threads"]), sizing["threads"] == 1 ? " thread" : " threads"));
+  bytes("  memory", "memory_bytes",
+        slots == 0 ? "  of all" : absl::StrCat("  of all, with ", Grouped(slots), " slots"));
+  const Json& first = sizing["formats"]["fp32"];
+  if (!first.contains("tokens_per_second")) return text;
+  for (const auto& [streams, rate] : first["tokens_per_second"].items()) {
+    row(absl::StrCat("  ", streams, streams == "1" ? " stream" : " streams"),
+        [&streams = streams](const std::string&, const Json& size) {
+          return Grouped(static_cast<int64_t>(size["tokens_per_second"][streams].get<double>()));
+        });
+    absl::StrAppend(&text, "  tokens/s at most\n");
+  }
+  return text;
+}
+
 }  // namespace
 
-absl::StatusOr<Json> Inspect(const std::string& dir) {
+absl::StatusOr<Json> Inspect(const std::string& dir, const SizingOptions& options) {
   AFT_ASSIGN_OR_RETURN(const CheckpointFile checkpoint, OpenCheckpoint(dir));
   const NetworkConfig& config = checkpoint.config;
   AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kWeightsFileName),
@@ -132,7 +151,8 @@ absl::StatusOr<Json> Inspect(const std::string& dir) {
                      {"parameters", CountParameters(config)},
                      {"weight_format", NumberName(checkpoint.weight_format)},
                      {"weight_bytes", checkpoint.weight_bytes}};
-  AFT_RETURN_IF_ERROR(MeasureState(checkpoint, &inspection));
+  AFT_ASSIGN_OR_RETURN(const Json sizes, Size(checkpoint, options));
+  inspection.update(sizes);
   inspection["max_seq_len"] = config.max_seq_len == 0 ? Json() : Json(config.max_seq_len);
   inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
   inspection["tokenizer"] = nullptr;
@@ -168,7 +188,7 @@ std::string InspectionText(const Json& inspection) {
   line("state", StateText(inspection));
   line("length", LengthText(inspection));
   line("tokenizer", TokenizerText(inspection["tokenizer"]));
-  return text;
+  return absl::StrCat(text, SizingText(inspection));
 }
 
 }  // namespace aft

@@ -1,5 +1,6 @@
 // aft-convert: describes checkpoints, and makes them from other packages' weights.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -23,6 +24,9 @@ struct Flags {
   std::string in;
   std::string out;
   bool json = false;
+  SizingOptions sizing;
+  double bandwidth_gb = 0;
+  double gflops = 0;
   LabmlOptions labml;
   std::string activation = "relu";
   std::optional<int64_t> window;
@@ -33,8 +37,8 @@ struct Flags {
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-absl::Status RunInspect(const std::string& dir, bool json) {
-  AFT_ASSIGN_OR_RETURN(const nlohmann::ordered_json inspection, Inspect(dir));
+absl::Status RunInspect(const std::string& dir, bool json, const SizingOptions& sizing = {}) {
+  AFT_ASSIGN_OR_RETURN(const nlohmann::ordered_json inspection, Inspect(dir, sizing));
   Print(json ? inspection.dump(2) + "\n" : InspectionText(inspection));
   return absl::OkStatus();
 }
@@ -73,6 +77,35 @@ void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about
       ->required();
 }
 
+void AddSizingFlags(CLI::App& inspect, Flags& flags) {
+  inspect.add_option("--slots", flags.sizing.slots, "As in the server's config")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  inspect
+      .add_option("--max-step-tokens", flags.sizing.max_step_tokens,
+                  "Likewise; beyond the slots, by default 256 or one more than those")
+      ->check(CLI::Range(2, 1 << 20));
+  inspect.add_option("--max-batch-tokens", flags.sizing.max_batch_tokens, "Likewise, of encoders")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  inspect.add_option("--threads", flags.sizing.threads, "Likewise, intra_op_threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  inspect
+      .add_option("--context", flags.sizing.context,
+                  "Tokens of a sequence whose state grows, for operations and traffic")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  inspect
+      .add_option("--bandwidth", flags.bandwidth_gb,
+                  "Of the memory, 1e9 bytes a second: tells the most tokens/s")
+      ->check(CLI::Range(1e-3, 1e6));
+  inspect
+      .add_option("--gflops", flags.gflops,
+                  "Of the threads together, 1e9 operations a second: likewise")
+      ->check(CLI::Range(1e-3, 1e9));
+}
+
 int Run(int argc, char** argv) {
   CLI::App app("Describes checkpoints, and makes them from other packages' weights.",
                "aft-convert");
@@ -87,9 +120,11 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   Flags flags;
 
-  CLI::App& inspect = *app.add_subcommand("inspect", "Describe a checkpoint, from its files alone");
+  CLI::App& inspect = *app.add_subcommand(
+      "inspect", "Describe a checkpoint, and what serving it on the CPU takes, from its files");
   inspect.add_option("DIR", flags.in, "The checkpoint's folder")->required();
   inspect.add_flag("--json", flags.json, "One JSON object");
+  AddSizingFlags(inspect, flags);
 
   CLI::App& labml = *app.add_subcommand(
       "labml", "From labml_nn: an AFT language model, or an AFTLocal by itself");
@@ -149,8 +184,17 @@ int Run(int argc, char** argv) {
       return kExitUsage;
     }
   }
-  const absl::Status status = inspect.parsed()       ? RunInspect(flags.in, flags.json)
-                              : labml.parsed()       ? RunLabml(flags)
+  int64_t& step = flags.sizing.max_step_tokens;
+  if (inspect.count("--max-step-tokens") == 0) {
+    step = std::max<int64_t>(step, flags.sizing.slots + 1);
+  } else if (step <= flags.sizing.slots) {
+    app.exit(CLI::ValidationError("--max-step-tokens", "must be more than --slots"));
+    return kExitUsage;
+  }
+  flags.sizing.bandwidth = 1e9 * flags.bandwidth_gb;
+  flags.sizing.flops = 1e9 * flags.gflops;
+  const absl::Status status = inspect.parsed() ? RunInspect(flags.in, flags.json, flags.sizing)
+                              : labml.parsed() ? RunLabml(flags)
                               : aft_pytorch.parsed() ? RunAftPytorch(flags)
                               : quantize.parsed()    ? RunQuantize(flags)
                                                      : RunGpt2(flags);

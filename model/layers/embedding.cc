@@ -31,7 +31,7 @@ Embedding::Embedding(const NetworkConfig& config, const WeightMap& tensors,
       kind_(config.position),
       table_(table) {
   if (kind_ == PositionKind::kNone) return;
-  positions_ = arena.Take(PositionRows(config) * width_);
+  positions_ = arena.Take(PositionFloats(config));
   if (kind_ == PositionKind::kLearned) {
     std::copy_n(TensorData(tensors, "position.weight"), config.position_rows * width_, positions_);
   } else {
@@ -44,9 +44,8 @@ Embedding::Embedding(const NetworkConfig& config, const WeightMap& tensors,
   position_rows_ = PositionRows(config);
 }
 
-int64_t Embedding::WaveFloats(const NetworkConfig& config) {
-  if (config.position != PositionKind::kSinusoidal) return 0;
-  return RoundUpToLine(PositionRows(config) * config.d_model);
+int64_t Embedding::PositionFloats(const NetworkConfig& config) {
+  return PositionRows(config) * config.d_model;
 }
 
 void Embedding::Forward(const int32_t* tokens, int64_t count, int64_t position, float* x) const {

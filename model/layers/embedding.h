@@ -23,8 +23,8 @@ class Embedding {
   // x [count, d] += the positions of those tokens: Forward for vectors that are there already.
   void AddPositions(int64_t count, int64_t position, float* x) const;
 
-  // Floats of the waves that are kept ready; they are no tensor of the checkpoint.
-  static int64_t WaveFloats(const NetworkConfig& config);
+  // Floats of positions_: the learned rows, or the waves that are kept ready.
+  static int64_t PositionFloats(const NetworkConfig& config);
 
   // The vectors [count, d] of tokens at positions position, position + 1, ... Sinusoidal positions
   // are exact however far. REQUIRES: ids below vocab_size; learned positions below position_rows.

@@ -4,26 +4,13 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/config/tensors.h"
-#include "model/kernels/linear.h"
 
 namespace aft {
 
-absl::StatusOr<WeightArena> WeightArena::Create(const NetworkConfig& config, Number format,
-                                                int64_t more_floats) {
-  int64_t floats = more_floats;
-  for (const TensorSpec& spec : ExpectedTensors(config)) {
-    int64_t last = 1;
-    int64_t rows = 1;
-    for (size_t i = 0; i < spec.shape.size(); ++i) {
-      (i + 1 < spec.shape.size() ? rows : last) *= spec.shape[i];
-    }
-    // fp32 is the largest format, but for what stands beside a few int8 weights.
-    floats += RoundUpToLine(std::max(kernels::PackedWeightBytes(last, rows, Number::kFp32),
-                                     kernels::PackedWeightBytes(last, rows, Number::kInt8)) /
-                            int64_t{sizeof(float)});
-  }
-  AFT_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Reserve(floats, "weights"));
+absl::StatusOr<WeightArena> WeightArena::Create(int64_t bytes, Number format) {
+  AFT_ASSIGN_OR_RETURN(
+      AlignedBuffer buffer,
+      AlignedBuffer::Reserve(bytes / static_cast<int64_t>(sizeof(float)), "weights"));
   return WeightArena(std::move(buffer), format);
 }
 

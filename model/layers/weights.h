@@ -7,7 +7,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
-#include "model/config/config.h"
+#include "model/config/formats.h"
 #include "model/state/aligned_buffer.h"
 
 namespace aft {
@@ -19,11 +19,9 @@ using WeightMap = std::map<std::string, at::Tensor>;
 // the order in which a step reads them. Thread-compatible while it is filled.
 class WeightArena {
  public:
-  // Room for the tensors that `config` implies, however they are packed, and for `more_floats`:
-  // addresses only, memory comes as it is taken. Matrices are to be stored in `format`.
-  // RESOURCE_EXHAUSTED.
-  static absl::StatusOr<WeightArena> Create(const NetworkConfig& config, Number format,
-                                            int64_t more_floats = 0);
+  // Room for `bytes` (model/network/weight_bytes.h): addresses only, memory comes as it is taken.
+  // Matrices are to be stored in `format`. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<WeightArena> Create(int64_t bytes, Number format);
 
   // `floats`, or bytes, at 64-byte alignment, zeroed.
   float* Take(int64_t floats);

@@ -26,9 +26,10 @@ class AftMixer : public Mixer {
         params_{hid, &bias_, config.prefix_block, config.ring} {}
 
   StateSpec state_spec() const override {
-    StateSpec spec = AftStateSpec(kernels::AftLayout(params_));
-    spec.scratch_floats = kernels::AftSlotScratchFloats(params_);
-    return spec;
+    return AftStateSpec(kernels::AftLayout(params_), kernels::AftSlotScratchFloats(params_));
+  }
+  int64_t table_bytes() const override {
+    return static_cast<int64_t>(bias_.table.size() * sizeof(float));
   }
   int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_); }
   int64_t encode_scratch_floats(int64_t tokens) const override {

@@ -25,6 +25,13 @@ class AttentionMixer : public Mixer {
   explicit AttentionMixer(AttentionTables tables) : tables_(std::move(tables)) {}
 
   StateSpec state_spec() const override { return AttentionStateSpec(params_); }
+  int64_t table_bytes() const override {
+    int64_t bytes = 0;
+    for (const at::Tensor& table : {tables_.score_weight, tables_.position_keys}) {
+      if (table.defined()) bytes += static_cast<int64_t>(table.nbytes());
+    }
+    return bytes;
+  }
   int64_t scratch_floats() const override { return kernels::AttentionScratchFloats(params_); }
   int64_t encode_scratch_floats(int64_t tokens) const override {
     return kernels::AttentionEncodeScratchFloats(params_, tokens);

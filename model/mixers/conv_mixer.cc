@@ -48,6 +48,10 @@ class ConvMixer : public Mixer {
   }
 
   StateSpec state_spec() const override { return ConvStateSpec(kernels::ConvStateLayout(causal_)); }
+  int64_t table_bytes() const override {
+    return static_cast<int64_t>((filter_.size() + weight_.size() + outside_.size()) *
+                                sizeof(float));
+  }
   int64_t scratch_floats() const override { return kernels::ConvScratchFloats(causal_); }
 
   int64_t encode_scratch_floats(int64_t tokens) const override {

@@ -14,7 +14,8 @@
 namespace aft {
 
 // Of each kernel family, what its mixers keep of a sequence: the same on every device.
-StateSpec AftStateSpec(const kernels::AftStateLayout& layout);
+// `scratch_floats`: kernels::AftSlotScratchFloats on the CPU.
+StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_floats = 0);
 StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout);
 StateSpec AttentionStateSpec(const kernels::AttentionParams& params);
 

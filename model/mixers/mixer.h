@@ -32,6 +32,9 @@ class Mixer {
   // What one sequence keeps between calls of Forward.
   virtual StateSpec state_spec() const = 0;
 
+  // Bytes of the tables that it keeps, folded as its kernels read them.
+  virtual int64_t table_bytes() const = 0;
+
   // Floats of Workspace::scratch per thread that Forward needs.
   virtual int64_t scratch_floats() const = 0;
 

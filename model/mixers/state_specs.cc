@@ -2,9 +2,27 @@
 
 namespace aft {
 
-StateSpec AftStateSpec(const kernels::AftStateLayout& layout) {
+namespace {
+
+// AheadTile (model/kernels/aft_ahead-inl.h): rows of hid floats that a token reads and writes of
+// the scratch, on average over a block of kAftLookahead. Its sums, written once and read once, the
+// products of those of its block before it, its own product, the maximum.
+constexpr int64_t kAheadRows = 2 + 2 + (kernels::kAftLookahead - 1) + 2 + 2;
+
+}  // namespace
+
+StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_floats) {
   StateSpec spec;
   spec.floats = layout.Floats();
+  spec.scratch_floats = scratch_floats;
+  const int64_t rings = 2 * layout.ring_floats();
+  const int64_t row = layout.ring_rows() > 0 ? rings / layout.ring_rows() : 0;
+  spec.floats_per_step = 2 * layout.KRing();  // the sums are read and written
+  if (scratch_floats > 0) {  // the rings once a block; a row comes, another one goes
+    spec.floats_per_step += rings / kernels::kAftLookahead + kAheadRows * layout.hid + 2 * row;
+  } else {
+    spec.floats_per_step += rings + row;
+  }
   spec.sections = {{"prefix", 0, layout.KRing()},
                    {"k_ring", layout.KRing(), layout.ring_floats()},
                    {"v_ring", layout.VRing(), layout.ring_floats()}};
@@ -14,6 +32,10 @@ StateSpec AftStateSpec(const kernels::AftStateLayout& layout) {
 StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout) {
   StateSpec spec;
   spec.floats = layout.Floats();
+  spec.floats_per_step = layout.KRing() + layout.Floats();  // the sums are written too
+  if (layout.rows > 0) {
+    spec.floats_per_step += (layout.Floats() - layout.KRing()) / layout.rows;  // the newest row
+  }
   spec.sections = {{"prefix", 0, layout.KRing()},
                    {"k_ring", layout.KRing(), layout.VRing() - layout.KRing()},
                    {"v_ring", layout.VRing(), layout.Floats() - layout.VRing()}};
@@ -31,7 +53,10 @@ StateSpec AttentionStateSpec(const kernels::AttentionParams& params) {
   add("first_value", layout.FirstValue(), layout.Keys());
   add("keys", layout.Keys(), layout.Values());
   add("values", layout.Values(), layout.Floats());
-  if (!params.ring()) {
+  if (params.ring()) {
+    spec.floats_per_step =
+        spec.floats * 3 / 4;  // of two blocks, the one before and half of its own
+  } else {
     spec.floats_per_token =
         params.heads * ((params.stores_keys() ? params.score_width : 0) + params.value_width);
     // Each head fills from its front: keys by spans of blocks, values token by token.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/network/weight_bytes.h"
 
 namespace aft {
 namespace {
@@ -29,6 +30,16 @@ bool IsBareMixer(const NetworkConfig& config) {
   return config.architecture == Architecture::kMixer;
 }
 
+int64_t LogitRows(const NetworkConfig& config, int64_t max_tokens) {
+  return HasHead(config) ? std::min(max_tokens, kLogitRows) : 0;
+}
+
+// 0 where nothing is quantized.
+int64_t QuantizedBytes(const NetworkConfig& config, Number format, int64_t max_tokens) {
+  const int64_t widest = std::max({config.d_model, config.d_ff, MixerWidth(config)});
+  return max_tokens * kernels::QuantizedBytes(format, widest);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConfig& config,
@@ -40,7 +51,7 @@ absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConf
                                                    " with int8 weights, got ", config.d_ff));
   }
   AFT_ASSIGN_OR_RETURN(WeightArena arena,
-                       WeightArena::Create(config, format, Embedding::WaveFloats(config)));
+                       WeightArena::Create(CountWeightBytes(config, format).total(), format));
   std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, fingerprint, std::move(arena)));
   AFT_RETURN_IF_ERROR(network->LoadLayers(tensors));
   return network;
@@ -101,43 +112,48 @@ std::vector<StateSpec> CpuNetwork::state_specs() const {
   return specs;
 }
 
+int64_t CpuNetwork::weight_bytes() const {
+  int64_t bytes = arena_.bytes();
+  for (const CpuLayer& layer : layers_) bytes += layer.mixer.mixer().table_bytes();
+  return bytes;
+}
+
+int64_t CpuNetwork::ScratchFloats(const NetworkConfig& config, const Mixer& mixer,
+                                  int64_t max_tokens) {
+  if (HasHead(config)) return mixer.scratch_floats();
+  return mixer.encode_scratch_floats(
+      config.max_seq_len > 0 ? std::min(max_tokens, config.max_seq_len) : max_tokens);
+}
+
 int64_t CpuNetwork::ScratchFloats(int64_t max_tokens) const {
-  const int64_t longest =
-      config_.max_seq_len > 0 ? std::min(max_tokens, config_.max_seq_len) : max_tokens;
   int64_t floats = 0;
   for (const CpuLayer& layer : layers_) {
-    const Mixer& mixer = layer.mixer.mixer();
-    floats = std::max(
-        floats, HasHead(config_) ? mixer.scratch_floats() : mixer.encode_scratch_floats(longest));
+    floats = std::max(floats, ScratchFloats(config_, layer.mixer.mixer(), max_tokens));
   }
   return floats;
 }
 
-int64_t CpuNetwork::LogitRows(int64_t max_tokens) const {
-  return HasHead(config_) ? std::min(max_tokens, kLogitRows) : 0;
-}
-
-int64_t CpuNetwork::QuantizedBytes(int64_t max_tokens) const {
-  const int64_t widest = std::max({config_.d_model, config_.d_ff, MixerWidth(config_)});
-  return max_tokens * kernels::QuantizedBytes(format(), widest);
+int64_t CpuNetwork::WorkspaceBytes(const NetworkConfig& config, Number format,
+                                   int64_t scratch_floats, int64_t max_tokens, int threads) {
+  return QuantizedBytes(config, format, max_tokens) +
+         int64_t{sizeof(float)} *
+             (Activations::Floats(config, max_tokens, scratch_floats, threads) +
+              LogitRows(config, max_tokens) * config.vocab_size);
 }
 
 int64_t CpuNetwork::WorkspaceBytes(int64_t max_tokens, int threads) const {
-  return QuantizedBytes(max_tokens) +
-         int64_t{sizeof(float)} *
-             (Activations::Floats(config_, max_tokens, ScratchFloats(max_tokens), threads) +
-              LogitRows(max_tokens) * config_.vocab_size);
+  return WorkspaceBytes(config_, format(), ScratchFloats(max_tokens), max_tokens, threads);
 }
 
 absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) {
   AFT_ASSIGN_OR_RETURN(
       activations_, Activations::Create(config_, max_tokens, ScratchFloats(max_tokens), executor));
-  max_logit_rows_ = LogitRows(max_tokens);
+  max_logit_rows_ = LogitRows(config_, max_tokens);
   AFT_ASSIGN_OR_RETURN(logits_,
                        AlignedBuffer::Create(max_logit_rows_ * config_.vocab_size, "logits"));
-  if (QuantizedBytes(max_tokens) == 0) return absl::OkStatus();
-  AFT_ASSIGN_OR_RETURN(
-      quantized_, AlignedBuffer::Create(QuantizedBytes(max_tokens) / 4, "quantized activations"));
+  const int64_t quantized = QuantizedBytes(config_, format(), max_tokens);
+  if (quantized == 0) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(quantized_, AlignedBuffer::Create(quantized / 4, "quantized activations"));
   activations_->shared.quantized = quantized_.data();
   return absl::OkStatus();
 }

@@ -62,12 +62,16 @@ class CpuNetwork {
   // Allocates the activations of steps (or texts) of up to `max_tokens`. `executor` is borrowed.
   // RESOURCE_EXHAUSTED when memory is short.
   absl::Status Allocate(int64_t max_tokens, const Executor& executor);
-  // Bytes that Allocate will take.
+  // Bytes that Allocate will take; of any network, whose mixers want `scratch_floats` at most.
   int64_t WorkspaceBytes(int64_t max_tokens, int threads) const;
+  static int64_t WorkspaceBytes(const NetworkConfig& config, Number format, int64_t scratch_floats,
+                                int64_t max_tokens, int threads);
+  // What a mixer of such a network wants.
+  static int64_t ScratchFloats(const NetworkConfig& config, const Mixer& mixer, int64_t max_tokens);
 
   const NetworkConfig& config() const { return config_; }
   Number format() const { return arena_.format(); }
-  int64_t weight_bytes() const { return arena_.bytes(); }
+  int64_t weight_bytes() const;                          // and the mixers' tables
   uint64_t fingerprint() const { return fingerprint_; }  // CheckTensors
   std::vector<StateSpec> state_specs() const;
 
@@ -92,9 +96,7 @@ class CpuNetwork {
   CpuNetwork(const NetworkConfig& config, uint64_t fingerprint, WeightArena arena);
   absl::Status LoadLayers(const TensorSource& source);
 
-  int64_t ScratchFloats(int64_t max_tokens) const;   // the most that a mixer asks for, per thread
-  int64_t LogitRows(int64_t max_tokens) const;       // 0 for encoders
-  int64_t QuantizedBytes(int64_t max_tokens) const;  // 0 where nothing is
+  int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
 
   const NetworkConfig config_;
   const uint64_t fingerprint_;

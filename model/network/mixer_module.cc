@@ -4,13 +4,16 @@
 
 #include "base/status_macros.h"
 #include "model/network/check_tensors.h"
+#include "model/network/weight_bytes.h"
 
 namespace aft {
 
 absl::StatusOr<std::unique_ptr<MixerModule>> MixerModule::Create(const NetworkConfig& config,
                                                                  const TensorMap& tensors) {
   AFT_RETURN_IF_ERROR(CheckTensors(config, tensors).status());
-  AFT_ASSIGN_OR_RETURN(WeightArena arena, WeightArena::Create(config, Number::kFp32));
+  AFT_ASSIGN_OR_RETURN(
+      WeightArena arena,
+      WeightArena::Create(CountWeightBytes(config, Number::kFp32).total(), Number::kFp32));
   AFT_ASSIGN_OR_RETURN(MixerLayer layer,
                        MixerLayer::Create(config, 0, tensors, {config.max_seq_len}, arena));
   return std::unique_ptr<MixerModule>(new MixerModule(config, std::move(arena), std::move(layer)));

@@ -30,6 +30,10 @@ struct StateSpec {
   // Of `floats`, what one more token of context fills, in mixers whose state grows up to the
   // model's max_seq_len; 0 where the state's size is constant.
   int64_t floats_per_token = 0;
+  // What a token that is decoded reads and writes of state and scratch, of whatever context, on
+  // average: what many streams cost in memory traffic. Of a state that grows, the context's
+  // floats_per_token come to it.
+  int64_t floats_per_step = 0;
   // Beside the state, what the part may keep in the host's memory to be faster: it follows from the
   // state, so it is never copied or saved. Zeros mean nothing.
   int64_t scratch_floats = 0;

@@ -64,7 +64,7 @@ FLOORS = {
                      "model/state/", "model/checkpoint/", "model/mixers/", "model/network/",
                      "model/train/forms/"],
     "model/convert/": ["base/", "model/api/", "model/config/", "model/tokenizer/", "model/state/",
-                       "model/checkpoint/", "model/mixers/", "model/network/"],
+                       "model/checkpoint/", "model/mixers/", "model/network/", "model/runtime/"],
     "server/scheduling/": ["base/", "model/api/"],
     "server/observability/": ["base/"],
     "aft/config/": [],

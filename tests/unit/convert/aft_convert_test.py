@@ -49,6 +49,21 @@ class AftConvertTest(unittest.TestCase):
     self.assertIn(f"state         {about['state_bytes_per_sequence']:,} bytes", text)
     self.assertIn(f"parameters    {about['parameters']:,}\n", text)
 
+  def test_tells_what_serving_takes(self):
+    model = ROOT / "model" / "zoo" / "austen-aft-local"
+    about = json.loads(self.call("inspect", model, "--json", "--slots", 8, "--bandwidth", 40))
+    sizes = about["sizing"]["formats"]
+    self.assertEqual(list(sizes), ["fp32", "bf16", "int8"])
+    states = 8 * (about["state_bytes_per_sequence"] + about["scratch_bytes_per_sequence"])
+    for size in sizes.values():
+      self.assertEqual(size["memory_bytes"], size["weight_bytes"] + size["workspace_bytes"] + states)
+      self.assertEqual(list(size["tokens_per_second"]), ["1", "8"])
+    text = self.call("inspect", model, "--slots", 8, "--bandwidth", 40)
+    self.assertRegex(text, r"served as +fp32 +bf16 +int8\n")
+    self.assertRegex(text, r"  memory .*MiB  of all, with 8 slots\n")
+    self.assertRegex(text, r"  8 streams +[0-9,]+ +[0-9,]+ +[0-9,]+  tokens/s at most\n")
+    self.assertNotIn("tokens/s", self.call("inspect", model))
+
   def test_quantizes(self):
     model = ROOT / "model" / "zoo" / "austen-aft-local"
     self.call("quantize", model, self.out, "--format", "int8")
@@ -143,6 +158,8 @@ class AftConvertTest(unittest.TestCase):
     for args in ([], ["labml"], ["inspect"], ["gpt2", "a", "b", "--attention", "x"], ["fly", "a"],
                  ["aft-pytorch", "a", "b", "--window", "-1"], ["gpt2", "a", "b", "--full-decode"],
                  ["gpt2", "a", "b", "--attention", "block_local", "--block-size", "0"],
+                 ["inspect", "a", "--slots", "0"], ["inspect", "a", "--bandwidth", "-1"],
+                 ["inspect", "a", "--slots", "300", "--max-step-tokens", "300"],
                  ["labml", "a", "b", "--activation", "swish"], ["quantize", "a", "b"],
                  ["quantize", "a", "b", "--format", "fp16"]):
       self.assertIn("aft-convert --help", self.call(*args, code=2))

@@ -1,0 +1,32 @@
+#include "model/network/weight_bytes.h"
+
+#include "model/config/tensors.h"
+#include "model/kernels/packed_weight.h"
+#include "model/layers/embedding.h"
+#include "model/state/aligned_buffer.h"  // RoundUpToLine
+
+namespace aft {
+
+WeightBytes CountWeightBytes(const NetworkConfig& config, Number format) {
+  const int64_t d = config.d_model;
+  const int64_t hid = MixerWidth(config);
+  const auto vector = [](int64_t floats) {
+    return RoundUpToLine(floats) * static_cast<int64_t>(sizeof(float));
+  };
+  const auto linear = [&](int64_t in, int64_t out) {
+    return vector((kernels::PackedWeightBytes(in, out, format) + 3) / 4);
+  };
+  const int64_t norm = 2 * vector(d);
+  WeightBytes bytes;
+  int64_t layer = linear(d, PackedWidth(config.mixer, hid)) + linear(hid, d);
+  if (config.architecture == Architecture::kMixer) return {.products = layer};
+  layer += 2 * norm + linear(d, config.d_ff) + linear(config.d_ff, d);
+  bytes.products = config.n_layers * layer + norm;
+  const bool head = config.architecture == Architecture::kDecoderLm;
+  if (head) bytes.products += linear(d, config.vocab_size);
+  if (!head || !config.tie_embeddings) bytes.lookups = linear(d, config.vocab_size);
+  bytes.lookups += vector(Embedding::PositionFloats(config));
+  return bytes;
+}
+
+}  // namespace aft

@@ -1,0 +1,164 @@
+// What aft-convert inspect says that a model takes is what its runner takes.
+
+#include <malloc.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/convert/inspect.h"
+#include "tests/property/runner_fixture.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class SizingFixture : public RunnerFixture {
+ protected:
+  Json Sizes() {
+    const absl::StatusOr<Json> inspection =
+        Inspect(options_.checkpoint_dir, {.slots = options_.slots,
+                                          .max_step_tokens = options_.max_step_tokens,
+                                          .max_batch_tokens = options_.max_batch_tokens,
+                                          .threads = options_.intra_op_threads});
+    EXPECT_TRUE(inspection.ok()) << inspection.status();
+    return inspection.value_or(Json());
+  }
+  Json Format() { return Sizes().at("sizing").at("formats").at(options_.weight_format); }
+};
+
+class EverySizeTest : public SizingFixture, public testing::WithParamInterface<NetworkCase> {
+ protected:
+  EverySizeTest() { config_ = GetParam().config; }
+};
+
+TEST_P(EverySizeTest, IsWhatTheRunnerReports) {
+  Write();
+  for (const char* format : {"fp32", "bf16", "int8"}) {
+    options_.weight_format = format;
+    const LoadedModel model = LoadBoth();
+    const Json sizes = Sizes();
+    const ModelInfo& info = model.runner != nullptr ? model.runner->info() : model.encoder->info();
+    EXPECT_EQ(sizes.at("sizing").at("formats").at(format).at("weight_bytes"), info.weight_bytes)
+        << format;
+    if (model.runner == nullptr) continue;
+    EXPECT_EQ(sizes.at("state_bytes_per_sequence"), info.state_bytes);
+    EXPECT_EQ(sizes.at("state_bytes_per_token"), info.state_bytes_per_token);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Decoder, EverySizeTest, testing::ValuesIn(DecoderCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(FullDecode, EverySizeTest, testing::Values(FullDecodeCase()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Encoder, EverySizeTest, testing::ValuesIn(EncoderCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Mixer, EverySizeTest, testing::ValuesIn(BareMixerCases()), CaseName);
+
+class MemoryTest : public SizingFixture {
+ protected:
+  // Of the heap, large blocks and small ones.
+  static int64_t Allocated() {
+    const struct mallinfo2 info = mallinfo2();
+    return static_cast<int64_t>(info.uordblks + info.hblkhd);
+  }
+  void ExpectWhatLoadingTakes() {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "AddressSanitizer's malloc does not count";
+#endif
+    constexpr int64_t kBuffers = 6;  // weights, states, scratch, activations, logits, quantized
+    constexpr int64_t kHugePage = 2 << 20;  // to which they may be aligned, and rounded up
+    constexpr int64_t kRest = 2 << 20;
+    Write();
+    const int64_t expected = Format().at("memory_bytes");
+    const int64_t slack = 2 * kBuffers * kHugePage + kRest;
+    ASSERT_GT(expected, 2 * slack);
+    LoadedModel first = LoadBoth();  // what is made once in a process
+    first = {};
+    const int64_t before = Allocated();
+    const LoadedModel model = LoadBoth();
+    const int64_t taken = Allocated() - before;
+    EXPECT_GE(taken, expected);
+    EXPECT_LE(taken, expected + slack);
+  }
+};
+
+TEST_F(MemoryTest, IsWhatALanguageModelTakes) {
+  config_.d_model = 256;
+  config_.d_ff = 1024;
+  config_.mixer.window = 32;
+  options_.slots = 256;
+  options_.max_step_tokens = 2048;
+  options_.intra_op_threads = 2;
+  for (const char* format : {"fp32", "int8"}) {
+    options_.weight_format = format;
+    ExpectWhatLoadingTakes();
+  }
+}
+
+TEST_F(MemoryTest, IsWhatAnEncoderTakes) {
+  config_.architecture = Architecture::kEncoder;
+  config_.mixer.causal = false;
+  config_.d_model = 512;
+  config_.d_ff = 2048;
+  options_.max_batch_tokens = 16384;
+  options_.weight_format = "fp32";
+  ExpectWhatLoadingTakes();
+}
+
+class RateTest : public SizingFixture {};
+
+TEST_F(RateTest, OneStepReadsTheWeightsOnceAndMovesEveryStreamsState) {
+  Write();
+  constexpr double kBandwidth = 1e9;
+  const absl::StatusOr<Json> inspection =
+      Inspect(options_.checkpoint_dir, {.slots = 32, .bandwidth = kBandwidth});
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  const Json& sizing = inspection->at("sizing");
+  const double moved = sizing.at("state_traffic_per_token");
+  for (const auto& [format, size] : sizing.at("formats").items()) {
+    EXPECT_EQ(size.at("tokens_per_second").size(), 3U);
+    for (const auto& [streams, rate] : size.at("tokens_per_second").items()) {
+      const double bytes = size.at("step_bytes").get<double>() + std::stod(streams) * moved;
+      EXPECT_NEAR(rate.get<double>() * bytes, kBandwidth * std::stod(streams), 1) << format;
+    }
+  }
+  const double flops = sizing.at("flops_per_token");
+  const Json slow =
+      *Inspect(options_.checkpoint_dir, {.slots = 4, .bandwidth = kBandwidth, .flops = 10 * flops});
+  const Json& rates = slow.at("sizing").at("formats").at("int8").at("tokens_per_second");
+  EXPECT_EQ(rates.size(), 2U);  // of 1 and of 4 streams
+  for (const auto& [streams, rate] : rates.items()) EXPECT_DOUBLE_EQ(rate, 10) << streams;
+}
+
+// A state that does not grow costs the same in any context; one that grows is read whole.
+TEST_F(RateTest, TrafficGrowsWithTheContextWhereTheStateDoes) {
+  const auto moved = [this](int64_t context) {
+    const absl::StatusOr<Json> inspection = Inspect(options_.checkpoint_dir, {.context = context});
+    EXPECT_TRUE(inspection.ok()) << inspection.status();
+    return inspection->at("sizing").at("state_traffic_per_token").get<int64_t>();
+  };
+  Write();
+  EXPECT_EQ(moved(10), moved(1000));
+  config_.mixer = {.kind = MixerKind::kDotProduct};
+  config_.max_seq_len = 500;
+  Write();
+  EXPECT_EQ(moved(200) - moved(100), 100 * 2 * config_.d_model * config_.n_layers * 4);
+  EXPECT_EQ(moved(1000), moved(500));
+}
+
+// Layers whose tables differ keep scratch or not: a bias beyond kNarrowBias does without.
+TEST_F(RateTest, ScratchIsThatOfEachLayer) {
+  config_.mixer.window = 32;
+  Write();
+  const int64_t all = Sizes().at("scratch_bytes_per_sequence");
+  tensors_.at("layers.1.mixer.w.band").fill_(30.0F);
+  Rewrite();
+  EXPECT_EQ(3 * Sizes().at("scratch_bytes_per_sequence").get<int64_t>(), 2 * all);
+  EXPECT_GT(all, 0);
+}
+
+}  // namespace
+}  // namespace aft
