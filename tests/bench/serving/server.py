@@ -2,6 +2,7 @@
 
 import array
 import json
+import math
 import os
 import random
 import re
@@ -38,14 +39,15 @@ class Program:
 class Server(Program):
   """`with Server(...) as server`; or start() and stop(), again and again, on the same ports."""
 
-  def __init__(self, folder_of_programs, model, slots, max_step_tokens=256, limits="", states=""):
+  def __init__(self, folder_of_programs, model, slots, max_step_tokens=256, limits="", states="",
+               weight_format="stored"):
     self._program = Path(folder_of_programs) / "aft-server"
     self._folder = tempfile.TemporaryDirectory()
     self.address, self._metrics = "127.0.0.1:0", "127.0.0.1:0"
     # One client, this one, may have everything.
     self._config = f"""
       models {{ path: {json.dumps(str(Path(model).resolve()))} slots: {slots}
-               max_step_tokens: {max(max_step_tokens, slots + 1)} }}
+               max_step_tokens: {max(max_step_tokens, slots + 1)} weight_format: "{weight_format}" }}
       scheduling {{ max_client_slots: {slots} reserved_slots: -1 max_client_queued_requests: 256 }}
       limits {{ {limits} }}
       states {{ {states} }}
@@ -139,29 +141,55 @@ class BareServer(Server):
     [self.address] = self._launch()
 
 
-NULL_MODEL = {"format_version": 1, "architecture": "decoder_lm", "vocab_size": 128, "d_model": 32, "n_layers": 1,
-              "d_ff": 32, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5, "tie_embeddings": True,
-              "head_bias": False, "mixer": {"kind": "aft_simple"}, "tokenizer": {"kind": "chars"}}
+def model_config(kind, width, layers, **mixer):
+  """config.json of a language model of bytes."""
+  return {"format_version": 1, "architecture": "decoder_lm", "vocab_size": 256, "d_model": width, "n_layers": layers,
+          "d_ff": 4 * width, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5, "tie_embeddings": True,
+          "head_bias": False, "mixer": {"kind": kind} | mixer, "tokenizer": {"kind": "bytes"}}
+
+
+NULL_MODEL = model_config("aft_simple", 32, 1) | {"vocab_size": 128, "d_ff": 32, "tokenizer": {"kind": "chars"}}
+
+
+def mixer_shapes(mixer, d):
+  """Columns of the packed input, and the tables, of the kinds that benchmarks use (model/config/kind_specs.cc)."""
+  heads, window = mixer.get("heads", 1), mixer.get("window")
+  return {"aft_simple": (3 * d, {}), "dot_product": (3 * d, {}), "aft_local": (3 * d, {"w.band": (1, window)}),
+          "aft_conv": (2 * d + heads, {"conv.w": (heads, window)})}[mixer["kind"]]
+
+
+def write_model(folder, config):
+  """With random weights: the same numbers again and again, which is quick and computes as long."""
+  d, ff = config["d_model"], config["d_ff"]
+  packed, tables = mixer_shapes(config["mixer"], d)
+  shapes = {"embed.weight": (config["vocab_size"], d), "norm.weight": (d,), "norm.bias": (d,)}
+  for i in range(config["n_layers"]):
+    layer = f"layers.{i}."
+    shapes |= {layer + "norm1.weight": (d,), layer + "norm1.bias": (d,), layer + "mixer.qkv.weight": (packed, d),
+               layer + "mixer.qkv.bias": (packed,)}
+    shapes |= {layer + "mixer." + name: shape for name, shape in tables.items()}
+    shapes |= {layer + "mixer.out.weight": (d, d), layer + "mixer.out.bias": (d,), layer + "norm2.weight": (d,),
+               layer + "norm2.bias": (d,), layer + "ffn.up.weight": (ff, d), layer + "ffn.up.bias": (ff,),
+               layer + "ffn.down.weight": (d, ff), layer + "ffn.down.bias": (d,)}
+  chance = random.Random(0)
+  numbers = array.array("f", (chance.gauss(0, d**-0.5) for _ in range(65_537)))  # prime: no two rows are equal
+  header, end = {}, 0
+  for name, shape in shapes.items():
+    start, end = end, end + 4 * math.prod(shape)
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+  head = json.dumps(header).encode()
+  head += b" " * (-len(head) % 8)
+  with (folder / "model.safetensors").open("wb") as file:
+    file.write(struct.pack("<Q", len(head)) + head)
+    data = numbers.tobytes()
+    for _ in range(end // len(data)):
+      file.write(data)
+    file.write(data[:end % len(data)])
+  (folder / "config.json").write_text(json.dumps(config))
+  if config["tokenizer"]["kind"] == "chars":
+    (folder / "chars.json").write_text(json.dumps([chr(point) for point in range(1, config["vocab_size"] + 1)]))
 
 
 def write_null_model(folder):
-  """One layer of width 32 with random weights."""
-  d, ff = NULL_MODEL["d_model"], NULL_MODEL["d_ff"]
-  layer = "layers.0."
-  shapes = {"embed.weight": (NULL_MODEL["vocab_size"], d), layer + "norm1.weight": (d,), layer + "norm1.bias": (d,),
-            layer + "mixer.qkv.weight": (3 * d, d), layer + "mixer.qkv.bias": (3 * d,),
-            layer + "mixer.out.weight": (d, d), layer + "mixer.out.bias": (d,), layer + "norm2.weight": (d,),
-            layer + "norm2.bias": (d,), layer + "ffn.up.weight": (ff, d), layer + "ffn.up.bias": (ff,),
-            layer + "ffn.down.weight": (d, ff), layer + "ffn.down.bias": (d,), "norm.weight": (d,), "norm.bias": (d,)}
-  chance = random.Random(0)
-  header, data = {}, bytearray()
-  for name, shape in shapes.items():
-    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    start = len(data)
-    data += array.array("f", (chance.gauss(0, d**-0.5) for _ in range(count))).tobytes()
-    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, len(data)]}
-  head = json.dumps(header).encode()
-  head += b" " * (-len(head) % 8)
-  (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
-  (folder / "config.json").write_text(json.dumps(NULL_MODEL))
-  (folder / "chars.json").write_text(json.dumps([chr(point) for point in range(1, 129)]))
+  """One layer of width 32."""
+  write_model(folder, NULL_MODEL)

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""tools/fleet: what is known of queues, nobody is lost, and the two grains agree. Exit code 77 without SimPy, which
+./dev test fetches."""
+
+import os
+import random
+import statistics
+import sys
+import unittest
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tools"), os.environ.get("AFT_SIMPY", "")]
+
+try:
+  import simpy  # pylint: disable=unused-import
+except ImportError:
+  print("skipped: no SimPy; ./dev test fetches it")
+  sys.exit(77)
+
+from fleet import experiments, routing
+from fleet.costs import Costs
+from fleet.fleet import Fleet, Workload
+from fleet.replica import FluidReplica, Request, StepReplica
+from fleet.stats import Spread
+
+ONE = (1, 0.0, 1)  # a length of 1
+SERVER = Costs([[1, 0.002], [8, 0.003], [64, 0.020]], [[1, 0.002], [64, 0.009], [256, 0.030]], slots=64,
+               step_target_seconds=0.020)
+GRAINS = (False, True)
+
+
+def fleet(*arguments, **more):
+  return Fleet(*arguments, **{"policy": "two choices"} | more)
+
+
+class QueueTest(unittest.TestCase):
+  """With one slot a replica is a queue with one server; when steps take as long as they have rows it shares its time."""
+
+  def test_one_slot_waits_as_pollaczek_and_khinchine_say(self):
+    costs = Costs([[1, 0.010]], [[1, 0.010]], slots=1, max_step_tokens=2)
+    for output in (ONE, (4, 0.7, 60)):  # M/D/1, M/G/1
+      draws = [Workload(1, ONE, output).draw(random.Random(i), i, 0).output * 0.010 for i in range(20_000)]
+      service, square = statistics.mean(draws), statistics.mean(draw**2 for draw in draws)
+      for load in (0.5, 0.8):
+        rate = load / service
+        expected = 0.010 + rate * square / (2 * (1 - load))  # the wait, and the prompt's own step
+        for exact in GRAINS:
+          count = 40_000 if output is ONE else 15_000
+          ran = fleet(costs, 1, exact=exact, seed=3).run(Workload(rate, ONE, output), count / rate)
+          self.assertAlmostEqual(ran.ttft.mean() / expected, 1, delta=0.12, msg=(output, load, exact))
+
+  def test_time_that_is_shared_is_the_same_for_all(self):
+    """M/G/1 with processor sharing: a request of x seconds stays x / (1 - load), whatever the distribution."""
+    slots = 400  # more than there ever are
+    costs = Costs([[1, 0.001], [slots, 0.001 * slots]], [[1, 1e-9], [slots + 1, 1e-9]], slots=slots,
+                  max_step_tokens=slots + 1)
+    for output in ((20, 0.0, 20), (20, 1.0, 400)):
+      mean = statistics.mean(Workload(1, ONE, output).draw(random.Random(i), i, 0).output for i in range(20_000))
+      load = 0.6
+      ran = fleet(costs, 1, seed=5).run(Workload(load / (mean * 0.001), ONE, output), 400)
+      self.assertAlmostEqual(ran.e2e.mean() * (1 - load) / (mean * 0.001), 1, delta=0.12, msg=output)
+
+
+class ReplicaTest(unittest.TestCase):
+
+  def test_the_grains_agree(self):
+    for load in (0.3, 0.6, 0.9):
+      fine, coarse = (experiments.latencies(fleet(SERVER, 2, exact=exact, seed=2, warmup=5).run(
+          experiments.offered(SERVER, 2, load), 40)) for exact in (True, False))
+      for name in ("ttft_p50", "e2e_p50", "e2e_p99", "itl_p50"):
+        self.assertAlmostEqual(coarse[name] / fine[name], 1, delta=0.15, msg=(load, name))
+
+  def test_one_request_takes_its_steps(self):
+    for exact in GRAINS:
+      ran = fleet(SERVER, 1, exact=exact)
+      # 300 tokens in steps of 256 and 44, and 9 more of one row.
+      request = Request(0, 0.0, 300, 10)
+      ran.submit(request)
+      ran.env.run()
+      self.assertEqual(ran.completed, 1)
+      prompt = SERVER.step(0, 256) + SERVER.step(0, 44)
+      self.assertAlmostEqual(request.first, prompt, delta=1e-9 if exact else 0.1 * prompt)
+      self.assertAlmostEqual(request.last - request.first, 9 * SERVER.step(1, 0), places=9)
+
+  def test_prompts_share_a_step_as_the_scheduler_has_it(self):
+    replica = StepReplica(None, SERVER, None)
+    for lengths, budget, expected in (([100, 100, 100], 9, [4, 2, 3]), ([1, 100, 100], 9, [1, 4, 4]), ([5], 9, [5]),
+                                      ([1, 1, 100], 9, [1, 1, 7]), ([100, 3], 9, [6, 3]), ([9, 9, 9], 3, [1, 1, 1])):
+      replica._prompts = [Request(i, 0, length, 1) for i, length in enumerate(lengths)]
+      self.assertEqual(replica._share(budget), expected)
+
+  def test_decodes_leave_prompts_what_the_target_allows(self):
+    self.assertEqual(SERVER.prompt_budget(0, 1), 256)
+    budget = SERVER.prompt_budget(8, 1)
+    self.assertLessEqual(SERVER.step(8, budget), 0.8 * 0.020)
+    self.assertGreater(SERVER.step(8, budget + 1), 0.8 * 0.020)
+    self.assertEqual(SERVER.prompt_budget(60, 3), 3)  # beyond it: a token for each
+
+  def test_never_more_than_its_slots(self):
+    for grain in (StepReplica, FluidReplica):
+      ran = fleet(SERVER, 1, exact=grain is StepReplica)
+      for i in range(100):
+        ran.submit(Request(i, 0.0, 8, 50))
+      [replica] = ran.replicas
+      self.assertEqual((replica.live <= 64, replica.load()), (True, 100))
+      ran.env.run(until=0.1)
+      self.assertEqual(replica.live, 64)
+      ran.env.run()
+      self.assertEqual((ran.completed, replica.load()), (100, 0))
+
+  def test_costs_that_make_no_sense_are_refused(self):
+    # Prompts shorter than the shortest that was measured take as long.
+    Costs([[1, 0.1], [8, 0.2]], [[8, 0.001], [32, 0.010]], slots=8)
+    for bad in ({"decode_seconds": [[1, 0.0]]}, {"prompt_seconds": [[1, -1.0]]}, {"max_step_tokens": 64}):
+      with self.assertRaises(ValueError):
+        Costs(**{"decode_seconds": [[1, 0.1]], "prompt_seconds": [[1, 0.1]], "slots": 64} | bad)
+
+
+class FleetTest(unittest.TestCase):
+
+  def test_every_request_ends_and_the_seed_decides_everything(self):
+    for exact in GRAINS:
+      runs = [fleet(SERVER, 5, exact=exact, proxies=2, seed=seed).run(experiments.offered(SERVER, 5, 0.9), 15)
+              for seed in (1, 1, 2)]
+      for ran in runs:
+        self.assertEqual(ran.completed, ran.arrived)
+        self.assertGreater(ran.completed, 50)
+        self.assertEqual(sum(replica.load() for replica in ran.replicas), 0)
+      figures = [list(ran.ttfts_ended) for ran in runs]
+      self.assertEqual(figures[0], figures[1])
+      self.assertNotEqual(figures[0], figures[2])
+
+  def test_who_knows_more_has_the_shorter_tail(self):
+    tails = {}
+    for policy in ("random", "round robin", "two choices", "least request"):
+      ran = Fleet(SERVER, 30, policy, seed=4, warmup=10).run(experiments.offered(SERVER, 30, 0.85), 40)
+      tails[policy] = ran.e2e.quantile(0.99)
+    self.assertLess(tails["two choices"], 0.95 * tails["random"])
+    self.assertLess(tails["two choices"], tails["round robin"])
+    self.assertLess(tails["least request"], 1.02 * tails["two choices"])
+
+  def test_a_rolling_update_loses_nobody(self):
+    longest = {}
+    for exact in GRAINS:
+      for states in (True, False):
+        ran = fleet(SERVER, 10, exact=exact, proxies=2, seed=6)
+        old = list(ran.replicas)
+        ran.run(experiments.offered(SERVER, 10, 0.5), 40, ran.rolling_update(5, 2, 3, states))
+        self.assertEqual(ran.completed, ran.arrived)
+        self.assertGreater(ran.moved, 5)
+        self.assertEqual(len(ran.replicas), 10)
+        self.assertFalse(set(old) & set(ran.replicas))
+        self.assertAlmostEqual(ran.updated, 5 * (1 + 3))
+        self.assertEqual(sum(replica.load() for replica in old), 0)
+        longest[exact, states] = ran.gap.max
+      # A prompt is read again before its stream goes on, or is not.
+      self.assertLess(longest[exact, True], longest[exact, False])
+      self.assertGreater(longest[exact, True], Fleet.RECONNECT[0])
+
+  def test_a_fleet_without_a_replica_keeps_its_requests(self):
+    ran = fleet(SERVER, 1, seed=1)
+    ran.run(experiments.offered(SERVER, 1, 0.5), 20, ran.rolling_update(5, 1, 3, True))
+    self.assertEqual(ran.completed, ran.arrived)
+    self.assertGreater(ran.gap.max, 3)
+
+  def test_an_autoscaler_follows_the_load(self):
+    late = {}
+    for lag in (1, 60):
+      base = 0.6 * 4 * experiments.capacity(SERVER)
+      ran = fleet(SERVER, 4, seed=7)
+      work = Workload(lambda now, base=base: base * (2 if 30 <= now < 150 else 0.3), experiments.PROMPT,
+                      experiments.OUTPUT, most=2 * base)
+      ran.run(work, 400, ran.autoscale("requests", 0.3, lag, 400, cool=60))
+      self.assertEqual(ran.completed, ran.arrived)
+      sizes = [size for _, size in ran.sizes]
+      self.assertGreater(max(sizes), 4)
+      self.assertLess(sizes[-1], max(sizes))
+      self.assertEqual(sizes[-1], len(ran.replicas))
+      late[lag] = sum(ttft > 1 for ttft in ran.ttfts_ended)
+    self.assertLess(late[1], late[60])
+
+
+class RoutingTest(unittest.TestCase):
+
+  class Replica:
+    def __init__(self, name):
+      self.name = name
+
+  def test_the_emptiest_is_chosen_whatever_came_before(self):
+    rng = random.Random(1)
+    proxy = routing.LeastRequest(random.Random(2))
+    replicas = [self.Replica(i) for i in range(8)]
+    proxy.set_replicas(replicas)
+    sent = []
+    for turn in range(3000):
+      if turn % 500 == 499:
+        proxy.set_replicas(replicas := rng.sample(replicas, len(replicas) - 1))
+      if sent and rng.random() < 0.45:
+        proxy.ended(sent.pop(rng.randrange(len(sent))))
+      else:
+        least = min(proxy.open[replica] for replica in replicas)
+        replica = proxy.send(None)
+        self.assertIn(replica, replicas)
+        self.assertEqual(proxy.open[replica], least + 1)
+        sent.append(replica)
+
+  def test_round_robin_goes_round(self):
+    proxy = routing.RoundRobin(random.Random(1))
+    replicas = [self.Replica(i) for i in range(5)]
+    proxy.set_replicas(replicas)
+    for _ in range(3):
+      self.assertEqual({proxy.send(None) for _ in range(5)}, set(replicas))
+
+  def test_a_prefix_stays_where_it_is(self):
+    proxy = routing.Affinity(random.Random(1))
+    replicas = [self.Replica(i) for i in range(20)]
+    proxy.set_replicas(replicas)
+    requests = [Request(i, 0, 1, 1, prefix=i) for i in range(1000)]
+    before = [proxy.send(request) for request in requests]
+    self.assertEqual([proxy.send(request) for request in requests], before)
+    self.assertEqual(set(before), set(replicas))
+    proxy.set_replicas(replicas[1:])
+    for old, request in zip(before, requests):
+      if old is not replicas[0]:
+        self.assertIs(proxy.send(request), old)
+
+  def test_bounded_affinity_keeps_to_its_bound(self):
+    proxy = routing.BoundedAffinity(random.Random(1))
+    replicas = [self.Replica(i) for i in range(10)]
+    proxy.set_replicas(replicas)
+    sent = [proxy.send(Request(i, 0, 1, 1, prefix=0)) for i in range(400)]
+    self.assertLessEqual(max(proxy.open.values()), 1.25 * 400 / 10 + 1)
+    for replica in sent:
+      proxy.ended(replica)
+    self.assertEqual(set(proxy.open.values()), {0})
+    first = proxy.send(Request(0, 0, 1, 1, prefix=0))
+    self.assertIs(first, sent[0])
+
+  def test_affinity_finds_what_is_cached(self):
+    hits = {}
+    for policy in ("two choices", "affinity", "bounded affinity", "affinity of two"):
+      ran = Fleet(SERVER, 10, policy, seed=8, prefixes=20)
+      ran.run(experiments.offered(SERVER, 10, 0.3, prefixes=200, prefix_tokens=256), 30)
+      self.assertEqual(ran.completed, ran.arrived)
+      hits[policy] = ran.hits / ran.arrived
+    self.assertGreater(hits["affinity"], hits["two choices"] + 0.1)
+    self.assertGreater(hits["affinity of two"], hits["two choices"])
+    self.assertGreater(hits["affinity"], hits["affinity of two"])
+
+
+class SpreadTest(unittest.TestCase):
+
+  def test_quantiles_are_within_a_bin(self):
+    rng, spread = random.Random(1), Spread()
+    values = sorted(rng.lognormvariate(-3, 1.5) for _ in range(10_000))
+    for value in values:
+      spread.add(value)
+    for share in (0.01, 0.5, 0.99, 1.0):
+      self.assertAlmostEqual(spread.quantile(share) / values[max(0, round(share * 10_000) - 1)], 1, delta=0.02)
+    self.assertAlmostEqual(spread.mean(), statistics.mean(values))
+
+  def test_weights_count(self):
+    spread = Spread()
+    spread.add(1.0, weight=97)
+    spread.add(5.0, weight=3)
+    self.assertAlmostEqual(spread.quantile(0.95), 1.0, delta=0.02)
+    self.assertAlmostEqual(spread.quantile(0.99), 5.0, delta=0.06)
+    self.assertAlmostEqual(spread.mean(), 1.12)
+
+
+if __name__ == "__main__":
+  unittest.main()

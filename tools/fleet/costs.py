@@ -1,0 +1,68 @@
+"""What a step of a server takes, as it was measured."""
+
+import bisect
+import json
+
+
+class Table:
+  """A function through measured points: flat before the first, straight between them and beyond the last one."""
+
+  def __init__(self, points):
+    self._x, self._y = zip(*sorted((float(x), float(y)) for x, y in points))
+
+  def __call__(self, x):
+    if len(self._x) == 1 or x <= self._x[0]:
+      return self._y[0]
+    i = min(max(bisect.bisect_right(self._x, x), 1), len(self._x) - 1)
+    (x0, x1), (y0, y1) = self._x[i - 1:i + 1], self._y[i - 1:i + 1]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+class Costs:
+  """Of one model on one machine. Seconds, and tokens.
+
+  decode_seconds    [[rows, seconds], ...] of a step of so many streams that decode
+  prompt_seconds    [[tokens, seconds], ...] of a step of a prompt alone
+  overhead_seconds  of a request, outside of the engine: gRPC, the client
+  slots, max_step_tokens, step_target_seconds: the server's configuration
+  """
+
+  def __init__(self, decode_seconds, prompt_seconds, overhead_seconds=0.0, slots=64, max_step_tokens=256,
+               step_target_seconds=0.0, **about):
+    if max_step_tokens <= slots:
+      raise ValueError("max_step_tokens: must be more than slots")
+    self.overhead, self.slots, self.max_step_tokens = overhead_seconds, slots, max_step_tokens
+    self.step_target, self.about = step_target_seconds, about
+    decode, prompt = Table(decode_seconds), Table(prompt_seconds)
+    # Called in every step: tables of every number of rows and tokens.
+    self._decode = [0.0] + [decode(rows) for rows in range(1, slots + 1)]
+    self._prompt = [0.0] + [prompt(tokens) for tokens in range(1, max_step_tokens + 1)]
+    # Beside decodes the weights are read anyway: a prompt adds what its tokens compute.
+    self._beside = [max(0.0, seconds - self._prompt[1]) for seconds in self._prompt]
+    if min(self._decode[1:] + self._prompt[1:]) <= 0:
+      raise ValueError("decode_seconds, prompt_seconds: every step takes its time")
+
+  @classmethod
+  def load(cls, path):
+    with open(path, encoding="utf-8") as file:
+      return cls(**json.load(file))
+
+  def step(self, decodes, prompt_tokens):
+    """Seconds of a step with so many rows that decode and so many tokens of prompts."""
+    if decodes == 0:
+      return self._prompt[prompt_tokens]
+    return self._decode[decodes] + self._beside[prompt_tokens]
+
+  def prompt_budget(self, decodes, prompts):
+    """Tokens of prompts that a step may have: server/scheduling/step_pacer.h."""
+    budget = self.max_step_tokens - decodes
+    if decodes == 0 or self.step_target == 0:
+      return budget
+    left = 0.8 * self.step_target - self._decode[decodes]
+    within = bisect.bisect_right(self._beside, left) - 1 if left > 0 else 0
+    return min(budget, max(within, prompts))
+
+  def request_seconds(self, prompt, output):
+    """Of the replica's time, what a request takes when all slots are taken: its share of the steps. The reciprocal is
+    what a replica completes a second at most."""
+    return prompt * self._beside[-1] / self.max_step_tokens + output * self._decode[-1] / self.slots
