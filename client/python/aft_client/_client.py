@@ -38,13 +38,14 @@ def _set_turn(request: Any, previous: Union[str, bytes, None], store: Union[bool
     request.store.ttl_ms = store
 
 
-def _generate_request(prompt: Text, model: str, max_tokens: Optional[int], sampling: Sampling, stop: Sequence[str],
-                      stop_token_ids: Sequence[int], include_stop_string: bool, ignore_eos: bool, min_tokens: int,
-                      top_logprobs: Optional[int], echo: bool, priority: Priority, previous: Union[str, bytes, None],
-                      store: Union[bool, int], n: int) -> Any:
+def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: Optional[int],
+                      sampling: Sampling, stop: Sequence[str], stop_token_ids: Sequence[int],
+                      include_stop_string: bool, ignore_eos: bool, min_tokens: int, top_logprobs: Optional[int],
+                      echo: bool, priority: Priority, previous: Union[str, bytes, None], store: Union[bool, int],
+                      n: int) -> Any:
   if n < 1:
     raise ValueError(f"n must be at least 1, got {n}")
-  request = inference_pb2.GenerateRequest(model=model, priority=int(priority))
+  request = inference_pb2.GenerateRequest(model=model, model_version=model_version, priority=int(priority))
   if n > 1:
     request.n = n
   _set_text(request, prompt)
@@ -96,7 +97,7 @@ class Client:
     """Ends all calls."""
     self._channel.close()
 
-  def generate(self, prompt: Text, *, model: str = "", max_tokens: Optional[int] = None,
+  def generate(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
@@ -107,12 +108,13 @@ class Client:
     prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds. `n`: answers
     to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each. `echo`:
     Started repeats the prompt. `on_resumed` is called, where the events are, each time that the stream goes on after
-    a break."""
-    request = _generate_request(prompt, model, max_tokens, sampling, stop, stop_token_ids, include_stop_string,
-                                ignore_eos, min_tokens, top_logprobs, echo, priority, previous, store, n)
+    a break. `model_version`, of every call that names a model: one that serves; by default the newest."""
+    request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
+                                include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
+                                store, n)
     return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, on_resumed))
 
-  def complete(self, prompt: Text, *, model: str = "", max_tokens: Optional[int] = None,
+  def complete(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
@@ -120,41 +122,44 @@ class Client:
                timeout: Optional[float] = None, request_id: str = "") -> Completion:
     """The same as one value, at the end; `n`: so many answers. What breaks before is asked for again, from the
     beginning."""
-    request = _generate_request(prompt, model, max_tokens, sampling, stop, stop_token_ids, include_stop_string,
-                                ignore_eos, min_tokens, top_logprobs, echo, priority, previous, store, n)
+    request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
+                                include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
+                                store, n)
     response = self._unary(self._inference.Complete, request, timeout, request_id)
     return Completion(Started.of(response.started), tuple(map(Answer.of, response.answers)))
 
-  def tokenize(self, text: Union[str, bytes], *, model: str = "", timeout: Optional[float] = None) -> Tokens:
+  def tokenize(self, text: Union[str, bytes], *, model: str = "", model_version: str = "",
+               timeout: Optional[float] = None) -> Tokens:
     """A text as the ids of a model."""
-    request = tokens_pb2.TokenizeRequest(model=model)
+    request = tokens_pb2.TokenizeRequest(model=model, model_version=model_version)
     _set_text(request, text)
     response = self._unary(self._inference.Tokenize, request, timeout)
     return Tokens(tuple(response.token_ids), tuple(response.byte_ends))
 
-  def detokenize(self, token_ids: Sequence[int], *, model: str = "", timeout: Optional[float] = None) -> bytes:
+  def detokenize(self, token_ids: Sequence[int], *, model: str = "", model_version: str = "",
+                 timeout: Optional[float] = None) -> bytes:
     """The exact bytes that the ids stand for; `.decode(errors="replace")` is the text of a generation."""
-    request = tokens_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
+    request = tokens_pb2.DetokenizeRequest(model=model, model_version=model_version, token_ids=token_ids)
     return bytes(self._unary(self._inference.Detokenize, request, timeout).raw)
 
-  def score(self, text: Text, *, model: str = "", top_logprobs: int = 0, priority: Priority = Priority.DEFAULT,
-            previous: Union[str, bytes, None] = None, store: Union[bool, int] = False,
-            timeout: Optional[float] = None, request_id: str = "",
+  def score(self, text: Text, *, model: str = "", model_version: str = "", top_logprobs: int = 0,
+            priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
+            store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
             on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
     """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place.
     `on_resumed` as of generate()."""
-    request = inference_pb2.ScoreRequest(model=model, priority=int(priority))
+    request = inference_pb2.ScoreRequest(model=model, model_version=model_version, priority=int(priority))
     _set_text(request, text)
     request.output.top_logprobs = top_logprobs
     _set_turn(request, previous, store)
     return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, on_resumed)).result()
 
-  def encode(self, text: Text, *, model: str = "", pooling: Pooling = Pooling.NONE, normalize: bool = False,
-             priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
+  def encode(self, text: Text, *, model: str = "", model_version: str = "", pooling: Pooling = Pooling.NONE,
+             normalize: bool = False, priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
              request_id: str = "") -> Vectors:
     """The vectors of a text under an encoder."""
-    request = inference_pb2.EncodeRequest(model=model, pooling=int(pooling), normalize=normalize,
-                                          priority=int(priority))
+    request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
+                                          normalize=normalize, priority=int(priority))
     _set_text(request, text)
     width = tokens = 0
     values: List[float] = []

@@ -370,6 +370,17 @@ class CallsTest(ClientTest):
     self.assertEqual((encoded.vectors, encoded.tokens), (((1, 0.5), (-2.5, 3)), 2))
     self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(text="ab", pooling=1, normalize=True))
 
+  def test_a_models_version_is_named(self):
+    server = self.server()
+    client = self.client(server)
+    client.generate("hello", model="m", model_version="2").text()
+    client.complete("hello", model_version="2")
+    client.tokenize("hello", model_version="2")
+    client.detokenize([1], model_version="2")
+    client.score("abc", model_version="2")
+    client.encode("ab", model_version="2")
+    self.assertEqual([request.model_version for request in server.requests], ["2"] * 6)
+
   def test_scores_and_vectors_that_are_lost_are_errors(self):
     server = self.server(Break(fingerprint=0))
     with self.assertRaisesRegex(AftError, "went away"):
