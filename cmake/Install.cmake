@@ -23,7 +23,8 @@ if(AFT_TORCH)
     "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcudart.so.13" "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcupti.so.13")
   # Of the rest of CUDA (cuBLAS and others) the host has its own, where the loader finds it.
   if(AFT_CUDA STREQUAL "ON")
-    list(APPEND _libraries "${LibTorch_torch_cuda_LIBRARY}" "${LibTorch_c10_cuda_LIBRARY}")
+    list(APPEND _libraries "${LibTorch_torch_cuda_LIBRARY}" "${LibTorch_c10_cuda_LIBRARY}"
+      "${_torch_lib}/libtorch_nvshmem.so")  # libtorch_cuda.so asks for it.
   endif()
   install(FILES ${_libraries} DESTINATION lib COMPONENT server)
   # --strip is for our own targets alone; a fifth of libtorch_cpu.so are symbols for debuggers.
