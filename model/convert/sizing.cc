@@ -102,6 +102,10 @@ absl::StatusOr<Json> Size(const CheckpointFile& checkpoint, const SizingOptions&
   const int64_t scratch = StatePool::ScratchBytes(mixers.states);
   const int64_t flops = 2 * (ProductWeights(config) + used);
   const int64_t slots = language_model ? options.slots : 0;
+  if (slot + scratch > std::numeric_limits<int64_t>::max() / 2 / options.slots) {
+    return absl::ResourceExhaustedError(absl::StrCat("slots: ", options.slots, " states of ", slot,
+                                                     " bytes are too many to count"));
+  }
 
   Json formats;
   for (const Number format : {Number::kFp32, Number::kBf16, Number::kInt8}) {

@@ -37,7 +37,7 @@ struct SizingOptions {
 //                                the weights once and moves B states. Of language models, and where
 //                                bandwidth or flops are known
 //
-// Sums of states are 0 for encoders. Errors: of the source, and those of MakeMixer.
+// Sums of states are 0 for encoders. Errors: of the source, those of MakeMixer, RESOURCE_EXHAUSTED.
 absl::StatusOr<nlohmann::ordered_json> Size(const CheckpointFile& checkpoint,
                                             const SizingOptions& options);
 

@@ -2,14 +2,18 @@
 """tools/fleet: what is known of queues, nobody is lost, and the two grains agree. Exit code 77 without SimPy, which
 ./dev test fetches."""
 
+import json
 import os
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tools"), os.environ.get("AFT_SIMPY", "")]
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path[:0] = [str(TOOLS), os.environ.get("AFT_SIMPY", "")]
 
 try:
   import simpy  # pylint: disable=unused-import
@@ -246,6 +250,33 @@ class RoutingTest(unittest.TestCase):
     self.assertGreater(hits["affinity"], hits["two choices"] + 0.1)
     self.assertGreater(hits["affinity of two"], hits["two choices"])
     self.assertGreater(hits["affinity"], hits["affinity of two"])
+
+
+class ProgramTest(unittest.TestCase):
+
+  def run_program(self, *arguments, code=0):
+    done = subprocess.run([sys.executable, "-B", TOOLS / "fleet_sim.py", *map(str, arguments)], text=True, check=False,
+                          capture_output=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    self.assertEqual(done.returncode, code, done.stderr)
+    return done.stdout + done.stderr
+
+  def test_it_answers_and_keeps_what_it_found(self):
+    with tempfile.TemporaryDirectory() as folder:
+      self.assertIn("e2e_p99", self.run_program("grains", "--out", folder))
+      rows = json.loads((Path(folder) / "grains.json").read_text())["rows"]
+      self.assertEqual([row["load"] for row in rows], [0.3, 0.6, 0.8, 0.9])
+      for row in rows:
+        self.assertAlmostEqual(row["e2e_p50"], 1, delta=0.1)
+
+  def test_the_costs_that_are_shipped_make_sense(self):
+    costs = {path.stem: Costs.load(path) for path in (TOOLS / "fleet").glob("*.json")}
+    self.assertEqual(set(costs), {"austen-int8", "m-int8"})
+    self.assertGreater(experiments.capacity(costs["austen-int8"]), 5 * experiments.capacity(costs["m-int8"]))
+
+  def test_it_says_what_is_wrong(self):
+    self.assertIn("no fly: grains", self.run_program("fly", code=2))
+    self.assertIn("must be in [1, 100000]", self.run_program("policies", "--replicas", "0", code=2))
+    self.assertIn("--costs nowhere: ", self.run_program("--costs", "nowhere", code=2))
 
 
 class SpreadTest(unittest.TestCase):

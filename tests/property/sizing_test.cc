@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,6 +148,55 @@ TEST_F(RateTest, TrafficGrowsWithTheContextWhereTheStateDoes) {
   Write();
   EXPECT_EQ(moved(200) - moved(100), 100 * 2 * config_.d_model * config_.n_layers * 4);
   EXPECT_EQ(moved(1000), moved(500));
+}
+
+// Of one layer of width 40: sums read and written, rings read, a row of them written; with
+// look-ahead an eighth of the rings, 15 rows of scratch, a row that comes and one that goes.
+TEST_F(RateTest, TrafficIsWhatTheKernelsReadAndWrite) {
+  const struct {
+    MixerConfig mixer;
+    int64_t floats;
+  } cases[] = {
+      {{.window = 5}, 2 * 120 + 2 * 4 * 40 + 2 * 40},
+      {{.window = 5, .prefix_block = 16}, 2 * 240 + 2 * 4 * 40 + 2 * 40},
+      {{.window = 32}, 2 * 120 + 2 * 31 * 40 / 8 + 15 * 40 + 2 * 2 * 40},
+      {{.kind = MixerKind::kAftSimple}, 2 * 120},
+      {{.kind = MixerKind::kAftConv, .window = 4, .heads = 2}, 2 * 44 + 3 * 42 + 42},
+      // Of first, keys and values: blocks of keys are padded to 32.
+      {{.kind = MixerKind::kBlockLocal, .heads = 2, .block_size = 8},
+       (2 * 40 + 2 * 32 * 40 + 2 * 8 * 40) * 3 / 4},
+  };
+  for (const auto& [mixer, floats] : cases) {
+    config_.mixer = mixer;
+    Write();
+    EXPECT_EQ(Sizes().at("sizing").at("state_traffic_per_token"), config_.n_layers * floats * 4)
+        << MixerKindName(mixer.kind) << " " << mixer.window;
+  }
+}
+
+TEST_F(RateTest, OperationsAreTwoForEachWeightAndEachFloatOfState) {
+  const int64_t layers = 3 * (3 * 40 * 40 + 40 * 40 + 2 * 40 * 72);
+  const int64_t head = 256 * 40;
+  const int64_t state = 3 * (120 + 2 * 4 * 40);
+  for (const bool tied : {false, true}) {
+    config_.tie_embeddings = tied;
+    Write();
+    EXPECT_EQ(Sizes().at("sizing").at("flops_per_token"), 2 * (layers + head + state));
+  }
+  config_.tie_embeddings = false;
+  config_.architecture = Architecture::kEncoder;
+  Write();
+  EXPECT_EQ(Sizes().at("sizing").at("flops_per_token"), 2 * layers);
+}
+
+TEST_F(RateTest, StatesBeyondAllBoundsAreRefused) {
+  config_.mixer = {.kind = MixerKind::kDotProduct};
+  config_.max_seq_len = std::numeric_limits<int32_t>::max();
+  config_.d_model = 1000;
+  Write();
+  EXPECT_TRUE(Inspect(options_.checkpoint_dir, {.slots = 1}).ok());
+  EXPECT_THAT(Inspect(options_.checkpoint_dir, {.slots = 1 << 20}),
+              StatusIs(absl::StatusCode::kResourceExhausted, testing::HasSubstr("slots: ")));
 }
 
 // Layers whose tables differ keep scratch or not: a bias beyond kNarrowBias does without.
