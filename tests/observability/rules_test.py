@@ -135,10 +135,10 @@ class DashboardTest(unittest.TestCase):
       path = Path(folder) / "queries.yml"
       path.write_text("groups: [{name: queries, rules: [\n" + ",\n".join(
           f"{{record: query_{i}, expr: '{dashboard.fill_in(target['expr'])}'}}"
-          for i, (_, target) in enumerate(dashboard.queries)) + "]}]\n")
+          for i, target in enumerate(dashboard.targets)) + "]}]\n")
       code, output = promtool("check", "rules", "--lint=none", path)
       self.assertEqual(code, 0, output)
-      self.assertIn(f"{len(dashboard.queries)} rules found", output)
+      self.assertIn(f"{len(dashboard.targets)} rules found", output)
 
 
 if __name__ == "__main__":

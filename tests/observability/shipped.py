@@ -28,8 +28,13 @@ class Dashboard:
   def __init__(self):
     self.json = json.loads((ROOT / "deploy/grafana/aft-serve.json").read_text())
     self.panels = self.json["panels"]
-    self.variables = {variable["name"]: variable for variable in self.json["templating"]["list"]}
-    self.queries = [(panel["title"], target) for panel in self.panels for target in panel.get("targets", [])]
+    self.targets = [target for panel in self.panels for target in panel.get("targets", [])]
+
+  def choices(self):
+    """(series, label) of each variable that lists what there is."""
+    for variable in self.json["templating"]["list"]:
+      if variable["type"] == "query":
+        yield re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]).groups()
 
   def fill_in(self, expr):
     """The expression as Grafana would send it: everything chosen, the last hour shown."""
