@@ -26,6 +26,9 @@ struct LoadOptions {
   int32_t slots = 64;
   // Largest step, in tokens: sizes the workspace. At least `slots`.
   int64_t max_step_tokens = 256;
+  // Of the device's memory, what ModelRunner::KeepSlot may take: a GPU must have it beside the
+  // rest.
+  int64_t prefix_cache_bytes = 67'108'864;
   // Encoders instead: largest call of EncoderRunner::Encode, in texts and in their tokens.
   int64_t max_batch_rows = 32;
   int64_t max_batch_tokens = 4096;

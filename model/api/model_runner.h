@@ -90,6 +90,14 @@ struct StepOutput {
   std::vector<std::vector<SampledToken>> scored{};
 };
 
+// A sequence's state beside the slots, in the memory of its runner's device; see
+// ModelRunner::KeepSlot. Immutable; may go on any thread, and after its runner.
+class KeptState {
+ public:
+  virtual ~KeptState() = default;
+  virtual int64_t bytes() const = 0;  // of that memory
+};
+
 // Runs one model on one device. Thread-compatible: one thread (the engine's) makes every call.
 class ModelRunner {
  public:
@@ -121,7 +129,15 @@ class ModelRunner {
   // are two sequences. REQUIRES: as BindSlot, for both; from != to.
   virtual void ForkSlot(int32_t from, int32_t to) = 0;
 
-  // The same as bytes that outlive the process: a header (magic, layout version, fingerprint of the
+  // Keeps what the sequence in `slot` has read: state and position, without sampling parameters and
+  // counts. It costs what a fork costs, and a GPU is not waited for. Null: there is no memory for
+  // it. REQUIRES: as BindSlot.
+  virtual std::shared_ptr<const KeptState> KeepSlot(int32_t slot) = 0;
+  // Gives `slot` to a new sequence that has read that; ContinueSlot says on which terms it goes on.
+  // Errors: as Collect; the sequence must end then. REQUIRES: as BindSlot; `kept` is this runner's.
+  virtual absl::Status BindKept(int32_t slot, const KeptState& kept) = 0;
+
+  // A fork as bytes that outlive the process: a header (magic, layout version, fingerprint of the
   // model and its state's layout, position), the slot's bytes, the sampler's counts. Restoring
   // replaces what the slot held; of the sampling parameters, `rules` stay behind (SetParams).
   // Restore fails with INVALID_ARGUMENT when the bytes are damaged or of another model; nothing is

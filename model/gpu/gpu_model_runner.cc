@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/gpu/kernel_status.h"
+#include "model/runtime/kept_slot.h"
 #include "model/runtime/model_info.h"
 
 namespace aft {
@@ -90,6 +91,7 @@ absl::Status GpuModelRunner::CheckMemory() const {
        {"token counts and rules", slots * sampling},
        {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
         GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(LargestShape().outputs)},
+       {"the prefix cache", options_.kept_bytes},
        {"kept for libraries", Reserve(queue_->total_bytes())}},
       *queue_);
   if (status.ok()) return status;
@@ -158,6 +160,15 @@ void GpuModelRunner::ForkSlot(int32_t from, int32_t to) {
   });
   // Nothing continues a slot that is empty: its next step is refused.
   if (!status.ok()) BindSlot(to, sequences_.sequence(from).params);
+}
+
+std::shared_ptr<const KeptState> GpuModelRunner::KeepSlot(int32_t slot) {
+  return aft::KeepSlot(states_, sequences_, slot);
+}
+
+absl::Status GpuModelRunner::BindKept(int32_t slot, const KeptState& kept) {
+  BindSlot(slot, SamplingParams());
+  return TakeBack(kept, slot, states_, sequences_);
 }
 
 std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {

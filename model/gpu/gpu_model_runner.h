@@ -30,15 +30,16 @@ namespace aft {
 // (long texts to score) are queued operator by operator. A sequence's tokens do not depend on its
 // neighbours beyond what LibTorch's matrix products leave to the number of rows: rounding.
 //
-// Everything is allocated by Create. Where the device fails later, the step says so: INTERNAL, or
-// UNAVAILABLE when the device is lost, and with it every later step. SnapshotSlot then gives an
-// empty string, which no RestoreSlot accepts.
+// Everything but what KeepSlot keeps is allocated by Create, which leaves memory for that. Where
+// the device fails later, the step says so: INTERNAL, or UNAVAILABLE when the device is lost, and
+// with it every later step. SnapshotSlot then gives an empty string, which no RestoreSlot accepts.
 class GpuModelRunner final : public ModelRunner {
  public:
   struct Options {
     int32_t slots = 64;             // >= 1
     int64_t max_step_tokens = 256;  // >= slots
-    bool graphs = true;  // false: tests compare with steps that are queued operator by operator
+    int64_t kept_bytes = 0;  // of the device's memory, what states may take that KeepSlot keeps
+    bool graphs = true;      // false: tests compare with steps that are queued operator by operator
   };
 
   // Allocates, warms up and records the graphs. `network` was made for `queue` and for the limits()
@@ -56,6 +57,8 @@ class GpuModelRunner final : public ModelRunner {
   void PrepareThread() override;
   void BindSlot(int32_t slot, const SamplingParams& params) override;
   void ForkSlot(int32_t from, int32_t to) override;
+  std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
+  absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
   void SetParams(int32_t slot, const SamplingParams& params) override;

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& op
   GpuModelRunner::Options runner;
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
+  runner.kept_bytes = options.prefix_cache_bytes;
   return GpuModelRunner::Create(std::move(queue), std::move(network), runner);
 }
 

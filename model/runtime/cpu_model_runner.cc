@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/runtime/kept_slot.h"
 #include "model/runtime/model_info.h"
 #include "model/runtime/numerics.h"
 
@@ -63,6 +64,15 @@ void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
   sequences_.Fork(from, to);
   counts_[static_cast<size_t>(to)] = counts_[static_cast<size_t>(from)];
   AFT_CHECK(states_.CopySlot(from, to, sequences_.sequence(from).next_position).ok());
+}
+
+std::shared_ptr<const KeptState> CpuModelRunner::KeepSlot(int32_t slot) {
+  return aft::KeepSlot(states_, sequences_, slot);
+}
+
+absl::Status CpuModelRunner::BindKept(int32_t slot, const KeptState& kept) {
+  BindSlot(slot, SamplingParams());
+  return TakeBack(kept, slot, states_, sequences_);
 }
 
 std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {

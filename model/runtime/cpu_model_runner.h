@@ -49,6 +49,8 @@ class CpuModelRunner final : public ModelRunner {
   void PrepareThread() override { executor_.PlaceCaller(); }
   void BindSlot(int32_t slot, const SamplingParams& params) override;
   void ForkSlot(int32_t from, int32_t to) override;
+  std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
+  absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
   absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
   void SetParams(int32_t slot, const SamplingParams& params) override {

@@ -1,6 +1,7 @@
 #include "model/state/state_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
@@ -83,6 +84,36 @@ absl::Status StatePool::ReadSlot(int32_t slot, int64_t position, const char* byt
     return device_->Copy(Slot(slot) + offset, from, size);
   }));
   return device_->Synchronize();
+}
+
+absl::StatusOr<StatePool::Kept> StatePool::Keep(int32_t slot, int64_t position) const {
+  const int64_t bytes = layout_.grows() ? layout_.UsedBytes(position) : layout_.bytes();
+  Kept kept;
+  kept.position = position;
+  AFT_ASSIGN_OR_RETURN(kept.memory, device_->Allocate(bytes / static_cast<int64_t>(sizeof(float)),
+                                                      "a state that is kept", /*lazy=*/true));
+  // As CopySlot: where the state does not grow, one copy costs a GPU less than several.
+  if (!layout_.grows()) {
+    AFT_RETURN_IF_ERROR(device_->Copy(kept.memory.data, Slot(slot), bytes));
+    return kept;
+  }
+  float* to = kept.memory.data;
+  AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
+    float* const here = std::exchange(to, to + size / static_cast<int64_t>(sizeof(float)));
+    return device_->Copy(here, Slot(slot) + offset, size);
+  }));
+  return kept;
+}
+
+absl::Status StatePool::TakeBack(int32_t slot, const Kept& kept) {
+  ForgetScratch(slot);
+  if (!layout_.grows()) return device_->Copy(Slot(slot), kept.memory.data, kept.memory.bytes());
+  const float* from = kept.memory.data;
+  return ForEachUsed(layout_, kept.position, [&](int64_t offset, int64_t size) {
+    const float* const here =
+        std::exchange(from, from + size / static_cast<int64_t>(sizeof(float)));
+    return device_->Copy(Slot(slot) + offset, here, size);
+  });
 }
 
 }  // namespace aft

@@ -55,6 +55,16 @@ class StatePool {
   absl::Status WriteSlot(int32_t slot, int64_t position, char* bytes) const;
   absl::Status ReadSlot(int32_t slot, int64_t position, const char* bytes);
 
+  // The state of a sequence beside the slots, on the same device; it may outlive the pool.
+  struct Kept {
+    DeviceFloats memory;
+    int64_t position = 0;
+  };
+  // RESOURCE_EXHAUSTED: there is no memory. Neither call waits for the device.
+  absl::StatusOr<Kept> Keep(int32_t slot, int64_t position) const;
+  // REQUIRES: this pool kept it.
+  absl::Status TakeBack(int32_t slot, const Kept& kept);
+
  private:
   float* Slot(int32_t slot) const { return memory_.data + slot * layout_.floats(); }
   void ForgetScratch(int32_t slot);

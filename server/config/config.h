@@ -21,7 +21,6 @@ struct ModelConfig : LoadOptions {
   std::string version = "1";
   std::chrono::microseconds max_batch_delay{2'000};  // encoders only
   int64_t parking_bytes = 67'108'864;                // language models only
-  int64_t prefix_cache_bytes = 67'108'864;           // likewise; 0: none
   int64_t prefix_cache_interval_tokens = 4096;       // likewise; 0: none
 };
 

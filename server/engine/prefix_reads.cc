@@ -12,8 +12,7 @@ namespace aft::server {
 namespace {
 
 static_assert(static_cast<int>(CacheMiss::kCold) == static_cast<int>(PrefixMiss::kCold) + 1 &&
-              static_cast<int>(CacheMiss::kOtherModel) ==
-                  static_cast<int>(PrefixMiss::kOtherModel) + 1);
+              static_cast<int>(CacheMiss::kEvicted) == static_cast<int>(PrefixMiss::kEvicted) + 1);
 
 constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
 
@@ -196,32 +195,28 @@ void PrefixReads::LendClass(TokenStream& leader) {
 
 absl::StatusOr<bool> PrefixReads::Restore(TokenStream& stream) {
   const PrefixCache::Snapshot snapshot = std::move(stream.prefix->snapshot);
-  if (snapshot != nullptr) {
-    absl::Status status = runner_.RestoreSlot(stream.slot(), *snapshot);
-    if (status.ok()) {
-      stream.usage.cached_tokens = static_cast<uint32_t>(stream.position());
-      metrics_.prefix_hits.Increment();
-      metrics_.prefix_hit_tokens.Increment(static_cast<double>(stream.position()));
-      AFT_RETURN_IF_ERROR(runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
-                                               UsesBefore(stream, stream.position())));
-      return true;
-    }
-    if (!absl::IsInvalidArgument(status)) return status;
-    const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), stream.position());
-    if (found.snapshot == snapshot) cache_.Drop();
-    stream.usage.cache_miss = CacheMiss::kOtherModel;
-    scheduler_.BeginAt(stream, 0);
+  if (snapshot == nullptr) {
+    const auto miss = static_cast<PrefixMiss>(static_cast<int>(stream.usage.cache_miss) - 1);
+    metrics_.prefix_misses(miss).Increment();
+    return false;
   }
-  const auto miss = static_cast<PrefixMiss>(static_cast<int>(stream.usage.cache_miss) - 1);
-  metrics_.prefix_misses(miss).Increment();
-  return false;
+  AFT_RETURN_IF_ERROR(runner_.BindKept(stream.slot(), *snapshot));
+  AFT_RETURN_IF_ERROR(runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
+                                           UsesBefore(stream, stream.position())));
+  stream.usage.cached_tokens = static_cast<uint32_t>(stream.position());
+  metrics_.prefix_hits.Increment();
+  metrics_.prefix_hit_tokens.Increment(static_cast<double>(stream.position()));
+  return true;
 }
 
-absl::Status PrefixReads::HasRead(TokenStream& stream) {
-  if (stream.prefix == nullptr || !ContinuousScheduler::IsAtCut(stream)) return absl::OkStatus();
+void PrefixReads::HasRead(TokenStream& stream) {
+  if (stream.prefix == nullptr || !ContinuousScheduler::IsAtCut(stream)) return;
   PrefixRead& read = *stream.prefix;
   const int64_t position = stream.position();
-  AFT_RETURN_IF_ERROR(Leave(stream));
+  const bool awaited =
+      std::any_of(read.joined.begin(), read.joined.end(),
+                  [&](const TokenStream* waiting) { return waiting->prefix->awaited <= position; });
+  cache_.Keep(read.text, position, awaited, [&] { return runner_.KeepSlot(stream.slot()); });
   read.cuts.erase(position);
   CutNext(stream);
   for (TokenStream* waiting : read.joined) {
@@ -229,28 +224,6 @@ absl::Status PrefixReads::HasRead(TokenStream& stream) {
   }
   Release(stream, position);
   LendClass(stream);
-  return absl::OkStatus();
-}
-
-// Its state where it is, without the counts of penalties: they follow from the prompt.
-absl::Status PrefixReads::Leave(TokenStream& stream) {
-  absl::Status status;
-  const auto& joined = stream.prefix->joined;
-  const bool used = std::any_of(joined.begin(), joined.end(), [&](const TokenStream* waiting) {
-    return waiting->prefix->awaited <= stream.position();
-  });
-  cache_.Keep(stream.prefix->text, stream.position(), used, [&] {
-    const bool counts = HasPenalties(stream.sampling);
-    if (counts) status = runner_.ContinueSlot(stream.slot(), SamplingParams(), 0, {});
-    std::string snapshot = status.ok() ? runner_.SnapshotSlot(stream.slot()) : "";
-    if (counts && status.ok()) {
-      status = runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
-                                    UsesBefore(stream, stream.position()));
-    }
-    if (status.ok() && snapshot.empty()) status = absl::DataLossError("no snapshot");
-    return snapshot;
-  });
-  return status;
 }
 
 void PrefixReads::HasSampled(TokenStream& stream, absl::Span<const SampledToken> tokens) {
@@ -279,11 +252,7 @@ void PrefixReads::HasEnded(TokenStream& stream) {
     return;
   }
   const auto outputs = absl::MakeConstSpan(read.outputs).first(static_cast<size_t>(consumed));
-  cache_.KeepBehind(read.text, outputs, [&]() -> std::string {
-    if (!HasPenalties(stream.sampling)) return runner_.SnapshotSlot(stream.slot());
-    const absl::Status status = runner_.ContinueSlot(stream.slot(), SamplingParams(), 0, {});
-    return status.ok() ? runner_.SnapshotSlot(stream.slot()) : "";
-  });
+  cache_.KeepBehind(read.text, outputs, [&] { return runner_.KeepSlot(stream.slot()); });
 }
 
 void PrefixReads::Remove(TokenStream& stream) {

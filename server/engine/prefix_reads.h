@@ -57,12 +57,13 @@ class PrefixReads {
   bool MayStart(TokenStream& stream);
 
   // The stream has got its first slot, which is at its position after this. False: there is no
-  // state to go on from, or the runner refuses it, and the slot is to be bound at its beginning.
+  // state to go on from, and the slot is to be bound at its beginning. Errors: as
+  // ModelRunner::Collect.
   absl::StatusOr<bool> Restore(TokenStream& stream);
 
   // A step that held a part of the stream's prompt has retired. Leaves a snapshot there if this is
   // where the stream was to leave one.
-  absl::Status HasRead(TokenStream& stream);
+  void HasRead(TokenStream& stream);
 
   // The stream has sampled these, and the client gets them; none: the output ends without.
   void HasSampled(TokenStream& stream, absl::Span<const SampledToken> tokens);
@@ -91,7 +92,6 @@ class PrefixReads {
   void Release(TokenStream& leader, int64_t position);
   void LendClass(TokenStream& leader);
   void StopReading(TokenStream& stream);
-  absl::Status Leave(TokenStream& stream);
 
   const Options options_;
   const ModelInfo info_;

@@ -115,9 +115,9 @@ enum class FinishReason { kEos, kStop, kLength, kDone };
 inline constexpr std::array<const char*, 4> kFinishReasonNames = {"eos", "stop", "length", "done"};
 
 // Why no state was kept that a prompt could go on from. kNone: there was one, or it takes no part.
-enum class CacheMiss { kNone, kCold, kTooShort, kDiverged, kEvicted, kOtherModel };
-inline constexpr std::array<const char*, 6> kCacheMissNames = {
-    "", "cold", "too_short", "diverged", "evicted", "other_model"};
+enum class CacheMiss { kNone, kCold, kTooShort, kDiverged, kEvicted };
+inline constexpr std::array<const char*, 5> kCacheMissNames = {"", "cold", "too_short", "diverged",
+                                                               "evicted"};
 
 struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded

@@ -17,8 +17,7 @@ constexpr std::array<const char*, 7> kRejections = {
 constexpr std::array<const char*, 11> kEndings = {
     "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
     "shutdown", "slow_client", "queue_timeout", "error", "failed"};
-constexpr std::array<const char*, 5> kPrefixMisses = {"cold", "too_short", "diverged", "evicted",
-                                                      "other_model"};
+constexpr std::array<const char*, 4> kPrefixMisses = {"cold", "too_short", "diverged", "evicted"};
 constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired", "invalid",
                                                        "unwritten"};
 constexpr std::array<const char*, 3> kRedisFailures = {"unsent", "broken", "refused"};

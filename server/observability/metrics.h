@@ -163,7 +163,7 @@ enum class Ending {
 };
 
 // Why a prompt found no state in the prefix cache, label of aft_prefix_cache_misses_total.
-enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted, kOtherModel };
+enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted };
 
 // One served model; or one version of it, which shares the metrics of all of its versions, so that
 // there are no more of them for any number of versions.

@@ -49,8 +49,7 @@ static_assert(static_cast<int>(CacheMiss::kNone) == v1::CACHE_MISS_UNSPECIFIED &
               static_cast<int>(CacheMiss::kCold) == v1::CACHE_MISS_COLD &&
               static_cast<int>(CacheMiss::kTooShort) == v1::CACHE_MISS_TOO_SHORT &&
               static_cast<int>(CacheMiss::kDiverged) == v1::CACHE_MISS_DIVERGED &&
-              static_cast<int>(CacheMiss::kEvicted) == v1::CACHE_MISS_EVICTED &&
-              static_cast<int>(CacheMiss::kOtherModel) == v1::CACHE_MISS_OTHER_MODEL);
+              static_cast<int>(CacheMiss::kEvicted) == v1::CACHE_MISS_EVICTED);
 
 uint64_t Microseconds(Duration duration) {
   const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();

@@ -15,8 +15,8 @@ int64_t LabelBytes(int64_t tokens) { return tokens * static_cast<int64_t>(sizeof
 // Of a partition; it is kept twice.
 int64_t NameBytes(const std::string& name) { return 2 * static_cast<int64_t>(name.size()); }
 
-int64_t SnapshotBytes(const std::string& snapshot) {
-  return static_cast<int64_t>(snapshot.size() + sizeof(std::string));
+int64_t SnapshotBytes(const KeptState& snapshot) {
+  return snapshot.bytes() + static_cast<int64_t>(sizeof(KeptState));
 }
 
 }  // namespace
@@ -113,11 +113,6 @@ void PrefixCache::Use() {
 void PrefixCache::Protect(Node& node) {
   Enlist(node, List::kProtected);
   while (protected_.bytes() > capacity_ / 8 * 5) Enlist(*protected_.Last(), List::kProbation);
-}
-
-void PrefixCache::Drop() {
-  AFT_CHECK(found_ != nullptr);
-  Evict(*std::exchange(found_, nullptr));
 }
 
 PrefixCache::Node* PrefixCache::Hold(const Key& key, absl::Span<const TokenId> text) {
@@ -284,13 +279,12 @@ void PrefixCache::Attach(Node& node, bool used, Take take) {
   Pin(node);  // it stays while room is made
   const Node* before = &node;
   while (before != nullptr && before->snapshot == nullptr) before = before->parent;
-  std::string snapshot;
+  Snapshot snapshot;
   if (before == nullptr || node.position - before->position >= kMinTokens) snapshot = take();
-  if (!snapshot.empty()) {
-    auto kept = std::make_shared<const std::string>(std::move(snapshot));
-    const int64_t bytes = SnapshotBytes(*kept);
+  if (snapshot != nullptr) {
+    const int64_t bytes = SnapshotBytes(*snapshot);
     if (Fits(bytes) && MakeRoom(bytes)) {
-      node.snapshot = std::move(kept);
+      node.snapshot = std::move(snapshot);
       node.evicted = false;
       bytes_ += bytes;
       positions_.insert(node.position);

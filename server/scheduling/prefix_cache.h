@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 #include "server/scheduling/share_lru.h"
 
@@ -40,7 +41,7 @@ class PrefixCache {
   // What a node is charged for beside its tokens.
   static constexpr int64_t kNodeBytes = 384;
 
-  using Snapshot = std::shared_ptr<const std::string>;
+  using Snapshot = std::shared_ptr<const KeptState>;
 
   // A place in a text.
   class Node;
@@ -67,8 +68,6 @@ class PrefixCache {
 
   // The snapshot that Find found last is used. REQUIRES: it found one; nothing was called since.
   void Use();
-  // The same one is of no use.
-  void Drop();
 
   // The text is known from now on, and stays until it is let go. Null: all texts that are held
   // would take more than an eighth of the capacity.
@@ -79,8 +78,8 @@ class PrefixCache {
   // nothing else but Use was called since.
   int64_t Shared(const Node* text) const;
 
-  // The snapshot that is to be kept; "": there is none after all.
-  using Take = absl::FunctionRef<std::string()>;
+  // The snapshot that is to be kept; null: there is none after all.
+  using Take = absl::FunctionRef<Snapshot()>;
 
   // Keeps the state at `position` of a text that is held, unless there is one less than kMinTokens
   // before it, or no room. `used`: as if it had been used already. REQUIRES: 0 < position <= the

@@ -6,6 +6,7 @@
 #   tests/gpu/run.sh kernels     every kernel against the copy rate, and PyTorch on the same GPU
 #   tests/gpu/run.sh model       a model of 24 layers, d = 1024, bf16, without gRPC; GPT-2 beside it
 #   tests/gpu/run.sh server      the same over gRPC, with a load on the same machine
+#   tests/gpu/run.sh service     the shipped model on the GPU and on the CPU: what clients see must be the same
 #
 # Uses what `./dev bundle` made: the folder $AFT_BUNDLE (default build/gpu-bundle, or its .tar.xz), and
 # the machine's own PyTorch (torch 2.11.0+cu130, found by asking python3), which brings LibTorch. A
@@ -111,7 +112,11 @@ END
   python3 "$HERE/report.py" "$OUT" | tee "$OUT/server.md"
 }
 
+service() {
+  python3 -B "$HERE/service.py" "$BIN" "$ROOT"/model/zoo/austen-aft-local "${AFT_DEVICE:-cuda:0}" "$OUT/service.json"
+}
+
 case $STAGE in
-  parity | sanitize | kernels | model | server) prepare; "$STAGE" ;;
-  *) die "usage: tests/gpu/run.sh parity|sanitize|kernels|model|server" ;;
+  parity | sanitize | kernels | model | server | service) prepare; "$STAGE" ;;
+  *) die "usage: tests/gpu/run.sh parity|sanitize|kernels|model|server|service" ;;
 esac

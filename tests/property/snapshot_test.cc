@@ -123,6 +123,29 @@ TEST_F(SlotTest, ASequenceThatTakesAnothersPlaceContinuesAsIfItWereAlone) {
   }
 }
 
+TEST_F(SlotTest, WhatIsKeptStaysAsItWas) {
+  const std::unique_ptr<ModelRunner> runner = Load();
+  const std::vector<TokenId> text = RandomText(40);
+  const auto go_on = [&](int32_t slot) { return Continue(*runner, slot, 40, text[0], 6); };
+  runner->BindSlot(0, Warm(3));
+  Step(*runner, {{{0, 0, text, RowOutput::kNone}}});
+  const std::shared_ptr<const KeptState> kept = runner->KeepSlot(0);
+  runner->BindSlot(1, Greedy());
+  const std::shared_ptr<const KeptState> nothing = runner->KeepSlot(1);
+  ASSERT_TRUE(runner->ContinueSlot(0, Greedy(), 0, {}).ok());
+  const std::vector<SampledToken> expected = go_on(0);
+  for (int32_t slot = 0; slot < 3; ++slot) {
+    Generate(*runner, slot, RandomText(30), 5, Warm(4));
+    ASSERT_TRUE(runner->BindKept(slot, *kept).ok());
+    ASSERT_TRUE(runner->ContinueSlot(slot, Greedy(), 0, {}).ok());
+    EXPECT_TRUE(Same(go_on(slot), expected)) << slot;
+  }
+  ASSERT_TRUE(runner->BindKept(1, *nothing).ok());
+  ASSERT_TRUE(runner->ContinueSlot(1, Greedy(), 0, {}).ok());
+  const StepOutput fresh = Step(*runner, {{{1, 0, text, RowOutput::kLast}}});
+  EXPECT_TRUE(Same(fresh.sampled, Generate(*runner, 2, text, 1, Greedy())));
+}
+
 class GrowingSnapshotTest : public RunnerFixture {};
 
 TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
@@ -135,6 +158,8 @@ TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
   const auto used = static_cast<size_t>(runner->info().state_bytes_per_token);
   EXPECT_GE(runner->SnapshotSlot(0).size(), 40 * used);
   EXPECT_LT(runner->SnapshotSlot(0).size(), 80 * used);
+  EXPECT_GE(runner->KeepSlot(0)->bytes(), static_cast<int64_t>(40 * used));
+  EXPECT_LT(runner->KeepSlot(0)->bytes(), static_cast<int64_t>(80 * used));
 }
 
 }  // namespace

@@ -62,8 +62,9 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
   const std::unique_ptr<ModelRunner> runner = Load();
   for (int round = 0; round < 4; ++round) {
     const SamplingParams params = RandomParams();
-    runner->BindSlot(0, params);  // the one run
-    std::string state;
+    runner->BindSlot(0, params);            // the one run
+    std::string state;                      // of one of the others
+    std::shared_ptr<const KeptState> kept;  // of the other
     std::vector<TokenId> unread;
     Uses uses;
     uint64_t outputs = 0;
@@ -75,10 +76,11 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
       // In two slots that held others: a state is not used up.
       for (const int32_t slot : {1, 2}) {
         Generate(*runner, slot, RandomText(5), 2, RandomParams());
-        if (state.empty()) {
+        if (kept == nullptr) {
           runner->BindSlot(slot, params);
         } else {
-          ASSERT_TRUE(runner->RestoreSlot(slot, state).ok());
+          ASSERT_TRUE(
+              (slot == 1 ? runner->RestoreSlot(slot, state) : runner->BindKept(slot, *kept)).ok());
           ASSERT_TRUE(runner->ContinueSlot(slot, params, outputs, uses.all()).ok());
         }
         ASSERT_TRUE(Same(Turn(*runner, slot, position, unread, count), expected))
@@ -92,6 +94,9 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
       ASSERT_TRUE(runner->ContinueSlot(1, SamplingParams(), outputs, {}).ok());
       state = runner->SnapshotSlot(1);
       EXPECT_LE(static_cast<int64_t>(state.size()), MaxSnapshotBytes(runner->info(), position));
+      kept = runner->KeepSlot(2);
+      ASSERT_NE(kept, nullptr);
+      EXPECT_LE(kept->bytes(), MaxSnapshotBytes(runner->info(), position));
     }
   }
 }

@@ -270,6 +270,43 @@ void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
   slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
 }
 
+namespace {
+
+struct FakeKept final : KeptState {
+  int64_t bytes() const override { return size; }
+  const FakeModelRunner* runner = nullptr;
+  int64_t size = 0;
+  int64_t position = 0;
+  uint64_t hash = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const KeptState> FakeModelRunner::KeepSlot(int32_t slot) {
+  CheckIdle("KeepSlot", slot);
+  if (control_->TakeSnapshotFailure()) return nullptr;
+  auto kept = std::make_shared<FakeKept>();
+  kept->runner = this;
+  kept->size = std::max<int64_t>(options_.state_bytes, sizeof(kept->hash));
+  kept->position = sequences_.sequence(slot).next_position;
+  kept->hash = slots_[static_cast<size_t>(slot)].hash;
+  return kept;
+}
+
+absl::Status FakeModelRunner::BindKept(int32_t slot, const KeptState& kept) {
+  CheckIdle("BindKept", slot);
+  if (control_->TakeRestoreFailure()) return absl::InternalError("secret detail");
+  const auto& state = dynamic_cast<const FakeKept&>(kept);
+  if (state.runner != this) control_->Violation("BindKept of another runner's");
+  BindSlot(slot, SamplingParams());
+  slots_[static_cast<size_t>(slot)].bound = false;
+  slots_[static_cast<size_t>(slot)].hash = state.hash;
+  SequenceRecord record;
+  record.next_position = state.position;
+  sequences_.Restore(slot, record);
+  return absl::OkStatus();
+}
+
 std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
   CheckIdle("SnapshotSlot", slot);
   if (control_->TakeSnapshotFailure()) return "";

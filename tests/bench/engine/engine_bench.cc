@@ -80,7 +80,8 @@ Loaded& Kept() {
 }
 
 void Drop() {
-  Kept().engine.reset();  // it uses the rest
+  Kept().engine.reset();   // it uses the rest
+  Kept().metrics.reset();  // they are the registry's
   Kept() = {};
 }
 
@@ -260,7 +261,7 @@ void BM_RunnerScore(benchmark::State& state) {
 }
 BENCHMARK(BM_RunnerScore)->Arg(0)->Arg(5)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-// One sequence's state to another slot, and out to bytes and back.
+// One sequence's state to another slot, beside the slots and back, and out to bytes and back.
 void BM_RunnerFork(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
@@ -269,6 +270,18 @@ void BM_RunnerFork(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }
 BENCHMARK(BM_RunnerFork)->Unit(benchmark::kMicrosecond);
+
+void BM_RunnerKeepAndBind(benchmark::State& state) {
+  ModelRunner& runner = Runner(256);
+  const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
+  Collect(runner, *runner.Submit({{row}}));
+  for (auto _ : state) {
+    const std::shared_ptr<const KeptState> kept = runner.KeepSlot(0);
+    if (kept == nullptr || !runner.BindKept(1, *kept).ok()) state.SkipWithError("no memory");
+  }
+  state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
+}
+BENCHMARK(BM_RunnerKeepAndBind)->Unit(benchmark::kMicrosecond);
 
 void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
