@@ -1,6 +1,8 @@
 # Every third-party library, found and never downloaded. All of it is Debian 12's, LibTorch apart.
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(Boost 1.74 CONFIG REQUIRED)  # headers: Asio and Beast
 find_package(Protobuf 3.21 MODULE REQUIRED)  # Debian ships no CMake config for protobuf.
 find_package(gRPC 1.51 CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)

@@ -60,7 +60,7 @@ test_command() {
       AFT_FUZZ_SECONDS=60 run_tests asan
       export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
       fetch_envoy
-      apt_install browser chromium-headless-shell libjs-chart.js  # load_report_page_test
+      apt_install browser chromium-headless-shell libjs-chart.js  # load_report_page_test, status_page_test
     fi
     run_tests default
   fi

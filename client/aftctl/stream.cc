@@ -67,6 +67,9 @@ void AddCall(CLI::App& app, StreamFlags& flags) {
   app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
   AddDeadline(app, flags.deadline);
   app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
+  app.add_option("--traceparent", flags.traceparent,
+                 "W3C Trace Context: the call becomes part of that trace")
+      ->envname("TRACEPARENT");
 }
 
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
@@ -116,6 +119,7 @@ int RunCall(const CommonFlags& common, const StreamFlags& flags,
       call(**client,
            {.deadline = ToMilliseconds(flags.deadline),
             .request_id = flags.request_id,
+            .traceparent = flags.traceparent,
             .cancel = &cancel,
             .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }},
            output);

@@ -24,6 +24,7 @@ struct StreamFlags {
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   double deadline = 600;
   std::string request_id;
+  std::string traceparent;
   bool json = false;
 };
 

@@ -13,6 +13,21 @@ absl::Status CheckRequestId(absl::string_view id) {
       "the request id must be at most 128 printable ASCII characters without spaces");
 }
 
+absl::Status CheckTraceparent(absl::string_view traceparent) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  const auto fits = [&](size_t at, size_t digits) {
+    const absl::string_view part = traceparent.substr(at, digits);
+    return std::all_of(part.begin(), part.end(), is_digit);
+  };
+  if (traceparent.empty()) return absl::OkStatus();
+  if (traceparent.size() == 55 && traceparent[2] == '-' && traceparent[35] == '-' &&
+      traceparent[52] == '-' && fits(0, 2) && fits(3, 32) && fits(36, 16) && fits(53, 2)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "the traceparent must be 00-<32>-<16>-<2 lower-case hexadecimal digits> (W3C Trace Context)");
+}
+
 bool IsPrintable(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
 }
@@ -23,6 +38,8 @@ bool IsCancelled(const CallOptions& options) {
 
 absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& options) {
   AFT_RETURN_IF_ERROR(CheckRequestId(options.request_id));
+  AFT_RETURN_IF_ERROR(CheckTraceparent(options.traceparent));
+  if (!options.traceparent.empty()) context.AddMetadata("traceparent", options.traceparent);
   if (!options.request_id.empty()) context.AddMetadata("x-request-id", options.request_id);
   if (!client.token.empty()) context.AddMetadata("authorization", "Bearer " + client.token);
   facts.address = client.address;

@@ -12,7 +12,7 @@ namespace aft::client {
 
 // One call, from its options to what is known when it ends. Internal to the library.
 struct Call {
-  // INVALID_ARGUMENT: the request id cannot be sent.
+  // INVALID_ARGUMENT: the request id or traceparent cannot be sent.
   absl::Status Prepare(const ClientOptions& client, const CallOptions& options);
 
   // What the end of a stream means; OK only after a whole one. `broken`: what broke the protocol,
@@ -26,6 +26,9 @@ struct Call {
 
 // INVALID_ARGUMENT: it cannot be sent, or is too long.
 absl::Status CheckRequestId(absl::string_view id);
+
+// INVALID_ARGUMENT: servers would not understand it.
+absl::Status CheckTraceparent(absl::string_view traceparent);
 
 bool IsCancelled(const CallOptions& options);
 

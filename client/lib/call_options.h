@@ -59,6 +59,9 @@ struct CallOptions {
   // Names the request in the server's log and answers. At most 128 printable ASCII characters;
   // empty: the server draws one.
   std::string request_id = {};
+  // W3C Trace Context, "00-<32 hex>-<16 hex>-<2 hex>": the call becomes part of that trace. Empty:
+  // the server begins one.
+  std::string traceparent = {};
   // Not owned; null: the call cannot be cancelled.
   CancelToken* cancel = nullptr;
   // Of generations and scorings: called, where their events are, each time that one goes on.

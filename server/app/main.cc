@@ -49,7 +49,7 @@ ABSL_FLAG(
     "Storage format of the weights of --model: fp32, bf16, int8, or as the checkpoint has them.");
 ABSL_FLAG(std::string, listen_address, "", "host:port of gRPC, instead of the config's.");
 ABSL_FLAG(std::string, metrics_address, "",
-          "host:port of /metrics, instead of the config's; 'none' turns it off.");
+          "host:port of /metrics and /status, instead of the config's; 'none' turns it off.");
 ABSL_FLAG(
     std::string, ready_file, "",
     "Written when the server is ready: its gRPC address, then its metrics address, a line each. "

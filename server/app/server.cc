@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "server/config/loader.h"
 #include "server/observability/log.h"
+#include "server/observability/metrics_page.h"
 
 namespace aft::server {
 namespace {
@@ -35,6 +36,7 @@ Server::Server(ServerConfig config, ModelLoader loader, const std::string& versi
       prometheus_(std::make_shared<prometheus::Registry>()),
       metrics_(*prometheus_, version),
       registry_(config_, std::move(loader), *prometheus_, [this] { OnRegistryChange(); }),
+      config_text_(FormatEffectiveConfig(config_)),
       readiness_(config_.health) {}
 
 Server::~Server() {
@@ -43,8 +45,8 @@ Server::~Server() {
 }
 
 absl::Status Server::Start() {
-  AFT_RETURN_IF_ERROR(StartMetricsPage());
   AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_, *prometheus_));
+  AFT_RETURN_IF_ERROR(StartPages());
   log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
   registry_.StartLoading();
   watch_ = std::make_unique<Periodic>("aft-watch", kWatchInterval, [this] {
@@ -54,13 +56,42 @@ absl::Status Server::Start() {
   return absl::OkStatus();
 }
 
-absl::Status Server::StartMetricsPage() {
-  if (config_.metrics_address.empty()) return absl::OkStatus();
-  AFT_ASSIGN_OR_RETURN(exporter_, MetricsExporter::Create(config_.metrics_address, prometheus_));
+absl::Status Server::StartPages() {
   const absl::string_view configured = config_.metrics_address;
-  metrics_address_ =
-      absl::StrCat(configured.substr(0, configured.rfind(':')), ":", exporter_->port());
+  if (configured.empty()) return absl::OkStatus();
+  HttpPages pages = {
+      {"/",
+       [] {
+         return HttpPage{.status = 302, .headers = {{"Location", "status"}}};
+       }},
+      {"/healthz", [this] { return AlivePage(Report()); }},
+      {"/metrics", [this] { return MetricsPage(prometheus_); }},
+      {"/readyz", [this] { return ReadyPage(Report()); }},
+      {"/status", [] { return StatusPage(); }},
+      {"/status.json", [this] { return StatusJson(Report()); }},
+  };
+  auto created = HttpServer::Create(config_.metrics_address, std::move(pages));
+  if (!created.ok()) {
+    return absl::UnavailableError(absl::StrCat("metrics_address: ", created.status().message()));
+  }
+  pages_ = *std::move(created);
+  metrics_address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", pages_->port());
   return absl::OkStatus();
+}
+
+StatusReport Server::Report() const {
+  static constexpr const char* kStates[] = {"starting", "ready", "draining", "stopped"};
+  StatusReport report = {.version = metrics_.version,
+                         .state = kStates[static_cast<size_t>(lifecycle())],
+                         .ready = ready_,
+                         .alive = alive_,
+                         .started = started_,
+                         .address = address(),
+                         .config = "",
+                         .models = registry_.List()};
+  MutexLock lock(mutex_);
+  report.config = config_text_;
+  return report;
 }
 
 void Server::OnRegistryChange() {
@@ -85,7 +116,9 @@ void Server::UpdateHealth() {
   for (const ModelStatus& model : models) {
     serving[model.name] = may_serve && model.state == ModelState::kReady;
   }
-  grpc_->SetServing(state == Lifecycle::kReady && readiness_.ready(), serving, readiness_.alive());
+  ready_ = state == Lifecycle::kReady && readiness_.ready();
+  alive_ = readiness_.alive();
+  grpc_->SetServing(ready_, serving, alive_);
 }
 
 absl::Status Server::WaitReady() {
@@ -103,6 +136,8 @@ absl::Status Server::Reload(const ServerConfig& config) {
   log::Init(*log::ParseLevel(config.log.level), *log::ParseFormat(config.log.format));
   grpc_->RefreshClients();
   registry_.Rescan(config.repository);
+  MutexLock lock(mutex_);
+  config_text_ = FormatEffectiveConfig(config);
   return absl::OkStatus();
 }
 
@@ -149,7 +184,7 @@ bool Server::Stop(milliseconds grace) {
   clean_ = registry_.Shutdown(deadline);
   if (grpc_ != nullptr) grpc_->Shutdown(deadline + kFlushTime);
   watch_.reset();
-  exporter_.reset();
+  pages_.reset();
   {
     MutexLock lock(mutex_);
     lifecycle_ = Lifecycle::kStopped;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -8,8 +9,9 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
+#include "server/app/status_page.h"
 #include "server/config/config.h"
-#include "server/observability/exporter.h"
+#include "server/observability/http_server.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
@@ -22,8 +24,8 @@ namespace aft::server {
 // see Wait. A server only moves forward.
 enum class Lifecycle { kStarting, kReady, kDraining, kStopped };
 
-// The whole service: metrics page, models and their engines, gRPC. Composition root; knows nothing
-// of flags, signals and exit codes.
+// The whole service: the pages of the metrics port, models and their engines, gRPC. Composition
+// root; knows nothing of flags, signals and exit codes.
 //
 // Thread-safety: all methods may be called from any thread after Start has returned.
 class Server {
@@ -71,27 +73,32 @@ class Server {
  private:
   Server(ServerConfig config, ModelLoader loader, const std::string& version);
 
-  absl::Status StartMetricsPage();
+  absl::Status StartPages();
+  StatusReport Report() const;
   void OnRegistryChange();
   void UpdateHealth();
   bool Stop(std::chrono::milliseconds grace);
 
   const ServerConfig config_;  // of the start: what may change since is not read from here
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const std::shared_ptr<prometheus::Registry> prometheus_;
   ServerMetrics metrics_;
   ModelRegistry registry_;
-  std::unique_ptr<MetricsExporter> exporter_;
-  std::string metrics_address_;
   std::unique_ptr<GrpcServer> grpc_;
+  std::unique_ptr<HttpServer> pages_;  // ends before all that they show
+  std::string metrics_address_;
 
   mutable Mutex mutex_;
   CondVar changed_;
   bool drain_requested_ ABSL_GUARDED_BY(mutex_) = false;
-  bool lame_duck_ ABSL_GUARDED_BY(mutex_) = true;  // may be part of the drain
+  bool lame_duck_ ABSL_GUARDED_BY(mutex_) = true;    // may be part of the drain
+  std::string config_text_ ABSL_GUARDED_BY(mutex_);  // of the config in force
   Lifecycle lifecycle_ ABSL_GUARDED_BY(mutex_) = Lifecycle::kStarting;
 
   Mutex health_mutex_;  // one thread computes and publishes health
   Readiness readiness_ ABSL_GUARDED_BY(health_mutex_);
+  std::atomic<bool> ready_{false};  // what gRPC's health says, for the pages
+  std::atomic<bool> alive_{true};
 
   // Looks for models that are stuck, and at how long one has failed.
   std::unique_ptr<Periodic> watch_;

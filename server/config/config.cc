@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -143,6 +144,10 @@ absl::Status CheckRedis(const StatesConfig& states) {
   const RedisConfig& redis = states.redis;
   const absl::string_view path = "states.redis.address";
   if (!redis.address.empty()) {
+    if (absl::StrContains(redis.address, '@') && !absl::StartsWith(redis.address, "unix:")) {
+      // The address is not repeated: it would be in the log.
+      return BadField(path, "must have no user and password: states.redis.password_file has it");
+    }
     absl::string_view socket = redis.address;
     if (!absl::ConsumePrefix(&socket, "unix:")) {
       AFT_RETURN_IF_ERROR(CheckAddress(path, redis.address));

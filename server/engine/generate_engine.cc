@@ -306,8 +306,10 @@ void GenerateEngine::Resume(TokenStream& stream) {
 
 // Ends the stream.
 void GenerateEngine::StateLost(TokenStream& stream, const char* event, const absl::Status& error) {
-  log::Error(event,
-             {{"model", options_.model.name}, {"id", stream.id}, {"error", error.ToString()}});
+  log::Error(event, {{"model", options_.model.name},
+                     {"id", stream.id},
+                     {"error", error.ToString()},
+                     {"trace_id", stream.trace_id}});
   Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
        Now());
 }

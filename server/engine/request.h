@@ -40,6 +40,7 @@ class Reservation;
 // What every request carries.
 struct RequestHeader {
   std::string id;                         // for logs and error messages
+  std::string trace_id;                   // for logs
   TimePoint arrival;                      // when the RPC arrived, before tokenising
   TimePoint deadline = TimePoint::max();  // the client's
   std::shared_ptr<const Client> client = AnonymousClient();  // never null
@@ -137,6 +138,18 @@ struct Timings {
   Duration queue{};        // until the first step that held the request
   Duration first_token{};  // or first scored tokens
   Duration total{};
+};
+
+// The same as what follows on what: the wait is Timings::queue.
+struct Phases {
+  explicit Phases(const Timings& timings) {
+    if (timings.first_token == Duration(0)) return;  // it came to no token
+    prefill = timings.first_token - timings.queue;
+    decode = timings.total - timings.first_token;
+  }
+
+  Duration prefill{};  // from the first step that held the request to its first tokens
+  Duration decode{};   // from there to its end
 };
 
 // The one terminal event of a request.

@@ -164,6 +164,7 @@ ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* want
     status.error = std::string(named.second.error.message());
     const ModelHold& model = named.second.model;
     if (model == nullptr) return;
+    status.fingerprint = model->info.fingerprint;
     status.steps = model->metrics->steps;
     status.encodes = model->encode != nullptr;
     status.batches = model->metrics->batches.Get();

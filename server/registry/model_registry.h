@@ -32,7 +32,8 @@ using ModelState = ModelMetrics::State;
 struct VersionStatus {
   std::string version;
   ModelState state = ModelState::kLoading;
-  std::string error;  // why it could not be loaded, or loaded again, or why it failed
+  std::string error;         // why it could not be loaded, or loaded again, or why it failed
+  uint64_t fingerprint = 0;  // ModelInfo's; 0: it is not loaded
   // Of what it has executed since it was loaded.
   uint64_t steps = 0;
   bool encodes = false;

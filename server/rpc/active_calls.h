@@ -24,7 +24,10 @@ class ActiveCall {
 
   // Around every write, and before the end; of whoever may start operations.
   void OperationBegins();
-  void OperationEnds() { since_.store(TimePoint::max()); }
+  void OperationEnds() { Restart(TimePoint::max()); }
+
+  // How long operations were under way; without one that is. Of whoever may start operations.
+  Duration time_writing() const { return writing_; }
 
   // To be called first in OnDone.
   void ContextGoes();
@@ -40,11 +43,14 @@ class ActiveCall {
  private:
   friend class ActiveCalls;
 
+  // Ends the operation, if there is one, and begins another at `since`; max(): none.
+  void Restart(TimePoint since);
   // Returns whether it has cancelled the call.
   bool CancelIfStuck(TimePoint now, Duration longest);
 
   grpc::CallbackServerContext& context_;
   std::atomic<TimePoint> since_{TimePoint::max()};  // of the operation under way
+  Duration writing_{};                              // by those that have ended
   std::atomic<bool> stuck_{false};
   Mutex context_mutex_;
   bool context_gone_ ABSL_GUARDED_BY(context_mutex_) = false;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -16,11 +19,28 @@ uint64_t RandomUint64() {
   return (uint64_t{device()} << 32) | device();
 }
 
-std::string NewRequestId() { return absl::StrFormat("%016x%016x", RandomUint64(), RandomUint64()); }
+std::string NewId() { return absl::StrFormat("%016x%016x", RandomUint64(), RandomUint64()); }
 
-absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context) {
+TraceContext TakeTrace(const grpc::ServerContextBase& context) {
+  TraceContext trace;
+  const auto [first, end] = context.client_metadata().equal_range(kTraceparentKey);
+  std::optional<TraceContext> given;
+  if (first != end && std::next(first) == end) {  // several name none
+    given = ParseTraceparent({first->second.data(), first->second.size()});
+  }
+  if (given.has_value()) {
+    trace = *std::move(given);
+  } else {
+    trace.trace_id = NewId();
+  }
+  trace.span_id = absl::StrFormat("%016x", RandomUint64());
+  return trace;
+}
+
+absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids) {
+  ids = {.request = NewId(), .trace = TakeTrace(context)};
   const auto found = context.client_metadata().find(kRequestIdKey);
-  if (found == context.client_metadata().end()) return NewRequestId();
+  if (found == context.client_metadata().end()) return absl::OkStatus();
   const absl::string_view id(found->second.data(), found->second.size());
   const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
     return absl::ascii_isprint(static_cast<unsigned char>(c));
@@ -29,7 +49,25 @@ absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context
     return absl::InvalidArgumentError(
         absl::StrCat(kRequestIdKey, ": must be 1 to 128 printable ASCII characters"));
   }
-  return std::string(id);
+  ids.request = std::string(id);
+  return absl::OkStatus();
+}
+
+void SendTrace(grpc::ServerContextBase& context, const TraceContext& trace, Metadata where) {
+  if (where == Metadata::kInitial) {
+    context.AddInitialMetadata(kTraceparentKey, trace.Traceparent());
+  } else {
+    context.AddTrailingMetadata(kTraceparentKey, trace.Traceparent());
+  }
+}
+
+void SendIds(grpc::ServerContextBase& context, const CallIds& ids, Metadata where) {
+  if (where == Metadata::kInitial) {
+    context.AddInitialMetadata(kRequestIdKey, ids.request);
+  } else {
+    context.AddTrailingMetadata(kRequestIdKey, ids.request);
+  }
+  SendTrace(context, ids.trace, where);
 }
 
 absl::Status CheckLength(absl::string_view field, size_t bytes, size_t most) {

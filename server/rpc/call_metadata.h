@@ -8,12 +8,14 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
+#include "server/rpc/trace_context.h"
 #include "server/scheduling/time.h"
 
 // What travels around the messages of a call: metadata, deadline, status.
 namespace aft::server {
 
 inline constexpr char kRequestIdKey[] = "x-request-id";
+inline constexpr char kTraceparentKey[] = "traceparent";
 inline constexpr char kRetryPushbackKey[] = "grpc-retry-pushback-ms";  // gRPC's clients obey it
 inline constexpr char kUsageKey[] = "aft-usage-bin";
 inline constexpr char kTimingsKey[] = "aft-timings-bin";
@@ -22,11 +24,26 @@ inline constexpr char kTimingsKey[] = "aft-timings-bin";
 uint64_t RandomUint64();
 
 // 32 hexadecimal digits.
-std::string NewRequestId();
+std::string NewId();
 
-// The client's `x-request-id`, or a new one when there is none. INVALID_ARGUMENT unless it is 1 to
-// 128 printable ASCII characters.
-absl::StatusOr<std::string> TakeRequestId(const grpc::ServerContextBase& context);
+// What a call is known by, to its client and in the log.
+struct CallIds {
+  std::string request;  // the client's `x-request-id`, or a new one
+  TraceContext trace;
+};
+
+// The trace that the client's `traceparent` names, or a new one when there is no valid one.
+TraceContext TakeTrace(const grpc::ServerContextBase& context);
+
+// Fills `ids` in any case. INVALID_ARGUMENT unless the client's `x-request-id`, if there is one, is
+// 1 to 128 printable ASCII characters.
+absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids);
+
+// Sends them to the client: before the first message of an answer, or with the status of a refusal,
+// which has nothing else.
+enum class Metadata { kInitial, kTrailing };
+void SendTrace(grpc::ServerContextBase& context, const TraceContext& trace, Metadata where);
+void SendIds(grpc::ServerContextBase& context, const CallIds& ids, Metadata where);
 
 inline constexpr int kMaxModelNameBytes = 128;
 inline constexpr int kMaxServiceNameBytes = 256;

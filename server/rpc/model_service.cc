@@ -23,6 +23,13 @@ v1::ModelState EncodeState(ModelState state) {
   return v1::MODEL_STATE_UNSPECIFIED;
 }
 
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext& context, const absl::Status& status) {
+  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
 void EncodeLoad(const EngineLoad& load, v1::ModelLoad& message) {
   message.set_requests_running(static_cast<uint32_t>(load.running));
   message.set_requests_waiting(static_cast<uint32_t>(load.waiting));
@@ -38,11 +45,13 @@ v1::Model EncodeModel(const ModelStatus& status) {
   model.set_state(EncodeState(status.state));
   model.set_error(status.error);
   model.set_slots(static_cast<uint32_t>(status.slots));
+  model.set_fingerprint(status.fingerprint);
   for (const VersionStatus& version : status.versions) {
     v1::ModelVersion& added = *model.add_versions();
     added.set_version(version.version);
     added.set_state(EncodeState(version.state));
     added.set_error(version.error);
+    added.set_fingerprint(version.fingerprint);
   }
   if (status.info.has_value()) {
     model.set_architecture(status.info->architecture);
@@ -65,19 +74,14 @@ grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* contex
                                              const grpc::ByteBuffer* /*request*/,
                                              grpc::ByteBuffer* response) {
   const auto client = identity_.Find(*context);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(client.ok() ? AnswerList(**client, *response) : client.status()));
-  return reactor;
+  return Finish(*context, client.ok() ? AnswerList(**client, *response) : client.status());
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
   const auto client = identity_.Find(*context);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(
-      ToGrpcStatus(client.ok() ? AnswerGet(**client, *request, *response) : client.status()));
-  return reactor;
+  return Finish(*context, client.ok() ? AnswerGet(**client, *request, *response) : client.status());
 }
 
 absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& response) const {

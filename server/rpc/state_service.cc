@@ -15,13 +15,9 @@ namespace {
 // Of one call, until it ends.
 struct Call {
   void End(const absl::Status& status) {
-    ReportStateCall(environment, context, id, client.get(), method, arrival, status);
-    if (status.ok()) {
-      context.AddInitialMetadata(kRequestIdKey, id);
-    } else {
-      context.AddTrailingMetadata(kRequestIdKey, id);
-    }
-    reactor->Finish(ToGrpcStatus(status, id));
+    ReportStateCall(environment, context, ids, client.get(), method, arrival, status);
+    SendIds(context, ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+    reactor->Finish(ToGrpcStatus(status, ids.request));
   }
 
   StateEnvironment& environment;
@@ -29,7 +25,7 @@ struct Call {
   const StateMethod method;
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   const TimePoint arrival = std::chrono::steady_clock::now();
-  std::string id{};
+  CallIds ids{};
   std::shared_ptr<const Client> client{};
 };
 
@@ -37,9 +33,7 @@ struct Call {
 template <typename Request>
 absl::Status Begin(const ClientIdentity& identity, const grpc::ByteBuffer& bytes, Call& call,
                    Request& request) {
-  const absl::StatusOr<std::string> own_id = TakeRequestId(call.context);
-  call.id = own_id.ok() ? *own_id : NewRequestId();
-  AFT_RETURN_IF_ERROR(own_id.status());
+  AFT_RETURN_IF_ERROR(TakeIds(call.context, call.ids));
   AFT_ASSIGN_OR_RETURN(call.client, identity.Find(call.context));
   AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
   return ParseMessage(bytes, request);

@@ -34,9 +34,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
       : ActiveCall(context), environment_(environment), method_(method) {}
 
   absl::Status Admit() {
-    const absl::StatusOr<std::string> id = TakeRequestId(context());
-    id_ = id.ok() ? *id : NewRequestId();
-    AFT_RETURN_IF_ERROR(id.status());
+    AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
     AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
     charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
     return Hold(0);
@@ -67,18 +65,18 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   // Before the first message.
   void Begin() {
     begun_ = true;
-    context().AddInitialMetadata(kRequestIdKey, id_);
+    SendIds(context(), ids_, Metadata::kInitial);
   }
 
   // Before the reactor's Finish.
   grpc::Status Conclude(const absl::Status& status) {
     OperationBegins();
-    ReportStateCall(environment_, context(), id_, client_.get(), method_, arrival_, status);
-    if (!begun_) context().AddTrailingMetadata(kRequestIdKey, id_);
+    ReportStateCall(environment_, context(), ids_, client_.get(), method_, arrival_, status);
+    if (!begun_) SendIds(context(), ids_, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
       context().AddTrailingMetadata(kRetryPushbackKey, kRetryAfterMs);
     }
-    return ToGrpcStatus(status, id_);
+    return ToGrpcStatus(status, ids_.request);
   }
 
   void Cancelled() { cancelled_ = true; }
@@ -88,13 +86,15 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
     environment_.active.Remove(this);  // may delete this
   }
   void OnStuck(Duration /*waited*/) override {
-    log::Warning("request.stuck", {{"id", id_}, {"method", MethodName(method_)}});
+    log::Warning(
+        "request.stuck",
+        {{"id", ids_.request}, {"method", MethodName(method_)}, {"trace_id", ids_.trace.trace_id}});
   }
 
   StateEnvironment& environment_;
   const StateMethod method_;
   const TimePoint arrival_ = std::chrono::steady_clock::now();
-  std::string id_;
+  CallIds ids_;
   std::shared_ptr<const Client> client_;
   MemoryLedger::Charge charge_;
   bool begun_ = false;
@@ -266,17 +266,20 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 }  // namespace
 
 void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
-                     const std::string& id, const Client* client, StateMethod method,
+                     const CallIds& ids, const Client* client, StateMethod method,
                      TimePoint arrival, const absl::Status& status) {
   environment.metrics.states.calls.Increment(method, status.code());
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
-  log::Info("request.done", {{"id", id},
+  log::Info("request.done", {{"id", ids.request},
                              {"peer", context.peer()},
                              {"client", client != nullptr ? client->name : ""},
                              {"method", MethodName(method)},
                              {"code", absl::StatusCodeToString(status.code())},
                              {"reason", status.message()},
-                             {"total_ms", took.count()}});
+                             {"total_ms", took.count()},
+                             {"trace_id", ids.trace.trace_id},
+                             {"span_id", ids.trace.span_id},
+                             {"parent_id", ids.trace.parent_id}});
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,

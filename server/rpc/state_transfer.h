@@ -6,6 +6,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/call_environment.h"
+#include "server/rpc/call_metadata.h"
 #include "server/rpc/decode_pool.h"
 #include "server/rpc/state_access.h"
 
@@ -20,7 +21,7 @@ struct StateEnvironment : CallEnvironment {
 
 // Counts a call of StateService that ends, and writes its line of the access log.
 void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
-                     const std::string& id, const Client* client, StateMethod method,
+                     const CallIds& ids, const Client* client, StateMethod method,
                      TimePoint arrival, const absl::Status& status);
 
 // StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done

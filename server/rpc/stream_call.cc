@@ -49,9 +49,7 @@ StreamCall::StreamCall(Method method, InferenceEnvironment& environment,
       deadline_(std::min(DeadlineOf(context), arrival_ + environment.limits.max_request)) {}
 
 absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
-  absl::StatusOr<std::string> id = TakeRequestId(context());
-  id_ = id.ok() ? *id : NewRequestId();
-  AFT_RETURN_IF_ERROR(id.status());
+  AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
   AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
   const std::optional<std::string> model = PeekString(message, kModelField, kMaxModelNameBytes);
   if (model.has_value() && !NeedsNoEngine(method_)) AFT_RETURN_IF_ERROR(Reserve(*model));
@@ -209,7 +207,8 @@ absl::Status StreamCall::KeepPlaces(const v1::Store* store, size_t text, int64_t
 }
 
 absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
-  header.id = id_;
+  header.id = ids_.request;
+  header.trace_id = ids_.trace.trace_id;
   header.arrival = arrival_;
   header.deadline = deadline_;
   header.client = client_;
@@ -350,7 +349,7 @@ void StreamCall::Pump() {
     Recharge();
   }
   if (outcome.has_value()) return Conclude(*outcome);
-  if (first) context().AddInitialMetadata(kRequestIdKey, id_);
+  if (first) SendIds(context(), ids_, Metadata::kInitial);
   OperationBegins();
   StartWrite(Outgoing());
 }

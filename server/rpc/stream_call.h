@@ -22,6 +22,7 @@
 #include "server/engine/request.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/call_environment.h"
+#include "server/rpc/call_metadata.h"
 #include "server/rpc/decode_pool.h"
 #include "server/rpc/retry_hint.h"
 #include "server/rpc/state_access.h"
@@ -203,7 +204,7 @@ class StreamCall : public CallReactor,
   const TimePoint arrival_;
   const TimePoint deadline_;
   // Set by Admit and Submit, then constant.
-  std::string id_;
+  CallIds ids_;
   std::shared_ptr<const Client> client_;
   std::string model_name_;  // as requested; once it is found, its own
   bool names_version_ = false;

@@ -50,7 +50,9 @@ void StreamCall::Store(Outcome outcome, uint32_t sequence) {
   auto end = [call = shared_from_this(), outcome,
               sequence](absl::StatusOr<v1::State> stored) mutable {
     if (stored.ok()) return call->EndNow(outcome, sequence, *std::move(stored));
-    log::Error("request.store_failed", {{"id", call->id_}, {"error", stored.status().ToString()}});
+    log::Error("request.store_failed", {{"id", call->ids_.request},
+                                        {"error", stored.status().ToString()},
+                                        {"trace_id", call->ids_.trace.trace_id}});
     outcome.status = stored.status();
     call->EndNow(outcome, sequence, std::nullopt);
   };
@@ -106,11 +108,12 @@ void StreamCall::StateLeaves(const std::string& id) {
 }
 
 void StreamCall::OnStuck(Duration waited) {
-  log::Warning("request.stuck", {{"id", id_},
+  log::Warning("request.stuck", {{"id", ids_.request},
                                  {"peer", context().peer()},
                                  {"client", client_ != nullptr ? client_->name : ""},
                                  {"method", MethodName(method_)},
-                                 {"waited_ms", Milliseconds(waited)}});
+                                 {"waited_ms", Milliseconds(waited)},
+                                 {"trace_id", ids_.trace.trace_id}});
 }
 
 void StreamCall::Conclude(const Outcome& outcome) {
@@ -126,7 +129,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
   if (code == absl::StatusCode::kOk && sequences_ > 1 && !unary_) return Finish(grpc::Status::OK);
   if (code == absl::StatusCode::kOk) {
     if (unary_) {
-      context().AddInitialMetadata(kRequestIdKey, id_);
+      SendIds(context(), ids_, Metadata::kInitial);
       MutexLock lock(mutex_);
       told_all_ = true;
     }
@@ -134,7 +137,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
     StartWriteAndFinish(Outgoing(), grpc::WriteOptions(), grpc::Status::OK);
     return;
   }
-  if (!begun || unary_) context().AddTrailingMetadata(kRequestIdKey, id_);
+  if (!begun || unary_) SendIds(context(), ids_, Metadata::kTrailing);
   if (!begun) {
     if (code == absl::StatusCode::kResourceExhausted) {
       const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
@@ -150,7 +153,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
     context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }
-  Finish(ToGrpcStatus(absl::Status(code, outcome.status.message()), id_));
+  Finish(ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request));
 }
 
 absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
@@ -182,8 +185,9 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
   }
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
+  const Phases phases(outcome.timings);
   log("request.done",
-      {{"id", id_},
+      {{"id", ids_.request},
        {"peer", context().peer()},
        {"client", client},
        {"method", MethodName(method_)},
@@ -199,7 +203,13 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
        {"total_ms", Milliseconds(outcome.timings.total)},
        {"cached_tokens", outcome.usage.cached_tokens},
        {"cache_miss", kCacheMissNames[static_cast<size_t>(outcome.usage.cache_miss)]},
-       {"diverged_at", outcome.usage.diverged_at}});
+       {"diverged_at", outcome.usage.diverged_at},
+       {"prefill_ms", Milliseconds(phases.prefill)},
+       {"decode_ms", Milliseconds(phases.decode)},
+       {"write_ms", Milliseconds(time_writing())},
+       {"trace_id", ids_.trace.trace_id},
+       {"span_id", ids_.trace.span_id},
+       {"parent_id", ids_.trace.parent_id}});
 }
 
 }  // namespace aft::server

@@ -205,13 +205,13 @@ def idle_connections(connect, count=500):
 
 
 def stalled_scrapers(connect, count=3):
-  """HTTP/1 requests for /metrics whose answers nobody reads."""
+  """HTTP/1 requests for /metrics: every second one never ends, the answers of the others nobody reads."""
   host, port = connect.address.rsplit(":", 1)
   sockets = []
-  for _ in range(count):
+  for i in range(count):
     scraper = socket.create_connection((host, int(port)))
     scraper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    scraper.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 2000)
+    scraper.sendall(b"GET /metr" if i % 2 else b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
     sockets.append(scraper)
   return sockets
 

@@ -123,9 +123,10 @@ def fill_in(text, sites, uncommented=()):
 
 
 class Edge(Process):
-  """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy."""
+  """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy. `collector`: the
+  address that gets its traces."""
 
-  def __init__(self, folder, replicas, descriptors, mtls=False, healthy=None, name="edge", **sites):
+  def __init__(self, folder, replicas, descriptors, mtls=False, collector=None, healthy=None, name="edge", **sites):
     self.tls_folder = folder / f"{name}-tls"
     self.tls_folder.mkdir()
     self.certificates = Certificates(folder)
@@ -146,10 +147,12 @@ class Edge(Process):
         "descriptors": ("/opt/aft/share/aft-serve/aft.pb", str(descriptors)),
         "replicas": (endpoint % 8500, all_replicas),
         **({"clients": ("/etc/envoy-tls/ca.crt", str(self.certificates.authority))} if mtls else {}),
+        **({"collector": ("port_value: 4317", f"port_value: {collector.rsplit(':', 1)[1]}")} if collector else {}),
         **sites,
     }
+    uncommented = [word for word, wanted in (("mtls", mtls), ("tracing", collector)) if wanted]
     config = folder / f"{name}.yaml"
-    config.write_text(fill_in((deploy / "envoy.yaml").read_text(), sites, ["mtls"] if mtls else []))
+    config.write_text(fill_in((deploy / "envoy.yaml").read_text(), sites, uncommented))
     super().__init__(folder, name, [ENVOY, "-c", config, "--concurrency", "2", "-l", "warning",
                                     "--disable-hot-restart"])
     wait_until(lambda: not self.alive() or self._listening(), "the edge listens")

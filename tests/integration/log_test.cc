@@ -2,11 +2,16 @@
 #include "server/observability/log.h"
 
 #include <chrono>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/server_fixture.h"
 
 namespace aft::server {
@@ -86,6 +91,123 @@ TEST_F(RequestLogTest, ADefectIsAnErrorWithItsReason) {
   EXPECT_THAT(LogOf(Open<GenerateStream>(Request("hello", 3))),
               AllOf(StartsWith("level=error "),
                     HasSubstr(" code=INTERNAL reason=\"request r-1: a model step failed\" ")));
+}
+
+constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+constexpr char kParent[] = "00f067aa0ba902b7";
+
+class TraceTest : public RequestLogTest {
+ protected:
+  static void Prepare(grpc::ClientContext& context) {
+    context.AddMetadata("traceparent", absl::StrCat("00-", kTrace, "-", kParent, "-01"));
+  }
+  // The value of a field of a line, up to a space.
+  static std::string Field(const std::string& line, const std::string& name) {
+    const size_t at = line.find(" " + name + "=");
+    if (at == std::string::npos) return "absent";
+    const size_t begin = at + name.size() + 2;
+    return line.substr(begin, line.find(' ', begin) - begin);
+  }
+};
+
+TEST_F(TraceTest, TheCallIsASpanOfTheClientsTraceInTheLogAndInTheAnswer) {
+  GenerateStream stream(server_.inference(), Request("hello", 3), Prepare);
+  const std::string line = LogOf(stream);
+  EXPECT_EQ(Field(line, "trace_id"), kTrace);
+  EXPECT_EQ(Field(line, "parent_id"), kParent);
+  const std::string span = Field(line, "span_id");
+  EXPECT_THAT(span, testing::MatchesRegex("[0-9a-f]{16}"));
+  EXPECT_NE(span, kParent);
+  EXPECT_EQ(stream.InitialMetadata("traceparent"), absl::StrCat("00-", kTrace, "-", span, "-01"));
+
+  GenerateStream refused(server_.inference(), Request("", 3), Prepare);
+  const std::string refusal = LogOf(refused);
+  EXPECT_EQ(Field(refusal, "trace_id"), kTrace);
+  EXPECT_EQ(refused.TrailingMetadata("traceparent"),
+            absl::StrCat("00-", kTrace, "-", Field(refusal, "span_id"), "-01"));
+  EXPECT_NE(Field(refusal, "span_id"), span);
+}
+
+TEST_F(TraceTest, WithoutAValidOneATraceBegins) {
+  std::set<std::string> traces;
+  for (const std::string& given :
+       {std::string(), absl::StrCat("00-", std::string(32, '0'), "-", kParent, "-01"),
+        std::string("nonsense")}) {
+    GenerateStream stream(server_.inference(), Request("hello", 1),
+                          [&given](grpc::ClientContext& context) {
+                            if (!given.empty()) context.AddMetadata("traceparent", given);
+                          });
+    const std::string line = LogOf(stream);
+    const std::string trace = Field(line, "trace_id");
+    EXPECT_THAT(trace, testing::MatchesRegex("[0-9a-f]{32}"));
+    EXPECT_EQ(Field(line, "parent_id"), "\"\"");
+    EXPECT_EQ(stream.InitialMetadata("traceparent"),
+              absl::StrCat("00-", trace, "-", Field(line, "span_id"), "-00"));
+    EXPECT_TRUE(traces.insert(trace).second);
+  }
+  GenerateStream twice(server_.inference(), Request("hello", 1), [](grpc::ClientContext& context) {
+    Prepare(context);
+    Prepare(context);
+  });
+  EXPECT_NE(Field(LogOf(twice), "trace_id"), kTrace);
+}
+
+TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
+  const auto expect = [](const grpc::ClientContext& context, bool ok) {
+    const auto& metadata =
+        ok ? context.GetServerInitialMetadata() : context.GetServerTrailingMetadata();
+    const auto found = metadata.find("traceparent");
+    ASSERT_NE(found, metadata.end());
+    EXPECT_THAT(std::string(found->second.data(), found->second.size()),
+                StartsWith(absl::StrCat("00-", kTrace)));
+  };
+  const auto call = [&expect](auto& stub, auto method, const auto& request, auto response) {
+    grpc::ClientContext context;
+    Prepare(context);
+    expect(context, ((stub.*method)(&context, request, &response)).ok());
+  };
+  using v1::InferenceService;
+  call(server_.inference(), &InferenceService::Stub::Complete, Request("hello", 1),
+       v1::CompleteResponse());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("hello");
+  call(server_.inference(), &InferenceService::Stub::Tokenize, tokenize, v1::TokenizeResponse());
+  call(server_.models(), &v1::ModelService::Stub::List, v1::ListRequest(), v1::ListResponse());
+  call(server_.models(), &v1::ModelService::Stub::Get, v1::GetRequest(), v1::GetResponse());
+  call(server_.states(), &v1::StateService::Stub::Get, v1::StateServiceGetRequest(),
+       v1::StateServiceGetResponse());
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_.server().address()));
+  using Kserve = inference::GRPCInferenceService::Stub;
+  call(*kserve, &Kserve::ServerLive, inference::ServerLiveRequest(),
+       inference::ServerLiveResponse());
+  call(*kserve, &Kserve::ModelMetadata, inference::ModelMetadataRequest(),
+       inference::ModelMetadataResponse());
+  call(*kserve, &Kserve::RepositoryModelLoad, inference::RepositoryModelLoadRequest(),
+       inference::RepositoryModelLoadResponse());
+  inference::ModelInferRequest infer;
+  infer.set_model_name("fake");
+  call(*kserve, &Kserve::ModelInfer, infer, inference::ModelInferResponse());
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  const std::string text = testing::internal::GetCapturedStderr();
+  testing::internal::CaptureStderr();
+  std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines.size(), 5);  // of models and of what is asked without an id there is none
+  for (const std::string& line : lines) EXPECT_EQ(Field(line, "trace_id"), kTrace) << line;
+}
+
+TEST_F(TraceTest, ThePhasesAreTheWholeCall) {
+  const std::string line = LogOf(GenerateStream(server_.inference(), Request("hello", 3)));
+  const auto ms = [&line](const std::string& name) {
+    double value = -1;
+    EXPECT_TRUE(absl::SimpleAtod(Field(line, name), &value)) << name;
+    return value;
+  };
+  EXPECT_GT(ms("prefill_ms"), 0);
+  EXPECT_GT(ms("decode_ms"), 0);
+  EXPECT_GE(ms("write_ms"), 0);
+  EXPECT_NEAR(ms("queue_ms") + ms("prefill_ms"), ms("ttft_ms"), 1e-3 + 1e-5 * ms("ttft_ms"));
+  EXPECT_NEAR(ms("ttft_ms") + ms("decode_ms"), ms("total_ms"), 1e-3 + 1e-5 * ms("total_ms"));
 }
 
 TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {

@@ -20,8 +20,7 @@
 
 namespace aft::server {
 
-// One model "fake" with 4 slots, on a port that the kernel chooses, without a metrics page: closing
-// one takes civetweb 2 seconds.
+// One model "fake" with 4 slots, on a port that the kernel chooses, without a metrics page.
 ServerConfig TestConfig();
 // The same with a metrics page.
 ServerConfig TestConfigWithMetrics();

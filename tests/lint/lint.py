@@ -28,10 +28,11 @@ THIRD_PARTIES = {
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/rpc/", "server/app/", "server/config/", "client/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
-    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/rpc/"]),
+    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/rpc/", "server/app/"]),
+    "Boost": (r"boost/", ["server/observability/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
-                      "model/train/", "server/rpc/kserve/", "client/"]),
+                      "model/train/", "server/rpc/kserve/", "server/app/", "client/"]),
 }
 
 # Own folders, lowest first: each may include itself and the folders named, all of which stand above

@@ -102,30 +102,31 @@ class Client:
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
                previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
-               timeout: Optional[float] = None, request_id: str = "",
+               timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
     """The events of a continuation, or with .text() its text. `previous`: a state's id, or exported bytes, that the
     prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds. `n`: answers
     to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each. `echo`:
     Started repeats the prompt. `on_resumed` is called, where the events are, each time that the stream goes on after
-    a break. `model_version`, of every call that names a model: one that serves; by default the newest."""
+    a break. `model_version`, of every call that names a model: one that serves; by default the newest.
+    `traceparent`: the W3C trace that the call is part of."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
                                 store, n)
-    return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, on_resumed))
+    return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, traceparent, on_resumed))
 
   def complete(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
                previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
-               timeout: Optional[float] = None, request_id: str = "") -> Completion:
+               timeout: Optional[float] = None, request_id: str = "", traceparent: str = "") -> Completion:
     """The same as one value, at the end; `n`: so many answers. What breaks before is asked for again, from the
     beginning."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
                                 store, n)
-    response = self._unary(self._inference.Complete, request, timeout, request_id)
+    response = self._unary(self._inference.Complete, request, timeout, request_id, traceparent)
     return Completion(Started.of(response.started), tuple(map(Answer.of, response.answers)))
 
   def tokenize(self, text: Union[str, bytes], *, model: str = "", model_version: str = "",
@@ -145,6 +146,7 @@ class Client:
   def score(self, text: Text, *, model: str = "", model_version: str = "", top_logprobs: int = 0,
             priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
             store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
+            traceparent: str = "",
             on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
     """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place.
     `on_resumed` as of generate()."""
@@ -152,18 +154,18 @@ class Client:
     _set_text(request, text)
     request.output.top_logprobs = top_logprobs
     _set_turn(request, previous, store)
-    return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, on_resumed)).result()
+    return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, traceparent, on_resumed)).result()
 
   def encode(self, text: Text, *, model: str = "", model_version: str = "", pooling: Pooling = Pooling.NONE,
              normalize: bool = False, priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
-             request_id: str = "") -> Vectors:
+             request_id: str = "", traceparent: str = "") -> Vectors:
     """The vectors of a text under an encoder."""
     request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
                                           normalize=normalize, priority=int(priority))
     _set_text(request, text)
     width = tokens = 0
     values: List[float] = []
-    for response in self._stream(self._inference.Encode, request, timeout, request_id):
+    for response in self._stream(self._inference.Encode, request, timeout, request_id, traceparent):
       kind = response.WhichOneof("event")
       if kind == "started":
         width, tokens = response.started.width, response.started.tokens
@@ -205,24 +207,27 @@ class Client:
 
     return State.of(self._unary(self._states.Import, requests(), timeout).state)
 
-  def _resumable(self, timeout: Optional[float], request_id: str,
+  def _resumable(self, timeout: Optional[float], request_id: str, traceparent: str,
                  on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:
-    return {"metadata": self._metadata, "timeout": self._timeout if timeout is None else timeout,
+    return {"metadata": self._with_ids("", traceparent), "timeout": self._timeout if timeout is None else timeout,
             "request_id": request_id, "max_resumes": self._max_resumes, "on_resumed": on_resumed}
 
-  def _with_id(self, request_id: str) -> List[Tuple[str, str]]:
-    return self._metadata + ([("x-request-id", request_id)] if request_id else [])
+  def _with_ids(self, request_id: str, traceparent: str) -> List[Tuple[str, str]]:
+    return self._metadata + [(key, value) for key, value in (("x-request-id", request_id), ("traceparent", traceparent))
+                             if value]
 
-  def _unary(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "") -> Any:
+  def _unary(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "",
+             traceparent: str = "") -> Any:
     try:
       return method(request, timeout=self._timeout if timeout is None else timeout,
-                    metadata=self._with_id(request_id))
+                    metadata=self._with_ids(request_id, traceparent))
     except grpc.RpcError as call:
       raise from_call(call) from None
 
-  def _stream(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "") -> Iterator[Any]:
+  def _stream(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "",
+              traceparent: str = "") -> Iterator[Any]:
     call = method(request, timeout=self._timeout if timeout is None else timeout,
-                  metadata=self._with_id(request_id))
+                  metadata=self._with_ids(request_id, traceparent))
     try:
       yield from call
     except grpc.RpcError:

@@ -183,7 +183,8 @@ absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
 }
 
 void InferCall::Fill(RequestHeader& header, std::chrono::microseconds timeout) {
-  header.id = caller_.id;
+  header.id = caller_.ids.request;
+  header.trace_id = caller_.ids.trace.trace_id;
   header.arrival = arrival_;
   header.deadline = std::min(caller_.deadline, arrival_ + environment_.limits.max_request);
   if (timeout.count() > 0) header.deadline = std::min(header.deadline, arrival_ + timeout);
@@ -306,7 +307,8 @@ void InferCall::Report() {
   environment_.client_metrics.Count(caller_.client->name, code, read + usage.generated_tokens);
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome_.reason)];
-  log("request.done", {{"id", caller_.id},
+  const Phases phases(timings);
+  log("request.done", {{"id", caller_.ids.request},
                        {"peer", caller_.peer},
                        {"client", caller_.client->name},
                        {"method", MethodName(method_)},
@@ -317,7 +319,12 @@ void InferCall::Report() {
                        {"generated_tokens", usage.generated_tokens},
                        {"queue_ms", Milliseconds(timings.queue)},
                        {"ttft_ms", Milliseconds(timings.first_token)},
-                       {"total_ms", Milliseconds(timings.total)}});
+                       {"total_ms", Milliseconds(timings.total)},
+                       {"prefill_ms", Milliseconds(phases.prefill)},
+                       {"decode_ms", Milliseconds(phases.decode)},
+                       {"trace_id", caller_.ids.trace.trace_id},
+                       {"span_id", caller_.ids.trace.span_id},
+                       {"parent_id", caller_.ids.trace.parent_id}});
 }
 
 void InferCall::FillNames(inference::ModelInferResponse& response, bool final) const {

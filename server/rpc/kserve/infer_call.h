@@ -14,6 +14,7 @@
 #include "server/admission/memory_ledger.h"
 #include "server/engine/request.h"
 #include "server/registry/model_registry.h"
+#include "server/rpc/call_metadata.h"
 #include "server/rpc/kserve/answer.h"
 #include "server/rpc/kserve/request.h"
 #include "server/rpc/kserve/statistics.h"
@@ -43,7 +44,7 @@ class Carrier {
 
 // Who sent a request, and what its call says of it.
 struct Caller {
-  std::string id;  // of the call, for the log
+  CallIds ids;  // of the call
   std::string peer;
   std::shared_ptr<const Client> client;
   TimePoint deadline;  // of the call
@@ -73,7 +74,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // After SendEnd.
   const absl::Status& status() const { return outcome_.status; }
   const std::string& id() const { return id_; }  // that the request gave itself
-  const std::string& call_id() const { return caller_.id; }
+  const std::string& call_id() const { return caller_.ids.request; }
   // When to try a refused request again; nullopt: it was not refused for want of room.
   std::optional<int64_t> RetryAfterMs() const;
 

@@ -28,6 +28,7 @@ template <typename Message>
 grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext& context, const absl::Status& status,
                                  const Message& message, grpc::ByteBuffer& response) {
   if (status.ok()) SerializeMessage(message, response);
+  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
@@ -238,15 +239,19 @@ grpc::ServerUnaryReactor* KserveService::Order(Context& context, const Bytes& by
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
   if (status.ok()) status = ClientIdentity::CheckModel(**client, request.model_name());
-  const auto done = [=, &response, model = request.model_name(),
-                     name = client.ok() ? (*client)->name : "",
-                     peer = context.peer()](const absl::Status& outcome) {
+  const auto done = [=, &response, &context, model = request.model_name(),
+                     name = client.ok() ? (*client)->name : "", peer = context.peer(),
+                     trace = TakeTrace(context)](const absl::Status& outcome) {
     log::Info(event, {{"peer", peer},
                       {"client", name},
                       {"model", model},
                       {"code", absl::StatusCodeToString(outcome.code())},
-                      {"reason", outcome.message()}});
+                      {"reason", outcome.message()},
+                      {"trace_id", trace.trace_id},
+                      {"span_id", trace.span_id},
+                      {"parent_id", trace.parent_id}});
     if (outcome.ok()) SerializeMessage(Response(), response);
+    SendTrace(context, trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
     reactor->Finish(ToGrpcStatus(outcome));
   };
   if (status.ok()) {

@@ -65,7 +65,7 @@ BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& stre
   const absl::Status status = stream->Admit();
   if (!status.ok()) {
     environment.metrics.requests_without_model.Increment(Method::kModelStreamInfer, status.code());
-    context.AddTrailingMetadata(kRequestIdKey, stream->id_);
+    SendIds(context, stream->ids_, Metadata::kTrailing);
     stream->Abort(status, status.code());
   } else {
     if (!streams.Add(stream)) stream->Drain();
@@ -79,16 +79,14 @@ StreamInfer::StreamInfer(InferEnvironment& environment, OpenStreams& streams,
     : ActiveCall(context), environment_(environment), streams_(streams) {}
 
 absl::Status StreamInfer::Admit() {
-  const absl::StatusOr<std::string> id = TakeRequestId(context());
-  id_ = id.ok() ? *id : NewRequestId();
-  AFT_RETURN_IF_ERROR(id.status());
+  AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
   AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
   const auto asked = context().client_metadata().find(kGrpcErrorKey);
   end_on_error_ = asked != context().client_metadata().end() && asked->second == "true";
   MutexLock lock(mutex_);
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   if (!Recharge()) return environment_.RefuseForMemory();
-  context().AddInitialMetadata(kRequestIdKey, id_);
+  SendIds(context(), ids_, Metadata::kInitial);
   return absl::OkStatus();
 }
 
@@ -120,7 +118,7 @@ void StreamInfer::OnReadDone(bool ok) {
   grpc::ByteBuffer message;
   message.Swap(&incoming_);
   const auto call = std::make_shared<InferCall>(Method::kModelStreamInfer, environment_,
-                                                Caller{.id = id_,
+                                                Caller{.ids = ids_,
                                                        .peer = context().peer(),
                                                        .client = client_,
                                                        .deadline = DeadlineOf(context())},
@@ -216,7 +214,7 @@ void StreamInfer::Pump() {
     }
     if (end.has_value()) {  // `writing_` is never given back
       OperationBegins();
-      return Finish(ToGrpcStatus(*end, id_));
+      return Finish(ToGrpcStatus(*end, ids_.request));
     }
     const bool written = write && Write(part);
     if (!part.token.has_value()) ReadOn();
@@ -239,7 +237,7 @@ bool StreamInfer::Write(const Part& part) {
     }
     infer.set_id(part.call->id());
     (*infer.mutable_parameters())[kFinalKey].set_bool_param(true);
-    response_.set_error_message(ToGrpcStatus(status, id_).error_message());
+    response_.set_error_message(ToGrpcStatus(status, ids_.request).error_message());
   }
   SerializeMessage(response_, outgoing_);
   OperationBegins();
@@ -288,11 +286,12 @@ void StreamInfer::OnDone() {
 
 void StreamInfer::OnStuck(Duration waited) {
   const double ms = std::chrono::duration<double, std::milli>(waited).count();
-  log::Warning("request.stuck", {{"id", id_},
+  log::Warning("request.stuck", {{"id", ids_.request},
                                  {"peer", context().peer()},
                                  {"client", client_ != nullptr ? client_->name : ""},
                                  {"method", MethodName(Method::kModelStreamInfer)},
-                                 {"waited_ms", ms}});
+                                 {"waited_ms", ms},
+                                 {"trace_id", ids_.trace.trace_id}});
 }
 
 }  // namespace aft::server::kserve

@@ -93,7 +93,7 @@ class StreamInfer final : public BidiReactor,
   InferEnvironment& environment_;
   OpenStreams& streams_;
   // Set by Admit, then constant.
-  std::string id_;
+  CallIds ids_;
   std::shared_ptr<const Client> client_;
   bool end_on_error_ = false;
 

@@ -21,16 +21,15 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
       : ActiveCall(context), environment_(environment), response_(response) {}
 
   void Start(const grpc::ByteBuffer& request) {
-    const absl::StatusOr<std::string> id = TakeRequestId(context());
-    id_ = id.ok() ? *id : NewRequestId();
+    absl::Status status = TakeIds(context(), ids_);
     auto client = environment_.identity.Find(context());
-    const absl::Status status = id.ok() ? client.status() : id.status();
+    if (status.ok()) status = client.status();
     if (!status.ok()) {
       environment_.metrics.requests_without_model.Increment(Method::kModelInfer, status.code());
       return End(status);
     }
     call_ = std::make_shared<InferCall>(Method::kModelInfer, environment_,
-                                        Caller{.id = id_,
+                                        Caller{.ids = ids_,
                                                .peer = context().peer(),
                                                .client = *std::move(client),
                                                .deadline = DeadlineOf(context())},
@@ -66,23 +65,25 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
     inference::ModelInferResponse response;
     call->WriteEnd(response);
     SerializeMessage(response, response_);
-    context().AddInitialMetadata(kRequestIdKey, id_);
+    SendIds(context(), ids_, Metadata::kInitial);
     End(absl::OkStatus());
   }
 
   void End(const absl::Status& status) {
-    if (!status.ok()) context().AddTrailingMetadata(kRequestIdKey, id_);
+    if (!status.ok()) SendIds(context(), ids_, Metadata::kTrailing);
     OperationBegins();
-    Finish(ToGrpcStatus(status, id_));
+    Finish(ToGrpcStatus(status, ids_.request));
   }
 
   void OnStuck(Duration /*waited*/) override {
-    log::Warning("request.stuck", {{"id", id_}, {"method", MethodName(Method::kModelInfer)}});
+    log::Warning("request.stuck", {{"id", ids_.request},
+                                   {"method", MethodName(Method::kModelInfer)},
+                                   {"trace_id", ids_.trace.trace_id}});
   }
 
   InferEnvironment& environment_;
   grpc::ByteBuffer& response_;  // gRPC's, until OnDone
-  std::string id_;
+  CallIds ids_;
   std::shared_ptr<InferCall> call_;
 };
 

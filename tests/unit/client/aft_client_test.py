@@ -23,6 +23,9 @@ except ModuleNotFoundError as missing:
   sys.exit(77)
 
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
 class ClientTest(unittest.TestCase):
 
   def server(self, *breaks):
@@ -301,7 +304,7 @@ class CallsTest(ClientTest):
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
                     min_tokens=3, echo=True, top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
-                    request_id="mine").text()
+                    request_id="mine", traceparent=TRACEPARENT).text()
     self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
         raw=b"\xff", sampling=vars(sampling), stop={"token_ids": [10], "include_stop_string": True,
                                                     "ignore_eos": True, "min_tokens": 3},
@@ -309,7 +312,9 @@ class CallsTest(ClientTest):
         resumable=True))
     self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
     self.assertEqual(server.metadata[0]["x-request-id"], "mine")
+    self.assertEqual(server.metadata[0]["traceparent"], TRACEPARENT)
     client.generate([1, 2]).text()
+    self.assertNotIn("traceparent", server.metadata[1])
     self.assertEqual(server.requests[1], inference_pb2.GenerateRequest(tokens={"ids": [1, 2]}, stop={},
                                                                        resumable=True))
 
@@ -338,10 +343,11 @@ class CallsTest(ClientTest):
   def test_completes(self):
     server = self.server()
     done = self.client(server, token="secret").complete("hello", n=2, max_tokens=3, store=True, min_tokens=1,
-                                                        request_id="mine")
+                                                        request_id="mine", traceparent=TRACEPARENT)
     self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
         text="hello", n=2, stop={"max_tokens": 3, "min_tokens": 1}, store={}))
     self.assertEqual(server.metadata[0]["x-request-id"], "mine")
+    self.assertEqual(server.metadata[0]["traceparent"], TRACEPARENT)
     self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
     self.assertEqual((done.text, done.started.seed, done.answers[1].token_ids), ("abc", 7, (100,)))
     self.assertEqual(done.answers[0].finished.limit, "stop.max_tokens=3")

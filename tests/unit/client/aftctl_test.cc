@@ -104,7 +104,9 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
       "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json --echo "
       "--logit-bias 5:-1.5 --logit-bias 6:100 --allow-token 5 --allow-token 6 --ban-token 7 "
       "--min-tokens 3 "
-      "--request-id r1 --deadline 100");
+      "--request-id r1 --traceparent 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 "
+      "--deadline 100");
+  EXPECT_EQ(server_.traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   ExpectText(server_.last<v1::GenerateRequest>(),
              "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
              "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"

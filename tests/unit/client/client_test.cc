@@ -150,6 +150,27 @@ TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
   }
 }
 
+constexpr char kTraceparent[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+TEST_F(ClientTest, SendsTheTraceThatTheCallIsPartOf) {
+  server_.SetScript(TextScript({"a"}));
+  ASSERT_TRUE(client_->Generate(Prompt("x"), {}, {.traceparent = kTraceparent}).ok());
+  EXPECT_EQ(server_.traceparent(), kTraceparent);
+  ASSERT_TRUE(client_->Generate(Prompt("x"), {}, {}).ok());
+  EXPECT_EQ(server_.traceparent(), "");
+}
+
+TEST_F(ClientTest, RefusesATraceparentThatServersWouldNotUnderstand) {
+  const std::string good = kTraceparent;
+  for (const std::string& bad :
+       {good + "0", good.substr(1), "00_" + good.substr(3), good.substr(0, 54) + "g",
+        good.substr(0, 20) + "A" + good.substr(21), std::string("x\n")}) {
+    const auto result = client_->Generate(Prompt("x"), {}, {.traceparent = bad});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("traceparent")) << bad;
+  }
+}
+
 TEST_F(ClientTest, ReportsLostTokensAndCancelsOnTheServer) {
   const absl::Status status =
       GenerateError(StalledScript({StartedEvent(), DeltaEvent(0, "ab"), DeltaEvent(5, "cd")}));

@@ -194,6 +194,7 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
     ++requests_;
     authorization_ = Metadata(context, "authorization");
     request_ids_.push_back(Metadata(context, "x-request-id"));
+    traceparent_ = Metadata(context, "traceparent");
     changed_.NotifyAll();
     if (refusals_ > 0) {
       --refusals_;
@@ -264,6 +265,11 @@ grpc::ByteBuffer FakeServer::HealthMessage(bool serving) {
 std::string FakeServer::authorization() const {
   MutexLock lock(mutex_);
   return authorization_;
+}
+
+std::string FakeServer::traceparent() const {
+  MutexLock lock(mutex_);
+  return traceparent_;
 }
 
 std::vector<std::string> FakeServer::request_ids() const {

@@ -76,6 +76,8 @@ class FakeServer {
   std::string authorization() const;
   // Metadata `x-request-id` of each stream; "" where there was none.
   std::vector<std::string> request_ids() const;
+  // Metadata `traceparent` of the last stream.
+  std::string traceparent() const;
 
   // Streams that have begun, refused ones included; watches of health are not counted.
   int requests() const;
@@ -121,6 +123,7 @@ class FakeServer {
   bool serving_ ABSL_GUARDED_BY(mutex_) = true;
   std::string authorization_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);
+  std::string traceparent_ ABSL_GUARDED_BY(mutex_);
   std::set<Call*> watches_ ABSL_GUARDED_BY(mutex_);
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 

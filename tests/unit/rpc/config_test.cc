@@ -311,6 +311,8 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
          c.states.max_bytes = 0;
        }},
       {"states.redis.address: must be host:port", [](C& c) { WithRedis(c, "redis"); }},
+      {"states.redis.address: must have no user and password",
+       [](C& c) { WithRedis(c, "secret@redis:6379"); }},
       {"states.redis.address: must name a socket", [](C& c) { WithRedis(c, "unix:"); }},
       {"states.redis.address: must name a socket",
        [](C& c) { WithRedis(c, "unix:" + std::string(108, 's')); }},

@@ -40,9 +40,64 @@ TEST(StatusTest, KeepsCodeAndMessageOfEveryStatus) {
 }
 
 TEST(RequestIdTest, NewIdsAreHexadecimalAndDiffer) {
-  const std::string id = NewRequestId();
+  const std::string id = NewId();
   EXPECT_THAT(id, testing::MatchesRegex("[0-9a-f]{32}"));
-  EXPECT_NE(id, NewRequestId());
+  EXPECT_NE(id, NewId());
+}
+
+constexpr char kTraceparent[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+TEST(TraceparentTest, NamesTraceParentAndFlags) {
+  std::optional<TraceContext> trace = ParseTraceparent(kTraceparent);
+  ASSERT_TRUE(trace.has_value());
+  EXPECT_EQ(trace->trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");
+  EXPECT_EQ(trace->parent_id, "00f067aa0ba902b7");
+  EXPECT_EQ(trace->flags, "01");
+  trace->span_id = "b7ad6b7169203331";
+  EXPECT_EQ(trace->Traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-b7ad6b7169203331-01");
+}
+
+TEST(TraceparentTest, OfLaterVersionsWhatIsKnownIsRead) {
+  const std::string known = std::string(kTraceparent).substr(2);
+  for (const std::string& text :
+       {"cc" + known, "01" + known + "-what-the-future-brings", "fe" + known + "-"}) {
+    const std::optional<TraceContext> trace = ParseTraceparent(text);
+    ASSERT_TRUE(trace.has_value()) << text;
+    EXPECT_EQ(trace->parent_id, "00f067aa0ba902b7") << text;
+  }
+}
+
+TEST(TraceparentTest, WhatIsNotValidIsNone) {
+  const std::string good = kTraceparent;
+  const auto with = [&good](size_t at, const std::string& text) {
+    return std::string(good).replace(at, text.size(), text);
+  };
+  for (const std::string& bad : {std::string(),
+                                 std::string("00"),
+                                 good.substr(0, 54),
+                                 good + "0",
+                                 good + "-",
+                                 good + "-00",
+                                 " " + good,
+                                 good + " ",
+                                 with(0, "ff"),
+                                 with(0, "0g"),
+                                 with(0, "0A"),
+                                 with(2, "_"),
+                                 with(35, "0"),
+                                 with(52, "_"),
+                                 with(3, std::string(32, '0')),
+                                 with(36, std::string(16, '0')),
+                                 with(3, "4BF92F"),
+                                 with(34, "g"),
+                                 with(36, "G"),
+                                 with(51, "B"),
+                                 with(53, "0x"),
+                                 with(53, "A1"),
+                                 with(10, std::string(1, '\0')),
+                                 with(0, "01") + "0"}) {
+    EXPECT_FALSE(ParseTraceparent(bad).has_value()) << bad;
+  }
 }
 
 TEST(DeadlineTest, ACancelShortlyBeforeItIsTheDeadlines) {

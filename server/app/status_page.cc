@@ -1,0 +1,91 @@
+#include "server/app/status_page.h"
+
+#include <openssl/sha.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "aft/v1/models.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
+#include "server/app/status_html.h"
+#include "server/rpc/model_service.h"
+
+namespace aft::server {
+namespace {
+
+using nlohmann::ordered_json;
+
+// The source of Content-Security-Policy for the page's element `tag`, which is there once.
+std::string Source(absl::string_view html, absl::string_view tag) {
+  const std::string open = absl::StrCat("<", tag, ">");
+  const size_t start = html.find(open) + open.size();
+  const absl::string_view text =
+      html.substr(start, html.find(absl::StrCat("</", tag, ">")) - start);
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  const absl::string_view bytes(reinterpret_cast<const char*>(digest), sizeof(digest));
+  return absl::StrCat("'sha256-", absl::Base64Escape(bytes), "'");
+}
+
+ordered_json Models(const std::vector<ModelStatus>& models) {
+  v1::ListResponse list;
+  for (const ModelStatus& model : models) *list.add_models() = EncodeModel(model);
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  static_cast<void>(google::protobuf::util::MessageToJsonString(list, &json, options));
+  return ordered_json::parse(json)["models"];
+}
+
+}  // namespace
+
+HttpPage StatusJson(const StatusReport& report) {
+  const ordered_json json = {
+      {"version", report.version},
+      {"state", report.state},
+      {"ready", report.ready},
+      {"alive", report.alive},
+      {"started",
+       absl::FormatTime(absl::RFC3339_sec, absl::FromChrono(report.started), absl::UTCTimeZone())},
+      {"address", report.address},
+      {"models", Models(report.models)},
+      {"config", report.config},
+  };
+  // Paths and errors may be bytes of any kind.
+  return {.content_type = "application/json",
+          .body = json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n"};
+}
+
+HttpPage ReadyPage(const StatusReport& report) {
+  if (report.ready) return {.body = "ready\n"};
+  std::string why = "not ready: its models do not serve as health.readiness asks\n";
+  if (report.state != "ready") {
+    why = absl::StrCat("not ready: the server is ", report.state, "\n");
+  }
+  for (const ModelStatus& model : report.models) {
+    const std::string state = v1::ModelState_Name(EncodeModel(model).state());
+    absl::StrAppend(&why, model.name, ": ", state, model.error.empty() ? "" : ": ", model.error,
+                    "\n");
+  }
+  return {.status = 503, .body = std::move(why)};
+}
+
+HttpPage AlivePage(const StatusReport& report) {
+  if (report.alive) return {.body = "alive\n"};
+  return {.status = 503, .body = "a model has failed for good: restart the server\n"};
+}
+
+HttpPage StatusPage() {
+  static const auto& policy = *new std::string(
+      absl::StrCat("default-src 'none'; connect-src 'self'; img-src data:; script-src ",
+                   Source(kStatusHtml, "script"), "; style-src ", Source(kStatusHtml, "style"),
+                   "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"));
+  return {.content_type = "text/html; charset=utf-8",
+          .body = kStatusHtml,
+          .headers = {{"Content-Security-Policy", policy}}};
+}
+
+}  // namespace aft::server

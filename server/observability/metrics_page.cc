@@ -1,0 +1,32 @@
+#include "server/observability/metrics_page.h"
+
+#include <vector>
+
+#include "prometheus/metric_family.h"
+#include "prometheus/text_serializer.h"
+#include "server/observability/log.h"
+#include "server/observability/slot_ratio.h"
+
+namespace aft::server {
+namespace {
+
+// What the log says of itself, which belongs to the process and not to a registry.
+prometheus::MetricFamily LogMetrics() {
+  prometheus::ClientMetric dropped;
+  dropped.counter.value = static_cast<double>(log::dropped_lines());
+  return {.name = "aft_log_lines_dropped_total",
+          .help = "Log lines dropped, because whoever reads stderr did not keep up.",
+          .type = prometheus::MetricType::Counter,
+          .metric = {dropped}};
+}
+
+}  // namespace
+
+HttpPage MetricsPage(const std::shared_ptr<prometheus::Registry>& registry) {
+  std::vector<prometheus::MetricFamily> families = WithSlotRatio(registry).Collect();
+  families.push_back(LogMetrics());
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+          .body = prometheus::TextSerializer().Serialize(families)};
+}
+
+}  // namespace aft::server

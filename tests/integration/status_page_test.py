@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""The page /status in headless Chromium: status_page_test.py AFT_SERVER MODEL
+
+Exit code 77 where Chromium is missing.
+"""
+
+import http.client
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+EVIL = "<img src=x onerror=\"document.body.dataset.evil=1\">"
+
+
+class Server:
+  """aft-server with the model, and one whose files are nowhere, until stop()."""
+
+  def __init__(self, folder):
+    ready = folder / "ready"
+    config = folder / "server.textproto"
+    config.write_text(f'listen_address: "127.0.0.1:0" metrics_address: "127.0.0.1:0" health {{ readiness: "any" }}\n'
+                      f"models {{ name: 'austen' path: '{sys.argv[2]}' intra_op_threads: 1 }}\n"
+                      f"models {{ name: 'broken' path: '{EVIL}' }}\n")
+    with open(folder / "log", "wb") as log:
+      self._process = subprocess.Popen([sys.argv[1], f"--config={config}", f"--ready_file={ready}"], stderr=log)
+    while not ready.exists() and self._process.poll() is None:
+      time.sleep(0.01)
+    self.pages = ready.read_text().split()[1]
+
+  def get(self, path):
+    connection = http.client.HTTPConnection(self.pages)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+  def stop(self):
+    self._process.kill()
+    self._process.wait()
+
+
+class Replay(http.server.BaseHTTPRequestHandler):
+  """The server's page over other figures: `metrics(i)` and `status(i)` of the i-th time."""
+
+  def do_GET(self):
+    server = self.server
+    if self.path == "/status":
+      headers, body = server.page
+    else:
+      headers = {}
+      figures = server.status if self.path == "/status.json" else server.metrics
+      body = figures(server.asked.setdefault(self.path, 0)).encode()
+      server.asked[self.path] += 1
+    self.send_response(200)
+    for name, value in headers.items():
+      self.send_header(name, value)
+    self.end_headers()
+    self.wfile.write(body)
+
+  def log_message(self, *_):
+    pass
+
+
+def browse(address, *flags):
+  """The page as it is after 9 s of its own time, and what the console says."""
+  with tempfile.TemporaryDirectory() as profile:
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+         "--virtual-time-budget=9000", "--enable-logging=stderr", *(flags or ["--dump-dom"]),
+         f"http://{address}/status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
+  return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+
+def model(name, **more):
+  return {"name": name, "version": "2", "state": "MODEL_STATE_READY", "error": "", "architecture": "aft_local",
+          "weight_format": "int8", "device": "cpu", "parameters": "6000000", "state_bytes": "300000", "slots": 4,
+          "task": "TASK_GENERATE", "fingerprint": "18446744073709551615", "versions": []} | more
+
+
+class StatusPageTest(unittest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    cls.folder = tempfile.TemporaryDirectory()
+    cls.server = Server(Path(cls.folder.name))
+
+  @classmethod
+  def tearDownClass(cls):
+    cls.server.stop()
+    cls.folder.cleanup()
+
+  def replay(self, status, metrics):
+    answer, body = self.server.get("/status")
+    replay = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Replay)
+    replay.page = (dict(answer.getheaders()), body)
+    replay.status, replay.metrics, replay.asked = status, metrics, {}
+    threading.Thread(target=replay.serve_forever, daemon=True).start()
+    try:
+      return browse("127.0.0.1:%d" % replay.server_port)
+    finally:
+      replay.shutdown()
+      replay.server_close()
+
+  def figure(self, dom, name):
+    found = re.search(f"<b>([^<]*)</b><span>{re.escape(name)}</span>", dom)
+    self.assertIsNotNone(found, f"{name}: {dom[-3000:]}")
+    return found.group(1)
+
+  def test_the_real_thing(self):
+    dom, console = browse(self.server.pages)
+    self.assertEqual(console, [])
+    self.assertIn('<span class="state good">ready</span>', dom)
+    self.assertIn("<h2>austen</h2>", dom)
+    self.assertIn('<span class="state bad">failed</span>', dom)
+    self.assertEqual(self.figure(dom, "slots used"), "0 of 64")
+    self.assertIn("&lt;img src=x onerror", dom)  # in the error and in the config
+    self.assertNotIn("<img", dom)
+    self.assertNotIn("data-evil", dom)
+    self.assertEqual(len(re.findall("<svg", dom)), 2 * 4)
+    self.assertIn('readiness: "any"', dom)
+
+  def test_figures(self):
+    def status(_):
+      models = [model("m", versions=[{"version": v, "state": "MODEL_STATE_READY", "error": EVIL, "fingerprint": v}
+                                     for v in ("2", "1")]),
+                model("e", task="TASK_ENCODE")]
+      return json.dumps({"version": "1.2.3", "state": "draining", "ready": False, "alive": True, "address": "a:1",
+                         "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "models": models})
+
+    def metrics(i):
+      # Between two scrapes: 40 tokens, 10 requests of which 2 fail, first tokens between 1 and 2 ms.
+      return f"""# HELP aft_slots <b>help</b>
+aft_slots{{model="m"}} 4
+aft_slots_used{{model="m"}} 3
+aft_requests_running{{model="m"}} 3
+aft_requests_waiting{{model="m"}} 7
+aft_requests_total{{code="OK",method="Generate",model="m"}} {100 + 8 * i}
+aft_requests_total{{code="OK",method="Generate",model="other \\"m\\""}} {1000 * i}
+aft_requests_total{{code="RESOURCE_EXHAUSTED",method="Generate",model="m"}} {2 * i}
+aft_generated_tokens_total{{model="m"}} {40 * i}
+aft_encoded_tokens_total{{model="e"}} {20000 * i}
+aft_ttft_seconds_bucket{{model="m",le="0.001"}} {50}
+aft_ttft_seconds_bucket{{model="m",le="0.002"}} {50 + 10 * i}
+aft_ttft_seconds_bucket{{model="m",le="+Inf"}} {50 + 10 * i}
+aft_e2e_seconds_bucket{{model="e",le="2"}} 0
+aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
+"""
+
+    dom, console = self.replay(status, metrics)
+    self.assertEqual(console, [])
+    self.assertIn('<span class="state busy">draining</span>', dom)
+    self.assertEqual(self.figure(dom, "slots used"), "3 of 4")
+    self.assertEqual(self.figure(dom, "running / waiting"), "3 / 7")
+    # The page's clock is Chromium's: 2 s and what an answer takes.
+    for name, rate in (("requests/s", 4), ("failed or refused/s", 1), ("tokens generated/s", 20)):
+      self.assertAlmostEqual(float(self.figure(dom, name)), rate, delta=rate / 4, msg=name)
+    self.assertEqual(self.figure(dom, "first token p50 / p99"), "1.50 ms / 1.99 ms")
+    self.assertEqual(self.figure(dom, "between tokens p50 / p99"), "– / –")
+    self.assertEqual(self.figure(dom, "request p50 / p99"), "2.00 s / 2.00 s")  # beyond the last bound
+    self.assertIn("fingerprint 18446744073709551615", dom)
+    self.assertNotIn("<img", dom)
+    points = [path.count("L") for path in re.findall(r'<path class="one" d="([^"]*)"', dom)]
+    self.assertEqual(len(points), 4 + 3)
+    self.assertGreaterEqual(points[0], 1)
+
+  def test_a_new_process_begins_anew_and_one_that_is_gone_is_said_to_be(self):
+    def status(i):
+      return json.dumps({"version": "1", "state": "ready", "ready": True, "alive": True, "address": "a:1",
+                         "started": f"2026-11-23T05:00:0{min(i, 1)}Z", "config": "", "models": [model("m")]})
+    dom, _ = self.replay(status, lambda i: f'aft_generated_tokens_total{{model="m"}} {1000 if i == 0 else 0}\n')
+    self.assertEqual(self.figure(dom, "tokens generated/s"), "0")
+    dom, _ = self.replay(lambda i: status(0) if i == 0 else "no JSON", lambda i: "")
+    self.assertIn('<span class="state bad">unreachable</span>', dom)
+    self.assertIn("<h2>m</h2>", dom)  # what was known
+
+
+if __name__ == "__main__":
+  if CHROMIUM is None:
+    print("skipped: needs Debian's chromium-headless-shell")
+    sys.exit(77)
+  unittest.main(argv=sys.argv[:1])

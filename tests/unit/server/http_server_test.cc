@@ -1,0 +1,257 @@
+// The pages of the metrics port, over sockets.
+#include "server/observability/http_server.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/gauge.h"
+#include "prometheus/registry.h"
+#include "server/observability/gzip.h"
+#include "server/observability/metrics_page.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/tcp.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr size_t kLarge = 8 << 20;  // more than sockets buffer
+
+std::string Inflate(std::string packed) {
+  std::string text(1 << 20, '\0');
+  z_stream stream{};
+  EXPECT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+  stream.next_in = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  text.resize(stream.total_out);
+  inflateEnd(&stream);
+  return text;
+}
+
+class HttpServerTest : public testing::Test {
+ protected:
+  void Start(std::chrono::milliseconds patience) {
+    HttpPages pages = {
+        {"/small", [] { return HttpPage{.body = "small page\n"}; }},
+        {"/large", [] { return HttpPage{.body = std::string(kLarge, 'x')}; }},
+        {"/page",
+         [] { return HttpPage{.content_type = "text/html", .body = std::string(5000, 'p')}; }},
+        {"/own",
+         [] {
+           return HttpPage{.headers = {{"X-Frame-Options", "SAMEORIGIN"}}};
+         }},
+        {"/broken", []() -> HttpPage { throw std::runtime_error("no memory"); }},
+    };
+    auto created = HttpServer::Create("127.0.0.1:0", std::move(pages), patience);
+    ASSERT_TRUE(created.ok()) << created.status();
+    server_ = *std::move(created);
+    address_ = "127.0.0.1:" + std::to_string(server_->port());
+  }
+  void SetUp() override { Start(std::chrono::hours(1)); }
+
+  // The whole answer to these bytes.
+  std::string Ask(const std::string& request) const {
+    const TcpConnection connection(address_);
+    connection.Send(request);
+    return connection.ReadAll();
+  }
+  std::string AskFor(const std::string& line, const std::string& more = "") const {
+    return Ask(line + " HTTP/1.1\r\nHost: server\r\n" + more + "\r\n");
+  }
+
+  std::unique_ptr<HttpServer> server_;
+  std::string address_;
+};
+
+TEST_F(HttpServerTest, ReportsThePortThatTheKernelChoseAndOneThatIsTaken) {
+  EXPECT_GT(server_->port(), 0);
+  EXPECT_THAT(
+      HttpServer::Create(address_, {}),
+      StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr(address_), HasSubstr("in use"))));
+  EXPECT_THAT(HttpServer::Create("no such host:1", {}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no such host:1")));
+}
+
+TEST_F(HttpServerTest, AnswersEachPath) {
+  const std::string answer = AskFor("GET /small");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 11\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Connection: close\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\nsmall page\n"));
+  for (const char* target :
+       {"/small?name[]=aft_slots", "http://server:1/small", "/small?a=http://b/c"}) {
+    EXPECT_THAT(AskFor(std::string("GET ") + target), EndsWith("\r\n\r\nsmall page\n")) << target;
+  }
+  EXPECT_THAT(AskFor("GET /page"), HasSubstr("Content-Type: text/html\r\n"));
+  EXPECT_THAT(HttpGet(address_, "/small"), HasSubstr("small page"));  // HTTP/1.0, without a Host
+}
+
+TEST_F(HttpServerTest, UnknownPathsAreNotFoundAndToldWhatThereIs) {
+  for (const char* target :
+       {"/", "/nothing", "/small/", "//small", "/../small", "/SMALL", "*", "http://server"}) {
+    const std::string answer = AskFor(std::string("GET ") + target);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << target;
+    EXPECT_THAT(answer, HasSubstr(" /small")) << target;
+  }
+}
+
+TEST_F(HttpServerTest, HeadHasTheHeadersAlone) {
+  const std::string get = AskFor("GET /page");
+  const std::string head = AskFor("HEAD /page");
+  EXPECT_EQ(head, get.substr(0, get.size() - 5000));
+  EXPECT_THAT(head, AllOf(HasSubstr("Content-Length: 5000\r\n"), EndsWith("\r\n\r\n")));
+}
+
+TEST_F(HttpServerTest, OtherMethodsAreRefusedWhateverTheyBring) {
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FROB"}) {
+    EXPECT_THAT(AskFor(method + std::string(" /small")),
+                AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: GET, HEAD\r\n")))
+        << method;
+  }
+  // The client writes its body before it reads the answer.
+  const std::string answer =
+      AskFor("POST /small", "Content-Length: 100000\r\n\r\n" + std::string(100'000, 'b'));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 405 "));
+}
+
+TEST_F(HttpServerTest, EveryAnswerTellsBrowsersToBeCareful) {
+  for (const char* line :
+       {"GET /small", "GET /nothing", "POST /small", "HEAD /page", "GET /broken"}) {
+    const std::string answer = AskFor(line);
+    for (const char* header :
+         {"Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+          "X-Frame-Options: DENY", "X-Content-Type-Options: nosniff", "Cache-Control: no-store",
+          "Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin"}) {
+      EXPECT_THAT(answer, HasSubstr(std::string("\r\n") + header + "\r\n")) << line;
+    }
+  }
+  EXPECT_THAT(AskFor("GET /own"), AllOf(HasSubstr("X-Frame-Options: SAMEORIGIN\r\n"),
+                                        Not(HasSubstr("X-Frame-Options: DENY"))));
+}
+
+TEST_F(HttpServerTest, CompressesForThoseWhoAskForIt) {
+  const std::string answer = AskFor("GET /page", "Accept-Encoding: br;q=0.2, gzip\r\n");
+  EXPECT_THAT(answer, HasSubstr("Content-Encoding: gzip\r\n"));
+  EXPECT_EQ(Inflate(answer.substr(answer.find("\r\n\r\n") + 4)), std::string(5000, 'p'));
+  EXPECT_THAT(AskFor("GET /page"), AllOf(Not(HasSubstr("Content-Encoding")), EndsWith("ppp")));
+  EXPECT_THAT(AskFor("GET /small", "Accept-Encoding: gzip\r\n"),
+              Not(HasSubstr("Content-Encoding")));
+}
+
+TEST(GzipTest, IsAcceptedOnlyByName) {
+  for (const char* yes : {"gzip", "deflate, gzip;q=1.0, *;q=0.5", " GZip ; q=0.1 ", "br,gzip"}) {
+    EXPECT_TRUE(AcceptsGzip(yes)) << yes;
+  }
+  for (const char* no :
+       {"", "identity", "gzip;q=0", "br, gzip; q=0.000", "x-gzip2", "gzip;q=x", ",;,"}) {
+    EXPECT_FALSE(AcceptsGzip(no)) << no;
+  }
+}
+
+TEST_F(HttpServerTest, WhatIsNoRequestIsRefused) {
+  for (const char* bytes :
+       {"\r\n\r\n\r\n", "GET\r\n\r\n", "GET /small\r\n\r\n", "GET /small HTTP/9.9\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc\x03\x03\r\n\r\n",
+        "GET /small HTTP/1.1\r\nno colon\r\n\r\n"}) {
+    EXPECT_THAT(Ask(bytes), StartsWith("HTTP/1.1 400 ")) << bytes;
+  }
+  const std::string long_name(HttpServer::kMaxHeaderBytes, 'n');
+  EXPECT_THAT(AskFor("GET /small", "X: " + long_name + "\r\n"), StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(AskFor("GET /" + long_name), StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
+}
+
+TEST_F(HttpServerTest, APageThatFailsHarmsNoOther) {
+  EXPECT_THAT(AskFor("GET /broken"), StartsWith("HTTP/1.1 500 "));
+  EXPECT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
+}
+
+// Those who connect and say nothing, begin a request, ask for much and read nothing.
+TEST_F(HttpServerTest, ThousandsThatStallKeepNobodyOut) {
+  std::list<TcpConnection> stalled;
+  for (int i = 0; i < 1000; ++i) {
+    if (i >= 200) stalled.pop_front();  // the server has closed it long ago
+    const TcpConnection& one = stalled.emplace_back(address_, /*receive_buffer=*/4096);
+    if (i % 3 == 1) one.Send("GET /smal");
+    if (i % 9 == 2) one.Send("GET /large HTTP/1.1\r\n\r\n");
+    if (i % 10 > 0) continue;
+    ASSERT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
+  }
+  EXPECT_THAT(AskFor("GET /large"), EndsWith("xxx"));
+}
+
+TEST_F(HttpServerTest, OfTooManyConnectionsTheOldestIsClosed) {
+  std::vector<TcpConnection> idle;
+  for (size_t i = 0; i < HttpServer::kConnections + 1; ++i) idle.emplace_back(address_);
+  EXPECT_EQ(idle[0].ReadAll(), "");
+  idle[1].Send("GET /small HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(idle[1].ReadAll(), EndsWith("small page\n"));
+}
+
+TEST_F(HttpServerTest, WhoTakesTooLongIsClosed) {
+  Start(std::chrono::milliseconds(50));
+  const TcpConnection silent(address_);
+  const TcpConnection half(address_);
+  half.Send("GET /small HTTP/1.1\r\n");
+  EXPECT_EQ(silent.ReadAll(), "");
+  EXPECT_EQ(half.ReadAll(), "");
+  const TcpConnection reader(address_, /*receive_buffer=*/4096);
+  reader.Send("GET /large HTTP/1.1\r\n\r\n");
+  const TcpConnection after(address_);  // whose time is over when the reader's is
+  EXPECT_EQ(after.ReadAll(), "");
+  EXPECT_LT(reader.ReadAll().size(), kLarge);
+}
+
+TEST_F(HttpServerTest, OutlivesALackOfFileDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);
+  close(next);
+  rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(next) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const TcpConnection connection(address_);  // the last one that the process may have
+  connection.Send("GET /small HTTP/1.1\r\n\r\n");
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
+}
+
+TEST_F(HttpServerTest, EndsAtOnceWhoeverIsConnected) {
+  const TcpConnection silent(address_);
+  const TcpConnection reader(address_, /*receive_buffer=*/4096);
+  reader.Send("GET /large HTTP/1.1\r\n\r\n");
+  server_.reset();
+  EXPECT_EQ(silent.ReadAll(), "");
+  EXPECT_LT(reader.ReadAll().size(), kLarge);
+}
+
+TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfTheLog) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  prometheus::BuildGauge().Name("wide").Register(*registry).Add({{"a", "b\"\n"}}).Set(2);
+  const HttpPage page = MetricsPage(registry);
+  EXPECT_EQ(page.content_type, "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_THAT(page.body, HasSubstr("# TYPE wide gauge\nwide{a=\"b\\\"\\n\"} 2\n"));
+  EXPECT_THAT(page.body, HasSubstr("aft_log_lines_dropped_total 0\n"));
+}
+
+}  // namespace
+}  // namespace aft::server
