@@ -33,6 +33,7 @@ TESTS = {
     "server/registry": ["registry_test", "repository_test", "kserve_test", "integration_test"],
     "server/states": ["state_store_test", "redis_test", "rpc_test", "integration_test"],
     "server/rpc": ["rpc_test", "unary_test", "integration_test"],
+    "server/rpc/kserve": ["kserve_test", "kserve_mixers_test"],
     "server/app": ["integration_test", "process_test"],
     "client/lib": ["client_test"],
     "client/aftload": ["aftload_test"],
