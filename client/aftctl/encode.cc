@@ -1,7 +1,12 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "client/aftctl/stream.h"
@@ -24,20 +29,61 @@ std::string Rows(const v1::Vectors& vectors, uint32_t width) {
   return rows;
 }
 
+// The rows of texts, which come in any order, in theirs. A blank line between texts of several rows.
+class TextsInTurn {
+ public:
+  TextsInTurn(uint32_t texts, bool apart) : texts_(texts), apart_(apart) {}
+
+  // What can be shown when these rows have come.
+  std::string Take(uint32_t index, const std::string& rows, bool finished) {
+    if (index >= texts_.size()) texts_.resize(size_t{index} + 1);  // whatever Started said
+    texts_[index].rows += rows;
+    texts_[index].finished |= finished;
+    std::string show;
+    while (shown_ < texts_.size()) {
+      show += std::exchange(texts_[shown_].rows, "");
+      if (!texts_[shown_].finished) break;
+      if (++shown_ < texts_.size() && apart_) show += '\n';
+    }
+    return show;
+  }
+
+ private:
+  struct Text {
+    std::string rows;
+    bool finished = false;
+  };
+
+  std::vector<Text> texts_;
+  const bool apart_;
+  size_t shown_ = 0;  // the one whose turn it is
+};
+
 int RunEncode(const CommonFlags& common, const EncodeFlags& flags) {
   v1::EncodeRequest request;
   request.set_pooling(flags.pooling);
   request.set_normalize(flags.normalize);
   uint32_t width = 1;
-  const auto show = [&](const v1::EncodeResponse& event) {
-    if (event.has_started()) width = event.started().width();
-    return Rows(event.vectors(), width);
+  std::optional<TextsInTurn> texts;
+  const auto show = [&](const v1::EncodeResponse& event) -> std::string {
+    if (event.has_started()) {
+      width = event.started().width();
+      texts.emplace(std::max(event.started().text_tokens_size(), 1),
+                    flags.pooling == v1::POOLING_UNSPECIFIED);
+      return "";
+    }
+    return texts->Take(event.index(), Rows(event.vectors(), width), event.has_finished());
   };
   const auto sum_up = [&](const EncodeResult& result, Output&) {
-    PrintSummary(absl::StrFormat(
-        "%s | %d vectors of %d | in a batch of %d | %.1f ms", TokenCount(result.started.tokens()),
-        result.values.size() / result.started.width(), result.started.width(),
-        result.finished.batch_rows(), static_cast<double>(result.duration.count()) / 1e6));
+    size_t values = result.values.size();
+    for (const EncodeOutput& other : result.others) values += other.values.size();
+    const std::string texts_encoded =
+        result.others.empty() ? "" : absl::StrFormat("%d texts | ", result.others.size() + 1);
+    PrintSummary(absl::StrFormat("%s%s | %d vectors of %d | in a batch of %d | %.1f ms",
+                                 texts_encoded, TokenCount(result.started.tokens()),
+                                 values / result.started.width(), result.started.width(),
+                                 result.finished.batch_rows(),
+                                 static_cast<double>(result.duration.count()) / 1e6));
   };
   return RunStream(common, flags, request, &Client::Encode, show, sum_up);
 }
@@ -52,6 +98,7 @@ Command AddEncode(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<EncodeFlags>();
   EncodeFlags& flags = *owned;
   AddStream(app, "Text to encode", flags);
+  AddTexts(app, flags);
   app.add_option("--pooling", flags.pooling,
                  "One vector instead of one per token: the mean, or the first or last token's")
       ->transform(CLI::CheckedTransformer(kPooling))

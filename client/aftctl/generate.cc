@@ -108,7 +108,7 @@ int RunComplete(const CommonFlags& common, const GenerateFlags& flags) {
   absl::StatusOr<std::string> text = ReadText(flags);
   if (!text.ok()) return UsageError(text.status());
   v1::GenerateRequest request = flags.request;
-  request.set_model(flags.model);
+  SetModel(flags, request);
   request.set_priority(flags.priority);
   SetText(*std::move(text), request);
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {

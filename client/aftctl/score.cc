@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,11 +17,13 @@ struct ScoreFlags : StreamFlags {
   std::optional<uint32_t> logprobs;
 };
 
-// A line for each token: its place in the text, its id, its log-probability and, if asked for, the
-// alternatives as ID:LOGPROB.
-std::string Rows(const v1::ScoreChunk& chunk) {
+// A line for each token: of several texts which one, its place in the text, its id, its
+// log-probability and, if asked for, the alternatives as ID:LOGPROB.
+std::string Rows(const v1::ScoreResponse& event, bool several) {
+  const v1::ScoreChunk& chunk = event.chunk();
   std::string rows;
   for (int i = 0; i < chunk.token_ids_size(); ++i) {
+    if (several) absl::StrAppendFormat(&rows, "%6d ", event.index());
     const v1::TokenLogprobs& logprobs = chunk.logprobs(i);
     absl::StrAppendFormat(&rows, "%7d %7d %10.4f", chunk.first_index() + static_cast<uint32_t>(i),
                           chunk.token_ids(i), logprobs.logprob());
@@ -51,15 +54,33 @@ std::string Totals(const ScoreResult& result) {
   return totals;
 }
 
+// A line for each text.
+std::string Table(const ScoreResult& result) {
+  std::string table = "  TEXT  TOKENS  SCORED  LOGPROBABILITY  BITS/BYTE  PERPLEXITY\n";
+  for (size_t i = 0; i <= result.others.size(); ++i) {
+    const v1::ScoreFinished& finished =
+        i == 0 ? result.finished : result.others[i - 1].finished;
+    const int text = static_cast<int>(i);
+    absl::StrAppendFormat(
+        &table, "%6d %7d %7d %15.4f %10.4f %11.4f%s%s\n", i,
+        text < result.started.text_tokens_size() ? result.started.text_tokens(text) : 0U,
+        finished.scored_tokens(), finished.logprob(), BitsPerByte(finished), finished.perplexity(),
+        finished.has_state() ? " " : "", finished.state().id());
+  }
+  return table;
+}
+
 int RunScore(const CommonFlags& common, const ScoreFlags& flags) {
   v1::ScoreRequest request = flags.request;
   if (flags.logprobs) request.mutable_output()->set_top_logprobs(*flags.logprobs);
+  const bool several = flags.lines || !flags.texts.empty();
   const auto show = [&](const v1::ScoreResponse& event) -> std::string {
     if (!flags.tokens) return "";
-    return event.has_started() ? "  INDEX   TOKEN    LOGPROB\n" : Rows(event.chunk());
+    if (!event.has_started()) return Rows(event, several);
+    return several ? "  TEXT   INDEX   TOKEN    LOGPROB\n" : "  INDEX   TOKEN    LOGPROB\n";
   };
   const auto sum_up = [&](const ScoreResult& result, Output& output) {
-    if (!flags.json) output.Write(Totals(result));
+    if (!flags.json) output.Write(several ? Table(result) : Totals(result));
   };
   return RunStream(common, flags, request, &Client::Score, show, sum_up);
 }
@@ -70,6 +91,7 @@ Command AddScore(CLI::App& app, const CommonFlags& common) {
   auto owned = std::make_shared<ScoreFlags>();
   ScoreFlags& flags = *owned;
   CLI::Option* const json = AddStream(app, "Text to score", flags);
+  AddTexts(app, flags);
   AddTurn(app, flags.request);
   app.add_flag("--tokens", flags.tokens, "Print a line for each token before the totals")
       ->excludes(json);

@@ -65,11 +65,24 @@ void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
 
 void AddCall(CLI::App& app, StreamFlags& flags) {
   app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
+  app.add_option("--model-version", flags.model_version, "Version of it. Default: the newest")
+      ->type_name("VERSION");
   AddDeadline(app, flags.deadline);
   app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
   app.add_option("--traceparent", flags.traceparent,
                  "W3C Trace Context: the call becomes part of that trace")
       ->envname("TRACEPARENT");
+}
+
+void AddTexts(CLI::App& app, StreamFlags& flags) {
+  CLI::Option* const text =
+      app.add_option("--text", flags.texts, "One text; may be repeated: all of them in one call")
+          ->allow_extra_args(false)
+          ->excludes("--prompt")
+          ->excludes("--file");
+  app.add_flag("--lines", flags.lines,
+               "Each line of the text is a text of its own: all of them in one call")
+      ->excludes(text);
 }
 
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags) {

@@ -3,10 +3,15 @@
 #include <CLI/App.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "base/utf8.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
@@ -20,7 +25,10 @@ namespace aft::client {
 struct StreamFlags {
   std::string prompt = "-";
   std::string file;
+  std::vector<std::string> texts;  // of score and encode
+  bool lines = false;              // likewise
   std::string model;
+  std::string model_version;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   double deadline = 600;
   std::string request_id;
@@ -45,7 +53,10 @@ void AddTurn(CLI::App& app, Request& request) {
 void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 void AddCall(CLI::App& app, StreamFlags& flags);
 
-// Adds all of them; returns --json.
+// --text and --lines, for several texts in one call. REQUIRES: AddText.
+void AddTexts(CLI::App& app, StreamFlags& flags);
+
+// Adds all but the last; returns --json.
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 
 // The text that the flags name, byte for byte. Errors: NOT_FOUND and the like for a file that
@@ -62,12 +73,38 @@ void SetText(std::string text, Request& request) {
   }
 }
 
+// In the request: the text that the flags name, or each of them in `texts`. Errors: as ReadText.
+template <typename Request>
+absl::Status SetTexts(const StreamFlags& flags, Request& request) {
+  if constexpr (requires { request.add_texts(); }) {
+    for (const std::string& text : flags.texts) SetText(text, *request.add_texts());
+    if (!flags.texts.empty()) return absl::OkStatus();
+  }
+  AFT_ASSIGN_OR_RETURN(std::string text, ReadText(flags));
+  if constexpr (requires { request.add_texts(); }) {
+    if (flags.lines) {
+      for (const absl::string_view line : absl::StrSplit(absl::StripSuffix(text, "\n"), '\n')) {
+        SetText(std::string(line), *request.add_texts());
+      }
+      return absl::OkStatus();
+    }
+  }
+  SetText(std::move(text), request);
+  return absl::OkStatus();
+}
+
+template <typename Request>
+void SetModel(const StreamFlags& flags, Request& request) {
+  request.set_model(flags.model);
+  request.set_model_version(flags.model_version);
+}
+
 // Connects, lets `call` make one call and turns its end into the exit code, saying on standard
 // error what went wrong. A signal cancels the call, and so does `call` when a write fails.
 int RunCall(const CommonFlags& common, const StreamFlags& flags,
             absl::FunctionRef<absl::Status(Client&, const CallOptions&, Output&)> call);
 
-// Makes one of Client's streaming calls about the text that the flags name. Every event goes to
+// Makes one of Client's streaming calls about the texts that the flags name. Every event goes to
 // standard output as it comes: as `show(event)` has it, or as JSON. `sum_up(result, output)` comes
 // at the end of a call that went well. Returns the exit code.
 template <typename Request, typename Response, typename Result, typename Show, typename SumUp>
@@ -76,11 +113,9 @@ int RunStream(const CommonFlags& common, const StreamFlags& flags, Request reque
                                                        const EventCallback<Response>&,
                                                        const CallOptions&),
               const Show& show, const SumUp& sum_up) {
-  absl::StatusOr<std::string> text = ReadText(flags);
-  if (!text.ok()) return UsageError(text.status());
-  request.set_model(flags.model);
+  if (absl::Status status = SetTexts(flags, request); !status.ok()) return UsageError(status);
+  SetModel(flags, request);
   request.set_priority(flags.priority);
-  SetText(*std::move(text), request);
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
     const auto on_event = [&](const Response& event) {
       std::string shown = flags.json ? JsonLine(event) : show(event);

@@ -44,7 +44,7 @@ int RunTokenize(const CommonFlags& common, const StreamFlags& flags) {
   absl::StatusOr<std::string> text = ReadText(flags);
   if (!text.ok()) return UsageError(text.status());
   v1::TokenizeRequest request;
-  request.set_model(flags.model);
+  SetModel(flags, request);
   SetText(*text, request);
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
     const auto tokens = client.Tokenize(request, options);
@@ -55,7 +55,7 @@ int RunTokenize(const CommonFlags& common, const StreamFlags& flags) {
 
 int RunDetokenize(const CommonFlags& common, const DetokenizeFlags& flags) {
   v1::DetokenizeRequest request;
-  request.set_model(flags.model);
+  SetModel(flags, request);
   request.mutable_token_ids()->Add(flags.ids.begin(), flags.ids.end());
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
     const auto text = client.Detokenize(request, options);

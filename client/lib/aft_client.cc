@@ -30,13 +30,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Adds a part of the stream to what has come so far.
+// Where the sequence of that number, or text, is collected.
+template <typename Output, typename Result>
+Output& OutputOf(uint32_t number, Result& result) {
+  if (number > result.others.size()) result.others.resize(number);
+  return number == 0 ? result : result.others[size_t{number} - 1];
+}
+
+// Add a part of the stream to what has come so far.
 void Append(const v1::GenerateResponse& event, GenerateResult& result) {
   const v1::Delta& delta = event.delta();
   if (event.has_started()) result.started = event.started();
-  if (event.sequence() > result.others.size()) result.others.resize(event.sequence());
-  GenerateOutput& output =
-      event.sequence() == 0 ? result : result.others[size_t{event.sequence()} - 1];
+  auto& output = OutputOf<GenerateOutput>(event.sequence(), result);
   if (event.has_finished()) output.finished = event.finished();
   output.text += delta.text();
   output.token_ids.insert(output.token_ids.end(), delta.token_ids().begin(),
@@ -48,22 +53,26 @@ bool HasPart(const v1::GenerateResponse& event) { return !event.delta().token_id
 void Append(const v1::ScoreResponse& event, ScoreResult& result) {
   const v1::ScoreChunk& chunk = event.chunk();
   if (event.has_started()) result.started = event.started();
-  if (event.has_finished()) result.finished = event.finished();
-  result.token_ids.insert(result.token_ids.end(), chunk.token_ids().begin(),
+  auto& output = OutputOf<ScoreOutput>(event.index(), result);
+  if (event.has_finished()) output.finished = event.finished();
+  output.token_ids.insert(output.token_ids.end(), chunk.token_ids().begin(),
                           chunk.token_ids().end());
-  result.logprobs.insert(result.logprobs.end(), chunk.logprobs().begin(), chunk.logprobs().end());
+  output.logprobs.insert(output.logprobs.end(), chunk.logprobs().begin(), chunk.logprobs().end());
 }
 
 bool HasPart(const v1::ScoreResponse& event) { return !event.chunk().token_ids().empty(); }
 
 void Append(const v1::EncodeResponse& event, EncodeResult& result) {
+  if (event.has_started()) result.started = event.started();
+  auto& output = OutputOf<EncodeOutput>(event.index(), result);
+  if (event.has_finished()) output.finished = event.finished();
   const auto& values = event.vectors().values();
-  result.values.insert(result.values.end(), values.begin(), values.end());
+  output.values.insert(output.values.end(), values.begin(), values.end());
 }
 
-// `rpc(context)` starts the call.
+// `rpc(context)` starts the call, of so many texts.
 template <typename Result, typename Response, typename Rpc>
-absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& options,
+absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& options, int texts,
                               const EventCallback<Response>& on_event, const Rpc& rpc) {
   Call call;
   AFT_RETURN_IF_ERROR(call.Prepare(client, options));
@@ -73,6 +82,7 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
   const auto reader = rpc(&call.context);
   Result result;
   StreamChecker checker;
+  checker.ExpectSequences(static_cast<uint32_t>(texts));
   std::string broken;
   Response event;
   while (broken.empty() && reader->Read(&event)) {
@@ -85,8 +95,6 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
       break;
     }
     if (had_none && checker.received() > 0) result.time_to_first_token = Clock::now() - start;
-    if (event.has_started()) result.started = event.started();
-    if (event.has_finished()) result.finished = event.finished();
     Append(event, result);
     if (on_event) on_event(event);
   }
@@ -343,9 +351,10 @@ absl::StatusOr<ScoreResult> Client::Score(const v1::ScoreRequest& request,
 absl::StatusOr<EncodeResult> Client::Encode(const v1::EncodeRequest& request,
                                             const EventCallback<v1::EncodeResponse>& on_event,
                                             const CallOptions& call) {
-  return Stream<EncodeResult>(options_, call, on_event, [&](grpc::ClientContext* context) {
-    return v1::InferenceService::NewStub(channel_)->Encode(context, request);
-  });
+  const auto stub = v1::InferenceService::NewStub(channel_);
+  return Stream<EncodeResult>(
+      options_, call, request.texts_size(), on_event,
+      [&](grpc::ClientContext* context) { return stub->Encode(context, request); });
 }
 
 absl::StatusOr<v1::ListResponse> Client::ListModels(const CallOptions& call) {

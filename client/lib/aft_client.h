@@ -52,18 +52,29 @@ struct GenerateResult : ResumableResult, GenerateOutput {
   std::vector<GenerateOutput> others;  // sequences 1 to n - 1
 };
 
-struct ScoreResult : ResumableResult {
-  v1::ScoreStarted started;
+// What came of one text.
+struct ScoreOutput {
   v1::ScoreFinished finished;
   // Of the text's tokens from the second on, one each.
   std::vector<uint32_t> token_ids;
   std::vector<v1::TokenLogprobs> logprobs;
 };
 
-struct EncodeResult : CallResult {
-  v1::EncodeStarted started;
+// The first text, and all that there is without ScoreRequest.texts.
+struct ScoreResult : ResumableResult, ScoreOutput {
+  v1::ScoreStarted started;
+  std::vector<ScoreOutput> others;  // texts 1 and on
+};
+
+struct EncodeOutput {
   v1::EncodeFinished finished;
   std::vector<float> values;  // [count, started.width()], vector after vector
+};
+
+// As ScoreResult.
+struct EncodeResult : CallResult, EncodeOutput {
+  v1::EncodeStarted started;
+  std::vector<EncodeOutput> others;
 };
 
 // What the client asks of its channel: what `options` say, and defaults for the rest.
@@ -131,12 +142,14 @@ class Client {
   absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
                                                     const CallOptions& call = {});
 
-  // The log-probability of every token of a text, likewise.
+  // The log-probability of every token of a text, or of several (ScoreRequest.texts), likewise. Of
+  // several, those that have not finished when the stream breaks are asked for again; the
+  // application sees every score once.
   absl::StatusOr<ScoreResult> Score(const v1::ScoreRequest& request,
                                     const EventCallback<v1::ScoreResponse>& on_event = {},
                                     const CallOptions& call = {});
 
-  // The vectors of a text under an encoder, likewise.
+  // The vectors of a text, or of several, under an encoder, likewise.
   absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
                                       const EventCallback<v1::EncodeResponse>& on_event = {},
                                       const CallOptions& call = {});

@@ -21,8 +21,8 @@ class StreamChecker {
   explicit StreamChecker(uint32_t received, bool started = false) : started_(started) {
     sequences_[0].received = received;
   }
-  // Of a generation of so many sequences, each with its own parts and Finished
-  // (GenerateRequest.n). REQUIRES: nothing was taken yet.
+  // Of so many sequences, each with its own parts and Finished: answers (GenerateRequest.n), or
+  // texts. REQUIRES: nothing was taken yet.
   void ExpectSequences(uint32_t sequences) { expected_ = std::max(sequences, 1U); }
 
   // Returns what is wrong with `event`; empty: nothing. An event of a newer server is fine.
@@ -49,7 +49,12 @@ class StreamChecker {
   bool finished(uint32_t sequence) const {
     return sequence < sequences_.size() && sequences_[sequence].finished;
   }
-  // Tokens, or vectors, that have come.
+  // Tokens, scores or vectors that have come.
+  uint32_t received(uint32_t sequence) const {
+    return sequence < sequences_.size() ? sequences_[sequence].received : 0;
+  }
+  // Tokens of a text before its first score; 0 while none has come.
+  uint32_t unscored() const { return unscored_.value_or(0); }
   uint32_t received() const {
     uint32_t sum = 0;
     for (const Sequence& sequence : sequences_) sum += sequence.received;
@@ -64,8 +69,8 @@ class StreamChecker {
 
   static uint32_t SequenceOf(const v1::GenerateResponse& event) { return event.sequence(); }
   template <typename Response>
-  static uint32_t SequenceOf(const Response& /*event*/) {
-    return 0;
+  static uint32_t SequenceOf(const Response& event) {
+    return event.index();
   }
 
   std::string TakePart(const v1::GenerateResponse& event) {
@@ -116,7 +121,7 @@ class StreamChecker {
   Sequence* sequence_ = nullptr;                                // that of the event
   int64_t width_ = 0;                                           // of a vector
   // Tokens of a text before its first score, once one has come.
-  std::optional<int64_t> unscored_;
+  std::optional<uint32_t> unscored_;
 };
 
 }  // namespace aft::client

@@ -1,5 +1,6 @@
 #include "server/admission/memory_ledger.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -68,6 +69,10 @@ void MemoryLedger::Charge::Close() {
   }
   ledger_ = nullptr;
   bytes_ = 0;
+}
+
+bool MemoryLedger::Charge::MayEverHold(int64_t bytes) const {
+  return ledger_ == nullptr || bytes <= std::min(account_->second.limit, ledger_->total_);
 }
 
 bool MemoryLedger::Charge::Resize(int64_t bytes) {

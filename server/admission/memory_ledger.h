@@ -49,6 +49,9 @@ class MemoryLedger {
     // budget of process or client. Less always fits, and so does all where there is no ledger.
     bool Resize(int64_t bytes);
 
+    // Whether there would be room for `bytes` if nobody held anything.
+    bool MayEverHold(int64_t bytes) const;
+
     int64_t bytes() const { return bytes_; }
 
     // Gives it all back, for ever.

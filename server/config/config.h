@@ -32,6 +32,7 @@ struct LimitsConfig {
   int64_t max_queued_tokens = 4'194'304;  // per model
   int64_t max_prompt_bytes = 1'048'576;
   int64_t max_prompt_tokens = 1'048'576;
+  int32_t max_texts = 128;  // per call
   int32_t default_max_tokens = 256;
   int32_t max_max_tokens = 1'048'576;
   int64_t max_stream_buffer_bytes = 1'048'576;  // per stream

@@ -68,6 +68,7 @@ void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   AFT_FIELD(limits.max_queued_tokens, message, max_queued_tokens);
   AFT_FIELD(limits.max_prompt_bytes, message, max_prompt_bytes);
   AFT_FIELD(limits.max_prompt_tokens, message, max_prompt_tokens);
+  AFT_FIELD(limits.max_texts, message, max_texts);
   AFT_FIELD(limits.default_max_tokens, message, default_max_tokens);
   AFT_FIELD(limits.max_max_tokens, message, max_max_tokens);
   AFT_FIELD(limits.max_stream_buffer_bytes, message, max_stream_buffer_bytes);

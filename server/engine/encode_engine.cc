@@ -62,6 +62,16 @@ absl::StatusOr<RequestHandle> EncodeEngine::Encode(EncodingRequest request,
   return Accept(std::make_unique<Text>(std::move(request), runner_->width(), std::move(sink)));
 }
 
+absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
+    std::vector<EncodingRequest> requests, const std::vector<std::shared_ptr<VectorSink>>& sinks) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (absl::Status status = Check(requests[i]); !status.ok()) return RefuseInvalid(status);
+    jobs.push_back(std::make_unique<Text>(std::move(requests[i]), runner_->width(), sinks[i]));
+  }
+  return AcceptTexts(std::move(jobs));
+}
+
 // What the runner would refuse a batch for.
 absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
   const int64_t batch = options_.model.max_batch_tokens;

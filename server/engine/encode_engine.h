@@ -27,6 +27,11 @@ class EncodeEngine final : public RequestLoop {
   // The vectors of a sequence. INVALID_ARGUMENT also: it is longer than a batch may be.
   absl::StatusOr<RequestHandle> Encode(EncodingRequest request, std::shared_ptr<VectorSink> sink);
 
+  // The same of the texts of one call, each by itself with a sink of its own: all are accepted, or
+  // none. The handle is the first one's, the others' follow it.
+  absl::StatusOr<RequestHandle> EncodeTexts(std::vector<EncodingRequest> requests,
+                                            const std::vector<std::shared_ptr<VectorSink>>& sinks);
+
  private:
   struct Text;
 

@@ -135,6 +135,21 @@ absl::Status GenerateEngine::CheckGroup(const Client& client, ServiceClass servi
 absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
                                                     std::shared_ptr<TokenSink> sink) {
   if (absl::Status status = CheckScoring(request); !status.ok()) return RefuseInvalid(status);
+  return Accept(MakeScoring(std::move(request), std::move(sink)));
+}
+
+absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
+    std::vector<ScoringRequest> requests, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (absl::Status status = CheckScoring(requests[i]); !status.ok()) return RefuseInvalid(status);
+    jobs.push_back(MakeScoring(std::move(requests[i]), sinks[i]));
+  }
+  return AcceptTexts(std::move(jobs));
+}
+
+std::unique_ptr<TokenStream> GenerateEngine::MakeScoring(ScoringRequest request,
+                                                         std::shared_ptr<TokenSink> sink) const {
   const auto tokens = static_cast<int64_t>(request.text.size());
   uint64_t bytes = 0;
   const auto first = static_cast<size_t>(tokens - request.scores(tokens));
@@ -143,7 +158,7 @@ absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
   }
   auto stream = std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink));
   stream->scored_bytes = bytes;
-  return Accept(std::move(stream));
+  return stream;
 }
 
 absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {

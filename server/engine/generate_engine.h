@@ -60,12 +60,19 @@ class GenerateEngine final : public RequestLoop {
   // Generate; INVALID_ARGUMENT also: it has more than there are.
   absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
 
+  // The same of the texts of one call, each by itself with a sink of its own: all are accepted, or
+  // none. The handle is the first one's, the others' follow it.
+  absl::StatusOr<RequestHandle> ScoreTexts(std::vector<ScoringRequest> requests,
+                                           const std::vector<std::shared_ptr<TokenSink>>& sinks);
+
  private:
   GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                  std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
 
   absl::Status CheckGeneration(const GenerationRequest& request) const;
   absl::Status CheckScoring(const ScoringRequest& request) const;
+  std::unique_ptr<TokenStream> MakeScoring(ScoringRequest request,
+                                           std::shared_ptr<TokenSink> sink) const;
   absl::Status CheckPrevious(const TurnRequest& request) const;
 
   // RequestLoop; all below: engine thread only.

@@ -31,7 +31,10 @@ struct Job : RequestHeader {
   RequestHandle handle = 0;
   AdmissionBudget::Charge charge;
 
-  std::optional<TimePoint> started_at;       // the first step that held it
+  std::optional<TimePoint> started_at;  // the first step that held it
+  // Of a call of several texts: one of them has begun. Null: there is no other one.
+  std::shared_ptr<bool> call_began;
+  bool began() const { return started_at.has_value() || (call_began != nullptr && *call_began); }
   std::optional<TimePoint> first_output_at;  // its first tokens
 };
 

@@ -79,7 +79,8 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::unique_ptr<Job> job) {
 absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Job>> jobs) {
   const TimePoint deadline = jobs.front()->deadline;
   const ServiceClass service_class = jobs.front()->service_class;
-  const int64_t least_unread = jobs.front()->least_unread;
+  int64_t least_unread = 0;
+  for (const auto& job : jobs) least_unread += job->least_unread;
   const TimePoint now = Now();
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
@@ -104,6 +105,25 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
       absl::StrFormat("the deadline cannot be met: it is in %.3f s, and to wait and read the text "
                       "would take at least %.3f s, as measured",
                       Seconds(deadline - now), Seconds(estimate)));
+}
+
+absl::StatusOr<RequestHandle> RequestLoop::AcceptTexts(std::vector<std::unique_ptr<Job>> jobs) {
+  if (jobs.size() > 1) {
+    const auto began = std::make_shared<bool>(false);
+    for (const auto& job : jobs) job->call_began = began;
+  }
+  return Accept(std::move(jobs));
+}
+
+absl::Status RequestLoop::CheckTexts(const Client& client, int64_t texts) const {
+  const int32_t own = client.max_queued_requests;
+  const int32_t queued = std::min(options_.limits.max_queued_requests,
+                                  own != 0 ? own : max_client_queued_requests());
+  const int64_t most = int64_t{inbox_.load().slots} + queued;
+  if (texts <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("texts: must have at most ", most,
+                   " entries, the model's slots and the client's part of its queue, got ", texts));
 }
 
 absl::Status RequestLoop::Refuse(Rejection reason) {
@@ -265,7 +285,7 @@ void RequestLoop::DropExpired(TimePoint now) {
 void RequestLoop::DropQueued() {
   std::vector<Job*> queued;
   for (const auto& [handle, job] : jobs_) {
-    if (!job->started_at) queued.push_back(job.get());
+    if (!job->began()) queued.push_back(job.get());
   }
   const TimePoint now = Now();
   for (Job* job : queued) Fail(*job, Draining(), now);
@@ -280,7 +300,7 @@ void RequestLoop::LeaveRunning() {
 
 TimePoint RequestLoop::Expiry(const Job& job) const {
   const Duration max_queue = options_.scheduling.max_queue;
-  if (job.started_at || max_queue == Duration(0)) return job.deadline;
+  if (job.began() || max_queue == Duration(0)) return job.deadline;
   return std::min(job.deadline, job.arrival + max_queue);
 }
 
@@ -294,6 +314,7 @@ void RequestLoop::DropAll(const absl::Status& status) {
 void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
   for (Job* job : jobs) {
     job->started_at = now;
+    if (job->call_began != nullptr) *job->call_began = true;
     metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
     LeaveQueue(*job);
     const size_t waiting = waiting_[static_cast<size_t>(job->service_class)];

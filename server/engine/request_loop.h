@@ -89,6 +89,10 @@ class RequestLoop {
 
   EngineLoad load() const { return inbox_.load(); }
 
+  // INVALID_ARGUMENT: so many texts of that client, of one call, can never be accepted, even if it
+  // has no others. REQUIRES: texts > 1.
+  absl::Status CheckTexts(const Client& client, int64_t texts) const;
+
   // A place for a request of that client, for RequestHeader::reservation. RESOURCE_EXHAUSTED or
   // UNAVAILABLE, as above, when any request would be refused now. Costs a lookup under a lock.
   absl::StatusOr<std::shared_ptr<Reservation>> Reserve(const Client& client);
@@ -106,6 +110,9 @@ class RequestLoop {
   // All of these, which arrive as one request, or none. The handle is the first one's; the others'
   // follow it. From Add on they are in this order.
   absl::StatusOr<RequestHandle> Accept(std::vector<std::unique_ptr<Job>> jobs);
+  // The same of the texts of one call, which begins with the first of them: from then on the others
+  // wait as long as they have to, also at a drain.
+  absl::StatusOr<RequestHandle> AcceptTexts(std::vector<std::unique_ptr<Job>> jobs);
   absl::Status RefuseInvalid(absl::Status status);
 
   // The rest is for the engine thread alone.
@@ -154,7 +161,7 @@ class RequestLoop {
 
  private:
   absl::Status Refuse(Rejection reason);
-  int32_t max_client_queued_requests() const;
+  int32_t max_client_queued_requests() const;  // of clients that have no quota of their own
   TimePoint Expiry(const Job& job) const;
   // The job begins, or ends before it has.
   void LeaveQueue(const Job& job);

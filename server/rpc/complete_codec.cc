@@ -4,7 +4,7 @@ namespace aft::server {
 
 void CompleteCodec::TakeAnswers(Response& outgoing) {
   for (Pending& pending : pending_) {
-    v1::Delta& delta = *pending.delta.mutable_delta();
+    v1::Delta& delta = *pending.part.mutable_delta();
     v1::Answer& answer = *outgoing.add_answers();
     answer.mutable_token_ids()->Swap(delta.mutable_token_ids());
     answer.mutable_text()->swap(*delta.mutable_text());

@@ -49,27 +49,61 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
     rules.max_tokens = model.info.max_seq_len;
     rules.max_tokens_name = "the model's max_seq_len";
   }
-  AFT_ASSIGN_OR_RETURN(request.text, DecodeText(TextOf(message, "text_to_encode"), rules));
+  AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_encode", rules, started));
   width_ = static_cast<size_t>(model.vector_width);
-  started.set_tokens(static_cast<uint32_t>(request.text.size()));
+  unsent_bytes_ =
+      (request.pooling == Pooling::kNone ? tokens() : sequences()) * width_ * sizeof(float);
   started.set_width(static_cast<uint32_t>(width_));
   return request;
 }
 
-void EncodeCodec::Append(Part part) { vectors_ = std::move(part); }
+void EncodeCodec::Append(Part part, uint32_t sequence) {
+  Answer& answer = answers_.emplace_back();
+  answer.index = sequence;
+  answer.vectors = std::move(part);
+}
+
+void EncodeCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
+                                 const v1::State* /*state*/) {
+  const auto answer = std::find_if(answers_.begin(), answers_.end(), [sequence](const Answer& one) {
+    return one.index == sequence;
+  });
+  v1::EncodeFinished finished;
+  Finish(outcome, finished);
+  if (answer != answers_.end()) {
+    answer->finished = std::move(finished);
+  } else {  // its vectors have left
+    answers_.push_back({.index = sequence, .finished = std::move(finished)});
+  }
+}
 
 bool EncodeCodec::Take(Response& outgoing) {
-  if (vectors_.empty()) return false;
-  const size_t left = vectors_.size() / width_ - sent_;
+  if (answers_.empty()) return false;
+  Answer& answer = answers_.front();
+  outgoing.set_index(answer.index);
+  if (answer.vectors.empty()) {
+    *outgoing.mutable_finished() = *std::move(answer.finished);
+    answers_.pop_front();
+    return true;
+  }
+  const size_t left = answer.vectors.size() / width_ - answer.sent;
   const size_t count =
       std::min(left, std::max<size_t>(1, kMessageBytes / (width_ * sizeof(float))));
-  const float* const begin = vectors_.data() + sent_ * width_;
+  const float* const begin = answer.vectors.data() + answer.sent * width_;
   v1::Vectors& message = *outgoing.mutable_vectors();
-  message.set_first_index(static_cast<uint32_t>(sent_));
+  message.set_first_index(static_cast<uint32_t>(answer.sent));
   message.mutable_values()->Assign(begin, begin + count * width_);
-  sent_ += count;
-  if (count == left) vectors_ = {};
+  answer.sent += count;
+  unsent_bytes_ -= count * width_ * sizeof(float);
+  if (count < left) return true;
+  answer.vectors = {};
+  if (!answer.finished.has_value()) answers_.pop_front();
   return true;
+}
+
+void EncodeCodec::Drop() {
+  answers_.clear();
+  unsent_bytes_ = 0;
 }
 
 void EncodeCodec::Finish(const Outcome& outcome, v1::EncodeFinished& finished) const {

@@ -151,7 +151,8 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
     sequences_ = message.n();
   }
   started.set_seed(request.sampling.seed);
-  started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
+  prompt_tokens_ = request.prompt.size();
+  started.set_prompt_tokens(static_cast<uint32_t>(prompt_tokens_));
   started.set_fingerprint(model.info.fingerprint);
   started.set_numerics(model.info.numerics);
   if (message.output().echo()) {
@@ -183,8 +184,8 @@ size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
 
 void GenerateCodec::Append(Part part, uint32_t sequence) {
   Pending& pending = pending_[sequence];
-  pending.delta.set_sequence(sequence);
-  v1::Delta& message = *pending.delta.mutable_delta();
+  pending.part.set_sequence(sequence);
+  v1::Delta& message = *pending.part.mutable_delta();
   if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
   size_t bytes = part.text.size();
   message.mutable_text()->append(part.text);
@@ -193,46 +194,16 @@ void GenerateCodec::Append(Part part, uint32_t sequence) {
     bytes += 3;
     if (with_logprobs_) bytes += AddLogprobs(token, *message.add_logprobs());
   }
-  pending.delta_bytes += bytes;
-  pending_bytes_ += bytes;
+  PartGrew(pending, bytes);
 }
 
 void GenerateCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
                                    const v1::State* state) {
-  Response& message = pending_[sequence].finished.emplace();
+  v1::GenerateResponse message;
   message.set_sequence(sequence);
   Finish(outcome, *message.mutable_finished());
   if (state != nullptr) *message.mutable_finished()->mutable_state() = *state;
-  pending_bytes_ += message.ByteSizeLong();
-}
-
-bool GenerateCodec::Take(Response& outgoing) {
-  for (size_t i = 0; i < pending_.size(); ++i) {
-    Pending& pending = pending_[turn_];
-    turn_ = turn_ + 1 < pending_.size() ? turn_ + 1 : 0;
-    if (pending.delta.has_delta()) {
-      // Swapped, not moved: the messages keep their memory on both sides.
-      outgoing.Swap(&pending.delta);
-      pending.delta.Clear();
-      pending_bytes_ -= std::exchange(pending.delta_bytes, 0);
-      return true;
-    }
-    if (pending.finished.has_value()) {
-      outgoing = *std::exchange(pending.finished, std::nullopt);
-      pending_bytes_ -= outgoing.ByteSizeLong();
-      return true;
-    }
-  }
-  return false;
-}
-
-void GenerateCodec::Drop() {
-  for (Pending& pending : pending_) {
-    pending.delta.Clear();
-    pending.delta_bytes = 0;
-    pending.finished.reset();
-  }
-  pending_bytes_ = 0;
+  AddFinished(std::move(message), sequence);
 }
 
 void GenerateCodec::Finish(const Outcome& outcome, v1::Finished& finished) const {

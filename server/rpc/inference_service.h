@@ -28,18 +28,22 @@ namespace aft::server {
 //   Decode(message, limits, model, started)
 //                               the engine's request, checked; fills what Started says beside the
 //                               model. INVALID_ARGUMENT begins with the path of the bad field
-//   Append(part)                adds to what is pending
+//   sequences()                 that the request asks for, each with its parts and its end
+//   lengths()                   tokens of the text of each
+//   ExpectSequences(sequences)  makes room for what is pending of more than one
+//   Append(part, sequence)      adds to what is pending
+//   AppendFinished(outcome, sequence, state)
+//                               the sequence's last message, behind what is pending of it
 //   pending_bytes()             of what is pending, on the wire, about
 //   held_bytes()                the same in memory
 //   Take(response)              moves what is pending, or some of it, out; false: nothing is
-//   tokens(started)             of the text
 //   kept_tokens(request)        that the engine holds
 //   Drop()                      forgets it
 //   MostOutputs(request)        tokens that may come beside the text; of a TurnRequest
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
-// Generate may have several sequences: its codec knows more (GenerateCodec), and the call is the
-// sink of the first. A unary method's Codec has no part
-// to Take, and TakeAnswers instead of Finish (CompleteCodec).
+// Several sequences are several answers to one prompt (GenerateCodec), or several texts (CallTexts);
+// the call is the sink of the first. A unary method's Codec has no part to Take, and TakeAnswers
+// instead of Finish (CompleteCodec).
 template <typename Codec>
 class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
  public:
@@ -63,12 +67,13 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     }
     auto decoded = Decode(*message);
     AFT_RETURN_IF_ERROR(decoded.status());
-    if constexpr (kMayFork) {
-      if (codec_.sequences() > 1) {
-        AFT_RETURN_IF_ERROR(ExpectSequences(codec_.sequences(), decoded->service_class));
-        MutexLock lock(mutex_);
-        codec_.ExpectSequences();
-      }
+    if (const uint32_t sequences = codec_.sequences(); sequences > 1) {
+      AFT_RETURN_IF_ERROR(ExpectSequences(
+          sequences, kMayFork ? model().generate->CheckGroup(client(), decoded->service_class,
+                                                             sequences)
+                              : model().engine().CheckTexts(client(), sequences)));
+      MutexLock lock(mutex_);
+      codec_.ExpectSequences(sequences);
     }
     using EngineRequest = typename decltype(decoded)::value_type;
     if constexpr (std::is_base_of_v<TurnRequest, EngineRequest>) {
@@ -82,7 +87,8 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
               *request = std::move(again);
             }
             AFT_RETURN_IF_ERROR(KeepPlaces(message->has_store() ? &message->store() : nullptr,
-                                           tokens(), Codec::MostOutputs(*request), *request));
+                                           codec_.lengths(), Codec::MostOutputs(*request),
+                                           *request));
             if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
               return Resumably(message, request);
             } else {
@@ -128,16 +134,17 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     AFT_RETURN_IF_ERROR(Fill(request, codec_.kept_tokens(request)));
     auto& engine = *(model().*Codec::kEngine);
     const auto self = std::static_pointer_cast<TypedCall>(shared_from_this());
-    if constexpr (kMayFork) {
-      if (codec_.sequences() > 1) {
-        std::vector<std::shared_ptr<Sink<typename Codec::Part>>> sinks = {self};
-        for (uint32_t i = 1; i < codec_.sequences(); ++i) {
-          sinks.push_back(std::make_shared<Another>(self, i));
-        }
-        return Accepted(engine.GenerateGroup(request, sinks));
-      }
+    std::vector<std::shared_ptr<Sink<typename Codec::Part>>> sinks = {self};
+    for (uint32_t i = 1; i < codec_.sequences(); ++i) {
+      sinks.push_back(std::make_shared<Another>(self, i));
     }
-    return Accepted((engine.*Codec::kAction)(std::move(request), self));
+    if constexpr (!kMayFork) {
+      return Accepted((engine.*Codec::kAction)(codec_.Split(std::move(request)), sinks));
+    } else if (sinks.size() > 1) {
+      return Accepted(engine.GenerateGroup(request, sinks));
+    } else {
+      return Accepted((engine.*Codec::kAction)(std::move(request), self));
+    }
   }
 
   static constexpr bool kMayFork = std::is_base_of_v<GenerateCodec, Codec>;
@@ -148,6 +155,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     Another(std::shared_ptr<TypedCall> call, uint32_t sequence)
         : call_(std::move(call)), sequence_(sequence) {}
 
+    void OnStarted() override { call_->Begin(); }
     absl::Status OnPart(typename Codec::Part part) override {
       TypedCall& call = *call_;
       return call.Offer([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call.mutex_) {
@@ -162,12 +170,11 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   };
 
   auto& started() { return *outgoing_.mutable_started(); }
-  size_t tokens() const { return codec_.tokens(outgoing_.started()); }
 
   const google::protobuf::MessageLite& outgoing() const override { return outgoing_; }
   bool TakePending() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!codec_.Take(outgoing_)) return false;
-    if constexpr (kMayFork && !IsUnary(Codec::kMethod)) {
+    if constexpr (requires { outgoing_.finished().state(); }) {
       if (outgoing_.has_finished()) StateLeaves(outgoing_.finished().state().id());
     }
     return true;
@@ -181,7 +188,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
   }
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if constexpr (kMayFork) codec_.AppendFinished(outcome, sequence, state);
+    codec_.AppendFinished(outcome, sequence, state);
   }
   void SetHandOver(std::string chunk) override {
     if constexpr (requires { outgoing_.mutable_hand_over(); }) {

@@ -13,6 +13,7 @@ inline void AddOutcome(const Outcome& one, Outcome& total) {
   total.reason = one.reason;
   total.usage.prompt_tokens += one.usage.prompt_tokens;
   total.usage.generated_tokens += one.usage.generated_tokens;
+  total.usage.scored_tokens += one.usage.scored_tokens;
   if (one.usage.prompt_tokens > 0) {  // what is said of the prompt comes with it
     total.usage.cached_tokens = one.usage.cached_tokens;
     total.usage.cache_miss = one.usage.cache_miss;

@@ -1,6 +1,7 @@
 #include "server/rpc/score_codec.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "server/rpc/resume_codec.h"
@@ -24,8 +25,12 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
     rules.max_tokens = model.info.max_seq_len;
     rules.max_tokens_name = "the model's max_seq_len";
   }
-  AFT_ASSIGN_OR_RETURN(request.text, DecodeText(TextOf(message, "text_to_score"), rules));
-  started.set_tokens(static_cast<uint32_t>(request.text.size()));
+  if (message.has_resume() && !message.texts().empty()) {
+    return BadField("resume",
+                    "must not be set together with texts: those without ScoreFinished are asked "
+                    "for again");
+  }
+  AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_score", rules, started));
   started.set_fingerprint(model.info.fingerprint);
   started.set_numerics(model.info.numerics);
   request.survival.resumable = message.resumable();
@@ -36,13 +41,26 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   return request;
 }
 
-void ScoreCodec::Append(Part part) {
-  v1::ScoreChunk& message = *pending_.mutable_chunk();
+void ScoreCodec::Append(Part part, uint32_t sequence) {
+  Pending& pending = pending_[sequence];
+  pending.part.set_index(sequence);
+  v1::ScoreChunk& message = *pending.part.mutable_chunk();
   if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
+  size_t bytes = 0;
   for (const SampledToken& token : part.tokens) {
     message.add_token_ids(static_cast<uint32_t>(token.id));
-    pending_bytes_ += 3 + AddLogprobs(token, *message.add_logprobs());
+    bytes += 3 + AddLogprobs(token, *message.add_logprobs());
   }
+  PartGrew(pending, bytes);
+}
+
+void ScoreCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
+                                const v1::State* state) {
+  v1::ScoreResponse message;
+  message.set_index(sequence);
+  Finish(outcome, *message.mutable_finished());
+  if (state != nullptr) *message.mutable_finished()->mutable_state() = *state;
+  AddFinished(std::move(message), sequence);
 }
 
 void ScoreCodec::Finish(const Outcome& outcome, v1::ScoreFinished& finished) const {

@@ -182,23 +182,22 @@ absl::Status StreamCall::StateError(absl::Status status) {
   return ours ? status : Invalid(std::move(status));
 }
 
-absl::Status StreamCall::ExpectSequences(uint32_t sequences, ServiceClass service_class) {
-  absl::Status status = model_->generate->CheckGroup(*client_, service_class, sequences);
-  if (!status.ok()) return Invalid(std::move(status));
+absl::Status StreamCall::ExpectSequences(uint32_t sequences, absl::Status possible) {
+  if (!possible.ok()) return Invalid(std::move(possible));
   sequences_ = sequences;
   return absl::OkStatus();
 }
 
-absl::Status StreamCall::KeepPlaces(const v1::Store* store, size_t text, int64_t most_outputs,
-                                    TurnRequest& request) {
+absl::Status StreamCall::KeepPlaces(const v1::Store* store, const std::vector<size_t>& texts,
+                                    int64_t most_outputs, TurnRequest& request) {
   if (store == nullptr) return absl::OkStatus();
   request.store = true;
   const int64_t before = request.tokens_before();
-  int64_t added = static_cast<int64_t>(text) + most_outputs;
   const int64_t longest = model_->info.max_seq_len;
-  if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
-  const int64_t bytes = MaxStateBytes(model_->info, before + added, added);
-  for (uint32_t i = 0; i < sequences_; ++i) {
+  for (const size_t text : texts) {
+    int64_t added = static_cast<int64_t>(text) + most_outputs;
+    if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
+    const int64_t bytes = MaxStateBytes(model_->info, before + added, added);
     auto place = environment_.states.Reserve(*client_, *store, bytes);
     if (!place.ok()) return StateError(place.status());
     places_.push_back(*std::move(place));
@@ -217,7 +216,13 @@ absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
   writing_ = false;  // the engine's from here on
   request_bytes_ = kCallBytes + tokens * sizeof(TokenId) + previous_bytes_ + kept_bytes_ +
                    (sequences_ - 1) * kSequenceBytes;
-  if (charge_.Resize(static_cast<int64_t>(request_bytes_))) return absl::OkStatus();
+  const auto bytes = static_cast<int64_t>(request_bytes_ + held_bytes());
+  if (charge_.Resize(bytes)) return absl::OkStatus();
+  if (HasTexts() && !charge_.MayEverHold(bytes)) {
+    return Invalid(absl::InvalidArgumentError(
+        absl::StrCat("texts: they and their answers would take ", bytes,
+                     " bytes, more than max_client_memory_bytes or max_memory_bytes")));
+  }
   return environment_.RefuseForMemory();
 }
 
@@ -256,6 +261,7 @@ void StreamCall::Begin() {
   if (keeper_ != nullptr) keeper_->KeepStart();
   {
     MutexLock lock(mutex_);
+    if (first_ != First::kKept) return;
     first_ = unary_ ? First::kSent : First::kMayLeave;
     if (writing_ || unary_) return;
     writing_ = true;

@@ -119,6 +119,7 @@ class StreamCall : public CallReactor,
   // False: nothing has changed.
   bool PreferVersion(uint64_t fingerprint);
   const ServedModel& model() const { return *model_; }
+  const Client& client() const { return *client_; }
   const LimitsConfig& limits() const { return environment_.limits; }
   // The model serves other methods: FAILED_PRECONDITION.
   absl::Status WrongTask();
@@ -129,13 +130,13 @@ class StreamCall : public CallReactor,
   // `rest` keeps `previous` and `request` alive.
   void FindPrevious(const v1::Previous* previous, TurnRequest& request,
                     std::function<absl::Status()> rest);
-  // The call ends when so many sequences have. INVALID_ARGUMENT: they can never run at one time.
-  // REQUIRES: sequences > 1; the model is a language model.
-  absl::Status ExpectSequences(uint32_t sequences, ServiceClass service_class);
-  // Keeps places for what the sequences leave behind; null: nothing. `text` and `most_outputs`:
-  // tokens of each, and that may come.
-  absl::Status KeepPlaces(const v1::Store* store, size_t text, int64_t most_outputs,
-                          TurnRequest& request);
+  // The call ends when so many sequences have. `possible`: why they can never be accepted, or run,
+  // at one time; it is returned.
+  absl::Status ExpectSequences(uint32_t sequences, absl::Status possible);
+  // Keeps places for what the sequences leave behind; null: nothing. `texts` and `most_outputs`:
+  // tokens of each sequence, and that may come.
+  absl::Status KeepPlaces(const v1::Store* store, const std::vector<size_t>& texts,
+                          int64_t most_outputs, TurnRequest& request);
   // Finds a state that the stream left behind, and then does the rest of Submit, as FindPrevious.
   // It is no error that there is none.
   void FindStart(const v1::Resume& resume, GenerationRequest& request,
@@ -148,14 +149,15 @@ class StreamCall : public CallReactor,
                v1::Started& started);
   // Ends Submit, and the call, with outgoing(). REQUIRES: NeedsNoEngine.
   absl::Status Answer();
-  // The message is parsed and gone; of it, `tokens` stay.
+  // The message is parsed and gone; of it, `tokens` stay. RESOURCE_EXHAUSTED: there is no room for
+  // them, or for what is held of the answer already.
   absl::Status Fill(RequestHeader& header, size_t tokens);
   // Ends Submit with what the engine said.
   absl::Status Accepted(const absl::StatusOr<RequestHandle>& handle);
 
   // For the sink, on the engine's thread.
 
-  // The first message may leave.
+  // The first message may leave; of several sequences, with the first that begins.
   void Begin();
   // Lets `append` add to what is pending. RESOURCE_EXHAUSTED: too much is unsent; what was pending
   // is gone.
@@ -198,6 +200,11 @@ class StreamCall : public CallReactor,
   // Invalid, unless that what states rest in has no room, or is not there.
   absl::Status StateError(absl::Status status);
 
+  // Whether the sequences are texts.
+  bool HasTexts() const {
+    return sequences_ > 1 && (method_ == Method::kScore || method_ == Method::kEncode);
+  }
+
   const Method method_;
   const bool unary_;
   InferenceEnvironment& environment_;
@@ -235,6 +242,8 @@ class StreamCall : public CallReactor,
   bool told_all_ ABSL_GUARDED_BY(mutex_) = false;  // a unary call ends with its response
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;    // a sequence has: nothing is taken any more
   Outcome total_ ABSL_GUARDED_BY(mutex_);          // of several sequences, those that have ended
+  std::string failed_text_ ABSL_GUARDED_BY(mutex_);  // of several: "texts[3]: ", by a defect
+  uint64_t computed_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // of all sequences
   // States that are stored, and whose Finished has not left.
   std::vector<std::string> unknown_states_ ABSL_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);

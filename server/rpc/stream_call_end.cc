@@ -19,6 +19,17 @@ double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
+// Tokens that were computed for a sequence, here.
+uint64_t ComputedTokens(const Outcome& outcome) {
+  const Usage& usage = outcome.usage;
+  const uint64_t generated = usage.generated_tokens;
+  if (outcome.timings.first_token > Duration(0)) {
+    return generated + usage.prompt_tokens - usage.cached_tokens;  // of both
+  }
+  // Nobody read them here. Scores are none of the generated tokens.
+  return generated - std::min<uint64_t>(generated, usage.resumed_tokens);
+}
+
 }  // namespace
 
 void StreamCall::End(const Outcome& outcome, uint32_t sequence) {
@@ -78,12 +89,16 @@ void StreamCall::EndNow(const Outcome& outcome, uint32_t sequence,
   {
     MutexLock lock(mutex_);
     if (stored.has_value()) unknown_states_.push_back(stored->id());
+    computed_tokens_ += ComputedTokens(outcome);
     const bool last = ++ended_ == sequences_;
     bool news = last;
     if (sequences_ == 1) {
       stored_ = std::move(stored);
       outcome_ = outcome;
     } else {
+      if (HasTexts() && total_.status.ok() && absl::IsInternal(outcome.status)) {
+        failed_text_ = absl::StrCat("texts[", sequence, "]: ");
+      }
       AddOutcome(outcome, total_);
       if (!outcome.status.ok()) {
         failed_ = true;
@@ -119,9 +134,11 @@ void StreamCall::OnStuck(Duration waited) {
 void StreamCall::Conclude(const Outcome& outcome) {
   const absl::StatusCode code = FinalCode(outcome);
   bool begun = false;
+  std::string failed_text;
   {
     MutexLock lock(mutex_);
     begun = first_ == First::kSent;
+    failed_text = failed_text_;
   }
   OperationBegins();
   Report(outcome, code);
@@ -153,7 +170,8 @@ void StreamCall::Conclude(const Outcome& outcome) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
     context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }
-  Finish(ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request));
+  const grpc::Status status = ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request);
+  Finish(grpc::Status(status.error_code(), failed_text + status.error_message()));
 }
 
 absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
@@ -171,20 +189,13 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
     environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
   }
   const std::string client = client_ != nullptr ? client_->name : "";
-  if (client_ != nullptr) {
-    const Usage& usage = outcome.usage;
-    uint64_t tokens = usage.generated_tokens;
-    if (outcome.timings.first_token > Duration(0)) {
-      tokens += usage.prompt_tokens;
-      tokens -= usage.cached_tokens;  // of both
-    } else {
-      // Nobody read them here. Scores are none of the generated tokens.
-      tokens -= std::min<uint64_t>(tokens, usage.resumed_tokens);
-    }
-    environment_.client_metrics.Count(client, code, tokens);
+  std::string reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
+  {
+    MutexLock lock(mutex_);
+    if (client_ != nullptr) environment_.client_metrics.Count(client, code, computed_tokens_);
+    if (!outcome.status.ok()) reason = absl::StrCat(failed_text_, outcome.status.message());
   }
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
-  const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome.reason)];
   const Phases phases(outcome.timings);
   log("request.done",
       {{"id", ids_.request},
@@ -193,7 +204,7 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
        {"method", MethodName(method_)},
        {"model", model_name_},
        {"code", absl::StatusCodeToString(code)},
-       {"reason", outcome.status.ok() ? reason : outcome.status.message()},
+       {"reason", reason},
        {"n", sequences_},
        {"prompt_tokens", outcome.usage.prompt_tokens},
        {"generated_tokens", outcome.usage.generated_tokens},

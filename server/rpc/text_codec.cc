@@ -35,13 +35,12 @@ absl::StatusOr<std::vector<TokenId>> Empty(absl::string_view path, const TextRul
   return BadField(path, "must not be empty");
 }
 
-absl::StatusOr<std::vector<TokenId>> DecodeIds(const v1::TokenIds& message,
+absl::StatusOr<std::vector<TokenId>> DecodeIds(absl::string_view path, const v1::TokenIds& message,
                                                const TextRules& rules) {
-  constexpr absl::string_view kPath = "tokens.ids";
-  if (message.ids_size() == 0) return Empty(kPath, rules);
-  AFT_RETURN_IF_ERROR(CheckCount(kPath, message.ids_size(), rules));
+  if (message.ids_size() == 0) return Empty(path, rules);
+  AFT_RETURN_IF_ERROR(CheckCount(path, message.ids_size(), rules));
   std::vector<TokenId> tokens;
-  AFT_RETURN_IF_ERROR(DecodeTokens(kPath, message.ids(), rules.vocab_size, tokens));
+  AFT_RETURN_IF_ERROR(DecodeTokens(path, message.ids(), rules.vocab_size, tokens));
   return tokens;
 }
 
@@ -59,12 +58,14 @@ uint64_t Microseconds(Duration duration) {
 }  // namespace
 
 absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules) {
-  if (source.tokens != nullptr) return DecodeIds(*source.tokens, rules);
-  if (source.text == nullptr && source.raw == nullptr) {
+  const absl::string_view field = source.field();
+  if (field.empty()) {
     if (rules.may_be_empty) return std::vector<TokenId>();
-    return BadField(source.oneof, "one of text, raw, tokens must be set");
+    return BadField(source.path.empty() ? source.oneof : source.path,
+                    "one of text, raw, tokens must be set");
   }
-  const absl::string_view path = source.text != nullptr ? "text" : "raw";
+  const std::string path = absl::StrCat(source.path, source.path.empty() ? "" : ".", field);
+  if (source.tokens != nullptr) return DecodeIds(path + ".ids", *source.tokens, rules);
   const std::string& text = source.text != nullptr ? *source.text : *source.raw;
   if (text.empty()) return Empty(path, rules);
   AFT_RETURN_IF_ERROR(CheckBytes(path, text, rules.limits));

@@ -23,9 +23,15 @@ namespace aft::server {
 // The text of a request, in whichever field it came; all null: in none. Borrows.
 struct TextSource {
   absl::string_view oneof;  // the field's name while none is set
+  std::string path = {};    // of the message that has the field; "": the request
   const std::string* text = nullptr;
   const std::string* raw = nullptr;
   const v1::TokenIds* tokens = nullptr;
+
+  // Which is set; "": none.
+  absl::string_view field() const {
+    return tokens != nullptr ? "tokens" : text != nullptr ? "text" : raw != nullptr ? "raw" : "";
+  }
 };
 
 template <typename Request>
@@ -35,34 +41,6 @@ TextSource TextOf(const Request& request, absl::string_view oneof) {
           .raw = request.has_raw() ? &request.raw() : nullptr,
           .tokens = request.has_tokens() ? &request.tokens() : nullptr};
 }
-
-// Of what is pending, in memory for each byte on the wire: a log-probability is an object of some
-// 50 bytes, and 11 on the wire.
-inline constexpr size_t kHeldBytes = 5;
-
-// Parts that wait to be written, as one message.
-template <typename Message>
-class PendingMessage {
- public:
-  using Response = Message;
-
-  bool Take(Response& outgoing) {
-    if (pending_.event_case() == Response::EVENT_NOT_SET) return false;
-    outgoing.Swap(&pending_);
-    Drop();
-    return true;
-  }
-  void Drop() {
-    pending_.Clear();
-    pending_bytes_ = 0;
-  }
-  size_t pending_bytes() const { return pending_bytes_; }
-  size_t held_bytes() const { return kHeldBytes * pending_bytes_; }
-
- protected:
-  Response pending_;
-  size_t pending_bytes_ = 0;
-};
 
 // What a text must keep to.
 struct TextRules {

@@ -58,6 +58,7 @@ std::optional<std::string> NameInFront(absl::string_view bytes) {
   return name.size() <= kMostNameBytes ? std::make_optional(name) : std::nullopt;
 }
 
+// `message`: that has the text.
 template <typename Message>
 void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int64_t most,
                  bool may_be_empty = false) {
@@ -89,8 +90,11 @@ void CheckRules(const LogitRules& rules) {
   AFT_CHECK(left > 0);
 }
 
-void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationRequest& request,
+void CheckAccepted(const v1::GenerateRequest& message,
+                   const std::vector<server::GenerationRequest>& requests,
                    const LimitsConfig& limits, int64_t most) {
+  AFT_CHECK(requests.size() == 1);
+  const server::GenerationRequest& request = requests.front();
   const auto resumed = static_cast<size_t>(message.resume().token_ids_size());
   AFT_CHECK(request.resumed == resumed && request.prompt.size() >= resumed);
   const auto output = request.prompt.end() - static_cast<std::ptrdiff_t>(resumed);
@@ -115,17 +119,43 @@ void CheckAccepted(const v1::GenerateRequest& message, const server::GenerationR
   if (sampling.rules != nullptr) CheckRules(*sampling.rules);
 }
 
-void CheckAccepted(const v1::ScoreRequest& message, const server::ScoringRequest& request,
-                   const LimitsConfig&, int64_t most) {
-  CheckTokens(message, request.text, most);
-  AFT_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMaxTopLogprobs);
-  AFT_CHECK(request.scored == message.resume().scores() && std::isfinite(request.logprob));
+// The one text of the message, or its texts in their order, which are together within the limits.
+template <typename Message, typename Request>
+void CheckTexts(const Message& message, const std::vector<Request>& requests,
+                const LimitsConfig& limits, int64_t most) {
+  if (message.texts().empty()) {
+    AFT_CHECK(requests.size() == 1);
+    return CheckTokens(message, requests.front().text, most);
+  }
+  AFT_CHECK(!message.has_text() && !message.has_raw() && !message.has_tokens());
+  AFT_CHECK(message.texts_size() <= limits.max_texts);
+  AFT_CHECK(requests.size() == static_cast<size_t>(message.texts_size()));
+  int64_t tokens = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    CheckTokens(message.texts(static_cast<int>(i)), requests[i].text, most);
+    tokens += static_cast<int64_t>(requests[i].text.size());
+  }
+  AFT_CHECK(tokens <= limits.max_prompt_tokens);
 }
 
-void CheckAccepted(const v1::EncodeRequest& message, const server::EncodingRequest& request,
-                   const LimitsConfig&, int64_t most) {
-  CheckTokens(message, request.text, most);
-  AFT_CHECK(static_cast<int>(request.pooling) == static_cast<int>(message.pooling()));
+void CheckAccepted(const v1::ScoreRequest& message,
+                   const std::vector<server::ScoringRequest>& requests, const LimitsConfig& limits,
+                   int64_t most) {
+  CheckTexts(message, requests, limits, most);
+  for (const server::ScoringRequest& request : requests) {
+    AFT_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMaxTopLogprobs);
+    AFT_CHECK(request.scored == message.resume().scores() && std::isfinite(request.logprob));
+  }
+  AFT_CHECK(message.texts().empty() || !message.has_resume());
+}
+
+void CheckAccepted(const v1::EncodeRequest& message,
+                   const std::vector<server::EncodingRequest>& requests, const LimitsConfig& limits,
+                   int64_t most) {
+  CheckTexts(message, requests, limits, most);
+  for (const server::EncodingRequest& request : requests) {
+    AFT_CHECK(static_cast<int>(request.pooling) == static_cast<int>(message.pooling()));
+  }
 }
 
 template <typename Codec>
@@ -156,26 +186,27 @@ void Run(absl::string_view bytes, size_t cut, bool tight) {
   if (tight) {
     limits.max_prompt_bytes = 8;
     limits.max_prompt_tokens = 6;
+    limits.max_texts = 3;
     limits.max_max_tokens = 300;
     facts.max_batch_tokens = 5;
     facts.max_seq_len = 4;
   }
   constexpr bool kGenerates = std::is_same_v<typename Codec::Request, v1::GenerateRequest>;
   const int64_t most = !tight ? limits.max_prompt_tokens : kGenerates ? 6 : 4;
-  const auto request = server::Decode<Codec>(message, facts, limits);
-  if (!request.ok()) {
+  const auto requests = server::DecodeEach<Codec>(message, facts, limits);
+  if (!requests.ok()) {
     constexpr size_t kMostMessageBytes = 256;  // of the status, in a header
-    const absl::string_view error = request.status().message();
+    const absl::string_view error = requests.status().message();
     Saw(error);
-    AFT_CHECK(absl::IsInvalidArgument(request.status()) ||
-              (absl::IsFailedPrecondition(request.status()) &&
+    AFT_CHECK(absl::IsInvalidArgument(requests.status()) ||
+              (absl::IsFailedPrecondition(requests.status()) &&
                absl::StartsWith(error, "resume.fingerprint: ")));
     AFT_CHECK(BeginsWithField(error, Codec::Request::descriptor()));
     AFT_CHECK(error.size() <= kMostMessageBytes && IsMessage(error));
     return;
   }
   Saw("ok");
-  CheckAccepted(message, *request, limits, most);
+  CheckAccepted(message, *requests, limits, most);
 }
 
 }  // namespace

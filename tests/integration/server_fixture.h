@@ -102,7 +102,11 @@ class EventStream<kMethod> {
     } else if constexpr (requires { request.resume(); }) {
       checker_ = client::StreamChecker(request.resume().scores());
     }
-    if constexpr (requires { request.n(); }) checker_.ExpectSequences(request.n());
+    if constexpr (requires { request.n(); }) {
+      checker_.ExpectSequences(request.n());
+    } else {
+      checker_.ExpectSequences(static_cast<uint32_t>(request.texts_size()));
+    }
     reader_ = (stub.*kMethod)(context_.get(), request);
   }
   virtual ~EventStream() = default;

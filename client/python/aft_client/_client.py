@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 import grpc
 from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
@@ -25,6 +25,11 @@ def _set_text(request: Any, text: Text) -> None:
     request.raw = text
   else:
     request.tokens.ids.extend(text)
+
+
+def _set_texts(request: Any, texts: Sequence[Text]) -> None:
+  for text in texts:
+    _set_text(request.texts.add(), text)
 
 
 def _set_turn(request: Any, previous: Union[str, bytes, None], store: Union[bool, int]) -> None:
@@ -61,6 +66,14 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
     request.output.top_logprobs = top_logprobs
   if echo:
     request.output.echo = True
+  _set_turn(request, previous, store)
+  return request
+
+
+def _score_request(model: str, model_version: str, top_logprobs: int, priority: Priority,
+                   previous: Union[str, bytes, None], store: Union[bool, int]) -> Any:
+  request = inference_pb2.ScoreRequest(model=model, model_version=model_version, priority=int(priority))
+  request.output.top_logprobs = top_logprobs
   _set_turn(request, previous, store)
   return request
 
@@ -150,11 +163,20 @@ class Client:
             on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
     """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place.
     `on_resumed` as of generate()."""
-    request = inference_pb2.ScoreRequest(model=model, model_version=model_version, priority=int(priority))
+    request = _score_request(model, model_version, top_logprobs, priority, previous, store)
     _set_text(request, text)
-    request.output.top_logprobs = top_logprobs
-    _set_turn(request, previous, store)
-    return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, traceparent, on_resumed)).result()
+    return self._scored(request, timeout, request_id, traceparent, on_resumed)[0]
+
+  def score_all(self, texts: Sequence[Text], *, model: str = "", model_version: str = "", top_logprobs: int = 0,
+                priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
+                store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
+                traceparent: str = "", on_resumed: Optional[Callable[[Resumed], None]] = None) -> List[Scores]:
+    """The same of several texts in one call, in their order. All go on from `previous`, where there is one."""
+    if not texts:
+      return []
+    request = _score_request(model, model_version, top_logprobs, priority, previous, store)
+    _set_texts(request, texts)
+    return self._scored(request, timeout, request_id, traceparent, on_resumed)
 
   def encode(self, text: Text, *, model: str = "", model_version: str = "", pooling: Pooling = Pooling.NONE,
              normalize: bool = False, priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
@@ -163,19 +185,19 @@ class Client:
     request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
                                           normalize=normalize, priority=int(priority))
     _set_text(request, text)
-    width = tokens = 0
-    values: List[float] = []
-    for response in self._stream(self._inference.Encode, request, timeout, request_id, traceparent):
-      kind = response.WhichOneof("event")
-      if kind == "started":
-        width, tokens = response.started.width, response.started.tokens
-      elif kind == "vectors":
-        if width == 0 or response.vectors.first_index * width != len(values):
-          raise protocol_error("vectors are lost", 0)
-        values.extend(response.vectors.values)
-      elif kind == "finished":
-        return Vectors(tuple(tuple(values[at:at + width]) for at in range(0, len(values), width)), tokens)
-    raise protocol_error("it ended without Finished", 0)
+    return self._encoded(request, timeout, request_id, traceparent)[0]
+
+  def encode_all(self, texts: Sequence[Text], *, model: str = "", model_version: str = "",
+                 pooling: Pooling = Pooling.NONE, normalize: bool = False, priority: Priority = Priority.DEFAULT,
+                 timeout: Optional[float] = None, request_id: str = "",
+                 traceparent: str = "") -> List[Vectors]:
+    """The same of several texts in one call, in their order."""
+    if not texts:
+      return []
+    request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
+                                          normalize=normalize, priority=int(priority))
+    _set_texts(request, texts)
+    return self._encoded(request, timeout, request_id, traceparent)
 
   def get_state(self, state_id: str, *, timeout: Optional[float] = None) -> State:
     request = states_pb2.StateServiceGetRequest(id=state_id)
@@ -206,6 +228,35 @@ class Client:
         first = {}
 
     return State.of(self._unary(self._states.Import, requests(), timeout).state)
+
+  def _scored(self, request: Any, timeout: Optional[float], request_id: str, traceparent: str,
+              on_resumed: Optional[Callable[[Resumed], None]]) -> List[Scores]:
+    return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, traceparent, on_resumed)).results()
+
+  def _encoded(self, request: Any, timeout: Optional[float], request_id: str,
+               traceparent: str) -> List[Vectors]:
+    width, lengths = 0, [0] * max(len(request.texts), 1)
+    values: List[List[float]] = [[] for _ in lengths]
+    finished: Set[int] = set()
+    for response in self._stream(self._inference.Encode, request, timeout, request_id, traceparent):
+      kind, index = response.WhichOneof("event"), response.index
+      if index >= len(lengths) or index in finished:
+        raise protocol_error(f"there is no text {index}, or it has finished", 0)
+      if kind == "started":
+        width = response.started.width
+        lengths = list(response.started.text_tokens) or [response.started.tokens]
+        if len(lengths) != len(values):
+          raise protocol_error("Started is of other texts", 0)
+      elif kind == "vectors":
+        if width == 0 or response.vectors.first_index * width != len(values[index]):
+          raise protocol_error("vectors are lost", 0)
+        values[index].extend(response.vectors.values)
+      elif kind == "finished":
+        finished.add(index)
+    if len(finished) < len(values):
+      raise protocol_error("it ended without Finished", 0)
+    return [Vectors(tuple(tuple(text[at:at + width]) for at in range(0, len(text), width)), tokens)
+            for text, tokens in zip(values, lengths)]
 
   def _resumable(self, timeout: Optional[float], request_id: str, traceparent: str,
                  on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:

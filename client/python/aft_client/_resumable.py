@@ -65,6 +65,7 @@ class Resumable:
     self._call: Any = None
 
     self._has_started = False  # the application has had it
+    self._fingerprint = 0  # of the model
     self._tries = 0  # calls that were to go on, since something came
     self._in_vain = 0  # of those, the ones that began
     self._cause: Optional[AftError] = None  # of the first of them
@@ -94,8 +95,13 @@ class Resumable:
 
   def _remember(self, message: Any) -> None:
     """What the next call has to tell of a Started."""
+    self._fingerprint = message.fingerprint
     self._request.resume.fingerprint = message.fingerprint
     self._request.resume.numerics = message.numerics
+
+  def _is_exact(self, message: Any) -> bool:
+    """Whether what goes on with that Started is what would have come."""
+    return bool(message.exact)
 
   def _before_call(self) -> None:
     pass
@@ -160,7 +166,7 @@ class Resumable:
     message = response.started
     if self._begun:
       raise self._broken("Started came twice")
-    if self._has_started and message.fingerprint != self._request.resume.fingerprint:
+    if self._has_started and message.fingerprint != self._fingerprint:
       raise self._broken("the stream went on with another model")
     self._begun = True
     self._remember(message)
@@ -168,7 +174,7 @@ class Resumable:
       self._has_started = True
       return self._take_started(message)
     self.resumes += 1
-    self.exact = self.exact and message.exact
+    self.exact = self.exact and self._is_exact(message)
     if self._on_resumed is not None and self._cause is not None:
       self._on_resumed(Resumed(self._cause, self._received(), self.exact))
     return None
@@ -199,7 +205,7 @@ class Resumable:
 
   def _may_go_on(self, error: AftError) -> bool:
     """The table of client/README.md."""
-    if (not self._has_started or self._request.resume.fingerprint == 0 or self._tries >= self._max_resumes or
+    if (not self._has_started or self._fingerprint == 0 or self._tries >= self._max_resumes or
         self._in_vain >= _MOST_IN_VAIN or (error.retry_after_ms or 0) < 0):
       return False
     if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):

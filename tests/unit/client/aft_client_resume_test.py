@@ -71,6 +71,59 @@ class ScoresTest(ClientTest):
         self.assertEqual(caught.exception.message, f"the answer is broken: {message}")
 
 
+class TextsTest(ClientTest):
+  """Scorings of several texts, of which those that have not finished are asked for again."""
+
+  TEXTS = ["abcdef", "gh", "i", "jklmn"]
+
+  def answer(self, server, numerics):
+
+    def say(request, context):
+      planned = server.breaks[len(server.requests) - 1] if len(server.requests) <= len(server.breaks) else None
+      events = [{"started": {"fingerprint": FINGERPRINT, "numerics": numerics[min(len(server.requests), 2) - 1]}}]
+      for first in (1, 3, 5):
+        for index, text in enumerate(text.text for text in request.texts):
+          ids = [ord(one) for one in text[first:first + 2]]
+          if ids:
+            events.append({"index": index, "chunk": {
+                "first_index": first, "token_ids": ids, "logprobs": [{"logprob": -one} for one in ids]}})
+          if first < len(text) + 2 and first + 2 >= len(text) and (first == 1 or ids):
+            events.append({"index": index, "finished": {"scored_tokens": len(text) - 1, "logprob": -len(text)}})
+      for event in events[:planned.after + 1 if planned else None]:
+        yield inference_pb2.ScoreResponse(**event)
+      if planned:
+        context.abort(planned.code, planned.details)
+
+    return say
+
+  def score(self, *breaks, numerics=("n", "n")):
+    server, resumed = self.server(*breaks), []
+    server.answer_score = self.answer(server, numerics)
+    return server, self.client(server).score_all(self.TEXTS, on_resumed=resumed.append), resumed
+
+  def test_the_application_sees_each_score_once_wherever_it_breaks(self):
+    for at in range(10):  # six chunks, and four ends
+      for again in range(4):
+        with self.subTest(at=at, again=again):
+          _, scores, resumed = self.score(Break(at), Break(again))
+          self.assertEqual([one.token_ids for one in scores],
+                           [tuple(map(ord, text[1:])) for text in self.TEXTS])
+          self.assertEqual([one.logprob for one in scores], [-6, -2, -1, -5])
+          self.assertGreaterEqual(len(resumed), 1)
+          self.assertTrue(scores[0].exact)
+
+  def test_only_what_has_not_finished_is_asked_for_again(self):
+    server, _, _ = self.score(Break(5))
+    self.assertEqual([[text.text for text in request.texts] for request in server.requests],
+                     [self.TEXTS, ["abcdef", "jklmn"]])
+    self.assertFalse(server.requests[1].HasField("resume"))
+
+  def test_who_computes_otherwise_is_told(self):
+    for numerics in (("n", "m"), ("", "")):
+      _, scores, resumed = self.score(Break(3), numerics=numerics)
+      self.assertEqual((scores[0].exact, resumed[0].exact), (False, False))
+
+
 class SequencesTest(ClientTest):
   """Generations of several sequences, of which each goes on by itself."""
   TEXTS = ("abcd", "klmn", "uvwx")

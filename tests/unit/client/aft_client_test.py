@@ -376,6 +376,34 @@ class CallsTest(ClientTest):
     self.assertEqual((encoded.vectors, encoded.tokens), (((1, 0.5), (-2.5, 3)), 2))
     self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(text="ab", pooling=1, normalize=True))
 
+  def test_several_texts(self):
+    server = self.server()
+    server.answer_score = lambda request, context: iter(map(lambda one: inference_pb2.ScoreResponse(**one), [
+        {"started": {"tokens": 5, "text_tokens": [3, 2]}},
+        {"index": 1, "chunk": {"first_index": 1, "token_ids": [99], "logprobs": [{"logprob": -2}]}},
+        {"index": 1, "finished": {"scored_tokens": 1, "logprob": -2, "state": {"id": "s"}}},
+        {"chunk": {"first_index": 1, "token_ids": [98, 97], "logprobs": [{"logprob": -1}, {"logprob": -3}]}},
+        {"finished": {"scored_tokens": 2, "logprob": -4}}]))
+    client = self.client(server)
+    scores = client.score_all(["abc", b"\xff", [1, 2]][:2], previous="p", store=True, model_version="3")
+    self.assertEqual([(one.token_ids, one.logprob) for one in scores], [((98, 97), -4), ((99,), -2)])
+    self.assertEqual(scores[1].state.id, "s")
+    self.assertEqual(server.requests[0], inference_pb2.ScoreRequest(
+        texts=[{"text": "abc"}, {"raw": b"\xff"}], output={"top_logprobs": 0}, previous={"state_id": "p"}, store={},
+        model_version="3", resumable=True))
+    server.answer_encode = lambda request, context: iter(map(lambda one: inference_pb2.EncodeResponse(**one), [
+        {"started": {"width": 2, "tokens": 3, "text_tokens": [1, 2]}},
+        {"index": 1, "vectors": {"values": [1, 2]}},
+        {"index": 1, "vectors": {"first_index": 1, "values": [3, 4]}},
+        {"index": 1, "finished": {}}, {"vectors": {"values": [5, 6]}}, {"finished": {}}]))
+    encoded = client.encode_all([[7], "bc"], normalize=True)
+    self.assertEqual([(one.vectors, one.tokens) for one in encoded], [(((5, 6),), 1), (((1, 2), (3, 4)), 2)])
+    self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(
+        texts=[{"tokens": {"ids": [7]}}, {"text": "bc"}], normalize=True))
+    with self.assertRaisesRegex(AftError, "Started is of other texts"):
+      client.encode_all(["a", "b", "c"])
+    self.assertEqual((client.score_all([]), client.encode_all([])), ([], []))
+
   def test_a_models_version_is_named(self):
     server = self.server()
     client = self.client(server)

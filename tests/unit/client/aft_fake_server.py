@@ -46,7 +46,7 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
 
   def __init__(self, test, breaks=()):
     self.breaks, self.requests, self.metadata, self.deadlines = list(breaks), [], [], []
-    self.answer, self.answer_score = self.say, self.score
+    self.answer, self.answer_score, self.answer_encode = self.say, self.score, self.encode
     self.scores = [-1, -2]
     self.left = threading.Semaphore(0)  # calls of stall() that have ended
     self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
@@ -142,6 +142,9 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
 
   def Encode(self, request, context):  # pylint: disable=invalid-name
     self.requests.append(request)
+    yield from self.answer_encode(request, context)
+
+  def encode(self, request, context):
     yield inference_pb2.EncodeResponse(started={"tokens": 2, "width": 2})
     yield inference_pb2.EncodeResponse(vectors={"values": [1, 0.5]})
     yield inference_pb2.EncodeResponse(vectors={"first_index": 2 if self.breaks else 1, "values": [-2.5, 3]})

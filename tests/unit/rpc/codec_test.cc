@@ -126,7 +126,7 @@ TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
   CompleteCodec codec;
   ASSERT_TRUE(
       DecodeProto<CompleteCodec>("text: 'x' n: 2 output { top_logprobs: 0 }", {}, &codec).ok());
-  codec.ExpectSequences();
+  codec.ExpectSequences(codec.sequences());
   const auto part = [](uint32_t index, TokenId id, const char* text) {
     TokenDelta delta;
     delta.first_index = index;
@@ -367,10 +367,15 @@ TEST(CodecTest, TheSizeOfAPartIsAboutWhatItCostsOnTheWire) {
 // What a client gets of `values`, message by message.
 std::vector<v1::Vectors> Send(std::vector<float> values, int64_t width) {
   EncodeCodec codec;
-  EXPECT_TRUE(DecodeProto("text: 'x'", {.vector_width = width}, &codec).ok());
+  // As many tokens as there are vectors.
+  const std::string text(values.size() / static_cast<size_t>(width), 'x');
+  EXPECT_TRUE(
+      DecodeProto(absl::StrCat("text: '", text, "'"), {.vector_width = width}, &codec).ok());
+  EXPECT_EQ(codec.held_bytes(), values.size() * sizeof(float));
   codec.Append(std::move(values));
   std::vector<v1::Vectors> messages;
   for (v1::EncodeResponse response; codec.Take(response);) messages.push_back(response.vectors());
+  EXPECT_EQ(codec.held_bytes(), 0U);
   return messages;
 }
 

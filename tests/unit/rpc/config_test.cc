@@ -64,7 +64,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13 "
       "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
       "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
-      "max_memory_bytes: 25 max_client_memory_bytes: 26 write_stall_ms: 27 max_request_ms: 28 } "
+      "max_memory_bytes: 25 max_client_memory_bytes: 26 write_stall_ms: 27 max_request_ms: 28 max_texts: 42 } "
       "drain { lame_duck_ms: 19 grace_ms: 20 } log { level: \"debug\" format: \"json\" } "
       "security { tls { cert_file: \"/c\" key_file: \"/k\" client_ca_file: \"/a\" } "
       "clients_file: \"/t\" trusted_proxies: \"::1\" trusted_proxies: \"10.0.0.0/8\" "
@@ -409,6 +409,7 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"limits.max_queued_requests", 1, 1'000'000, limit(&LimitsConfig::max_queued_requests)},
       {"limits.max_prompt_bytes", 1, one << 29, limit(&LimitsConfig::max_prompt_bytes)},
       {"limits.max_prompt_tokens", 1, one << 26, limit(&LimitsConfig::max_prompt_tokens)},
+      {"limits.max_texts", 1, 65'536, limit(&LimitsConfig::max_texts)},
       {"limits.max_queued_tokens", 1, one << 40, limit(&LimitsConfig::max_queued_tokens)},
       {"limits.max_max_tokens", 1, one << 30, limit(&LimitsConfig::max_max_tokens)},
       {"limits.default_max_tokens", 1, 1000, limit(&LimitsConfig::default_max_tokens)},

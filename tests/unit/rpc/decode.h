@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
@@ -17,9 +19,9 @@ struct ModelFacts {
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
 };
 
-// What `codec`, or one of its own, makes of a request.
+// What `codec`, or one of its own, makes of a request: one for each of its texts.
 template <typename Codec>
-auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {},
+auto DecodeEach(const typename Codec::Request& message, const ModelFacts& facts = {},
             const LimitsConfig& limits = {}, Codec* codec = nullptr) {
   ServedModel model;
   model.info.vocab_size = 257;
@@ -29,8 +31,25 @@ auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {}
   model.tokenizer = facts.tokenizer;
   typename Codec::Response response;
   Codec own;
-  return (codec != nullptr ? *codec : own)
-      .Decode(message, limits, model, *response.mutable_started());
+  Codec& used = codec != nullptr ? *codec : own;
+  auto request = used.Decode(message, limits, model, *response.mutable_started());
+  using Requests = std::vector<typename decltype(request)::value_type>;
+  if (!request.ok()) return absl::StatusOr<Requests>(request.status());
+  if constexpr (requires { used.Split(*std::move(request)); }) {
+    return absl::StatusOr<Requests>(used.Split(*std::move(request)));
+  } else {
+    return absl::StatusOr<Requests>(Requests{*std::move(request)});
+  }
+}
+
+// The first of them.
+template <typename Codec>
+auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {},
+            const LimitsConfig& limits = {}, Codec* codec = nullptr) {
+  auto requests = DecodeEach<Codec>(message, facts, limits, codec);
+  using Request = typename decltype(requests)::value_type::value_type;
+  if (!requests.ok()) return absl::StatusOr<Request>(requests.status());
+  return absl::StatusOr<Request>(std::move(requests->front()));
 }
 
 }  // namespace aft::server

@@ -23,7 +23,7 @@ class SequencesCodecTest : public testing::Test {
     EXPECT_TRUE(
         Decode<GenerateCodec>(FromText<v1::GenerateRequest>("text: 'hi' n: 3"), {}, {}, &codec_)
             .ok());
-    codec_.ExpectSequences();
+    codec_.ExpectSequences(codec_.sequences());
   }
 
   void Append(uint32_t sequence, uint32_t first_index, const std::string& text) {

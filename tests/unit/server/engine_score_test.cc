@@ -182,5 +182,47 @@ TEST_F(EngineScoreTest, AReaderThatIsTooSlowLosesItsScore) {
   ExpectServes();
 }
 
+// The texts of a call are one request: max_queue_ms is for how long it may wait to begin.
+TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
+  options.scheduling.max_queue = std::chrono::seconds(1);
+  StartHeld();
+  std::vector<ScoringRequest> texts;
+  std::vector<std::shared_ptr<TokenSink>> sinks;
+  std::vector<Sink> recorded;
+  for (size_t i = 0; i < 6; ++i) {  // two more than there are slots
+    texts.push_back(Score(Text(10 + i)));
+    recorded.push_back(std::make_shared<RecordingSink>());
+    sinks.push_back(recorded.back());
+  }
+  ASSERT_TRUE(engine->ScoreTexts(texts, sinks).ok());
+  control->WaitUntilBlocked();
+  const Accepted other = Submit(Score(Text(10)));
+  clock.Advance(std::chrono::seconds(2));
+  control->Resume();
+  for (size_t i = 0; i < 6; ++i) ExpectScores(*recorded[i], recorded[i]->Wait(), texts[i].text);
+  EXPECT_THAT(other.sink->Wait().status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_ms")));
+}
+
+// One that waits from its first text on ends with it.
+TEST_F(EngineScoreTest, ACallOfTextsThatHasNotBegunInTimeEnds) {
+  options.scheduling.max_queue = std::chrono::seconds(1);
+  StartHeld();
+  std::vector<Accepted> running;
+  for (int i = 0; i < 4; ++i) running.push_back(Submit(Score(Text(10))));
+  control->WaitUntilBlocked();
+  const std::vector<Sink> recorded = {std::make_shared<RecordingSink>(),
+                                      std::make_shared<RecordingSink>()};
+  ASSERT_TRUE(
+      engine->ScoreTexts({Score(Text(10)), Score(Text(10))}, {recorded[0], recorded[1]}).ok());
+  clock.Advance(std::chrono::seconds(2));
+  control->Resume();
+  for (const Sink& sink : recorded) {
+    EXPECT_THAT(sink->Wait().status,
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_ms")));
+  }
+  for (const Accepted& one : running) EXPECT_TRUE(one.sink->Wait().status.ok());
+}
+
 }  // namespace
 }  // namespace aft::server
