@@ -9,6 +9,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/generation_group.h"
@@ -142,7 +144,12 @@ absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
     std::vector<ScoringRequest> requests, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
   std::vector<std::unique_ptr<Job>> jobs;
   for (size_t i = 0; i < requests.size(); ++i) {
-    if (absl::Status status = CheckScoring(requests[i]); !status.ok()) return RefuseInvalid(status);
+    absl::Status status = CheckScoring(requests[i]);
+    absl::string_view reason = status.message();
+    if (requests.size() > 1 && absl::ConsumePrefix(&reason, "text: ")) {
+      status = absl::Status(status.code(), absl::StrCat("texts[", i, "]: ", reason));
+    }
+    if (!status.ok()) return RefuseInvalid(status);
     jobs.push_back(MakeScoring(std::move(requests[i]), sinks[i]));
   }
   return AcceptTexts(std::move(jobs));

@@ -51,7 +51,7 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
   }
   AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_encode", rules, started));
   width_ = static_cast<size_t>(model.vector_width);
-  unsent_bytes_ =
+  answer_bytes_ =
       (request.pooling == Pooling::kNone ? tokens() : sequences()) * width_ * sizeof(float);
   started.set_width(static_cast<uint32_t>(width_));
   return request;

@@ -28,7 +28,7 @@ class EncodeCodec : public CallTexts {
   absl::StatusOr<EncodingRequest> Decode(const Request& message, const LimitsConfig& limits,
                                          const ServedModel& model, v1::EncodeStarted& started);
   size_t kept_tokens(const EncodingRequest& /*request*/) const { return tokens(); }
-  void ExpectSequences(uint32_t /*sequences*/) {}
+  void ExpectSequences(uint32_t /*sequences*/) { unsent_bytes_ = answer_bytes_; }
   void Append(Part part, uint32_t sequence = 0);
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
   // As many whole vectors as fit 32 KiB, at least one; or the end of a text.
@@ -49,7 +49,8 @@ class EncodeCodec : public CallTexts {
   };
 
   size_t width_ = 0;
-  size_t unsent_bytes_ = 0;  // of all vectors, those to come included
+  size_t answer_bytes_ = 0;  // of all vectors
+  size_t unsent_bytes_ = 0;  // of these, those to come included
   std::deque<Answer> answers_;
 };
 

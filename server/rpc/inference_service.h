@@ -30,7 +30,7 @@ namespace aft::server {
 //                               model. INVALID_ARGUMENT begins with the path of the bad field
 //   sequences()                 that the request asks for, each with its parts and its end
 //   lengths()                   tokens of the text of each
-//   ExpectSequences(sequences)  makes room for what is pending of more than one
+//   ExpectSequences(sequences)  makes room for what will be pending of them
 //   Append(part, sequence)      adds to what is pending
 //   AppendFinished(outcome, sequence, state)
 //                               the sequence's last message, behind what is pending of it
@@ -67,11 +67,14 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     }
     auto decoded = Decode(*message);
     AFT_RETURN_IF_ERROR(decoded.status());
-    if (const uint32_t sequences = codec_.sequences(); sequences > 1) {
+    const uint32_t sequences = codec_.sequences();
+    if (sequences > 1) {
       AFT_RETURN_IF_ERROR(ExpectSequences(
           sequences, kMayFork ? model().generate->CheckGroup(client(), decoded->service_class,
                                                              sequences)
                               : model().engine().CheckTexts(client(), sequences)));
+    }
+    {
       MutexLock lock(mutex_);
       codec_.ExpectSequences(sequences);
     }

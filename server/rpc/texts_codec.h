@@ -20,10 +20,10 @@ namespace aft::server {
 // Thread-compatible.
 class CallTexts {
  public:
+  // These say it until Split.
   uint32_t sequences() const { return static_cast<uint32_t>(texts_.size()); }
-  // Tokens of each, until Split.
-  std::vector<size_t> lengths() const;
-  size_t tokens() const;
+  std::vector<size_t> lengths() const;  // tokens of each
+  size_t tokens() const;                // of all
 
   // `request`, which has no text yet, once for each of them. They go.
   template <typename Request>

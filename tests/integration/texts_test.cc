@@ -444,6 +444,23 @@ TEST_F(ScoreTextsTest, AllGoOnFromOneStateAndEachLeavesOne) {
   EXPECT_EQ(stored, 3U);
 }
 
+TEST_F(ScoreTextsTest, OneThatIsTooLongBehindTheStateIsNamed) {
+  options_.max_seq_len = 20;
+  Start();
+  v1::GenerateRequest context = aft::server::Request("a context", 4);
+  context.mutable_store();
+  GenerateStream before(server_->inference(), context);
+  ASSERT_TRUE(before.Finish().ok());
+  ScoreMethod::Request request = Several({"seven b", "eight by"});
+  request.mutable_previous()->set_state_id(before.finished.state().id());
+  EXPECT_THAT(Refused(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "texts[1]: 13 tokens before and 8 exceed the model's max_seq_len=20"));
+  server_->WaitForMetric(kMemoryUsed, 0);
+  request.mutable_texts()->RemoveLast();
+  Run(request);
+}
+
 TEST_F(ScoreTextsTest, StatesOfAllHavePlacesBeforeAnyWork) {
   config_.states.max_bytes = 12'000;  // half of it for one client
   Start();

@@ -371,6 +371,7 @@ std::vector<v1::Vectors> Send(std::vector<float> values, int64_t width) {
   const std::string text(values.size() / static_cast<size_t>(width), 'x');
   EXPECT_TRUE(
       DecodeProto(absl::StrCat("text: '", text, "'"), {.vector_width = width}, &codec).ok());
+  codec.ExpectSequences(1);
   EXPECT_EQ(codec.held_bytes(), values.size() * sizeof(float));
   codec.Append(std::move(values));
   std::vector<v1::Vectors> messages;
