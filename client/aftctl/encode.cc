@@ -29,7 +29,8 @@ std::string Rows(const v1::Vectors& vectors, uint32_t width) {
   return rows;
 }
 
-// The rows of texts, which come in any order, in theirs. A blank line between texts of several rows.
+// The rows of texts, which come in any order, in theirs. A blank line between texts of several
+// rows.
 class TextsInTurn {
  public:
   TextsInTurn(uint32_t texts, bool apart) : texts_(texts), apart_(apart) {}

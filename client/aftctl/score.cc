@@ -58,8 +58,7 @@ std::string Totals(const ScoreResult& result) {
 std::string Table(const ScoreResult& result) {
   std::string table = "  TEXT  TOKENS  SCORED  LOGPROBABILITY  BITS/BYTE  PERPLEXITY\n";
   for (size_t i = 0; i <= result.others.size(); ++i) {
-    const v1::ScoreFinished& finished =
-        i == 0 ? result.finished : result.others[i - 1].finished;
+    const v1::ScoreFinished& finished = i == 0 ? result.finished : result.others[i - 1].finished;
     const int text = static_cast<int>(i);
     absl::StrAppendFormat(
         &table, "%6d %7d %7d %15.4f %10.4f %11.4f%s%s\n", i,

@@ -13,9 +13,9 @@
 
 namespace aft::client {
 
-// One scoring over all the calls that it takes, as Generation. Of several texts, those that have not
-// finished are asked for again as a whole, and what has come of them is left out. Internal to the
-// library; thread-compatible.
+// One scoring over all the calls that it takes, as Generation. Of several texts, those that have
+// not finished are asked for again as a whole, and what has come of them is left out. Internal to
+// the library; thread-compatible.
 class Scoring : public Resumable {
  public:
   Scoring(const ClientOptions& client, const CallOptions& options, v1::ScoreRequest request);

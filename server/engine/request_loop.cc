@@ -117,8 +117,8 @@ absl::StatusOr<RequestHandle> RequestLoop::AcceptTexts(std::vector<std::unique_p
 
 absl::Status RequestLoop::CheckTexts(const Client& client, int64_t texts) const {
   const int32_t own = client.max_queued_requests;
-  const int32_t queued = std::min(options_.limits.max_queued_requests,
-                                  own != 0 ? own : max_client_queued_requests());
+  const int32_t queued =
+      std::min(options_.limits.max_queued_requests, own != 0 ? own : max_client_queued_requests());
   const int64_t most = int64_t{inbox_.load().slots} + queued;
   if (texts <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(

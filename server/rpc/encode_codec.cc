@@ -65,9 +65,8 @@ void EncodeCodec::Append(Part part, uint32_t sequence) {
 
 void EncodeCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
                                  const v1::State* /*state*/) {
-  const auto answer = std::find_if(answers_.begin(), answers_.end(), [sequence](const Answer& one) {
-    return one.index == sequence;
-  });
+  const auto answer = std::find_if(answers_.begin(), answers_.end(),
+                                   [sequence](const Answer& one) { return one.index == sequence; });
   v1::EncodeFinished finished;
   Finish(outcome, finished);
   if (answer != answers_.end()) {

@@ -41,9 +41,9 @@ namespace aft::server {
 //   Drop()                      forgets it
 //   MostOutputs(request)        tokens that may come beside the text; of a TurnRequest
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
-// Several sequences are several answers to one prompt (GenerateCodec), or several texts (CallTexts);
-// the call is the sink of the first. A unary method's Codec has no part to Take, and TakeAnswers
-// instead of Finish (CompleteCodec).
+// Several sequences are several answers to one prompt (GenerateCodec), or several texts
+// (CallTexts); the call is the sink of the first. A unary method's Codec has no part to Take, and
+// TakeAnswers instead of Finish (CompleteCodec).
 template <typename Codec>
 class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
  public:
@@ -70,9 +70,9 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     const uint32_t sequences = codec_.sequences();
     if (sequences > 1) {
       AFT_RETURN_IF_ERROR(ExpectSequences(
-          sequences, kMayFork ? model().generate->CheckGroup(client(), decoded->service_class,
-                                                             sequences)
-                              : model().engine().CheckTexts(client(), sequences)));
+          sequences, kMayFork
+                         ? model().generate->CheckGroup(client(), decoded->service_class, sequences)
+                         : model().engine().CheckTexts(client(), sequences)));
     }
     {
       MutexLock lock(mutex_);
@@ -81,24 +81,23 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
     using EngineRequest = typename decltype(decoded)::value_type;
     if constexpr (std::is_base_of_v<TurnRequest, EngineRequest>) {
       const auto request = std::make_shared<EngineRequest>(*std::move(decoded));
-      FindPrevious(
-          message->has_previous() ? &message->previous() : nullptr, *request,
-          [this, message, request]() -> absl::Status {
-            if (request->previous != nullptr && PreferVersion(request->previous->model)) {
-              AFT_ASSIGN_OR_RETURN(EngineRequest again, Decode(*message));
-              again.previous = std::move(request->previous);
-              *request = std::move(again);
-            }
-            AFT_RETURN_IF_ERROR(KeepPlaces(message->has_store() ? &message->store() : nullptr,
-                                           codec_.lengths(), Codec::MostOutputs(*request),
-                                           *request));
-            if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
-              return Resumably(message, request);
-            } else {
-              if (message->has_resume()) Resumes(started().exact(), /*from_state=*/false);
-              return Enter(std::move(*request));
-            }
-          });
+      FindPrevious(message->has_previous() ? &message->previous() : nullptr, *request,
+                   [this, message, request]() -> absl::Status {
+                     if (request->previous != nullptr && PreferVersion(request->previous->model)) {
+                       AFT_ASSIGN_OR_RETURN(EngineRequest again, Decode(*message));
+                       again.previous = std::move(request->previous);
+                       *request = std::move(again);
+                     }
+                     AFT_RETURN_IF_ERROR(
+                         KeepPlaces(message->has_store() ? &message->store() : nullptr,
+                                    codec_.lengths(), Codec::MostOutputs(*request), *request));
+                     if constexpr (std::is_same_v<EngineRequest, GenerationRequest>) {
+                       return Resumably(message, request);
+                     } else {
+                       if (message->has_resume()) Resumes(started().exact(), /*from_state=*/false);
+                       return Enter(std::move(*request));
+                     }
+                   });
       return absl::OkStatus();
     } else {
       return Enter(*std::move(decoded));

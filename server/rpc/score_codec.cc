@@ -54,8 +54,7 @@ void ScoreCodec::Append(Part part, uint32_t sequence) {
   PartGrew(pending, bytes);
 }
 
-void ScoreCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
-                                const v1::State* state) {
+void ScoreCodec::AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) {
   v1::ScoreResponse message;
   message.set_index(sequence);
   Finish(outcome, *message.mutable_finished());

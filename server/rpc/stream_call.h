@@ -239,9 +239,9 @@ class StreamCall : public CallReactor,
   size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the write under way
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first sequence
   uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;                   // sequences
-  bool told_all_ ABSL_GUARDED_BY(mutex_) = false;  // a unary call ends with its response
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;    // a sequence has: nothing is taken any more
-  Outcome total_ ABSL_GUARDED_BY(mutex_);          // of several sequences, those that have ended
+  bool told_all_ ABSL_GUARDED_BY(mutex_) = false;    // a unary call ends with its response
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;      // a sequence has: nothing is taken any more
+  Outcome total_ ABSL_GUARDED_BY(mutex_);            // of several sequences, those that have ended
   std::string failed_text_ ABSL_GUARDED_BY(mutex_);  // of several: "texts[3]: ", by a defect
   uint64_t computed_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // of all sequences
   // States that are stored, and whose Finished has not left.

@@ -84,9 +84,9 @@ class ResumeTextsTest : public testing::Test {
     server_.SetScores([this](const v1::ScoreRequest& request) { return Answer(request); });
     v1::ScoreRequest request;
     for (const std::string& text : kTexts) request.add_texts()->set_text(text);
-    return client_->Score(
-        request, [this](const v1::ScoreResponse& event) { events_.push_back(event); },
-        {.on_resumed = [this](const Resumed& one) { resumed_.push_back(one); }});
+    return client_->Score(request,
+                          [this](const v1::ScoreResponse& event) { events_.push_back(event); },
+                          {.on_resumed = [this](const Resumed& one) { resumed_.push_back(one); }});
   }
 
   void ExpectWhole(const absl::StatusOr<ScoreResult>& result) {
@@ -118,7 +118,8 @@ class ResumeTextsTest : public testing::Test {
 
   FakeServer server_;
   const std::unique_ptr<Client> client_ = *Client::Create({.address = server_.address()});
-  std::vector<std::string> numerics_ = {"numerics", "numerics"};  // of the first call, of the others
+  std::vector<std::string> numerics_ = {"numerics",
+                                        "numerics"};  // of the first call, of the others
   bool wrong_index_ = false;
   std::vector<Break> breaks_;
   std::vector<v1::ScoreRequest> requests_;

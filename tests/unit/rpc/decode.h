@@ -22,7 +22,7 @@ struct ModelFacts {
 // What `codec`, or one of its own, makes of a request: one for each of its texts.
 template <typename Codec>
 auto DecodeEach(const typename Codec::Request& message, const ModelFacts& facts = {},
-            const LimitsConfig& limits = {}, Codec* codec = nullptr) {
+                const LimitsConfig& limits = {}, Codec* codec = nullptr) {
   ServedModel model;
   model.info.vocab_size = 257;
   model.info.max_seq_len = facts.max_seq_len;
