@@ -27,6 +27,7 @@ Command AddDetokenize(CLI::App& app, const CommonFlags& flags);
 Command AddChat(CLI::App& app, const CommonFlags& flags);
 Command AddScore(CLI::App& app, const CommonFlags& flags);
 Command AddEncode(CLI::App& app, const CommonFlags& flags);
+Command AddInfer(CLI::App& app, const CommonFlags& flags);
 Command AddState(CLI::App& app, const CommonFlags& flags);
 Command AddModels(CLI::App& app, const CommonFlags& flags);
 Command AddRepository(CLI::App& app, const CommonFlags& flags);
@@ -43,6 +44,7 @@ inline constexpr Subcommand kSubcommands[] = {
     {"chat", "Write a text with a model, in turns", AddChat},
     {"score", "How likely a language model finds a text, token by token", AddScore},
     {"encode", "The vectors of a text under an encoder", AddEncode},
+    {"infer", "The likeliest labels of an image under a classifier", AddInfer},
     {"tokenize", "A text as the ids of a model", AddTokenize},
     {"detokenize", "Ids as text", AddDetokenize},
     {"state", "What generate and score leave behind to go on from", AddState},

@@ -1,5 +1,5 @@
-// aftctl: generates, scores and encodes text, lists models and asks for the health of an AFT
-// server.
+// aftctl: generates, scores and encodes text, classifies images, lists models and asks for the
+// health of an AFT server.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>

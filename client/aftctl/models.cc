@@ -39,6 +39,8 @@ std::string Serves(const v1::Model& model) {
       return "generate, score";
     case v1::TASK_ENCODE:
       return absl::StrCat("encode: vectors of ", model.vector_width());
+    case v1::TASK_CLASSIFY:
+      return absl::StrCat("classify: ", model.labels_size(), " labels");
     default:
       return "";  // not loaded, or of a newer server
   }

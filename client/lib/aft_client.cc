@@ -357,6 +357,15 @@ absl::StatusOr<EncodeResult> Client::Encode(const v1::EncodeRequest& request,
       [&](grpc::ClientContext* context) { return stub->Encode(context, request); });
 }
 
+absl::StatusOr<inference::ModelInferResponse> Client::Infer(
+    const inference::ModelInferRequest& request, const CallOptions& call) {
+  return Unary<inference::ModelInferResponse>(
+      options_, call, [&](grpc::ClientContext* context, auto* out) {
+        return inference::GRPCInferenceService::NewStub(channel_)->ModelInfer(context, request,
+                                                                              out);
+      });
+}
+
 absl::StatusOr<v1::ListResponse> Client::ListModels(const CallOptions& call) {
   return Unary<v1::ListResponse>(options_, call, [&](grpc::ClientContext* context, auto* response) {
     return v1::ModelService::NewStub(any_channel_)->List(context, {}, response);

@@ -19,6 +19,7 @@
 #include "client/lib/error_details.h"
 #include "client/lib/generate_listener.h"
 #include "grpc/health/v1/health.pb.h"
+#include "inference/grpc_service.pb.h"
 
 namespace grpc {
 class Channel;
@@ -153,6 +154,11 @@ class Client {
   absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
                                       const EventCallback<v1::EncodeResponse>& on_event = {},
                                       const CallOptions& call = {});
+
+  // A request of the Open Inference Protocol (server/rpc/kserve/README.md): tensors in, tensors
+  // out.
+  absl::StatusOr<inference::ModelInferResponse> Infer(const inference::ModelInferRequest& request,
+                                                      const CallOptions& call = {});
 
   // What requests with `store` have left behind; NOT_FOUND: it is gone, or somebody else's. With
   // several servers behind the address these calls may reach another one, which has the state only

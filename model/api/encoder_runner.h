@@ -9,7 +9,7 @@
 
 namespace aft {
 
-// Vectors of one sequence, [tokens, EncoderRunner::width()], dense.
+// Vectors of one sequence, [tokens, input_width() or width()], dense.
 using TokenVectors = std::vector<float>;
 
 // One sequence: ids, or in their place the vectors that an embedding would have made of them, whose
@@ -23,7 +23,7 @@ struct EncoderInput {
   // Columns of an image, whose pixels are the tokens row by row; 0: it is none.
   int64_t image_width = 0;
 
-  // `width`: EncoderRunner::width().
+  // `width`: EncoderRunner::input_width().
   int64_t tokens(int64_t width) const {
     return static_cast<int64_t>(vectors.empty() ? text.size()
                                                 : vectors.size() / static_cast<size_t>(width));
@@ -49,7 +49,11 @@ class EncoderRunner {
   // As ModelRunner::device_stats; every call of Encode is a step.
   virtual const DeviceStats* device_stats() const { return nullptr; }
 
-  virtual int64_t width() const = 0;  // of a token's vector
+  // Of a token's vector: of what EncoderInput::vectors holds, and of what Encode makes. A
+  // classifier (ModelInfo::labels) makes a logit for each label; the mean over its tokens is the
+  // sequence's.
+  virtual int64_t input_width() const = 0;
+  virtual int64_t width() const = 0;
 
   // As ModelRunner::PrepareThread.
   virtual void PrepareThread() {}

@@ -44,7 +44,8 @@ struct LoadOptions {
 struct LoadedModel {
   std::unique_ptr<ModelRunner> runner;     // language models
   std::unique_ptr<EncoderRunner> encoder;  // encoders and bare mixers
-  // Thread-safe: gRPC threads encode, the engine thread decodes. Null: a bare mixer.
+  // Thread-safe: gRPC threads encode, the engine thread decodes. Null: the model takes vectors, or
+  // images, and no text.
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 

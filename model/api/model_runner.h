@@ -20,7 +20,8 @@ struct ModelInfo {
   std::string architecture;  // the mixer, e.g. "aft_local"
   int64_t vocab_size = 0;    // 0: a bare mixer, which takes vectors only
   bool causal = true;        // a token sees none that come after it
-  // Of a bare mixer with a 2-D filter, which takes images: their most columns; 0: it takes none.
+  // Of an encoder or bare mixer with 2-D filters, which takes images: their most columns; 0: it
+  // takes none.
   int64_t max_image_width = 0;
   int64_t parameters = 0;   // number of weights
   int64_t max_seq_len = 0;  // tokens; 0: unlimited
@@ -38,8 +39,9 @@ struct ModelInfo {
   std::string numerics{};
   // Tokens that it has generated itself are read otherwise than those of a prompt.
   bool generated_differ = false;
-  std::string weight_format;  // "fp32"
-  std::string device;         // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"
+  std::vector<std::string> labels{};  // classes of a classifier, in the order of its logits
+  std::string weight_format;          // "fp32"
+  std::string device;                 // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"
 };
 
 // What a device says of itself, for metrics.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -98,7 +99,11 @@ struct NetworkConfig {
   // position_rows; equals mixer.band_rows when that is set and length_policy is kError.
   int64_t max_seq_len = 0;
   MixerConfig mixer;
-  std::string tokenizer = "bytes";  // "bytes", "chars" or "bpe"; empty for kMixer
+  // "bytes", "chars" or "bpe"; empty for kMixer, and for images (mixer.grid), whose ids are pixels.
+  std::string tokenizer = "bytes";
+  // kEncoder: a classifier of so many classes, which has a head: a token's vector is a logit for
+  // each label, and their means are the text's. Empty: a token's vector is what the layers made.
+  std::vector<std::string> labels;
 };
 
 // Parses and validates. INVALID_ARGUMENT names the key ("mixer.window") and what is allowed;
@@ -114,6 +119,14 @@ const char* MixerKindName(MixerKind kind);  // "aft_simple", "aft_local", ...
 // Width of the values and of the output of the mixer.
 inline int64_t MixerWidth(const NetworkConfig& config) {
   return config.mixer.hidden > 0 ? config.mixer.hidden : config.d_model;
+}
+
+// Rows of head.weight: the vocabulary of a language model, the labels of a classifier; 0: there is
+// no head.
+inline int64_t HeadRows(const NetworkConfig& config) {
+  return config.architecture == Architecture::kDecoderLm
+             ? config.vocab_size
+             : static_cast<int64_t>(config.labels.size());
 }
 
 // A sequence's state grows with its length, up to max_seq_len.

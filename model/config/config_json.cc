@@ -29,6 +29,10 @@ constexpr double kMaxNormEps = 0.1;
 constexpr double kMinScale = 1e-6;
 constexpr double kMaxScale = 1e6;
 
+constexpr size_t kMinLabels = 2;
+constexpr size_t kMaxLabels = size_t{1} << 16;
+constexpr size_t kMaxLabelBytes = 256;
+
 constexpr int64_t kFormatVersion = 1;
 
 constexpr Named<Architecture> kArchitectureNames[] = {{Architecture::kDecoderLm, "decoder_lm"},
@@ -45,11 +49,12 @@ constexpr absl::string_view kKeys[] = {
     "format_version", "architecture",    "vocab_size", "d_model",   "n_layers",
     "d_ff",           "feed_forward",    "activation", "norm",      "norm_eps",
     "position",       "embedding_scale", "qkv_bias",   "head_bias", "tie_embeddings",
-    "max_seq_len",    "mixer",           "tokenizer"};
+    "max_seq_len",    "mixer",           "tokenizer",  "labels"};
 // Keys of what an architecture does not have.
 constexpr const char* kNotOfMixer[] = {
-    "vocab_size", "feed_forward",    "d_ff",      "activation",     "norm",     "norm_eps",
-    "position",   "embedding_scale", "head_bias", "tie_embeddings", "tokenizer"};
+    "vocab_size", "feed_forward",    "d_ff",      "activation",     "norm",      "norm_eps",
+    "position",   "embedding_scale", "head_bias", "tie_embeddings", "tokenizer", "labels"};
+constexpr const char* kNotOfDecoder[] = {"labels"};
 constexpr const char* kNotOfEncoder[] = {"head_bias", "tie_embeddings"};
 
 absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
@@ -63,7 +68,7 @@ absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
   };
   if (architecture == Architecture::kMixer) return check(kNotOfMixer);
   if (architecture == Architecture::kEncoder) return check(kNotOfEncoder);
-  return absl::OkStatus();
+  return check(kNotOfDecoder);
 }
 
 absl::Status ReadPosition(const nlohmann::json& json, NetworkConfig* config) {
@@ -104,6 +109,13 @@ absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
   }
   if (fields.Has("position")) {
     AFT_RETURN_IF_ERROR(ReadPosition(*fields.Find("position"), config));
+  }
+  if (fields.Has("labels")) {
+    fields.Strings("labels", kMinLabels, kMaxLabels, kMaxLabelBytes, &config->labels);
+  }
+  if (config->mixer.grid && !fields.Has("tokenizer")) {
+    config->tokenizer.clear();
+    return fields.status();
   }
   const nlohmann::json* tokenizer = fields.Find("tokenizer");
   AFT_RETURN_IF_ERROR(fields.status());
@@ -163,6 +175,9 @@ absl::Status CheckConfigRules(const NetworkConfig& config) {
   if (config.architecture == Architecture::kDecoderLm && !config.mixer.causal) {
     return KeyError("mixer.causal", "must be true for the architecture decoder_lm, got false");
   }
+  if (config.mixer.grid && !config.tokenizer.empty()) {
+    return KeyError("tokenizer", "must be absent with mixer.grid: images are no text");
+  }
   if (config.tokenizer == "bytes" && config.vocab_size != kByteVocabSize) {
     return KeyError("vocab_size",
                     absl::StrCat("must be ", kByteVocabSize, " with the bytes tokenizer, got ",
@@ -214,7 +229,8 @@ std::string FormatNetworkConfig(const NetworkConfig& config) {
   if (!config.qkv_bias) json["qkv_bias"] = false;
   if (config.max_seq_len != 0) json["max_seq_len"] = config.max_seq_len;
   json["mixer"] = WriteMixerConfig(config.mixer);
-  if (network) json["tokenizer"]["kind"] = config.tokenizer;
+  if (!config.tokenizer.empty()) json["tokenizer"]["kind"] = config.tokenizer;
+  if (!config.labels.empty()) json["labels"] = config.labels;
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

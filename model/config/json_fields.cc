@@ -155,6 +155,30 @@ void JsonFields::Name(const char* key, const std::vector<absl::string_view>& all
   }
 }
 
+void JsonFields::Strings(const char* key, size_t min, size_t max, size_t max_bytes,
+                         std::vector<std::string>* out) {
+  const Json* value = Find(key);
+  if (value == nullptr) return;
+  if (!value->is_array() || value->size() < min || value->size() > max) {
+    return Fail(absl::StrCat(prefix_, key),
+                absl::StrCat("must be a list of ", min, " to ", max, " strings"));
+  }
+  std::set<std::string> seen;
+  for (size_t i = 0; i < value->size(); ++i) {
+    const Json& element = (*value)[i];
+    if (!element.is_string() || element.get_ref<const std::string&>().empty() ||
+        element.get_ref<const std::string&>().size() > max_bytes) {
+      return Fail(absl::StrCat(prefix_, key, "[", i, "]"),
+                  absl::StrCat("must be a string of 1 to ", max_bytes, " bytes"));
+    }
+    if (!seen.insert(element.get<std::string>()).second) {
+      return Fail(absl::StrCat(prefix_, key, "[", i, "]"),
+                  absl::StrCat("is there twice: ", Show(element)));
+    }
+  }
+  *out = value->get<std::vector<std::string>>();
+}
+
 const Json* JsonFields::Find(const char* key) {
   if (!status_.ok()) return nullptr;
   const auto found = object_.find(key);

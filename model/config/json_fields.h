@@ -42,6 +42,9 @@ class JsonFields {
   void Number(const char* key, double min, double max, float* out);
   void Bool(const char* key, bool* out);
   void Name(const char* key, const std::vector<absl::string_view>& allowed, std::string* out);
+  // `min` to `max` different strings of UTF-8, none of them empty or longer than `max_bytes`.
+  void Strings(const char* key, size_t min, size_t max, size_t max_bytes,
+               std::vector<std::string>* out);
 
   // The member itself, for an object within; null after an error.
   const nlohmann::json* Find(const char* key);

@@ -201,16 +201,17 @@ absl::Status OnlyNormalisedFiltersHaveASpread(const NetworkConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status GridsAreModules(const NetworkConfig& config) {
-  if (!config.mixer.grid || config.architecture == Architecture::kMixer) return absl::OkStatus();
-  return KeyError("mixer.grid", "must be false unless the architecture is mixer, got true");
-}
-
 std::vector<TensorSpec> ConvTables(const MixerConfig& mixer, int64_t /*hid*/) {
   const int64_t heads = mixer.heads;
   // Column = t - t'; bidirectional: column 0 = earliest key, column (s - 1) / 2 = t' = t.
   TensorSpec filter = {"conv.w", {heads, mixer.window}, TensorStart::kOffsets};
-  if (mixer.grid) filter.shape.push_back(mixer.window);  // [head, key row, key column]
+  if (mixer.grid) {  // [head, key row, key column]
+    filter.shape.push_back(mixer.window);
+    // Heads that look in different directions, so strongly that the near keys outweigh all others:
+    // with less an image begins, and long stays, a set of pixels without places.
+    filter.start = TensorStart::kNormal;
+    filter.spread = 4.0;
+  }
   if (!mixer.reparameterized) return {filter};
   filter.start = TensorStart::kNormal;  // only its direction matters, and gamma = beta = 0 begin
   filter.spread = 1.0;
@@ -227,8 +228,7 @@ KindSpec AftConv() {
       .family = KernelFamily::kConv,
       .required = {"window"},
       .optional = {"heads", "ring", "reparameterized", "std_eps", "unbiased_std", "grid"},
-      .rules = {ConvFilterFits, OnlyNormalisedFiltersHaveASpread, HeadsDivideTheWidth,
-                GridsAreModules},
+      .rules = {ConvFilterFits, OnlyNormalisedFiltersHaveASpread, HeadsDivideTheWidth},
       .packed =
           [](const MixerConfig& mixer, int64_t hid) {
             return std::vector<PackedPart>{{"q", hid}, {"k", mixer.heads}, {"v", hid}};

@@ -57,9 +57,9 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
     linear(layer + "ffn.down", d, config.d_ff, true, TensorStart::kResidual);
   }
   if (network) norm("norm");
-  if (config.architecture == Architecture::kDecoderLm) {
-    if (!config.tie_embeddings) matrix("head.weight", vocab, d);
-    if (config.head_bias) specs.push_back({"head.bias", {vocab}});
+  if (const int64_t rows = HeadRows(config); rows > 0) {
+    if (!config.tie_embeddings) matrix("head.weight", rows, d);
+    if (config.head_bias) specs.push_back({"head.bias", {rows}});
   }
   return specs;
 }

@@ -18,7 +18,7 @@ enum class TensorRole {
 enum class TensorStart {
   kZeros,
   kOnes,
-  kWeight,     // N(0, 0.02^2)
+  kWeight,     // N(0, TrainConfig::weight_spread^2)
   kResidual,   // the same, narrower the more layers add to the residual stream
   kNormal,     // N(0, spread^2)
   kOffsets,    // a bias by offset: column j is offset j
@@ -60,10 +60,10 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   layers.N.ffn.up.weight [F, d]       layers.N.ffn.up.bias [F]
 //   layers.N.ffn.down.weight [d, F]     layers.N.ffn.down.bias [d]
 //   norm.{weight,bias} [d]
-//   head.weight [V, d]                  absent when tie_embeddings: embed.weight serves
-//   head.bias [V]                       only when head_bias
+//   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight serves
+//   head.bias [HeadRows()]              only when head_bias
 //
-// An encoder has no head. A kMixer checkpoint has only layers.0.mixer.*.
+// An encoder has a head only with labels. A kMixer checkpoint has only layers.0.mixer.*.
 std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config);
 
 }  // namespace aft

@@ -63,6 +63,7 @@ GpuEncoderRunner::GpuEncoderRunner(std::unique_ptr<GpuQueue> queue,
                .max_seq_len = network->config().max_seq_len,
                .width = network->config().d_model,
                .max_image_width = std::min(network->max_grid_width(), options.max_batch_tokens)}),
+      width_(OutputWidth(network->config())),
       queue_(std::move(queue)),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
@@ -73,8 +74,9 @@ GpuEncoderRunner::GpuEncoderRunner(std::unique_ptr<GpuQueue> queue,
 GpuEncoderRunner::~GpuEncoderRunner() { queue_->Synchronize().IgnoreError(); }
 
 absl::Status GpuEncoderRunner::Allocate() {
-  const int64_t vectors = limits_.max_batch_tokens * width() * int64_t{sizeof(float)};
-  const int64_t bytes = Input::Bytes(limits_.max_batch_rows, limits_.max_batch_tokens) + vectors;
+  const int64_t vectors = limits_.max_batch_tokens * int64_t{sizeof(float)};
+  const int64_t bytes =
+      Input::Bytes(limits_.max_batch_rows, limits_.max_batch_tokens) + vectors * input_width();
   AFT_RETURN_IF_ERROR(CheckFits(
       {{absl::StrCat("batches of ", limits_.max_batch_tokens, " tokens"), bytes}}, *queue_));
   AFT_RETURN_IF_ERROR(queue_->Run([&] {
@@ -82,7 +84,7 @@ absl::Status GpuEncoderRunner::Allocate() {
     return absl::OkStatus();
   }));
   AFT_ASSIGN_OR_RETURN(host_input_, queue_->HostBuffer(bytes));
-  AFT_ASSIGN_OR_RETURN(host_vectors_, queue_->HostBuffer(vectors));
+  AFT_ASSIGN_OR_RETURN(host_vectors_, queue_->HostBuffer(vectors * width()));
   AFT_ASSIGN_OR_RETURN(begin_, queue_->MakeEvent());
   AFT_ASSIGN_OR_RETURN(end_, queue_->MakeEvent());
   return absl::OkStatus();
@@ -122,7 +124,7 @@ absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
     stats_.step_seconds += end_->SecondsSince(*begin_);
     const float* at = static_cast<const float*>(host_vectors_.data_ptr());
     for (const size_t i : pass.sequences) {
-      const float* const end = at + sequences[i].tokens(width()) * width();
+      const float* const end = at + sequences[i].tokens(input_width()) * width();
       vectors[i].assign(at, end);
       at = end;
     }
@@ -134,7 +136,7 @@ absl::Status GpuEncoderRunner::Compute(const EncoderPass& pass,
                                        const std::vector<EncoderInput>& sequences) {
   const auto rows = static_cast<int64_t>(pass.sequences.size());
   int64_t tokens = 0;
-  for (const size_t i : pass.sequences) tokens += sequences[i].tokens(width());
+  for (const size_t i : pass.sequences) tokens += sequences[i].tokens(input_width());
   const Input host(rows, tokens, host_input_.data_ptr());
   std::fill_n(host.mask, tokens, 0.0F);
   GpuNetwork::Texts batch;
@@ -142,12 +144,12 @@ absl::Status GpuEncoderRunner::Compute(const EncoderPass& pass,
   int64_t at = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const EncoderInput& input = sequences[pass.sequences[static_cast<size_t>(row)]];
-    const int64_t length = input.tokens(width());
+    const int64_t length = input.tokens(input_width());
     host.offset[row] = at;
     std::iota(host.position + at, host.position + at + length, int64_t{0});
     std::copy(input.text.begin(), input.text.end(), host.tokens + at);
     std::copy(input.mask.begin(), input.mask.end(), host.mask + at);
-    std::copy(input.vectors.begin(), input.vectors.end(), host.vectors + at * width());
+    std::copy(input.vectors.begin(), input.vectors.end(), host.vectors + at * input_width());
     masked = masked || !input.mask.empty();
     batch.texts.longest = std::max(batch.texts.longest, length);
     at += length;
@@ -166,13 +168,28 @@ absl::Status GpuEncoderRunner::Compute(const EncoderPass& pass,
   batch.ids = device.tokens;
   batch.token_positions = device.position;
   if (pass.vectors) batch.vectors = device.vectors;
-  const int64_t vector_bytes = tokens * width() * int64_t{sizeof(float)};
+  const int64_t vector_bytes = tokens * input_width() * int64_t{sizeof(float)};
   AFT_RETURN_IF_ERROR(begin_->Record());
   AFT_RETURN_IF_ERROR(queue_->Copy(input_.data_ptr(), host_input_.data_ptr(),
                                    Input::Bytes(rows, tokens) + (pass.vectors ? vector_bytes : 0)));
   AFT_RETURN_IF_ERROR(ForwardTexts(*network_, batch));
-  AFT_RETURN_IF_ERROR(queue_->Copy(host_vectors_.data_ptr(), network_->vectors(), vector_bytes));
+  AFT_RETURN_IF_ERROR(CopyVectors(tokens));
   return end_->Record();
+}
+
+absl::Status GpuEncoderRunner::CopyVectors(int64_t tokens) {
+  float* const host = static_cast<float*>(host_vectors_.data_ptr());
+  const int64_t row_bytes = width() * int64_t{sizeof(float)};
+  if (HeadRows(network_->config()) == 0) {
+    return queue_->Copy(host, network_->vectors(), tokens * row_bytes);
+  }
+  for (int64_t first = 0; first < tokens;) {
+    const int64_t count = std::min(tokens - first, network_->max_logit_rows());
+    AFT_ASSIGN_OR_RETURN(const float* const logits, network_->Logits(first, count));
+    AFT_RETURN_IF_ERROR(queue_->Copy(host + first * width(), logits, count * row_bytes));
+    first += count;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace aft

@@ -35,7 +35,8 @@ class GpuEncoderRunner final : public EncoderRunner {
   const ModelInfo& info() const override { return info_; }
   const DeviceStats* device_stats() const override { return &stats_; }
   void PrepareThread() override;
-  int64_t width() const override { return network_->config().d_model; }
+  int64_t input_width() const override { return limits_.width; }
+  int64_t width() const override { return width_; }
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
 
@@ -54,17 +55,20 @@ class GpuEncoderRunner final : public EncoderRunner {
   absl::Status Allocate();
   absl::Status WarmUp();
   absl::Status EncodeZeros(int64_t tokens);
+  // Queues the copy of what Encode makes of so many tokens to host_vectors_.
+  absl::Status CopyVectors(int64_t tokens);
   // A pass of a call, whose vectors lie in host_vectors_ once `end_` is there.
   absl::Status Compute(const EncoderPass& pass, const std::vector<EncoderInput>& sequences);
 
   const TextLimits limits_;
+  const int64_t width_;
   const std::unique_ptr<GpuQueue> queue_;
   const std::unique_ptr<GpuNetwork> network_;
   ModelInfo info_;
   DeviceStats stats_;
   at::Tensor input_;         // on the device
   at::Tensor host_input_;    // pinned
-  at::Tensor host_vectors_;  // pinned, [max_batch_tokens, width()]
+  at::Tensor host_vectors_;  // pinned, [max_batch_tokens, width()]: what Encode makes
   std::unique_ptr<GpuEvent> begin_;
   std::unique_ptr<GpuEvent> end_;
 };

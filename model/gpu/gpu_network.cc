@@ -29,12 +29,12 @@ Number UpNumberOf(Number format) { return format == Number::kBf16 ? Number::kBf1
 // memory.
 constexpr int64_t kLogitRows = 256;
 int64_t LogitRows(const NetworkConfig& config, const GpuLimits& limits) {
-  if (config.architecture != Architecture::kDecoderLm) return 0;
+  if (HeadRows(config) == 0) return 0;
   return std::min(limits.tokens, std::max(limits.slots, kLogitRows));
 }
 
 int64_t NormedWidth(const NetworkConfig& config) {
-  const bool head_bias = config.architecture == Architecture::kDecoderLm && config.head_bias;
+  const bool head_bias = HeadRows(config) > 0 && config.head_bias;
   return config.d_model + (config.qkv_bias || head_bias ? kBiasColumns : 0);
 }
 
@@ -98,9 +98,9 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
   std::vector<GpuNeed> needs = {
       {"weights", weights},
       {absl::StrCat("activations of ", limits_.tokens, " tokens"), limits_.tokens * per_token}};
-  if (generates()) {
+  if (has_head()) {
     needs.push_back({absl::StrCat("logits of ", max_logit_rows_, " tokens"),
-                     max_logit_rows_ * config_.vocab_size * int64_t{sizeof(float)}});
+                     max_logit_rows_ * HeadRows(config_) * int64_t{sizeof(float)}});
   } else {
     needs.push_back({absl::StrCat("vectors of ", limits_.tokens, " tokens"),
                      limits_.tokens * config_.d_model * int64_t{sizeof(float)}});
@@ -118,7 +118,7 @@ absl::Status GpuNetwork::Load(const TensorSource& source) {
   if (is_bare_mixer()) return MakeActivations();
   AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
   norm_ = LoadNorm(norm, "norm");
-  if (generates()) AFT_RETURN_IF_ERROR(LoadHead(source));
+  if (has_head()) AFT_RETURN_IF_ERROR(LoadHead(source));
   return MakeActivations();
 }
 
@@ -229,12 +229,12 @@ absl::Status GpuNetwork::MakeActivations() {
   packed_ = DeviceBuffer(tokens * packed_width_, Number::kFp32, device);
   up_ = DeviceBuffer(tokens * config_.d_ff, up_number_, device);
   if (up_number_ != number_) activated_ = DeviceBuffer(tokens * config_.d_ff, number_, device);
-  if (generates()) {
-    logits_ = DeviceBuffer(max_logit_rows_ * config_.vocab_size, Number::kFp32, device);
+  if (has_head()) {
+    logits_ = DeviceBuffer(max_logit_rows_ * HeadRows(config_), Number::kFp32, device);
   } else {
     vectors_ = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
-    no_slots_ = at::zeros({tokens}, at::TensorOptions(device).dtype(at::kInt));
   }
+  if (!generates()) no_slots_ = at::zeros({tokens}, at::TensorOptions(device).dtype(at::kInt));
   AFT_RETURN_IF_ERROR(
       CheckFits({{"the mixers' workspace", 4 * floats}, {"look-ahead", 4 * scratch}}, *queue_));
   workspace_ = at::empty({floats}, at::TensorOptions(device).dtype(at::kFloat));
@@ -387,13 +387,13 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
 absl::Status GpuNetwork::FinalNorm(int64_t count) {
   output_count_ = count;
   if (is_bare_mixer()) return absl::OkStatus();
-  return AddPending(norm_, count, generates() ? normed() : vectors_.Out(config_.d_model));
+  return AddPending(norm_, count, has_head() ? normed() : vectors_.Out(config_.d_model));
 }
 
 absl::StatusOr<const float*> GpuNetwork::Logits(int64_t first, int64_t count) {
   AFT_CHECK(first >= 0 && count <= max_logit_rows_ && first + count <= output_count_);
-  head_.Forward(NormedFor(head_, first, count), logits_.Rows(0, count, config_.vocab_size));
-  return static_cast<const float*>(logits_.In(config_.vocab_size).data);
+  head_.Forward(NormedFor(head_, first, count), logits_.Rows(0, count, HeadRows(config_)));
+  return static_cast<const float*>(logits_.In(HeadRows(config_)).data);
 }
 
 at::Tensor GpuNetwork::NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const {

@@ -93,7 +93,7 @@ class GpuNetwork {
   // Tokens for which one look-ahead of the mixers serves, the same in all layers; 0: there is none.
   int64_t lookahead_rows() const { return layers_.front().mixer->lookahead_rows(); }
 
-  // Of a mixer by itself with a 2-D filter: the most columns that its images may have.
+  // Of 2-D filters: the most columns that images may have.
   int64_t max_grid_width() const { return layers_.front().mixer->max_grid_width(); }
 
   absl::Status Embed(const Batch& batch);
@@ -104,12 +104,14 @@ class GpuNetwork {
   absl::Status Finish(int64_t index, int64_t count);
   absl::Status FinalNorm(int64_t count);
 
-  // Logits [count, vocab_size] fp32, dense, of the outputs [first, first + count) of the last step.
-  // Valid until the next call. REQUIRES: count <= max_logit_rows().
+  // Logits [count, HeadRows()] fp32, dense, of the outputs [first, first + count) of the last step,
+  // or of these tokens of the last texts. Valid until the next call. REQUIRES: count <=
+  // max_logit_rows().
   absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
   int64_t max_logit_rows() const { return max_logit_rows_; }
 
-  // Vectors [tokens, d] fp32, dense, of all tokens of the last texts; valid until the next call.
+  // Without a head: vectors [tokens, d] fp32, dense, of all tokens of the last texts; valid until
+  // the next call.
   const float* vectors() const {
     return static_cast<const float*>(vectors_.In(config_.d_model).data);
   }
@@ -119,6 +121,7 @@ class GpuNetwork {
              const GpuLimits& limits, GpuQueue* queue);
 
   bool generates() const { return config_.architecture == Architecture::kDecoderLm; }
+  bool has_head() const { return HeadRows(config_) > 0; }
   bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
   std::vector<GpuNeed> Needs() const;  // what Load will take, as far as the config says
   absl::Status Load(const TensorSource& source);
@@ -148,7 +151,7 @@ class GpuNetwork {
   const Number up_number_;
   const bool activates_in_product_;
   const GpuLimits limits_;
-  const int64_t max_logit_rows_;  // 0 for encoders
+  const int64_t max_logit_rows_;  // 0 without a head
   GpuQueue* const queue_;
   const int64_t hid_;
   const int64_t packed_width_;

@@ -177,7 +177,7 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   const NetworkConfig& config = checkpoint.config;
   const Number format = WeightFormat(options, device, checkpoint);
   LoadedModel model;
-  if (config.architecture != Architecture::kMixer) {
+  if (!config.tokenizer.empty()) {
     AFT_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(config.tokenizer, options.checkpoint_dir,
                                                         config.vocab_size));
   }

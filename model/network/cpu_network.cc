@@ -23,9 +23,10 @@ void MoveRow(float* matrix, int64_t from, int64_t to, int64_t width) {
               static_cast<size_t>(width) * sizeof(float));
 }
 
-bool HasHead(const NetworkConfig& config) {
+bool Generates(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm;
 }
+bool HasHead(const NetworkConfig& config) { return HeadRows(config) > 0; }
 bool IsBareMixer(const NetworkConfig& config) {
   return config.architecture == Architecture::kMixer;
 }
@@ -89,10 +90,10 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
       AFT_ASSIGN_OR_RETURN(tensors["head.bias"], source.Read("head.bias"));
     }
     head_.emplace(tensors, name + "weight", config_.head_bias ? "head.bias" : "", config_.d_model,
-                  config_.vocab_size, arena_);
+                  HeadRows(config_), arena_);
   }
   kernels::PackedWeight table;
-  if (HasHead(config_) && config_.tie_embeddings) {
+  if (config_.tie_embeddings) {
     table = head_->packed();
   } else {
     AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll("embed."));
@@ -120,7 +121,7 @@ int64_t CpuNetwork::weight_bytes() const {
 
 int64_t CpuNetwork::ScratchFloats(const NetworkConfig& config, const Mixer& mixer,
                                   int64_t max_tokens) {
-  if (HasHead(config)) return mixer.scratch_floats();
+  if (Generates(config)) return mixer.scratch_floats();
   return mixer.encode_scratch_floats(
       config.max_seq_len > 0 ? std::min(max_tokens, config.max_seq_len) : max_tokens);
 }
@@ -138,7 +139,7 @@ int64_t CpuNetwork::WorkspaceBytes(const NetworkConfig& config, Number format,
   return QuantizedBytes(config, format, max_tokens) +
          int64_t{sizeof(float)} *
              (Activations::Floats(config, max_tokens, scratch_floats, threads) +
-              LogitRows(config, max_tokens) * config.vocab_size);
+              LogitRows(config, max_tokens) * HeadRows(config));
 }
 
 int64_t CpuNetwork::WorkspaceBytes(int64_t max_tokens, int threads) const {
@@ -150,7 +151,7 @@ absl::Status CpuNetwork::Allocate(int64_t max_tokens, const Executor& executor) 
       activations_, Activations::Create(config_, max_tokens, ScratchFloats(max_tokens), executor));
   max_logit_rows_ = LogitRows(config_, max_tokens);
   AFT_ASSIGN_OR_RETURN(logits_,
-                       AlignedBuffer::Create(max_logit_rows_ * config_.vocab_size, "logits"));
+                       AlignedBuffer::Create(max_logit_rows_ * HeadRows(config_), "logits"));
   const int64_t quantized = QuantizedBytes(config_, format(), max_tokens);
   if (quantized == 0) return absl::OkStatus();
   AFT_ASSIGN_OR_RETURN(quantized_, AlignedBuffer::Create(quantized / 4, "quantized activations"));

@@ -83,9 +83,9 @@ class CpuNetwork {
   absl::Status Finish(int64_t layer, int64_t count);
   absl::Status FinalNorm(int64_t count);
 
-  // Logits [count, vocab_size], dense, of the outputs [first, first + count) of the last step: in
-  // parts, so that a long text to score needs no matrix of tokens times vocabulary. Valid until the
-  // next call. REQUIRES: count <= max_logit_rows().
+  // Logits [count, HeadRows()], dense, of the outputs [first, first + count) of the last step, or
+  // of these tokens of the last texts: in parts, so that a long text to score needs no matrix of
+  // tokens times vocabulary. Valid until the next call. REQUIRES: count <= max_logit_rows().
   absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
   int64_t max_logit_rows() const { return max_logit_rows_; }
 
@@ -105,10 +105,10 @@ class CpuNetwork {
   std::vector<CpuLayer> layers_;
   std::vector<size_t> first_state_;     // of each layer, in state_specs()
   std::optional<LayerNormLayer> norm_;  // null in a bare mixer
-  std::optional<LinearLayer> head_;     // language models
+  std::optional<LinearLayer> head_;     // language models and classifiers
 
   std::optional<Activations> activations_;
-  AlignedBuffer logits_;     // [max_logit_rows_, vocab_size]
+  AlignedBuffer logits_;     // [max_logit_rows_, HeadRows()]
   AlignedBuffer quantized_;  // Workspace::quantized
   int64_t max_logit_rows_ = 0;
 };

@@ -22,9 +22,8 @@ WeightBytes CountWeightBytes(const NetworkConfig& config, Number format) {
   if (config.architecture == Architecture::kMixer) return {.products = layer};
   layer += 2 * norm + linear(d, config.d_ff) + linear(config.d_ff, d);
   bytes.products = config.n_layers * layer + norm;
-  const bool head = config.architecture == Architecture::kDecoderLm;
-  if (head) bytes.products += linear(d, config.vocab_size);
-  if (!head || !config.tie_embeddings) bytes.lookups = linear(d, config.vocab_size);
+  if (HeadRows(config) > 0) bytes.products += linear(d, HeadRows(config));
+  if (!config.tie_embeddings) bytes.lookups = linear(d, config.vocab_size);
   bytes.lookups += vector(Embedding::PositionFloats(config));
   return bytes;
 }

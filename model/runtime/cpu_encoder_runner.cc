@@ -31,6 +31,7 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
                .max_seq_len = network->config().max_seq_len,
                .width = network->config().d_model,
                .max_image_width = network->config().mixer.grid ? options.max_batch_tokens : 0}),
+      width_(OutputWidth(network->config())),
       executor_(options.threads, options.cpus),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
@@ -62,7 +63,7 @@ absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
   bool masked = false;
   for (const size_t i : pass.sequences) {
     const EncoderInput& input = sequences[i];
-    offsets_.push_back(offsets_.back() + input.tokens(width()));
+    offsets_.push_back(offsets_.back() + input.tokens(input_width()));
     if (pass.vectors) {
       inputs_.push_back(input.vectors.data());
     } else {
@@ -82,8 +83,22 @@ absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
   texts.vectors = pass.vectors ? inputs_.data() : nullptr;
   AFT_RETURN_IF_ERROR(ForwardTexts(*network_, texts));
   for (size_t i = 0; i < pass.sequences.size(); ++i) {
-    vectors[pass.sequences[i]].assign(network_->vectors() + offsets_[i] * width(),
-                                      network_->vectors() + offsets_[i + 1] * width());
+    AFT_RETURN_IF_ERROR(Append(offsets_[i], offsets_[i + 1], vectors[pass.sequences[i]]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuEncoderRunner::Append(int64_t first, int64_t end, TokenVectors& vectors) {
+  if (HeadRows(network_->config()) == 0) {
+    vectors.assign(network_->vectors() + first * width(), network_->vectors() + end * width());
+    return absl::OkStatus();
+  }
+  vectors.reserve(static_cast<size_t>((end - first) * width()));
+  while (first < end) {
+    const int64_t count = std::min(end - first, network_->max_logit_rows());
+    AFT_ASSIGN_OR_RETURN(const float* const logits, network_->Logits(first, count));
+    vectors.insert(vectors.end(), logits, logits + count * width());
+    first += count;
   }
   return absl::OkStatus();
 }

@@ -29,7 +29,8 @@ class CpuEncoderRunner final : public EncoderRunner {
 
   const ModelInfo& info() const override { return info_; }
   void PrepareThread() override { executor_.PlaceCaller(); }
-  int64_t width() const override { return network_->config().d_model; }
+  int64_t input_width() const override { return limits_.width; }
+  int64_t width() const override { return width_; }
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
   absl::StatusOr<std::vector<TokenVectors>> Encode(
@@ -38,10 +39,13 @@ class CpuEncoderRunner final : public EncoderRunner {
  private:
   CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
+  // Behind Network's ForwardTexts: what Encode makes of its tokens.
+  absl::Status Append(int64_t first, int64_t end, TokenVectors& vectors);
   absl::Status Run(const EncoderPass& pass, const std::vector<EncoderInput>& sequences,
                    std::vector<TokenVectors>& vectors);
 
   const TextLimits limits_;
+  const int64_t width_;
   const ParallelExecutor executor_;
   const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;

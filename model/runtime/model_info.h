@@ -26,9 +26,15 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   info.max_seq_len = config.max_seq_len;
   info.weight_bytes = weight_bytes;
   info.generated_differ = config.mixer.full_decode;
+  info.labels = config.labels;
   info.weight_format = NumberName(weight_format);
   info.device = std::move(device);
   return info;
+}
+
+// EncoderRunner::width.
+inline int64_t OutputWidth(const NetworkConfig& config) {
+  return HeadRows(config) > 0 ? HeadRows(config) : config.d_model;
 }
 
 // "cpu (AVX2, 3 threads)"

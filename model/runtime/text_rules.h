@@ -13,9 +13,9 @@ namespace aft {
 struct TextLimits {
   int64_t max_batch_rows = 0;
   int64_t max_batch_tokens = 0;
-  int64_t vocab_size = 0;   // 0: ids are not taken
-  int64_t max_seq_len = 0;  // 0: unlimited
-  int64_t width = 0;
+  int64_t vocab_size = 0;       // 0: ids are not taken
+  int64_t max_seq_len = 0;      // 0: unlimited
+  int64_t width = 0;            // of vectors that come in
   int64_t max_image_width = 0;  // 0: images are not taken, else nothing but them
 
   // The longest sequence that a call can hold.

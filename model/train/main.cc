@@ -1,7 +1,9 @@
-// aft-train: trains a causal language model from text files, or measures one.
+// aft-train: trains a causal language model from text files, or a classifier from images; or
+// measures one.
 //
-//   aft-train --config train.json --out runs/first      train; goes on if runs/first holds a run
-//   aft-train --config train.json --evaluate DIR        held-out bits per byte of a checkpoint
+//   aft-train --config train.json --out runs/first      train; texts: goes on if there is a run
+//   aft-train --config train.json --evaluate DIR        held-out bits per byte, or accuracy, of a
+//                                                       checkpoint
 //
 // Exit codes: 0 done, 1 error, 2 bad command line, 130 stopped by Ctrl-C or SIGTERM (state saved).
 
@@ -18,9 +20,12 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
 #include "base/in_file.h"
+#include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/check_tensors.h"
+#include "model/train/classifier.h"
 #include "model/train/evaluate.h"
 #include "model/train/trainer.h"
 
@@ -43,24 +48,61 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t windows) {
-  auto checkpoint = aft::ReadCheckpoint(dir);
-  if (!checkpoint.ok()) return Fail(checkpoint.status());
-  auto corpus = aft::ReadCorpus(config.texts, config.held_out, config.segment + 1);
-  if (!corpus.ok()) return Fail(corpus.status());
-  const absl::Status fits =
-      aft::InFile(dir, aft::CheckTensors(checkpoint->config, checkpoint->tensors).status());
-  if (!fits.ok()) return Fail(fits);
-  aft::TrainNetwork network(checkpoint->config, /*seed=*/0);
-  {
-    const at::NoGradGuard no_grad;
-    for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint->tensors.at(name));
+bool OfImages(const aft::TrainConfig& config) { return !config.images.empty(); }
+
+absl::StatusOr<aft::TrainNetwork> ReadNetwork(const std::string& dir) {
+  AFT_ASSIGN_OR_RETURN(const aft::Checkpoint checkpoint, aft::ReadCheckpoint(dir));
+  AFT_RETURN_IF_ERROR(
+      aft::InFile(dir, aft::CheckTensors(checkpoint.config, checkpoint.tensors).status()));
+  if (aft::HeadRows(checkpoint.config) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(dir, ": the network has no head"));
   }
+  aft::TrainNetwork network(checkpoint.config, /*seed=*/0);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint.tensors.at(name));
+  return network;
+}
+
+int EvaluateImages(aft::TrainConfig config, const aft::TrainNetwork& network) {
+  config.network = network.config();
+  const auto images = aft::ReadSplit(config);
+  if (!images.ok()) return Fail(images.status());
+  const aft::ClassifierScore score = aft::MeasureClassifier(network, images->held_out);
+  std::printf("%ld images held out: accuracy %.4f, loss %.4f\n",
+              static_cast<long>(images->held_out.count()), score.accuracy, score.loss);
+  return 0;
+}
+
+int TrainImages(const aft::TrainConfig& config, const std::string& out) {
+  const auto images = aft::ReadSplit(config);
+  if (!images.ok()) return Fail(images.status());
+  std::fprintf(stderr, "aft-train: %ld weights, %ld training images, %ld held out; %ld epochs\n",
+               static_cast<long>(aft::CountParameters(config.network)),
+               static_cast<long>(images->train.count()),
+               static_cast<long>(images->held_out.count()), static_cast<long>(config.epochs));
+  int64_t done = 0;
+  const absl::Status status =
+      aft::TrainClassifier(config, *images, out, stop_requested, [&](const aft::Epoch& epoch) {
+        done = epoch.number;
+        std::fprintf(stderr, "epoch %ld, %.0f s: train %.4f; held out %.4f, accuracy %.4f\n",
+                     static_cast<long>(epoch.number), epoch.seconds, epoch.train_loss,
+                     epoch.held_out.loss, epoch.held_out.accuracy);
+      });
+  if (!status.ok()) return Fail(status);
+  if (done == config.epochs) return 0;
+  std::fprintf(stderr, "aft-train: stopped after epoch %ld, saved\n", static_cast<long>(done));
+  return 130;
+}
+
+int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& network,
+                  int64_t windows) {
+  const auto corpus = aft::ReadCorpus(config.texts, config.held_out, config.segment + 1);
+  if (!corpus.ok()) return Fail(corpus.status());
   const aft::HeldOut all = aft::EvaluateHeldOut(network, *corpus, config.segment,
                                                 corpus->held_out_bytes(), /*bf16=*/false);
   std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
               all.fresh, static_cast<long>(config.segment), all.carried);
-  if (aft::EmptyNetworkCarry(checkpoint->config, 1).empty()) return 0;  // segments only
+  if (aft::EmptyNetworkCarry(network.config(), 1).empty()) return 0;  // segments only
   double base = 0;
   for (const int64_t position : {256, 4096, 32768}) {
     const double bits = aft::EvaluateAtPosition(network, *corpus, position, windows, false);
@@ -72,7 +114,19 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
   return 0;
 }
 
-int Train(const aft::TrainConfig& config, const std::string& out) {
+int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t windows) {
+  const auto network = ReadNetwork(dir);
+  if (!network.ok()) return Fail(network.status());
+  const aft::Architecture architecture = network->config().architecture;
+  if (architecture != config.network.architecture) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(dir, ": is of another architecture than the config's network")));
+  }
+  return OfImages(config) ? EvaluateImages(config, *network)
+                          : EvaluateTexts(config, *network, windows);
+}
+
+int TrainTexts(const aft::TrainConfig& config, const std::string& out) {
   auto trainer = aft::Trainer::Create(config, out);
   if (!trainer.ok()) return Fail(trainer.status());
   std::fprintf(stderr,
@@ -82,8 +136,6 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
                static_cast<long>(trainer->corpus().held_out_bytes()),
                static_cast<long>(trainer->total_steps()),
                trainer->step() == 0 ? "from" : "resuming at", static_cast<long>(trainer->step()));
-  std::signal(SIGINT, RequestStop);
-  std::signal(SIGTERM, RequestStop);
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const absl::Status status = trainer->Run(
       stop_requested,
@@ -123,9 +175,12 @@ int main(int argc, char** argv) {
   const auto config = aft::ReadTrainConfig(absl::GetFlag(FLAGS_config));
   if (!config.ok()) return Fail(config.status());
   if (config->threads > 0) at::set_num_threads(config->threads);
+  std::signal(SIGINT, RequestStop);
+  std::signal(SIGTERM, RequestStop);
   try {
-    return out.empty() ? Evaluate(*config, evaluate, absl::GetFlag(FLAGS_windows))
-                       : Train(*config, out);
+    return out.empty()         ? Evaluate(*config, evaluate, absl::GetFlag(FLAGS_windows))
+           : OfImages(*config) ? TrainImages(*config, out)
+                               : TrainTexts(*config, out);
   } catch (const std::exception& error) {  // LibTorch reports by exception
     return Fail(absl::InternalError(error.what()));
   }

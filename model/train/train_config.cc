@@ -20,10 +20,11 @@ template <typename T>
 absl::Status Take(Json& object, const char* key, T& field) {
   const auto it = object.find(key);
   if (it == object.end()) return absl::OkStatus();
-  const bool fits = std::is_same_v<T, bool>       ? it->is_boolean()
-                    : std::is_integral_v<T>       ? it->is_number_integer()
-                    : std::is_floating_point_v<T> ? it->is_number()
-                                                  : it->is_array();
+  const bool fits = std::is_same_v<T, bool>          ? it->is_boolean()
+                    : std::is_integral_v<T>          ? it->is_number_integer()
+                    : std::is_floating_point_v<T>    ? it->is_number()
+                    : std::is_same_v<T, std::string> ? it->is_string()
+                                                     : it->is_array();
   if (!fits) return absl::InvalidArgumentError(absl::StrCat(key, ": wrong type"));
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     for (const Json& element : *it) {
@@ -41,6 +42,73 @@ absl::Status Require(bool condition, absl::string_view message) {
   return condition ? absl::OkStatus() : absl::InvalidArgumentError(message);
 }
 
+absl::Status TakeCommon(Json& object, TrainConfig& config) {
+  AFT_RETURN_IF_ERROR(Take(object, "held_out", config.held_out));
+  AFT_RETURN_IF_ERROR(Take(object, "batch", config.batch));
+  AFT_RETURN_IF_ERROR(Take(object, "learning_rate", config.learning_rate));
+  AFT_RETURN_IF_ERROR(Take(object, "warmup_steps", config.warmup_steps));
+  AFT_RETURN_IF_ERROR(Take(object, "beta1", config.beta1));
+  AFT_RETURN_IF_ERROR(Take(object, "beta2", config.beta2));
+  AFT_RETURN_IF_ERROR(Take(object, "weight_decay", config.weight_decay));
+  AFT_RETURN_IF_ERROR(Take(object, "clip_norm", config.clip_norm));
+  AFT_RETURN_IF_ERROR(Take(object, "weight_spread", config.weight_spread));
+  AFT_RETURN_IF_ERROR(Take(object, "dropout", config.dropout));
+  AFT_RETURN_IF_ERROR(Take(object, "bf16", config.bf16));
+  AFT_RETURN_IF_ERROR(Take(object, "seed", config.seed));
+  AFT_RETURN_IF_ERROR(Take(object, "threads", config.threads));
+  AFT_RETURN_IF_ERROR(
+      Require(config.held_out > 0 && config.held_out < 0.5, "held_out: must be in (0, 0.5)"));
+  AFT_RETURN_IF_ERROR(Require(config.batch >= 1, "batch: must be at least 1"));
+  AFT_RETURN_IF_ERROR(Require(config.learning_rate > 0, "learning_rate: must be positive"));
+  AFT_RETURN_IF_ERROR(Require(config.warmup_steps >= 0, "warmup_steps: must not be negative"));
+  AFT_RETURN_IF_ERROR(Require(config.beta1 >= 0 && config.beta1 < 1, "beta1: must be in [0, 1)"));
+  AFT_RETURN_IF_ERROR(Require(config.beta2 >= 0 && config.beta2 < 1, "beta2: must be in [0, 1)"));
+  AFT_RETURN_IF_ERROR(Require(config.weight_decay >= 0, "weight_decay: must not be negative"));
+  AFT_RETURN_IF_ERROR(Require(config.clip_norm > 0, "clip_norm: must be positive"));
+  AFT_RETURN_IF_ERROR(Require(config.weight_spread > 0, "weight_spread: must be positive"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.dropout >= 0 && config.dropout < 1, "dropout: must be in [0, 1)"));
+  return Require(config.threads >= 0, "threads: must not be negative");
+}
+
+absl::Status TakeImages(Json& object, TrainConfig& config) {
+  AFT_RETURN_IF_ERROR(Take(object, "images", config.images));
+  AFT_RETURN_IF_ERROR(Take(object, "image_width", config.image_width));
+  AFT_RETURN_IF_ERROR(Take(object, "epochs", config.epochs));
+  AFT_RETURN_IF_ERROR(Take(object, "shift", config.shift));
+  AFT_RETURN_IF_ERROR(Take(object, "noise", config.noise));
+  AFT_RETURN_IF_ERROR(Require(!config.images.empty(), "images: name a file"));
+  AFT_RETURN_IF_ERROR(Require(config.image_width >= 1, "image_width: must be at least 1"));
+  AFT_RETURN_IF_ERROR(Require(config.epochs >= 1, "epochs: must be at least 1"));
+  AFT_RETURN_IF_ERROR(Require(config.shift >= 0 && config.shift < config.image_width,
+                              "shift: must be in [0, image_width)"));
+  return Require(config.noise >= 0 && config.noise < config.network.vocab_size,
+                 "noise: must be in [0, network.vocab_size)");
+}
+
+absl::Status TakeTexts(Json& object, TrainConfig& config) {
+  AFT_RETURN_IF_ERROR(Take(object, "texts", config.texts));
+  AFT_RETURN_IF_ERROR(Take(object, "segment", config.segment));
+  AFT_RETURN_IF_ERROR(Take(object, "total_tokens", config.total_tokens));
+  AFT_RETURN_IF_ERROR(Take(object, "restart_probability", config.restart_probability));
+  AFT_RETURN_IF_ERROR(Take(object, "eval_every_steps", config.eval_every_steps));
+  AFT_RETURN_IF_ERROR(Take(object, "eval_bytes", config.eval_bytes));
+  const int64_t block = config.network.mixer.prefix_block;
+  AFT_RETURN_IF_ERROR(Require(!config.texts.empty(), "texts: name at least one file"));
+  AFT_RETURN_IF_ERROR(Require(config.segment >= 2, "segment: must be at least 2"));
+  AFT_RETURN_IF_ERROR(Require(block == 0 || config.segment % block == 0,
+                              "segment: must be a multiple of network.mixer.prefix_block"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.network.max_seq_len == 0 || config.segment <= config.network.max_seq_len,
+              "segment: must not exceed network.max_seq_len"));
+  AFT_RETURN_IF_ERROR(Require(config.total_tokens >= 1, "total_tokens: must be at least 1"));
+  AFT_RETURN_IF_ERROR(Require(config.restart_probability > 0 && config.restart_probability <= 1,
+                              "restart_probability: must be in (0, 1]"));
+  AFT_RETURN_IF_ERROR(
+      Require(config.eval_every_steps >= 1, "eval_every_steps: must be at least 1"));
+  return Require(config.eval_bytes >= config.segment, "eval_bytes: must be at least one segment");
+}
+
 absl::StatusOr<TrainConfig> Parse(Json object) {
   if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
   TrainConfig config;
@@ -53,57 +121,15 @@ absl::StatusOr<TrainConfig> Parse(Json object) {
   config.network = *std::move(parsed);
   object.erase(network);
 
-  AFT_RETURN_IF_ERROR(Take(object, "texts", config.texts));
-  AFT_RETURN_IF_ERROR(Take(object, "held_out", config.held_out));
-  AFT_RETURN_IF_ERROR(Take(object, "batch", config.batch));
-  AFT_RETURN_IF_ERROR(Take(object, "segment", config.segment));
-  AFT_RETURN_IF_ERROR(Take(object, "total_tokens", config.total_tokens));
-  AFT_RETURN_IF_ERROR(Take(object, "restart_probability", config.restart_probability));
-  AFT_RETURN_IF_ERROR(Take(object, "learning_rate", config.learning_rate));
-  AFT_RETURN_IF_ERROR(Take(object, "warmup_steps", config.warmup_steps));
-  AFT_RETURN_IF_ERROR(Take(object, "beta1", config.beta1));
-  AFT_RETURN_IF_ERROR(Take(object, "beta2", config.beta2));
-  AFT_RETURN_IF_ERROR(Take(object, "weight_decay", config.weight_decay));
-  AFT_RETURN_IF_ERROR(Take(object, "clip_norm", config.clip_norm));
-  AFT_RETURN_IF_ERROR(Take(object, "dropout", config.dropout));
-  AFT_RETURN_IF_ERROR(Take(object, "bf16", config.bf16));
-  AFT_RETURN_IF_ERROR(Take(object, "eval_every_steps", config.eval_every_steps));
-  AFT_RETURN_IF_ERROR(Take(object, "eval_bytes", config.eval_bytes));
-  AFT_RETURN_IF_ERROR(Take(object, "seed", config.seed));
-  AFT_RETURN_IF_ERROR(Take(object, "threads", config.threads));
+  const bool images = config.network.mixer.grid && !config.network.labels.empty();
+  AFT_RETURN_IF_ERROR(Require(images || config.network.architecture == Architecture::kDecoderLm,
+                              "network.architecture: must be \"decoder_lm\", or \"encoder\" with "
+                              "labels and mixer.grid"));
+  AFT_RETURN_IF_ERROR(TakeCommon(object, config));
+  AFT_RETURN_IF_ERROR(images ? TakeImages(object, config) : TakeTexts(object, config));
   if (!object.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(object.begin().key(), ": unknown key"));
   }
-
-  const int64_t block = config.network.mixer.prefix_block;
-  AFT_RETURN_IF_ERROR(Require(!config.texts.empty(), "texts: name at least one file"));
-  AFT_RETURN_IF_ERROR(
-      Require(config.held_out > 0 && config.held_out < 0.5, "held_out: must be in (0, 0.5)"));
-  AFT_RETURN_IF_ERROR(Require(config.batch >= 1, "batch: must be at least 1"));
-  AFT_RETURN_IF_ERROR(Require(config.segment >= 2, "segment: must be at least 2"));
-  AFT_RETURN_IF_ERROR(Require(block == 0 || config.segment % block == 0,
-                              "segment: must be a multiple of network.mixer.prefix_block"));
-  AFT_RETURN_IF_ERROR(Require(config.total_tokens >= 1, "total_tokens: must be at least 1"));
-  AFT_RETURN_IF_ERROR(Require(config.restart_probability > 0 && config.restart_probability <= 1,
-                              "restart_probability: must be in (0, 1]"));
-  AFT_RETURN_IF_ERROR(Require(config.learning_rate > 0, "learning_rate: must be positive"));
-  AFT_RETURN_IF_ERROR(Require(config.warmup_steps >= 0, "warmup_steps: must not be negative"));
-  AFT_RETURN_IF_ERROR(Require(config.beta1 >= 0 && config.beta1 < 1, "beta1: must be in [0, 1)"));
-  AFT_RETURN_IF_ERROR(Require(config.beta2 >= 0 && config.beta2 < 1, "beta2: must be in [0, 1)"));
-  AFT_RETURN_IF_ERROR(Require(config.weight_decay >= 0, "weight_decay: must not be negative"));
-  AFT_RETURN_IF_ERROR(Require(config.clip_norm > 0, "clip_norm: must be positive"));
-  AFT_RETURN_IF_ERROR(
-      Require(config.dropout >= 0 && config.dropout < 1, "dropout: must be in [0, 1)"));
-  AFT_RETURN_IF_ERROR(
-      Require(config.eval_every_steps >= 1, "eval_every_steps: must be at least 1"));
-  AFT_RETURN_IF_ERROR(
-      Require(config.eval_bytes >= config.segment, "eval_bytes: must be at least one segment"));
-  AFT_RETURN_IF_ERROR(Require(config.threads >= 0, "threads: must not be negative"));
-  AFT_RETURN_IF_ERROR(Require(config.network.architecture == Architecture::kDecoderLm,
-                              "network.architecture: must be \"decoder_lm\""));
-  AFT_RETURN_IF_ERROR(
-      Require(config.network.max_seq_len == 0 || config.segment <= config.network.max_seq_len,
-              "segment: must not exceed network.max_seq_len"));
   return config;
 }
 
@@ -120,6 +146,7 @@ absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
   AFT_ASSIGN_OR_RETURN(TrainConfig config, InFile(path, Parse(std::move(json))));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   for (std::string& text_path : config.texts) text_path = (folder / text_path).string();
+  if (!config.images.empty()) config.images = (folder / config.images).string();
   return config;
 }
 

@@ -55,12 +55,6 @@ double Slope(int64_t offset, int64_t layer, int64_t window) {
   return 5.0 * (1.0 - static_cast<double>(offset) / static_cast<double>(span));
 }
 
-// Standard deviation of fresh weights.
-double WeightSpread(const NetworkConfig& config, TensorStart start) {
-  const bool residual = start == TensorStart::kResidual;
-  return residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layers)) : 0.02;
-}
-
 void FillTable(const TensorSpec& spec, int64_t window, int64_t layer, at::Generator& generator,
                at::Tensor& table) {
   if (spec.start == TensorStart::kNormal) table.normal_(0.0, spec.spread, generator);
@@ -102,15 +96,18 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
 
 }  // namespace
 
-TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed) : config_(std::move(config)) {
-  AFT_CHECK(config_.architecture == Architecture::kDecoderLm && config_.mixer.causal);
+TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed, double spread)
+    : config_(std::move(config)) {
+  AFT_CHECK(HeadRows(config_) > 0);
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const TensorSpec& spec : ExpectedTensors(config_)) {
     at::Tensor tensor = at::zeros(spec.shape);
     if (spec.start == TensorStart::kOnes) tensor.fill_(1.0);
-    if (spec.start == TensorStart::kWeight || spec.start == TensorStart::kResidual) {
-      tensor.normal_(0.0, WeightSpread(config_, spec.start), generator);
+    if (spec.start == TensorStart::kWeight) tensor.normal_(0.0, spread, generator);
+    if (spec.start == TensorStart::kResidual) {
+      const double layers = static_cast<double>(config_.n_layers);
+      tensor.normal_(0.0, spread / std::sqrt(2.0 * layers), generator);
     }
     parameters_.emplace(spec.name, tensor);
   }
@@ -179,6 +176,7 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     TrainFormOptions mix;
     if (carries) mix.carry = &(*carry)[static_cast<size_t>(layer)];
     mix.gemm = gemm;
+    mix.grid_width = options.grid_width;
     const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(prefix + "mixer."), mix);
     x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat));
     const at::Tensor up =

@@ -17,21 +17,22 @@ NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
 // Empties the state of one stream.
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry);
 
-// The decoder in differentiable form: the same tensors, by the same names, as a checkpoint.
-// Thread-compatible. REQUIRES: architecture is kDecoderLm and the mixer is causal.
+// A language model or a classifier in differentiable form: the same tensors, by the same names, as
+// a checkpoint. Thread-compatible. REQUIRES: the network has a head.
 class TrainNetwork {
  public:
-  // Fresh weights: N(0, 0.02), projections into the residual stream divided by sqrt(2 L), biases 0,
-  // norms 1; mixer tables see train_network.cc.
-  TrainNetwork(NetworkConfig config, uint64_t seed);
+  // Fresh weights: N(0, spread^2), projections into the residual stream divided by sqrt(2 L),
+  // biases 0, norms 1; mixer tables see train_network.cc.
+  TrainNetwork(NetworkConfig config, uint64_t seed, double spread = 0.02);
 
   struct Options {
-    bool bf16 = true;      // operands of matrix products
-    double dropout = 0.0;  // after each mixer and feed-forward; 0 outside training
+    bool bf16 = true;        // operands of matrix products
+    double dropout = 0.0;    // after each mixer and feed-forward; 0 outside training
+    int64_t grid_width = 0;  // SequenceBatch::grid_width
   };
 
-  // tokens [B, T] int64 -> logits [B, T, V] fp32. `carry` may be null or empty: every stream
-  // starts empty.
+  // tokens [B, T] int64 -> logits [B, T, HeadRows()] fp32. `carry` may be null or empty: every
+  // stream starts empty.
   at::Tensor Forward(const at::Tensor& tokens, NetworkCarry* carry, const Options& options) const;
 
   const NetworkConfig& config() const { return config_; }

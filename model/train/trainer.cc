@@ -33,7 +33,7 @@ Trainer::Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Corpus
     : config_(std::move(config)),
       out_dir_(std::move(out_dir)),
       corpus_(std::move(corpus)),
-      network_(config_.network, config_.seed),
+      network_(config_.network, config_.seed, config_.weight_spread),
       optimizer_(config_.network, network_.parameters()),
       carry_(EmptyNetworkCarry(config_.network, config_.batch)),
       streams_(static_cast<size_t>(config_.batch), TextStream(corpus_.get())),

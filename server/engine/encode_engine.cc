@@ -59,7 +59,8 @@ absl::StatusOr<RequestHandle> EncodeEngine::Encode(EncodingRequest request,
                                                    std::shared_ptr<VectorSink> sink) {
   const absl::Status status = Check(request);
   if (!status.ok()) return RefuseInvalid(status);
-  return Accept(std::make_unique<Text>(std::move(request), runner_->width(), std::move(sink)));
+  return Accept(
+      std::make_unique<Text>(std::move(request), runner_->input_width(), std::move(sink)));
 }
 
 absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
@@ -76,15 +77,16 @@ absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
 absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
   const int64_t batch = options_.model.max_batch_tokens;
   const int64_t longest = info_.max_seq_len == 0 ? batch : std::min(batch, info_.max_seq_len);
-  if (request.vectors.empty()) return CheckTokens(request.text, info_.vocab_size, longest);
-  const int64_t width = runner_->width();
+  const int64_t width = runner_->input_width();
   const int64_t tokens = request.tokens(width);
   const int64_t columns = request.image_width;
-  if (!request.text.empty() || static_cast<int64_t>(request.vectors.size()) != tokens * width) {
+  if (request.vectors.empty()) {
+    AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, longest));
+  } else if (!request.text.empty() ||
+             static_cast<int64_t>(request.vectors.size()) != tokens * width) {
     return absl::InvalidArgumentError(
         absl::StrCat("vectors: must be ", width, " numbers a token, and no text"));
-  }
-  if (tokens > longest) {
+  } else if (tokens > longest) {
     return absl::InvalidArgumentError(
         absl::StrCat("vectors: must be of at most ", longest, " tokens, got ", tokens));
   }

@@ -279,6 +279,7 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
   model->tokenizer = loaded.tokenizer;
   if (loaded.encoder != nullptr) {
     model->info = loaded.encoder->info();
+    model->input_width = loaded.encoder->input_width();
     model->vector_width = loaded.encoder->width();
     AFT_ASSIGN_OR_RETURN(model->encode,
                          EncodeEngine::Create(options, std::move(loaded.encoder), *model->metrics));

@@ -147,10 +147,11 @@ bool StreamCall::PreferVersion(uint64_t fingerprint) {
 }
 
 absl::Status StreamCall::WrongTask() {
-  const char* const task = model_->tokenizer == nullptr ? "a bare mixer: it serves ModelInfer"
-                           : model_->encode != nullptr
-                               ? "an encoder: it serves Encode"
-                               : "a language model: it serves Generate and Score";
+  const char* const task =
+      model_->generate != nullptr    ? "a language model: it serves Generate and Score"
+      : model_->tokenizer != nullptr ? "an encoder: it serves Encode"
+      : model_->info.vocab_size == 0 ? "a bare mixer: it serves ModelInfer"
+                                     : "an encoder of images: it serves ModelInfer";
   return Invalid(absl::FailedPreconditionError(absl::StrCat(
       "model \"", model_->config.name, "\" is ", task, ", not ", MethodName(method_))));
 }

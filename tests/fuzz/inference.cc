@@ -53,8 +53,9 @@ ServedModel Encoder(const FakeEncoderRunner::Options& fake) {
   ServedModel model = LanguageModel();
   model.config = options.model;
   model.info = runner->info();
+  model.input_width = runner->input_width();
   model.vector_width = runner->width();
-  if (fake.vocab_size == 0) model.tokenizer = nullptr;
+  if (fake.vocab_size == 0 || fake.max_image_width > 0) model.tokenizer = nullptr;
   auto engine = server::EncodeEngine::Create(options, std::move(runner), metrics);
   AFT_CHECK(engine.ok());
   model.encode = *std::move(engine);
@@ -66,6 +67,15 @@ ServedModel BareMixer(int64_t max_image_width) {
   fake.vocab_size = 0;
   fake.max_seq_len = 32;
   fake.max_image_width = max_image_width;
+  return Encoder(fake);
+}
+
+ServedModel ImageClassifier() {
+  FakeEncoderRunner::Options fake;
+  fake.vocab_size = 5;
+  fake.max_seq_len = 32;
+  fake.max_image_width = 7;
+  fake.labels = {"a", "b", "c"};
   return Encoder(fake);
 }
 
@@ -127,9 +137,14 @@ bool Same(const EncoderInput& a, const EncoderInput& b) {
 }
 
 void CheckVectors(const EncoderInput& row, const ServedModel& model) {
-  const int64_t tokens = row.tokens(model.vector_width);
+  const int64_t tokens = row.tokens(model.input_width);
   AFT_CHECK(row.text.empty() && tokens >= 1);
-  AFT_CHECK(row.vectors.size() == size_t(tokens * model.vector_width));
+  AFT_CHECK(row.vectors.size() == size_t(tokens * model.input_width));
+}
+
+// Of vectors, and of images of either kind.
+void CheckForm(const EncoderInput& row, const ServedModel& model) {
+  const int64_t tokens = row.tokens(model.input_width);
   AFT_CHECK(model.info.max_seq_len == 0 || tokens <= model.info.max_seq_len);
   AFT_CHECK(row.mask.empty() || row.mask.size() == size_t(tokens));
   for (const float key : row.mask) AFT_CHECK(key <= std::numeric_limits<float>::max());
@@ -150,14 +165,16 @@ void CheckAccepted(const Inference& inference, const LimitsConfig& limits,
   size_t ids = 0;
   size_t bytes = 0;
   for (const EncoderInput& row : texts.rows) {
-    tokens += size_t(encoder ? row.tokens(model.vector_width) : int64_t(row.text.size()));
+    tokens += size_t(encoder ? row.tokens(model.input_width) : int64_t(row.text.size()));
     ids += row.text.size();
     bytes += (row.vectors.size() + row.mask.size()) * sizeof(float);
+    if (encoder) CheckForm(row, model);
     if (!row.vectors.empty()) {
       CheckVectors(row, model);
       continue;
     }
-    AFT_CHECK(!row.text.empty() && row.text.size() <= size_t(limits.max_prompt_tokens));
+    AFT_CHECK(!row.text.empty());
+    AFT_CHECK(row.image_width > 0 || row.text.size() <= size_t(limits.max_prompt_tokens));
     for (const TokenId id : row.text) AFT_CHECK(id >= 0 && id < model.info.vocab_size);
   }
   AFT_CHECK(ids == inference.tokens && bytes == inference.tensor_bytes);
@@ -182,11 +199,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace aft::fuzz;
   [[maybe_unused]] static google::protobuf::LogHandler* const before =
       google::protobuf::SetLogHandler(nullptr);
-  static const ServedModel models[] = {LanguageModel(), Encoder({}), BareMixer(0), BareMixer(7)};
+  static const ServedModel models[] = {LanguageModel(), Encoder({}), ImageClassifier(),
+                                       BareMixer(0), BareMixer(7)};
   if (size < 1) return 0;
   const bool encoder = data[0] % 2 == 1;
   const bool bare = data[0] / 8 % 2 == 1;
-  const ServedModel& model = models[!encoder ? 0 : !bare ? 1 : data[0] / 64 % 2 == 0 ? 2 : 3];
+  const bool images = data[0] / 64 % 2 == 1;
+  const ServedModel& model = models[!encoder ? 0 : (bare ? 3 : 1) + (images ? 1 : 0)];
   const auto call =
       data[0] / 2 % 2 == 1 ? server::kserve::Call::kStream : server::kserve::Call::kUnary;
   LimitsConfig limits;
@@ -209,7 +228,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CheckError(inference.status());
     return 0;
   }
-  Saw(!encoder ? "language model" : bare ? "bare mixer" : "encoder");
+  Saw(!encoder ? "language model" : bare ? "bare mixer" : images ? "classifier" : "encoder");
   CheckAccepted(*inference, limits, model);
   if (message.raw_input_contents_size() > 0) return 0;
   const auto raw = DecodeInference(AsRaw(message), limits, model, call);

@@ -113,7 +113,7 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
       {"embedding: is no output of model \"fake\"", [](auto& b) { b.Output("embedding"); }},
       {"outputs[0].name: must have at most 64 bytes, got 65",
        [](auto& b) { b.Output(std::string(65, 'o')); }},
-      {"text_output: classification: there is no",
+      {"text_output: classification: the model is no classifier",
        [](auto& b) {
          b.Output("text_output");
          (*b.request().mutable_outputs(0)->mutable_parameters())["classification"].set_int64_param(

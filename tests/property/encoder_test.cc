@@ -64,6 +64,56 @@ INSTANTIATE_TEST_SUITE_P(Property, EveryEncoderTest, testing::ValuesIn(EncoderCa
 
 class EncoderTest : public EncoderFixture {};
 
+class ImageEncoderTest : public EncoderFixture, public testing::WithParamInterface<bool> {
+ protected:
+  ImageEncoderTest() {
+    config_ = ImageCase().config;
+    if (GetParam()) config_.labels = {"0", "1", "2", "3", "4"};
+  }
+  EncoderInput Image(int64_t height, int64_t width) {
+    return {.text = RandomText(height * width), .image_width = width};
+  }
+  std::vector<double> Want(const EncoderInput& image) const {
+    std::vector<double> want;
+    for (const std::vector<double>& row : NetworkReference(config_, tensors_, image)) {
+      want.insert(want.end(), row.begin(), row.end());
+    }
+    return want;
+  }
+};
+
+TEST_P(ImageEncoderTest, EqualsFloat64WhateverTheBatch) {
+  const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
+  EXPECT_EQ(encoder->input_width(), 40);
+  EXPECT_EQ(encoder->width(), GetParam() ? 5 : 40);
+  EXPECT_EQ(encoder->info().labels, config_.labels);
+  EXPECT_GT(encoder->info().max_image_width, 0);
+  // Of two widths, and so two passes.
+  const std::vector<EncoderInput> images = {Image(8, 8), Image(1, 1), Image(3, 7), Image(4, 8)};
+  std::vector<float> alone;
+  for (const EncoderInput& image : images) {
+    const std::vector<float> vectors = Run(*encoder, {image});
+    EXPECT_TRUE(Close(vectors, Want(image), device_.vectors)) << image.image_width;
+    alone.insert(alone.end(), vectors.begin(), vectors.end());
+  }
+  const Tolerance allowed = device_.same_bits ? Tolerance{0, 0} : device_.vectors;
+  EXPECT_TRUE(Close(Run(*encoder, images), alone, allowed));
+}
+
+// What is seen as a text, or at another width, is another image.
+TEST_P(ImageEncoderTest, AnImageHasAWidth) {
+  const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
+  EncoderInput image = Image(4, 8);
+  const std::vector<float> vectors = Run(*encoder, {image});
+  image.image_width = 4;
+  EXPECT_NE(Run(*encoder, {image}), vectors);
+  image.image_width = 0;
+  EXPECT_THAT(encoder->Encode({image}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("an image of 0 columns")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Classifiers, ImageEncoderTest, testing::Bool());
+
 TEST_F(EncoderTest, RefusesWhatBreaksTheRules) {
   config_ = EncoderCases()[4].config;
   config_.max_seq_len = 50;

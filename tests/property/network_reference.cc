@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ATen/ops/empty.h"
+#include "absl/strings/match.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "tests/support/activation_reference.h"
@@ -45,7 +46,7 @@ class Reference {
       Add(x, Linear(wide, layer + "ffn.down"));
     }
     x = Norm(x, "norm");
-    if (config_.architecture == Architecture::kEncoder) return x;
+    if (HeadRows(config_) == 0) return x;
     return Linear(x, "head", config_.tie_embeddings ? "embed" : "head");
   }
 
@@ -160,7 +161,8 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     at::Tensor tensor = at::empty(spec.shape, at::kFloat);
     // Biases that matter, and weights whose products do not grow.
-    const bool bias = spec.start == TensorStart::kOffsets || spec.start == TensorStart::kDiagonals;
+    const bool bias = spec.start == TensorStart::kOffsets ||
+                      spec.start == TensorStart::kDiagonals || absl::EndsWith(spec.name, "conv.w");
     const double fan_in = spec.shape.size() == 2 ? static_cast<double>(spec.shape[1]) : 25;
     const double spread = bias || spec.name == "embed.weight" ? 1.0 : 1.5 / std::sqrt(fan_in);
     const std::vector<float> values = random.Normals(tensor.numel(), spread);
@@ -234,7 +236,19 @@ std::vector<NetworkCase> EncoderCases() {
   cases[1].config.activation = Activation::kGelu;
   cases[2].config.position = PositionKind::kLearned;
   cases[2].config.position_rows = kCaseTokens;
+  cases.push_back({"classifier", cases[0].config});
+  cases.back().config.labels = {"ham", "spam", "unsure"};
   return cases;
+}
+
+NetworkCase ImageCase() {
+  NetworkConfig config = Small(MixerOf("aft_conv heads=4 window=3 grid=true causal=false"));
+  config.architecture = Architecture::kEncoder;
+  config.vocab_size = 17;
+  config.position = PositionKind::kLearned;
+  config.position_rows = config.max_seq_len = kCaseTokens;
+  config.tokenizer.clear();
+  return {"images", config};
 }
 
 std::vector<NetworkCase> BareMixerCases() {

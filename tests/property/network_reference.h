@@ -17,7 +17,7 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random);
 
 using Matrix = std::vector<std::vector<double>>;  // one row per token
 
-// Logits [T][vocab_size] of a whole sequence, or the vectors [T][d_model] of an encoder, in
+// Logits [T][HeadRows()] of a whole sequence, or the vectors [T][d_model] without a head, in
 // float64, straight from the equations: no state, no cleverness, sharing nothing with the
 // implementation but the config and the tensors.
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
@@ -40,7 +40,10 @@ struct NetworkCase {
 };
 inline constexpr int64_t kCaseTokens = 96;
 std::vector<NetworkCase> DecoderCases();
-std::vector<NetworkCase> EncoderCases();
+std::vector<NetworkCase> EncoderCases();  // of texts
+
+// An encoder of images, whose ids are pixels.
+NetworkCase ImageCase();
 
 // Bare mixers, of which an import makes some: every kind, both ways, and 2-D filters.
 std::vector<NetworkCase> BareMixerCases();

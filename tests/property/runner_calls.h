@@ -119,7 +119,7 @@ class RunnerCalls : public testing::Test {
     EXPECT_EQ(vectors->size(), inputs.size());
     for (size_t i = 0; i < vectors->size(); ++i) {
       const TokenVectors& text = (*vectors)[i];
-      const int64_t tokens = inputs[i].tokens(encoder.width());
+      const int64_t tokens = inputs[i].tokens(encoder.input_width());
       EXPECT_EQ(text.size(), static_cast<size_t>(tokens * encoder.width()));
       all.insert(all.end(), text.begin(), text.end());
     }

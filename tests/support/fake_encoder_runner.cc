@@ -36,6 +36,7 @@ FakeEncoderRunner::FakeEncoderRunner(Options options, std::shared_ptr<FakeEncode
   info_.max_seq_len = options_.max_seq_len;
   info_.causal = options_.causal;
   info_.max_image_width = options_.max_image_width;
+  info_.labels = options_.labels;
   info_.weight_format = "fp32";
   info_.device = "cpu";
 }
@@ -54,7 +55,11 @@ TokenVectors FakeEncoderRunner::Vectors(const Options& options, const std::vecto
 }
 
 TokenVectors FakeEncoderRunner::Vectors(const Options& options, const EncoderInput& input) {
-  if (input.vectors.empty()) return Vectors(options, input.text);
+  if (input.vectors.empty()) {
+    TokenVectors vectors = Vectors(options, input.text);
+    for (float& value : vectors) value += 1000.0F * static_cast<float>(input.image_width);
+    return vectors;
+  }
   TokenVectors vectors = input.vectors;
   const auto width = static_cast<size_t>(options.width);
   for (size_t n = 0; n < vectors.size(); ++n) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -48,16 +49,18 @@ class FakeEncoderRunner final : public EncoderRunner {
     // A bare mixer's vocab_size is 0. See ModelInfo.
     bool causal = true;
     int64_t max_image_width = 0;
+    std::vector<std::string> labels{};  // as many as `width`
   };
 
   FakeEncoderRunner(Options options, std::shared_ptr<FakeEncoderControl> control);
 
   // The vectors of one text, computed without any batching.
   static TokenVectors Vectors(const Options& options, const std::vector<TokenId>& text);
-  // Of vectors: x, the position i, the mask of the key i and the image's width.
+  // The same and the image's width; of vectors: x, i, the mask of the key i and the image's width.
   static TokenVectors Vectors(const Options& options, const EncoderInput& input);
 
   const ModelInfo& info() const override { return info_; }
+  int64_t input_width() const override { return options_.width; }
   int64_t width() const override { return options_.width; }
   int64_t max_batch_rows() const override { return options_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return options_.max_batch_tokens; }

@@ -26,11 +26,13 @@ struct FakeModels {
 
   std::shared_ptr<LoadGate> loads = std::make_shared<LoadGate>();
 
-  // An encoder for the path "encoder", else a language model.
+  // An encoder for the path "encoder", which has a tokenizer unless it is a bare mixer or takes
+  // images; else a language model.
   LoadedModel Load(const LoadOptions& load) const {
     loads->Enter();
     LoadedModel model;
-    if (load.checkpoint_dir != "encoder" || encoder_options.vocab_size > 0) {
+    if (load.checkpoint_dir != "encoder" ||
+        (encoder_options.vocab_size > 0 && encoder_options.max_image_width == 0)) {
       model.tokenizer = std::make_shared<FakeTokenizer>();
     }
     if (load.checkpoint_dir == "encoder") {

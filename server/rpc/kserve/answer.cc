@@ -1,9 +1,13 @@
 #include "server/rpc/kserve/answer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "server/engine/pooling.h"
 #include "server/engine/token_bytes.h"
@@ -17,6 +21,27 @@ const char* ReasonName(const Outcome& outcome) {
   return outcome.reason == FinishReason::kLength ? "length" : "stop";
 }
 constexpr char kNotFinished[] = "None";
+
+// The `count` largest logits of each row, as Triton writes them: "logit:index:label".
+std::vector<std::string> TopClasses(const std::vector<float>& logits,
+                                    const std::vector<std::string>& labels, size_t count) {
+  std::vector<std::string> classes;
+  std::vector<size_t> order(labels.size());
+  for (size_t first = 0; first < logits.size(); first += labels.size()) {
+    const float* const row = logits.data() + first;
+    std::iota(order.begin(), order.end(), size_t{0});
+    // What a client's vectors made NaN comes behind all numbers.
+    const auto rank = [row](size_t i) {
+      return std::pair(std::isnan(row[i]) ? HUGE_VALF : -row[i], i);
+    };
+    const auto end = order.begin() + static_cast<std::ptrdiff_t>(count);
+    std::partial_sort(order.begin(), end, order.end(),
+                      [&](size_t a, size_t b) { return rank(a) < rank(b); });
+    std::transform(order.begin(), end, std::back_inserter(classes),
+                   [&](size_t i) { return absl::StrFormat("%f:%d:%s", row[i], i, labels[i]); });
+  }
+  return classes;
+}
 
 }  // namespace
 
@@ -51,18 +76,17 @@ void GenerationAnswer::Write(const Part& part, const char* reason,
                              inference::ModelInferResponse& response) const {
   OutputWriter writer(response, form_.typed);
   if (!form_.ids && form_.Wants("text_output")) {
-    const absl::string_view text = part.text;
-    writer.AddStrings("text_output", {text});
+    writer.AddStrings("text_output", {1}, {part.text});
   }
   if (form_.ids && form_.Wants("output_ids")) writer.AddInt64("output_ids", part.ids);
   if (form_.finish_reason && form_.Wants("finish_reason")) {
-    writer.AddStrings("finish_reason", {reason});
+    writer.AddStrings("finish_reason", {1}, {reason});
   }
   if (form_.cumulative_logprob && form_.Wants("cumulative_logprob")) {
     writer.AddFloats("cumulative_logprob", {1}, {static_cast<float>(logprob_)});
   }
   if (form_.logprobs && form_.Wants("logprobs")) {
-    writer.AddStrings("logprobs", {absl::StrCat("[", part.logprobs, "]")});
+    writer.AddStrings("logprobs", {1}, {absl::StrCat("[", part.logprobs, "]")});
   }
   if (form_.num_input_tokens && form_.Wants("num_input_tokens")) {
     writer.AddUint32("num_input_tokens", form_.prompt_tokens);
@@ -115,12 +139,12 @@ void ScoringAnswer::WriteEnd(const Outcome& outcome, inference::ModelInferRespon
 }
 
 size_t EncodingAnswer::most_bytes() const {
-  return (hidden_rows() + embedding_rows()) * static_cast<size_t>(form_.width) * sizeof(float);
+  return (hidden_rows() + pooled_rows()) * static_cast<size_t>(form_.width) * sizeof(float);
 }
 
 void EncodingAnswer::Prepare() {
   hidden_.resize(hidden_rows() * static_cast<size_t>(form_.width));
-  embeddings_.resize(embedding_rows() * static_cast<size_t>(form_.width));
+  pooled_.resize(pooled_rows() * static_cast<size_t>(form_.width));
 }
 
 void EncodingAnswer::CollectRow(size_t row, std::vector<float> vectors) {
@@ -128,11 +152,11 @@ void EncodingAnswer::CollectRow(size_t row, std::vector<float> vectors) {
   if (form_.hidden) {
     const auto padded = static_cast<size_t>(form_.padded);
     std::copy(vectors.begin(), vectors.end(), hidden_.data() + row * padded * width);
-    if (form_.embedding) {
+    if (form_.pooled) {
       vectors = Pool(std::move(vectors), form_.width, form_.pooling, form_.normalize);
     }
   }
-  if (form_.embedding) std::copy(vectors.begin(), vectors.end(), embeddings_.data() + row * width);
+  if (form_.pooled) std::copy(vectors.begin(), vectors.end(), pooled_.data() + row * width);
 }
 
 void EncodingAnswer::WriteEnd(const Outcome& /*outcome*/, inference::ModelInferResponse& response) {
@@ -150,7 +174,11 @@ void EncodingAnswer::WriteEnd(const Outcome& /*outcome*/, inference::ModelInferR
     rest.push_back(form_.width);
     add("last_hidden_state", std::move(rest), hidden_);
   }
-  if (form_.embedding) add("embedding", {form_.width}, embeddings_);
+  if (!form_.pooled) return;
+  if (form_.top_classes == 0) return add(form_.pooled_name, {form_.width}, pooled_);
+  batch.push_back(std::min(form_.top_classes, form_.width));
+  writer.AddStrings(form_.pooled_name, batch,
+                    TopClasses(pooled_, form_.labels, static_cast<size_t>(batch.back())));
 }
 
 }  // namespace aft::server::kserve

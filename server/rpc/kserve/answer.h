@@ -18,6 +18,7 @@ namespace aft::server::kserve {
 struct AnswerForm {
   std::set<std::string> named;  // by the request's `outputs`; empty: all that there are
   bool typed = false;           // in InferTensorContents, not as raw bytes
+  int64_t top_classes = 0;      // of logits as strings; 0: logits are numbers
 
   bool Wants(const char* output) const { return named.empty() || named.count(output) > 0; }
 };
@@ -108,9 +109,11 @@ struct EncodingForm : AnswerForm {
   int64_t width = 0;
   bool batch = true;  // the first dimension is one of texts
   bool hidden = true;
-  bool embedding = true;
-  Pooling pooling = Pooling::kMean;  // of the embedding
-  bool normalize = false;            // likewise
+  bool pooled = true;
+  const char* pooled_name = "embedding";  // or a classifier's "logits"
+  Pooling pooling = Pooling::kMean;
+  bool normalize = false;
+  std::vector<std::string> labels;  // of logits; only with top_classes
 };
 
 class EncodingAnswer final : public Answer {
@@ -119,7 +122,7 @@ class EncodingAnswer final : public Answer {
 
   size_t most_bytes() const override;
   void Prepare() override;
-  // Of a text's vectors when last_hidden_state is wanted, else of its embedding.
+  // Of a text's vectors when last_hidden_state is wanted, else of the pooled one.
   void CollectRow(size_t row, std::vector<float> vectors) override;
   void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
 
@@ -128,11 +131,11 @@ class EncodingAnswer final : public Answer {
   size_t hidden_rows() const {
     return form_.hidden ? form_.lengths.size() * static_cast<size_t>(form_.padded) : 0;
   }
-  size_t embedding_rows() const { return form_.embedding ? form_.lengths.size() : 0; }
+  size_t pooled_rows() const { return form_.pooled ? form_.lengths.size() : 0; }
 
   const EncodingForm form_;
   std::vector<float> hidden_;  // [texts, padded, width]; 0 behind a text
-  std::vector<float> embeddings_;
+  std::vector<float> pooled_;
 };
 
 }  // namespace aft::server::kserve

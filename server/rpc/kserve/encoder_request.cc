@@ -124,15 +124,18 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadTexts(const Source& source,
   return requests;
 }
 
-// Of [B, T, width], or [B, H, W, width] where rows are images; T = H W.
-absl::Status CheckVectors(const InputTensor& tensor, const ServedModel& model, EncodingForm& form) {
+// Of [B, T], or [B, H, W] where rows are images, then what a token is: a number where `width` is 0,
+// else so many. T = H W.
+absl::Status CheckRows(const InputTensor& tensor, int64_t width, const ServedModel& model,
+                       EncodingForm& form) {
   const ModelInfo& info = model.info;
   const bool images = info.max_image_width > 0;
   const auto& shape = tensor.shape;
-  if (shape.size() != (images ? 4 : 3) || shape.back() != form.width) {
-    return BadField(tensor.name,
-                    absl::StrCat("must be of shape ", images ? "[B, H, W, " : "[B, T, ", form.width,
-                                 "], got ", ShowShape(shape)));
+  const size_t dimensions = (images ? 3 : 2) + (width > 0 ? 1 : 0);
+  if (shape.size() != dimensions || (width > 0 && shape.back() != width)) {
+    return BadField(tensor.name, absl::StrCat("must be of shape ", images ? "[B, H, W" : "[B, T",
+                                              width > 0 ? absl::StrCat(", ", width) : "", "], got ",
+                                              ShowShape(shape)));
   }
   AFT_RETURN_IF_ERROR(CheckBatch(tensor, shape[0], model));
   if (images) {
@@ -142,7 +145,7 @@ absl::Status CheckVectors(const InputTensor& tensor, const ServedModel& model, E
                                                 " columns (W), got ", shape[2]));
     }
   }
-  form.padded = tensor.elements / shape[0] / form.width;
+  form.padded = tensor.elements / shape[0] / std::max<int64_t>(width, 1);
   if (form.padded == 0) return BadField(tensor.name, "must not be empty");
   if (info.max_seq_len == 0 || form.padded <= info.max_seq_len) return absl::OkStatus();
   return BadField(tensor.name,
@@ -154,7 +157,8 @@ absl::Status CheckVectors(const InputTensor& tensor, const ServedModel& model, E
 absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
                                                          const InputTensor& tensor,
                                                          EncodingForm& form) {
-  AFT_RETURN_IF_ERROR(CheckVectors(tensor, source.model, form));
+  const int64_t width = source.model.input_width;
+  AFT_RETURN_IF_ERROR(CheckRows(tensor, width, source.model, form));
   AFT_RETURN_IF_ERROR(CheckPadded(tensor, form.padded, tensor.shape[0], source.model));
   const int64_t rows = tensor.shape[0];
   const absl::Span<const int64_t> shape =
@@ -170,9 +174,8 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
   for (int64_t row = 0; row < rows; ++row) {
     EncodingRequest& request = requests[static_cast<size_t>(row)];
     const int64_t first = row * form.padded;
-    AFT_ASSIGN_OR_RETURN(
-        request.vectors,
-        ReadFloats(tensor, first * form.width, lengths[static_cast<size_t>(row)] * form.width));
+    AFT_ASSIGN_OR_RETURN(request.vectors, ReadFloats(tensor, first * width,
+                                                     lengths[static_cast<size_t>(row)] * width));
     if (!keys.empty()) {
       request.mask.assign(keys.begin() + first, keys.begin() + first + form.padded);
     }
@@ -181,11 +184,31 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
   return requests;
 }
 
+// Pixels as ids.
+absl::StatusOr<std::vector<EncodingRequest>> ReadImages(const Source& source,
+                                                        const InputTensor& tensor,
+                                                        EncodingForm& form) {
+  AFT_RETURN_IF_ERROR(CheckRows(tensor, /*width=*/0, source.model, form));
+  AFT_RETURN_IF_ERROR(CheckPadded(tensor, form.padded, tensor.shape[0], source.model));
+  AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ReadIntegers(tensor));
+  std::vector<EncodingRequest> requests(static_cast<size_t>(tensor.shape[0]));
+  for (size_t row = 0; row < requests.size(); ++row) {
+    const auto pixels = static_cast<size_t>(form.padded);
+    v1::TokenIds image;
+    AFT_RETURN_IF_ERROR(AddIds(absl::MakeConstSpan(ids).subspan(row * pixels, pixels),
+                               absl::StrCat(tensor.name, "[", row, "]"),
+                               source.model.info.vocab_size, image));
+    requests[row].text.assign(image.ids().begin(), image.ids().end());
+    requests[row].image_width = form.image[1];
+  }
+  return requests;
+}
+
 absl::Status ReadPooling(const Source& source, const std::vector<std::string>& parameters,
                          EncodingForm& form) {
   for (const std::string& name : parameters) {
     const InferParameter& parameter = source.parameters.at(name);
-    if (IsBareMixer(source.model)) {
+    if (IsBareMixer(source.model) || IsClassifier(source.model)) {
       return BadField(ParameterPath(name), "there is no such parameter");
     }
     if (name == "normalize") {
@@ -208,18 +231,24 @@ absl::Status ReadPooling(const Source& source, const std::vector<std::string>& p
 
 absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>& parameters,
                             Inference& inference) {
-  const bool mixer = IsBareMixer(source.model);
+  const ServedModel& model = source.model;
   EncodingForm form;
   static_cast<AnswerForm&>(form) = source.form;
-  form.hidden = form.Wants("last_hidden_state");
-  form.embedding = !mixer && form.Wants("embedding");
-  form.width = source.model.vector_width;
+  if (IsClassifier(model)) form.pooled_name = "logits";
+  if (form.top_classes > 0) form.labels = model.info.labels;
+  form.hidden = !IsClassifier(model) && form.Wants("last_hidden_state");
+  form.pooled = !IsBareMixer(model) && form.Wants(form.pooled_name);
+  form.width = model.vector_width;
   AFT_RETURN_IF_ERROR(ReadPooling(source, parameters, form));
+  const bool images = model.info.max_image_width > 0;
   static constexpr const char* kNames[] = {"text_input", "input_ids", "inputs_embeds"};
   AFT_ASSIGN_OR_RETURN(const InputTensor* const tensor,
-                       source.FindOneOf(absl::MakeConstSpan(kNames).subspan(mixer ? 2 : 0)));
+                       source.FindOneOf(absl::MakeConstSpan(kNames).subspan(IsBareMixer(model) ? 2
+                                                                            : images           ? 1
+                                                                                     : 0)));
   AFT_ASSIGN_OR_RETURN(std::vector<EncodingRequest> requests,
                        tensor->name == "inputs_embeds" ? ReadVectors(source, *tensor, form)
+                       : images                        ? ReadImages(source, *tensor, form)
                                                        : ReadTexts(source, *tensor, form));
   int64_t longest = 0;
   for (EncodingRequest& request : requests) {
@@ -229,7 +258,7 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
       request.pooling = form.pooling;
       request.normalize = form.normalize;
     }
-    form.lengths.push_back(request.tokens(form.width));
+    form.lengths.push_back(request.tokens(model.input_width));
     longest = std::max(longest, form.lengths.back());
     inference.tokens += request.text.size();
     inference.tensor_bytes += (request.vectors.size() + request.mask.size()) * sizeof(float);

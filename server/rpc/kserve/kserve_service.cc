@@ -134,8 +134,9 @@ grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const 
       *context, *request, *response, [this](const Client&, const auto&, auto& message) {
         message.set_name(kServerName);
         message.set_version(environment_.metrics.version);
-        for (const char* const extension : {"model_configuration", "model_repository", "parameters",
-                                            "schedule_policy", "statistics"}) {
+        for (const char* const extension :
+             {"classification", "model_configuration", "model_repository", "parameters",
+              "schedule_policy", "statistics"}) {
           message.add_extensions(extension);
         }
         return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 
 namespace aft::server::kserve {
 namespace {
@@ -21,7 +22,9 @@ TensorSpec Bytes(const char* name, int64_t size = 1) {
 }
 TensorSpec Bool(const char* name) { return {name, "BOOL", inference::TYPE_BOOL, {1}}; }
 TensorSpec Int32(const char* name) { return {name, "INT32", inference::TYPE_INT32, {1}}; }
-TensorSpec Int64(const char* name) { return {name, "INT64", inference::TYPE_INT64, {-1}}; }
+TensorSpec Int64(const char* name, std::vector<int64_t> dims = {-1}) {
+  return {name, "INT64", inference::TYPE_INT64, std::move(dims)};
+}
 TensorSpec Uint32(const char* name) { return {name, "UINT32", inference::TYPE_UINT32, {1}}; }
 TensorSpec Fp32(const char* name, std::vector<int64_t> dims) {
   return {name, "FP32", inference::TYPE_FP32, std::move(dims)};
@@ -53,22 +56,31 @@ const ModelTensors& Generation() {
 }
 
 ModelTensors Encoding(const ServedModel& model) {
-  return {.max_batch_size = static_cast<int32_t>(model.config.max_batch_rows),
-          .inputs = {Bytes("text_input"), Int64("input_ids"),
-                     Fp32("inputs_embeds", {-1, model.vector_width}), Int64("attention_mask")},
-          .outputs = {Fp32("last_hidden_state", {-1, model.vector_width}),
-                      Fp32("embedding", {model.vector_width})}};
-}
-
-ModelTensors Mixing(const ServedModel& model) {
-  std::vector<int64_t> tokens = {-1};
-  if (model.info.max_image_width > 0) tokens.push_back(-1);  // [H, W]
-  std::vector<int64_t> vectors = tokens;
-  vectors.push_back(model.vector_width);
-  return {.max_batch_size = static_cast<int32_t>(model.config.max_batch_rows),
-          .inputs = {Fp32("inputs_embeds", vectors),
-                     {"attention_mask", "BOOL", inference::TYPE_BOOL, tokens}},
-          .outputs = {Fp32("last_hidden_state", vectors)}};
+  const bool images = model.info.max_image_width > 0;
+  const std::vector<int64_t> tokens(images ? 2 : 1, -1);  // [T] or [H, W]
+  const auto vectors = [&](int64_t width) {
+    std::vector<int64_t> dims = tokens;
+    dims.push_back(width);
+    return dims;
+  };
+  ModelTensors tensors;
+  tensors.max_batch_size = static_cast<int32_t>(model.config.max_batch_rows);
+  std::vector<TensorSpec>& inputs = tensors.inputs;
+  if (model.tokenizer != nullptr) inputs.push_back(Bytes("text_input"));
+  if (!IsBareMixer(model)) inputs.push_back(Int64("input_ids", tokens));
+  inputs.push_back(Fp32("inputs_embeds", vectors(model.input_width)));
+  if (IsBareMixer(model)) {
+    inputs.push_back({"attention_mask", "BOOL", inference::TYPE_BOOL, tokens});
+  } else if (!images) {
+    inputs.push_back(Int64("attention_mask", tokens));
+  }
+  if (IsClassifier(model)) {
+    tensors.outputs = {Fp32("logits", {model.vector_width})};
+    return tensors;
+  }
+  tensors.outputs = {Fp32("last_hidden_state", vectors(model.vector_width))};
+  if (!IsBareMixer(model)) tensors.outputs.push_back(Fp32("embedding", {model.vector_width}));
+  return tensors;
 }
 
 }  // namespace
@@ -77,7 +89,6 @@ bool ModelTensors::HasInput(absl::string_view name) const { return Has(inputs, n
 bool ModelTensors::HasOutput(absl::string_view name) const { return Has(outputs, name); }
 
 ModelTensors TensorsOf(const ServedModel& model) {
-  if (IsBareMixer(model)) return Mixing(model);
   return model.encode != nullptr ? Encoding(model) : Generation();
 }
 
@@ -125,6 +136,10 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
     const std::chrono::microseconds delay = model.config.max_batch_delay;
     config.mutable_dynamic_batching()->set_max_queue_delay_microseconds(
         static_cast<uint64_t>(delay.count()));
+  }
+  if (IsClassifier(model)) {
+    (*config.mutable_parameters())["labels"].set_string_value(
+        nlohmann::json(model.info.labels).dump());
   }
   config.mutable_model_transaction_policy()->set_decoupled(model.generate != nullptr);
   return config;

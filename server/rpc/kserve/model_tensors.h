@@ -34,6 +34,9 @@ inline bool IsBareMixer(const ServedModel& model) {
   return model.encode != nullptr && model.info.vocab_size == 0;
 }
 
+// Its vectors are logits.
+inline bool IsClassifier(const ServedModel& model) { return !model.info.labels.empty(); }
+
 ModelTensors TensorsOf(const ServedModel& model);
 
 inference::ModelMetadataResponse DescribeModel(const ServedModel& model);

@@ -202,7 +202,20 @@ absl::Status DecodeScoring(const Source& source, const GenerationOptions& option
   return absl::OkStatus();
 }
 
-absl::Status CheckNames(const ModelInferRequest& message, const Source& source) {
+// How many classes of a classifier's logits an output is to name; 0: it does not say.
+absl::StatusOr<int64_t> ReadTopClasses(const ModelInferRequest::InferRequestedOutputTensor& output,
+                                       const ServedModel& model) {
+  const auto parameter = output.parameters().find("classification");
+  if (parameter == output.parameters().end()) return 0;
+  if (!IsClassifier(model)) {
+    return BadField(output.name(), "classification: the model is no classifier");
+  }
+  const int64_t count = parameter->second.int64_param();
+  if (count >= 1) return count;
+  return BadField(output.name(), "classification: must be an integer of at least 1");
+}
+
+absl::Status CheckNames(const ModelInferRequest& message, Source& source) {
   const ModelTensors tensors = TensorsOf(source.model);
   const std::string whose = absl::StrCat("of model \"", source.model.config.name, "\"");
   for (const InputTensor& input : source.inputs) {
@@ -217,11 +230,12 @@ absl::Status CheckNames(const ModelInferRequest& message, const Source& source) 
     if (!tensors.HasOutput(output.name())) {
       return BadField(output.name(), absl::StrCat("is no output ", whose));
     }
-    for (const char* const key : {"classification", "shared_memory_region"}) {
-      if (output.parameters().contains(key)) {
-        return BadField(output.name(), absl::StrCat(key, ": there is no such thing here"));
-      }
+    if (output.parameters().contains("shared_memory_region")) {
+      return BadField(output.name(), "shared_memory_region: there is no shared memory");
     }
+    AFT_ASSIGN_OR_RETURN(const int64_t top, ReadTopClasses(output, source.model));
+    source.form.top_classes = std::max(source.form.top_classes, top);
+    source.form.named.insert(output.name());
   }
   return absl::OkStatus();
 }
@@ -235,7 +249,6 @@ absl::StatusOr<Inference> Decode(const ModelInferRequest& message, const LimitsC
                    .inputs = std::move(inputs),
                    .parameters = message.parameters()};
   AFT_RETURN_IF_ERROR(CheckNames(message, source));
-  for (const auto& output : message.outputs()) source.form.named.insert(output.name());
   Inference inference;
   std::vector<std::string> own;  // names of parameters of this kind of model
   for (const auto& [name, parameter] : message.parameters()) {

@@ -324,19 +324,18 @@ inference::ModelInferResponse::InferOutputTensor& OutputWriter::Add(
   return output;
 }
 
-void OutputWriter::AddStrings(absl::string_view name, absl::Span<const absl::string_view> values) {
-  auto& output = Add(name, "BYTES", {static_cast<int64_t>(values.size())});
+void OutputWriter::AddStrings(absl::string_view name, absl::Span<const int64_t> shape,
+                              absl::Span<const std::string> values) {
+  auto& output = Add(name, "BYTES", shape);
   if (typed_) {
-    for (const absl::string_view value : values) {
-      output.mutable_contents()->add_bytes_contents(value.data(), value.size());
-    }
+    for (const std::string& value : values) output.mutable_contents()->add_bytes_contents(value);
     return;
   }
   std::string& raw = *response_.add_raw_output_contents();
-  for (const absl::string_view value : values) {
+  for (const std::string& value : values) {
     const auto length = static_cast<uint32_t>(value.size());
     raw.append(AsBytes<uint32_t>({&length, 1}));
-    raw.append(value.data(), value.size());
+    raw.append(value);
   }
 }
 

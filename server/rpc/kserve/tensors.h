@@ -55,12 +55,14 @@ class OutputWriter {
   OutputWriter(inference::ModelInferResponse& response, bool typed)
       : response_(response), typed_(typed) {}
 
-  void AddStrings(absl::string_view name, absl::Span<const absl::string_view> values);
   void AddInt64(absl::string_view name, absl::Span<const int64_t> values);
   void AddUint32(absl::string_view name, uint32_t value);
   // REQUIRES: as many values as the shape has elements.
   void AddFloats(absl::string_view name, absl::Span<const int64_t> shape,
                  absl::Span<const float> values);
+  // Likewise.
+  void AddStrings(absl::string_view name, absl::Span<const int64_t> shape,
+                  absl::Span<const std::string> values);
 
  private:
   inference::ModelInferResponse::InferOutputTensor& Add(absl::string_view name,

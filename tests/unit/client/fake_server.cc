@@ -190,7 +190,7 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
   MutexLock lock(mutex_);
   last_[method.input_type()->full_name()] = request;
   Answer answer = {.script = script_, .end = script_.end, .messages = {}};
-  if (method.service()->name() == "InferenceService") {
+  if (method.service()->name() == "InferenceService" || method.name() == "ModelInfer") {
     ++requests_;
     authorization_ = Metadata(context, "authorization");
     request_ids_.push_back(Metadata(context, "x-request-id"));

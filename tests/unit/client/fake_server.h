@@ -22,8 +22,8 @@
 namespace aft::client {
 
 // What the fake answers to a call, beside the call's own x-request-id or "fake-1". Calls of other
-// services than InferenceService end with `status`; they stall, too, when a script that stalls has
-// no events.
+// services than InferenceService, but ModelInfer, end with `status`; they stall, too, when a script
+// that stalls has no events.
 struct Script {
   std::vector<v1::GenerateResponse> events = {};  // of Generate
   // Of the method that answers with their type.

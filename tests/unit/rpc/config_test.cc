@@ -168,7 +168,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 70);
+  EXPECT_EQ(fields, 71);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {

@@ -352,6 +352,11 @@ TEST(ModelCodecTest, EveryStateAndFieldTravels) {
     status.load = load;
     ExpectText(EncodeModel(status), absl::StrCat(text, info, end, "load {", expected, "}"));
   }
+  status.load = {};
+  status.info->labels = {"ham", "spam", "unsure"};
+  ExpectText(EncodeModel(status),
+             absl::StrCat(text, info, "labels: ['ham', 'spam', 'unsure'] task: TASK_CLASSIFY ",
+                          "vector_width: 3 state: MODEL_STATE_DRAINING load {}"));
 }
 
 }  // namespace

@@ -227,10 +227,18 @@ TEST_F(EncodeEngineTest, RefusesVectorsThatWouldBreakTheBatch) {
   refused(vectors(6, 0, -1), "image_width: 2 tokens in rows of -1");
   refused(vectors(15, 0, 5), "image_width: 5 tokens in rows of 5");
   refused(vectors(15, 0, 4), "image_width: 5 tokens in rows of 4");
+  EncodingRequest ids = Request(std::vector<TokenId>{1, 2, 3});
+  refused(ids, "image_width: 3 tokens in rows of 0");
+  ids.image_width = 2;
+  refused(ids, "image_width: 3 tokens in rows of 2");
   EXPECT_THAT(control->batches(), SizeIs(0));
   const Sink sink = Submit(vectors(12, 4, 4)).sink;
   Advance(hours(1));
   EXPECT_TRUE(sink->Wait().status.ok());
+  ids.image_width = 3;
+  const Sink image = Submit(ids).sink;
+  Advance(hours(1));
+  EXPECT_TRUE(SameBits(image->vectors(), FakeEncoderRunner::Vectors(model, ids)));
 }
 
 TEST_F(EncodeEngineTest, VectorsCountAsTokensAndNeedNotBeFinite) {

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
@@ -81,6 +82,50 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
 TEST(TrainConfigTest, MissingAndBrokenFilesAreTold) {
   EXPECT_EQ(ReadTrainConfig("no/such.json").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(Read("{").status().message()), HasSubstr("not valid JSON"));
+}
+
+constexpr char kClassifier[] = R"({
+  "network": {"format_version": 1, "architecture": "encoder", "vocab_size": 17, "d_model": 16,
+    "n_layers": 1, "d_ff": 32, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
+    "mixer": {"kind": "aft_conv", "window": 3, "causal": false, "grid": true},
+    "labels": ["no", "yes"]},
+  "images": "a.csv",
+  "image_width": 8,
+  "held_out": 0.2
+})";
+
+TEST(TrainConfigTest, ReadsAClassifiersFile) {
+  const auto config = Read(kClassifier);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->images, Folder().File("a.csv")) << "relative to the config's folder";
+  EXPECT_EQ(config->image_width, 8);
+  EXPECT_EQ(config->network.labels.size(), 2U);
+}
+
+TEST(TrainConfigTest, EveryFaultOfAClassifierIsNamed) {
+  const std::pair<const char*, const char*> faults[] = {
+      {R"("texts": ["a.txt"], "images")", "texts: unknown key"},
+      {R"("segment": 64, "images")", "segment: unknown key"},
+      {R"("epochs": 0, "images")", "epochs: must be at least 1"},
+      {R"("shift": 8, "images")", "shift: must be in [0, image_width)"},
+      {R"("shift": -1, "images")", "shift: must be in [0, image_width)"},
+      {R"("noise": 17, "images")", "noise: must be in [0, network.vocab_size)"},
+      {R"("weight_spread": 0, "images")", "weight_spread: must be positive"},
+      {R"("batch": 0, "images")", "batch: must be"},
+      {R"("image": "x", "images")", "image: unknown key"}};
+  for (const auto& [instead, message] : faults) {
+    EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier, {{R"("images")", instead}})),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  }
+  EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier, {{R"("image_width": 8,)", ""}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("image_width: must be at")));
+  EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier, {{R"("images": "a.csv",)", ""}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("images: name a file")));
+  EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier, {{R"(,
+    "labels": ["no", "yes"])",
+                                                      ""}})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("network.architecture: must be \"decoder_lm\", or")));
 }
 
 }  // namespace

@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/aftctl/image.h"
+#include "client/aftctl/stream.h"
+
+namespace aft::client {
+namespace {
+
+struct InferFlags : StreamFlags {
+  bool invert = false;
+  size_t top = 3;
+};
+
+inference::ModelInferRequest ImageRequest(const std::string& model, const GreyImage& image,
+                                          const std::vector<int64_t>& ids) {
+  inference::ModelInferRequest request;
+  request.set_model_name(model);
+  auto& input = *request.add_inputs();
+  input.set_name("input_ids");
+  input.set_datatype("INT64");
+  for (const int64_t size : {int64_t{1}, image.height, image.width}) input.add_shape(size);
+  input.mutable_contents()->mutable_int64_contents()->Add(ids.begin(), ids.end());
+  request.add_outputs()->set_name("logits");
+  (*request.mutable_parameters())["binary_data_output"].set_bool_param(false);
+  return request;
+}
+
+// A line for each of the likeliest labels, with its probability.
+absl::StatusOr<std::string> Lines(const inference::ModelInferResponse& response,
+                                  const v1::Model& model, size_t top) {
+  const auto& logits = response.outputs_size() == 1
+                           ? response.outputs(0).contents().fp32_contents()
+                           : inference::InferTensorContents::default_instance().fp32_contents();
+  if (logits.empty() || logits.size() != model.labels_size()) {
+    return absl::DataLossError(
+        absl::StrCat("got ", logits.size(), " logits for ", model.labels_size(), " labels"));
+  }
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - double{largest});
+  std::vector<int> order(static_cast<size_t>(logits.size()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return logits.Get(a) > logits.Get(b); });
+  order.resize(std::min(order.size(), top));
+  std::string lines;
+  for (const int i : order) {
+    absl::StrAppendFormat(&lines, "%s\t%.4f\n", model.labels(i),
+                          std::exp(double{logits.Get(i)} - double{largest}) / sum);
+  }
+  return lines;
+}
+
+absl::Status Infer(const InferFlags& flags, const GreyImage& image, Client& client,
+                   const CallOptions& options, Output& output) {
+  const auto model = client.GetModel(flags.model, options);
+  if (!model.ok()) return model.status();
+  if (model->labels().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model \"", model->name(), "\" is no classifier"));
+  }
+  const std::vector<int64_t> ids = PixelIds(image, model->vocab_size(), flags.invert);
+  const auto response = client.Infer(ImageRequest(model->name(), image, ids), options);
+  if (!response.ok()) return response.status();
+  if (flags.json) {
+    output.Write(JsonLine(*response));
+    return absl::OkStatus();
+  }
+  const auto lines = Lines(*response, *model, flags.top);
+  if (!lines.ok()) return lines.status();
+  output.Write(output.is_terminal() ? ForTerminal(*lines) : *lines);
+  return absl::OkStatus();
+}
+
+int RunInfer(const CommonFlags& common, const InferFlags& flags) {
+  const absl::StatusOr<std::string> file = ReadText(flags);
+  if (!file.ok()) return UsageError(file.status());
+  const absl::StatusOr<GreyImage> image = ReadGreyImage(*file);
+  if (!image.ok()) {
+    return UsageError(
+        absl::InvalidArgumentError(absl::StrCat(flags.file, ": ", image.status().message())));
+  }
+  return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
+    return Infer(flags, *image, client, options, output);
+  });
+}
+
+}  // namespace
+
+Command AddInfer(CLI::App& app, const CommonFlags& common) {
+  auto flags = std::make_shared<InferFlags>();
+  app.add_option("--image", flags->file,
+                 "A grey image of the model's size: PGM, or rows of numbers, which are pixel ids")
+      ->required();
+  app.add_flag("--invert", flags->invert, "Of images with dark ink on light paper");
+  app.add_option("--top", flags->top, "So many of the likeliest labels")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  AddCall(app, *flags);
+  app.add_flag("--json", flags->json, "The response as one JSON object");
+  return [&common, flags] { return RunInfer(common, *flags); };
+}
+
+}  // namespace aft::client

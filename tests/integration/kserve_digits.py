@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""The Python example of the shipped classifier's card, as it stands there, against a server.
+
+  kserve_digits.py HOST:PORT
+
+Started by digits_test.cc at the repository's root.
+"""
+
+import contextlib
+import io
+import re
+import sys
+
+FOLDER = "model/zoo/digits-aft-conv/"
+
+
+def main():
+  with open(FOLDER + "card.md") as card:
+    example, = re.findall(r"```python\n(.*?)```", card.read(), re.DOTALL)
+  assert "localhost:8500" in example
+  printed = io.StringIO()
+  with contextlib.redirect_stdout(printed):
+    exec(example.replace("localhost:8500", sys.argv[1]), {})
+  with open(FOLDER + "held_out.csv") as images:
+    labels = [line.strip().split(",")[-1] for line in images][:4]
+  # "logit:index:label", of which the index is the label's place and the label the digit.
+  found = re.findall(r"b'(-?\d+\.\d+):(\d+):(\d)'", printed.getvalue())
+  assert [(index, label) for _, index, label in found] == [(l, l) for l in labels], printed.getvalue()
+
+
+if __name__ == "__main__":
+  main()
