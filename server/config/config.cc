@@ -98,7 +98,7 @@ absl::Status CheckLimits(const LimitsConfig& limits) {
       CheckRange("limits.max_request_ms", limits.max_request.count(), 1, 604'800'000));
   AFT_RETURN_IF_ERROR(
       CheckRange("limits.max_prompt_tokens", limits.max_prompt_tokens, 1, one << 26));
-  AFT_RETURN_IF_ERROR(CheckRange("limits.max_texts", limits.max_texts, 1, 65'536));
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_texts", limits.max_texts, 1, 400));
   // A prompt that is allowed at all must be able to wait, else it is refused for ever.
   AFT_RETURN_IF_ERROR(CheckRange("limits.max_queued_tokens", limits.max_queued_tokens,
                                  limits.max_prompt_tokens, one << 40));

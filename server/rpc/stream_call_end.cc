@@ -170,7 +170,8 @@ void StreamCall::Conclude(const Outcome& outcome) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
     context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }
-  const grpc::Status status = ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request);
+  const grpc::Status status =
+      ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request);
   Finish(grpc::Status(status.error_code(), failed_text + status.error_message()));
 }
 

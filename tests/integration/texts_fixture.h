@@ -18,7 +18,7 @@ namespace aft::server {
 inline constexpr int kCall = 16 << 10;  // what a call is charged beside its texts
 inline constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
 
-inline constexpr int kMany = 4000;
+inline constexpr int kMany = 400;
 
 // What came of one text, but for its times.
 struct Answer {
@@ -142,7 +142,7 @@ class TextsTest : public testing::Test {
   }
   StepGate& gate() { return Method::Gate(*server_); }
 
-  // Before Start: takes calls of kMany texts, which are a thousand steps.
+  // Before Start: takes calls of kMany texts, which are a hundred steps.
   void TakeMany() {
     config_.limits.max_texts = kMany;
     config_.limits.max_queued_requests = config_.scheduling.max_client_queued_requests = kMany;

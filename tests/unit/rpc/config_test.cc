@@ -410,7 +410,7 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"limits.max_queued_requests", 1, 1'000'000, limit(&LimitsConfig::max_queued_requests)},
       {"limits.max_prompt_bytes", 1, one << 29, limit(&LimitsConfig::max_prompt_bytes)},
       {"limits.max_prompt_tokens", 1, one << 26, limit(&LimitsConfig::max_prompt_tokens)},
-      {"limits.max_texts", 1, 65'536, limit(&LimitsConfig::max_texts)},
+      {"limits.max_texts", 1, 400, limit(&LimitsConfig::max_texts)},
       {"limits.max_queued_tokens", 1, one << 40, limit(&LimitsConfig::max_queued_tokens)},
       {"limits.max_max_tokens", 1, one << 30, limit(&LimitsConfig::max_max_tokens)},
       {"limits.default_max_tokens", 1, 1000, limit(&LimitsConfig::default_max_tokens)},
