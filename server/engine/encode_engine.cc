@@ -68,7 +68,8 @@ absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
   std::vector<std::unique_ptr<Job>> jobs;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (absl::Status status = Check(requests[i]); !status.ok()) return RefuseInvalid(status);
-    jobs.push_back(std::make_unique<Text>(std::move(requests[i]), runner_->width(), sinks[i]));
+    jobs.push_back(
+        std::make_unique<Text>(std::move(requests[i]), runner_->input_width(), sinks[i]));
   }
   return AcceptTexts(std::move(jobs));
 }
