@@ -114,12 +114,13 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadTexts(const Source& source,
   std::vector<EncodingRequest> requests;
   for (size_t row = 0; row < messages.size(); ++row) {
     v1::EncodeStarted started;
-    auto request = EncodeCodec().Decode(messages[row], source.limits, source.model, started);
+    EncodeCodec codec;
+    auto request = codec.Decode(messages[row], source.limits, source.model, started);
     if (!request.ok()) {
       return RenameText(request.status(), absl::StrCat("text_input[", row, "]"),
                         absl::StrCat("input_ids[", row, "]"));
     }
-    requests.push_back(*std::move(request));
+    requests.push_back(std::move(codec.Split(*std::move(request)).front()));
   }
   return requests;
 }

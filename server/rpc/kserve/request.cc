@@ -196,8 +196,8 @@ absl::Status DecodeScoring(const Source& source, const GenerationOptions& option
   ScoreCodec codec;
   auto request = codec.Decode(message, source.limits, source.model, started);
   if (!request.ok()) return RenameText(request.status(), "text_input", "input_ids");
-  inference.tokens = request->text.size();
-  inference.work = *std::move(request);
+  inference.tokens = codec.tokens();
+  inference.work = std::move(codec.Split(*std::move(request)).front());
   inference.answer = std::make_unique<ScoringAnswer>(source.form);
   return absl::OkStatus();
 }

@@ -238,6 +238,7 @@ TEST_F(EncodeEngineTest, RefusesVectorsThatWouldBreakTheBatch) {
   ids.image_width = 3;
   const Sink image = Submit(ids).sink;
   Advance(hours(1));
+  EXPECT_TRUE(image->Wait().status.ok());
   EXPECT_TRUE(SameBits(image->vectors(), FakeEncoderRunner::Vectors(model, ids)));
 }
 
