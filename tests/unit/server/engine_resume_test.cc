@@ -127,13 +127,14 @@ TEST_F(EngineResumeTest, NoOutputGoesOnBehindItsEnd) {
 
 TEST_F(EngineResumeTest, AnEndWhileItWaitsOrReadsCountsWhatItBrought) {
   StartHeld();
-  GenerationRequest request = Request({1, 2, 3}, 50);
+  // More than a step reads, and the first may have begun.
+  GenerationRequest request = Request(std::vector<TokenId>(300, 1), 50);
   const Accepted resumed = Submit(Resumed(request, {5, 6, 7, 8}, 4));
   engine->Cancel(resumed.handle);
   control->Resume();
   const Outcome outcome = resumed.sink->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(outcome.usage.prompt_tokens, 3U);
+  EXPECT_EQ(outcome.usage.prompt_tokens, 300U);
   EXPECT_EQ(outcome.usage.resumed_tokens, 4U);
   EXPECT_EQ(outcome.usage.generated_tokens, 4U);
 }

@@ -208,8 +208,12 @@ TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
 TEST_F(EngineScoreTest, ACallOfTextsThatHasNotBegunInTimeEnds) {
   options.scheduling.max_queue = std::chrono::seconds(1);
   StartHeld();
-  std::vector<Accepted> running;
-  for (int i = 0; i < 4; ++i) running.push_back(Submit(Score(Text(10))));
+  std::vector<Sink> running(4);  // of one call, so that the first step has them all
+  for (Sink& sink : running) sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(engine
+                  ->ScoreTexts(std::vector<ScoringRequest>(4, Score(Text(10))),
+                               {running.begin(), running.end()})
+                  .ok());
   control->WaitUntilBlocked();
   const std::vector<Sink> recorded = {std::make_shared<RecordingSink>(),
                                       std::make_shared<RecordingSink>()};
@@ -221,7 +225,7 @@ TEST_F(EngineScoreTest, ACallOfTextsThatHasNotBegunInTimeEnds) {
     EXPECT_THAT(sink->Wait().status,
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_ms")));
   }
-  for (const Accepted& one : running) EXPECT_TRUE(one.sink->Wait().status.ok());
+  for (const Sink& sink : running) EXPECT_TRUE(sink->Wait().status.ok());
 }
 
 }  // namespace
