@@ -30,12 +30,15 @@ class StatusTest : public testing::Test {
     EXPECT_THAT(answer, HasSubstr("\r\nContent-Type: application/json\r\n"));
     return json::parse(answer.substr(answer.find("\r\n\r\n")));
   }
-  // As gRPC's health service has it; and what /readyz says is the same.
-  bool Ready() const {
+  bool Serving() const {
     grpc::health::v1::HealthCheckResponse health;
     grpc::ClientContext context;
     EXPECT_TRUE(server_->health().Check(&context, {}, &health).ok());
-    const bool ready = health.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+    return health.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+  }
+  // As gRPC's health service has it; and what /readyz says is the same.
+  bool Ready() const {
+    const bool ready = Serving();
     EXPECT_THAT(Get("/readyz"), StartsWith(ready ? "HTTP/1.1 200 " : "HTTP/1.1 503 "));
     EXPECT_EQ(Status()["ready"], ready);
     return ready;
@@ -96,6 +99,7 @@ TEST_F(StatusTest, IsReadyAsHealthIs) {
   EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200 "));
   fakes.loads->Resume();
   ASSERT_TRUE(server_->server().WaitReady().ok());
+  while (!Serving()) std::this_thread::yield();  // health hears of it a moment later
   EXPECT_TRUE(Ready());
   EXPECT_EQ(Status()["models"][0]["state"], "MODEL_STATE_READY");
 
