@@ -19,10 +19,11 @@ struct InferFlags : StreamFlags {
   size_t top = 3;
 };
 
-inference::ModelInferRequest ImageRequest(const std::string& model, const GreyImage& image,
-                                          const std::vector<int64_t>& ids) {
+inference::ModelInferRequest ImageRequest(const std::string& model, const std::string& version,
+                                          const GreyImage& image, const std::vector<int64_t>& ids) {
   inference::ModelInferRequest request;
   request.set_model_name(model);
+  request.set_model_version(version);
   auto& input = *request.add_inputs();
   input.set_name("input_ids");
   input.set_datatype("INT64");
@@ -68,7 +69,8 @@ absl::Status Infer(const InferFlags& flags, const GreyImage& image, Client& clie
         absl::StrCat("model \"", model->name(), "\" is no classifier"));
   }
   const std::vector<int64_t> ids = PixelIds(image, model->vocab_size(), flags.invert);
-  const auto response = client.Infer(ImageRequest(model->name(), image, ids), options);
+  const auto response =
+      client.Infer(ImageRequest(model->name(), flags.model_version, image, ids), options);
   if (!response.ok()) return response.status();
   if (flags.json) {
     output.Write(JsonLine(*response));

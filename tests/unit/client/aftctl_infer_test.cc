@@ -12,8 +12,7 @@
 #include "inference/grpc_service.pb.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
-#include "tests/unit/client/fake_server.h"
-#include "tests/unit/client/process.h"
+#include "tests/unit/client/aftctl_fixture.h"
 
 namespace aft::client {
 namespace {
@@ -21,7 +20,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class AftctlInferTest : public testing::Test {
+class AftctlInferTest : public AftctlFixture {
  protected:
   AftctlInferTest() {
     v1::Model model;
@@ -38,12 +37,9 @@ class AftctlInferTest : public testing::Test {
   Ended Run(const std::string& file, const std::vector<std::string>& more = {}, int code = 0) {
     const std::string path = folder_.File("image");
     std::ofstream(path, std::ios::binary) << file;
-    std::vector<std::string> command = {AFTCTL,    "--address", server_.address(), "infer",
-                                        "--model", "digits",    "--image",         path};
-    command.insert(command.end(), more.begin(), more.end());
-    Ended ended = RunToEnd(command, "");
-    EXPECT_EQ(ended.code, code) << ended.err;
-    return ended;
+    Arguments arguments = {"infer", "--model", "digits", "--image", path};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return AftctlFixture::Run(arguments, "", code);
   }
 
   // What the server was sent of such a file.
@@ -55,7 +51,6 @@ class AftctlInferTest : public testing::Test {
   }
 
   const TempFolder folder_;
-  FakeServer server_;
 };
 
 TEST_F(AftctlInferTest, PrintsTheLikeliestLabels) {
@@ -69,6 +64,8 @@ TEST_F(AftctlInferTest, PrintsTheLikeliestLabels) {
   EXPECT_EQ(Run("5\n", {"--top", "9"}).out,
             "one\t0.5000\nthree\t0.2500\nzero\t0.1250\ntwo\t0.1250\n");
   EXPECT_EQ(nlohmann::json::parse(Run("5\n", {"--json"}).out)["outputs"][0]["name"], "logits");
+  Run("5\n", {"--model-version", "7"});
+  EXPECT_EQ(server_.last<inference::ModelInferRequest>().model_version(), "7");
 }
 
 TEST_F(AftctlInferTest, ReadsRowsOfNumbersAndPgm) {

@@ -14,7 +14,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
-#include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/aftctl_fixture.h"
 #include "tests/unit/client/process.h"
 #include "tests/unit/client/tcp_gate.h"
 
@@ -27,26 +27,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-class AftctlTest : public testing::Test {
+class AftctlTest : public AftctlFixture {
  protected:
-  // `arguments` come after `aftctl --address ADDRESS`; one string is split at its spaces.
-  using Arguments = std::vector<std::string>;
-  Arguments Command(const Arguments& arguments) const {
-    Arguments command = {AFTCTL, "--address", server_.address()};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return command;
-  }
-  Arguments Command(const char* arguments) const {
-    return Command(Arguments(absl::StrSplit(arguments, ' ')));
-  }
-
-  // Runs to the end, which must have that exit code.
-  template <typename Any>
-  Ended Run(const Any& arguments, const std::string& input = "", int code = 0) const {
-    Ended ended = RunToEnd(Command(arguments), input);
-    EXPECT_EQ(ended.code, code) << ended.err;
-    return ended;
-  }
   Ended Fail(const char* arguments, int code) const { return Run(arguments, "", code); }
 
   // The lines of JSON that a command prints before it exits with `code`.
@@ -58,8 +40,6 @@ class AftctlTest : public testing::Test {
     }
     return lines;
   }
-
-  FakeServer server_;
 };
 
 TEST_F(AftctlTest, GenerateStreamsTheTextAndSumsUpOnStandardError) {

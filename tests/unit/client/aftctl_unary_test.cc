@@ -6,10 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_split.h"
 #include "tests/support/proto_text.h"
-#include "tests/unit/client/fake_server.h"
-#include "tests/unit/client/process.h"
+#include "tests/unit/client/aftctl_fixture.h"
 
 namespace aft::client {
 namespace {
@@ -18,18 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class AftctlUnaryTest : public testing::Test {
- protected:
-  Ended Run(const char* arguments, const std::string& input = "", int code = 0) const {
-    std::vector<std::string> command = {AFTCTL, "--address", server_.address()};
-    for (const absl::string_view one : absl::StrSplit(arguments, ' ')) command.emplace_back(one);
-    Ended ended = RunToEnd(command, input);
-    EXPECT_EQ(ended.code, code) << ended.err;
-    return ended;
-  }
-
-  FakeServer server_;
-};
+class AftctlUnaryTest : public AftctlFixture {};
 
 TEST_F(AftctlUnaryTest, CompletePrintsTheWholeAnswer) {
   server_.SetScript(StreamScript<v1::CompleteResponse>(
