@@ -133,7 +133,7 @@ class StatusPageTest(unittest.TestCase):
     def status(_):
       models = [model("m", versions=[{"version": v, "state": "MODEL_STATE_READY", "error": EVIL, "fingerprint": v}
                                      for v in ("2", "1")]),
-                model("e", task="TASK_ENCODE")]
+                model("e", task="TASK_ENCODE"), model("c", task="TASK_CLASSIFY")]
       return json.dumps({"version": "1.2.3", "state": "draining", "ready": False, "alive": True, "address": "a:1",
                          "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "models": models})
 
@@ -170,7 +170,8 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
     self.assertIn("fingerprint 18446744073709551615", dom)
     self.assertNotIn("<img", dom)
     points = [path.count("L") for path in re.findall(r'<path class="one" d="([^"]*)"', dom)]
-    self.assertEqual(len(points), 4 + 3)
+    self.assertEqual(len(points), 4 + 3 + 3)
+    self.assertEqual(dom.count(">rows of a batch<"), 2)
     self.assertGreaterEqual(points[0], 1)
 
   def test_a_new_process_begins_anew_and_one_that_is_gone_is_said_to_be(self):
