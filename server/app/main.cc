@@ -162,7 +162,9 @@ void Reload(Server& server) {
 int Serve(const ServerConfig& config) {
   const std::string ready_file = absl::GetFlag(FLAGS_ready_file);
   RemoveReadyFile(ready_file);
-  absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(config, LoadModel, kVersion);
+  absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(
+      config, LoadModel,
+      {.version = kVersion, .revision = kGitRevision, .type = kBuildType, .torch = kTorchVersion});
   if (!created.ok()) return Fail(kExitConfig, created.status().message());
   const std::shared_ptr<Server> server = *std::move(created);
   if (const absl::Status status = server->Start(); !status.ok()) {

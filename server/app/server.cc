@@ -11,6 +11,7 @@
 #include "server/config/loader.h"
 #include "server/observability/log.h"
 #include "server/observability/metrics_page.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
 namespace {
@@ -23,18 +24,35 @@ constexpr milliseconds kFlushTime{2'000};
 
 constexpr milliseconds kWatchInterval{100};
 
+std::vector<ModelReport> ReportOf(const std::vector<ModelStatus>& models) {
+  std::vector<ModelReport> reports;
+  for (const ModelStatus& model : models) {
+    ModelReport& report = reports.emplace_back();
+    report.model = model.name;
+    report.oldest_waiting_seconds = Seconds(model.load.oldest_waiting);
+    if (!model.info.has_value()) continue;
+    report.version = model.version;
+    report.last_step_age_seconds = Seconds(model.load.since_step);
+    report.fingerprint = std::to_string(model.info->fingerprint);
+    report.architecture = model.info->architecture;
+    report.device = model.info->device;
+    report.weight_format = model.info->weight_format;
+  }
+  return reports;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(ServerConfig config, ModelLoader loader,
-                                                       const std::string& version) {
+                                                       const BuildInfo& build) {
   AFT_RETURN_IF_ERROR(ValidateServerConfig(config));
-  return std::unique_ptr<Server>(new Server(std::move(config), std::move(loader), version));
+  return std::unique_ptr<Server>(new Server(std::move(config), std::move(loader), build));
 }
 
-Server::Server(ServerConfig config, ModelLoader loader, const std::string& version)
+Server::Server(ServerConfig config, ModelLoader loader, const BuildInfo& build)
     : config_(std::move(config)),
       prometheus_(std::make_shared<prometheus::Registry>()),
-      metrics_(*prometheus_, version),
+      metrics_(*prometheus_, build),
       registry_(config_, std::move(loader), *prometheus_, [this] { OnRegistryChange(); }),
       config_text_(FormatEffectiveConfig(config_)),
       readiness_(config_.health) {}
@@ -65,7 +83,7 @@ absl::Status Server::StartPages() {
          return HttpPage{.status = 302, .headers = {{"Location", "status"}}};
        }},
       {"/healthz", [this] { return AlivePage(Report()); }},
-      {"/metrics", [this] { return MetricsPage(prometheus_); }},
+      {"/metrics", [this] { return MetricsPage(prometheus_, ReportOf(registry_.List())); }},
       {"/readyz", [this] { return ReadyPage(Report()); }},
       {"/status", [] { return StatusPage(); }},
       {"/status.json", [this] { return StatusJson(Report()); }},

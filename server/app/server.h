@@ -30,9 +30,9 @@ enum class Lifecycle { kStarting, kReady, kDraining, kStopped };
 // Thread-safety: all methods may be called from any thread after Start has returned.
 class Server {
  public:
-  // INVALID_ARGUMENT names the field of the config. `version` goes to the metrics.
+  // INVALID_ARGUMENT names the field of the config. `build` goes to the metrics.
   static absl::StatusOr<std::unique_ptr<Server>> Create(ServerConfig config, ModelLoader loader,
-                                                        const std::string& version);
+                                                        const BuildInfo& build);
   // Stops at once: running requests end with UNAVAILABLE. Waits for every model's thread.
   ~Server();
 
@@ -71,7 +71,7 @@ class Server {
   std::string metrics_address() const { return metrics_address_; }
 
  private:
-  Server(ServerConfig config, ModelLoader loader, const std::string& version);
+  Server(ServerConfig config, ModelLoader loader, const BuildInfo& build);
 
   absl::Status StartPages();
   StatusReport Report() const;

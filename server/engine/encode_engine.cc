@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "server/engine/check_tokens.h"
 #include "server/engine/pooling.h"
 
 namespace aft::server {
@@ -126,17 +127,22 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   const TimePoint begin = Now();
   BeginStep(jobs, begin);
   metrics_.requests_running.Set(static_cast<double>(batch.size()));
+  for (const Job* job : jobs) {
+    metrics_.requests_running_by_priority[static_cast<size_t>(job->service_class)].Add(1);
+  }
   metrics_.slots_used.Set(static_cast<double>(batch.size()));
   absl::StatusOr<std::vector<TokenVectors>> vectors = RunModel(batch);
   const TimePoint end = Now();
   int64_t tokens = 0;
   for (const Job* job : jobs) tokens += job->tokens;
-  ObserveStep(batch.size(), tokens, end - begin, vectors.status(), runner_->device_stats());
+  ObserveStep(batch.size(), tokens, end - begin, end, vectors.status(), runner_->device_stats());
   pacer_.Observe(/*decodes=*/0, tokens, end - begin);
   SetTokenSeconds(pacer_.prompt_token_seconds());
   if (!vectors.ok()) return FailStep(jobs, jobs.size(), vectors.status(), end);
   metrics_.batches.Add(batch.size(), end - begin);
-  metrics_.encoded_tokens.Increment(static_cast<double>(tokens));
+  for (const Job* job : jobs) {
+    metrics_.encoded_tokens[job->method].Increment(static_cast<double>(job->tokens));
+  }
   for (size_t i = 0; i < batch.size(); ++i) {
     Publish(*batch[i], std::move((*vectors)[i]), batch.size(), end);
   }
@@ -176,6 +182,7 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
 // Between steps, when nothing runs.
 void EncodeEngine::PublishGauges() {
   metrics_.requests_running.Set(0);
+  for (GaugePart& part : metrics_.requests_running_by_priority) part.Set(0);
   metrics_.slots_used.Set(0);
 }
 

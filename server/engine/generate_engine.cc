@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
+#include "server/engine/check_tokens.h"
 #include "server/engine/generation_group.h"
 #include "server/engine/token_bytes.h"
 #include "server/observability/log.h"
@@ -94,7 +95,7 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
                  .interval = options_.model.prefix_cache_interval_tokens},
                 info_, scheduler_, *runner_, metrics_),
       pacer_(options_.scheduling.step_target),
-      inter_token_(metrics.inter_token_seconds, LatencyBuckets()) {
+      counts_(metrics) {
   StartThread("aft-engine");
 }
 
@@ -224,6 +225,7 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
+  counts_.Ended(stream);
   outcome.usage.scored_tokens = stream.scored_tokens;
   outcome.scored_bytes = stream.scored_bytes;
   outcome.logprob = stream.logprob;
@@ -272,7 +274,10 @@ void GenerateEngine::Place() {
   for (const auto& [leader, sequence] : placement.forked) {
     Fork(static_cast<const TokenStream&>(*leader), static_cast<TokenStream&>(*sequence));
   }
-  if (!started.empty()) BeginStep(started, now);
+  if (!started.empty()) {
+    BeginStep(started, now);
+    PublishGauges();  // a step that does not end must not hide them
+  }
   for (TokenStream* stream : over) End(*stream, *stream->ended, now);
 }
 
@@ -328,6 +333,7 @@ void GenerateEngine::Resume(TokenStream& stream) {
 
 // Ends the stream.
 void GenerateEngine::StateLost(TokenStream& stream, const char* event, const absl::Status& error) {
+  metrics_.failures(EngineFailure::kStateLost).Increment();
   log::Error(event, {{"model", options_.model.name},
                      {"id", stream.id},
                      {"error", error.ToString()},
@@ -337,7 +343,7 @@ void GenerateEngine::StateLost(TokenStream& stream, const char* event, const abs
 }
 
 void GenerateEngine::Launch(const Step& step) {
-  flights_.push_back({Now(), runner_->Submit(step.input)});
+  flights_.push_back({Now(), TokenCounts::OfPrompts(step), runner_->Submit(step.input)});
 }
 
 // Waits for it.
@@ -349,11 +355,11 @@ void GenerateEngine::CollectOldest() {
   const TimePoint now = Now();
   // The time of a step that waited behind another one begins when that was done.
   const Duration time = now - std::max(flight.submitted, collected_at_);
-  ObserveStep(step.sequences.size(), step.tokens, time, status, runner_->device_stats());
+  ObserveStep(step.sequences.size(), step.tokens, time, now, status, runner_->device_stats());
   if (status.ok()) pacer_.Observe(step.decodes(), step.prompt_tokens, time);
   SetTokenSeconds(pacer_.prompt_token_seconds());
   collected_at_ = now;
-  if (status.ok()) return Publish(step, now);
+  if (status.ok()) return Publish(step, flight.prompt_tokens, now);
   std::vector<Job*> failed;
   for (Sequence* sequence : step.sequences) {
     if (sequence != nullptr) failed.push_back(static_cast<TokenStream*>(sequence));
@@ -367,19 +373,17 @@ absl::Status GenerateEngine::Collect(const Flight& flight, const Step& step) {
   return CheckOutput(step, output_);
 }
 
-void GenerateEngine::Publish(const Step& step, TimePoint now) {
-  metrics_.prompt_tokens.Increment(static_cast<double>(step.prompt_tokens));
+void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& prompt_tokens,
+                             TimePoint now) {
   checkpointed_ = false;
   size_t sampled = 0;
   size_t scored = 0;
-  int64_t generated = 0;
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const StepRow& row = step.input.rows[i];
     auto* const stream = static_cast<TokenStream*>(step.sequences[i]);
     if (row.output == RowOutput::kLast) {
       SampledToken& token = output_.sampled[sampled++];
       if (stream == nullptr) continue;  // it ended while the step was under way
-      ++generated;
       PublishToken(*stream, std::move(token), now);
     } else if (row.output == RowOutput::kScore) {
       std::vector<SampledToken>& scores = output_.scored[scored++];
@@ -391,19 +395,12 @@ void GenerateEngine::Publish(const Step& step, TimePoint now) {
       prefixes_.HasRead(*stream);
     }
   }
-  metrics_.generated_tokens.Increment(static_cast<double>(generated));
-  inter_token_.Flush();
+  counts_.Flush(prompt_tokens);
 }
 
 void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimePoint now) {
   if (token.id == kNoToken) return FailNotFinite(stream, now);
-  if (stream.first_output_at) {
-    inter_token_.Add(Seconds(now - stream.last_token_at));
-  } else {
-    stream.first_output_at = now;
-    metrics_.ttft_seconds.Observe(Seconds(now - stream.arrival));
-  }
-  stream.last_token_at = now;
+  counts_.Sampled(stream, now);
   scheduler_.Sampled(stream, token.id);
 
   TokenDelta delta;
@@ -431,7 +428,7 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
     stream.scored_bytes += TokenBytes(*tokenizer_, score.id).size();
   }
   stream.scored_tokens += static_cast<uint32_t>(scores.size());
-  metrics_.scored_tokens.Increment(static_cast<double>(scores.size()));
+  metrics_.scored_tokens[stream.method].Increment(static_cast<double>(scores.size()));
   if (!stream.first_output_at && !scores.empty()) stream.first_output_at = now;
 
   TokenDelta delta;
@@ -481,6 +478,13 @@ std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
 void GenerateEngine::PublishGauges() {
   prefixes_.PublishGauges();
   metrics_.requests_running.Set(scheduler_.live());
+  std::array<int, kServiceClasses> running{};
+  for (const Sequence* sequence : scheduler_.live_sequences()) {
+    ++running[static_cast<size_t>(static_cast<const TokenStream*>(sequence)->Job::service_class)];
+  }
+  for (size_t i = 0; i < running.size(); ++i) {
+    metrics_.requests_running_by_priority[i].Set(running[i]);
+  }
   metrics_.requests_parked.Set(scheduler_.parked());
   metrics_.slots_used.Set(scheduler_.slots().used());
 }

@@ -11,6 +11,7 @@
 #include "server/engine/prefix_reads.h"
 #include "server/engine/request.h"
 #include "server/engine/request_loop.h"
+#include "server/engine/token_counts.h"
 #include "server/engine/token_stream.h"
 #include "server/observability/metrics.h"
 #include "server/scheduling/continuous_scheduler.h"
@@ -89,6 +90,7 @@ class GenerateEngine final : public RequestLoop {
   // What the runner said to the steps that the scheduler has in flight, in the same order.
   struct Flight {
     TimePoint submitted;
+    TokenCounts::Prompts prompt_tokens;
     absl::StatusOr<ModelRunner::Ticket> ticket;
   };
 
@@ -102,7 +104,7 @@ class GenerateEngine final : public RequestLoop {
   void Launch(const Step& step);
   void CollectOldest();
   absl::Status Collect(const Flight& flight, const Step& step);
-  void Publish(const Step& step, TimePoint now);
+  void Publish(const Step& step, const TokenCounts::Prompts& prompt_tokens, TimePoint now);
   void PublishToken(TokenStream& stream, SampledToken token, TimePoint now);
   void PublishScores(TokenStream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
@@ -121,9 +123,9 @@ class GenerateEngine final : public RequestLoop {
   PrefixReads prefixes_;
   StepPacer pacer_;
   std::vector<Flight> flights_;
-  StepOutput output_;       // of the last step
-  TimePoint collected_at_;  // likewise
-  HistogramBatch inter_token_;
+  TokenCounts counts_;
+  StepOutput output_;          // of the last step
+  TimePoint collected_at_;     // likewise
   bool checkpointed_ = false;  // a stream, in the step that is published
 };
 

@@ -56,8 +56,8 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
     return {.handle = 0, .refused = refused};
   }
   const RequestHandle first = last_handle_ + 1;
-  waiting_.Add(static_cast<double>(jobs.size()));
   for (std::unique_ptr<Job>& job : jobs) {
+    CountWaiting(*job, 1);
     job->handle = ++last_handle_;
     pending_.added.push_back(std::move(job));
   }
@@ -108,16 +108,24 @@ void Inbox::Take(Duration wait, Batch& batch) {
 void Inbox::LeaveQueue(const std::vector<Job*>& started) {
   if (started.empty()) return;
   MutexLock lock(mutex_);
-  waiting_.Add(-static_cast<double>(started.size()));
-  for (Job* job : started) budget_.LeaveQueue(job->charge);
+  for (Job* job : started) {
+    CountWaiting(*job, -1);
+    budget_.LeaveQueue(job->charge);
+  }
 }
 
 void Inbox::Leave(const std::vector<std::unique_ptr<Job>>& ended) {
   MutexLock lock(mutex_);
   for (const auto& job : ended) {
-    if (!job->started_at) waiting_.Add(-1);
+    if (!job->started_at) CountWaiting(*job, -1);
     budget_.Leave(job->charge);
   }
+}
+
+void Inbox::CountWaiting(const Job& job, int change) {
+  metrics_.requests_waiting.Add(change);
+  metrics_.requests_waiting_by_priority[static_cast<size_t>(job.service_class)].Add(change);
+  metrics_.waiting_tokens.Add(change * static_cast<double>(job.tokens));
 }
 
 std::optional<Rejection> Inbox::Enter(const Client& client, AdmissionBudget::Charge& charge) {
@@ -147,6 +155,11 @@ void Inbox::GiveBack(AdmissionBudget::Charge& charge) {
 EngineLoad Inbox::load() const {
   MutexLock lock(mutex_);
   return {.running = budget_.running(), .waiting = budget_.waiting(), .slots = budget_.slots()};
+}
+
+TimePoint Inbox::oldest() const {
+  MutexLock lock(mutex_);
+  return pending_.added.empty() ? TimePoint::max() : pending_.added.front()->arrival;
 }
 
 }  // namespace aft::server

@@ -47,13 +47,13 @@ class Inbox {
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
-  // `max_client_queued_requests`: of clients that have no quota of their own. `waiting`: the gauge
-  // of jobs that have not begun; must outlive the inbox.
+  // `max_client_queued_requests`: of clients that have no quota of their own. `metrics`, whose
+  // gauges of jobs that have not begun are the inbox's, must outlive it.
   Inbox(const AdmissionBudget::Limits& limits, int32_t max_client_queued_requests,
-        GaugePart& waiting)
+        ModelMetrics& metrics)
       : max_client_queued_requests_(max_client_queued_requests),
         budget_(limits),
-        waiting_(waiting) {}
+        metrics_(metrics) {}
 
   // Why a request of that client would be refused now, whatever it is: kDraining, kQueuedRequests
   // or kClientQueue; nullopt: `reservation` is set.
@@ -89,10 +89,15 @@ class Inbox {
 
   EngineLoad load() const;
 
+  // When the first of those arrived that the engine thread has not taken; max(): there is none.
+  TimePoint oldest() const;
+
  private:
   friend class Reservation;
 
   void GiveBack(AdmissionBudget::Charge& charge);
+  // `change`: 1 or -1.
+  void CountWaiting(const Job& job, int change);
   std::optional<Rejection> Enter(const Client& client, AdmissionBudget::Charge& charge)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Rejection> Enter(Job& job, Reservation* reservation)
@@ -102,7 +107,7 @@ class Inbox {
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);
-  GaugePart& waiting_;
+  ModelMetrics& metrics_;
   Batch pending_ ABSL_GUARDED_BY(mutex_);
   RequestHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -15,6 +15,7 @@
 #include "server/config/client.h"
 #include "server/engine/checkpoint.h"
 #include "server/engine/sequence_state.h"
+#include "server/observability/methods.h"
 #include "server/scheduling/service_class.h"
 #include "server/scheduling/time.h"
 
@@ -39,6 +40,7 @@ class Reservation;
 
 // What every request carries.
 struct RequestHeader {
+  Method method = Method::kGenerate;      // label of its metrics; one that has an engine
   std::string id;                         // for logs and error messages
   std::string trace_id;                   // for logs
   TimePoint arrival;                      // when the RPC arrived, before tokenising
@@ -175,7 +177,9 @@ struct Outcome {
 struct EngineLoad {
   int32_t running = 0;
   int32_t waiting = 0;
-  int32_t slots = 0;  // that can run at once
+  int32_t slots = 0;          // that can run at once
+  Duration oldest_waiting{};  // how long the one that waits for longest has; 0: none does
+  Duration since_step{};      // since the last step was done, or since there is an engine
 };
 
 // Learns how one request went. Calls of sinks come from the engine thread and must not block,

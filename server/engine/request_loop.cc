@@ -15,6 +15,9 @@
 namespace aft::server {
 namespace {
 
+// How often all requests are looked at for the one that waits for longest.
+constexpr std::chrono::milliseconds kLookInterval{100};
+
 static_assert(static_cast<int>(Ending::kDone) == static_cast<int>(FinishReason::kDone));
 
 // `started`: it had a slot.
@@ -45,7 +48,8 @@ RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetri
       inbox_({.slots = slots,
               .max_queued_requests = options_.limits.max_queued_requests,
               .max_queued_tokens = options_.limits.max_queued_tokens},
-             max_client_queued_requests(), metrics.requests_waiting) {
+             max_client_queued_requests(), metrics),
+      last_step_(options_.clock()) {
   metrics_.slots_total.Set(slots);
 }
 
@@ -304,6 +308,31 @@ TimePoint RequestLoop::Expiry(const Job& job) const {
   return std::min(job.deadline, job.arrival + max_queue);
 }
 
+// Looks at all of them, so now and then only.
+void RequestLoop::FindOldest() {
+  if (std::all_of(waiting_.begin(), waiting_.end(), [](size_t count) { return count == 0; })) {
+    oldest_waiting_ = TimePoint::max();
+    return;
+  }
+  const TimePoint now = Now();
+  if (oldest_waiting_.load() != TimePoint::max() && now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  TimePoint oldest = TimePoint::max();
+  for (const auto& [handle, job] : jobs_) {
+    if (!job->started_at) oldest = std::min(oldest, job->arrival);
+  }
+  oldest_waiting_ = oldest;
+}
+
+EngineLoad RequestLoop::load() const {
+  EngineLoad load = inbox_.load();
+  const TimePoint now = Now();
+  const TimePoint oldest = std::min(oldest_waiting_.load(), inbox_.oldest());
+  if (oldest < now) load.oldest_waiting = now - oldest;
+  load.since_step = now - last_step_.load();
+  return load;
+}
+
 void RequestLoop::LeaveQueue(const Job& job) { --waiting_[static_cast<size_t>(job.service_class)]; }
 
 void RequestLoop::DropAll(const absl::Status& status) {
@@ -315,20 +344,22 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
   for (Job* job : jobs) {
     job->started_at = now;
     if (job->call_began != nullptr) *job->call_began = true;
-    metrics_.queue_seconds.Observe(Seconds(now - job->arrival));
+    metrics_.queue_seconds(job->method, job->service_class).Observe(Seconds(now - job->arrival));
     LeaveQueue(*job);
     const size_t waiting = waiting_[static_cast<size_t>(job->service_class)];
     estimate_.ObserveTurn(job->service_class, waiting > HeldBack(job->service_class), now);
   }
   inbox_.LeaveQueue(jobs);
+  FindOldest();
   MutexLock lock(delivery_mutex_);
   for (Job* job : jobs) {
     if (!failed_) job->finish_sink->OnStarted();
   }
 }
 
-void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time,
+void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time, TimePoint now,
                               const absl::Status& status, const DeviceStats* device) {
+  last_step_ = now;
   ++metrics_.steps;
   metrics_.step_seconds.Observe(Seconds(time));
   metrics_.step_rows.Observe(static_cast<double>(rows));
@@ -365,6 +396,7 @@ void RequestLoop::FailStep(const std::vector<Job*>& jobs, size_t rows, const abs
                            TimePoint now) {
   log::Error("engine.step_failed",
              {{"model", options_.model.name}, {"rows", rows}, {"error", status.ToString()}});
+  metrics_.failures(EngineFailure::kStep).Increment();
   const bool lost = absl::IsUnavailable(status);
   if (lost || ++failed_steps_ >= options_.health.max_failed_steps) {
     const std::string last = status.ToString();
@@ -379,6 +411,7 @@ void RequestLoop::FailStep(const std::vector<Job*>& jobs, size_t rows, const abs
 }
 
 void RequestLoop::FailNotFinite(Job& job, TimePoint now) {
+  metrics_.failures(EngineFailure::kNotFinite).Increment();
   Fail(job,
        absl::InternalError(absl::StrCat("request ", job.id, ": the model's output is not finite")),
        now);
@@ -388,6 +421,7 @@ void RequestLoop::FailNotFinite(Job& job, TimePoint now) {
 // room for its next request, and the metrics page shows the one that ended.
 void RequestLoop::DeliverFinished() {
   PublishGauges();
+  FindOldest();
   if (finished_.empty()) return;
   inbox_.Leave(finished_);
   {
@@ -407,7 +441,6 @@ void RequestLoop::DeliverFinished() {
 
 void RequestLoop::Finish(FinishSink& sink, Ending ending, const Outcome& outcome) {
   metrics_.finished(ending).Increment();
-  metrics_.e2e_seconds.Observe(Seconds(outcome.timings.total));
   sink.OnFinished(outcome);
 }
 
@@ -428,6 +461,7 @@ void RequestLoop::FailModel(const std::string& reason) {
       "model.failed",
       {{"model", options_.model.name}, {"error", reason}, {"requests_ended", accepted.size()}});
   ClearGauges();
+  metrics_.failures(EngineFailure::kModel).Increment();
   options_.on_failed(reason);
   const TimePoint now = Now();
   for (const auto& [handle, request] : accepted) {
@@ -440,8 +474,12 @@ void RequestLoop::FailModel(const std::string& reason) {
 }
 
 void RequestLoop::ClearGauges() {
+  oldest_waiting_ = TimePoint::max();
   metrics_.requests_running.Set(0);
+  for (GaugePart& part : metrics_.requests_running_by_priority) part.Set(0);
   metrics_.requests_waiting.Set(0);
+  for (GaugePart& part : metrics_.requests_waiting_by_priority) part.Set(0);
+  metrics_.waiting_tokens.Set(0);
   metrics_.requests_parked.Set(0);
   metrics_.slots_used.Set(0);
 }
@@ -453,23 +491,6 @@ bool RequestLoop::failed() const {
 
 absl::Status RequestLoop::HasFailed() const {
   return absl::UnavailableError(absl::StrCat("model \"", options_.model.name, "\" has failed"));
-}
-
-absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,
-                         int64_t max_tokens) {
-  if (tokens.empty()) return absl::InvalidArgumentError("text: is empty");
-  const auto count = static_cast<int64_t>(tokens.size());
-  if (max_tokens != 0 && count > max_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("text: must have at most ", max_tokens, " tokens, got ", count));
-  }
-  for (const TokenId id : tokens) {
-    if (id < 0 || id >= vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("text: token id ", id, " is outside the vocabulary of ", vocab_size));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace aft::server

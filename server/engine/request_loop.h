@@ -87,7 +87,7 @@ class RequestLoop {
   // Since when the engine thread has been at one step; TimePoint::max() while it has nothing to do.
   TimePoint busy_since() const { return busy_since_; }
 
-  EngineLoad load() const { return inbox_.load(); }
+  EngineLoad load() const;
 
   // INVALID_ARGUMENT: so many texts of that client, of one call, can never be accepted, even if it
   // has no others. REQUIRES: texts > 1.
@@ -137,9 +137,10 @@ class RequestLoop {
   void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
   // What a token of a text takes, as measured; see LoadEstimate.
   void SetTokenSeconds(double seconds) { estimate_.SetTokenSeconds(seconds); }
-  // A step is done: its metrics. `device`: null on the CPU; read only when the step has not failed.
-  void ObserveStep(size_t rows, int64_t tokens, Duration time, const absl::Status& status,
-                   const DeviceStats* device);
+  // A step is done: its metrics, and that it was `now`. `device`: null on the CPU; read only when
+  // the step has not failed.
+  void ObserveStep(size_t rows, int64_t tokens, Duration time, TimePoint now,
+                   const absl::Status& status, const DeviceStats* device);
 
   // Gives a part of its answer to the request's sink, with OnPart's result.
   template <typename Part>
@@ -165,6 +166,7 @@ class RequestLoop {
   TimePoint Expiry(const Job& job) const;
   // The job begins, or ends before it has.
   void LeaveQueue(const Job& job);
+  void FindOldest();
   void Run(const char* name);
   void DropCancelled(const std::vector<RequestHandle>& handles);
   void DropExpired(TimePoint now);
@@ -203,11 +205,14 @@ class RequestLoop {
   bool ended_ ABSL_GUARDED_BY(delivery_mutex_) = false;  // the thread is about to
 
   std::atomic<TimePoint> busy_since_{TimePoint::max()};
+  std::atomic<TimePoint> last_step_;                         // when it was done
+  std::atomic<TimePoint> oldest_waiting_{TimePoint::max()};  // arrival of the first in jobs_
 
   // Owned by the engine thread.
   std::unordered_map<RequestHandle, std::unique_ptr<Job>> jobs_;
   TimePoint next_deadline_ = TimePoint::max();     // no job expires before
   std::array<size_t, kServiceClasses> waiting_{};  // jobs that have not begun, by class
+  TimePoint next_look_;                            // for oldest_waiting_, while one waits
   int32_t failed_steps_ = 0;                       // in a row
   std::vector<std::unique_ptr<Job>> finished_;
   std::vector<Outcome> outcomes_;  // of finished_
@@ -215,11 +220,5 @@ class RequestLoop {
   Mutex join_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
-
-// For a prompt or text of `tokens`, so that it cannot harm its neighbours in the batch: a step that
-// the runner refuses ends all of its requests. The edge checks too, with the field's name.
-// `max_tokens`: 0 is unlimited.
-absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,
-                         int64_t max_tokens);
 
 }  // namespace aft::server

@@ -56,7 +56,8 @@ struct TokenStream final : Sequence, Job {
   const std::unique_ptr<Outcome> ended;
   bool nothing_to_do() const { return ended != nullptr && end == nullptr; }
   std::optional<OutputBuilder> output;
-  TimePoint last_token_at;  // valid once first_output_at is set
+  TimePoint last_token_at;     // valid once first_output_at is set
+  int64_t further_tokens = 0;  // sampled behind the first
 
   // Scoring.
   uint32_t scored_tokens = 0;

@@ -2,139 +2,45 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "prometheus/counter.h"
-#include "prometheus/gauge.h"
-#include "prometheus/histogram.h"
-#include "prometheus/labels.h"
-#include "prometheus/registry.h"
 #include "server/observability/batch_counts.h"
+#include "server/observability/methods.h"
+#include "server/observability/metric_maker.h"
+#include "server/scheduling/service_class.h"
 
-// Every metric of the server. Created once at start over one prometheus::Registry, which must
-// outlive these structs, and passed by reference: no globals. Labels are bounded (model, code,
-// reason, state); never a request id or a client. Durations are seconds.
+// Every metric of the server but for those that are made when somebody scrapes (metrics_page.h).
+// docs/metrics.md says what each means. Created once at start over one prometheus::Registry, which
+// must outlive these structs, and passed by reference: no globals. Labels are bounded (model,
+// method, code, reason, state); never a request id or what a client made up. Durations are seconds.
 //
 // Thread-safety: every metric may be changed from any thread.
 namespace aft::server {
 
-// Upper bounds of all latency histograms, in seconds, 25 us to 5 minutes: small models decode a
-// token in under 100 us.
-const std::vector<double>& LatencyBuckets();
-
-// Upper bounds of aft_step_rows and aft_step_tokens: powers of two, 1 to 65536.
-const std::vector<double>& SizeBuckets();
-
-// A gauge to which several add, such as the versions of a model: its value is the sum of what each
-// has set last, and what one has set goes with it.
-class GaugePart {
+// Calls of some of the methods: how they ended, and how long they took.
+class CallMetrics {
  public:
-  explicit GaugePart(prometheus::Gauge& sum) : sum_(sum) {}
-  ~GaugePart() { Set(0); }
-  GaugePart(const GaugePart&) = delete;
-  GaugePart& operator=(const GaugePart&) = delete;
+  // Counts the first `methods`, and times those in [first_timed, methods).
+  CallMetrics(const MetricMaker& make, size_t methods, size_t first_timed);
 
-  void Set(double value) { sum_.Increment(value - value_.exchange(value)); }
-  void Add(double change) {
-    value_ += change;
-    sum_.Increment(change);
-  }
-  double Value() const { return value_; }  // the own one
+  // A call has ended. Codes outside the canonical range cannot come from our own code; they are
+  // counted as UNKNOWN.
+  void Count(Method method, absl::StatusCode code);
+  // One that was not refused took so long. REQUIRES: the method is timed.
+  void Observe(Method method, std::chrono::duration<double> time);
 
  private:
-  prometheus::Gauge& sum_;
-  std::atomic<double> value_{0};
-};
-
-// Registers the metrics of a struct below. Registering a name again gives the family that exists:
-// models share families and differ by their labels.
-class MetricMaker {
- public:
-  // Every metric carries `labels`.
-  MetricMaker(prometheus::Registry& registry, prometheus::Labels labels)
-      : registry_(registry), labels_(std::move(labels)) {}
-
-  // `more`: labels of this one.
-  prometheus::Counter& AddCounter(const char* name, const char* help,
-                                  prometheus::Labels more = {}) const;
-  prometheus::Gauge& AddGauge(const char* name, const char* help,
-                              prometheus::Labels more = {}) const;
-  GaugePart AddPart(const char* name, const char* help) const {
-    return GaugePart(AddGauge(name, help));
-  }
-  prometheus::Histogram& AddSeconds(const char* name, const char* help) const;  // LatencyBuckets
-  prometheus::Histogram& AddSizes(const char* name, const char* help) const;    // SizeBuckets
-
- private:
-  prometheus::Registry& registry_;
-  const prometheus::Labels labels_;
-};
-
-// Of aft.v1.InferenceService and inference.GRPCInferenceService, label of aft_requests_total.
-enum class Method {
-  kGenerate,
-  kScore,
-  kEncode,
-  kModelInfer,
-  kModelStreamInfer,
-  kComplete,
-  kTokenize,
-  kDetokenize,
-};
-
-inline constexpr std::array<const char*, 8> kMethodNames = {
-    "Generate",         "Score",    "Encode",   "ModelInfer",
-    "ModelStreamInfer", "Complete", "Tokenize", "Detokenize"};
-inline const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
-
-// The same of aft.v1.StateService, whose calls are of no model.
-enum class StateMethod { kGet, kList, kDelete, kExport, kImport };
-
-inline constexpr std::array<const char*, 5> kStateMethodNames = {
-    "GetState", "ListStates", "DeleteState", "ExportState", "ImportState"};
-inline const char* MethodName(StateMethod method) {
-  return kStateMethodNames[static_cast<size_t>(method)];
-}
-
-// aft_requests_total{model,method,code}: ended calls by gRPC status, refused ones included. Of the
-// methods of one service, by their enum.
-template <typename AnyMethod>
-class MethodCounters {
- public:
-  explicit MethodCounters(const MetricMaker& make) {  // with label model
-    for (auto& by_code : counters_) {
-      const auto method = static_cast<AnyMethod>(&by_code - counters_.data());
-      for (size_t code = 0; code < by_code.size(); ++code) {
-        by_code[code] = &make.AddCounter(
-            "aft_requests_total", "Ended calls by method and gRPC status.",
-            {{"method", MethodName(method)},
-             {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
-      }
-    }
-  }
-
-  // Codes outside the canonical range cannot come from our own code; they are counted as UNKNOWN.
-  void Increment(AnyMethod method, absl::StatusCode code) {
-    auto& by_code = counters_[static_cast<size_t>(method)];
-    const auto index = static_cast<size_t>(code);
-    by_code[index < by_code.size() ? index : static_cast<size_t>(absl::StatusCode::kUnknown)]
-        ->Increment();
-  }
-
- private:
-  static constexpr size_t kMethods =
-      std::is_same_v<AnyMethod, Method> ? kMethodNames.size() : kStateMethodNames.size();
   static constexpr size_t kCodes = 17;  // OK .. UNAUTHENTICATED
-  std::array<std::array<prometheus::Counter*, kCodes>, kMethods> counters_;
+  std::vector<std::array<prometheus::Counter*, kCodes>> counters_;
+  const size_t first_timed_;
+  std::vector<prometheus::Histogram*> seconds_;
 };
-
-using RequestCounters = MethodCounters<Method>;
 
 // Why a request was refused, label of aft_rejected_total.
 enum class Rejection {
@@ -144,8 +50,12 @@ enum class Rejection {
   kDeadline,  // it cannot be met
   kDraining,
   kInvalid,
-  kFailed  // the model has
+  kFailed,   // the model has
+  kNotReady  // it is loading, or unloaded
 };
+inline constexpr std::array<const char*, 8> kRejections = {
+    "queued_requests", "queued_tokens", "client_queue", "deadline",
+    "draining",        "invalid",       "failed",       "not_ready"};
 
 // How an accepted request ended, label of aft_request_finished_total. Begins as FinishReason does.
 enum class Ending {
@@ -161,61 +71,88 @@ enum class Ending {
   kError,
   kFailed  // the model did
 };
+inline constexpr std::array<const char*, 11> kEndings = {
+    "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
+    "shutdown", "slow_client", "queue_timeout", "error", "failed"};
+
+// What went wrong in an engine, label of aft_engine_failures_total.
+enum class EngineFailure {
+  kStep,       // a step of the model ended in an error
+  kNotFinite,  // the output of a sequence is not
+  kStateLost,  // of a sequence, when it was taken, restored or forked
+  kModel       // the model has failed for good
+};
+inline constexpr std::array<const char*, 4> kEngineFailures = {"step", "not_finite", "state_lost",
+                                                               "model"};
 
 // Why a prompt found no state in the prefix cache, label of aft_prefix_cache_misses_total.
 enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted };
+inline constexpr std::array<const char*, 4> kPrefixMisses = {"cold", "too_short", "diverged",
+                                                             "evicted"};
 
 // One served model; or one version of it, which shares the metrics of all of its versions, so that
 // there are no more of them for any number of versions.
 struct ModelMetrics : private MetricMaker {
+  using GaugeByPriority = std::array<GaugePart, kServiceClasses>;
   enum class State { kLoading, kReady, kDraining, kFailed, kUnloaded };
 
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
 
-  // By server/rpc.
-  RequestCounters requests{*this};
-
-  // By server/engine.
-  prometheus::Counter& rejected(Rejection reason) {
-    return *rejected_[static_cast<size_t>(reason)];
+  // By server/rpc. The time is of calls that the engine has accepted, or that need none.
+  CallMetrics calls{*this, kModelMethods, 0};
+  prometheus::Counter& streams_resumed(bool exact, bool from_state) {
+    return *resumed_[exact ? 1 : 0][from_state ? 1 : 0];
   }
-  prometheus::Counter& finished(Ending ending) { return *finished_[static_cast<size_t>(ending)]; }
+
+  // By server/engine; a request is a sequence here: each answer of `n`, each text of a call.
+  const CounterByReason<Rejection, kRejections.size()> rejected{
+      *this, "aft_rejected_total", "Requests refused for want of room or of a model that serves.",
+      kRejections};
+  const CounterByReason<Ending, kEndings.size()> finished{
+      *this, "aft_request_finished_total", "Accepted requests by how they ended.", kEndings};
+  const CounterByReason<EngineFailure, kEngineFailures.size()> failures{
+      *this, "aft_engine_failures_total", "What went wrong in the engine.", kEngineFailures};
   GaugePart requests_running = AddPart("aft_requests_running", "Requests that own a slot.");
+  GaugeByPriority requests_running_by_priority =
+      AddParts("aft_requests_running_by_priority", "The same by the priority that they asked for.");
   GaugePart requests_waiting =
       AddPart("aft_requests_waiting", "Accepted requests that wait for a slot.");
+  GaugeByPriority requests_waiting_by_priority =
+      AddParts("aft_requests_waiting_by_priority", "The same by the priority that they asked for.");
+  GaugePart waiting_tokens =
+      AddPart("aft_waiting_tokens", "Tokens of the texts of requests that wait for a slot.");
   GaugePart requests_parked =
       AddPart("aft_requests_parked", "Requests whose state waits in host memory for a slot.");
   prometheus::Counter& parks = AddCounter(
       "aft_parks_total", "Batch sequences whose slot was given to a more urgent request.");
   prometheus::Counter& resumes =
       AddCounter("aft_resumes_total", "Parked sequences that got a slot again.");
-  // By server/rpc.
-  prometheus::Counter& streams_resumed(bool exact, bool from_state) {
-    return *resumed_[exact ? 1 : 0][from_state ? 1 : 0];
-  }
   GaugePart slots_used = AddPart("aft_slots_used", "Slots that hold a sequence.");
   GaugePart slots_total = AddPart("aft_slots", "Sequences that can be live at once.");
-  prometheus::Histogram& ttft_seconds =
-      AddSeconds("aft_ttft_seconds", "Arrival of a request to its first token.");
-  prometheus::Histogram& inter_token_seconds =
-      AddSeconds("aft_inter_token_seconds", "Time between two tokens of one stream.");
-  prometheus::Histogram& queue_seconds =
-      AddSeconds("aft_queue_seconds", "Arrival of a request to the first step that holds it.");
-  prometheus::Histogram& e2e_seconds =
-      AddSeconds("aft_e2e_seconds", "Arrival of a request to its end, however it ended.");
+  prometheus::Histogram& queue_seconds(Method method, ServiceClass service_class) const {
+    return queue_seconds_[static_cast<size_t>(service_class)][method];
+  }
+  const HistogramByMethod ttft_seconds = AddSecondsByMethod(
+      "aft_ttft_seconds", "Arrival of a request to its first token.", kGeneratingMethods);
+  const HistogramByMethod inter_token_seconds = AddSecondsByMethod(
+      "aft_inter_token_seconds", "Time between two tokens of one stream.", kGeneratingMethods);
+  const HistogramByMethod time_per_output_token_seconds = AddSecondsByMethod(
+      "aft_time_per_output_token_seconds",
+      "Mean time between the tokens of a sequence that has two at least.", kGeneratingMethods);
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
   std::atomic<uint64_t> steps{0};  // of this version alone
   BatchCounts batches;             // likewise; of an encoder; no metric, for ModelStatistics
   prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
   prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
-  prometheus::Counter& prompt_tokens =
-      AddCounter("aft_prompt_tokens_total", "Tokens of prompts and of texts to score computed.");
-  prometheus::Counter& generated_tokens =
-      AddCounter("aft_generated_tokens_total", "Tokens generated.");
-  prometheus::Counter& scored_tokens =
-      AddCounter("aft_scored_tokens_total", "Tokens whose log-probability was reported by Score.");
-  prometheus::Counter& encoded_tokens =
-      AddCounter("aft_encoded_tokens_total", "Tokens turned into vectors.");
+  const CounterByMethod prompt_tokens =
+      AddCounters("aft_prompt_tokens_total",
+                  "Prefill: tokens of prompts and of texts to score computed.", kEngineMethods);
+  const CounterByMethod generated_tokens =
+      AddCounters("aft_generated_tokens_total", "Decode: tokens generated.", kGeneratingMethods);
+  const CounterByMethod scored_tokens = AddCounters(
+      "aft_scored_tokens_total", "Tokens whose log-probability was reported.", kEngineMethods);
+  const CounterByMethod encoded_tokens =
+      AddCounters("aft_encoded_tokens_total", "Tokens turned into vectors.", kEngineMethods);
 
   // By server/engine, of the prefix cache; 0 without one.
   prometheus::Counter& prefix_hits = AddCounter(
@@ -223,9 +160,9 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter& prefix_hit_tokens = AddCounter(
       "aft_prefix_cache_hit_tokens_total",
       "Tokens of prompts that were not computed, because the state behind them was kept.");
-  prometheus::Counter& prefix_misses(PrefixMiss reason) {
-    return *prefix_misses_[static_cast<size_t>(reason)];
-  }
+  const CounterByReason<PrefixMiss, kPrefixMisses.size()> prefix_misses{
+      *this, "aft_prefix_cache_misses_total", "Prompts that found no state in the prefix cache.",
+      kPrefixMisses};
   prometheus::Counter& prefix_joins =
       AddCounter("aft_prefix_cache_joins_total",
                  "Prompts that waited for a state which another one was about to leave.");
@@ -257,15 +194,14 @@ struct ModelMetrics : private MetricMaker {
       AddGauge("aft_model_load_seconds", "Time to load and warm up the model.");
 
  private:
+  GaugeByPriority AddParts(const char* name, const char* help) const;
   prometheus::Counter& DeviceSteps(const char* launch) const {
     return AddCounter("aft_device_steps_total", "Steps on the GPU, by how they were launched.",
                       {{"launch", launch}});
   }
 
-  prometheus::Counter* resumed_[2][2];  // not exact, exact; from the text, from a state
-  std::array<prometheus::Counter*, 7> rejected_;
-  std::array<prometheus::Counter*, 5> prefix_misses_;
-  std::array<prometheus::Counter*, 11> finished_;
+  std::vector<HistogramByMethod> queue_seconds_;  // by ServiceClass
+  prometheus::Counter* resumed_[2][2];            // not exact, exact; from the text, from a state
   std::array<prometheus::Gauge*, 5> state_;
   prometheus::Counter* loads_[2];
 };
@@ -278,6 +214,8 @@ enum class StateRefusal {
   kInvalid,   // bytes that no server with our keys has sealed
   kUnwritten  // states.folder or states.redis takes it not
 };
+inline constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired",
+                                                              "invalid", "unwritten"};
 
 // How a call to Redis failed, label of aft_states_redis_failed_total.
 enum class RedisFailure {
@@ -285,13 +223,12 @@ enum class RedisFailure {
   kBroken,  // no answer in time, or none that is Redis' language, or the connection broke
   kRefused  // Redis answered with an error
 };
+inline constexpr std::array<const char*, 3> kRedisFailures = {"unsent", "broken", "refused"};
 
 // The states that requests leave behind.
 struct StateMetrics : private MetricMaker {
-  explicit StateMetrics(prometheus::Registry& registry);
+  explicit StateMetrics(prometheus::Registry& registry) : MetricMaker(registry, {}) {}
 
-  // Of StateService: label model="".
-  MethodCounters<StateMethod> calls;
   prometheus::Gauge& states = AddGauge("aft_states", "States that are kept.");
   prometheus::Gauge& bytes =
       AddGauge("aft_states_bytes", "What states take, and what is kept for those to come.");
@@ -307,9 +244,8 @@ struct StateMetrics : private MetricMaker {
   prometheus::Counter& handed_to_store = HandOvers("store");
   prometheus::Counter& handed_to_client = HandOvers("client");
   prometheus::Counter& handed_text_only = HandOvers("none");
-  prometheus::Counter& refused(StateRefusal reason) {
-    return *refused_[static_cast<size_t>(reason)];
-  }
+  const CounterByReason<StateRefusal, kStateRefusals.size()> refused{
+      *this, "aft_states_refused_total", "States that were not kept or not found.", kStateRefusals};
   prometheus::Histogram& store_seconds =
       AddSeconds("aft_states_store_seconds", "Time to keep a state, where states rest.");
   prometheus::Histogram& restore_seconds =
@@ -322,9 +258,8 @@ struct StateMetrics : private MetricMaker {
       AddGauge("aft_states_redis_waiting", "Calls that wait for their turn with Redis.");
   prometheus::Counter& redis_connects =
       AddCounter("aft_states_redis_connects_total", "Connections made to Redis.");
-  prometheus::Counter& redis_failed(RedisFailure failure) {
-    return *redis_failed_[static_cast<size_t>(failure)];
-  }
+  const CounterByReason<RedisFailure, kRedisFailures.size()> redis_failed{
+      *this, "aft_states_redis_failed_total", "Calls to Redis that failed.", kRedisFailures};
 
  private:
   prometheus::Counter& Checkpoints(const char* result) const {
@@ -336,19 +271,24 @@ struct StateMetrics : private MetricMaker {
                       "Resumable streams that a drain ended, by where their states went.",
                       {{"to", to}});
   }
+};
 
-  std::array<prometheus::Counter*, 5> refused_;
-  std::array<prometheus::Counter*, 3> redis_failed_;
+// Of the program, labels of aft_build_info.
+struct BuildInfo {
+  std::string version;
+  std::string revision{};  // git's
+  std::string type{};      // CMake's
+  std::string torch{};
 };
 
 // The process.
 struct ServerMetrics : private MetricMaker {
-  ServerMetrics(prometheus::Registry& registry, const std::string& server_version);
+  ServerMetrics(prometheus::Registry& registry, const BuildInfo& build);
 
   const std::string version;
 
-  // Requests that named no served model: label model="".
-  RequestCounters requests_without_model;
+  // By server/rpc, with label model="": methods of no model, and calls that named no served one.
+  CallMetrics calls;
   // By server/admission.
   prometheus::Gauge& memory_limit =
       AddGauge("aft_memory_limit_bytes", "Budget for requests and answers that are not sent yet.");
@@ -361,15 +301,18 @@ struct ServerMetrics : private MetricMaker {
   prometheus::Counter& stuck_calls =
       AddCounter("aft_stuck_calls_total", "Calls cancelled because their client did not read.");
 
-  // By server/states, and what StateService answers.
+  prometheus::Gauge& undelivered_bytes =
+      AddGauge("aft_undelivered_bytes", "What was computed and waits for clients to read.");
+
+  // By server/states.
   StateMetrics states;
 
   // From the first sign of shutdown on.
   prometheus::Gauge& draining = AddGauge("aft_draining", "1 while the server shuts down.");
 };
 
-// What each client does. Of a bounded number of clients, those with a name in the config; the rest
-// is "other".
+// What each client does. Of a bounded number of clients (security.max_client_labels), those with a
+// name in the config; the rest is "other".
 class ClientMetrics {
  public:
   // `names`: the clients that have labels of their own.
@@ -386,26 +329,6 @@ class ClientMetrics {
   };
 
   std::map<std::string, Counters> clients_;  // and "other"
-};
-
-// Observations of one thread, added to a histogram in one go: prometheus-cpp takes a lock for each
-// Observe, which a step with many streams would pay per token. Thread-compatible.
-class HistogramBatch {
- public:
-  // `bounds` are the histogram's; both must outlive this object.
-  HistogramBatch(prometheus::Histogram& histogram, const std::vector<double>& bounds)
-      : histogram_(histogram), bounds_(bounds), counts_(bounds.size() + 1) {}
-
-  void Add(double value);
-  // Publishes what was added since the last Flush.
-  void Flush();
-
- private:
-  prometheus::Histogram& histogram_;
-  const std::vector<double>& bounds_;
-  std::vector<double> counts_;  // one per bound, then +Inf
-  double sum_ = 0.0;
-  bool empty_ = true;
 };
 
 }  // namespace aft::server

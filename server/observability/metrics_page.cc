@@ -1,10 +1,12 @@
 #include "server/observability/metrics_page.h"
 
-#include <vector>
+#include <iterator>
+#include <utility>
 
 #include "prometheus/metric_family.h"
 #include "prometheus/text_serializer.h"
 #include "server/observability/log.h"
+#include "server/observability/process_metrics.h"
 #include "server/observability/slot_ratio.h"
 
 namespace aft::server {
@@ -22,8 +24,12 @@ prometheus::MetricFamily LogMetrics() {
 
 }  // namespace
 
-HttpPage MetricsPage(const std::shared_ptr<prometheus::Registry>& registry) {
+HttpPage MetricsPage(const std::shared_ptr<prometheus::Registry>& registry,
+                     const std::vector<ModelReport>& models) {
   std::vector<prometheus::MetricFamily> families = WithSlotRatio(registry).Collect();
+  for (std::vector<prometheus::MetricFamily> more : {ReportMetrics(models), ProcessMetrics()}) {
+    std::move(more.begin(), more.end(), std::back_inserter(families));
+  }
   families.push_back(LogMetrics());
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
           .body = prometheus::TextSerializer().Serialize(families)};

@@ -127,14 +127,15 @@ absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
   AFT_ASSIGN_OR_RETURN(Entry * entry, Find(name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
   const std::string model = absl::StrCat("model ", Quoted(entry->name));
-  if (named == nullptr) return absl::UnavailableError(model + " is not loaded");
-  switch (named->second.state) {
+  const ModelState state = named != nullptr ? named->second.state : ModelState::kUnloaded;
+  switch (state) {
     case ModelState::kReady:
       return named->second.model;
     case ModelState::kLoading:
-      return absl::UnavailableError(model + " is loading");
     case ModelState::kUnloaded:
-      return absl::UnavailableError(model + " is not loaded");
+      entry->metrics.rejected(Rejection::kNotReady).Increment();
+      return absl::UnavailableError(
+          absl::StrCat(model, state == ModelState::kLoading ? " is loading" : " is not loaded"));
     case ModelState::kDraining:
       entry->metrics.rejected(Rejection::kDraining).Increment();
       return Draining();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,6 +10,7 @@
 #include "server/observability/metrics.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/client_identity.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
 
@@ -22,6 +24,12 @@ struct CallEnvironment {
   MemoryLedger& ledger;
   const ClientIdentity& identity;
   LimitsConfig limits;
+
+  // A call of a method of no model has ended: its metrics.
+  void Report(Method method, TimePoint arrival, absl::StatusCode code) const {
+    metrics.calls.Count(method, code);
+    metrics.calls.Observe(method, std::chrono::steady_clock::now() - arrival);
+  }
 
   // The ledger had no room for a call: what it ends with. Counts it.
   absl::Status RefuseForMemory() const {

@@ -139,9 +139,9 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
                       ClientLabels(identity_->directory(), config.security.max_client_labels)),
       active_(config.limits.write_stall, metrics),
       state_access_(std::move(states)),
-      decoders_(std::move(decoders)),
-      models_(std::make_unique<ModelService>(registry, *identity_)) {
+      decoders_(std::move(decoders)) {
   const CallEnvironment environment{metrics, active_, *ledger_, *identity_, config.limits};
+  models_ = std::make_unique<ModelService>(environment, registry);
   inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
                                                   client_metrics_, *state_access_);
   states_ = std::make_unique<StateService>(

@@ -1,5 +1,7 @@
 #include "server/rpc/model_service.h"
 
+#include <chrono>
+
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
@@ -21,13 +23,6 @@ v1::ModelState EncodeState(ModelState state) {
       return v1::MODEL_STATE_UNLOADED;
   }
   return v1::MODEL_STATE_UNSPECIFIED;
-}
-
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext& context, const absl::Status& status) {
-  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
 }
 
 void EncodeLoad(const EngineLoad& load, v1::ModelLoad& message) {
@@ -73,18 +68,31 @@ v1::Model EncodeModel(const ModelStatus& status) {
   return model;
 }
 
+grpc::ServerUnaryReactor* ModelService::Answer(
+    Method method, grpc::CallbackServerContext& context,
+    absl::FunctionRef<absl::Status(const Client&)> answer) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
+  const auto client = environment_.identity.Find(context);
+  const absl::Status status = client.ok() ? answer(**client) : client.status();
+  environment_.Report(method, arrival, status.code());
+  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* context,
                                              const grpc::ByteBuffer* /*request*/,
                                              grpc::ByteBuffer* response) {
-  const auto client = identity_.Find(*context);
-  return Finish(*context, client.ok() ? AnswerList(**client, *response) : client.status());
+  return Answer(Method::kListModels, *context,
+                [&](const Client& client) { return AnswerList(client, *response); });
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
-  const auto client = identity_.Find(*context);
-  return Finish(*context, client.ok() ? AnswerGet(**client, *request, *response) : client.status());
+  return Answer(Method::kGetModel, *context,
+                [&](const Client& client) { return AnswerGet(client, *request, *response); });
 }
 
 absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& response) const {

@@ -22,7 +22,7 @@ struct Call {
 
   StateEnvironment& environment;
   grpc::CallbackServerContext& context;
-  const StateMethod method;
+  const Method method;
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   const TimePoint arrival = std::chrono::steady_clock::now();
   CallIds ids{};
@@ -42,7 +42,7 @@ absl::Status Begin(const ClientIdentity& identity, const grpc::ByteBuffer& bytes
 }  // namespace
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* StateService::Answer(StateMethod method, Action<Request, Response> action,
+grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Response> action,
                                                grpc::CallbackServerContext& context,
                                                const grpc::ByteBuffer& bytes,
                                                grpc::ByteBuffer& response) {
@@ -66,19 +66,19 @@ grpc::ServerUnaryReactor* StateService::Answer(StateMethod method, Action<Reques
 grpc::ServerUnaryReactor* StateService::Get(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
-  return Answer(StateMethod::kGet, &StateAccess::Get, *context, *request, *response);
+  return Answer(Method::kGetState, &StateAccess::Get, *context, *request, *response);
 }
 
 grpc::ServerUnaryReactor* StateService::List(grpc::CallbackServerContext* context,
                                              const grpc::ByteBuffer* request,
                                              grpc::ByteBuffer* response) {
-  return Answer(StateMethod::kList, &StateAccess::List, *context, *request, *response);
+  return Answer(Method::kListStates, &StateAccess::List, *context, *request, *response);
 }
 
 grpc::ServerUnaryReactor* StateService::Delete(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return Answer(StateMethod::kDelete, &StateAccess::Delete, *context, *request, *response);
+  return Answer(Method::kDeleteState, &StateAccess::Delete, *context, *request, *response);
 }
 
 }  // namespace aft::server

@@ -42,7 +42,7 @@ class StateService final : public v1::StateService::WithRawCallbackMethod_Get<
                                        const StateAccess::Answer<Response>&);
 
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Answer(StateMethod method, Action<Request, Response> action,
+  grpc::ServerUnaryReactor* Answer(Method method, Action<Request, Response> action,
                                    grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response);
 

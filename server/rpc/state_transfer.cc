@@ -30,7 +30,7 @@ int64_t MostSealedBytes(const ModelInfo& info) {
 // What both calls are. At most one operation is under way, and whoever ends it starts the next.
 class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer> {
  protected:
-  Transfer(StateMethod method, StateEnvironment& environment, grpc::CallbackServerContext& context)
+  Transfer(Method method, StateEnvironment& environment, grpc::CallbackServerContext& context)
       : ActiveCall(context), environment_(environment), method_(method) {}
 
   absl::Status Admit() {
@@ -92,7 +92,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   }
 
   StateEnvironment& environment_;
-  const StateMethod method_;
+  const Method method_;
   const TimePoint arrival_ = std::chrono::steady_clock::now();
   CallIds ids_;
   std::shared_ptr<const Client> client_;
@@ -104,7 +104,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
  public:
   ExportCall(StateEnvironment& environment, grpc::CallbackServerContext& context)
-      : Transfer(StateMethod::kExport, environment, context) {}
+      : Transfer(Method::kExportState, environment, context) {}
 
   void Start(const grpc::ByteBuffer& bytes) {
     const absl::Status status = Admit();
@@ -163,7 +163,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
  public:
   ImportCall(StateEnvironment& environment, grpc::CallbackServerContext& context,
              grpc::ByteBuffer& response)
-      : Transfer(StateMethod::kImport, environment, context), response_(response) {}
+      : Transfer(Method::kImportState, environment, context), response_(response) {}
 
   void Start() {
     const absl::Status status = Admit();
@@ -266,9 +266,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 }  // namespace
 
 void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
-                     const CallIds& ids, const Client* client, StateMethod method,
-                     TimePoint arrival, const absl::Status& status) {
-  environment.metrics.states.calls.Increment(method, status.code());
+                     const CallIds& ids, const Client* client, Method method, TimePoint arrival,
+                     const absl::Status& status) {
+  environment.Report(method, arrival, status.code());
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
   log::Info("request.done", {{"id", ids.request},
                              {"peer", context.peer()},

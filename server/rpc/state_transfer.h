@@ -21,8 +21,8 @@ struct StateEnvironment : CallEnvironment {
 
 // Counts a call of StateService that ends, and writes its line of the access log.
 void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
-                     const CallIds& ids, const Client* client, StateMethod method,
-                     TimePoint arrival, const absl::Status& status);
+                     const CallIds& ids, const Client* client, Method method, TimePoint arrival,
+                     const absl::Status& status);
 
 // StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done
 // with it. What parses, seals or opens runs in the decode pool. What a call holds is charged to the

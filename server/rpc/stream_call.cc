@@ -46,7 +46,8 @@ StreamCall::StreamCall(Method method, InferenceEnvironment& environment,
       unary_(IsUnary(method)),
       environment_(environment),
       arrival_(std::chrono::steady_clock::now()),
-      deadline_(std::min(DeadlineOf(context), arrival_ + environment.limits.max_request)) {}
+      deadline_(std::min(DeadlineOf(context), arrival_ + environment.limits.max_request)),
+      undelivered_(environment.metrics.undelivered_bytes) {}
 
 absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
   AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
@@ -110,6 +111,7 @@ absl::Status StreamCall::Parse(const grpc::ByteBuffer& bytes, google::protobuf::
 void StreamCall::Refuse(absl::Status status) {
   reservation_.reset();
   places_.clear();
+  refused_ = true;
   Outcome refusal;
   refusal.status = std::move(status);
   refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -119,9 +121,12 @@ void StreamCall::Refuse(absl::Status status) {
 // Once in a while only: every token passes here twice.
 bool StreamCall::Recharge() {
   constexpr int64_t kSlack = 4096;
-  const auto held = static_cast<int64_t>(request_bytes_ + held_bytes() + sending_bytes_);
-  if (held <= charge_.bytes() && charge_.bytes() - held < kSlack) return true;
-  return charge_.Resize(held);
+  const size_t unsent = held_bytes() + sending_bytes_;
+  const auto held = static_cast<int64_t>(request_bytes_ + unsent);
+  const bool near = held <= charge_.bytes() && charge_.bytes() - held < kSlack;
+  if (near && unsent > 0) return true;
+  undelivered_.Set(static_cast<double>(unsent));
+  return near || charge_.Resize(held);
 }
 
 absl::Status StreamCall::FindModel(const std::string& name, const std::string& version) {
@@ -207,6 +212,7 @@ absl::Status StreamCall::KeepPlaces(const v1::Store* store, const std::vector<si
 }
 
 absl::Status StreamCall::Fill(RequestHeader& header, size_t tokens) {
+  header.method = method_;
   header.id = ids_.request;
   header.trace_id = ids_.trace.trace_id;
   header.arrival = arrival_;
@@ -242,7 +248,6 @@ absl::Status StreamCall::Answer() {
 
 absl::Status StreamCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
   AFT_RETURN_IF_ERROR(handle.status());
-  if (resumed_ != nullptr) resumed_->Increment();
   MutexLock lock(mutex_);
   handle_ = *handle;
   if (cancelled_ || failed_) CancelAll(*handle_);  // they could not be, before
@@ -259,6 +264,7 @@ const grpc::ByteBuffer* StreamCall::Outgoing() {
 }
 
 void StreamCall::Begin() {
+  CountResumed();
   if (keeper_ != nullptr) keeper_->KeepStart();
   {
     MutexLock lock(mutex_);
@@ -323,6 +329,7 @@ void StreamCall::OnDone() {
   {
     MutexLock lock(mutex_);
     charge_.Close();
+    undelivered_.Set(0);
     // The only Finished of a call leaves with its status: who did not cancel it has it.
     if (cancelled_ || (sequences_ > 1 && !told_all_)) lost.swap(unknown_states_);
   }

@@ -143,6 +143,8 @@ class StreamCall : public CallReactor,
                  std::function<absl::Status()> rest);
   // The request goes on with a stream: it counts as one that does so.
   void Resumes(bool exact, bool from_state);
+  // When the engine begins with it, or at its end, if there is nothing to begin with.
+  void CountResumed();
   // The stream is to survive this server, if its client can resume it; fills what Started says of
   // that.
   void Survive(const v1::GenerateRequest& message, GenerationRequest& request,
@@ -179,7 +181,7 @@ class StreamCall : public CallReactor,
   // Does a part of Submit; an error, its own, an exception or that the call is cancelled, ends it.
   void Attempt(absl::FunctionRef<absl::Status()> part);
   void Refuse(absl::Status status);
-  // What is charged follows what is held. False: there is no room.
+  // What is charged follows what is held, and so does the metric. False: there is no room.
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Serialises outgoing() into outgoing_bytes_.
   const grpc::ByteBuffer* Outgoing();
@@ -218,7 +220,7 @@ class StreamCall : public CallReactor,
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
-  prometheus::Counter* resumed_ = nullptr;    // counts the stream, if it goes on with one
+  prometheus::Counter* resumed_ = nullptr;    // null once it has counted the stream, which goes on
   std::string found_id_;                      // under which a state was found
   std::shared_ptr<StreamKeeper> keeper_;      // null: the stream leaves nothing behind
   bool hands_to_client_ = false;              // what it leaves behind at a drain
@@ -230,6 +232,7 @@ class StreamCall : public CallReactor,
 
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 
+  bool refused_ = false;                         // set before Conclude
   bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // until Fill, Start and Decode have it
   enum class First { kKept, kMayLeave, kSent } first_ ABSL_GUARDED_BY(mutex_) = First::kKept;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -237,6 +240,7 @@ class StreamCall : public CallReactor,
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
   size_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_
   size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the write under way
+  GaugePart undelivered_ ABSL_GUARDED_BY(mutex_);     // of what is pending and being sent
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first sequence
   uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;                   // sequences
   bool told_all_ ABSL_GUARDED_BY(mutex_) = false;    // a unary call ends with its response

@@ -184,8 +184,11 @@ absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
 }
 
 void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
-  (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
-      .Increment(method_, code);
+  if (!refused_) {
+    CountResumed();
+    metrics_->calls.Observe(method_, std::chrono::steady_clock::now() - arrival_);
+  }
+  (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method_, code);
   if (model_ != nullptr && outcome.status.ok() && !NeedsNoEngine(method_)) {
     environment_.retry_hint.Record(outcome.timings.total - outcome.timings.queue);
   }

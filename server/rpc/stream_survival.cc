@@ -53,6 +53,10 @@ void StreamCall::Resumes(bool exact, bool from_state) {
   resumed_ = &metrics_->streams_resumed(exact, from_state);
 }
 
+void StreamCall::CountResumed() {
+  if (auto* const counter = std::exchange(resumed_, nullptr)) counter->Increment();
+}
+
 void StreamCall::Survive(const v1::GenerateRequest& message, GenerationRequest& request,
                          v1::Started& started) {
   request.survival.resumable = message.resumable();

@@ -173,6 +173,7 @@ class ContinuousScheduler {
   }
   int32_t parked() const { return parked_; }
   int32_t live() const { return static_cast<int32_t>(live_.size()); }
+  const std::vector<Sequence*>& live_sequences() const { return live_; }
   const SlotPool& slots() const { return slots_; }
 
   // The largest group that can ever have its slots. `max_slots`: as of SequenceOwner.

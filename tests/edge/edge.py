@@ -72,12 +72,12 @@ class Server(Process):
     self.address, self.metrics_address = ready.read_text().split()
 
   def metric(self, pattern):
-    """The sum of the samples whose names and labels match."""
+    """The sum of the samples of that name, with these labels where it has some."""
     connection = http.client.HTTPConnection(self.metrics_address, timeout=PATIENCE)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if re.match(pattern, line))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if re.match(rf"{pattern}[{{ ]", line))
 
 
 class Certificates:

@@ -203,7 +203,7 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
 
 TEST_F(TlsTest, FilesThatCannotBeUsedAreNamedAtStart) {
   const auto fault = [](const ServerConfig& config) {
-    auto server = Server::Create(config, FakeLoader(), "test");
+    auto server = Server::Create(config, FakeLoader(), {.version = "test"});
     EXPECT_TRUE(server.ok());
     return (*server)->Start();
   };

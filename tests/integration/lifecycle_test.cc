@@ -97,14 +97,14 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
   TestServer first(TestConfigWithMetrics());
   ServerConfig config = TestConfig();
   config.listen_address = first.server().address();
-  auto second = Server::Create(config, FakeLoader(), "test");
+  auto second = Server::Create(config, FakeLoader(), {.version = "test"});
   ASSERT_TRUE(second.ok());
   EXPECT_EQ((*second)->Start().message(),
             "cannot listen on " + first.server().address() + ": Address already in use");
 
   config.listen_address = "127.0.0.1:0";
   config.metrics_address = first.server().metrics_address();
-  auto third = Server::Create(config, FakeLoader(), "test");
+  auto third = Server::Create(config, FakeLoader(), {.version = "test"});
   ASSERT_TRUE(third.ok());
   EXPECT_THAT(std::string((*third)->Start().message()), HasSubstr(config.metrics_address));
   ExpectServes(first);
@@ -113,7 +113,7 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
 TEST(LifecycleTest, ABadConfigIsRefusedBeforeAnythingOpens) {
   ServerConfig config = TestConfig();
   config.models[0].slots = 0;
-  const auto server = Server::Create(config, FakeLoader(), "test");
+  const auto server = Server::Create(config, FakeLoader(), {.version = "test"});
   EXPECT_EQ(server.status().message(), "models[0].slots: must be in [1, 65536], got 0");
 }
 

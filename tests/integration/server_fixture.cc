@@ -1,5 +1,6 @@
 #include "tests/integration/server_fixture.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -65,7 +66,7 @@ TestServer::TestServer(ServerConfig config, const FakeModels& fakes)
 
 TestServer::TestServer(ServerConfig config, ModelLoader loader, const FakeModels& fakes)
     : fakes_(fakes) {
-  auto server = Server::Create(std::move(config), std::move(loader), "test");
+  auto server = Server::Create(std::move(config), std::move(loader), {.version = "test"});
   AFT_CHECK(server.ok());
   server_ = *std::move(server);
   Start();
@@ -103,14 +104,26 @@ std::unique_ptr<v1::InferenceService::Stub> TestServer::StubWithASmallWindow() c
 std::string TestServer::Metrics() { return HttpGet(server_->metrics_address(), "/metrics"); }
 
 double TestServer::Metric(const std::string& name) {
-  for (absl::string_view line : absl::StrSplit(Metrics(), '\n')) {
+  const auto parts = [](absl::string_view sample) {  // its name, and its labels as they are written
+    std::vector<absl::string_view> found = absl::StrSplit(sample, absl::ByAnyChar("{}"));
+    std::vector<absl::string_view> labels;
+    if (found.size() > 1) labels = absl::StrSplit(found[1], ',');
+    return std::pair(found.front(), std::move(labels));
+  };
+  const auto [wanted, labels] = parts(name);
+  double sum = 0;
+  for (const absl::string_view line : absl::StrSplit(Metrics(), '\n')) {
+    if (!absl::StartsWith(line, wanted)) continue;
+    const size_t space = line.rfind(' ');
+    const auto [found, has] = parts(line.substr(0, space));
+    const bool matches =
+        found == wanted && std::all_of(labels.begin(), labels.end(), [&has](const auto& label) {
+          return std::find(has.begin(), has.end(), label) != has.end();
+        });
     double value = 0;
-    if (absl::StartsWith(line, name + " ") &&
-        absl::SimpleAtod(line.substr(name.size() + 1), &value)) {
-      return value;
-    }
+    if (matches && absl::SimpleAtod(line.substr(space), &value)) sum += value;
   }
-  return 0;
+  return sum;
 }
 
 void TestServer::WaitForMetric(const std::string& name, double value) {

@@ -60,7 +60,8 @@ class TestServer {
 
   // Body of the metrics page. REQUIRES: TestConfigWithMetrics, here and below.
   std::string Metrics();
-  // Value of one line of the metrics page, e.g. `aft_slots_used{model="fake"}`; 0 if absent.
+  // Sum of the samples on the metrics page that have that name and these labels, whatever others
+  // they have: `aft_slots_used{model="fake"}`. 0 where there is none.
   double Metric(const std::string& name);
   // Returns when the metric has that value. The test fails when it has not after a minute.
   void WaitForMetric(const std::string& name, double value);

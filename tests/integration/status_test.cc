@@ -162,7 +162,7 @@ TEST_F(StatusTest, NoSecretIsInTheConfig) {
   for (const char* address :
        {"redis://user:hunter2@host:6379", "user:hunter2@host:6379", "hunter2@host:6379"}) {
     config.states.redis.address = address;
-    const auto server = Server::Create(config, FakeLoader(), "test");
+    const auto server = Server::Create(config, FakeLoader(), {.version = "test"});
     EXPECT_THAT(std::string(server.status().message()),
                 AllOf(HasSubstr("states.redis.address: "), HasSubstr("password_file"),
                       Not(HasSubstr("hunter2"))));

@@ -67,7 +67,7 @@ FLOORS = {
     "model/convert/": ["base/", "model/api/", "model/config/", "model/tokenizer/", "model/state/",
                        "model/checkpoint/", "model/mixers/", "model/network/", "model/runtime/"],
     "server/scheduling/": ["base/", "model/api/"],
-    "server/observability/": ["base/"],
+    "server/observability/": ["base/", "server/scheduling/"],
     "aft/config/": [],
     "aft/v1/": [],
     "server/config/": ["base/", "model/api/", "aft/config/"],

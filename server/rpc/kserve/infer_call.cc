@@ -63,7 +63,8 @@ InferCall::InferCall(Method method, InferEnvironment& environment, Caller caller
       environment_(environment),
       caller_(std::move(caller)),
       carrier_(std::move(carrier)),
-      arrival_(std::chrono::steady_clock::now()) {}
+      arrival_(std::chrono::steady_clock::now()),
+      undelivered_(environment.metrics.undelivered_bytes) {}
 
 void InferCall::Start(grpc::ByteBuffer message) {
   message_.Swap(&message);
@@ -183,6 +184,7 @@ absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
 }
 
 void InferCall::Fill(RequestHeader& header, std::chrono::microseconds timeout) {
+  header.method = method_;
   header.id = caller_.ids.request;
   header.trace_id = caller_.ids.trace.trace_id;
   header.arrival = arrival_;
@@ -207,6 +209,10 @@ void InferCall::SubmitTexts(std::vector<EncodingRequest> texts, std::chrono::mic
 // `left`: of the engine's requests, with this one.
 void InferCall::Accepted(const absl::StatusOr<RequestHandle>& handle, size_t left) {
   if (!handle.ok()) {
+    {
+      MutexLock lock(mutex_);
+      refused_ = handles_.empty();
+    }
     Outcome refusal;
     refusal.status = handle.status();
     refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -222,6 +228,7 @@ void InferCall::Accepted(const absl::StatusOr<RequestHandle>& handle, size_t lef
 }
 
 void InferCall::Refuse(absl::Status status) {
+  refused_ = true;
   reservation_.reset();
   outcome_.status = std::move(status);
   outcome_.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -252,7 +259,9 @@ absl::Status InferCall::OnPart(TokenDelta delta) {
   }
   constexpr int64_t kSlack = 4096;
   const auto needed = static_cast<int64_t>(request_bytes_ + kAnswerCopies * held);
-  if (needed <= charge_.bytes() || charge_.Resize(needed + kSlack)) return absl::OkStatus();
+  if (needed <= charge_.bytes()) return absl::OkStatus();
+  undelivered_.Set(static_cast<double>(held));
+  if (charge_.Resize(needed + kSlack)) return absl::OkStatus();
   return absl::ResourceExhaustedError("memory: no room for an answer that is not sent");
 }
 
@@ -295,8 +304,10 @@ absl::StatusCode InferCall::FinalCode() const {
 
 void InferCall::Report() {
   const absl::StatusCode code = outcome_.status.code();
-  (metrics_ != nullptr ? metrics_->requests : environment_.metrics.requests_without_model)
-      .Increment(method_, code);
+  if (!refused_) {
+    metrics_->calls.Observe(method_, std::chrono::steady_clock::now() - arrival_);
+  }
+  (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method_, code);
   if (model_ != nullptr) {
     environment_.statistics.Record(*model_, outcome_.status, outcome_.timings);
   }

@@ -123,6 +123,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   std::unique_ptr<Answer> answer_;  // of whoever has the call: decode pool, engine, carrier
   MemoryLedger::Charge charge_;     // likewise
   size_t request_bytes_ = 0;        // of charge_
+  GaugePart undelivered_;           // of an answer that is gathered
   bool begun_ = false;              // engine's thread, then the carrier's
 
   mutable Mutex mutex_;
@@ -131,6 +132,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
   size_t left_ ABSL_GUARDED_BY(mutex_) = 0;      // the engine's requests that have not ended
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // one of them has
+  bool refused_ = false;                         // the engine has none of them; set before End
   std::vector<RequestHandle> handles_ ABSL_GUARDED_BY(mutex_);
   // Of the first that failed, else of the last one. Constant from End on.
   Outcome outcome_;

@@ -1,5 +1,6 @@
 #include "server/rpc/kserve/kserve_service.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -23,16 +24,6 @@ constexpr char kServerName[] = "aft-serve";
 
 // Of a request without tensors: names, and fields of newer clients.
 constexpr size_t kMaxRequestBytes = 1024;
-
-template <typename Message>
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext& context, const absl::Status& status,
-                                 const Message& message, grpc::ByteBuffer& response) {
-  if (status.ok()) SerializeMessage(message, response);
-  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
-}
 
 absl::Status NoRepositoryNames() {
   return absl::UnimplementedError("repository_name: repositories have no names");
@@ -80,10 +71,23 @@ absl::Status CheckOrder(const Request& request) {
 
 }  // namespace
 
+template <typename Message>
+grpc::ServerUnaryReactor* KserveService::Finish(Method method, TimePoint arrival, Context& context,
+                                                const absl::Status& status, const Message& message,
+                                                Bytes& response) {
+  if (status.ok()) SerializeMessage(message, response);
+  environment_.Report(method, arrival, status.code());
+  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* KserveService::Answer(
-    Context& context, const Bytes& request, Bytes& response,
+    Method method, Context& context, const Bytes& request, Bytes& response,
     absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
   Response message;
   const auto client = environment_.identity.Find(context);
   absl::Status status = client.status();
@@ -91,7 +95,7 @@ grpc::ServerUnaryReactor* KserveService::Answer(
   Request parsed;
   if (status.ok()) status = ParseMessage(request, parsed);
   if (status.ok()) status = answer(**client, parsed, message);
-  return Finish(context, status, message, response);
+  return Finish(method, arrival, context, status, message, response);
 }
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
@@ -104,23 +108,25 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
 
 grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* /*request*/,
                                                     Bytes* response) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
   inference::ServerLiveResponse message;
   message.set_live(health_.Find("liveness") == HealthCheckResponse::SERVING);
-  return Finish(*context, absl::OkStatus(), message, *response);
+  return Finish(Method::kServerLive, arrival, *context, absl::OkStatus(), message, *response);
 }
 
 grpc::ServerUnaryReactor* KserveService::ServerReady(Context* context, const Bytes* /*request*/,
                                                      Bytes* response) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
   inference::ServerReadyResponse message;
   message.set_ready(health_.Find("") == HealthCheckResponse::SERVING);
-  return Finish(*context, absl::OkStatus(), message, *response);
+  return Finish(Method::kServerReady, arrival, *context, absl::OkStatus(), message, *response);
 }
 
 // A model that is not there, or not for this client, is not ready.
 grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Bytes* request,
                                                     Bytes* response) {
   return Answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(
-      *context, *request, *response,
+      Method::kModelReady, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
         message.set_ready(Find(client, asked.name(), asked.version()).ok());
@@ -131,7 +137,8 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Byte
 grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const Bytes* request,
                                                         Bytes* response) {
   return Answer<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
-      *context, *request, *response, [this](const Client&, const auto&, auto& message) {
+      Method::kServerMetadata, *context, *request, *response,
+      [this](const Client&, const auto&, auto& message) {
         message.set_name(kServerName);
         message.set_version(environment_.metrics.version);
         for (const char* const extension :
@@ -146,7 +153,7 @@ grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const 
 grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const Bytes* request,
                                                        Bytes* response) {
   return Answer<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
-      *context, *request, *response,
+      Method::kModelMetadata, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
         message = DescribeModel(*model);
@@ -162,7 +169,7 @@ grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const B
 grpc::ServerUnaryReactor* KserveService::ModelConfig(Context* context, const Bytes* request,
                                                      Bytes* response) {
   return Answer<inference::ModelConfigRequest, inference::ModelConfigResponse>(
-      *context, *request, *response,
+      Method::kModelConfig, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
         *message.mutable_config() = ConfigOf(*model);
@@ -173,7 +180,7 @@ grpc::ServerUnaryReactor* KserveService::ModelConfig(Context* context, const Byt
 grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const Bytes* request,
                                                          Bytes* response) {
   return Answer<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>(
-      *context, *request, *response,
+      Method::kModelStatistics, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
         std::vector<ModelStatus> models;
@@ -199,7 +206,7 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
 grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const Bytes* request,
                                                          Bytes* response) {
   return Answer<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
-      *context, *request, *response,
+      Method::kRepositoryIndex, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         if (!asked.repository_name().empty()) return NoRepositoryNames();
         for (const ModelStatus& model : environment_.registry.List()) {
@@ -229,8 +236,9 @@ absl::Status KserveService::CheckControl(const Client& client) const {
 }
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* KserveService::Order(Context& context, const Bytes& bytes,
+grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, const Bytes& bytes,
                                                Bytes& response, Action action, const char* event) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   const auto client = environment_.identity.Find(context);
   Request request;
@@ -240,7 +248,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Context& context, const Bytes& by
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
   if (status.ok()) status = ClientIdentity::CheckModel(**client, request.model_name());
-  const auto done = [=, &response, &context, model = request.model_name(),
+  const auto done = [=, this, &response, &context, model = request.model_name(),
                      name = client.ok() ? (*client)->name : "", peer = context.peer(),
                      trace = TakeTrace(context)](const absl::Status& outcome) {
     log::Info(event, {{"peer", peer},
@@ -251,6 +259,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Context& context, const Bytes& by
                       {"trace_id", trace.trace_id},
                       {"span_id", trace.span_id},
                       {"parent_id", trace.parent_id}});
+    environment_.Report(method, arrival, outcome.code());
     if (outcome.ok()) SerializeMessage(Response(), response);
     SendTrace(context, trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
     reactor->Finish(ToGrpcStatus(outcome));
@@ -266,14 +275,16 @@ grpc::ServerUnaryReactor* KserveService::Order(Context& context, const Bytes& by
 grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(Context* context, const Bytes* request,
                                                              Bytes* response) {
   return Order<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>(
-      *context, *request, *response, &ModelRegistry::Load, "repository.load");
+      Method::kRepositoryModelLoad, *context, *request, *response, &ModelRegistry::Load,
+      "repository.load");
 }
 
 grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(Context* context,
                                                                const Bytes* request,
                                                                Bytes* response) {
   return Order<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
-      *context, *request, *response, &ModelRegistry::Unload, "repository.unload");
+      Method::kRepositoryModelUnload, *context, *request, *response, &ModelRegistry::Unload,
+      "repository.unload");
 }
 
 }  // namespace aft::server::kserve

@@ -69,9 +69,13 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   }
 
  private:
+  // The end of a call, counted.
+  template <typename Message>
+  Reactor* Finish(Method method, TimePoint arrival, Context& context, const absl::Status& status,
+                  const Message& message, Bytes& response);
   // Who calls, the message, the answer.
   template <typename Request, typename Response>
-  Reactor* Answer(Context& context, const Bytes& request, Bytes& response,
+  Reactor* Answer(Method method, Context& context, const Bytes& request, Bytes& response,
                   absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer);
   // Who asks may have models loaded and unloaded, as the repository's config says.
   absl::Status CheckControl(const Client& client) const;
@@ -79,8 +83,8 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   // of the client.
   using Action = void (ModelRegistry::*)(const std::string&, ModelRegistry::Done);
   template <typename Request, typename Response>
-  Reactor* Order(Context& context, const Bytes& bytes, Bytes& response, Action action,
-                 const char* event);
+  Reactor* Order(Method method, Context& context, const Bytes& bytes, Bytes& response,
+                 Action action, const char* event);
   // The model, if it is served and the client may use it.
   absl::StatusOr<std::shared_ptr<const ServedModel>> Find(const Client& client,
                                                           const std::string& name,

@@ -64,7 +64,7 @@ BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& stre
   environment.active.Add(stream);
   const absl::Status status = stream->Admit();
   if (!status.ok()) {
-    environment.metrics.requests_without_model.Increment(Method::kModelStreamInfer, status.code());
+    environment.metrics.calls.Count(Method::kModelStreamInfer, status.code());
     SendIds(context, stream->ids_, Metadata::kTrailing);
     stream->Abort(status, status.code());
   } else {
@@ -76,7 +76,10 @@ BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& stre
 
 StreamInfer::StreamInfer(InferEnvironment& environment, OpenStreams& streams,
                          grpc::CallbackServerContext& context)
-    : ActiveCall(context), environment_(environment), streams_(streams) {}
+    : ActiveCall(context),
+      environment_(environment),
+      streams_(streams),
+      undelivered_(environment.metrics.undelivered_bytes) {}
 
 absl::Status StreamInfer::Admit() {
   AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
@@ -92,9 +95,12 @@ absl::Status StreamInfer::Admit() {
 
 bool StreamInfer::Recharge() {
   constexpr int64_t kSlack = 4096;
-  const auto held = static_cast<int64_t>(kCallBytes + kHeldPerByte * part_bytes_);
-  if (held <= charge_.bytes() && charge_.bytes() - held < kSlack) return true;
-  return charge_.Resize(held);
+  const size_t unsent = kHeldPerByte * part_bytes_;
+  const auto held = static_cast<int64_t>(kCallBytes + unsent);
+  const bool near = held <= charge_.bytes() && charge_.bytes() - held < kSlack;
+  if (near && unsent > 0) return true;
+  undelivered_.Set(static_cast<double>(unsent));
+  return near || charge_.Resize(held);
 }
 
 void StreamInfer::ReadOn() {
@@ -279,6 +285,7 @@ void StreamInfer::OnDone() {
   {
     MutexLock lock(mutex_);
     charge_.Close();
+    undelivered_.Set(0);
   }
   streams_.Remove(shared_from_this());
   environment_.active.Remove(this);  // may delete this

@@ -114,6 +114,7 @@ class StreamInfer final : public BidiReactor,
   // Those that are to be answered, with the last token of each in parts_, or null.
   std::unordered_map<std::shared_ptr<InferCall>, Part*> calls_ ABSL_GUARDED_BY(mutex_);
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
+  GaugePart undelivered_ ABSL_GUARDED_BY(mutex_);  // of all parts
 };
 
 }  // namespace aft::server::kserve

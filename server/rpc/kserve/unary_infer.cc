@@ -25,7 +25,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
     auto client = environment_.identity.Find(context());
     if (status.ok()) status = client.status();
     if (!status.ok()) {
-      environment_.metrics.requests_without_model.Increment(Method::kModelInfer, status.code());
+      environment_.metrics.calls.Count(Method::kModelInfer, status.code());
       return End(status);
     }
     call_ = std::make_shared<InferCall>(Method::kModelInfer, environment_,

@@ -31,7 +31,7 @@ class LedgerTest : public testing::Test {
   double Gauge() const { return metrics_.memory_used.Value(); }
 
   prometheus::Registry registry_;
-  ServerMetrics metrics_{registry_, "test"};
+  ServerMetrics metrics_{registry_, {.version = "test"}};
   MemoryLedger ledger_{1000, 600, metrics_};
   const Client alice_{.name = "alice"};
   const Client bob_{.name = "bob"};

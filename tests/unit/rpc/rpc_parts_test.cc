@@ -229,7 +229,7 @@ struct SilentCall : ActiveCall {
 
 TEST(ActiveCallsTest, WaitsForNoneOrTheDeadline) {
   prometheus::Registry registry;
-  ServerMetrics metrics(registry, "test");
+  ServerMetrics metrics(registry, {.version = "test"});
   ActiveCalls active(std::chrono::hours(1), metrics);
   active.WaitForNone(TimePoint::max());
   grpc::CallbackServerContext context;

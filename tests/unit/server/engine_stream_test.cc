@@ -98,10 +98,10 @@ TEST_F(EngineTest, TellsTimingsFromArrival) {
   EXPECT_EQ(outcome.timings.queue, microseconds(10));
   EXPECT_EQ(outcome.timings.first_token, microseconds(210));
   EXPECT_EQ(outcome.timings.total, microseconds(3210));
-  EXPECT_DOUBLE_EQ(SumOf(metrics.queue_seconds), 10e-6);
-  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_seconds), 210e-6);
-  EXPECT_DOUBLE_EQ(SumOf(metrics.inter_token_seconds), 3000e-6);
-  EXPECT_DOUBLE_EQ(SumOf(metrics.e2e_seconds), 3210e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.queue_seconds(Method::kGenerate, ServiceClass::kNormal)), 10e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_seconds[Method::kGenerate]), 210e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.inter_token_seconds[Method::kGenerate]), 3000e-6);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.time_per_output_token_seconds[Method::kGenerate]), 3000e-6);
   EXPECT_DOUBLE_EQ(SumOf(metrics.step_seconds), 3200e-6);
 }
 
@@ -133,14 +133,14 @@ TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
            "aft_requests_running{model=\"fake\"} 0\n",
            "aft_requests_waiting{model=\"fake\"} 0\n",
            "aft_slots_used{model=\"fake\"} 0\n",
-           "aft_prompt_tokens_total{model=\"fake\"} 5\n",
-           "aft_generated_tokens_total{model=\"fake\"} 9\n",
-           "aft_ttft_seconds_count{model=\"fake\"} 2\n",
-           "aft_queue_seconds_count{model=\"fake\"} 2\n",
-           "aft_e2e_seconds_count{model=\"fake\"} 3\n",
-           "aft_inter_token_seconds_count{model=\"fake\"} 7\n",
-           "aft_inter_token_seconds_bucket{model=\"fake\",le=\"2.5e-05\"} 6\n",
-           "aft_inter_token_seconds_bucket{model=\"fake\",le=\"0.00015\"} 7\n",
+           "aft_prompt_tokens_total{method=\"Generate\",model=\"fake\"} 5\n",
+           "aft_generated_tokens_total{method=\"Generate\",model=\"fake\"} 9\n",
+           "aft_ttft_seconds_count{method=\"Generate\",model=\"fake\"} 2\n",
+           "aft_queue_seconds_count{method=\"Generate\",model=\"fake\",priority=\"normal\"} 2\n",
+           "aft_time_per_output_token_seconds_count{method=\"Generate\",model=\"fake\"} 2\n",
+           "aft_inter_token_seconds_count{method=\"Generate\",model=\"fake\"} 7\n",
+           "aft_inter_token_seconds_bucket{method=\"Generate\",model=\"fake\",le=\"2.5e-05\"} 6\n",
+           "aft_inter_token_seconds_bucket{method=\"Generate\",model=\"fake\",le=\"0.00015\"} 7\n",
            "aft_step_seconds_count{model=\"fake\"} 5\n",
            "aft_step_rows_sum{model=\"fake\"} 9\n",
            "aft_step_tokens_sum{model=\"fake\"} 12\n",

@@ -244,13 +244,15 @@ TEST_F(HttpServerTest, EndsAtOnceWhoeverIsConnected) {
   EXPECT_LT(reader.ReadAll().size(), kLarge);
 }
 
-TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfTheLog) {
+TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfAllSources) {
   const auto registry = std::make_shared<prometheus::Registry>();
   prometheus::BuildGauge().Name("wide").Register(*registry).Add({{"a", "b\"\n"}}).Set(2);
-  const HttpPage page = MetricsPage(registry);
+  const HttpPage page = MetricsPage(registry, {{.model = "m", .oldest_waiting_seconds = 0.5}});
   EXPECT_EQ(page.content_type, "text/plain; version=0.0.4; charset=utf-8");
   EXPECT_THAT(page.body, HasSubstr("# TYPE wide gauge\nwide{a=\"b\\\"\\n\"} 2\n"));
   EXPECT_THAT(page.body, HasSubstr("aft_log_lines_dropped_total 0\n"));
+  EXPECT_THAT(page.body, HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 0.5\n"));
+  EXPECT_THAT(page.body, HasSubstr("process_start_time_seconds "));
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -12,6 +15,8 @@
 #include "server/observability/log.h"
 #include "server/observability/log_format.h"
 #include "server/observability/metrics.h"
+#include "server/observability/model_report.h"
+#include "server/observability/process_metrics.h"
 #include "server/observability/slot_ratio.h"
 
 namespace aft::server {
@@ -29,9 +34,9 @@ TEST(MetricsTest, TwoModelsShareFamiliesAndDifferByLabel) {
   prometheus::Registry registry;
   ModelMetrics a(registry, "a");
   ModelMetrics b(registry, "b");
-  a.requests.Increment(Method::kGenerate, absl::StatusCode::kOk);
-  b.requests.Increment(Method::kGenerate, absl::StatusCode::kUnavailable);
-  b.requests.Increment(Method::kGenerate, absl::StatusCode::kUnavailable);
+  a.calls.Count(Method::kGenerate, absl::StatusCode::kOk);
+  b.calls.Count(Method::kGenerate, absl::StatusCode::kUnavailable);
+  b.calls.Count(Method::kGenerate, absl::StatusCode::kUnavailable);
   const std::string page = Page(registry);
   EXPECT_THAT(page, HasSubstr("aft_requests_total{code=\"OK\",method=\"Generate\",model=\"a\"} 1"));
   EXPECT_THAT(
@@ -53,13 +58,113 @@ TEST(MetricsTest, ExactlyOneModelStateIsSet) {
 
 TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
   prometheus::Registry registry;
-  ServerMetrics metrics(registry, "1.2.3");
-  metrics.requests_without_model.Increment(Method::kGenerate, absl::StatusCode::kNotFound);
+  ServerMetrics metrics(registry, {"1.2.3", "abc", "Release", "2.11.0"});
+  metrics.calls.Count(Method::kGenerate, absl::StatusCode::kNotFound);
   const std::string page = Page(registry);
-  EXPECT_THAT(page, HasSubstr("aft_build_info{version=\"1.2.3\"} 1"));
+  EXPECT_THAT(page, HasSubstr("aft_build_info{build_type=\"Release\",revision=\"abc\",torch=\"2.11."
+                              "0\",version=\"1.2.3\"} 1"));
   EXPECT_THAT(page, HasSubstr("aft_draining 0"));
   EXPECT_THAT(page,
               HasSubstr("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"} 1"));
+}
+
+TEST(MetricsTest, AllMethodsAreCountedAndThoseOfModelsByModel) {
+  prometheus::Registry registry;
+  ModelMetrics model(registry, "m");
+  ServerMetrics server(registry, {.version = "1"});
+  for (size_t i = 0; i < kMethods; ++i) {
+    const auto method = static_cast<Method>(i);
+    CallMetrics& calls = i < kModelMethods ? model.calls : server.calls;
+    calls.Count(method, absl::StatusCode::kOk);
+    calls.Count(method, static_cast<absl::StatusCode>(17));  // none of gRPC's
+    calls.Observe(method, std::chrono::milliseconds(250));
+    const std::string labels = std::string("method=\"") + MethodName(method) + "\",model=\"" +
+                               (i < kModelMethods ? "m" : "") + "\"}";
+    EXPECT_THAT(Page(registry), HasSubstr("aft_requests_total{code=\"OK\"," + labels + " 1\n"));
+    EXPECT_THAT(Page(registry),
+                HasSubstr("aft_requests_total{code=\"UNKNOWN\"," + labels + " 1\n"));
+    EXPECT_THAT(Page(registry), HasSubstr("aft_e2e_seconds_sum{" + labels + " 0.25\n"));
+  }
+}
+
+TEST(MetricsTest, ACounterByMethodIsWorthTheirSum) {
+  prometheus::Registry registry;
+  const ModelMetrics metrics(registry, "m");
+  metrics.prompt_tokens[Method::kGenerate].Increment(3);
+  metrics.prompt_tokens[Method::kScore].Increment(4);
+  EXPECT_EQ(metrics.prompt_tokens.Value(), 7);
+  EXPECT_EQ(metrics.prompt_tokens[Method::kScore].Value(), 4);
+}
+
+// The value of the only metric of that name.
+double ProcessValue(const std::string& name) {
+  for (const prometheus::MetricFamily& family : ProcessMetrics()) {
+    if (family.name != name) continue;
+    EXPECT_EQ(family.metric.size(), 1U);
+    const bool counts = family.type == prometheus::MetricType::Counter;
+    return counts ? family.metric[0].counter.value : family.metric[0].gauge.value;
+  }
+  ADD_FAILURE() << "no " << name;
+  return 0;
+}
+
+TEST(ProcessMetricsTest, SayWhatTheProcessTakes) {
+  const double files = ProcessValue("process_open_fds");
+  {
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/dev/null", "r"),
+                                                               &std::fclose);
+    EXPECT_EQ(ProcessValue("process_open_fds"), files + 1);
+  }
+  EXPECT_EQ(ProcessValue("process_open_fds"), files);
+  EXPECT_GT(ProcessValue("process_max_fds"), files);
+
+  const double threads = ProcessValue("process_threads");
+  std::promise<void> end;
+  std::thread thread([waits = end.get_future()]() mutable { waits.wait(); });
+  EXPECT_EQ(ProcessValue("process_threads"), threads + 1);
+  end.set_value();
+  thread.join();
+
+  const double cpu = ProcessValue("process_cpu_seconds_total");
+  while (ProcessValue("process_cpu_seconds_total") < cpu + 0.02) continue;
+
+  const double resident = ProcessValue("process_resident_memory_bytes");
+  constexpr size_t kBytes = size_t{64} << 20;
+  const std::string touched(kBytes, 'x');
+  EXPECT_GE(ProcessValue("process_resident_memory_bytes"), resident + kBytes / 2.0);
+  EXPECT_GT(ProcessValue("process_virtual_memory_bytes"),
+            ProcessValue("process_resident_memory_bytes"));
+  EXPECT_EQ(touched.back(), 'x');
+
+  const auto now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double started = ProcessValue("process_start_time_seconds");
+  EXPECT_LE(started, now + 2);  // the boot time is in whole seconds
+  EXPECT_GT(started, now - 24 * 3600);
+}
+
+TEST(ModelReportTest, AreOfWhatThereIsNow) {
+  std::vector<ModelReport> reports;
+  const auto text = [&reports] {
+    return prometheus::TextSerializer().Serialize(ReportMetrics(reports));
+  };
+  EXPECT_THAT(text(), Not(HasSubstr("{")));
+  ModelReport served{.model = "m", .oldest_waiting_seconds = 1.5};
+  reports = {served};
+  EXPECT_THAT(text(), HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 1.5\n"));
+  EXPECT_THAT(text(), Not(HasSubstr("aft_model_info{")));  // it is not loaded
+  EXPECT_THAT(text(), Not(HasSubstr("aft_last_step_age_seconds{")));
+  served.version = "2";
+  served.last_step_age_seconds = 0.25;
+  served.fingerprint = "42";
+  served.architecture = "aft_local";
+  served.device = "cpu (AVX2, 3 threads)";
+  served.weight_format = "int8";
+  reports = {served};
+  EXPECT_THAT(text(), HasSubstr("aft_last_step_age_seconds{model=\"m\"} 0.25\n"));
+  EXPECT_THAT(text(), HasSubstr("aft_model_info{model=\"m\",version=\"2\",fingerprint=\"42\","
+                                "architecture=\"aft_local\",device=\"cpu (AVX2, 3 threads)\","
+                                "weight_format=\"int8\"} 1\n"));
 }
 
 TEST(SlotRatioTest, IsOfEachModelItsUsedSlotsOverItsSlots) {

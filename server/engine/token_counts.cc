@@ -1,0 +1,61 @@
+#include "server/engine/token_counts.h"
+
+namespace aft::server {
+namespace {
+
+template <size_t kCount>
+void Count(const CounterByMethod& counters, const std::array<int64_t, kCount>& tokens) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (tokens[i] != 0) counters[static_cast<Method>(i)].Increment(static_cast<double>(tokens[i]));
+  }
+}
+
+}  // namespace
+
+TokenCounts::TokenCounts(ModelMetrics& metrics) : metrics_(metrics) {
+  for (size_t i = 0; i < kGeneratingMethods; ++i) {
+    inter_token_.emplace_back(metrics.inter_token_seconds[static_cast<Method>(i)],
+                              LatencyBuckets());
+  }
+}
+
+TokenCounts::Prompts TokenCounts::OfPrompts(const Step& step) {
+  Prompts tokens{};
+  if (step.prompt_tokens == 0) return tokens;  // most steps
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const auto& stream = static_cast<const TokenStream&>(*step.sequences[i]);
+    const StepRow& row = step.input.rows[i];
+    if (row.first_position >= stream.prompt_end()) continue;  // decodes
+    tokens[static_cast<size_t>(stream.method)] += static_cast<int64_t>(row.tokens.size());
+  }
+  return tokens;
+}
+
+void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
+  const auto method = static_cast<size_t>(stream.method);
+  ++generated_[method];
+  if (stream.first_output_at) {
+    inter_token_[method].Add(Seconds(now - stream.last_token_at));
+    ++stream.further_tokens;
+  } else {
+    stream.first_output_at = now;
+    metrics_.ttft_seconds[stream.method].Observe(Seconds(now - stream.arrival));
+  }
+  stream.last_token_at = now;
+}
+
+void TokenCounts::Ended(const TokenStream& stream) {
+  if (stream.further_tokens == 0) return;
+  metrics_.time_per_output_token_seconds[stream.method].Observe(
+      Seconds(stream.last_token_at - *stream.first_output_at) /
+      static_cast<double>(stream.further_tokens));
+}
+
+void TokenCounts::Flush(const Prompts& prompts) {
+  Count(metrics_.prompt_tokens, prompts);
+  Count(metrics_.generated_tokens, generated_);
+  generated_ = {};
+  for (HistogramBatch& batch : inter_token_) batch.Flush();
+}
+
+}  // namespace aft::server

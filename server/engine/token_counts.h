@@ -1,0 +1,41 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "server/engine/token_stream.h"
+#include "server/observability/metrics.h"
+#include "server/scheduling/continuous_scheduler.h"
+#include "server/scheduling/time.h"
+
+namespace aft::server {
+
+// The tokens of a language model's steps, and the times between them, by the method that asked for
+// them: gathered while a step is published, and given to the metrics at its end. Owned by the
+// engine's thread.
+class TokenCounts {
+ public:
+  using Prompts = std::array<int64_t, kEngineMethods>;
+
+  // `metrics` must outlive this object.
+  explicit TokenCounts(ModelMetrics& metrics);
+
+  // Prompt tokens of a step that begins: of its sequences some may have ended when it is done.
+  static Prompts OfPrompts(const Step& step);
+
+  // A token of the stream was sampled; sets its times.
+  void Sampled(TokenStream& stream, TimePoint now);
+  // The stream has ended, however.
+  void Ended(const TokenStream& stream);
+  // The step has.
+  void Flush(const Prompts& prompts);
+
+ private:
+  ModelMetrics& metrics_;
+  std::array<int64_t, kGeneratingMethods> generated_{};
+  std::vector<HistogramBatch> inter_token_;  // by Method
+};
+
+}  // namespace aft::server

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace aft::server {
+
+// Every method that is counted, by its name in metrics and log: those of a model, of which the
+// first generate tokens and the next ones need an engine too; then those of no model. Health and
+// reflection are not counted.
+enum class Method {
+  // aft.v1.InferenceService and inference.GRPCInferenceService.
+  kGenerate,
+  kComplete,
+  kModelInfer,
+  kModelStreamInfer,
+  kScore,
+  kEncode,
+  kTokenize,
+  kDetokenize,
+  // aft.v1.StateService.
+  kGetState,
+  kListStates,
+  kDeleteState,
+  kExportState,
+  kImportState,
+  // aft.v1.ModelService.
+  kListModels,
+  kGetModel,
+  // inference.GRPCInferenceService.
+  kServerLive,
+  kServerReady,
+  kModelReady,
+  kServerMetadata,
+  kModelMetadata,
+  kModelConfig,
+  kModelStatistics,
+  kRepositoryIndex,
+  kRepositoryModelLoad,
+  kRepositoryModelUnload,
+};
+
+inline constexpr std::array<const char*, 25> kMethodNames = {"Generate",
+                                                             "Complete",
+                                                             "ModelInfer",
+                                                             "ModelStreamInfer",
+                                                             "Score",
+                                                             "Encode",
+                                                             "Tokenize",
+                                                             "Detokenize",
+                                                             "GetState",
+                                                             "ListStates",
+                                                             "DeleteState",
+                                                             "ExportState",
+                                                             "ImportState",
+                                                             "ListModels",
+                                                             "GetModel",
+                                                             "ServerLive",
+                                                             "ServerReady",
+                                                             "ModelReady",
+                                                             "ServerMetadata",
+                                                             "ModelMetadata",
+                                                             "ModelConfig",
+                                                             "ModelStatistics",
+                                                             "RepositoryIndex",
+                                                             "RepositoryModelLoad",
+                                                             "RepositoryModelUnload"};
+inline constexpr const char* MethodName(Method method) {
+  return kMethodNames[static_cast<size_t>(method)];
+}
+
+// How many of them, from the first on: generate tokens; need an engine; are of a model; are all.
+inline constexpr size_t kGeneratingMethods = 4;
+inline constexpr size_t kEngineMethods = 6;
+inline constexpr size_t kModelMethods = 8;
+inline constexpr size_t kMethods = kMethodNames.size();
+static_assert(static_cast<size_t>(Method::kModelStreamInfer) + 1 == kGeneratingMethods);
+static_assert(static_cast<size_t>(Method::kEncode) + 1 == kEngineMethods);
+static_assert(static_cast<size_t>(Method::kDetokenize) + 1 == kModelMethods);
+static_assert(static_cast<size_t>(Method::kRepositoryModelUnload) + 1 == kMethods);
+
+}  // namespace aft::server

@@ -1,0 +1,42 @@
+#include "server/observability/model_report.h"
+
+namespace aft::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+
+MetricFamily Gauges(const char* name, const char* help) {
+  return {.name = name, .help = help, .type = prometheus::MetricType::Gauge, .metric = {}};
+}
+
+void Add(MetricFamily& family, double value, std::vector<ClientMetric::Label> labels) {
+  ClientMetric& metric = family.metric.emplace_back();
+  metric.gauge.value = value;
+  metric.label = std::move(labels);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports) {
+  MetricFamily waiting =
+      Gauges("aft_oldest_waiting_seconds", "How long the oldest request waits; 0 while none does.");
+  MetricFamily step =
+      Gauges("aft_last_step_age_seconds", "Since the last step was done, idle or not.");
+  MetricFamily info = Gauges("aft_model_info", "Constant 1; what is served is in the labels.");
+  for (const ModelReport& report : reports) {
+    Add(waiting, report.oldest_waiting_seconds, {{"model", report.model}});
+    if (report.version.empty()) continue;
+    Add(step, report.last_step_age_seconds, {{"model", report.model}});
+    Add(info, 1,
+        {{"model", report.model},
+         {"version", report.version},
+         {"fingerprint", report.fingerprint},
+         {"architecture", report.architecture},
+         {"device", report.device},
+         {"weight_format", report.weight_format}});
+  }
+  return {waiting, step, info};
+}
+
+}  // namespace aft::server

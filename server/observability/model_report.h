@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "prometheus/metric_family.h"
+
+namespace aft::server {
+
+// What a model says of itself: of the version that a request gets which names none.
+struct ModelReport {
+  std::string model;
+  double oldest_waiting_seconds = 0;  // of the request that has waited for longest; 0: none waits
+  // Empty: none is loaded.
+  std::string version{};
+  double last_step_age_seconds = 0;  // since its last step was done, or since it was loaded
+  std::string fingerprint{};
+  std::string architecture{};
+  std::string device{};
+  std::string weight_format{};
+};
+
+// Their metrics. Made when somebody scrapes: ages, so that they grow while an engine is stuck, and
+// labels that are those of what is served now, so that none is left of what was.
+std::vector<prometheus::MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports);
+
+}  // namespace aft::server
