@@ -1,9 +1,9 @@
-# Two images: `server` (the last one, so the default), aft-server with the shipped model and nothing else, and
-# `tools`, with the load generator, importers and trainer, and a shell. `./dev image` builds and runs them.
-# The base is named by its digest; Debian's fixes since then come by apt.
+# Three images: `server` (the last one, so the default), aft-server with the shipped model and nothing else;
+# `server-cuda`, the same for GPUs too; and `tools`, with the load generator, importers and trainer, and a shell.
+# `./dev image` builds and runs them. The base is named by its digest; Debian's fixes since then come by apt.
 ARG BASE=debian:bookworm-slim@sha256:40b107342c492725bc7aacbe93a49945445191ae364184a6d24fedb28172f6f7
 
-FROM ${BASE} AS build
+FROM ${BASE} AS packages
 WORKDIR /src
 # The package lists live in ./dev alone. Wheels come from build/wheels where ./dev image has laid
 # them into the context, else from the index.
@@ -13,6 +13,8 @@ RUN --mount=type=bind,target=/context \
     if [ -d /context/build/wheels ]; then ln -s /context/build/wheels ~/.cache/aft-serve/wheels; fi && \
     ./dev setup && \
     rm -rf ~/.cache/aft-serve/wheels
+
+FROM packages AS build
 COPY CMakeLists.txt CMakePresets.json ./
 COPY base base
 COPY cmake cmake
@@ -23,7 +25,19 @@ COPY client client
 RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
     ./dev build --preset image && \
     cmake --install build/image --prefix /out/server --component server --strip && \
-    cmake --install build/image --prefix /out/tools --component tools --strip
+    cmake --install build/image --prefix /out/tools --component tools --strip && \
+    rm -rf build
+
+FROM packages AS build-cuda
+RUN --mount=type=bind,target=/context \
+    if [ -d /context/build/wheels ]; then ln -s /context/build/wheels ~/.cache/aft-serve/wheels; fi && \
+    ./dev setup --cuda && \
+    rm -rf ~/.cache/aft-serve/wheels
+COPY --from=build /src ./
+RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
+    ./dev build --preset cuda aft-server aftctl aft_descriptors && \
+    cmake --install build/cuda --prefix /out/server --component server --strip && \
+    rm -rf build
 
 FROM ${BASE} AS runtime
 # Debian's release says which versions; the image's own list of packages says which they were.
@@ -33,20 +47,23 @@ RUN apt-get update && apt-get upgrade -y && \
       libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-core1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin aft
-COPY --from=build /out/server /opt/aft
 COPY deploy/config/container.textproto /etc/aft/server.textproto
-# A wrong list above must not get as far as a cluster.
-RUN case "$(ldd /opt/aft/bin/*)" in *'not found'*) exit 1 ;; esac
+COPY deploy/rootfs.sh /
 
 FROM runtime AS rootfs
-COPY deploy/rootfs.sh /
+COPY --from=build /out/server /opt/aft
+RUN /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
+
+FROM runtime AS rootfs-cuda
+COPY --from=build-cuda /out/server /opt/aft
 RUN /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
 
 FROM runtime AS tools
-LABEL org.opencontainers.image.title="aft-serve-tools" \
+LABEL org.opencontainers.image.vendor="aft-serve" \
+      org.opencontainers.image.title="aft-serve-tools" \
       org.opencontainers.image.description="AFT Serve with its load generator, importers and trainer" \
       org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=build /out/tools /opt/aft
+COPY --from=build /out/server /out/tools /opt/aft/
 COPY model/zoo /models
 RUN case "$(ldd /opt/aft/bin/*)" in *'not found'*) exit 1 ;; esac
 ENV PATH=/opt/aft/bin:$PATH
@@ -55,11 +72,8 @@ CMD ["bash"]
 
 # No shell and no package manager: whoever gets in finds nothing to go on with. `cp` is for the edge's sidecar,
 # which takes the services' descriptors from here.
-FROM scratch AS server
-LABEL org.opencontainers.image.title="aft-serve" \
-      org.opencontainers.image.description="gRPC server for attention-free transformers (CPU)" \
-      org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=rootfs /rootfs /
+FROM scratch AS service
+LABEL org.opencontainers.image.vendor="aft-serve"
 COPY model/zoo/austen-aft-local /models/austen-aft-local
 ENV PATH=/opt/aft/bin:/bin
 USER 10001:10001
@@ -70,3 +84,17 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
   CMD ["/opt/aft/bin/aftctl", "health", "--address=127.0.0.1:8500"]
 ENTRYPOINT ["/opt/aft/bin/aft-server"]
 CMD ["--config=/etc/aft/server.textproto"]
+
+# What NVIDIA's container toolkit shall bring of the driver.
+FROM service AS server-cuda
+LABEL org.opencontainers.image.title="aft-serve" \
+      org.opencontainers.image.description="gRPC server for attention-free transformers (CPU and CUDA)" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=rootfs-cuda /rootfs /
+
+FROM service AS server
+LABEL org.opencontainers.image.title="aft-serve" \
+      org.opencontainers.image.description="gRPC server for attention-free transformers (CPU)" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=rootfs /rootfs /

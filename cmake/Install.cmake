@@ -1,5 +1,5 @@
 # `cmake --install build/default --prefix DIR --component server`: a folder that runs wherever Debian's gRPC is
-# installed, as the container image does. bin/ the programs, lib/ what a CPU program needs of LibTorch, with the
+# installed, as the container image does. bin/ the programs, lib/ what they need of LibTorch, with the
 # wheels' own metadata and licences, share/aft-serve/ the services' descriptors. Component `tools`: the other
 # programs, into the same folder.
 function(aft_install component)
@@ -21,10 +21,22 @@ if(AFT_TORCH)
   set(_libraries
     "${LibTorch_torch_cpu_LIBRARY}" "${LibTorch_c10_LIBRARY}" "${_torch_lib}/libgomp.so.1"
     "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcudart.so.13" "${LIBTORCH_ROOT}/../nvidia/cu13/lib/libcupti.so.13")
-  # Of the rest of CUDA (cuBLAS and others) the host has its own, where the loader finds it.
+  set(_wheels torch nvidia_cuda_runtime nvidia_cuda_cupti)
   if(AFT_CUDA STREQUAL "ON")
     list(APPEND _libraries "${LibTorch_torch_cuda_LIBRARY}" "${LibTorch_c10_cuda_LIBRARY}"
       "${_torch_lib}/libtorch_nvshmem.so")  # libtorch_cuda.so asks for it.
+    # The rest of what it asks for, if ./dev setup --cuda has brought it; else the host has its own, where the loader
+    # finds it. Of cuDNN only the library that loads the others: nothing here calls it.
+    foreach(library cu13/lib/libcublas.so.13 cu13/lib/libcublasLt.so.13 cu13/lib/libcufft.so.12
+        cu13/lib/libcufile.so.0 cu13/lib/libcurand.so.10 cu13/lib/libcusparse.so.12 cu13/lib/libnvJitLink.so.13
+        cudnn/lib/libcudnn.so.9 cusparselt/lib/libcusparseLt.so.0 nccl/lib/libnccl.so.2
+        nvshmem/lib/libnvshmem_host.so.3)
+      if(EXISTS "${LIBTORCH_ROOT}/../nvidia/${library}")
+        list(APPEND _libraries "${LIBTORCH_ROOT}/../nvidia/${library}")
+      endif()
+    endforeach()
+    list(APPEND _wheels nvidia_cublas nvidia_cufft nvidia_cufile nvidia_curand nvidia_cusparse nvidia_nvjitlink
+      nvidia_cudnn_cu13 nvidia_cusparselt_cu13 nvidia_nccl_cu13 nvidia_nvshmem_cu13)
   endif()
   install(FILES ${_libraries} DESTINATION lib COMPONENT server)
   # --strip is for our own targets alone; a fifth of libtorch_cpu.so are symbols for debuggers.
@@ -36,7 +48,7 @@ if(AFT_TORCH)
           COMMAND_ERROR_IS_FATAL ANY)
       endforeach()
     endif()" COMPONENT server)
-  foreach(wheel torch nvidia_cuda_runtime nvidia_cuda_cupti)
+  foreach(wheel ${_wheels})
     file(GLOB _metadata "${LIBTORCH_ROOT}/../${wheel}-*.dist-info")
     install(DIRECTORY ${_metadata} DESTINATION lib/wheels COMPONENT server PATTERN RECORD EXCLUDE)
   endforeach()

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # ./dev image: sourced by ./dev, whose settings and helpers it uses.
 
-# The server's image is refused beyond this: what it holds is pulled by every node.
-readonly IMAGE_LIMIT_MB=480
+# The servers' images are refused beyond this: what they hold is pulled by every node.
+readonly IMAGE_LIMIT_MB=480 CUDA_IMAGE_LIMIT_MB=2800
 
 # Uses docker where a daemon answers; else buildah and podman, as root, on a base made by debootstrap.
 choose_engine() {
@@ -15,7 +15,7 @@ choose_engine() {
   apt_install image "${IMAGE_PACKAGES[@]}"
   local storage=(--storage-driver overlay --root "$CACHE/image/storage" --runroot /run/aft-serve-image)
   ENGINE=(podman "${storage[@]}")
-  BUILD=(buildah "${storage[@]}" bud --layers --isolation chroot --pull-never --network host --format docker
+  BUILD=(buildah "${storage[@]}" bud --layers --force-rm --isolation chroot --pull-never --network host --format docker
     --build-arg BASE=debian:bookworm-slim)
   cat >"$CACHE/image/containers.conf" <<'END'
 [containers]
@@ -56,18 +56,31 @@ make_base_image() {
   rm -rf "$root"
 }
 
-# image: builds, then proves the server's image by running it as a cluster would.
+# image [cuda]: builds, then proves the server's image by running it as a cluster would.
 image() {
-  local version tag name=aft-serve-check waited started prompt='It is a truth universally acknowledged, that' rc size
+  local version tag target=server limit=$IMAGE_LIMIT_MB wheel wheels=("${WHEELS[@]}")
+  local name=aft-serve-check ready prompt='It is a truth universally acknowledged, that' rc size
   setup
   mkdir -p "$CACHE/image" "$LOGS"
   choose_engine
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   tag="aft-serve:$version"
+  if [[ ${1:-} == cuda ]]; then
+    target=server-cuda tag+=-cuda limit=$CUDA_IMAGE_LIMIT_MB wheels+=("${CUDA_WHEELS[@]}")
+  fi
+  step wheels "Fetching LibTorch${1:+, nvcc and the CUDA libraries (1.8 GB)}" download_wheels "${wheels[@]}"
   rm -rf build/wheels
-  cp -rl "$CACHE/wheels" build/wheels 2>/dev/null || cp -r "$CACHE/wheels" build/wheels
-  step image "Building the image $tag" "${BUILD[@]}" --target server -t "$tag" .
-  step image-tools "Building the image ${tag/:/-tools:}" "${BUILD[@]}" --target tools -t "${tag/:/-tools:}" .
+  mkdir -p build/wheels
+  for wheel in "${wheels[@]//-/_}"; do
+    cp -l "$CACHE/wheels/${wheel/==/-}"-*.whl build/wheels/ 2>/dev/null ||
+      cp "$CACHE/wheels/${wheel/==/-}"-*.whl build/wheels/
+  done
+  # buildah's cache are the images that a tag holds.
+  [[ ${ENGINE[0]} == docker ]] ||
+    step image-build "Building the programs" "${BUILD[@]}" --target build -t "aft-serve-build:$version" .
+  step image "Building the image $tag" "${BUILD[@]}" --target "$target" -t "$tag" .
+  [[ $target != server ]] ||
+    step image-tools "Building the image ${tag/:/-tools:}" "${BUILD[@]}" --target tools -t "${tag/:/-tools:}" .
   rm -rf build/wheels
 
   "${ENGINE[@]}" rm -f "$name" >/dev/null 2>&1 || true
@@ -75,12 +88,7 @@ image() {
   # --no-healthcheck: the probe is called below; podman's own timers need systemd.
   "${ENGINE[@]}" run -d --name "$name" --no-healthcheck --network none --read-only --cap-drop=all \
     --security-opt no-new-privileges "$tag" >/dev/null
-  started=${EPOCHREALTIME/./}
-  for (( waited = 0; waited < 3000; ++waited )); do
-    "${ENGINE[@]}" logs "$name" 2>&1 | grep -q '"server.ready"' && break
-    sleep 0.02
-  done
-  started=$(( (${EPOCHREALTIME/./} - started) / 1000 ))
+  ready=$(grep -m 1 '"server.ready"' < <(timeout 60 "${ENGINE[@]}" logs -f "$name" 2>&1)) || true
   check() {
     local what=$1
     shift
@@ -90,15 +98,22 @@ image() {
     die "image: failed: $what"
   }
   inside() { "${ENGINE[@]}" exec "$name" "$@"; }
+  check "gets ready" test -n "$ready"
+  say "from start to ready: $(( $(milliseconds "$(sed 's/.*"time":"\([^"]*\)".*/\1/' <<<"$ready")") -
+    $(milliseconds "$("${ENGINE[@]}" inspect -f '{{.State.StartedAt}}' "$name")") )) ms"
   check "declares a health probe" grep -q '/opt/aft/bin/aftctl' <("${ENGINE[@]}" image inspect "$tag")
   check "and the probe succeeds" inside aftctl health --address=127.0.0.1:8500
   check "runs as uid 10001" grep -qP '^Uid:\t10001\t10001\t' <(inside cp /proc/1/status /dev/stdout)
   check "its root file system is read-only" grep -q 'Read-only file system' <(inside cp /bin/cp /etc/aft/probe 2>&1)
   check "has no capabilities" grep -qx 'CapEff:[[:space:]]*0000000000000000' <(inside cp /proc/1/status /dev/stdout)
   check "has no shell" grep -q 'executable file not found' <(inside sh -c true 2>&1)
+  if [[ $target == server-cuda ]]; then
+    check "without a GPU says so" grep -q 'cuda:0.*no GPU' <("${ENGINE[@]}" run --rm -i --network none "$tag" \
+      --config=/dev/stdin <<<'models { path: "/models/austen-aft-local" device: "cuda:0" }' 2>&1)
+  fi
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
-  say "from start to ready: $started ms; the server's CPU time so far, with that request: $(cpu_ms "$name") ms"
+  say "the server's CPU time so far, with that request: $(cpu_ms "$name") ms"
   # A request that is running when SIGTERM comes must still reach its end.
   : >"$LOGS/image-drain.log"
   inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" \
@@ -110,13 +125,23 @@ image() {
   check "on SIGTERM a running request is finished" wait "$request"
   check "to its last token" grep -q '6000 tokens' "$LOGS/image-drain.err"
   check "and the server exits with 0" test "$rc" = 0
-  list_packages "$name" "build/aft-serve-$version.spdx.json"
+  list_packages "$name" "build/${tag/:/-}.spdx.json"
   trap - EXIT
   "${ENGINE[@]}" rm -f "$name" >/dev/null
   size=$("${ENGINE[@]}" image inspect -f '{{.Size}}' "$tag")
   say "$tag: $(( size / 1000000 )) MB"
-  (( size <= IMAGE_LIMIT_MB * 1000000 )) || die "image: $tag has more than $IMAGE_LIMIT_MB MB"
+  (( size <= limit * 1000000 )) || die "image: $tag has more than $limit MB"
+  # What this run has replaced.
+  if [[ ${ENGINE[0]} == docker ]]; then
+    docker image prune -f --filter label=org.opencontainers.image.vendor=aft-serve >/dev/null
+  else
+    buildah "${ENGINE[@]:1}" rm --all >/dev/null
+    "${ENGINE[@]}" image prune -f >/dev/null
+  fi
 }
+
+# milliseconds TIME: since 1970; of what docker, podman and the server's log write.
+milliseconds() { date -d "${1% UTC}" +%s%3N; }
 
 # cpu_ms CONTAINER: what the threads of its program have used.
 cpu_ms() {

@@ -10,7 +10,10 @@ cp -a /opt/aft "$root/opt/"
 cp -a /etc/aft /etc/passwd /etc/group /etc/nsswitch.conf /etc/os-release "$root/etc/"
 chmod 1777 "$root/tmp"
 packages=(base-files)
-for file in "$@" $(ldd "$@" | grep -o '/[^ ]*' | grep -v ':$' | sort -u); do
+libraries=$(ldd "$@")
+# A wrong list of packages must not get as far as a cluster.
+[[ $libraries != *'not found'* ]] || { echo "$libraries" >&2; exit 1; }
+for file in "$@" $(grep -o '/[^ ]*' <<<"$libraries" | grep -v ':$' | sort -u); do
   [[ $file != /opt/aft/* ]] || continue
   mkdir -p "$root${file%/*}"
   cp -L "$file" "$root$file"
