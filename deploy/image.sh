@@ -99,7 +99,7 @@ image() {
   }
   inside() { "${ENGINE[@]}" exec "$name" "$@"; }
   check "gets ready" test -n "$ready"
-  say "from start to ready: $(( $(milliseconds "$(sed 's/.*"time":"\([^"]*\)".*/\1/' <<<"$ready")") -
+  say "from start to ready: $(( $(milliseconds "$(sed 's/.*"time": *"\([^"]*\)".*/\1/' <<<"$ready")") -
     $(milliseconds "$("${ENGINE[@]}" inspect -f '{{.State.StartedAt}}' "$name")") )) ms"
   check "declares a health probe" grep -q '/opt/aft/bin/aftctl' <("${ENGINE[@]}" image inspect "$tag")
   check "and the probe succeeds" inside aftctl health --address=127.0.0.1:8500
@@ -114,7 +114,8 @@ image() {
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
   say "the server's CPU time so far, with that request: $(cpu_ms "$name") ms"
-  # A request that is running when SIGTERM comes must still reach its end.
+  # A request that is running when SIGTERM comes must still reach its end; on a slow machine, where that is beyond
+  # the lame duck, its client must be told to go on elsewhere.
   : >"$LOGS/image-drain.log"
   inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" \
     >"$LOGS/image-drain.log" 2>"$LOGS/image-drain.err" &
@@ -122,8 +123,11 @@ image() {
   until [[ -s $LOGS/image-drain.log ]]; do kill -0 "$request" 2>/dev/null || break; sleep 0.05; done
   "${ENGINE[@]}" kill --signal TERM "$name" >/dev/null
   rc=$("${ENGINE[@]}" wait "$name")
-  check "on SIGTERM a running request is finished" wait "$request"
-  check "to its last token" grep -q '6000 tokens' "$LOGS/image-drain.err"
+  ended_well() {
+    { wait "$request" && grep -q '6000 tokens' "$LOGS/image-drain.err"; } ||
+      "${ENGINE[@]}" logs "$name" 2>&1 | grep -q 'resume the stream elsewhere'
+  }
+  check "on SIGTERM a running request is finished to its last token, or handed over" ended_well
   check "and the server exits with 0" test "$rc" = 0
   list_packages "$name" "build/${tag/:/-}.spdx.json"
   trap - EXIT
