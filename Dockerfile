@@ -36,8 +36,8 @@ RUN --mount=type=bind,target=/context \
     rm -rf ~/.cache/aft-serve/wheels
 COPY --from=build /src ./
 RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
-    ./dev build --preset cuda aft-server aftctl aft_descriptors && \
-    cmake --install build/cuda --prefix /out/server --component server --strip && \
+    ./dev build --preset image-cuda aft-server aftctl aft_descriptors && \
+    cmake --install build/image-cuda --prefix /out/server --component server --strip && \
     rm -rf build
 
 FROM ${BASE} AS runtime
@@ -52,12 +52,12 @@ COPY deploy/config/container.textproto /etc/aft/server.textproto
 COPY deploy/rootfs.sh /
 
 FROM runtime AS rootfs
-COPY --from=build /out/server /opt/aft
-RUN /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
+RUN --mount=type=bind,from=build,source=/out/server,target=/opt/aft \
+    /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
 
 FROM runtime AS rootfs-cuda
-COPY --from=build-cuda /out/server /opt/aft
-RUN /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
+RUN --mount=type=bind,from=build-cuda,source=/out/server,target=/opt/aft \
+    /rootfs.sh /rootfs /opt/aft/bin/aft-server /opt/aft/bin/aftctl /bin/cp
 
 FROM runtime AS tools
 LABEL org.opencontainers.image.vendor="aft-serve" \
@@ -93,9 +93,11 @@ LABEL org.opencontainers.image.title="aft-serve" \
       org.opencontainers.image.licenses="Apache-2.0"
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=rootfs-cuda /rootfs /
+COPY --from=build-cuda /out/server /opt/aft
 
 FROM service AS server
 LABEL org.opencontainers.image.title="aft-serve" \
       org.opencontainers.image.description="gRPC server for attention-free transformers (CPU)" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=rootfs /rootfs /
+COPY --from=build /out/server /opt/aft

@@ -25,6 +25,9 @@ if(AFT_CUDA_ENABLED)
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
   set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3")
   enable_language(CUDA)
+  if(NOT TARGET CUDA::nvToolsExt)  # CMake 3.25.1 takes for granted what CUDA 13 does not have.
+    add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+  endif()
   find_package(CUDAToolkit REQUIRED)
   list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" architectures)
   message(STATUS "CUDA: compiled (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, sm_${architectures})")

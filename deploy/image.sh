@@ -108,7 +108,7 @@ image() {
   check "has no capabilities" grep -qx 'CapEff:[[:space:]]*0000000000000000' <(inside cp /proc/1/status /dev/stdout)
   check "has no shell" grep -q 'executable file not found' <(inside sh -c true 2>&1)
   if [[ $target == server-cuda ]]; then
-    check "without a GPU says so" grep -q 'cuda:0.*no GPU' <("${ENGINE[@]}" run --rm -i --network none "$tag" \
+    check "without a GPU says so" grep -q 'no GPU: cudaGetDeviceCount' <("${ENGINE[@]}" run --rm -i --network none "$tag" \
       --config=/dev/stdin <<<'models { path: "/models/austen-aft-local" device: "cuda:0" }' 2>&1)
   fi
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"

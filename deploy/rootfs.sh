@@ -1,12 +1,11 @@
 #!/bin/bash
-# rootfs.sh FOLDER PROGRAM...: the file system of the server's image: these programs, the libraries that they load,
-# /opt/aft, /etc/aft, and what libc looks for. With it go Debian's licences, and the packages' entries in
+# rootfs.sh FOLDER PROGRAM...: the file system of the server's image but for /opt/aft: these programs, the libraries
+# that they load, /etc/aft, and what libc looks for. With it go Debian's licences, and the packages' entries in
 # dpkg's form for images without dpkg (status.d), which scanners read.
 set -euo pipefail
 root=$1
 shift
-mkdir -p "$root"/{etc,tmp,opt,var/lib/dpkg/status.d}
-cp -a /opt/aft "$root/opt/"
+mkdir -p "$root"/{etc,tmp,var/lib/dpkg/status.d}
 cp -a /etc/aft /etc/passwd /etc/group /etc/nsswitch.conf /etc/os-release "$root/etc/"
 chmod 1777 "$root/tmp"
 packages=(base-files)
