@@ -1,0 +1,101 @@
+# shellcheck shell=bash
+# ./dev demo: sourced by ./dev, whose settings and helpers it uses.
+
+# Starts a server on ports that the kernel chooses: SERVER_PID, ADDRESS, METRICS.
+start_server() {
+  local waited
+  READY_FOLDER=$(mktemp -d)
+  "$BIN/aft-server" --model="$MODEL" --weight_format=int8 --listen_address=127.0.0.1:0 --metrics_address=127.0.0.1:0 \
+    --ready_file="$READY_FOLDER/ready" 2>"$LOGS/demo-server.log" &
+  SERVER_PID=$!
+  trap 'kill "$SERVER_PID" 2>/dev/null || true; rm -rf "$READY_FOLDER"' EXIT
+  for (( waited = 0; waited < 600; ++waited )); do
+    [[ -e $READY_FOLDER/ready ]] && break
+    kill -0 "$SERVER_PID" 2>/dev/null || break
+    sleep 0.1
+  done
+  if [[ ! -e $READY_FOLDER/ready ]]; then
+    tail -n 5 "$LOGS/demo-server.log" >&2
+    die "the server did not start; its log is $LOGS/demo-server.log"
+  fi
+  { read -r ADDRESS && read -r METRICS; } <"$READY_FOLDER/ready"
+}
+
+stop_server() {
+  local rc=0
+  kill -TERM "$SERVER_PID"
+  wait "$SERVER_PID" || rc=$?
+  trap - EXIT
+  rm -rf "$READY_FOLDER"
+  (( rc == 0 )) || die "the server ended with exit code $rc; its log is $LOGS/demo-server.log"
+}
+
+# scrape FILE: the samples of the metrics page.
+scrape() {
+  local connection
+  exec {connection}<>"/dev/tcp/${METRICS%:*}/${METRICS##*:}"
+  printf 'GET /metrics HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$METRICS" >&"$connection"
+  tr -d '\r' <&"$connection" | grep '^aft_' >"$1" || die "the metrics page at $METRICS is empty"
+  exec {connection}>&-
+}
+
+# The counters and gauges that differ between two scrapes; histograms as count and mean.
+metrics_moved() {
+  awk '
+    { split($0, part, / [^ ]*$/); name = part[1]; value = $NF }
+    name ~ /_bucket\{|_age_seconds\{/ { next }
+    NR == FNR { before[name] = value; next }
+    name ~ /_sum(\{|$)/ { sums[name] = value - before[name]; next }
+    value != before[name] { order[++n] = name; moved[name] = value - before[name]; now[name] = value }
+    END {
+      for (i = 1; i <= n; ++i) {
+        name = order[i]; sum = name; sub(/_count/, "_sum", sum)
+        if (name ~ /_count(\{|$)/ && sum in sums) {
+          shown = name; sub(/_count/, "", shown)
+          printf "  %-64s %+d, mean %.4g\n", shown, moved[name], sums[sum] / moved[name]
+        } else {
+          printf "  %-64s %+.6g  (now %.6g)\n", name, moved[name], now[name]
+        }
+      }
+    }' "$1" "$2"
+}
+
+title() { if [[ -t 1 ]]; then printf '\n\e[1m%s\e[0m\n' "$*"; else printf '\n%s\n' "$*"; fi; }
+
+demo() {
+  local before after prompt='It is a truth universally acknowledged, that'
+  setup
+  # Programs alone; what a build before has configured stays.
+  [[ -e build/default/build.ninja ]] || configure default -DAFT_CUDA=OFF -DAFT_TESTS=OFF -DAFT_BENCH=OFF
+  compile default aft-server aftctl aftload
+  find_model
+  start_server
+  before="$READY_FOLDER/before" after="$READY_FOLDER/after"
+  say "aft-server serves $MODEL at $ADDRESS, metrics at http://$METRICS/metrics"
+  scrape "$before"
+
+  title "One request, token by token"
+  printf '%s' "$prompt"
+  "$BIN/aftctl" generate --address="$ADDRESS" --max-tokens=400 --temperature=0.55 --seed=7 --prompt="$prompt"
+
+  title "One stream, then eight at once (512 tokens a request)"
+  { "$BIN/aftload" --address="$ADDRESS" --json --max-tokens=512 --warmup=1 --streams=1 --requests=4
+    "$BIN/aftload" --address="$ADDRESS" --json --max-tokens=512 --streams=8 --requests=16
+  } | "$VENV/bin/python" -c '
+import json, sys
+row = "  {:>7}  {:>12}  {:>19}  {:>17}  {:>17}".format
+print(row("streams", "tokens/s", "tokens/s per stream", "first token (ms)", "next tokens (ms)"))
+for run in map(json.loads, sys.stdin):
+  spread = lambda name: "p50 {:.2f} p99 {:.2f}".format(run[f"median_{name}_ms"], run[f"p99_{name}_ms"])
+  print(row(run["max_concurrency"], round(run["output_throughput"]), round(1e3 / run["median_tpot_ms"]),
+            spread("ttft"), spread("itl")))
+'
+
+  title "Metrics that moved"
+  scrape "$after"
+  metrics_moved "$before" "$after"
+
+  title "SIGTERM"
+  stop_server
+  say "The server drained and stopped cleanly (exit code 0). Its log: $LOGS/demo-server.log"
+}
