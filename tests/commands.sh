@@ -89,8 +89,8 @@ fetch_envoy() {
 
 # AFT_TRITONCLIENT: NVIDIA's client, with the protobuf that its generated code needs.
 fetch_tritonclient() {
-  fetch tritonclient-2.73.0 "tritonclient (45 MB)" tritonclient==2.73.0 grpcio==1.85.0 protobuf==6.33.5 \
-    numpy==2.3.5 ml-dtypes==0.5.4 python-rapidjson==1.21 packaging==25.0
+  fetch tritonclient-2.73.0-2 "tritonclient (45 MB)" tritonclient==2.73.0 grpcio==1.85.0 protobuf==6.33.5 \
+    numpy==2.3.5 ml-dtypes==0.5.4 python-rapidjson==1.21 packaging==25.0 typing-extensions==4.16.0
   export AFT_TRITONCLIENT="$FETCHED"
 }
 

@@ -235,6 +235,28 @@ def check_pages(path, text):
     yield text.count("\n", 0, found.start()) + 1, f"{name} is not in the repository"
 
 
+def headings(text):
+  """The anchors of a page, as GitHub makes them."""
+  text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+  names = [re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", name)).strip().lower().replace(" ", "-")
+           for name in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+  return {name if (before := names[:i].count(name)) == 0 else f"{name}-{before}" for i, name in enumerate(names)}
+
+
+def check_links(path, text):
+  prose = re.sub(r"```.*?```|`[^`\n]*`", lambda code: re.sub(r"[^\n]", " ", code.group(0)), text, flags=re.DOTALL)
+  for found in re.finditer(r"\]\(([^)\s]+)\)", prose):
+    name, _, anchor = found.group(1).partition("#")
+    if "://" in name:
+      continue
+    target = (ROOT / path).parent / name if name else ROOT / path
+    line = text.count("\n", 0, found.start()) + 1
+    if not target.exists():
+      yield line, f"{name} is not in the repository"
+    elif anchor and anchor not in headings(target.read_text() if name else text):
+      yield line, f"{found.group(1)}: no such heading"
+
+
 CODE = r"\.(h|cc|cu|cuh)$"
 ANY = r"(\.(h|cc|cu|cuh|py|sh|proto|cmake|md|txt|json|ya?ml|textproto)|Dockerfile|/?dev|\.ci/run)$"
 RULES = [  # (name, which files, check)
@@ -247,6 +269,7 @@ RULES = [  # (name, which files, check)
     ("machine-paths", ANY, check_machine_paths),
     ("todo", ANY, check_todo),
     ("pages", ANY, check_pages),
+    ("links", r"\.md$", check_links),
     ("floors", r"^CONTRIBUTING\.md$", check_floors_page),
 ]
 

@@ -42,7 +42,10 @@ BAD = [
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
     ("todo", "dev", "# FIXME(someone)\n"),
     ("pages", "model/kernels/aft.cc", "// Explained in recurrences.md.\n"),
-    ("pages", "client/README.md", "See [the service](serving.md).\n"),
+    ("pages", "client/README.md", "See the service, serving.md.\n"),
+    ("links", "client/README.md", "See [the service](../serve).\n"),
+    ("links", "client/README.md", "# One\n```\n# Two\n```\n[there](#two)\n"),
+    ("links", "client/README.md", "[there](../proto/README.md#no-such-heading)\n"),
     ("floors", "CONTRIBUTING.md", "| folder | what |\n|---|---|\n| `base/` | checks |\n| `client/` | library |\n"),
 ]
 
@@ -61,6 +64,8 @@ GOOD = [  # (path, text)
     ("server/engine/loop.cc", "// TODO(#12): finish\n" + "int a;\n" * 499),
     ("Dockerfile", "COPY a /opt/aft/home/b\n"),
     ("dev", 'CACHE="$HOME/work/cache" OTHER="~/home/x"\n'),
+    ("client/README.md", "# A `name.of` it\n## Two\n## Two\n[a](#a-nameof-it) [b](#two-1) [c](../proto/README.md#statuses) "
+                         "[d](https://example.org/#x) `[e](none)`\n"),
     ("model/kernels/aft.cc", "// README.md; proto/README.md; https://example.org/other.md\n"),
 ]
 

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Runs the examples of a page against the real programs, and compares what they print with what the page shows.
+
+  examples_test.py PROGRAMS PAGE...     PROGRAMS: the folder with aft-server and aftctl
+  examples_test.py --cpp PAGE FILE      writes the page's C++ example, which CMake builds as `api_example`
+
+The page is read from top to bottom, in one folder that has the repository's model/ and proto/, and an encoder:
+
+  ```textproto   a file, whose name is in its first line; server.textproto: the server runs with it from here on
+  ```console     commands behind `$ `, in one shell, and what they print
+  ```python      a program; ```text behind it is what it prints
+  ```sh, ```cpp  not run here (the C++ example is run by a command on the page)
+
+`...` stands for anything, alone on a line for any lines; numbers with a point may differ by a hundredth of themselves.
+Examples of tools that are not here are left out, and named: tritonclient (AFT_TRITONCLIENT), buf (beside this Python).
+"""
+
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/edge"))
+import edge  # noqa: E402
+
+PATIENCE = edge.PATIENCE = 600  # Seconds until a block counts as one that does not end.
+TOOLS = Path(sys.executable).parent  # ./dev's environment, with buf
+SHELL_MARK = "== the next command =="
+NUMBER = re.compile(r"\d+\.\d+")
+
+
+def blocks(page):
+  """(line, language, text) of each fenced block."""
+  text = page.read_text()
+  for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    yield text.count("\n", 0, found.start()) + 1, found.group(1), found.group(2)
+
+
+def matches(shown, printed):
+  pattern, numbers = "", []
+  for line in shown.strip().splitlines():
+    if line.strip() == "...":
+      pattern += r"(?:.*\n)*?"
+      continue
+    for i, part in enumerate(re.split(rf"({NUMBER.pattern})", line.rstrip())):
+      if i % 2:
+        numbers.append(float(part))
+        pattern += rf"({NUMBER.pattern})"
+      else:
+        pattern += ".*?".join(map(re.escape, part.split("...")))
+    pattern += r" *\n"
+  found = re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.strip().splitlines()))
+  return found is not None and all(abs(float(got) - want) <= 0.01 * want + 1e-4
+                                   for want, got in zip(numbers, found.groups()))
+
+
+def write_encoder(folder):
+  """A checkpoint of an encoder of bytes with random weights; safetensors by hand, as there is no NumPy."""
+  folder.mkdir()
+  d, ff = 16, 32
+  folder.joinpath("config.json").write_text(json.dumps({
+      "format_version": 1, "architecture": "encoder", "vocab_size": 256, "d_model": d, "n_layers": 1, "d_ff": ff,
+      "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
+      "mixer": {"kind": "aft_simple", "causal": False}, "tokenizer": {"kind": "bytes"}}))
+  shapes = {"embed.weight": (256, d), "norm.weight": (d,), "norm.bias": (d,),
+            **{f"layers.0.{name}": shape for name, shape in {
+                "norm1.weight": (d,), "norm1.bias": (d,), "mixer.qkv.weight": (3 * d, d), "mixer.qkv.bias": (3 * d,),
+                "mixer.out.weight": (d, d), "mixer.out.bias": (d,), "norm2.weight": (d,), "norm2.bias": (d,),
+                "ffn.up.weight": (ff, d), "ffn.up.bias": (ff,), "ffn.down.weight": (d, ff), "ffn.down.bias": (d,),
+            }.items()}}
+  draw = random.Random(0)
+  header, data = {}, b""
+  for name, shape in shapes.items():
+    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    values = struct.pack(f"<{count}f", *(draw.gauss(0, 1) for _ in range(count)))
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+    data += values
+  text = json.dumps(header).encode()
+  text += b" " * (-len(text) % 8)
+  folder.joinpath("model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Server(edge.Process):
+
+  def __init__(self, folder, program, config):
+    ready = folder / "server.ready"
+    super().__init__(folder, "server", [program, f"--config={config}", "--listen_address=127.0.0.1:0",
+                                        "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
+    edge.wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
+    assert ready.exists(), self.log.read_text()[-2000:]
+    self.address, self.metrics_address = ready.read_text().split()
+
+
+class Page:
+
+  def __init__(self, folder, programs):
+    self._folder = folder
+    self._programs = programs
+    self._server = None
+    self._environment = {
+        **os.environ, "PATH": f"{programs}:{TOOLS}:{os.environ['PATH']}", "no_grpc_proxy": "127.0.0.1",
+        "no_proxy": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+  def stop(self):
+    if self._server:
+      self._server.stop()
+
+  def _run(self, command, text="", environment=()):
+    return subprocess.run(command, input=text, capture_output=True, cwd=self._folder, text=True, timeout=PATIENCE,
+                          env={**self._environment, **dict(environment)})
+
+  def _placed(self, text):
+    """With the addresses of the server that runs."""
+    if self._server:
+      text = text.replace("127.0.0.1:8500", self._server.address)
+      text = text.replace("127.0.0.1:8501", self._server.metrics_address)
+    return text
+
+  def textproto(self, text, _):
+    name = re.match(r"# (\w+\.textproto)\n", text).group(1)
+    (self._folder / name).write_text(text)
+    if name == "server.textproto":
+      self.stop()
+      self._server = Server(self._folder, self._programs / "aft-server", self._folder / name)
+      self._environment["AFT_ADDRESS"] = self._server.address
+
+  def python(self, text, shown):
+    site = {}
+    if "tritonclient" in text:
+      if "AFT_TRITONCLIENT" not in os.environ:
+        return "no tritonclient"
+      site = {"PYTHONPATH": os.environ["AFT_TRITONCLIENT"]}
+    done = self._run([sys.executable, "-"], self._placed(text), site)
+    assert done.returncode == 0, done.stderr
+    assert shown is None or matches(shown, done.stdout), f"printed:\n{done.stdout}"
+
+  def console(self, text, _):
+    if re.search(r"^\$ .*\bbuf ", text, re.MULTILINE) and not (TOOLS / "buf").exists():
+      return "no buf"
+    commands = [(found.group(1), found.group(2)) for found in
+                re.finditer(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)]
+    assert commands, "no command"
+    script = "".join(f"{command}\necho; echo '{SHELL_MARK}' $?\n" for command, _ in commands)
+    (self._folder / "commands.sh").write_text(self._placed(script))
+    # In a terminal, where programs say everything and in order.
+    printed = self._run(["script", "-qec", "bash commands.sh", "/dev/null"]).stdout.replace("\r", "")
+    ended = re.findall(rf"(.*?)\n{SHELL_MARK} (\d+)\n", printed, re.DOTALL)
+    for (command, shown), (output, code) in zip(commands, ended):
+      assert code == "0", f"$ {command}\nexit code {code}:\n{output}"
+      assert matches(shown, output), f"$ {command}\nprinted:\n{output}"
+    assert len(ended) == len(commands), printed
+
+  def sh(self, *_):
+    pass
+
+  cpp = text = sh
+
+
+def run(page, programs):
+  """The number of examples that were wrong."""
+  wrong = 0
+  with tempfile.TemporaryDirectory() as name:
+    folder = Path(name)
+    for there in ("model", "proto"):
+      (folder / there).symlink_to(ROOT / there)
+    write_encoder(folder / "my-encoder")
+    runner = Page(folder, programs)
+    try:
+      found = list(blocks(page))
+      for (line, language, text), (_, following, shown) in zip(found, found[1:] + [(0, "", "")]):
+        place = f"{page.relative_to(ROOT)}:{line}"
+        try:
+          left_out = getattr(runner, language or "no_language")(text, shown if following == "text" else None)
+          if left_out:
+            print(f"{place}: not run: {left_out}")
+        except (AssertionError, AttributeError, subprocess.TimeoutExpired) as error:
+          wrong += 1
+          print(f"{place}: {error}\n", flush=True)
+    finally:
+      runner.stop()
+  print(f"{page.name}: {len(found)} blocks, {wrong} wrong")
+  return wrong
+
+
+def main(arguments):
+  if arguments[0] == "--cpp":
+    example, = [text for _, language, text in blocks(Path(arguments[1])) if language == "cpp"]
+    Path(arguments[2]).write_text(example)
+    return 0
+  return int(sum(run(Path(page).resolve(), Path(arguments[0]).resolve()) for page in arguments[1:]) > 0)
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))
