@@ -6,19 +6,21 @@
 
 The page is read from top to bottom, in one folder that has the repository's model/ and proto/, and an encoder:
 
-  ```textproto   a file, whose name is in its first line; server.textproto: the server runs with it from here on
+  ```textproto   a file, whose name is in its first line; server.textproto: the server runs with it from here on;
+                 without a name a piece of a config, which the server would take
   ```console     commands behind `$ `, in one shell, and what they print
   ```python      a program; ```text behind it is what it prints
   ```sh, ```cpp  not run here (the C++ example is run by a command on the page)
 
 `...` stands for anything, alone on a line for any lines; numbers with a point may differ by a hundredth of themselves.
-Examples of tools that are not here are left out, and named: tritonclient (AFT_TRITONCLIENT), buf (beside this Python).
+Examples of tools that are not here are left out, and named: tritonclient (AFT_TRITONCLIENT), buf (beside this Python), curl.
 """
 
 import json
 import os
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -123,8 +125,13 @@ class Page:
     return text
 
   def textproto(self, text, _):
-    name = re.match(r"# (\w+\.textproto)\n", text).group(1)
-    (self._folder / name).write_text(text)
+    named = re.match(r"# (\w+\.textproto)\n", text)
+    name = named.group(1) if named else "piece.textproto"
+    (self._folder / name).write_text(text if named or re.match("models|repository", text) else
+                                     f'models {{ path: "m" }}\n{text}')
+    if not named:
+      done = self._run([self._programs / "aft-server", f"--config={name}", "--print_config"])
+      assert done.returncode == 0, done.stderr
     if name == "server.textproto":
       self.stop()
       self._server = Server(self._folder, self._programs / "aft-server", self._folder / name)
@@ -141,8 +148,9 @@ class Page:
     assert shown is None or matches(shown, done.stdout), f"printed:\n{done.stdout}"
 
   def console(self, text, _):
-    if re.search(r"^\$ .*\bbuf ", text, re.MULTILINE) and not (TOOLS / "buf").exists():
-      return "no buf"
+    for tool in ("buf", "curl"):
+      if re.search(rf"^\$ {tool} ", text, re.MULTILINE) and not shutil.which(tool, path=self._environment["PATH"]):
+        return f"no {tool}"
     commands = [(found.group(1), found.group(2)) for found in
                 re.finditer(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)]
     assert commands, "no command"
