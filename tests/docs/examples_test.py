@@ -21,6 +21,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -97,6 +98,9 @@ class Server(edge.Process):
     edge.wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
     assert ready.exists(), self.log.read_text()[-2000:]
     self.address, self.metrics_address = ready.read_text().split()
+
+  def terminate(self):
+    self._process.send_signal(signal.SIGINT)  # no lame duck: nobody balances over it
 
 
 class Page:
