@@ -253,11 +253,13 @@ TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotHoldUpASecondSignal) {
   EXPECT_EQ(process.WaitUnread(), 128 + SIGINT);
 }
 
-// One step over 200,000 tokens of an attention, whose cost grows with their square: minutes.
+// One step over 200,000 tokens of an attention, whose cost grows with their square. The prefix
+// cache would make it many, one for each of its intervals.
 TEST_F(ServerProcessTest, AModelThatIsStuckFailsLoudlyAndTheProcessStillEnds) {
   WriteModel({.kind = MixerKind::kDotProduct}, /*max_seq_len=*/1 << 18);
   WriteConfig(
-      "models { path: 'tiny' slots: 1 max_step_tokens: 524288 intra_op_threads: 1 } "
+      "models { path: 'tiny' slots: 1 max_step_tokens: 524288 intra_op_threads: 1 "
+      "prefix_cache_bytes: 0 } "
       "health { step_timeout_ms: 1000 liveness_grace_ms: 0 } drain { lame_duck_ms: 0 }");
   Process process({AFT_SERVER, "--config=" + config_, "--listen_address=127.0.0.1:0",
                    "--metrics_address=none", "--ready_file=" + ready_file_});
