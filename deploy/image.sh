@@ -4,11 +4,20 @@
 # The servers' images are refused beyond this: what they hold is pulled by every node.
 readonly IMAGE_LIMIT_MB=480 CUDA_IMAGE_LIMIT_MB=2800
 
-# Uses docker where a daemon answers; else buildah and podman, as root, on a base made by debootstrap.
+# Uses docker where a daemon answers; else buildah and podman, as root. Where docker reaches no registry, and with
+# buildah, the base is made by debootstrap.
 choose_engine() {
+  local base
   if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
     ENGINE=(docker)
-    BUILD=(env DOCKER_BUILDKIT=1 docker build)
+    BUILD=(env DOCKER_BUILDKIT=1 docker build --network host)
+    base=$(sed -n 's/^ARG BASE=//p' Dockerfile)
+    docker pull --quiet "$base" >/dev/null 2>&1 && return
+    BUILD+=(--build-arg BASE=debian:bookworm-slim)
+    docker image inspect debian:bookworm-slim >/dev/null 2>&1 && return
+    (( EUID == 0 )) || die "docker cannot pull $base; making it with debootstrap needs root"
+    apt_install debootstrap debootstrap
+    step image-base "Making debian:bookworm-slim with debootstrap" make_base_image
     return
   fi
   (( EUID == 0 )) || die "no docker daemon answers; without one ./dev image needs root"

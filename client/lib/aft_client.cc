@@ -272,6 +272,8 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
   set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   // A server that is restarted is back in seconds, and until then the others have its streams.
   set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Else 30 s: a node that is drained has by then replaced all servers that a name stood for.
+  set_default(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   set_default(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   set_default(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // during long waits too

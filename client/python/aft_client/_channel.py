@@ -55,6 +55,8 @@ def open_channel(target: str, tls: Optional[Tls], max_attempts: int,
       ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, despite its name
       ("grpc.initial_reconnect_backoff_ms", 100),
       ("grpc.max_reconnect_backoff_ms", 1000),  # a server that is restarted is back in seconds
+      # Else 30 s: a node that is drained has by then replaced all servers that a name stood for.
+      ("grpc.dns_min_time_between_resolutions_ms", 1000),
       ("grpc.keepalive_time_ms", 20_000),
       ("grpc.keepalive_timeout_ms", 10_000),
       ("grpc.http2.max_pings_without_data", 0),  # during long waits too

@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+"""Streams that go on while a cluster does to their servers what clusters do:
+
+  e2e.py PROGRAMS KUBECTL DOCKER_ROOT VERSION
+
+./dev e2e starts it, in namespaces of its own. The load is aftload in a pod, which finds the servers as
+deploy/README.md says, by the name of the headless Service; what it answers with is compared, token by token, with what
+the same requests gave before the trouble.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cluster import Cluster, wait_until
+
+HERE = Path(__file__).resolve().parent
+STREAMS = 24
+LOAD = ["aftload", "--json", "--progress", "--allow-remote", "--address=dns:///aft-serve:8500", "--resume",
+        "--verify=12", f"--streams={STREAMS}", "--max-tokens=uniform:1000:16000", "--duration=3600"]
+
+FAULTS = ("failed", "lost_tokens", "repeated_tokens", "changed_tokens")
+COLUMNS = {"trouble": "trouble", "s": "s", "completed": "completed", "failed": "failed", "lost_tokens": "lost",
+           "repeated_tokens": "repeated", "changed_tokens": "changed", "resumed_streams": "went on",
+           "most_resumes": "most", "inexact_streams": "inexact", "output_throughput": "tokens/s",
+           "median_longest_gap_ms": "longest gap p50", "p99_longest_gap_ms": "p99", "max_longest_gap_ms": "max, ms"}
+
+
+class Deployment:
+  """aft-serve in the cluster."""
+
+  def __init__(self, cluster, image):
+    self.cluster, self.image = cluster, image
+
+  def pods(self):
+    """By name; those that are on their way out too."""
+    found = self.cluster.get("pods", "-l", "app.kubernetes.io/name=aft-serve")["items"]
+    return {pod["metadata"]["name"]: pod for pod in found}
+
+  def ready(self):
+    return {name for name, pod in self.pods().items() if "deletionTimestamp" not in pod["metadata"] and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))}
+
+  def wait_for(self, replicas, without=()):
+    """Until so many are ready, and nothing else is left, nor one of `without`."""
+    wait_until(lambda: len(ready := self.ready()) == replicas and ready == set(self.pods()) - set(without) and
+               not ready & set(without), f"{replicas} pods are ready")
+
+  def restarts(self):
+    return sum(one["restartCount"] for pod in self.pods().values()
+               for one in pod["status"].get("containerStatuses", []))
+
+  # ---- Troubles, each until the Deployment is whole again ------------------------------------------
+  def nothing(self):
+    pass
+
+  def delete(self):
+    victim = min(self.ready())
+    self.cluster.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+    self.wait_for(3, without=[victim])
+
+  def kill(self):
+    before = self.restarts()
+    status = self.pods()[min(self.ready())]["status"]["containerStatuses"][0]
+    container = status["containerID"].removeprefix("docker://")
+    os.kill(int(self.cluster.docker("inspect", "-f", "{{.State.Pid}}", container)), signal.SIGKILL)
+    wait_until(lambda: self.restarts() > before, "the server is started again")
+    self.wait_for(3)
+
+  def roll_out(self):
+    old = self.ready()
+    self.cluster.kubectl("set", "image", "deployment/aft-serve", f"aft-server={self.image}-next")
+    self.wait_for(3, without=old)
+
+  def scale(self):
+    for replicas in (5, 2, 3):
+      self.cluster.kubectl("scale", "deployment/aft-serve", f"--replicas={replicas}")
+      self.wait_for(replicas)
+
+  def drain(self):
+    """One node, so what is evicted comes back to it once it takes pods again; until then the budget holds the
+    others."""
+    old = self.ready()
+    with open(self.cluster.folder / "drain.log", "w+") as log:
+      drain = subprocess.Popen([*self.cluster.kubectl_command, "drain", "node", "--timeout=300s",
+                                "--pod-selector=app.kubernetes.io/name=aft-serve"], stdout=log, stderr=log)
+      try:
+        wait_until(lambda: "violate the pod's disruption budget" in Path(log.name).read_text() or
+                   drain.poll() is not None, "the budget holds a pod")
+        assert len(self.ready()) == 2, Path(log.name).read_text()
+        self.cluster.kubectl("uncordon", "node")
+        assert drain.wait(300) == 0, Path(log.name).read_text()
+      finally:
+        drain.kill()
+    self.wait_for(3, without=old)
+
+  def roll_back(self):
+    """From an image whose server does not start."""
+    old = self.ready()
+    before = self.restarts()
+    self.cluster.kubectl("set", "image", "deployment/aft-serve", f"aft-server={self.image}-bad")
+    wait_until(lambda: self.restarts() >= before + 2, "the bad image has failed twice")
+    assert self.ready() == old, "the old pods serve"
+    self.cluster.kubectl("rollout", "undo", "deployment/aft-serve")
+    self.wait_for(3)
+    assert self.ready() == old, "the old pods have stayed"
+
+
+class Load:
+  """aftload in a pod."""
+
+  def __init__(self, cluster, image):
+    self.cluster = cluster
+    cluster.kubectl("apply", "-f", "-", input=json.dumps({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "load"},
+        "spec": {"restartPolicy": "Never", "automountServiceAccountToken": False,
+                 "containers": [{"name": "load", "image": image, "command": LOAD}]}}))
+
+  def completed(self):
+    lines = re.findall(r"(\d+) done, ", self.cluster.kubectl("logs", "load", "--tail=1", check=False))
+    return int(lines[-1]) if lines else 0
+
+  def wait_for_more(self):
+    """Until twice as many streams have ended as there are at once."""
+    goal = self.completed() + 2 * STREAMS
+    wait_until(lambda: self.completed() >= goal, "the load goes on")
+
+  def finish(self):
+    self.cluster.kubectl("exec", "load", "--", "bash", "-c", "kill -INT 1")
+    wait_until(lambda: self.cluster.get("pod", "load")["status"]["phase"] in ("Succeeded", "Failed"), "the load ends")
+    page = self.cluster.kubectl("logs", "load")
+    self.cluster.kubectl("delete", "pod", "load")
+    return json.loads(next(line for line in page.splitlines() if line.startswith("{")))
+
+
+def endure(cluster, version):
+  """A row for each trouble."""
+  cluster.kubectl("apply", "-f", "-", input=cluster.kubectl("kustomize", HERE))
+  servers = Deployment(cluster, f"aft-serve:{version}")
+  start = time.monotonic()
+  servers.wait_for(3)
+  print(f"e2e: three replicas are ready after {time.monotonic() - start:.0f} s", flush=True)
+  for what, trouble in (
+      ("none", servers.nothing), ("kubectl delete pod --force", servers.delete),
+      ("kill -9 of the server", servers.kill),
+      ("rollout of another image", servers.roll_out), ("scaled 3, 5, 2, 3", servers.scale),
+      ("node drained, within the budget", servers.drain), ("bad image, rolled back", servers.roll_back)):
+    load = Load(cluster, f"aft-serve-tools:{version}")
+    load.wait_for_more()
+    start = time.monotonic()
+    trouble()
+    seconds = time.monotonic() - start
+    load.wait_for_more()
+    row = {"trouble": what, "s": round(seconds)} | load.finish()
+    print("e2e:", {name: row[name] for name in COLUMNS}, flush=True)
+    yield row
+
+
+def main(programs, kubectl, docker_root, version):
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit("e2e: ended"))
+  rows = []
+  with tempfile.TemporaryDirectory() as folder:
+    start = time.monotonic()
+    with Cluster(programs, kubectl, docker_root, folder) as cluster:
+      print(f"e2e: the cluster is ready after {time.monotonic() - start:.0f} s", flush=True)
+      try:
+        for row in endure(cluster, version):
+          rows.append(row)
+      except AssertionError:
+        print(cluster.kubectl("describe", "pods", check=False))
+        raise
+  print()
+  print("|", " | ".join(COLUMNS.values()), "|\n" + "|---" * len(COLUMNS) + "|")
+  for row in rows:
+    print("|", " | ".join(f"{row[name]:.0f}" if name != "trouble" else row[name] for name in COLUMNS), "|")
+  return 1 if any(row[name] for row in rows for name in FAULTS) else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(*sys.argv[1:]))
