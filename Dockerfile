@@ -13,6 +13,7 @@ RUN --mount=type=bind,target=/context \
     if [ -d /context/build/wheels ]; then ln -s /context/build/wheels ~/.cache/aft-serve/wheels; fi && \
     ./dev setup && \
     rm -rf ~/.cache/aft-serve/wheels
+# ccache's keys follow it.
 ENV LANG=C.UTF-8
 
 FROM packages AS build
