@@ -12,20 +12,14 @@ choose_engine() {
     ENGINE=(docker)
     BUILD=(env DOCKER_BUILDKIT=1 docker build --network host)
     base=$(sed -n 's/^ARG BASE=//p' Dockerfile)
-    docker pull --quiet "$base" >/dev/null 2>&1 && return
-    BUILD+=(--build-arg BASE=debian:bookworm-slim)
-    docker image inspect debian:bookworm-slim >/dev/null 2>&1 && return
-    (( EUID == 0 )) || die "docker cannot pull $base; making it with debootstrap needs root"
-    apt_install debootstrap debootstrap
-    step image-base "Making debian:bookworm-slim with debootstrap" make_base_image
+    docker pull --quiet "$base" >/dev/null 2>&1 || make_base
     return
   fi
   (( EUID == 0 )) || die "no docker daemon answers; without one ./dev image needs root"
   apt_install image "${IMAGE_PACKAGES[@]}"
   local storage=(--storage-driver overlay --root "$CACHE/image/storage" --runroot /run/aft-serve-image)
   ENGINE=(podman "${storage[@]}")
-  BUILD=(buildah "${storage[@]}" bud --layers --force-rm --isolation chroot --pull-never --network host --format docker
-    --build-arg BASE=debian:bookworm-slim)
+  BUILD=(buildah "${storage[@]}" bud --layers --force-rm --isolation chroot --pull-never --network host --format docker)
   cat >"$CACHE/image/containers.conf" <<'END'
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -37,9 +31,16 @@ runtime = "runc"
 network_backend = "netavark"
 END
   export CONTAINERS_CONF="$CACHE/image/containers.conf"
-  if ! "${ENGINE[@]}" image exists docker.io/library/debian:bookworm-slim; then
-    step image-base "Making debian:bookworm-slim with debootstrap" make_base_image
-  fi
+  make_base
+}
+
+# Has images made on a base of our own.
+make_base() {
+  BUILD+=(--build-arg BASE=debian:bookworm-slim)
+  "${ENGINE[@]}" image inspect docker.io/library/debian:bookworm-slim >/dev/null 2>&1 && return
+  (( EUID == 0 )) || die "docker cannot pull the base; making it with debootstrap needs root"
+  apt_install debootstrap debootstrap
+  step image-base "Making debian:bookworm-slim with debootstrap" make_base_image
 }
 
 make_base_image() {

@@ -126,10 +126,7 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   const std::vector<Job*> jobs(batch.begin(), batch.end());
   const TimePoint begin = Now();
   BeginStep(jobs, begin);
-  metrics_.requests_running.Set(static_cast<double>(batch.size()));
-  for (const Job* job : jobs) {
-    metrics_.requests_running_by_priority[static_cast<size_t>(job->service_class)].Add(1);
-  }
+  for (const Job* job : jobs) metrics_.requests_running.Add(job->service_class, 1);
   metrics_.slots_used.Set(static_cast<double>(batch.size()));
   absl::StatusOr<std::vector<TokenVectors>> vectors = RunModel(batch);
   const TimePoint end = Now();
@@ -181,8 +178,7 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
 
 // Between steps, when nothing runs.
 void EncodeEngine::PublishGauges() {
-  metrics_.requests_running.Set(0);
-  for (GaugePart& part : metrics_.requests_running_by_priority) part.Set(0);
+  metrics_.requests_running.Set({});
   metrics_.slots_used.Set(0);
 }
 

@@ -477,14 +477,11 @@ std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
 
 void GenerateEngine::PublishGauges() {
   prefixes_.PublishGauges();
-  metrics_.requests_running.Set(scheduler_.live());
-  std::array<int, kServiceClasses> running{};
+  RequestGauge::Counts running{};
   for (const Sequence* sequence : scheduler_.live_sequences()) {
     ++running[static_cast<size_t>(static_cast<const TokenStream*>(sequence)->Job::service_class)];
   }
-  for (size_t i = 0; i < running.size(); ++i) {
-    metrics_.requests_running_by_priority[i].Set(running[i]);
-  }
+  metrics_.requests_running.Set(running);
   metrics_.requests_parked.Set(scheduler_.parked());
   metrics_.slots_used.Set(scheduler_.slots().used());
 }

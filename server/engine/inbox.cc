@@ -123,8 +123,7 @@ void Inbox::Leave(const std::vector<std::unique_ptr<Job>>& ended) {
 }
 
 void Inbox::CountWaiting(const Job& job, int change) {
-  metrics_.requests_waiting.Add(change);
-  metrics_.requests_waiting_by_priority[static_cast<size_t>(job.service_class)].Add(change);
+  metrics_.requests_waiting.Add(job.service_class, change);
   metrics_.waiting_tokens.Add(change * static_cast<double>(job.tokens));
 }
 

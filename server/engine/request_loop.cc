@@ -475,10 +475,8 @@ void RequestLoop::FailModel(const std::string& reason) {
 
 void RequestLoop::ClearGauges() {
   oldest_waiting_ = TimePoint::max();
-  metrics_.requests_running.Set(0);
-  for (GaugePart& part : metrics_.requests_running_by_priority) part.Set(0);
-  metrics_.requests_waiting.Set(0);
-  for (GaugePart& part : metrics_.requests_waiting_by_priority) part.Set(0);
+  metrics_.requests_running.Set({});
+  metrics_.requests_waiting.Set({});
   metrics_.waiting_tokens.Set(0);
   metrics_.requests_parked.Set(0);
   metrics_.slots_used.Set(0);

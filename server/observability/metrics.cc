@@ -1,5 +1,8 @@
 #include "server/observability/metrics.h"
 
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace aft::server {
@@ -12,7 +15,31 @@ constexpr std::array<const char*, kServiceClasses> kPriorities = {"interactive",
 constexpr std::array<const char*, 5> kStates = {"loading", "ready", "draining", "failed",
                                                 "unloaded"};
 
+GaugePart PriorityPart(const MetricMaker& make, const std::string& name,
+                       ServiceClass service_class) {
+  return make.AddPart(absl::StrCat(name, "_by_priority").c_str(),
+                      "The same by the priority that they asked for.",
+                      {{"priority", kPriorities[static_cast<size_t>(service_class)]}});
+}
+
 }  // namespace
+
+RequestGauge::RequestGauge(const MetricMaker& make, const std::string& name,
+                           const std::string& help)
+    : all_(make.AddGauge(name.c_str(), help.c_str())),
+      by_priority_{PriorityPart(make, name, ServiceClass::kInteractive),
+                   PriorityPart(make, name, ServiceClass::kNormal),
+                   PriorityPart(make, name, ServiceClass::kBatch)} {}
+
+void RequestGauge::Set(const Counts& counts) {
+  all_.Set(std::accumulate(counts.begin(), counts.end(), 0));
+  for (size_t i = 0; i < counts.size(); ++i) by_priority_[i].Set(counts[i]);
+}
+
+void RequestGauge::Add(ServiceClass service_class, int change) {
+  all_.Add(change);
+  by_priority_[static_cast<size_t>(service_class)].Add(change);
+}
 
 CallMetrics::CallMetrics(const MetricMaker& make, size_t methods, size_t first_timed)
     : counters_(methods), first_timed_(first_timed) {
@@ -66,14 +93,6 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
     loads_[ok ? 1 : 0] = &AddCounter("aft_model_loads_total", "Versions that were loaded, or not.",
                                      {{"result", ok ? "ok" : "failed"}});
   }
-}
-
-ModelMetrics::GaugeByPriority ModelMetrics::AddParts(const char* name, const char* help) const {
-  const auto part = [&](ServiceClass service_class) {
-    return AddPart(name, help, {{"priority", kPriorities[static_cast<size_t>(service_class)]}});
-  };
-  return {part(ServiceClass::kInteractive), part(ServiceClass::kNormal),
-          part(ServiceClass::kBatch)};
 }
 
 void ModelMetrics::SetState(State state) {

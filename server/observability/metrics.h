@@ -42,6 +42,23 @@ class CallMetrics {
   std::vector<prometheus::Histogram*> seconds_;
 };
 
+// Requests: all, and in the family of that name with _by_priority those of each priority that was
+// asked for. As GaugePart, of one version.
+class RequestGauge {
+ public:
+  using Counts = std::array<int, kServiceClasses>;  // by ServiceClass
+
+  RequestGauge(const MetricMaker& make, const std::string& name, const std::string& help);
+
+  void Set(const Counts& counts);
+  void Add(ServiceClass service_class, int change);
+  double Value() const { return all_.Value(); }
+
+ private:
+  GaugePart all_;
+  std::array<GaugePart, kServiceClasses> by_priority_;
+};
+
 // Why a request was refused, label of aft_rejected_total.
 enum class Rejection {
   kQueuedRequests,
@@ -93,7 +110,6 @@ inline constexpr std::array<const char*, 4> kPrefixMisses = {"cold", "too_short"
 // One served model; or one version of it, which shares the metrics of all of its versions, so that
 // there are no more of them for any number of versions.
 struct ModelMetrics : private MetricMaker {
-  using GaugeByPriority = std::array<GaugePart, kServiceClasses>;
   enum class State { kLoading, kReady, kDraining, kFailed, kUnloaded };
 
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
@@ -112,13 +128,9 @@ struct ModelMetrics : private MetricMaker {
       *this, "aft_request_finished_total", "Accepted requests by how they ended.", kEndings};
   const CounterByReason<EngineFailure, kEngineFailures.size()> failures{
       *this, "aft_engine_failures_total", "What went wrong in the engine.", kEngineFailures};
-  GaugePart requests_running = AddPart("aft_requests_running", "Requests that own a slot.");
-  GaugeByPriority requests_running_by_priority =
-      AddParts("aft_requests_running_by_priority", "The same by the priority that they asked for.");
-  GaugePart requests_waiting =
-      AddPart("aft_requests_waiting", "Accepted requests that wait for a slot.");
-  GaugeByPriority requests_waiting_by_priority =
-      AddParts("aft_requests_waiting_by_priority", "The same by the priority that they asked for.");
+  RequestGauge requests_running{*this, "aft_requests_running", "Requests that own a slot."};
+  RequestGauge requests_waiting{*this, "aft_requests_waiting",
+                                "Accepted requests that wait for a slot."};
   GaugePart waiting_tokens =
       AddPart("aft_waiting_tokens", "Tokens of the texts of requests that wait for a slot.");
   GaugePart requests_parked =
@@ -194,7 +206,6 @@ struct ModelMetrics : private MetricMaker {
       AddGauge("aft_model_load_seconds", "Time to load and warm up the model.");
 
  private:
-  GaugeByPriority AddParts(const char* name, const char* help) const;
   prometheus::Counter& DeviceSteps(const char* launch) const {
     return AddCounter("aft_device_steps_total", "Steps on the GPU, by how they were launched.",
                       {{"launch", launch}});

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,10 +25,12 @@ struct CallEnvironment {
   LimitsConfig limits;
 
   // A call of a method of no model has ended: its metrics.
-  void Report(Method method, TimePoint arrival, absl::StatusCode code) const {
-    metrics.calls.Count(method, code);
-    metrics.calls.Observe(method, std::chrono::steady_clock::now() - arrival);
-  }
+  void Report(Method method, TimePoint arrival, absl::StatusCode code) const;
+
+  // Such a call, a unary one that is answered at once, ends: reports it and sends its trace.
+  grpc::ServerUnaryReactor* End(Method method, TimePoint arrival,
+                                grpc::CallbackServerContext& context,
+                                const absl::Status& status) const;
 
   // The ledger had no room for a call: what it ends with. Counts it.
   absl::Status RefuseForMemory() const {
@@ -39,5 +40,10 @@ struct CallEnvironment {
         "max_client_memory_bytes or max_memory_bytes");
   }
 };
+
+// A stream holds `fixed` bytes and, of answers that its client has not read, `unsent`: the charge
+// follows, and so does `undelivered`; once in a while only, as every token passes here twice.
+// False: there is no room.
+bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered);
 
 }  // namespace aft::server

@@ -74,11 +74,7 @@ grpc::ServerUnaryReactor* ModelService::Answer(
   const TimePoint arrival = std::chrono::steady_clock::now();
   const auto client = environment_.identity.Find(context);
   const absl::Status status = client.ok() ? answer(**client) : client.status();
-  environment_.Report(method, arrival, status.code());
-  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  return environment_.End(method, arrival, context, status);
 }
 
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* context,

@@ -118,15 +118,8 @@ void StreamCall::Refuse(absl::Status status) {
   Conclude(refusal);
 }
 
-// Once in a while only: every token passes here twice.
 bool StreamCall::Recharge() {
-  constexpr int64_t kSlack = 4096;
-  const size_t unsent = held_bytes() + sending_bytes_;
-  const auto held = static_cast<int64_t>(request_bytes_ + unsent);
-  const bool near = held <= charge_.bytes() && charge_.bytes() - held < kSlack;
-  if (near && unsent > 0) return true;
-  undelivered_.Set(static_cast<double>(unsent));
-  return near || charge_.Resize(held);
+  return HoldUnsent(request_bytes_, held_bytes() + sending_bytes_, charge_, undelivered_);
 }
 
 absl::Status StreamCall::FindModel(const std::string& name, const std::string& version) {

@@ -89,15 +89,7 @@ def write_encoder(folder):
   folder.joinpath("model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-class Server(edge.Process):
-
-  def __init__(self, folder, program, config):
-    ready = folder / "server.ready"
-    super().__init__(folder, "server", [program, f"--config={config}", "--listen_address=127.0.0.1:0",
-                                        "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
-    edge.wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
-    assert ready.exists(), self.log.read_text()[-2000:]
-    self.address, self.metrics_address = ready.read_text().split()
+class Server(edge.ServerProcess):
 
   def terminate(self):
     self._process.send_signal(signal.SIGINT)  # no lame duck: nobody balances over it
@@ -138,7 +130,7 @@ class Page:
       assert done.returncode == 0, done.stderr
     if name == "server.textproto":
       self.stop()
-      self._server = Server(self._folder, self._programs / "aft-server", self._folder / name)
+      self._server = Server(self._folder, "server", self._programs / "aft-server", self._folder / name)
       self._environment["AFT_ADDRESS"] = self._server.address
 
   def python(self, text, shown):

@@ -60,16 +60,24 @@ class Process:
     return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) / 1024
 
 
-class Server(Process):
+class ServerProcess(Process):
+  """aft-server by that config file, once it is ready, on ports that the kernel chooses."""
+
+  def __init__(self, folder, name, program, config):
+    ready = folder / f"{name}.ready"
+    super().__init__(folder, name, [program, f"--config={config}", "--listen_address=127.0.0.1:0",
+                                    "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
+    wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
+    assert ready.exists(), self.log.read_text()[-2000:]
+    self.address, self.metrics_address = ready.read_text().split()
+
+
+class Server(ServerProcess):
 
   def __init__(self, folder, program, model, name="server", config=""):
-    ready = folder / f"{name}.ready"
     path = folder / f"{name}.textproto"
-    path.write_text(f'listen_address: "127.0.0.1:0" metrics_address: "127.0.0.1:0"\n'
-                    f'models {{ name: "m" path: "{model}" intra_op_threads: 1 }}\n{config}\n')
-    super().__init__(folder, name, [program, f"--config={path}", f"--ready_file={ready}"])
-    wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
-    self.address, self.metrics_address = ready.read_text().split()
+    path.write_text(f'models {{ name: "m" path: "{model}" intra_op_threads: 1 }}\n{config}\n')
+    super().__init__(folder, name, program, path)
 
   def metric(self, pattern):
     """The sum of the samples of that name, with these labels where it has some."""

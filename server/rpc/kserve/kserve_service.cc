@@ -76,11 +76,7 @@ grpc::ServerUnaryReactor* KserveService::Finish(Method method, TimePoint arrival
                                                 const absl::Status& status, const Message& message,
                                                 Bytes& response) {
   if (status.ok()) SerializeMessage(message, response);
-  environment_.Report(method, arrival, status.code());
-  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  return environment_.End(method, arrival, context, status);
 }
 
 template <typename Request, typename Response>

@@ -94,13 +94,7 @@ absl::Status StreamInfer::Admit() {
 }
 
 bool StreamInfer::Recharge() {
-  constexpr int64_t kSlack = 4096;
-  const size_t unsent = kHeldPerByte * part_bytes_;
-  const auto held = static_cast<int64_t>(kCallBytes + unsent);
-  const bool near = held <= charge_.bytes() && charge_.bytes() - held < kSlack;
-  if (near && unsent > 0) return true;
-  undelivered_.Set(static_cast<double>(unsent));
-  return near || charge_.Resize(held);
+  return HoldUnsent(kCallBytes, kHeldPerByte * part_bytes_, charge_, undelivered_);
 }
 
 void StreamInfer::ReadOn() {

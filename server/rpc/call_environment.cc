@@ -1,0 +1,33 @@
+#include "server/rpc/call_environment.h"
+
+#include <chrono>
+
+#include "server/rpc/call_metadata.h"
+
+namespace aft::server {
+
+void CallEnvironment::Report(Method method, TimePoint arrival, absl::StatusCode code) const {
+  metrics.calls.Count(method, code);
+  metrics.calls.Observe(method, std::chrono::steady_clock::now() - arrival);
+}
+
+grpc::ServerUnaryReactor* CallEnvironment::End(Method method, TimePoint arrival,
+                                               grpc::CallbackServerContext& context,
+                                               const absl::Status& status) const {
+  Report(method, arrival, status.code());
+  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered) {
+  constexpr int64_t kSlack = 4096;
+  const auto held = static_cast<int64_t>(fixed + unsent);
+  const bool near = held <= charge.bytes() && charge.bytes() - held < kSlack;
+  if (near && unsent > 0) return true;
+  undelivered.Set(static_cast<double>(unsent));
+  return near || charge.Resize(held);
+}
+
+}  // namespace aft::server
