@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 from cluster import Cluster, wait_until
@@ -29,7 +30,7 @@ FAULTS = ("failed", "lost_tokens", "repeated_tokens", "changed_tokens")
 COLUMNS = {"trouble": "trouble", "s": "s", "completed": "completed", "failed": "failed", "lost_tokens": "lost",
            "repeated_tokens": "repeated", "changed_tokens": "changed", "resumed_streams": "went on",
            "most_resumes": "most", "inexact_streams": "inexact", "output_throughput": "tokens/s",
-           "median_longest_gap_ms": "longest gap p50", "p99_longest_gap_ms": "p99", "max_longest_gap_ms": "max, ms"}
+           "median_longest_gap_ms": "longest gap p50", "p99_longest_gap_ms": "p99", "max_longest_gap_ms": "max, ms", "spread_s": "all used, s"}
 
 
 class Deployment:
@@ -51,6 +52,17 @@ class Deployment:
     """Until so many are ready, and nothing else is left, nor one of `without`."""
     wait_until(lambda: len(ready := self.ready()) == replicas and ready == set(self.pods()) - set(without) and
                not ready & set(without), f"{replicas} pods are ready")
+
+  def wait_for_use(self):
+    """Until each has had a stream: a client finds a new one when a connection breaks, or is of
+    `connections.max_age_ms`."""
+    wait_until(lambda: all(self._requests(pod) > 0 for pod in self.pods().values()), "every server has had a stream")
+
+  @staticmethod
+  def _requests(pod):
+    with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8501/metrics", timeout=60) as page:
+      return sum(float(line.split()[-1]) for line in page.read().decode().splitlines()
+                 if line.startswith("aft_requests_total{") and 'method="Generate"' in line)
 
   def restarts(self):
     return sum(one["restartCount"] for pod in self.pods().values()
@@ -157,8 +169,9 @@ def endure(cluster, version):
     trouble()
     seconds = time.monotonic() - start
     load.wait_for_more()
-    row = {"trouble": what, "s": round(seconds)} | load.finish()
-    print("e2e:", {name: row[name] for name in COLUMNS}, flush=True)
+    servers.wait_for_use()
+    row = {"trouble": what, "s": seconds, "spread_s": time.monotonic() - start - seconds} | load.finish()
+    print("e2e:", {name: row[name] for name in [*COLUMNS, "errors"]}, flush=True)
     yield row
 
 

@@ -42,7 +42,10 @@ e2e() {
   build_kubernetes
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   folder=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf '$folder'" EXIT
   (build_images "$folder" "$version") || rc=$?
+  trap - EXIT
   rm -rf "$folder"
   (( rc == 0 )) || exit "$rc"
   # What the daemons do to the network, mounts and processes, and what they keep in fixed places, ends with them.
