@@ -257,6 +257,13 @@ def check_links(path, text):
       yield line, f"{found.group(1)}: no such heading"
 
 
+def check_metrics(path, text):
+  known = set(re.findall(r"\baft_\w+", (ROOT / "docs/metrics.md").read_text()))
+  for found in re.finditer(r"\baft_\w+", text):
+    if found.group(0) not in known and re.sub(r"_(bucket|count|sum)$", "", found.group(0)) not in known:
+      yield text.count("\n", 0, found.start()) + 1, f"{found.group(0)} is not in docs/metrics.md"
+
+
 CODE = r"\.(h|cc|cu|cuh)$"
 ANY = r"(\.(h|cc|cu|cuh|py|sh|proto|cmake|md|txt|json|ya?ml|textproto)|Dockerfile|/?dev|\.ci/run)$"
 RULES = [  # (name, which files, check)
@@ -270,6 +277,7 @@ RULES = [  # (name, which files, check)
     ("todo", ANY, check_todo),
     ("pages", ANY, check_pages),
     ("links", r"\.md$", check_links),
+    ("metrics", r"^(README|docs/(routers|security|troubleshooting|upgrading)|deploy/.*)\.md$", check_metrics),
     ("floors", r"^CONTRIBUTING\.md$", check_floors_page),
 ]
 

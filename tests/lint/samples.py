@@ -46,6 +46,7 @@ BAD = [
     ("links", "client/README.md", "See [the service](../serve).\n"),
     ("links", "client/README.md", "# One\n```\n# Two\n```\n[there](#two)\n"),
     ("links", "client/README.md", "[there](../proto/README.md#no-such-heading)\n"),
+    ("metrics", "docs/troubleshooting.md", "Look at `aft_ttft_seconds_bucket` and at `aft_no_such_seconds`.\n"),
     ("floors", "CONTRIBUTING.md", "| folder | what |\n|---|---|\n| `base/` | checks |\n| `client/` | library |\n"),
 ]
 
