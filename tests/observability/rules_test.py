@@ -43,6 +43,23 @@ class RulesTest(unittest.TestCase):
           "\n  - alerts", f"\n  - {PROMETHEUS}/alerts"))
       self.succeeds("check", "config", config)
 
+  def test_replicas_that_are_not_ready_are_scraped(self):
+    """The name of prometheus.yml: only a headless Service that says so has their addresses."""
+    config = (PROMETHEUS / "prometheus.yml").read_text()
+    name, port = re.search(r"names: \[([\w-]+)\]\n +type: A\n +port: (\d+)", config).groups()
+    service, = [one for one in (ROOT / "deploy/k8s/base/service.yaml").read_text().split("\n---\n")
+                if f"\n  name: {name}\n" in one]
+    for line in ("  clusterIP: None", "  publishNotReadyAddresses: true", f"      port: {port}"):
+      self.assertIn(f"\n{line}\n", service)
+
+  def test_the_servers_job_is_of_servers_alone(self):
+    """An Envoy that answers beside servers that do not would keep AftNoServer silent."""
+    monitors = (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
+    ports = {re.search(r"\n  name: (\S+)", one).group(1): re.findall(r"- port: (\S+)", one)
+             for one in monitors.split("\n---\n")}
+    job, = set(re.findall(r'job=~"([^"]*)"', "".join(path.read_text() for path in RULES)))
+    self.assertEqual([ports[name] for name in ports if re.fullmatch(job, f"prod/{name}")], [["metrics"]])
+
   def test_rules_do_what_they_say(self):
     tests = sorted(HERE.glob("*_test.yml"))
     self.assertEqual(len(tests), 4)
