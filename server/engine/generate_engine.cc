@@ -225,7 +225,7 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
-  counts_.Ended(stream);
+  counts_.Ended(stream, outcome);
   outcome.usage.scored_tokens = stream.scored_tokens;
   outcome.scored_bytes = stream.scored_bytes;
   outcome.logprob = stream.logprob;

@@ -137,7 +137,7 @@ struct Usage {
 
 // From RequestHeader::arrival. Zero: it never came to that.
 struct Timings {
-  Duration queue{};        // until the first step that held the request
+  Duration queue{};        // until the first step that held the request, or its end without one
   Duration first_token{};  // or first scored tokens
   Duration total{};
 };

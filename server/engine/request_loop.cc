@@ -381,11 +381,14 @@ void RequestLoop::Fail(Job& job, absl::Status status, TimePoint now) {
 
 void RequestLoop::End(Job& job, Outcome outcome, TimePoint now) {
   outcome.usage = job.usage;
-  Remove(job, outcome);
-  if (!job.started_at) LeaveQueue(job);
-  if (job.started_at) outcome.timings.queue = *job.started_at - job.arrival;
+  outcome.timings.queue = job.started_at.value_or(now) - job.arrival;
   if (job.first_output_at) outcome.timings.first_token = *job.first_output_at - job.arrival;
   outcome.timings.total = now - job.arrival;
+  Remove(job, outcome);
+  if (!job.started_at) {
+    metrics_.queue_seconds(job.method, job.service_class).Observe(Seconds(outcome.timings.queue));
+    LeaveQueue(job);
+  }
   outcomes_.push_back(std::move(outcome));
   const auto it = jobs_.find(job.handle);
   finished_.push_back(std::move(it->second));

@@ -10,6 +10,12 @@ void Count(const CounterByMethod& counters, const std::array<int64_t, kCount>& t
   }
 }
 
+// A deadline, a client that gave up, or max_queue_ms; not the server's own end or failure.
+bool IsOutOfTime(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
+         absl::IsResourceExhausted(status);
+}
+
 }  // namespace
 
 TokenCounts::TokenCounts(ModelMetrics& metrics) : metrics_(metrics) {
@@ -44,7 +50,10 @@ void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
   stream.last_token_at = now;
 }
 
-void TokenCounts::Ended(const TokenStream& stream) {
+void TokenCounts::Ended(const TokenStream& stream, const Outcome& outcome) {
+  if (stream.output && !stream.first_output_at && IsOutOfTime(outcome.status)) {
+    metrics_.ttft_missed_seconds[stream.method].Observe(Seconds(outcome.timings.total));
+  }
   if (stream.further_tokens == 0) return;
   metrics_.time_per_output_token_seconds[stream.method].Observe(
       Seconds(stream.last_token_at - *stream.first_output_at) /

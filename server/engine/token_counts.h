@@ -27,8 +27,8 @@ class TokenCounts {
 
   // A token of the stream was sampled; sets its times.
   void Sampled(TokenStream& stream, TimePoint now);
-  // The stream has ended, however.
-  void Ended(const TokenStream& stream);
+  // The stream has ended, however. REQUIRES: outcome.timings are set.
+  void Ended(const TokenStream& stream, const Outcome& outcome);
   // The step has.
   void Flush(const Prompts& prompts);
 

@@ -74,7 +74,7 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
     : MetricMaker(registry, {{"model", model}}) {
   for (const char* const priority : kPriorities) {
     queue_seconds_.push_back(AddSecondsByMethod(
-        "aft_queue_seconds", "Arrival of a request to the first step that holds it.",
+        "aft_queue_seconds", "Arrival of a request to its first step, or to its end without one.",
         kEngineMethods, {{"priority", priority}}));
   }
   for (const bool exact : {false, true}) {

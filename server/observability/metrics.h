@@ -146,6 +146,11 @@ struct ModelMetrics : private MetricMaker {
   }
   const HistogramByMethod ttft_seconds = AddSecondsByMethod(
       "aft_ttft_seconds", "Arrival of a request to its first token.", kGeneratingMethods);
+  const HistogramByMethod ttft_missed_seconds =
+      AddSecondsByMethod("aft_ttft_missed_seconds",
+                         "Arrival to the end of a request whose time was over before its first "
+                         "token.",
+                         kGeneratingMethods);
   const HistogramByMethod inter_token_seconds = AddSecondsByMethod(
       "aft_inter_token_seconds", "Time between two tokens of one stream.", kGeneratingMethods);
   const HistogramByMethod time_per_output_token_seconds = AddSecondsByMethod(
@@ -201,6 +206,10 @@ struct ModelMetrics : private MetricMaker {
   GaugePart versions =
       AddPart("aft_model_versions",
               "Versions of the model in memory, those that end their last streams too.");
+  prometheus::Gauge& versions_failed =
+      AddGauge("aft_model_versions_failed",
+               "Versions of the model that should be served as they are now and could not be "
+               "loaded, or have failed.");
   prometheus::Counter& loads(bool ok) { return *loads_[ok ? 1 : 0]; }
   prometheus::Gauge& load_seconds =
       AddGauge("aft_model_load_seconds", "Time to load and warm up the model.");

@@ -7,13 +7,13 @@
 
 namespace aft::server {
 
-// What a model says of itself: of the version that a request gets which names none.
+// What a model says of itself.
 struct ModelReport {
   std::string model;
   double oldest_waiting_seconds = 0;  // of the request that has waited for longest; 0: none waits
-  // Empty: none is loaded.
+  double last_step_age_seconds = 0;   // since its last step was done, or since it was loaded
+  // The version that a request gets which names none. Empty: none is loaded.
   std::string version{};
-  double last_step_age_seconds = 0;  // since its last step was done, or since it was loaded
   std::string fingerprint{};
   std::string architecture{};
   std::string device{};

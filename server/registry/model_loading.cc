@@ -178,6 +178,7 @@ absl::Status ModelRegistry::LoadVersions(Entry& entry) {
 // Its folder is gone, or so.
 void ModelRegistry::FailLoading(Entry& entry, const absl::Status& error) {
   log::Error("model.load_failed", {{"model", entry.name}, {"error", error.ToString()}});
+  entry.metrics.loads(false).Increment();
   {
     MutexLock lock(mutex_);
     for (auto& [name, version] : entry.versions) {

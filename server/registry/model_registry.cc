@@ -187,9 +187,22 @@ ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* want
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {
+  const std::vector<ModelHold> held = keeper_.Held();  // let go of without the lock
   MutexLock lock(mutex_);
   std::vector<ModelStatus> models;
-  for (const auto& entry : entries_) models.push_back(Describe(*entry, Best(*entry)));
+  for (const auto& entry : entries_) {
+    ModelStatus& status = models.emplace_back(Describe(*entry, Best(*entry)));
+    std::optional<Duration> since_step;  // of those that should step
+    for (const ModelHold& model : held) {
+      if (model->config.name != entry->name || !model->failure.empty()) continue;
+      const EngineLoad load = model->engine().load();
+      status.load.oldest_waiting = std::max(status.load.oldest_waiting, load.oldest_waiting);
+      if (load.running > 0) {
+        since_step = std::max(since_step.value_or(Duration(0)), load.since_step);
+      }
+    }
+    status.load.since_step = since_step.value_or(status.load.since_step);
+  }
   return models;
 }
 
@@ -210,6 +223,9 @@ ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) const {
 void ModelRegistry::Publish(Entry& entry) {
   const NamedVersion* const best = Best(entry);
   entry.metrics.SetState(best != nullptr ? best->second.state : ModelState::kUnloaded);
+  entry.metrics.versions_failed.Set(static_cast<double>(
+      std::count_if(entry.versions.begin(), entry.versions.end(),
+                    [](const NamedVersion& version) { return !version.second.error.ok(); })));
 }
 
 void ModelRegistry::OnFailed(Entry& entry, const ServedModel& model, const std::string& reason) {

@@ -46,6 +46,8 @@ struct ModelStatus : VersionStatus {
   int32_t slots = 0;  // requests that run at once: rows of a batch, for an encoder
   // Known once loaded.
   std::optional<ModelInfo> info;
+  // In a list the ages are those of all versions: the longest, of steps among those that run
+  // requests, if there are any.
   EngineLoad load{};
   int64_t vector_width = 0;             // 0: a language model
   std::vector<VersionStatus> versions;  // all there are, the newest first

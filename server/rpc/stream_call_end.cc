@@ -184,9 +184,10 @@ absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
 }
 
 void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
+  const Duration total = std::chrono::steady_clock::now() - arrival_;
   if (!refused_) {
     CountResumed();
-    metrics_->calls.Observe(method_, std::chrono::steady_clock::now() - arrival_);
+    metrics_->calls.Observe(method_, total);
   }
   (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method_, code);
   if (model_ != nullptr && outcome.status.ok() && !NeedsNoEngine(method_)) {
@@ -215,7 +216,7 @@ void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
        {"resumed_tokens", outcome.usage.resumed_tokens},
        {"queue_ms", Milliseconds(outcome.timings.queue)},
        {"ttft_ms", Milliseconds(outcome.timings.first_token)},
-       {"total_ms", Milliseconds(outcome.timings.total)},
+       {"total_ms", Milliseconds(total)},
        {"cached_tokens", outcome.usage.cached_tokens},
        {"cache_miss", kCacheMissNames[static_cast<size_t>(outcome.usage.cache_miss)]},
        {"diverged_at", outcome.usage.diverged_at},

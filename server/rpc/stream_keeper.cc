@@ -10,13 +10,13 @@
 namespace aft::server {
 namespace {
 
-void LogFailure(const std::string& id, const std::string& trace_id, const absl::Status& status) {
+void LogFailure(const CallIds& ids, const absl::Status& status) {
   static RateLimit& limit = *new RateLimit(1);
   if (const auto left_out = limit.Pass(std::chrono::steady_clock::now())) {
-    log::Warning("checkpoint.failed", {{"resume_id", id},
+    log::Warning("checkpoint.failed", {{"id", ids.request},
                                        {"error", status.ToString()},
                                        {"left_out", *left_out},
-                                       {"trace_id", trace_id}});
+                                       {"trace_id", ids.trace.trace_id}});
   }
 }
 
@@ -25,13 +25,13 @@ void LogFailure(const std::string& id, const std::string& trace_id, const absl::
 StreamKeeper::StreamKeeper(const Environment& environment, std::shared_ptr<const Client> client,
                            std::string model, SequenceState text,
                            std::shared_ptr<const SequenceState> start, std::string old_id,
-                           std::string trace_id)
+                           CallIds ids)
     : environment_(environment),
       client_(std::move(client)),
       model_(std::move(model)),
       start_(std::move(start)),
       old_id_(std::move(old_id)),
-      trace_id_(std::move(trace_id)),
+      ids_(std::move(ids)),
       text_(std::make_shared<const SequenceState>(std::move(text))) {}
 
 void StreamKeeper::KeepStart() {
@@ -156,7 +156,7 @@ void StreamKeeper::Write(SequenceState state, HandedOver done) {
 
 void StreamKeeper::Written(const absl::Status& status, const HandedOver& done) {
   StateMetrics& metrics = environment_.metrics;
-  if (!status.ok()) LogFailure(id_, trace_id_, status);
+  if (!status.ok()) LogFailure(ids_, status);
   if (!done) (status.ok() ? metrics.checkpoints_written : metrics.checkpoints_failed).Increment();
   if (forgotten_) environment_.states.RemoveCheckpoint(*client_, id_);
   if (done) done(status.ok() ? absl::StatusOr<std::string>("") : status);

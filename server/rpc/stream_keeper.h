@@ -15,6 +15,7 @@
 #include "server/engine/checkpoint.h"
 #include "server/engine/sequence_state.h"
 #include "server/observability/metrics.h"
+#include "server/rpc/call_metadata.h"
 #include "server/rpc/decode_pool.h"
 #include "server/rpc/state_access.h"
 
@@ -41,7 +42,7 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
   // `old_id`; null: none.
   StreamKeeper(const Environment& environment, std::shared_ptr<const Client> client,
                std::string model, SequenceState text, std::shared_ptr<const SequenceState> start,
-               std::string old_id, std::string trace_id);
+               std::string old_id, CallIds ids);
 
   // Where its checkpoints are: an id that is no one else's.
   const std::string& id() const { return id_; }
@@ -85,7 +86,7 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
   const std::string id_ = StateAccess::NewCheckpointId();
   const std::shared_ptr<const SequenceState> start_;
   const std::string old_id_;
-  const std::string trace_id_;    // for the log
+  const CallIds ids_;             // for the log
   std::atomic<bool> any_{false};  // was written, or is about to be
   std::atomic<bool> any_but_start_{false};
   std::atomic<bool> old_is_gone_{false};

@@ -83,7 +83,7 @@ void StreamCall::Survive(const v1::GenerateRequest& message, GenerationRequest& 
   keeper_ = std::make_shared<StreamKeeper>(
       StreamKeeper::Environment{states, environment_.decoders, environment_.metrics.states},
       client_, model_->config.name, TextOf(request, info.fingerprint), request.start, found_id_,
-      ids_.trace.trace_id);
+      ids_);
   request.survival.sink = keeper_;
   if (states.keeps() && config.checkpoint_tokens > 0) {
     request.survival.interval = std::max<int64_t>(config.checkpoint_tokens / 2, 1);

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -15,6 +16,7 @@ namespace aft::server {
 namespace {
 
 using ::testing::_;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr int kCall = 16 << 10;  // what a call is charged beside its tokens
@@ -214,10 +216,18 @@ void ExpectTheStuckEnd(TestServer& server, const Request& request) {
   constexpr int kStreams = 10;
   const auto stub = server.StubWithASmallWindow();
   std::deque<Stream> streams;
-  for (int i = 0; i < kStreams; ++i) streams.emplace_back(*stub, request);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < kStreams; ++i) {
+    streams.emplace_back(*stub, request, [](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", "unread");
+    });
+  }
   server.WaitForMetric("aft_stuck_calls_total", kStreams);
   server.WaitForMetric(kMemoryUsed, 0);  // while the client still does not read
   for (Stream& stream : streams) EXPECT_FALSE(stream.Finish().ok());
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              ContainsRegex("event=request.stuck id=unread .* trace_id=[0-9a-f]+\n"));
 }
 
 ServerConfig StallConfig() {

@@ -304,9 +304,8 @@ absl::StatusCode InferCall::FinalCode() const {
 
 void InferCall::Report() {
   const absl::StatusCode code = outcome_.status.code();
-  if (!refused_) {
-    metrics_->calls.Observe(method_, std::chrono::steady_clock::now() - arrival_);
-  }
+  const Duration total = std::chrono::steady_clock::now() - arrival_;
+  if (!refused_) metrics_->calls.Observe(method_, total);
   (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method_, code);
   if (model_ != nullptr) {
     environment_.statistics.Record(*model_, outcome_.status, outcome_.timings);
@@ -330,7 +329,7 @@ void InferCall::Report() {
                        {"generated_tokens", usage.generated_tokens},
                        {"queue_ms", Milliseconds(timings.queue)},
                        {"ttft_ms", Milliseconds(timings.first_token)},
-                       {"total_ms", Milliseconds(timings.total)},
+                       {"total_ms", Milliseconds(total)},
                        {"prefill_ms", Milliseconds(phases.prefill)},
                        {"decode_ms", Milliseconds(phases.decode)},
                        {"trace_id", caller_.ids.trace.trace_id},

@@ -234,6 +234,77 @@ TEST_F(VersionsTest, AVersionWithWrongChecksumsIsNotLoaded) {
   EXPECT_EQ(Serving(), "1");
 }
 
+TEST_F(VersionsTest, AVersionThatShouldBeServedAndIsNotIsCounted) {
+  Add("m/1");
+  Add("m/2", "bad");
+  config_.repository.latest_versions = 2;
+  Serve();
+  const std::string failed = "aft_model_versions_failed";
+  EXPECT_EQ(Gauge(failed), 1);
+  EXPECT_EQ(Serving(), "1");
+  Add("m/2", "2");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(Gauge(failed), 0);
+  Add("m/2", "worse");
+  EXPECT_FALSE(Load().ok());
+  EXPECT_EQ(Gauge(failed), 1);  // though the one before is served
+  EXPECT_EQ(Serving(), "2");
+  EXPECT_EQ(Unload(), absl::OkStatus());
+  EXPECT_EQ(Gauge(failed), 0);
+  Remove("m");
+  const double before = registry_->FindMetrics("m")->loads(false).Value();
+  EXPECT_FALSE(Load().ok());
+  EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), before + 1);
+}
+
+// An engine that is stuck is no younger for others that step, nor one that steps older for others
+// that are idle; whether new requests get it or not.
+TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
+  Add("m/1");
+  Add("m/2");
+  config_.repository.latest_versions = 2;
+  Serve();
+  const auto age = [&] { return registry_->List().at(0).load.since_step; };
+  const auto age_of = [&](const std::string& version) {
+    return registry_->Get("m", version)->load.since_step;
+  };
+  ModelHold first = *registry_->Acquire("m", "1");
+  const auto endless = std::make_shared<HoldingSink>(first);
+  const RequestHandle handle = *first->generate->Generate(Tokens(1'000'000), endless);
+  endless->WaitForParts(1);  // so its last step is younger than the other's loading
+  Duration idle = age_of("2");
+  EXPECT_LT(age(), idle);
+
+  control("m/1").Hold();
+  control("m/1").WaitUntilBlocked();
+  const ModelHold second = *registry_->Acquire("m", "2");
+  const auto other = std::make_shared<HoldingSink>(second);
+  const RequestHandle other_handle = *second->generate->Generate(Tokens(1'000'000), other);
+  other->WaitForParts(1);
+  Duration stuck = first->engine().load().since_step;
+  EXPECT_GE(age(), stuck);
+  // And when it only serves its last stream, and who waits for one of its slots.
+  std::vector<std::shared_ptr<HoldingSink>> waiting;
+  for (int i = 0; i < first->engine().load().slots; ++i) {
+    waiting.push_back(std::make_shared<HoldingSink>(first));
+    ASSERT_TRUE(first->generate->Generate(Tokens(1), waiting.back()).ok());
+  }
+  Remove("m/1");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_THAT(Versions(), ElementsAre("2 ready"));
+  EngineLoad load = first->engine().load();
+  EXPECT_GT(load.oldest_waiting, Duration(0));
+  const ModelStatus listed = registry_->List().at(0);
+  EXPECT_GE(listed.load.since_step, load.since_step);
+  EXPECT_GE(listed.load.oldest_waiting, load.oldest_waiting);
+  first->generate->Cancel(handle);
+  second->generate->Cancel(other_handle);
+  control("m/1").Resume();
+  endless->Wait();
+  other->Wait();
+  for (const auto& sink : waiting) sink->Wait();
+}
+
 TEST_F(VersionsTest, AHundredSwapsLeaveNoMetricsBehind) {
   Add("m/1");
   Serve();

@@ -106,6 +106,57 @@ TEST_F(EngineTest, AClientsOwnQuotaOfTheQueueCounts) {
   for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
 }
 
+TEST_F(EngineTest, WhoseTimeIsOverBeforeItsFirstTokenHasMissedIt) {
+  model.max_steps_in_flight = 1;  // it counts steps
+  model.slots = 1;
+  StartHeld();
+  const Accepted running = Submit(Request({1}, kForever));
+  control->WaitUntilBlocked();
+  const Accepted impatient = Submit(Request({1}, 1));
+  GenerationRequest limited = Request({1}, 1);
+  limited.deadline = clock.Now() + seconds(8);
+  const Sink late = Submit(limited).sink;
+  auto scoring = Arriving<ScoringRequest>();
+  scoring.text = {1, 2};
+  const Accepted scored = Submit(scoring);  // it never has tokens
+  clock.Advance(seconds(5));
+  engine->Cancel(impatient.handle);
+  engine->Cancel(scored.handle);
+  control->RunSteps(1);
+  clock.Advance(seconds(4));
+  control->Resume();
+  const Outcome outcome = impatient.sink->Wait();
+  EXPECT_EQ(outcome.timings.queue, seconds(5));
+  EXPECT_EQ(outcome.timings.total, seconds(5));
+  EXPECT_EQ(outcome.timings.first_token, seconds(0));
+  EXPECT_EQ(late->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+  engine->Cancel(running.handle);  // which has its first token
+  EXPECT_EQ(running.sink->Wait().status.code(), absl::StatusCode::kCancelled);
+  scored.sink->Wait();
+  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_missed_seconds[Method::kGenerate]), 5 + 9);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_seconds[Method::kGenerate]), 5);
+  const auto queued = [&](Method method) {
+    return SumOf(metrics.queue_seconds(method, ServiceClass::kNormal));
+  };
+  EXPECT_DOUBLE_EQ(queued(Method::kGenerate), 5 + 9);
+  EXPECT_DOUBLE_EQ(queued(Method::kScore), 5);
+}
+
+TEST_F(EngineTest, AServerThatStopsMissesNoFirstToken) {
+  model.slots = 1;
+  StartHeld();
+  const Accepted running = Submit(Request({1}, kForever));
+  control->WaitUntilBlocked();
+  const Sink waiting = Submit(Request({1}, 1)).sink;
+  clock.Advance(seconds(5));
+  engine->BeginDrain();
+  control->Resume();
+  EXPECT_EQ(waiting->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_missed_seconds[Method::kGenerate]), 0);
+  engine->Cancel(running.handle);
+  running.sink->Wait();
+}
+
 TEST_F(EngineTest, AReservedPlaceIsTheRequestsOwnAndComesBackWithoutOne) {
   model.slots = 1;
   options.limits.max_queued_requests = 1;
