@@ -249,8 +249,9 @@ TEST_F(MetricsTest, RefusalsAreCountedByReasonAndNotTimed) {
   EXPECT_EQ(Of("aft_e2e_seconds_count", "Generate"), 2);  // one ran, and one was cancelled
   EXPECT_EQ(Of("aft_e2e_seconds_count", "Score"), 0);
   EXPECT_EQ(Of("aft_e2e_seconds_count", "ModelInfer", "encoder"), 0);
-  EXPECT_EQ(Of("aft_queue_seconds_count", "Generate"), 1);
+  EXPECT_EQ(Of("aft_queue_seconds_count", "Generate"), 2);
   EXPECT_EQ(Of("aft_ttft_seconds_count", "Generate"), 1);
+  EXPECT_EQ(Of("aft_ttft_missed_seconds_count", "Generate"), 1);
 }
 
 TEST_F(MetricsTest, WhatRunsAndWaitsIsToldByPriority) {

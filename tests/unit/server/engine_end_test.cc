@@ -117,6 +117,7 @@ TEST_F(EngineTest, WhoseTimeIsOverBeforeItsFirstTokenHasMissedIt) {
   limited.deadline = clock.Now() + seconds(8);
   const Sink late = Submit(limited).sink;
   auto scoring = Arriving<ScoringRequest>();
+  scoring.method = Method::kScore;
   scoring.text = {1, 2};
   const Accepted scored = Submit(scoring);  // it never has tokens
   clock.Advance(seconds(5));

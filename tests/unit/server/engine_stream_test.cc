@@ -136,7 +136,7 @@ TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
            "aft_prompt_tokens_total{method=\"Generate\",model=\"fake\"} 5\n",
            "aft_generated_tokens_total{method=\"Generate\",model=\"fake\"} 9\n",
            "aft_ttft_seconds_count{method=\"Generate\",model=\"fake\"} 2\n",
-           "aft_queue_seconds_count{method=\"Generate\",model=\"fake\",priority=\"normal\"} 2\n",
+           "aft_queue_seconds_count{method=\"Generate\",model=\"fake\",priority=\"normal\"} 3\n",
            "aft_time_per_output_token_seconds_count{method=\"Generate\",model=\"fake\"} 2\n",
            "aft_inter_token_seconds_count{method=\"Generate\",model=\"fake\"} 7\n",
            "aft_inter_token_seconds_bucket{method=\"Generate\",model=\"fake\",le=\"2.5e-05\"} 6\n",
