@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -162,7 +163,7 @@ ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* want
   const auto describe = [](const NamedVersion& named, VersionStatus& status) {
     status.version = named.first;
     status.state = named.second.state;
-    status.error = std::string(named.second.error.message());
+    status.error = ToValidUtf8(named.second.error.message());  // it may quote a damaged file
     const ModelHold& model = named.second.model;
     if (model == nullptr) return;
     status.fingerprint = model->info.fingerprint;

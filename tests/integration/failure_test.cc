@@ -108,7 +108,7 @@ TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {
     config.health.readiness = readiness;
     config.health.liveness_grace = std::chrono::milliseconds(0);
     TestServer server(config, [](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
-      if (options.checkpoint_dir == "encoder") return absl::DataLossError("corrupt");
+      if (options.checkpoint_dir == "encoder") return absl::DataLossError("corrupt: \xff");
       return FakeModels().Load(options);
     });
     ASSERT_TRUE(server.server().WaitReady().ok());
@@ -117,6 +117,10 @@ TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {
                                      : HealthCheckResponse::NOT_SERVING);
     EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
     ExpectServes(server);
+    grpc::ClientContext context;
+    v1::ListResponse list;
+    ASSERT_TRUE(server.models().List(&context, v1::ListRequest(), &list).ok());
+    EXPECT_EQ(list.models(1).error(), "corrupt: \xEF\xBF\xBD");
   }
 }
 
