@@ -96,6 +96,17 @@ class RulesTest(unittest.TestCase):
 
 class DashboardTest(unittest.TestCase):
 
+  def test_every_metric_is_seen_by_somebody(self):
+    """In a panel, or by an alert."""
+    seen = "".join(path.read_text() for path in RULES) + "".join(target["expr"] for target in Dashboard().targets)
+    for cells in re.findall(r"(?m)^\| (`(?:aft|process)_[^|]*)\|", (ROOT / "docs/metrics.md").read_text()):
+      for name in set(re.findall(r"\w+_\w+", cells)) - {"process_virtual_memory_bytes"}:  # It says nothing.
+        self.assertRegex(seen, rf"\b{name}(_bucket|_count|_sum)?\b")
+
+  def test_panels_are_of_the_chosen_jobs(self):
+    for target in Dashboard().targets:
+      self.assertIn("$job", target["expr"])
+
   def test_panels_are_whole_and_do_not_overlap(self):
     panels = Dashboard().panels
     ids = [panel["id"] for panel in panels]
