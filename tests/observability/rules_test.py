@@ -46,7 +46,7 @@ class RulesTest(unittest.TestCase):
   def test_replicas_that_are_not_ready_are_scraped(self):
     """The name of prometheus.yml: only a headless Service that says so has their addresses."""
     config = (PROMETHEUS / "prometheus.yml").read_text()
-    name, port = re.search(r"names: \[([\w-]+)\]\n +type: A\n +port: (\d+)", config).groups()
+    name, port = re.search(r"names: \[([\w-]+)\.\w+\]\n +type: A\n +port: (\d+)", config).groups()
     service, = [one for one in (ROOT / "deploy/k8s/base/service.yaml").read_text().split("\n---\n")
                 if f"\n  name: {name}\n" in one]
     for line in ("  clusterIP: None", "  publishNotReadyAddresses: true", f"      port: {port}"):
