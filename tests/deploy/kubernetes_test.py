@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks deploy/k8s and deploy/kserve, as kustomize renders them: kubernetes_test.py AFT_SERVER"""
+"""Checks deploy/k8s, deploy/kserve and tests/e2e, as kustomize renders them: kubernetes_test.py AFT_SERVER"""
 
 import copy
 import functools
@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from rendered import DEPLOY, ROOT, is_custom, kustomize, render_all, yaml
+from rendered import DEPLOY, ROOT, is_custom, kustomize, render, render_all, yaml
 
 import jsonschema  # Of the same tools.
 import kubernetes_validate
@@ -19,6 +19,8 @@ import kubernetes_validate
 SERVER = ""
 # The oldest version that the edge's sidecar needs, and the newest.
 VERSIONS = ["1.29", "1.37"]
+# What the image brings itself, where a volume does not hide it.
+IN_THE_IMAGE = ("/models/austen-aft-local", "/opt/aft/")
 SCHEMAS = ROOT / "tests/deploy/schemas"
 
 render_all = functools.lru_cache(render_all)
@@ -35,6 +37,8 @@ def refused(document, versions=VERSIONS[-1:]):
     if is_custom(document):
       jsonschema.Draft7Validator(schema_of(document["kind"])).validate(document)
     else:
+      if document["apiVersion"] == "policy/v1beta1":  # Of tests/e2e, whose cluster is older than v1: the same form.
+        document = {**document, "apiVersion": "policy/v1"}
       for version in versions:
         kubernetes_validate.validate(document, version, strict=True)
   except (jsonschema.ValidationError, kubernetes_validate.ValidationError) as error:
@@ -58,15 +62,40 @@ def workloads(documents):
   return of_kind(documents, "Deployment", "StatefulSet")
 
 
+def pods(documents):
+  """(name, labels, spec) of the pods of each workload, and of KServe's."""
+  for workload in workloads(documents):
+    template = workload["spec"]["template"]
+    yield workload["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+  for runtime in of_kind(documents, "ClusterServingRuntime"):
+    yield runtime["metadata"]["name"], runtime["spec"].get("labels", {}), runtime["spec"]
+
+
+def containers(pod):
+  return pod["containers"] + pod.get("initContainers", [])
+
+
 def servers(documents):
   """The containers that run aft-server."""
-  pods = [workload["spec"]["template"]["spec"] for workload in workloads(documents)]
-  pods += [runtime["spec"] for runtime in of_kind(documents, "ClusterServingRuntime")]
-  return [container for pod in pods for container in pod["containers"] if container["image"].startswith("aft-serve:")]
+  return [container for _, _, pod in pods(documents) for container in pod["containers"]
+          if container["image"].startswith("aft-serve:")]
 
 
 def selects(selector, labels):
   return bool(selector) and selector.items() <= labels.items()
+
+
+def opened(policy, direction, side):
+  """What a NetworkPolicy lets through: (who, port)."""
+  def name(peer):
+    if peer == {"podSelector": {}}:
+      return "pods of the namespace"
+    [(kind, selector)] = peer.items()
+    [(label, value)] = selector["matchLabels"].items()
+    return {("podSelector", "app.kubernetes.io/name"): "pods ",
+            ("namespaceSelector", "kubernetes.io/metadata.name"): "namespace "}[kind, label] + value
+  return {(name(peer) if peer else "anybody", port["port"]) for rule in policy["spec"][direction]
+          for peer in rule.get(side, [None]) for port in rule["ports"]}
 
 
 def effective(*arguments):
@@ -74,6 +103,10 @@ def effective(*arguments):
   result = subprocess.run([SERVER, *arguments, "--print_config"], capture_output=True, text=True, timeout=60)
   assert result.returncode == 0, result.stderr
   return result.stdout
+
+
+def ports_in(config):
+  return [int(port) for port in re.findall(r'address: "0\.0\.0\.0:(\d+)"', config)]
 
 
 def seconds_to_the_end(config):
@@ -119,7 +152,6 @@ class RenderedTest(unittest.TestCase):
   def test_selectors_reach_pods_and_ports(self):
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
-        templates = [workload["spec"]["template"] for workload in workloads(documents)]
         for workload in workloads(documents):
           self.assertTrue(selects(workload["spec"]["selector"]["matchLabels"],
                                   workload["spec"]["template"]["metadata"]["labels"]), workload["metadata"]["name"])
@@ -128,17 +160,121 @@ class RenderedTest(unittest.TestCase):
         for document in of_kind(documents, "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor"):
           spec, kind = document["spec"], document["kind"]
           selector = spec["podSelector" if kind == "NetworkPolicy" else "selector"]
-          chosen = [template["spec"] for template in templates
-                    if selects(selector.get("matchLabels", selector), template["metadata"]["labels"])]
-          self.assertEqual(len(chosen), 1, kind)  # All pods, or none, would be an empty or a wrong selector.
-          ports = {port["name"] for container in chosen[0]["containers"] + chosen[0].get("initContainers", [])
-                   for port in container.get("ports", [])}
+          chosen = {name: pod for name, labels, pod in pods(documents)
+                    if selects(selector.get("matchLabels", selector), labels)}
+          meant = "aft-redis" if document["metadata"]["name"] == "aft-redis" else "aft-serve"
+          self.assertEqual([*chosen], [meant], kind)
+          ports = {port["name"] for container in containers(*chosen.values()) for port in container.get("ports", [])}
           wanted = {port.get("targetPort", port["port"]) for port in spec.get("ports", [])}
           wanted |= {port["port"] for rule in spec.get("ingress", []) for port in rule["ports"]}
           wanted |= {endpoint["port"] for endpoint in spec.get("podMetricsEndpoints", [])}
           if "edge" not in overlay:
             wanted.discard("edge-status")
           self.assertLessEqual(wanted, ports, kind)
+        served = {(service["metadata"]["name"], port["port"])
+                  for service in of_kind(documents, "Service") for port in service["spec"]["ports"]}
+        for route in of_kind(documents, "GRPCRoute"):
+          for rule in route["spec"]["rules"]:
+            self.assertLessEqual({(to["name"], to["port"]) for to in rule["backendRefs"]}, served)
+
+  def test_clients_see_every_replica_that_is_ready(self):
+    for overlay, documents in render_all().items():
+      with self.subTest(overlay):
+        for service in of_kind(documents, "Service"):
+          if service["metadata"]["name"] == "aft-serve":
+            self.assertEqual(service["spec"].get("clusterIP"), "None")
+            self.assertNotIn("publishNotReadyAddresses", service["spec"])
+
+  def test_replicas_go_one_by_one(self):
+    """In rollouts none is missing, but with GPUs, of which there is none to spare."""
+    for overlay, documents in render_all().items():
+      with self.subTest(overlay):
+        for deployment in of_kind(documents, "Deployment"):
+          missing = int("gpu" in overlay)
+          self.assertEqual(deployment["spec"]["strategy"]["rollingUpdate"],
+                           {"maxUnavailable": missing, "maxSurge": 1 - missing})
+          startup = servers(documents)[0]["startupProbe"]
+          self.assertGreater(deployment["spec"].get("progressDeadlineSeconds", 600),
+                             startup["periodSeconds"] * startup["failureThreshold"])
+          budget, = of_kind(documents, "PodDisruptionBudget")
+          self.assertEqual(budget["spec"]["maxUnavailable"], 1)
+
+  def test_a_zone_may_fail(self):
+    deployment, = of_kind(render_all()["ha"], "Deployment")
+    most = of_kind(render_all()["ha"], "ScaledObject")[0]["spec"]["maxReplicaCount"]
+    spread, = [spread for spread in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+               if spread["topologyKey"] == "topology.kubernetes.io/zone"]
+    self.assertEqual(spread["whenUnsatisfiable"], "DoNotSchedule")
+    for left in (3, 2, 1):
+      replicas = [0] * left
+      for _ in range(most):  # As the scheduler places them, each where it may.
+        # The nodes of a zone that failed are tainted; unless taints are honoured it is a zone without replicas.
+        others = [] if left == 3 or spread.get("nodeTaintsPolicy") == "Honor" else [0]
+        least = 0 if left + len(others) < spread.get("minDomains", 1) else min(replicas + others)
+        allowed = [zone for zone, count in enumerate(replicas) if count + 1 - least <= spread["maxSkew"]]
+        self.assertTrue(allowed, f"{replicas} and no more with {left} zones")
+        replicas[allowed[-1]] += 1
+      self.assertLessEqual(max(replicas) - min(replicas), 1)
+
+  def test_only_who_is_named_gets_in_or_out(self):
+    for overlay, documents in render_all().items():
+      with self.subTest(overlay):
+        policies = {policy["metadata"]["name"]: policy for policy in of_kind(documents, "NetworkPolicy")}
+        self.assertEqual({*policies}, {workload["metadata"]["name"] for workload in workloads(documents)})
+        ingress = {("pods of the namespace", "grpc"), ("namespace monitoring", "metrics")}
+        if "edge" in overlay:
+          ingress = {("anybody", "edge"), ("namespace monitoring", "metrics"), ("namespace monitoring", "edge-status")}
+        if of_kind(documents, "GRPCRoute"):
+          ingress.add(("namespace gateway-system", "grpc"))
+        egress = {("pods aft-redis", 6379), ("namespace kube-system", 53)} if "aft-redis" in policies else set()
+        expected = {"aft-serve": (ingress, egress), "aft-redis": ({("pods aft-serve", "redis")}, set())}
+        for name, policy in policies.items():
+          self.assertEqual(policy["spec"]["policyTypes"], ["Ingress", "Egress"])
+          self.assertEqual((opened(policy, "ingress", "from"), opened(policy, "egress", "to")), expected[name], name)
+
+  def test_what_is_named_is_mounted(self):
+    """Every path in an argument or in a file of a ConfigMap is there: in the image, in a volume, in that ConfigMap."""
+    for overlay, documents in render_all().items():
+      with self.subTest(overlay):
+        maps = {document["metadata"]["name"]: document["data"] for document in of_kind(documents, "ConfigMap")}
+        for workload in workloads(documents):
+          pod = workload["spec"]["template"]["spec"]
+          volumes = {volume["name"]: volume for volume in pod["volumes"]}
+          volumes |= {claim["metadata"]["name"]: claim for claim in workload["spec"].get("volumeClaimTemplates", [])}
+          self.assertEqual({mount["name"] for container in containers(pod) for mount in container["volumeMounts"]},
+                           {*volumes})
+          for container in containers(pod):
+            mounts = {mount["mountPath"] + "/": volumes[mount["name"]] for mount in container["volumeMounts"]}
+            files = {folder + name: text for folder, volume in mounts.items() if "configMap" in volume
+                     for name, text in maps[volume["configMap"]["name"]].items()}
+            for text in [*container.get("command", []), *container.get("args", []), *files.values()]:
+              for path in re.findall(r'(?:^|[ "])(/(?:data|descriptors|etc|models|opt)\b[\w./-]*)',
+                                     re.sub("#.*", "", text), re.MULTILINE):
+                folder = next((folder for folder in mounts if (path + "/").startswith(folder)), None)
+                if not folder:
+                  self.assertTrue(container["image"].startswith("aft-serve:") and path.startswith(IN_THE_IMAGE), path)
+                elif "configMap" in mounts[folder]:
+                  self.assertIn(path, files)
+
+  def test_secrets_are_read_by_the_server_alone(self):
+    for overlay, documents in render_all().items():
+      with self.subTest(overlay):
+        for _, _, pod in pods(documents):
+          for volume in pod.get("volumes", []):
+            if "secret" in volume:
+              self.assertEqual(volume["secret"]["defaultMode"], 0o440)
+              self.assertEqual(pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsGroup"])
+
+  def test_a_changed_config_rolls_its_pods(self):
+    for overlay, documents in render_all().items():
+      with self.subTest(overlay):
+        for document in of_kind(documents, "ConfigMap"):
+          self.assertRegex(document["metadata"]["name"], "-[a-z0-9]{10}$")  # A hash of what it holds.
+
+  def test_the_edge_has_no_gateway(self):
+    """README: its Service has no port for one, and nobody may find out only in the cluster."""
+    with self.assertRaisesRegex(AssertionError, "does not apply"):
+      render(DEPLOY / "k8s/edge", DEPLOY / "k8s/components/gateway")
 
   def test_probes_ask_the_server_what_each_is_for(self):
     """"": ready. "liveness": a restart would help. The server's own names: server/README.md."""
@@ -149,10 +285,14 @@ class RenderedTest(unittest.TestCase):
         self.assertTrue(servers(documents))
         for container in servers(documents):
           self.assertEqual([str(port["containerPort"]) for port in container["ports"]], list(exposed))
-          for probe, service in [("startup", None), ("readiness", None), ("liveness", "liveness")]:
-            asked = container[probe + "Probe"]["grpc"]
-            self.assertEqual(asked.get("service"), service, probe)
-            self.assertEqual(str(asked["port"]), exposed[0], probe)
+          for probe, service, page in [("startup", None, "/readyz"), ("readiness", None, "/readyz"),
+                                       ("liveness", "liveness", "/healthz")]:
+            asked = container[probe + "Probe"]
+            if overlay == "e2e":  # Its cluster is older than probes of gRPC.
+              self.assertEqual((asked.get("grpc"), asked["httpGet"]), (None, {"path": page, "port": "metrics"}))
+              continue
+            self.assertEqual(asked["grpc"].get("service"), service, probe)
+            self.assertEqual(str(asked["grpc"]["port"]), exposed[0], probe)
 
   def test_pods_live_longer_than_their_drain(self):
     for overlay, documents in render_all().items():
@@ -161,7 +301,7 @@ class RenderedTest(unittest.TestCase):
           pod = workload["spec"]["template"]["spec"]
           if workload["metadata"]["name"] != "aft-serve":
             continue
-          hooks = [container.get("lifecycle", {}) for container in pod["containers"]]
+          hooks = [container.get("lifecycle", {}) for container in containers(pod)]
           self.assertEqual(hooks, [{}] * len(hooks))  # A hook's time would come on top.
           self.assertGreater(pod["terminationGracePeriodSeconds"], seconds_to_the_end(self.config(documents)))
         for service in of_kind(documents, "InferenceService"):
@@ -180,21 +320,17 @@ class RenderedTest(unittest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       file = Path(folder) / "server.textproto"
       file.write_text(data[Path(command).name])
-      printed = effective(f"--config={file}")
-    # What else the config names is mounted, or in the image.
-    for path in re.findall(r'"(/[^"]+)"', printed):
-      inside = any(path.startswith(mount + "/") for mount in mounts) or path.startswith("/models/")
-      self.assertTrue(inside, path)
-    return printed
+      return effective(f"--config={file}")
 
-  def test_the_config_fits_ports_and_mounts(self):
+  def test_the_config_fits_ports_and_devices(self):
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         if overlay == "kserve":
           continue
         printed = self.config(documents)
-        ports = re.findall(r'address: "0\.0\.0\.0:(\d+)"', printed)
-        self.assertEqual(ports, [str(port["containerPort"]) for port in servers(documents)[0]["ports"]])
+        server, = servers(documents)
+        self.assertEqual(ports_in(printed), [port["containerPort"] for port in server["ports"]])
+        self.assertEqual(printed.count('device: "cuda:'), server["resources"]["limits"].get("nvidia.com/gpu", 0))
 
   def test_pods_keep_to_the_restricted_security_standard(self):
     for overlay, documents in render_all().items():
@@ -204,7 +340,7 @@ class RenderedTest(unittest.TestCase):
           self.assertTrue(pod["securityContext"]["runAsNonRoot"])
           self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
           self.assertIs(pod["automountServiceAccountToken"], False)
-          for container in pod["containers"] + pod.get("initContainers", []):
+          for container in containers(pod):
             security = container["securityContext"]
             self.assertIs(security["allowPrivilegeEscalation"], False)
             self.assertIs(security["readOnlyRootFilesystem"], True)
@@ -218,7 +354,7 @@ class RenderedTest(unittest.TestCase):
       with self.subTest(overlay):
         images = {one["image"] for document in documents for one in objects(document) if "image" in one}
         self.assertEqual({image for image in images if image.startswith("aft-serve")},
-                         {f"aft-serve:{version}-cuda" if overlay == "gpu" else f"aft-serve:{version}"})
+                         {f"aft-serve:{version}-cuda" if "gpu" in overlay else f"aft-serve:{version}"})
         if "edge" in overlay:
           self.assertIn(f"envoyproxy/envoy:distroless-v{envoy}", images)  # The one that tests/edge runs.
 
@@ -263,6 +399,8 @@ class KserveTest(unittest.TestCase):
         "/mnt/models", str(ROOT / "model/zoo/austen-aft-local")) for argument in container["args"] + model["args"]]
     printed = effective(*arguments)
     self.assertIn('name: "austen"', printed)
+    self.assertEqual(ports_in(printed), [port["containerPort"] for port in container["ports"]])
+    self.assertEqual(runtime["spec"]["annotations"]["prometheus.kserve.io/port"], str(ports_in(printed)[1]))
     self.assertIn('weight_format: "int8"', printed)
 
   def test_a_name_without_its_model_is_refused(self):

@@ -17,6 +17,7 @@ sys.path.insert(0, TOOLS)
 
 import yaml  # Of these tools.
 
+COMPONENTS = sorted((DEPLOY / "k8s/components").iterdir())
 OVERLAYS = {
     "cpu": [DEPLOY / "k8s/cpu"],
     "gpu": [DEPLOY / "k8s/gpu"],
@@ -24,9 +25,11 @@ OVERLAYS = {
     "edge": [DEPLOY / "k8s/edge"],
     "kserve": [DEPLOY / "kserve"],
     # Components fit each other, and overlays that do not name them.
-    "cpu, every component": [DEPLOY / "k8s/cpu", *sorted((DEPLOY / "k8s/components").iterdir())],
-    "edge, scaled and scraped": [DEPLOY / "k8s/edge", DEPLOY / "k8s/components/autoscaling",
-                                 DEPLOY / "k8s/components/monitoring"],
+    "cpu, every component": [DEPLOY / "k8s/cpu", *COMPONENTS],
+    "gpu, every component": [DEPLOY / "k8s/gpu", *COMPONENTS],
+    "edge, every component but the gateway": [
+        DEPLOY / "k8s/edge", *[component for component in COMPONENTS if component.name != "gateway"]],
+    "e2e": [ROOT / "tests/e2e"],
 }
 
 
