@@ -31,7 +31,7 @@ FAULTS = ("failed", "lost_tokens", "repeated_tokens", "changed_tokens")
 COLUMNS = {"trouble": "trouble", "s": "s", "completed": "completed", "failed": "failed", "lost_tokens": "lost",
            "repeated_tokens": "repeated", "changed_tokens": "changed", "resumed_streams": "went on",
            "most_resumes": "most", "inexact_streams": "inexact", "output_throughput": "tokens/s",
-           "median_longest_gap_ms": "longest gap p50", "p99_longest_gap_ms": "p99", "max_longest_gap_ms": "max, ms", "spread_s": "all used, s"}
+           "median_longest_gap_ms": "longest gap p50", "p99_longest_gap_ms": "p99", "max_longest_gap_ms": "max, ms", "spread_s": "all used within, s"}
 
 
 class Deployment:
@@ -100,6 +100,7 @@ class Deployment:
     for replicas in (5, 2, 3):
       self.cluster.kubectl("scale", "deployment/aft-serve", f"--replicas={replicas}")
       self.wait_for(replicas)
+      self.wait_for_use()
 
   def drain(self):
     """One node, so what is evicted comes back to it once it takes pods again; until then the budget holds the
