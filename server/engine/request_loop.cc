@@ -92,6 +92,7 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
     return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
   std::vector<Accepted> accepted;
+  accepted.reserve(jobs.size());
   for (const auto& job : jobs) accepted.push_back({job->finish_sink, job->arrival, job->usage});
   Inbox::AddResult result;
   {

@@ -210,7 +210,7 @@ absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config)
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   entry.metrics.loads(model.ok()).Increment();
   if (!model.ok()) {
-    const absl::Status error = model.status();
+    const absl::Status& error = model.status();
     log::Error("model.load_failed", {{"model", config.name},
                                      {"version", config.version},
                                      {"path", config.checkpoint_dir},
@@ -238,7 +238,7 @@ absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config)
                             {"device", info.device},
                             {"weight_format", info.weight_format},
                             {"seconds", seconds.count()}});
-  const absl::Status placed = Place(entry, *std::move(model), stamp);
+  absl::Status placed = Place(entry, *std::move(model), stamp);
   on_change_();
   return placed;
 }
