@@ -47,6 +47,13 @@ def generate(tokens, prompt=b"It is a truth universally acknowledged"):
   return message(field(2, prompt) + field(6, field(1, tokens) + field(5, 1)))  # ignore_eos
 
 
+def infer(text=b"It is a truth", parameters=b'{"max_tokens": 3}'):
+  """ModelInferRequest of a language model called "m"."""
+  inputs = [field(5, field(1, name) + field(2, b"BYTES") + field(3, 1) + field(5, field(8, value)))
+            for name, value in ((b"text_input", text), (b"sampling_parameters", parameters))]
+  return message(field(1, b"m") + b"".join(inputs))
+
+
 def zeros_in_gzip(megabytes):
   """A gzip stream of that many zeros, made from one block that is repeated; its checksum is wrong, which
   nobody knows before all of it is inflated."""

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Streams through the shipped edge that go on when their replica dies: edge_resume_test.py AFT_SERVER DESCRIPTORS MODEL
+"""Streams through the shipped edge that go on when their replica dies or their connection is old: edge_resume_test.py AFT_SERVER DESCRIPTORS MODEL
 
 AFT_ENVOY names the program; without it the tests are skipped.
 """
@@ -20,17 +20,22 @@ PROGRAM = DESCRIPTORS = MODEL = ""
 
 class EdgeResumeTest(unittest.TestCase):
 
-  def break_one(self, hard):
-    """Whether a stream broke, which it does not when all of it had been sent. It is whole all the same."""
+  def start(self, **sites):
+    """Two servers, the edge before them, and a client."""
     folder = edge.new_folder(self)
     servers = [edge.Server(folder, PROGRAM, MODEL, name, "drain { lame_duck_ms: 0 grace_ms: 20 }")
                for name in ("a", "b")]
     for server in servers:
       self.addCleanup(server.stop, hard=True)
-    front = edge.Edge(folder, [server.address for server in servers], DESCRIPTORS)
+    front = edge.Edge(folder, [server.address for server in servers], DESCRIPTORS, **sites)
     self.addCleanup(front.stop, hard=True)
     client = Client(front.address, tls=Tls(front.certificates.authority.read_bytes()))
     self.addCleanup(client.close)
+    return servers, front, client
+
+  def break_one(self, hard):
+    """Whether a stream broke, which it does not when all of it had been sent. It is whole all the same."""
+    servers, _, client = self.start()
     options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(seed=7)}
     undisturbed = client.generate("It is a truth", **options)
     text = undisturbed.text()
@@ -57,6 +62,18 @@ class EdgeResumeTest(unittest.TestCase):
   def test_a_stream_is_whole_when_its_replica_is_drained(self):
     while not self.break_one(hard=False):
       pass
+
+  def test_a_connection_that_is_old_takes_no_new_streams_and_keeps_those_it_has(self):
+    _, front, client = self.start(max_age=("60s", "0.1s"), drain=("30s", "0.1s"))
+    generation = client.generate("It is a truth", max_tokens=1_000_000, ignore_eos=True)
+    events = iter(generation)
+    next(events)
+    edge.wait_until(lambda: (next(events), client.tokenize("It is"), front.stat("http.edge.downstream_cx_total") >= 4)[-1],
+                    "new connections, the third behind the stream's")
+    for _ in range(100):
+      next(events)
+    self.assertEqual(generation.resumes, 0)
+    generation.close()
 
 
 if __name__ == "__main__":

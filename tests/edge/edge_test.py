@@ -23,6 +23,7 @@ from edge import Edge, PATIENCE, Server, wait_until
 from http2 import Connection, message
 
 GENERATE, SCORE = attacker.GENERATE, attacker.SCORE
+OPEN_INFERENCE = "/inference.GRPCInferenceService/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 ORIGIN = "https://app.example.com"
 PROGRAM = DESCRIPTORS = MODEL = ""
@@ -245,6 +246,26 @@ class SidecarTest(EdgeTest):
       connection.data(stream, message(attacker.field(7, b"*")), end=False)  # list_services
       self.until(connection, lambda: connection.streams[stream].data.count(b"aft.v1.ModelService") == messages,
                  "an answer before the end of the request")
+
+  def test_the_open_inference_protocol(self):
+    front = self.start_edge(self.start_server())
+    self.assertEqual(bytes(self.call(front, OPEN_INFERENCE + "ServerReady", message(b"")).data),
+                     message(attacker.field(1, 1)))
+    answer = self.call(front, OPEN_INFERENCE + "ModelInfer", attacker.infer())
+    self.assertEqual((answer.outcome, b"text_output" in answer.data), ("OK", True))
+    big = self.call(front, OPEN_INFERENCE + "ModelInfer", message(bytes((4 << 20) + 1)))
+    self.assertEqual((big.outcome, front.stat("http.edge.downstream_rq_too_large")), ("RESOURCE_EXHAUSTED", 1))
+    packed = self.call(front, OPEN_INFERENCE + "ModelStreamInfer", b"", [("grpc-encoding", "gzip")])
+    self.assertEqual(packed.outcome, "UNIMPLEMENTED")
+    connection = self.connect(front)
+    stream = connection.request(OPEN_INFERENCE + "ModelStreamInfer")
+    for requests in (1, 2):
+      before = len(connection.streams[stream].data)
+      connection.data(stream, attacker.infer(), end=False)
+      self.until(connection, lambda: len(connection.streams[stream].data) > before, "an answer before its end")
+    connection.frame(http2.DATA, http2.END_STREAM, stream)
+    connection.settle(PATIENCE)
+    self.assertEqual(connection.streams[stream].outcome, "OK")
 
   def test_half_a_message_does_not_wait_for_ever(self):
     server = self.start_server()
