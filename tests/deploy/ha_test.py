@@ -71,6 +71,19 @@ class StatesTest(unittest.TestCase):
     return subprocess.run(["redis-cli", "-s", self.socket, *command], capture_output=True, text=True, check=False,
                           env={**os.environ, "REDISCLI_AUTH": password}, timeout=PATIENCE).stdout.split("\n")
 
+  def start_server(self, name, config):
+    """The server and its two addresses, once it is ready."""
+    (self.folder / f"{name}.textproto").write_text(config)
+    ready = self.folder / f"{name}.ready"
+    server = self.start([SERVER, f"--config={self.folder}/{name}.textproto", "--listen_address=127.0.0.1:0",
+                         "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
+    wait_until(ready.exists, server)
+    return server, ready.read_text().split()
+
+  def aftctl(self, address, *arguments):
+    return subprocess.run([Path(SERVER).with_name("aftctl"), "--address", address, *arguments], capture_output=True,
+                          check=False, timeout=PATIENCE)
+
   def test_redis_keeps_what_it_took_and_asks_for_the_password(self):
     self.start_redis()
     self.assertEqual(self.redis("config", "get", "maxmemory-policy")[1], "noeviction")
@@ -85,17 +98,33 @@ class StatesTest(unittest.TestCase):
                      ("/models/", f"{ROOT}/model/zoo/")]:
       self.assertIn(old, config)
       config = config.replace(old, new)
-    (self.folder / "server.textproto").write_text(config)
-    ready = self.folder / "ready"
-    server = self.start([SERVER, f"--config={self.folder}/server.textproto", "--listen_address=127.0.0.1:0",
-                         "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
-    wait_until(ready.exists, server)
-    metrics = ready.read_text().split("\n")[1]
+    server, (_, metrics) = self.start_server("server", config)
 
     def connected():
       with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=PATIENCE) as page:
         return re.search(r"^aft_states_redis_up 1$", page.read().decode(), re.MULTILINE)
     wait_until(connected, server)
+
+
+  def test_a_key_is_replaced_while_servers_take_each_others_states(self):
+    """By the steps of docs/upgrading.md: those before and behind a rollout serve side by side."""
+    steps = [["old"], ["old", "new"], ["new", "old"], ["new"]]
+    addresses, states = [], []
+    for key in steps[1]:
+      (self.folder / key).write_bytes(key.encode().ljust(32))
+    for step, keys in enumerate(steps):
+      files = "".join(f'key_files: "{self.folder}/{key}" ' for key in keys)
+      address = self.start_server(str(step), f'models {{ path: "{ROOT}/model/zoo/austen-aft-local" intra_op_threads: 1 }}'
+                                             f"states {{ {files}}}")[1][0]
+      stored = self.aftctl(address, "generate", "--store", "--max-tokens=1", "--prompt=It is").stderr.decode()
+      exported = self.aftctl(address, "state", "export", re.search(r"[0-9a-f]{32}", stored).group())
+      (self.folder / f"{step}.state").write_bytes(exported.stdout)
+      addresses.append(address)
+    takes = lambda step, other: self.aftctl(addresses[step], "state", "import", self.folder / f"{other}.state").returncode == 0
+    for step in range(3):
+      self.assertTrue(takes(step, step + 1), steps[step])
+      self.assertTrue(takes(step + 1, step), steps[step])
+    self.assertFalse(takes(0, 2))  # Why the second step is one.
 
 
 class ScalingTest(unittest.TestCase):
@@ -105,14 +134,17 @@ class ScalingTest(unittest.TestCase):
       self.skipTest("AFT_PROMETHEUS names no folder with promtool; ./dev test fetches it")
     scaled = next(document for document in kustomize(DEPLOY / "k8s/ha") if document["kind"] == "ScaledObject")
     queries = {trigger["name"]: trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]}
+    service, = [document for document in kustomize(DEPLOY / "kserve") if document["kind"] == "InferenceService"]
+    of_kserve = [metric["external"]["metric"]["query"] for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]]
     metrics = "".join(path.read_text() for path in (ROOT / "server/observability").glob("*.[hc]*"))
-    for query in queries.values():
+    for query in [*queries.values(), *of_kserve]:
       self.assertIn(f'"{re.search("aft_[a-z_]+", query).group()}"', metrics)
     labels = '{namespace="default", pod="%s", model="%s"}'
     series = {
         "aft_requests_waiting" + labels % ("a", "m"): 6, "aft_requests_waiting" + labels % ("a", "n"): 1,
         "aft_requests_waiting" + labels % ("b", "m"): 5, 'aft_requests_waiting{namespace="other"}': 100,
         # The fuller one of a server's models counts.
+        "aft_requests_waiting" + labels % ("c", "austen"): 3, "aft_slots_used_ratio" + labels % ("c", "austen"): 0.125,
         "aft_slots_used_ratio" + labels % ("a", "m"): 0.5, "aft_slots_used_ratio" + labels % ("a", "n"): 0.25,
         "aft_slots_used_ratio" + labels % ("b", "m"): 1, 'aft_slots_used_ratio{namespace="other"}': 1,
     }
@@ -120,8 +152,10 @@ class ScalingTest(unittest.TestCase):
         "interval": "1m",
         "input_series": [{"series": name, "values": str(value)} for name, value in series.items()],
         "promql_expr_test": [
-            {"expr": queries["waiting"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 12}]},
-            {"expr": queries["slots"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1.5}]},
+            {"expr": queries["waiting"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 15}]},
+            {"expr": queries["slots"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1.625}]},
+            *[{"expr": query, "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": value}]}
+              for query, value in zip(of_kserve, (3, 0.125), strict=True)],
         ]}]}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
       yaml.safe_dump(tests, file)

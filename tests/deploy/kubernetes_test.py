@@ -368,7 +368,7 @@ class RenderedTest(unittest.TestCase):
           self.assertNotIn("replicas", target["spec"])
           self.assertGreater(scaled["spec"]["minReplicaCount"], 1)  # Below two a budget of one means all.
 
-  def test_the_route_has_every_service_but_reflection(self):
+  def test_the_routes_have_every_service_but_reflection(self):
     protos = [*(ROOT / "proto/aft/v1").glob("*.proto"), ROOT / "proto/inference/grpc_service.proto",
               ROOT / "proto/grpc/health/v1/health.proto"]
     services = set()
@@ -381,6 +381,9 @@ class RenderedTest(unittest.TestCase):
     for route in routes:
       rule, = route["spec"]["rules"]
       self.assertEqual({match["method"]["service"] for match in rule["matches"]}, services)
+    at_the_edge = re.findall(r'safe_regex: {regex: "(.*?)"}', (DEPLOY / "envoy/envoy.yaml").read_text())
+    for service in services:
+      self.assertTrue(any(re.fullmatch(one.replace(r"\\", "\\"), f"/{service}/Any") for one in at_the_edge), service)
 
 
 class KserveTest(unittest.TestCase):
@@ -401,6 +404,9 @@ class KserveTest(unittest.TestCase):
     self.assertIn('name: "austen"', printed)
     self.assertEqual(ports_in(printed), [port["containerPort"] for port in container["ports"]])
     self.assertEqual(runtime["spec"]["annotations"]["prometheus.kserve.io/port"], str(ports_in(printed)[1]))
+    self.assertTrue(of_kind(documents, "PodMonitor"))  # For the queries that it scales by.
+    # Its threads go by its limit: no flag says how many.
+    self.assertEqual(container["resources"]["limits"].get("cpu"), container["resources"]["requests"]["cpu"])
     self.assertIn('weight_format: "int8"', printed)
 
   def test_a_name_without_its_model_is_refused(self):
