@@ -418,6 +418,17 @@ class KserveTest(unittest.TestCase):
 
 class PagesTest(unittest.TestCase):
 
+  def test_whoever_scales_has_the_same_targets(self):
+    scaled, = of_kind(render_all()["ha"], "ScaledObject")
+    service, = of_kind(render_all()["kserve"], "InferenceService")
+    page = (ROOT / "deploy/k8s/components/autoscaling/README.md").read_text()
+    autoscaler = next(document for document in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+                      if document.get("kind") == "HorizontalPodAutoscaler")
+    targets = [trigger["metadata"]["threshold"] for trigger in scaled["spec"]["triggers"]]
+    self.assertEqual(targets, [metric["external"]["target"]["value"]
+                               for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]])
+    self.assertEqual(targets, [metric["external"]["target"]["averageValue"] for metric in autoscaler["spec"]["metrics"]])
+
   def test_manifests_on_pages_are_taken_too(self):
     found = 0
     for page in DEPLOY.rglob("*.md"):

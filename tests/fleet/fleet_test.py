@@ -183,6 +183,15 @@ class FleetTest(unittest.TestCase):
       late[lag] = sum(ttft > 1 for ttft in ran.ttfts_ended)
     self.assertLess(late[1], late[60])
 
+  def test_the_shipped_autoscaler_sees_what_waits_too(self):
+    sizes = {}
+    for measure in ("slots", "shipped"):  # With a target that slots never reach.
+      ran = fleet(SERVER, 2, seed=7)
+      ran.run(experiments.offered(SERVER, 2, 1.5), 120, ran.autoscale(measure, 2, 1, 120))
+      sizes[measure] = max(size for _, size in ran.sizes)
+    self.assertEqual(sizes["slots"], 2)
+    self.assertGreater(sizes["shipped"], 2)
+
 
 class RoutingTest(unittest.TestCase):
 

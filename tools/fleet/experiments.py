@@ -69,7 +69,7 @@ def autoscaling(costs, seed, replicas=20, series=None):
   that wait longer than 1 s, of the plot."""
   until, jump, base = 600, 60, 0.6 * replicas * capacity(costs)
   full = capacity(costs) * mean_length(OUTPUT)
-  for measure, target in (("slots", 0.5), ("slots", 0.2), ("requests", 0.2), ("tokens", 0.7)):
+  for measure, target in (("slots", 0.5), ("slots", 0.2), ("requests", 0.2), ("tokens", 0.7), ("shipped", 0.7), ("shipped", 0.2)):
     for lag in (2, 30, 120):
       fleet = Fleet(costs, replicas, "two choices", seed=seed)
       fleet.run(Workload(lambda now: base * (2 if now >= jump else 1), PROMPT, OUTPUT, most=2 * base), until,

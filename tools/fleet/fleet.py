@@ -191,6 +191,7 @@ class Fleet:
     slots     share of its slots that are used
     requests  those that run or wait, over its slots
     tokens    generated in the last period, over the `full` tokens/s that it can do
+    shipped   slots, or four that wait, whichever asks for more: deploy/k8s/components/autoscaling
     """
     self.sizes = [(0.0, len(self.replicas))]
     coming, history, tokens = 0, collections.deque([(0.0, len(self.replicas))]), 0.0
@@ -207,8 +208,11 @@ class Fleet:
       if measure == "tokens":
         used = (self.tokens - tokens) / (period * full * len(self.replicas))
       else:
-        used = sum(replica.live if measure == "slots" else replica.load() for replica in self.replicas) / (
+        used = sum(replica.load() if measure == "requests" else replica.live for replica in self.replicas) / (
             self.costs.slots * len(self.replicas))
+      if measure == "shipped":
+        waiting = sum(replica.load() - replica.live for replica in self.replicas)
+        used = max(used, target * waiting / (4 * len(self.replicas)))
       tokens = self.tokens
       now = len(self.replicas) + coming
       wanted = now if abs(used / target - 1) <= 0.1 else max(1, math.ceil(len(self.replicas) * used / target))
