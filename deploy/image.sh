@@ -12,7 +12,8 @@ choose_engine() {
     ENGINE=(docker)
     BUILD=(env DOCKER_BUILDKIT=1 docker build --network host)
     base=$(sed -n 's/^ARG BASE=//p' Dockerfile)
-    docker pull --quiet "$base" >/dev/null 2>&1 || make_base
+    docker pull --quiet "$base" >/dev/null 2>&1 ||
+      { say "docker cannot pull $base: takes the debian:bookworm-slim that is here, or makes it"; make_base; }
     return
   fi
   (( EUID == 0 )) || die "no docker daemon answers; without one ./dev image needs root"

