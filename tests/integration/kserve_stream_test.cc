@@ -311,7 +311,8 @@ TEST(KserveStreamTest, AClientThatNeverReadsHoldsNoSlotAndNoMemory) {
 // A client that is far behind gets several tokens in a response, and all of them.
 TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
   KserveServer server(TestConfigWithMetrics());
-  InferStream stream(server.kserve());
+  const auto stub = StubWithASmallWindow(server);  // which is full long before the last token
+  InferStream stream(*stub);
   constexpr uint32_t kTokens = 8'000;
   ASSERT_TRUE(stream.Send(Ids("abc", kTokens).request()));
   server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer"), 1);  // before anything is read

@@ -297,6 +297,7 @@ TEST_F(EnginePrefixTest, ADeadlineIsNotRefusedForTokensThatNeedNotBeRead) {
   longer.deadline = clock.Now() + milliseconds(20);
   EXPECT_THAT(Refused(longer), StatusIs(absl::StatusCode::kResourceExhausted,
                                         HasSubstr("the deadline cannot be met")));
+  engine.reset();  // before its clock
 }
 
 TEST_F(EnginePrefixTest, FloodsOfPromptsThatComeOnceLeaveThoseThatComeAgain) {
