@@ -23,6 +23,7 @@ from http2 import Connection, message
 
 GENERATE = "/aft.v1.InferenceService/Generate"
 SCORE = "/aft.v1.InferenceService/Score"
+STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 WATCH = "/grpc.health.v1.Health/Watch"
 QUIET = 2  # Seconds without an event after which an attack counts as complete.
 
@@ -86,17 +87,17 @@ def unannounced_gzip(connect, megabytes=64):
   return send(connect, GENERATE, [message(zeros_in_gzip(megabytes), compressed=True)])
 
 
-def big_message(connect, megabytes=1024):
+def big_message(connect, megabytes=1024, path=GENERATE):
   """An honest length, all of it sent."""
-  return send(connect, GENERATE, [message(field(2, bytes(megabytes << 20)))])
+  return send(connect, path, [message(field(2, bytes(megabytes << 20)))])
 
 
-def half_messages(connect, streams=60, megabytes=10, connections=1):
+def half_messages(connect, streams=60, megabytes=10, connections=1, path=GENERATE):
   """Messages whose last byte never comes."""
   body = message(bytes(megabytes << 20))[:-1]
   found = []
   for _ in range(connections):
-    found += send(connect, GENERATE, [body] * streams, end=False)
+    found += send(connect, path, [body] * streams, end=False)
   return found
 
 
@@ -284,7 +285,7 @@ def main():
   chosen, rest = parser.parse_known_args()
   numbers = argparse.ArgumentParser()
   for key, default in numbers_of(ATTACKS[chosen.attack]).items():
-    numbers.add_argument(f"--{key}", type=int, default=default)
+    numbers.add_argument(f"--{key}", type=type(default), default=default)
   describe, connections = attack(chosen.attack, chosen.address, client_tls() if chosen.tls else None,
                                  chosen.token, chosen.source, **vars(numbers.parse_args(rest)))
   print(json.dumps(describe()), flush=True)

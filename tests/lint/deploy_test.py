@@ -53,6 +53,8 @@ class EdgeTest(unittest.TestCase):
     server = (DEPLOY / "config/server.textproto").read_text()
     # A gRPC message has five bytes before it.
     self.assertEqual(number(r"max_request_bytes: (\d+)", envoy), number(r"max_message_bytes: (\d+)", server) + 5)
+    self.assertEqual([number(r"refused = left > (\d+)", envoy), number(r'string\.rep\("\\0", (\d+)\)', envoy) - 1],
+                     [number(r"max_message_bytes: (\d+)", server)] * 2)
     # Whoever balances over servers looks for new ones as often behind the edge.
     cluster = (DEPLOY / "k8s/cpu/server.textproto").read_text()
     self.assertEqual(number(r"max_connection_duration: (\d+)s", envoy) * 1000, number(r"max_age_ms: (\d+)", cluster))
