@@ -124,6 +124,7 @@ image() {
   fi
   check "streams a request" inside aftctl generate --address=127.0.0.1:8500 --max-tokens=120 --seed=7 --prompt="$prompt"
   cat "$LOGS/image-check.log"
+  echo
   say "the server's CPU time so far, with that request: $(cpu_ms "$name") ms"
   # A request that is running when SIGTERM comes must still reach its end; on a slow machine, where that is beyond
   # the lame duck, its client must be told to go on elsewhere.
