@@ -14,13 +14,14 @@ build_kubernetes() {
 
 # What the cluster runs, built by a dockerd that leaves the machine's network as it is.
 build_images() {
-  local folder=$1 version=$2 waited
+  local version=$1 folder waited
+  folder=$(mktemp -d)
   DOCKER_HOST="unix://$folder/docker.sock"
   export DOCKER_HOST PATH="/usr/bin:$PATH"  # Debian's client has the builder inside.
   /usr/sbin/dockerd --storage-driver=overlay2 --data-root="$CACHE/e2e" --exec-root="$folder/exec" \
     --pidfile="$folder/docker.pid" --host="$DOCKER_HOST" --bridge=none --iptables=false >"$LOGS/e2e-docker.log" 2>&1 &
   # shellcheck disable=SC2064
-  trap "kill $!; wait $! || true" EXIT
+  trap "kill $!; wait $! || true; rm -rf '$folder'" EXIT
   for (( waited = 0; waited < 600; ++waited )); do
     if docker info >/dev/null 2>&1; then break; fi
     sleep 0.1
@@ -34,20 +35,14 @@ build_images() {
 }
 
 e2e() {
-  local folder version rc=0
+  local version
   (( EUID == 0 )) || die "./dev e2e needs root"
   setup
   apt_install e2e "${E2E_PACKAGES[@]}"
   fetch_kubernetes
   build_kubernetes
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-  folder=$(mktemp -d)
-  # shellcheck disable=SC2064
-  trap "rm -rf '$folder'" EXIT
-  (build_images "$folder" "$version") || rc=$?
-  trap - EXIT
-  rm -rf "$folder"
-  (( rc == 0 )) || exit "$rc"
+  (build_images "$version")  # Nothing behind it: with `||` a build that fails would leave the images of before to be run.
   # What the daemons do to the network, mounts and processes, and what they keep in fixed places, ends with them.
   # shellcheck disable=SC2016
   exec unshare --net --mount --pid --fork --kill-child --mount-proc bash -euo pipefail -c '
