@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,15 +25,17 @@ constexpr milliseconds kFlushTime{2'000};
 
 constexpr milliseconds kWatchInterval{100};
 
-std::vector<ModelReport> ReportOf(const std::vector<ModelStatus>& models) {
+std::vector<ModelReport> ReportOf(const ModelRegistry& registry) {
   std::vector<ModelReport> reports;
+  const std::vector<ModelStatus> models = registry.List();
+  std::map<std::string, ModelAges> ages = registry.Ages();  // behind it: no model goes
   for (const ModelStatus& model : models) {
     ModelReport& report = reports.emplace_back();
     report.model = model.name;
-    report.oldest_waiting_seconds = Seconds(model.load.oldest_waiting);
+    report.oldest_waiting_seconds = Seconds(ages[model.name].oldest_waiting);
     if (!model.info.has_value()) continue;
     report.version = model.version;
-    report.last_step_age_seconds = Seconds(model.load.since_step);
+    report.last_step_age_seconds = Seconds(ages[model.name].since_step);
     report.fingerprint = std::to_string(model.info->fingerprint);
     report.architecture = model.info->architecture;
     report.device = model.info->device;
@@ -83,7 +86,7 @@ absl::Status Server::StartPages() {
          return HttpPage{.status = 302, .headers = {{"Location", "status"}}};
        }},
       {"/healthz", [this] { return AlivePage(Report()); }},
-      {"/metrics", [this] { return MetricsPage(prometheus_, ReportOf(registry_.List())); }},
+      {"/metrics", [this] { return MetricsPage(prometheus_, ReportOf(registry_)); }},
       {"/readyz", [this] { return ReadyPage(Report()); }},
       {"/status", [] { return StatusPage(); }},
       {"/status.json", [this] { return StatusJson(Report()); }},

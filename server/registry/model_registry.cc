@@ -188,23 +188,32 @@ ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* want
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {
-  const std::vector<ModelHold> held = keeper_.Held();  // let go of without the lock
   MutexLock lock(mutex_);
   std::vector<ModelStatus> models;
+  for (const auto& entry : entries_) models.push_back(Describe(*entry, Best(*entry)));
+  return models;
+}
+
+std::map<std::string, ModelAges> ModelRegistry::Ages() const {
+  const std::vector<ModelHold> held = keeper_.Held();  // let go of without the lock
+  MutexLock lock(mutex_);
+  std::map<std::string, ModelAges> all;
   for (const auto& entry : entries_) {
-    ModelStatus& status = models.emplace_back(Describe(*entry, Best(*entry)));
+    const EngineLoad best = Describe(*entry, Best(*entry)).load;
+    ModelAges& ages = all[entry->name];
+    ages.oldest_waiting = best.oldest_waiting;
     std::optional<Duration> since_step;  // of those that should step
     for (const ModelHold& model : held) {
       if (model->config.name != entry->name || !model->failure.empty()) continue;
       const EngineLoad load = model->engine().load();
-      status.load.oldest_waiting = std::max(status.load.oldest_waiting, load.oldest_waiting);
+      ages.oldest_waiting = std::max(ages.oldest_waiting, load.oldest_waiting);
       if (load.running > 0) {
         since_step = std::max(since_step.value_or(Duration(0)), load.since_step);
       }
     }
-    status.load.since_step = since_step.value_or(status.load.since_step);
+    ages.since_step = since_step.value_or(best.since_step);
   }
-  return models;
+  return all;
 }
 
 absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name,

@@ -46,11 +46,16 @@ struct ModelStatus : VersionStatus {
   int32_t slots = 0;  // requests that run at once: rows of a batch, for an encoder
   // Known once loaded.
   std::optional<ModelInfo> info;
-  // In a list the ages are those of all versions: the longest, of steps among those that run
-  // requests, if there are any.
   EngineLoad load{};
   int64_t vector_width = 0;             // 0: a language model
   std::vector<VersionStatus> versions;  // all there are, the newest first
+};
+
+// The longest of all versions of a model that are in memory and have not failed, those that end
+// their last streams too.
+struct ModelAges {
+  Duration oldest_waiting{};  // how long a request waits; 0: none does
+  Duration since_step{};  // of those that run requests; if none does, of the version of ModelStatus
 };
 
 // The models of the config and of its repository, each in one or several versions, and an engine
@@ -94,6 +99,9 @@ class ModelRegistry {
   ModelHold Matching(const ModelHold& model, uint64_t fingerprint) const;
 
   std::vector<ModelStatus> List() const;
+
+  // By name, of every model in the list.
+  std::map<std::string, ModelAges> Ages() const;
 
   // Of that version, or of the one that Acquire would give. NOT_FOUND names those that there are.
   absl::StatusOr<ModelStatus> Get(absl::string_view name, absl::string_view version = {}) const;

@@ -264,7 +264,7 @@ TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
   Add("m/2");
   config_.repository.latest_versions = 2;
   Serve();
-  const auto age = [&] { return registry_->List().at(0).load.since_step; };
+  const auto age = [&] { return registry_->Ages().at("m").since_step; };
   const auto age_of = [&](const std::string& version) {
     return registry_->Get("m", version)->load.since_step;
   };
@@ -294,9 +294,9 @@ TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
   EXPECT_THAT(Versions(), ElementsAre("2 ready"));
   EngineLoad load = first->engine().load();
   EXPECT_GT(load.oldest_waiting, Duration(0));
-  const ModelStatus listed = registry_->List().at(0);
-  EXPECT_GE(listed.load.since_step, load.since_step);
-  EXPECT_GE(listed.load.oldest_waiting, load.oldest_waiting);
+  const ModelAges ages = registry_->Ages().at("m");
+  EXPECT_GE(ages.since_step, load.since_step);
+  EXPECT_GE(ages.oldest_waiting, load.oldest_waiting);
   first->generate->Cancel(handle);
   second->generate->Cancel(other_handle);
   control("m/1").Resume();
