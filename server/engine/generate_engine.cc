@@ -170,7 +170,7 @@ std::unique_ptr<TokenStream> GenerateEngine::MakeScoring(ScoringRequest request,
 }
 
 absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
-  AFT_RETURN_IF_ERROR(CheckPrevious(request));
+  AFT_RETURN_IF_ERROR(CheckPrevious(request, info_, options_.model.name));
   const bool empty = request.prompt.size() == request.resumed;
   if (empty && request.previous == nullptr) return absl::InvalidArgumentError("prompt: is empty");
   if (!request.prompt.empty()) {
@@ -196,7 +196,7 @@ absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) c
 }
 
 absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
-  AFT_RETURN_IF_ERROR(CheckPrevious(request));
+  AFT_RETURN_IF_ERROR(CheckPrevious(request, info_, options_.model.name));
   AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, info_.max_seq_len));
   const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.text.size());
@@ -208,12 +208,6 @@ absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
   return absl::InvalidArgumentError(
       absl::StrCat("text: ", before, " tokens before and ", tokens,
                    " exceed the model's max_seq_len=", info_.max_seq_len));
-}
-
-absl::Status GenerateEngine::CheckPrevious(const TurnRequest& request) const {
-  if (request.previous == nullptr) return absl::OkStatus();
-  const absl::Status status = CheckStateOf(*request.previous, info_, options_.model.name);
-  return absl::Status(status.code(), absl::StrCat("previous: ", status.message()));
 }
 
 void GenerateEngine::Add(Job& job, TimePoint now) {

@@ -74,7 +74,6 @@ class GenerateEngine final : public RequestLoop {
   absl::Status CheckScoring(const ScoringRequest& request) const;
   std::unique_ptr<TokenStream> MakeScoring(ScoringRequest request,
                                            std::shared_ptr<TokenSink> sink) const;
-  absl::Status CheckPrevious(const TurnRequest& request) const;
 
   // RequestLoop; all below: engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }

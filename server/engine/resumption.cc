@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "server/engine/sequence_state.h"
@@ -13,6 +14,13 @@ namespace aft::server {
 Resumption::Resumption(const GenerationRequest& request)
     : unread(static_cast<int64_t>(request.prompt.size())) {
   usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size() - request.resumed);
+}
+
+absl::Status CheckPrevious(const TurnRequest& request, const ModelInfo& info,
+                           absl::string_view model) {
+  if (request.previous == nullptr) return absl::OkStatus();
+  const absl::Status status = CheckStateOf(*request.previous, info, model);
+  return absl::Status(status.code(), absl::StrCat("previous: ", status.message()));
 }
 
 bool IsWithin(const SequenceState& state, const GenerationRequest& request, const ModelInfo& info) {
@@ -42,8 +50,11 @@ absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& out
   }
   if (request.start != nullptr) {
     const int64_t read = request.start->tokens - request.tokens_before();
-    // What an output that has ended leaves behind is the state before its last token.
-    if (resumption.ended == nullptr || read < resumption.unread) {
+    // A sequence is a token at least that the model has to consume. The last token of an output
+    // that has ended is not consumed: what such an output leaves behind is the state before it.
+    const int64_t pending = request.start->pending != kNoToken ? 1 : 0;
+    const int64_t kept_back = resumption.ended != nullptr ? 1 : 0;
+    if (resumption.unread - read + pending - kept_back > 0) {
       request.prompt.erase(request.prompt.begin(), request.prompt.begin() + read);
       request.resumed = std::min(request.resumed, request.prompt.size());
       request.previous = std::move(request.start);

@@ -4,7 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 #include "server/engine/output_builder.h"
@@ -23,12 +25,19 @@ struct Resumption {
   std::unique_ptr<Outcome> ended{};  // how the output has ended; null: there is a token to sample
 };
 
+// That the request's `previous`, if it has one, is a state that `model` can continue from. Errors
+// as CheckStateOf, with the field in front. To be called before anything is computed from its
+// numbers.
+absl::Status CheckPrevious(const TurnRequest& request, const ModelInfo& info,
+                           absl::string_view model);
+
 // Whether the state is one of the request's text and output, from which there is a token to read.
 bool IsWithin(const SequenceState& state, const GenerationRequest& request, const ModelInfo& info);
 
-// Replays the request's output, and moves the request on to its start: that is what it goes on from
-// then, with a prompt of what is left to read. INVALID_ARGUMENT: OutputBuilder::Replay. REQUIRES:
-// the request has been checked, and `output` is as it asks.
+// Replays the request's output, and moves the request on to its start: the start becomes its
+// `previous`, and its prompt what is left to read. A start behind which the model would have
+// nothing to consume is not used. INVALID_ARGUMENT: OutputBuilder::Replay. REQUIRES: the request
+// has been checked, `output` is as it asks, and IsWithin holds for its start.
 absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& output);
 
 }  // namespace aft::server

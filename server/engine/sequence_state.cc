@@ -69,7 +69,9 @@ absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
         state.model, model, info.fingerprint));
   }
   const auto known = [&info](TokenId id) { return id >= 0 && id < info.vocab_size; };
-  const bool good = state.consumed() > 0 && (state.pending == kNoToken || known(state.pending)) &&
+  const bool good = state.tokens > 0 && state.tokens <= kMaxTextTokens && state.consumed() > 0 &&
+                    state.outputs <= static_cast<uint64_t>(state.tokens) &&
+                    (state.pending == kNoToken || known(state.pending)) &&
                     std::all_of(state.had.begin(), state.had.end(),
                                 [&](const TokenUse& use) { return known(use.id); });
   return good ? absl::OkStatus() : absl::InvalidArgumentError("not a state of a text");

@@ -60,6 +60,9 @@ SequenceState MakeState(TurnEnd turn);
 absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
                           absl::string_view model);
 
+// No text is longer, so that sums of a few lengths do not overflow.
+inline constexpr int64_t kMaxTextTokens = int64_t{1} << 48;
+
 // What a state takes beside its snapshot and its counts.
 inline constexpr int64_t kStateObjectBytes = 512;
 

@@ -88,6 +88,7 @@ class TypedCall final : public StreamCall, public Sink<typename Codec::Part> {
                        again.previous = std::move(request->previous);
                        *request = std::move(again);
                      }
+                     AFT_RETURN_IF_ERROR(CheckPrevious(*request));
                      AFT_RETURN_IF_ERROR(
                          KeepPlaces(message->has_store() ? &message->store() : nullptr,
                                     codec_.lengths(), Codec::MostOutputs(*request), *request));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/resumption.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/text_codec.h"
@@ -157,6 +158,11 @@ absl::Status StreamCall::WrongTask() {
 absl::Status StreamCall::Invalid(absl::Status status) {
   metrics_->rejected(Rejection::kInvalid).Increment();
   return status;
+}
+
+absl::Status StreamCall::CheckPrevious(const TurnRequest& request) {
+  absl::Status status = server::CheckPrevious(request, model_->info, model_->config.name);
+  return status.ok() ? status : Invalid(std::move(status));
 }
 
 void StreamCall::FindPrevious(const v1::Previous* previous, TurnRequest& request,

@@ -125,6 +125,8 @@ class StreamCall : public CallReactor,
   absl::Status WrongTask();
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status);
+  // Once a version is chosen, before anything is computed from the numbers of `previous`.
+  absl::Status CheckPrevious(const TurnRequest& request);
   // Finds what the request goes on from, null: nothing, and then does the rest of Submit: at once,
   // or when the place where states rest has answered. What happens then is no matter of the caller.
   // `rest` keeps `previous` and `request` alive.

@@ -76,6 +76,8 @@ StateBudget::StateBudget(const StatesConfig& config, StateMetrics& metrics)
 }
 
 absl::StatusOr<StateBudget::Room> StateBudget::Reserve(const Client& client, int64_t bytes) {
+  // A negative number would give the client more than its part, for as long as the process lives.
+  if (bytes < 0) return absl::InternalError("a state of negative size");
   AFT_RETURN_IF_ERROR(ledger_->Take(client.name, bytes));
   return Room(ledger_, client.name, bytes);
 }

@@ -129,6 +129,33 @@ TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
   EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"invalid\"}"), 2);
 }
 
+// The model has consumed all of such a state's text, and of an output that has ended there is
+// nothing more for it to consume.
+TEST_F(StateTransferTest, AnEndedStreamMayBringAStateWithoutAPendingToken) {
+  Start();
+  v1::ScoreRequest score;
+  score.set_model("fake");
+  score.set_raw("A");
+  score.mutable_store();
+  ScoreStream scored(server_->inference(), score);
+  ASSERT_TRUE(scored.Finish().ok());
+  const v1::State& state = scored.events.back().finished().state();
+  EXPECT_FALSE(state.pending());
+  v1::GenerateRequest request = Request("A", 1, /*seed=*/1);
+  GenerateStream first(server_->inference(), request);
+  ASSERT_TRUE(first.Finish().ok());
+  request.mutable_resume()->add_token_ids(66);
+  request.mutable_resume()->set_fingerprint(first.started.fingerprint());
+  request.mutable_resume()->set_state(Export(state.id()));
+  for (const bool store : {false, true}) {
+    if (store) request.mutable_store();
+    const GenerateStream resumed = Run(request);
+    EXPECT_THAT(resumed.tokens, ::testing::IsEmpty());
+    EXPECT_EQ(resumed.finished.limit(), "stop.max_tokens=1");
+    EXPECT_EQ(resumed.finished.has_state(), store);
+  }
+}
+
 TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
   WriteBytes(folder_.File("key"), std::string(32, 'k'));
   config_.states.key_files = {folder_.File("key")};

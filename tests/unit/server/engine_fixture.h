@@ -131,6 +131,27 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     return request;
   }
 
+  // The state of `previous` and `text`, of which the last `outputs` tokens were sampled. The model
+  // has consumed all of it, or, with `pending`, all but the last token. REQUIRES: it has consumed
+  // a token.
+  std::shared_ptr<const SequenceState> StateBehind(std::shared_ptr<const SequenceState> previous,
+                                                   std::vector<TokenId> text, size_t outputs,
+                                                   bool pending) {
+    GenerationRequest request = Request(text, 1);
+    request.previous = std::move(previous);
+    request.store = true;
+    // An output that a stop token ends at once has no token, and leaves nothing pending.
+    for (TokenId id = 0; id < model.vocab_size; ++id) request.stop.token_ids.push_back(id);
+    if (pending) request.prompt.pop_back();
+    const std::shared_ptr<TurnEnd> end = Submit(std::move(request)).sink->Wait().turn;
+    AFT_CHECK(end != nullptr);
+    const auto first_output = text.end() - static_cast<std::ptrdiff_t>(outputs);
+    end->outputs.assign(first_output, text.end());
+    end->text.assign(text.begin(), first_output);
+    end->last_is_pending = pending;
+    return std::make_shared<const SequenceState>(MakeState(*end));
+  }
+
   // What the request must give, whatever else is in the batch.
   std::vector<TokenId> Expected(const GenerationRequest& request) const {
     return FakeModelRunner::Generate(model, request.prompt, request.sampling,

@@ -118,6 +118,54 @@ TEST_F(EngineSurvivalTest, OnlyAStateOfTheTextIsWithinIt) {
   EXPECT_FALSE(IsWithin(state(7), other, info()));
 }
 
+// States of a text, with or without a pending token, of every length; outputs that have ended or
+// not, none included; with and without a state that is stored.
+TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt) {
+  Start();
+  const std::vector<State> before = {nullptr, StateBehind(nullptr, {9, 8, 7}, 0, false),
+                                     StateBehind(nullptr, {9, 8, 7}, 1, true)};
+  int used = 0;
+  for (const State& previous : before) {
+    for (size_t prompt = 0; prompt < 4; ++prompt) {
+      if (prompt == 0 && (previous == nullptr || previous->pending == kNoToken)) continue;
+      GenerationRequest request = Request(RandomText(static_cast<int64_t>(prompt)), 3);
+      request.previous = previous;
+      request.store = true;
+      const Answer whole = Run(request);
+      ASSERT_EQ(whole.tokens.size(), 3U);
+      for (size_t cut = 0; cut <= 3; ++cut) {
+        for (const bool store : {true, false}) {
+          request.store = store;
+          GenerationRequest resumed = Resumed(request, whole.tokens, cut);
+          const Answer expected = Run(resumed);
+          const std::vector<TokenId> text = resumed.prompt;
+          const bool empty = previous == nullptr || previous->pending == kNoToken;
+          for (size_t read = 1; read <= text.size(); ++read) {
+            for (const bool pending : {false, true}) {
+              if (pending && read == 1 && empty) continue;  // no such state: it has read nothing
+              SCOPED_TRACE(absl::StrCat("prompt ", prompt, ", cut ", cut, ", store ", store,
+                                        ", read ", read, ", pending ", pending));
+              const size_t outputs = read > prompt ? read - prompt : 0;
+              const auto last = text.begin() + static_cast<std::ptrdiff_t>(read);
+              resumed.start = StateBehind(previous, {text.begin(), last}, outputs, pending);
+              const bool within = IsWithin(*resumed.start, resumed, info());
+              EXPECT_EQ(within, pending || read < text.size());
+              if (!within) continue;
+              ++used;
+              const Answer answer = Run(resumed);
+              EXPECT_EQ(answer.outcome.status, absl::OkStatus());
+              EXPECT_EQ(answer.tokens, expected.tokens);
+              EXPECT_EQ(answer.outcome.reason, expected.outcome.reason);
+              ExpectSameState(answer.outcome, expected.outcome);
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(used, 300);
+}
+
 TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) {
   model.slots = 3;
   StartHeld();
