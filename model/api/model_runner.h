@@ -140,16 +140,18 @@ class ModelRunner {
   virtual absl::Status BindKept(int32_t slot, const KeptState& kept) = 0;
 
   // A fork as bytes that outlive the process: a header (magic, layout version, fingerprint of the
-  // model and its state's layout, position), the slot's bytes, the sampler's counts. Restoring
-  // replaces what the slot held; of the sampling parameters, `rules` stay behind (SetParams).
-  // Restore fails with INVALID_ARGUMENT when the bytes are damaged or of another model; nothing is
-  // changed then. REQUIRES: as BindSlot.
+  // model and its state's layout, position), what the sequence has written of its state (zeros
+  // stand for the rest, whatever the slot held before), the sampler's counts. Sequences with the
+  // same tokens, the same ones of them sampled, have the same bytes where the runner computes the
+  // same bits. REQUIRES: as BindSlot.
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
-  virtual absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) = 0;
-
-  // The sequence in `slot` samples with `params` from here on, as if it had from the beginning: all
-  // else stays. REQUIRES: as BindSlot; their penalties are those that it has.
-  virtual void SetParams(int32_t slot, const SamplingParams& params) = 0;
+  // Replaces what the slot held, and returns the position of the sequence: how many tokens it has
+  // consumed. It continues sampling with `params`, which the snapshot does not hold.
+  // INVALID_ARGUMENT: the bytes are damaged or of another model, or have no counts
+  // for the penalties of `params`, or counts where there are none; nothing is changed then.
+  // REQUIRES: as BindSlot.
+  virtual absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
+                                              const SamplingParams& params) = 0;
 
   // The sequence in `slot` goes on where it is, under other terms: from here on it samples with
   // `params`, its next output token has `output_index`, and of all tokens it has had those in `had`

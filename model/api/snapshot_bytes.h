@@ -9,7 +9,7 @@ namespace aft {
 // The most bytes that ModelRunner::SnapshotSlot returns: the state, two bytes for each token that
 // the sampler counts, the header and the checksum.
 inline int64_t MaxSnapshotBytes(const ModelInfo& info) {
-  constexpr int64_t kHeaderAndChecksum = 128;
+  constexpr int64_t kHeaderAndChecksum = 72;
   return info.state_bytes + 2 * info.vocab_size + kHeaderAndChecksum;
 }
 

@@ -192,13 +192,18 @@ std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
   return snapshot;
 }
 
-absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
+absl::StatusOr<int64_t> GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot,
+                                                    const SamplingParams& params) {
   const SlotLayout& layout = states_.layout();
-  AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
+  AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened,
                        OpenSnapshot(snapshot, network_->fingerprint(), layout.fingerprint()));
-  const SequenceRecord& record = opened.record;
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, layout));
-  BindSlot(slot, record.params);
+  SequenceRecord& record = opened.record;
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, layout, params));
+  record.params = params;
+  BindSlot(slot, params);
+  // A sequence that has sampled nothing yet, or no finite logits, has no token: any will do, as
+  // long as the embedding has a row for it.
+  const TokenId last_sampled = std::max(record.last_sampled, 0);
   AFT_RETURN_IF_ERROR(queue_->Run([&] {
     const kernels::cuda::SamplerSlots sampler = sampler_slots();
     absl::Status status = SendNews(slot);
@@ -207,21 +212,14 @@ absl::Status GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsho
                             static_cast<int64_t>(opened.counts.size()));
     }
     if (status.ok()) {
-      status = queue_->Copy(sampler.last_sampled + slot, &record.last_sampled,
-                            sizeof(record.last_sampled));
+      status = queue_->Copy(sampler.last_sampled + slot, &last_sampled, sizeof(last_sampled));
     }
     // Waits for all of it.
     if (status.ok()) status = states_.ReadSlot(slot, record.next_position, opened.state.data());
     return status;
   }));
   sequences_.Restore(slot, record);
-  return absl::OkStatus();
-}
-
-void GpuModelRunner::SetParams(int32_t slot, const SamplingParams& params) {
-  sequences_.SetParams(slot, params);
-  News& news = news_[static_cast<size_t>(slot)];
-  news = std::max(news, News::kParams);
+  return record.next_position;
 }
 
 absl::Status GpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,

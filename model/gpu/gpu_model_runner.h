@@ -60,8 +60,8 @@ class GpuModelRunner final : public ModelRunner {
   std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
   absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
-  absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
-  void SetParams(int32_t slot, const SamplingParams& params) override;
+  absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
+                                      const SamplingParams& params) override;
   absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
                             absl::Span<const TokenUse> had) override;
   int max_steps_in_flight() const override { return kFlights; }

@@ -9,6 +9,16 @@ namespace {
 // products of those of its block before it, its own product, the maximum.
 constexpr int64_t kAheadRows = 2 + 2 + (kernels::kAftLookahead - 1) + 2 + 2;
 
+// Rows of tokens one after the other, `row_bytes` each; the ring is used again from its front.
+StateSection RingSection(const char* name, int64_t offset, int64_t floats, int64_t rows,
+                         int64_t row_bytes) {
+  StateSection section = {name, offset, floats};
+  section.granule_tokens = rows;
+  section.granule_floats = floats;
+  section.token_bytes = row_bytes;
+  return section;
+}
+
 }  // namespace
 
 StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_floats) {
@@ -23,9 +33,11 @@ StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_fl
   } else {
     spec.floats_per_step += rings + row;
   }
-  spec.sections = {{"prefix", 0, layout.KRing()},
-                   {"k_ring", layout.KRing(), layout.ring_floats()},
-                   {"v_ring", layout.VRing(), layout.ring_floats()}};
+  const int64_t row_bytes = layout.hid * NumberBytes(layout.ring);
+  spec.sections = {
+      {"prefix", 0, layout.KRing()},
+      RingSection("k_ring", layout.KRing(), layout.ring_floats(), layout.ring_rows(), row_bytes),
+      RingSection("v_ring", layout.VRing(), layout.ring_floats(), layout.ring_rows(), row_bytes)};
   return spec;
 }
 
@@ -36,9 +48,12 @@ StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout) {
   if (layout.rows > 0) {
     spec.floats_per_step += (layout.Floats() - layout.KRing()) / layout.rows;  // the newest row
   }
+  const int64_t number_bytes = NumberBytes(layout.bf16 ? Number::kBf16 : Number::kFp32);
   spec.sections = {{"prefix", 0, layout.KRing()},
-                   {"k_ring", layout.KRing(), layout.VRing() - layout.KRing()},
-                   {"v_ring", layout.VRing(), layout.Floats() - layout.VRing()}};
+                   RingSection("k_ring", layout.KRing(), layout.VRing() - layout.KRing(),
+                               layout.rows, layout.heads * number_bytes),
+                   RingSection("v_ring", layout.VRing(), layout.Floats() - layout.VRing(),
+                               layout.rows, layout.hid * number_bytes)};
   return spec;
 }
 
@@ -59,15 +74,19 @@ StateSpec AttentionStateSpec(const kernels::AttentionParams& params) {
   } else {
     spec.floats_per_token =
         params.heads * ((params.stores_keys() ? params.score_width : 0) + params.value_width);
-    // Each head fills from its front: keys by spans of blocks, values token by token.
-    for (StateSection& section : spec.sections) {
-      const bool keys = section.name == "keys";
-      const int64_t span = params.block_size > 0 ? params.block_size : kernels::kKeyBlock;
-      section.parts = params.heads;
-      section.granule_tokens = keys ? span : 1;
-      section.granule_floats =
-          keys ? kernels::RoundUpToKeyBlock(span) * params.score_width : params.value_width;
-    }
+  }
+  // Each head fills from its front: keys by spans of interleaved blocks, values token by token.
+  const int64_t span = params.block_size > 0 ? params.block_size : kernels::kKeyBlock;
+  for (StateSection& section : spec.sections) {
+    const bool keys = section.name == "keys";
+    if (!keys && section.name != "values") continue;  // token 0 writes all of it
+    const int64_t width = keys ? params.score_width : params.value_width;
+    section.parts = params.heads;
+    section.granule_tokens = keys ? span : 1;
+    section.granule_floats = keys ? kernels::RoundUpToKeyBlock(span) * width : width;
+    section.token_bytes = width * int64_t{sizeof(float)};
+    section.lanes = keys ? kernels::kKeyBlock : 1;
+    section.grows = !params.ring();
   }
   return spec;
 }

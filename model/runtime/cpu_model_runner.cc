@@ -90,17 +90,19 @@ std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
   return snapshot;
 }
 
-absl::Status CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
-  AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened,
+absl::StatusOr<int64_t> CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot,
+                                                    const SamplingParams& params) {
+  AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened,
                        OpenSnapshot(snapshot, network_->fingerprint(), layout_));
   const int64_t position = opened.record.next_position;
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, states_.layout()));
+  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, states_.layout(), params));
+  opened.record.params = params;
   AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
   sequences_.Restore(slot, opened.record);
   std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
   counts.resize(opened.counts.size() / sizeof(TokenCount));
   if (!counts.empty()) std::memcpy(counts.data(), opened.counts.data(), opened.counts.size());
-  return absl::OkStatus();
+  return position;
 }
 
 absl::Status CpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,

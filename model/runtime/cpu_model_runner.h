@@ -52,10 +52,8 @@ class CpuModelRunner final : public ModelRunner {
   std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
   absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
-  absl::Status RestoreSlot(int32_t slot, absl::string_view snapshot) override;
-  void SetParams(int32_t slot, const SamplingParams& params) override {
-    sequences_.SetParams(slot, params);
-  }
+  absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
+                                      const SamplingParams& params) override;
   absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
                             absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;

@@ -52,6 +52,7 @@ inline void AddStateInfo(const std::vector<StateSpec>& layers, uint64_t network,
   for (const StateSpec& layer : layers) {
     info->state_bytes_per_token += layer.floats_per_token * static_cast<int64_t>(sizeof(float));
     for (const StateSection& section : layer.sections) {
+      if (!section.grows) continue;
       info->state_block_tokens = std::max(info->state_block_tokens, section.granule_tokens);
     }
   }

@@ -13,51 +13,21 @@ namespace {
 
 constexpr char kMagic[8] = {'A', 'F', 'T', 'S', 'T', 'A', 'T', 'E'};
 // Moves when the header, or what a mixer keeps under an unchanged layout, changes its meaning.
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 struct Header {
   char magic[8];
   uint32_t version;
-  int32_t top_k;
+  int32_t last_sampled;
   uint64_t model;
   uint64_t layout;
   int64_t position;
   int64_t state_bytes;
   uint64_t sampled;
-  uint64_t seed;
-  uint32_t sequence;
-  int32_t top_logprobs;
-  float temperature;
-  float top_p;
-  float min_p;
-  float repetition_penalty;
-  float presence_penalty;
-  float frequency_penalty;
-  int32_t last_sampled;
-  uint32_t unused;
   int64_t counts_bytes;
 };
-static_assert(sizeof(Header) == 112 && std::is_trivially_copyable_v<Header>, "written as it is");
-
-// fn(field of the header, what it holds of the record).
-template <typename H, typename Record, typename Fn>
-void ForEachField(H& header, Record& record, const Fn& fn) {
-  auto& params = record.params;
-  fn(header.position, record.next_position);
-  fn(header.sampled, record.sampled);
-  fn(header.last_sampled, record.last_sampled);
-  fn(header.seed, params.seed);
-  fn(header.sequence, params.sequence);
-  fn(header.top_k, params.top_k);
-  fn(header.top_logprobs, params.top_logprobs);
-  fn(header.temperature, params.temperature);
-  fn(header.top_p, params.top_p);
-  fn(header.min_p, params.min_p);
-  fn(header.repetition_penalty, params.repetition_penalty);
-  fn(header.presence_penalty, params.presence_penalty);
-  fn(header.frequency_penalty, params.frequency_penalty);
-}
+static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>, "written as it is");
 
 }  // namespace
 
@@ -75,7 +45,9 @@ std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord&
   header.model = model;
   header.layout = layout;
   header.state_bytes = state_bytes;
-  ForEachField(header, record, [](auto& field, const auto& value) { field = value; });
+  header.position = record.next_position;
+  header.sampled = record.sampled;
+  header.last_sampled = record.last_sampled;
   header.counts_bytes = counts * static_cast<int64_t>(sizeof(TokenCount));
   const auto body = static_cast<size_t>(state_bytes + header.counts_bytes);
   std::string snapshot(sizeof(header) + body + kChecksumBytes, '\0');
@@ -118,7 +90,9 @@ absl::StatusOr<OpenedSnapshot> OpenSnapshot(absl::string_view snapshot, uint64_t
   }
   opened.state = body.substr(0, static_cast<size_t>(header.state_bytes));
   opened.counts = body.substr(opened.state.size());
-  ForEachField(header, opened.record, [](const auto& field, auto& value) { value = field; });
+  opened.record.next_position = header.position;
+  opened.record.sampled = header.sampled;
+  opened.record.last_sampled = header.last_sampled;
   return opened;
 }
 

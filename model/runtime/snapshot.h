@@ -20,9 +20,10 @@ struct SequenceRecord {
   TokenId last_sampled = kNoToken;
 };
 
-// A sequence as bytes: a header (magic, layout version, fingerprints, the record), the state, what
-// the sequence has had of each token (TokenCount; of sequences with penalties), and a checksum over
-// all of it. Little-endian.
+// A sequence as bytes: a header (magic, layout version, fingerprints, the record without its
+// sampling parameters), the state, what the sequence has had of each token (TokenCount; only of
+// sequences with penalties), and a checksum over all of it. Little-endian. Sampling parameters are
+// left out because every caller has them: an option that is added to them voids no snapshot.
 
 // ModelInfo::fingerprint, from those of the network and of its state's layout.
 uint64_t SnapshotFingerprint(uint64_t model, uint64_t layout, absl::string_view weight_format);
@@ -37,7 +38,7 @@ std::string BeginSnapshot(uint64_t model, uint64_t layout, const SequenceRecord&
 void SealSnapshot(std::string* snapshot);
 
 struct OpenedSnapshot {
-  SequenceRecord record;
+  SequenceRecord record;     // its sampling parameters are the default ones
   absl::string_view state;   // into the snapshot
   absl::string_view counts;  // likewise; TokenCounts, not aligned
 };

@@ -47,8 +47,8 @@ void StepRules::Continue(int32_t slot, const SamplingParams& params, uint64_t ou
   Restore(slot, record);
 }
 
-absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened,
-                                      const SlotLayout& layout) const {
+absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout,
+                                      const SamplingParams& params) const {
   const SequenceRecord& record = opened.record;
   if (limits_.max_seq_len > 0 && record.next_position > limits_.max_seq_len) {
     return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", record.next_position,
@@ -61,7 +61,7 @@ absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened,
   if (static_cast<int64_t>(opened.state.size()) != layout.UsedBytes(record.next_position)) {
     return absl::InvalidArgumentError("snapshot: the state has another size");
   }
-  const int64_t counts = PenaltiesOf(record.params).any() ? limits_.vocab_size : 0;
+  const int64_t counts = PenaltiesOf(params).any() ? limits_.vocab_size : 0;
   if (opened.counts.size() != static_cast<size_t>(counts) * sizeof(TokenCount)) {
     return absl::InvalidArgumentError("snapshot: the token counts have another size");
   }

@@ -31,12 +31,13 @@ class StepRules {
   const SequenceRecord& sequence(int32_t slot) const;
 
   void Bind(int32_t slot, const SamplingParams& params);
-  void SetParams(int32_t slot, const SamplingParams& params) { sequence(slot).params = params; }
   void Fork(int32_t from, int32_t to);  // REQUIRES: from != to
   // ModelRunner::ContinueSlot.
   void Continue(int32_t slot, const SamplingParams& params, uint64_t output_index);
-  // INVALID_ARGUMENT when a snapshot does not fit the model, whose slots are laid out so.
-  absl::Status CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout) const;
+  // INVALID_ARGUMENT when a snapshot does not fit the model, whose slots are laid out so, or
+  // `params`, with which its sequence is to sample.
+  absl::Status CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout,
+                             const SamplingParams& params) const;
   void Restore(int32_t slot, const SequenceRecord& record);
 
   // INVALID_ARGUMENT names the first row that breaks a rule, and the rule.

@@ -15,12 +15,21 @@ struct StateSection {
   int64_t offset = 0;  // floats from the start of the layer's state
   int64_t floats = 0;
 
-  // How a section that grows with the context fills: it is `parts` equal parts (one per head), each
-  // filled from its front by `granule_floats` for every `granule_tokens` tokens that have begun.
-  // With granule_tokens = 0 all of it is in use from the first token on.
+  // How tokens fill it. It is `parts` equal parts (one per head). A part is granules of
+  // `granule_floats`, each with room for `granule_tokens` tokens, and token t is in granule
+  // t / granule_tokens. A ring has fewer granules than that: it uses them again from the front.
+  // With granule_tokens = 0 the first token writes all of the section.
   int64_t parts = 1;
   int64_t granule_tokens = 0;
   int64_t granule_floats = 0;
+  // What one token writes of its granule. With lanes = 1 the tokens' bytes follow each other from
+  // the front of the part. Else the granule is [blocks, token_bytes / 4, lanes] floats, and token i
+  // of the granule is lane i % lanes of block i / lanes.
+  int64_t token_bytes = 0;
+  int64_t lanes = 1;
+  // There are granules for every position that the model allows: granules that no token has begun
+  // are not in use.
+  bool grows = false;
 };
 
 // What a mixer keeps per sequence in one layer. The bytes are the same on every device.
@@ -59,6 +68,11 @@ class SlotLayout {
   // tokens uses, in the slot's order. REQUIRES: position >= 0.
   void ForEachUsed(int64_t position, absl::FunctionRef<void(int64_t, int64_t)> fn) const;
   int64_t UsedBytes(int64_t position) const;
+
+  // Zeroes what a sequence of `position` tokens has not written yet: rows of rings, lanes of blocks
+  // and padding, in which a slot still holds what its last sequence wrote. `used`: what ForEachUsed
+  // names, range after range.
+  void ClearUnwritten(int64_t position, char* used) const;
 
   // A number that changes with the layout: whether bytes of one slot fit another.
   uint64_t fingerprint() const;

@@ -68,12 +68,15 @@ absl::Status StatePool::CopySlot(int32_t from, int32_t to, int64_t position) {
 }
 
 absl::Status StatePool::WriteSlot(int32_t slot, int64_t position, char* bytes) const {
+  char* next = bytes;
   AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
-    char* const to = bytes;
-    bytes += size;
+    char* const to = next;
+    next += size;
     return device_->Copy(to, Slot(slot) + offset, size);
   }));
-  return device_->Synchronize();
+  AFT_RETURN_IF_ERROR(device_->Synchronize());
+  layout_.ClearUnwritten(position, bytes);
+  return absl::OkStatus();
 }
 
 absl::Status StatePool::ReadSlot(int32_t slot, int64_t position, const char* bytes) {

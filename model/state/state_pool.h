@@ -48,8 +48,9 @@ class StatePool {
   int64_t bytes() const { return memory_.bytes(); }
 
   // The state of a sequence of `position` tokens: what of its slot is in use, as bytes, in the
-  // slot's order (SlotLayout::UsedBytes). Write and Read wait for the device. REQUIRES: position >=
-  // 0.
+  // slot's order (SlotLayout::UsedBytes). Of that, WriteSlot gives what the sequence itself has
+  // written, and zeros for the rest: nothing of the slot's sequences before. Write and Read wait
+  // for the device. REQUIRES: position >= 0.
   absl::Status CopySlot(int32_t from, int32_t to, int64_t position);
   // -> bytes[0 .. UsedBytes)
   absl::Status WriteSlot(int32_t slot, int64_t position, char* bytes) const;

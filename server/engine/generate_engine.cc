@@ -289,7 +289,13 @@ absl::Status GenerateEngine::TryBind(TokenStream& stream) {
     if (restored) return absl::OkStatus();
   }
   if (stream.previous != nullptr) {
-    AFT_RETURN_IF_ERROR(runner_->RestoreSlot(slot, stream.previous->snapshot));
+    AFT_ASSIGN_OR_RETURN(const int64_t position,
+                         runner_->RestoreSlot(slot, stream.previous->snapshot, SamplingParams()));
+    // The runner refuses a step with a row at another position, and with it every sequence there.
+    if (position != stream.position()) {
+      return absl::DataLossError(
+          absl::StrCat("a snapshot of ", position, " tokens, for position ", stream.position()));
+    }
   } else {
     runner_->BindSlot(slot, stream.sampling);
     if (stream.first_output == 0) return absl::OkStatus();
@@ -316,12 +322,10 @@ void GenerateEngine::Park(TokenStream& stream, int32_t slot) {
 }
 
 void GenerateEngine::Resume(TokenStream& stream) {
-  const absl::Status status = runner_->RestoreSlot(stream.slot(), stream.snapshot);
+  const absl::Status status =
+      runner_->RestoreSlot(stream.slot(), stream.snapshot, stream.sampling).status();
   stream.snapshot = {};
-  if (status.ok()) {
-    runner_->SetParams(stream.slot(), stream.sampling);
-    return metrics_.resumes.Increment();
-  }
+  if (status.ok()) return metrics_.resumes.Increment();
   StateLost(stream, "engine.resume_failed", status);
 }
 

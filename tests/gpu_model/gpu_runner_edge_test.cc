@@ -50,14 +50,15 @@ class GpuRunnerEdgeTest : public RunnerPairFixture {
     const std::vector<TokenId> prompt = RandomText(9);
     const std::vector<SampledToken> begun = Generate(from, 1, prompt, 3, params);
     const std::string snapshot = from.SnapshotSlot(1);
-    const absl::Status restored = to.RestoreSlot(4, snapshot);
-    ASSERT_TRUE(restored.ok()) << restored;
+    const absl::StatusOr<int64_t> restored = to.RestoreSlot(4, snapshot, params);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_EQ(*restored, 11);
     EXPECT_EQ(to.SnapshotSlot(4), snapshot);
     const TokenId last = begun.back().id;
     ExpectNear(Continue(to, 4, 11, last, 7), Continue(from, 1, 11, last, 7));
     // The last token comes along too.
     from.ForkSlot(1, 2);
-    ASSERT_TRUE(to.RestoreSlot(0, from.SnapshotSlot(1)).ok());
+    ASSERT_TRUE(to.RestoreSlot(0, from.SnapshotSlot(1), params).ok());
     ExpectNear(Step(to, {{{0, 18, {kLastSampled}, RowOutput::kLast}}}),
                Step(from, {{{2, 18, {kLastSampled}, RowOutput::kLast}}}));
   }
@@ -129,7 +130,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
   EXPECT_EQ(gpu->SnapshotSlot(0), "");
   const std::string snapshot = gpu->SnapshotSlot(0);
   device_->fail_copies = 1;
-  EXPECT_FALSE(gpu->RestoreSlot(1, snapshot).ok());
+  EXPECT_FALSE(gpu->RestoreSlot(1, snapshot, Warm(1)).ok());
   device_->fail_copies = 1;
   gpu->ForkSlot(0, 2);
   for (const int32_t slot : {1, 2}) {  // neither has anything to continue

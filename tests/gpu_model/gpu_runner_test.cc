@@ -180,7 +180,7 @@ TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
       }
     }
     // The state's format does not depend on the weights'.
-    EXPECT_TRUE(cpu->RestoreSlot(1, gpu->SnapshotSlot(0)).ok());
+    EXPECT_TRUE(cpu->RestoreSlot(1, gpu->SnapshotSlot(0), SamplingParams()).ok());
   }
 }
 
@@ -382,12 +382,12 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   decode(10);
   // Other sequences come to slots whose sums would reach over their positions.
   for (ModelRunner* runner : both) {
-    EXPECT_TRUE(runner->RestoreSlot(0, runner->SnapshotSlot(1)).ok());
+    EXPECT_TRUE(runner->RestoreSlot(0, runner->SnapshotSlot(1), Greedy()).ok());
   }
   decode(2);
   for (ModelRunner* runner : both) {
     runner->ForkSlot(0, 1);
-    EXPECT_TRUE(runner->RestoreSlot(2, runner->SnapshotSlot(0)).ok());
+    EXPECT_TRUE(runner->RestoreSlot(2, runner->SnapshotSlot(0), Greedy()).ok());
   }
   decode(2);
   step({{{0, a, RandomText(3), RowOutput::kNone}}});
@@ -395,7 +395,7 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   decode(12);
   for (ModelRunner* runner : both) {
     runner->ForkSlot(0, 2);
-    EXPECT_TRUE(runner->RestoreSlot(3, runner->SnapshotSlot(1)).ok());
+    EXPECT_TRUE(runner->RestoreSlot(3, runner->SnapshotSlot(1), Greedy()).ok());
     runner->ForkSlot(1, 0);  // over a slot whose sums are in use
   }
   step({{{2, a, RandomText(1), RowOutput::kScore, RandomText(1)},

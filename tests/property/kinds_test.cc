@@ -147,9 +147,9 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   EXPECT_TRUE(Same(Continue(*runner, 6, position + 30, last, 20),
                    Continue(*runner, 0, position + 30, last, 20)));
 
-  ASSERT_TRUE(other->RestoreSlot(4, snapshot).ok());
+  EXPECT_EQ(*other->RestoreSlot(4, snapshot, Warm(9)), position);
   EXPECT_TRUE(Same(Continue(*other, 4, position, last, 30), original));
-  ASSERT_TRUE(runner->RestoreSlot(3, snapshot).ok());
+  ASSERT_TRUE(runner->RestoreSlot(3, snapshot, Warm(9)).ok());
   EXPECT_EQ(runner->SnapshotSlot(3), snapshot);
 }
 

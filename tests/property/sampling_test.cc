@@ -130,8 +130,8 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
   }
 }
 
-// The greedy choice among what the rules leave, whatever becomes of the slot; what a snapshot does
-// not hold SetParams gives back.
+// The greedy choice among what the rules leave, whatever becomes of the slot. A snapshot holds no
+// sampling parameters: RestoreSlot gives them back.
 TEST_F(SamplingTest, RulesFollowTheSequenceAndComeBackWithItsParameters) {
   auto rules = std::make_shared<LogitRules>();
   // The best one is banned at first: from output 4 on it is chosen.
@@ -154,10 +154,9 @@ TEST_F(SamplingTest, RulesFollowTheSequenceAndComeBackWithItsParameters) {
   runner_->ForkSlot(0, 1);
   EXPECT_EQ(ContinueBlindly(*runner_, 1, 6, 4), rest);
   const std::string snapshot = runner_->SnapshotSlot(0);
-  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
+  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot, Greedy()).ok());
   EXPECT_EQ(ContinueBlindly(*runner_, 2, 6, 1), std::vector<TokenId>{greedy}) << "without rules";
-  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
-  runner_->SetParams(2, params);
+  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot, params).ok());
   EXPECT_EQ(ContinueBlindly(*runner_, 2, 6, 4), rest);
   ASSERT_TRUE(runner_->ContinueSlot(2, params, 3, {}).ok());
   const StepOutput output = Step(*runner_, {{{2, 10, {0}, RowOutput::kLast}}});
@@ -176,7 +175,7 @@ TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
   Generate(*runner_, 2, RandomText(3), 5, Greedy(), 64);
   runner_->ForkSlot(0, 1);
   const std::string snapshot = runner_->SnapshotSlot(0);
-  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot).ok());
+  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot, params).ok());
   EXPECT_EQ(runner_->SnapshotSlot(2), snapshot);
   const std::vector<TokenId> rest(expected.begin() + 10, expected.end());
   for (const int32_t slot : {2, 0, 1}) {

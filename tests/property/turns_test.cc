@@ -79,8 +79,8 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
         if (kept == nullptr) {
           runner->BindSlot(slot, params);
         } else {
-          ASSERT_TRUE(
-              (slot == 1 ? runner->RestoreSlot(slot, state) : runner->BindKept(slot, *kept)).ok());
+          ASSERT_TRUE(slot == 1 ? runner->RestoreSlot(slot, state, SamplingParams()).ok()
+                                : runner->BindKept(slot, *kept).ok());
           ASSERT_TRUE(runner->ContinueSlot(slot, params, outputs, uses.all()).ok());
         }
         ASSERT_TRUE(Same(Turn(*runner, slot, position, unread, count), expected))

@@ -73,7 +73,7 @@ TEST_P(DecoderFormatTest, DistributionsStayThoseOfFp32) {
     EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << i;
   }
   // What a state is does not depend on the weights.
-  EXPECT_TRUE(fp32->RestoreSlot(1, runner->SnapshotSlot(0)).ok());
+  EXPECT_TRUE(fp32->RestoreSlot(1, runner->SnapshotSlot(0), SamplingParams()).ok());
 }
 
 TEST_P(DecoderFormatTest, NumericsNameWhatChangesBitsAndNothingElse) {

@@ -245,11 +245,6 @@ void FakeModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
       static_cast<size_t>(counts ? options_.vocab_size : 0), 0);
 }
 
-void FakeModelRunner::SetParams(int32_t slot, const SamplingParams& params) {
-  CheckIdle("SetParams", slot);
-  sequences_.SetParams(slot, params);
-}
-
 absl::Status FakeModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
                                            uint64_t output_index, absl::Span<const TokenUse> had) {
   CheckIdle("ContinueSlot", slot);
@@ -324,10 +319,12 @@ std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
   return snapshot;
 }
 
-absl::Status FakeModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot) {
+absl::StatusOr<int64_t> FakeModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot,
+                                                     const SamplingParams& params) {
   CheckIdle("RestoreSlot", slot);
   if (control_->TakeRestoreFailure()) return absl::InvalidArgumentError("secret detail");
-  AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened, OpenSnapshot(snapshot, kModel, kLayout));
+  AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened, OpenSnapshot(snapshot, kModel, kLayout));
+  opened.record.params = params;
   Slot& restored = slots_[static_cast<size_t>(slot)];
   restored.bound = false;
   std::memcpy(&restored.hash, opened.state.data(), sizeof(restored.hash));
@@ -336,7 +333,7 @@ absl::Status FakeModelRunner::RestoreSlot(int32_t slot, absl::string_view snapsh
     std::memcpy(restored.counts.data(), opened.counts.data(), opened.counts.size());
   }
   sequences_.Restore(slot, opened.record);
-  return absl::OkStatus();
+  return opened.record.next_position;
 }
 
 void FakeModelRunner::CheckIdle(const char* call, int32_t slot) const {

@@ -185,7 +185,7 @@ void BM_RunnerContext(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   StepInput step;
   for (int32_t slot = 0; slot < state.range(0); ++slot) {
-    if (!runner.RestoreSlot(slot, sequence).ok()) std::abort();
+    if (!runner.RestoreSlot(slot, sequence, SamplingParams()).ok()) std::abort();
     step.rows.push_back(
         {.slot = slot, .first_position = context, .tokens = {'a'}, .output = RowOutput::kLast});
   }
@@ -288,7 +288,8 @@ void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) {
-    if (!runner.RestoreSlot(1, runner.SnapshotSlot(0)).ok()) state.SkipWithError("refused");
+    if (!runner.RestoreSlot(1, runner.SnapshotSlot(0), SamplingParams()).ok())
+      state.SkipWithError("refused");
   }
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }

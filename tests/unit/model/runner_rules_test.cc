@@ -98,7 +98,7 @@ TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
     OpenedSnapshot opened;
     opened.record.next_position = position;
     opened.record.last_sampled = last;
-    return rules.CheckRestored(opened, SlotLayout()).ok();
+    return rules.CheckRestored(opened, SlotLayout(), SamplingParams()).ok();
   };
   EXPECT_TRUE(accepts(4, 9));
   EXPECT_TRUE(accepts(0, kNoToken));
@@ -107,30 +107,23 @@ TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
   EXPECT_FALSE(accepts(4, kNoToken - 1));
 
   OpenedSnapshot opened;
+  SamplingParams penalties;
+  penalties.presence_penalty = 1;
+  const auto error = [&](const SamplingParams& params) {
+    return std::string(rules.CheckRestored(opened, SlotLayout(), params).message());
+  };
   opened.state = "more";
-  EXPECT_EQ(rules.CheckRestored(opened, SlotLayout()).message(),
-            "snapshot: the state has another size");
+  EXPECT_EQ(error(SamplingParams()), "snapshot: the state has another size");
   opened.state = "";
-  opened.record.params.presence_penalty = 1;
-  EXPECT_EQ(rules.CheckRestored(opened, SlotLayout()).message(),
-            "snapshot: the token counts have another size");
+  EXPECT_EQ(error(penalties), "snapshot: the token counts have another size");
   const std::string counts(10 * sizeof(TokenCount), '\0');
   opened.counts = counts;
-  EXPECT_TRUE(rules.CheckRestored(opened, SlotLayout()).ok());
+  EXPECT_EQ(error(penalties), "");
+  EXPECT_EQ(error(SamplingParams()), "snapshot: the token counts have another size");
 }
 
-TEST(SnapshotFormatTest, EveryFieldTravels) {
+TEST(SnapshotFormatTest, EveryFieldTravelsButTheSamplingParameters) {
   SequenceRecord record;
-  record.params.temperature = 0.5F;
-  record.params.top_k = 2;
-  record.params.top_p = 0.25F;
-  record.params.min_p = 0.125F;
-  record.params.repetition_penalty = 3;
-  record.params.presence_penalty = 4;
-  record.params.frequency_penalty = 5;
-  record.params.seed = uint64_t{6} << 40;
-  record.params.sequence = 7;
-  record.params.top_logprobs = 8;
   record.next_position = int64_t{9} << 40;
   record.sampled = uint64_t{10} << 40;
   record.last_sampled = 11;
@@ -138,22 +131,17 @@ TEST(SnapshotFormatTest, EveryFieldTravels) {
   SealSnapshot(&bytes);
   const absl::StatusOr<OpenedSnapshot> opened = OpenSnapshot(bytes, 1, 2);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  const SamplingParams& params = opened->record.params;
-  EXPECT_EQ(params.temperature, 0.5F);
-  EXPECT_EQ(params.top_k, 2);
-  EXPECT_EQ(params.top_p, 0.25F);
-  EXPECT_EQ(params.min_p, 0.125F);
-  EXPECT_EQ(params.repetition_penalty, 3);
-  EXPECT_EQ(params.presence_penalty, 4);
-  EXPECT_EQ(params.frequency_penalty, 5);
-  EXPECT_EQ(params.seed, uint64_t{6} << 40);
-  EXPECT_EQ(params.sequence, 7);
-  EXPECT_EQ(params.top_logprobs, 8);
   EXPECT_EQ(opened->record.next_position, int64_t{9} << 40);
   EXPECT_EQ(opened->record.sampled, uint64_t{10} << 40);
   EXPECT_EQ(opened->record.last_sampled, 11);
   EXPECT_EQ(opened->state.size(), 4);
   EXPECT_EQ(opened->counts.size(), 3 * sizeof(TokenCount));
+  record.params.seed = 6;
+  record.params.temperature = 0.5F;
+  record.params.repetition_penalty = 3;
+  std::string other = BeginSnapshot(1, 2, record, /*state_bytes=*/4, /*counts=*/3);
+  SealSnapshot(&other);
+  EXPECT_EQ(other, bytes);
 }
 
 TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {

@@ -14,14 +14,15 @@
 namespace aft {
 namespace {
 
-// Two layers; the second grows: two parts (heads) of up to 100 tokens, in granules of 8 tokens.
+// Two layers; the second grows: two parts (heads) of up to 100 tokens, in granules of 8 tokens of
+// 12 bytes.
 std::vector<StateSpec> Layers() {
   StateSpec constant;
   constant.floats = 7;
   constant.sections = {{"a", 0, 3}, {"b", 3, 4}};
   StateSpec growing;
   growing.floats = 5 + 2 * 13 * 24;
-  growing.sections = {{"first", 0, 5}, {"keys", 5, 2 * 13 * 24, 2, 8, 24}};
+  growing.sections = {{"first", 0, 5}, {"keys", 5, 2 * 13 * 24, 2, 8, 24, 12, 1, true}};
   growing.floats_per_token = 6;
   return {constant, growing};
 }
@@ -66,6 +67,65 @@ TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
   ASSERT_TRUE(pool->WriteSlot(0, 9, again.data()).ok());
   EXPECT_EQ(again, bytes);
   EXPECT_EQ(from[stride - 1], 0.0F);
+}
+
+// Rings, interleaved lanes with padding, and parts that grow: the bytes of the tokens so far, and
+// zeros wherever the slot still holds what others wrote.
+TEST(StatePoolTest, WritesWhatTheSequenceWroteAndZerosForTheRest) {
+  constexpr int64_t kMost = 24;  // tokens that the growing section has room for
+  constexpr int64_t kSpan = 6;   // tokens of a granule of keys: two blocks of four lanes
+  constexpr int64_t kSpanFloats = 2 * 2 * 4;
+  StateSpec spec;
+  spec.sections = {{"sums", 0, 3}};
+  const auto add = [&spec](StateSection section) {
+    section.offset = spec.sections.back().offset + spec.sections.back().floats;
+    spec.sections.push_back(section);
+  };
+  add({"bf16_ring", 0, 8, 1, 3, 8, 10});  // three rows of five numbers, half a float of padding
+  add({"keys", 0, 2 * 2 * kSpanFloats, 2, kSpan, kSpanFloats, 8, 4});  // the last two spans
+  add({"more_keys", 0, 2 * 4 * kSpanFloats, 2, kSpan, kSpanFloats, 8, 4, true});
+  add({"values", 0, 2 * kMost * 3, 2, 1, 3, 12, 1, true});
+  spec.floats = spec.sections.back().offset + spec.sections.back().floats;
+  auto pool = StatePool::Create({spec}, 2);
+  ASSERT_TRUE(pool.ok());
+  for (int64_t position = 0; position <= kMost; ++position) {
+    SCOPED_TRACE(position);
+    // What each token writes, float by float or, in the ring, byte by byte.
+    std::string expected;
+    const auto range = [&](int64_t bytes, const auto& write) {
+      std::string written(static_cast<size_t>(bytes), '\0');
+      const auto mark = [&written](int64_t at, int64_t size) {
+        written.replace(static_cast<size_t>(at), static_cast<size_t>(size),
+                        static_cast<size_t>(size), '\xFF');
+      };
+      for (int64_t token = 0; token < position; ++token) write(token, mark);
+      expected += written;
+    };
+    if (position > 0) {
+      range(12, [](int64_t, const auto& mark) { mark(0, 12); });
+      range(32, [](int64_t token, const auto& mark) { mark(token % 3 * 10, 10); });
+      for (const int64_t spans : {int64_t{2}, (position + kSpan - 1) / kSpan}) {
+        for (int head = 0; head < 2; ++head) {
+          range(spans * kSpanFloats * 4, [spans](int64_t token, const auto& mark) {
+            const int64_t lane = token % kSpan;
+            for (int64_t i = 0; i < 2; ++i) {
+              mark(4 * (token / kSpan % spans * kSpanFloats + (lane / 4 * 2 + i) * 4 + lane % 4),
+                   4);
+            }
+          });
+        }
+      }
+      for (int head = 0; head < 2; ++head) {
+        range(position * 12, [](int64_t token, const auto& mark) { mark(token * 12, 12); });
+      }
+    }
+    std::memset(pool->part(0).base + pool->part(0).slot_stride, 0xFF,
+                static_cast<size_t>(pool->slot_bytes()));
+    std::string bytes(static_cast<size_t>(pool->layout().UsedBytes(position)), 'x');
+    ASSERT_TRUE(pool->WriteSlot(1, position, bytes.data()).ok());
+    ASSERT_EQ(bytes.size(), expected.size());
+    EXPECT_TRUE(bytes == expected);
+  }
 }
 
 TEST(StatePoolTest, ScratchIsApartAndForgottenWithTheStateThatItIsOf) {
@@ -135,7 +195,7 @@ TEST(StatePoolTest, AGrowingStateTakesMemoryAtItsFirstTouch) {
   constexpr int64_t kFloats = int64_t{1} << 26;  // 256 MiB a slot
   StateSpec growing;
   growing.floats = kFloats;
-  growing.sections = {{"keys", 0, kFloats, 1, 1, 64}};
+  growing.sections = {{"keys", 0, kFloats, 1, 1, 64, 256, 1, true}};
   growing.floats_per_token = 64;
   const int64_t before = ResidentBytes();
   auto pool = StatePool::Create({growing}, 4);

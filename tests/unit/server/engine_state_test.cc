@@ -1,6 +1,7 @@
 // Turns: requests that go on from what others left behind.
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -245,17 +246,29 @@ TEST_F(EngineStateTest, NonsenseIsRefusedBeforeItReachesTheModel) {
   const auto invalid = absl::StatusCode::kInvalidArgument;
   EXPECT_EQ(refused([](SequenceState& state) { state.tokens = 0; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.tokens = -5; }), invalid);
+  for (const int64_t tokens : {std::numeric_limits<int64_t>::min(), kMaxTextTokens + 1,
+                               std::numeric_limits<int64_t>::max()}) {
+    EXPECT_EQ(refused([tokens](SequenceState& state) { state.tokens = tokens; }), invalid);
+  }
+  EXPECT_EQ(refused([](SequenceState& state) { state.outputs = state.tokens + 1U; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.pending = 257; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.pending = -2; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.had[0].id = -1; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.had.back().id = 257; }), invalid);
-  // Only the runner can tell: the request ends, and its slot is free.
+  // Only the runner can tell: the request ends, its neighbour does not, and its slot is free.
+  const Accepted neighbour = Submit(Request({1}, 1'000'000));
   SequenceState damaged = *good;
-  damaged.snapshot[130 % damaged.snapshot.size()] ^= 1;
-  EXPECT_THAT(
-      Submit(Turn(std::make_shared<const SequenceState>(damaged), {1}, 1)).sink->Wait().status,
-      StatusIs(absl::StatusCode::kInternal, HasSubstr("its state was lost")));
+  damaged.snapshot.back() ^= 1;
+  SequenceState longer = *good;
+  longer.tokens += 1;
+  for (const SequenceState& lost : {damaged, longer}) {
+    EXPECT_THAT(
+        Submit(Turn(std::make_shared<const SequenceState>(lost), {1}, 1)).sink->Wait().status,
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("its state was lost")));
+  }
   ExpectServes();
+  EXPECT_FALSE(neighbour.sink->finished());
+  engine->Cancel(neighbour.handle);
 }
 
 TEST_F(EngineStateTest, ALostStateEndsItsRequestAlone) {
@@ -447,12 +460,12 @@ TEST(SequenceStateTest, TheMostThatAStateTakesIsNeverLess) {
   info.vocab_size = 100;
   info.state_bytes = 1000;
   TurnEnd turn;
-  turn.snapshot = std::string(1128, 'x');
+  turn.snapshot = std::string(1072, 'x');
   turn.text = {5, 7, 5, 99, 0};
   const int64_t most = MaxStateBytes(info, 5, 5);
   const SequenceState state = MakeState(turn);
   EXPECT_LE(StateBytes(state), most);
-  EXPECT_GT(StateBytes(state), 1128);
+  EXPECT_GT(StateBytes(state), 1072);
   EXPECT_EQ(MaxStateBytes(info, 5, 1005), most + 4000);
   EXPECT_EQ(MaxStateBytes(info, 1'000'000, 5), MaxStateBytes(info, 100, 5));
 }
