@@ -136,7 +136,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   absl::Status Send(const SequenceState& state) {
     AFT_RETURN_IF_ERROR(
         Hold(static_cast<size_t>(StateSealer::SealedBytes(state)) + 2 * kStateChunkBytes));
-    sealed_ = environment_.states.sealer().Seal(state);
+    AFT_ASSIGN_OR_RETURN(sealed_, environment_.states.sealer().Seal(state));
     Begin();
     WriteNext();
     return absl::OkStatus();

@@ -75,9 +75,11 @@ absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFol
   if (lines.size() + SummaryBytes() > kMaxRecordHead) {
     return absl::InternalError("names that are too long");
   }
-  return absl::StrCat(lines,
-                      sealer.Seal(SummaryOf(*file.state), ContextOf("summary", file.id, lines)),
-                      sealer.Seal(*file.state, ContextOf("state", file.id, lines)));
+  AFT_ASSIGN_OR_RETURN(const std::string summary,
+                       sealer.Seal(SummaryOf(*file.state), ContextOf("summary", file.id, lines)));
+  AFT_ASSIGN_OR_RETURN(const std::string state,
+                       sealer.Seal(*file.state, ContextOf("state", file.id, lines)));
+  return absl::StrCat(lines, summary, state);
 }
 
 absl::StatusOr<RedisRecord> OpenRecordHead(const StateSealer& sealer, absl::string_view id,

@@ -198,7 +198,8 @@ void StateFolder::Write(File file, Done done) {
 absl::Status StateFolder::WriteNow(const File& file, int64_t expires) {
   AFT_RETURN_IF_ERROR(file.Check());
   const std::string header = HeaderOf(file, expires);
-  const std::string sealed = sealer_.Seal(*file.state, absl::StrCat(file.id, "\n", header));
+  AFT_ASSIGN_OR_RETURN(const std::string sealed,
+                       sealer_.Seal(*file.state, absl::StrCat(file.id, "\n", header)));
   const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);
   MutexLock lock(mutex_);
   if (!status.ok()) {

@@ -1,12 +1,13 @@
 #include "server/states/state_sealer.h"
 
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -19,28 +20,52 @@
 namespace aft::server {
 namespace {
 
-constexpr absl::string_view kMagic = "AFTSEAL1";
+constexpr absl::string_view kMagic = "AFTSEAL2";
 constexpr size_t kKeyIdBytes = 8;
-constexpr size_t kHmacBytes = 32;
-constexpr size_t kBodyAt = kMagic.size() + kKeyIdBytes + kHmacBytes;
+constexpr size_t kHeadBytes = kMagic.size() + kKeyIdBytes;  // associated data: under the tag too
+constexpr size_t kTagBytes = 16;
+constexpr size_t kBodyAt = kHeadBytes + kTagBytes;
 constexpr size_t kUseBytes = sizeof(TokenId) + sizeof(uint32_t);
 
 static_assert(sizeof(TokenUse) == kUseBytes && std::is_trivially_copyable_v<TokenUse>,
               "written as it is");
 
-std::string Hmac(absl::string_view key, absl::string_view bytes) {
-  std::string hmac(kHmacBytes, '\0');
-  unsigned int size = 0;
-  AFT_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+std::string Hmac(const EVP_MD* hash, absl::string_view key, absl::string_view bytes) {
+  std::string hmac(static_cast<size_t>(EVP_MD_get_size(hash)), '\0');
+  // Fails only without memory, as new does.
+  AFT_CHECK(HMAC(hash, key.data(), static_cast<int>(key.size()),
                  reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                 reinterpret_cast<unsigned char*>(hmac.data()), &size) != nullptr &&
-            size == kHmacBytes);
+                 reinterpret_cast<unsigned char*>(hmac.data()), nullptr) != nullptr);
   return hmac;
 }
 
-// A key of its own for each context, so that none opens what another one sealed.
-std::string SealOf(const std::string& secret, absl::string_view context, absl::string_view body) {
-  return Hmac(context.empty() ? secret : Hmac(secret, context), body);
+// AES-256-SIV (RFC 5297) of `in` to as many bytes at `out`, which may be the same place. `head` is
+// authenticated with it. Sealing writes `tag`, opening compares it: false then means another tag.
+bool RunSiv(bool seal, const std::string& key, absl::string_view head, absl::string_view in,
+            char* out, char* tag) {
+  using Cipher = std::unique_ptr<EVP_CIPHER, decltype(&EVP_CIPHER_free)>;
+  using Context = std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)>;
+  static const Cipher& siv =
+      *new Cipher(EVP_CIPHER_fetch(nullptr, "AES-256-SIV", nullptr), EVP_CIPHER_free);
+  const Context context(EVP_CIPHER_CTX_new(), EVP_CIPHER_CTX_free);
+  const auto bytes = [](const char* at) { return reinterpret_cast<const unsigned char*>(at); };
+  int written = 0;
+  return siv != nullptr && context != nullptr &&
+         EVP_CipherInit_ex2(context.get(), siv.get(), bytes(key.data()), nullptr, seal ? 1 : 0,
+                            nullptr) == 1 &&
+         (seal || EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag) == 1) &&
+         EVP_CipherUpdate(context.get(), nullptr, &written, bytes(head.data()),
+                          static_cast<int>(head.size())) == 1 &&
+         EVP_CipherUpdate(context.get(), reinterpret_cast<unsigned char*>(out), &written,
+                          bytes(in.data()), static_cast<int>(in.size())) == 1 &&
+         EVP_CipherFinal_ex(context.get(), reinterpret_cast<unsigned char*>(out), &written) == 1 &&
+         (!seal || EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes, tag) == 1);
+}
+
+// 64 bytes, as AES-256-SIV wants; its own for each context, so that none opens what another one
+// sealed.
+std::string SivKey(const std::string& secret, absl::string_view context) {
+  return Hmac(EVP_sha512(), secret, absl::StrCat("seal of a state\n", context));
 }
 
 template <typename Number>
@@ -57,7 +82,9 @@ bool Read(absl::string_view& bytes, Number& value) {
   return true;
 }
 
-bool ReadState(absl::string_view bytes, SequenceState& state) {
+// The snapshot is moved out of `opened`.
+bool ReadState(std::string& opened, SequenceState& state) {
+  absl::string_view bytes = opened;
   uint64_t uses = 0;
   if (!Read(bytes, state.model) || !Read(bytes, state.tokens) || !Read(bytes, state.outputs) ||
       !Read(bytes, state.history) || !Read(bytes, state.pending) || !Read(bytes, uses) ||
@@ -66,7 +93,8 @@ bool ReadState(absl::string_view bytes, SequenceState& state) {
   }
   state.had.resize(static_cast<size_t>(uses));
   if (uses > 0) std::memcpy(state.had.data(), bytes.data(), state.had.size() * kUseBytes);
-  state.snapshot = std::string(bytes.substr(state.had.size() * kUseBytes));
+  opened.erase(0, opened.size() - bytes.size() + state.had.size() * kUseBytes);
+  state.snapshot = std::move(opened);
   return true;
 }
 
@@ -96,7 +124,7 @@ absl::StatusOr<StateSealer> StateSealer::Create(const std::vector<std::string>& 
 }
 
 void StateSealer::Add(std::string secret) {
-  std::string id = Hmac(secret, "id of this key").substr(0, kKeyIdBytes);
+  std::string id = Hmac(EVP_sha256(), secret, "id of this key").substr(0, kKeyIdBytes);
   keys_.push_back({std::move(secret), std::move(id)});
 }
 
@@ -106,12 +134,17 @@ int64_t StateSealer::SealedBytes(const SequenceState& state) {
                               state.snapshot.size());
 }
 
-std::string StateSealer::Seal(const SequenceState& state, absl::string_view context) const {
+absl::StatusOr<std::string> StateSealer::Seal(const SequenceState& state,
+                                              absl::string_view context) const {
+  if (SealedBytes(state) > std::numeric_limits<int>::max()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a state of ", StateBytes(state), " bytes is too large to be sealed"));
+  }
   std::string sealed;
   sealed.reserve(static_cast<size_t>(SealedBytes(state)));
   sealed.append(kMagic.data(), kMagic.size());
   sealed += keys_.front().id;
-  sealed.append(kHmacBytes, '\0');
+  sealed.append(kTagBytes, '\0');
   Write(state.model, sealed);
   Write(state.tokens, sealed);
   Write(state.outputs, sealed);
@@ -120,15 +153,17 @@ std::string StateSealer::Seal(const SequenceState& state, absl::string_view cont
   Write(uint64_t{state.had.size()}, sealed);
   sealed.append(reinterpret_cast<const char*>(state.had.data()), state.had.size() * kUseBytes);
   sealed += state.snapshot;
-  const std::string hmac =
-      SealOf(keys_.front().secret, context, absl::string_view(sealed).substr(kBodyAt));
-  std::copy(hmac.begin(), hmac.end(), sealed.begin() + (kBodyAt - kHmacBytes));
+  const absl::string_view all = sealed;
+  if (!RunSiv(/*seal=*/true, SivKey(keys_.front().secret, context), all.substr(0, kHeadBytes),
+              all.substr(kBodyAt), sealed.data() + kBodyAt, sealed.data() + kHeadBytes)) {
+    return absl::InternalError("a state could not be encrypted");
+  }
   return sealed;
 }
 
 absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
                                                 absl::string_view context) const {
-  if (sealed.size() < kBodyAt || sealed.substr(0, kMagic.size()) != kMagic) {
+  if (sealed.size() <= kBodyAt || sealed.substr(0, kMagic.size()) != kMagic) {
     return Refused("these bytes are none");
   }
   const absl::string_view id = sealed.substr(kMagic.size(), kKeyIdBytes);
@@ -139,13 +174,17 @@ absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
         "it was sealed with a key that this server has not (servers share states by "
         "states.key_files; without them each process has a key of its own)");
   }
-  const absl::string_view body = sealed.substr(kBodyAt);
-  const std::string hmac = SealOf(key->secret, context, body);
-  if (CRYPTO_memcmp(hmac.data(), sealed.data() + (kBodyAt - kHmacBytes), kHmacBytes) != 0) {
+  if (sealed.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
+    return Refused("it is too large");
+  }
+  std::string tag(sealed.substr(kHeadBytes, kTagBytes));
+  std::string opened(sealed.size() - kBodyAt, '\0');
+  if (!RunSiv(/*seal=*/false, SivKey(key->secret, context), sealed.substr(0, kHeadBytes),
+              sealed.substr(kBodyAt), opened.data(), tag.data())) {
     return Refused("it is damaged or forged");
   }
   SequenceState state;
-  if (!ReadState(body, state)) return Refused("it is damaged");
+  if (!ReadState(opened, state)) return Refused("it is damaged");
   return state;
 }
 

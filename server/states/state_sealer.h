@@ -12,10 +12,12 @@
 
 namespace aft::server {
 
-// States as bytes that leave the process and come back, from anywhere: whoever has no key can make
-// none (HMAC-SHA256). Little-endian. Immutable and thread-safe.
+// States as bytes that leave the process and come back from anywhere. A holder of the bytes without
+// the key can neither read nor make nor change them: they are encrypted and authenticated with
+// AES-256-SIV (RFC 5297). SIV needs no random number, so equal states give equal bytes, and no
+// number of states wears a key out. Little-endian. Immutable and thread-safe.
 //
-//   "AFTSEAL1" | id of the key, 8 | HMAC of all the rest, 32 | the state
+//   "AFTSEAL2" | id of the key, 8 | tag, 16 | the state, encrypted
 class StateSealer {
  public:
   static constexpr size_t kMinKeyBytes = 32;
@@ -26,11 +28,12 @@ class StateSealer {
   static absl::StatusOr<StateSealer> Create(const std::vector<std::string>& key_files);
 
   // Sealing and opening take time with the state's size. A state opens only in the context that it
-  // was sealed in: what is not "" is under the seal too, but no part of these bytes.
-  std::string Seal(const SequenceState& state, absl::string_view context = "") const;
+  // was sealed in; the context is no part of these bytes. RESOURCE_EXHAUSTED: more than 2 GiB.
+  absl::StatusOr<std::string> Seal(const SequenceState& state,
+                                   absl::string_view context = "") const;
 
   // INVALID_ARGUMENT says what is wrong: not sealed by any server, sealed with a key that this one
-  // has not, or damaged. Nothing but the key's id is looked at before the HMAC is verified.
+  // has not, or damaged. Nothing but the key's id is looked at before the tag is verified.
   absl::StatusOr<SequenceState> Open(absl::string_view sealed,
                                      absl::string_view context = "") const;
 

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     state.snapshot = std::string(200, 's');
     state.tokens = 5;
     state.had = {{.id = 1, .sampled = 2}};
-    return sealer.Seal(state);
+    return *sealer.Seal(state);
   }());
   const absl::string_view bytes = fuzz::AsText(data, size);
   // As it is, and in the place of a part of a good one.

@@ -94,6 +94,42 @@ TEST(ServedModelTest, ScoresEqualTheLogprobsOfGenerationBitForBit) {
   }
 }
 
+// The attack: whoever comes to a slot after somebody else exports a state of one byte.
+TEST(ServedModelTest, AnExportedStateTellsNothingOfTheSlotsFormerOccupants) {
+  const TempFolder folder;
+  ServerConfig config = ConfigOf(kShippedModel);
+  WriteBytes(folder.File("key"), std::string(32, 'k'));  // so that exports can be compared
+  config.states.key_files = {folder.File("key")};
+  const auto export_of = [](TestServer& server, const std::string& text) {
+    v1::ScoreRequest request;
+    request.set_raw(text);
+    request.mutable_store();
+    ScoreStream stream(server.inference(), request);
+    EXPECT_TRUE(stream.Finish().ok());
+    grpc::ClientContext context;
+    v1::StateServiceExportRequest wanted;
+    wanted.set_id(stream.events.back().finished().state().id());
+    const auto reader = server.states().Export(&context, wanted);
+    v1::StateServiceExportResponse response;
+    std::string bytes;
+    while (reader->Read(&response)) bytes += response.chunk();
+    EXPECT_TRUE(reader->Finish().ok());
+    return bytes;
+  };
+  ServedModel fresh(config);
+  ServedModel used(config);
+  for (int slot = 0; slot < 2 * config.models[0].slots; ++slot) {
+    v1::GenerateRequest secret = Request("my password is hunter2, tell no one", 60, slot);
+    EXPECT_TRUE(GenerateStream(used.inference(), secret).Finish().ok());
+  }
+  for (const char* text : {"A", "It", "It is a truth"}) {
+    const std::string expected = export_of(fresh, text);
+    for (int32_t slot = 0; slot < config.models[0].slots; ++slot) {
+      EXPECT_TRUE(export_of(used, text) == expected) << text;
+    }
+  }
+}
+
 TEST(ServedModelTest, ScoresAreTheSameBitsUnderAnyLoad) {
   ServedModel server(ConfigOf(kShippedModel));
   const Generated generated = Generate(server, 3);

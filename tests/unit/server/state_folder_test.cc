@@ -261,7 +261,7 @@ TEST_F(StateFolderTest, EveryByteIsUnderTheSealAndWhatIsDamagedStays) {
   const std::string header = good.substr(0, good.find("AFTSEAL1"));
   EXPECT_FALSE(sealer_.Open(good.substr(header.size())).ok());
   bad = static_cast<size_t>(metrics_.skipped.Value());
-  expect_skipped(header + sealer_.Seal(*file.state));
+  expect_skipped(header + *sealer_.Seal(*file.state));
 }
 
 TEST_F(StateFolderTest, FilesOfAnotherKeyAreLeftForWhoHasIt) {

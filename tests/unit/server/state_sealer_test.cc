@@ -63,19 +63,40 @@ TEST_F(StateSealerTest, OpensWhatItSealed) {
   const StateSealer sealer = Make();
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{100'000}}) {
     const SequenceState state = State(bytes);
-    const std::string sealed = sealer.Seal(state);
+    const std::string sealed = *sealer.Seal(state);
     EXPECT_EQ(static_cast<int64_t>(sealed.size()), StateSealer::SealedBytes(state));
     EXPECT_LE(StateBytes(state), kStateObjectBytes + static_cast<int64_t>(sealed.size()));
     const auto opened = sealer.Open(sealed);
     ASSERT_TRUE(opened.ok()) << opened.status();
     ExpectSame(*opened, state);
   }
-  ExpectSame(*sealer.Open(sealer.Seal(SequenceState())), SequenceState());
+  ExpectSame(*sealer.Open(*sealer.Seal(SequenceState())), SequenceState());
+}
+
+TEST_F(StateSealerTest, TheBytesTellNothingOfTheState) {
+  const StateSealer sealer = Make();
+  SequenceState state = State(4096);  // one byte again and again
+  const std::string sealed = *sealer.Seal(state);
+  EXPECT_EQ(*sealer.Seal(state), sealed);  // SIV: equal states are equal bytes
+  const std::string body = sealed.substr(32);
+  for (size_t at = 0; at + 16 <= body.size(); at += 16) {
+    ASSERT_EQ(body.find(body.substr(at, 16), at + 1), std::string::npos) << at;
+  }
+  // One bit of the state changes all bytes.
+  state.snapshot.back() = 't';
+  const std::string other = *sealer.Seal(state);
+  int equal = 0;
+  for (size_t at = 16; at < sealed.size(); ++at) equal += sealed[at] == other[at] ? 1 : 0;
+  EXPECT_LT(equal, 60);  // one in 256 of 4164 is expected
+  const std::string elsewhere = *sealer.Seal(state, "id");
+  EXPECT_NE(elsewhere, other);
+  EXPECT_FALSE(sealer.Open(elsewhere).ok());
+  EXPECT_TRUE(sealer.Open(elsewhere, "id").ok());
 }
 
 TEST_F(StateSealerTest, TenThousandDamagedOnesAreRefused) {
   const StateSealer sealer = Make();
-  const std::string good = sealer.Seal(State());
+  const std::string good = *sealer.Seal(State());
   const auto size = static_cast<int64_t>(good.size());
   for (int i = 0; i < 10'000; ++i) {
     std::string bad = good;
@@ -101,7 +122,7 @@ TEST_F(StateSealerTest, TenThousandDamagedOnesAreRefused) {
 
 TEST_F(StateSealerTest, EveryByteIsUnderTheSeal) {
   const StateSealer sealer = Make();
-  const std::string good = sealer.Seal(State(20));
+  const std::string good = *sealer.Seal(State(20));
   for (size_t at = 0; at < good.size(); ++at) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 0x80);
@@ -111,31 +132,31 @@ TEST_F(StateSealerTest, EveryByteIsUnderTheSeal) {
 
 TEST_F(StateSealerTest, SaysWhatIsWrong) {
   const StateSealer sealer = Make();
-  const std::string good = sealer.Seal(State());
+  const std::string good = *sealer.Seal(State());
   ExpectRefused(sealer, "", "these bytes are none");
-  ExpectRefused(sealer, good.substr(0, 47), "these bytes are none");
+  ExpectRefused(sealer, good.substr(0, 32), "these bytes are none");
   ExpectRefused(sealer, "X" + good.substr(1), "these bytes are none");
-  ExpectRefused(sealer, good.substr(0, 48), "damaged or forged");
+  ExpectRefused(sealer, good.substr(0, 33), "damaged or forged");
   ExpectRefused(sealer, good.substr(0, good.size() - 1), "damaged or forged");
   ExpectRefused(Make(), good, "states.key_files");  // another process
 }
 
 TEST_F(StateSealerTest, ServersWithOneKeyTakeEachOthersStates) {
   const std::string key = KeyFile("key", std::string(32, 'k'));
-  const auto opened = Make({key}).Open(Make({key}).Seal(State()));
+  const auto opened = Make({key}).Open(*Make({key}).Seal(State()));
   ASSERT_TRUE(opened.ok()) << opened.status();
   ExpectSame(*opened, State());
   const std::string other = KeyFile("other", std::string(31, 'k') + "l");
-  ExpectRefused(Make({other}), Make({key}).Seal(State()), "a key that this server has not");
+  ExpectRefused(Make({other}), *Make({key}).Seal(State()), "a key that this server has not");
 }
 
 TEST_F(StateSealerTest, AKeyIsReplacedWithoutLosingWhatIsAbout) {
   const std::string before = KeyFile("before", std::string(32, 'b'));
   const std::string now = KeyFile("now", std::string(64, 'n'));
   const StateSealer both = Make({now, before});
-  EXPECT_TRUE(both.Open(Make({before}).Seal(State())).ok());
-  EXPECT_TRUE(Make({now}).Open(both.Seal(State())).ok());
-  ExpectRefused(Make({before}), both.Seal(State()), "a key that this server has not");
+  EXPECT_TRUE(both.Open(*Make({before}).Seal(State())).ok());
+  EXPECT_TRUE(Make({now}).Open(*both.Seal(State())).ok());
+  ExpectRefused(Make({before}), *both.Seal(State()), "a key that this server has not");
 }
 
 TEST_F(StateSealerTest, KeysThatCannotBeUsedAreNamed) {
