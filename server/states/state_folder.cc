@@ -236,9 +236,18 @@ void StateFolder::Expire() {
     }
   }
   for (const std::string& id : gone) {
-    const absl::Status removed = RemoveNow(id);  // if not now, then at the next start
-    if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
+    Add([this, id] { RemoveExpired(id); });
   }
+}
+
+// On the folder's thread, as every write is: no write comes between the look and the removal.
+void StateFolder::RemoveExpired(const std::string& id) {
+  {
+    MutexLock lock(mutex_);
+    if (expiries_.count(id) > 0) return;  // it was written again, and has a time of its own
+  }
+  const absl::Status removed = RemoveNow(id);  // if not now, then at the next start
+  if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
 }
 
 void StateFolder::Add(std::function<void()> task) {

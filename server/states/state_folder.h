@@ -71,7 +71,7 @@ class StateFolder {
   // of power soon afterwards may bring the file back.
   void Remove(const std::string& id, Done done);
 
-  // Removes what has expired, on the calling thread.
+  // Has the folder's thread remove what has expired, unless it is written again before that.
   void Expire();
 
  private:
@@ -84,6 +84,7 @@ class StateFolder {
   std::string PathOf(absl::string_view id) const;
   absl::Status WriteNow(const File& file, int64_t expires);
   absl::Status RemoveNow(const std::string& id);
+  void RemoveExpired(const std::string& id);
   // `expires`: 0 until it is known.
   absl::StatusOr<File> Read(const std::string& id, int64_t max_bytes, int64_t& expires) const;
 
