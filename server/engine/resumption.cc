@@ -44,6 +44,8 @@ absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& out
     const int64_t read = request.start->tokens - request.tokens_before();
     // What an output that has ended leaves behind is the state before its last token.
     if (resumption.ended == nullptr || read < resumption.unread) {
+      resumption.usage.cached_tokens =
+          static_cast<uint32_t>(request.start->consumed() - request.tokens_before());
       request.prompt.erase(request.prompt.begin(), request.prompt.begin() + read);
       request.resumed = std::min(request.resumed, request.prompt.size());
       request.previous = std::move(request.start);
