@@ -20,9 +20,9 @@ class LocalStates final : public StatePlace {
                                                              StateMetrics& metrics);
 
   absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
-    return store_.Reserve(client, bytes);
+    return store_.Reserve(client, folder_ == nullptr ? bytes : 2 * bytes);
   }
-  void Put(StateFolder::File file, Found put) override;
+  void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;
   void Describe(const std::string& owner, const std::string& id, Found found) override {

@@ -176,7 +176,8 @@ absl::StatusOr<StoredState> RedisStates::Read(const std::string& owner, const st
   return stored;
 }
 
-void RedisStates::Put(StateFolder::File file, Found put) {
+void RedisStates::Put(StateFolder::File file, StateBudget::Room rest, Found put) {
+  const auto copy = std::make_shared<StateBudget::Room>(std::move(rest));
   absl::StatusOr<std::string> record;
   try {
     record = SealRecord(sealer_, file, Now());
@@ -195,7 +196,8 @@ void RedisStates::Put(StateFolder::File file, Found put) {
              {*std::move(record), absl::StrCat(file.ttl.count()), absl::StrCat(stored.bytes),
               absl::StrCat(config_.max_client_bytes)});
   client_.Call({std::move(command)}, kReplyBytes,
-               [this, stored, put = std::move(put)](const RedisClient::Replies& replies) {
+               [this, stored, copy, put = std::move(put)](const RedisClient::Replies& replies) {
+                 *copy = {};
                  absl::Status status = Check(replies);
                  if (status.ok() && replies->front().type != Type::kInteger) status = Nonsense();
                  if (!status.ok()) {
@@ -240,11 +242,11 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
 
 void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                             const StoredState& stored, int64_t size, const Found& found) {
-  // What is read is at least as long as what comes of it.
-  auto room = budget_.Reserve(client, std::max(size, stored.bytes));
+  // The record, and the state that comes of it.
+  auto room = budget_.Reserve(client, size + stored.bytes);
   if (!room.ok()) return found(room.status());
   const auto held = std::make_shared<StateBudget::Room>(*std::move(room));
-  const auto open = [this, owner, stored, held, found](const std::string& record) {
+  const auto open = [this, owner, stored, held, found](std::string record) {
     absl::StatusOr<std::shared_ptr<const SequenceState>> state;
     try {
       absl::StatusOr<SequenceState> opened = OpenRecord(sealer_, stored.id, owner, record);
@@ -256,6 +258,7 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
     } catch (const std::exception& error) {  // out of memory
       state = absl::InternalError(error.what());
     }
+      record = std::string();
     if (!state.ok()) return found(state.status());
     StoredState whole = stored;
     whole.state = *std::move(state);
