@@ -14,6 +14,7 @@ absl::StatusOr<std::unique_ptr<LocalStates>> LocalStates::Create(const StatesCon
   auto states = absl::WrapUnique(new LocalStates(config, metrics));
   if (!config.folder.empty()) {
     AFT_ASSIGN_OR_RETURN(states->folder_, StateFolder::Open(config.folder, sealer, metrics));
+    AFT_RETURN_IF_ERROR(states->folder_->CheckSpace(config.max_bytes));
     states->folder_->Load(config.max_bytes, config.max_ttl,
                           [&](const StateFolder::File& file) { return states->Load(file); });
   }

@@ -14,7 +14,7 @@ namespace aft::server {
 class LocalStates final : public StatePlace {
  public:
   // What the folder holds is kept again. The sealer must outlive the object, metrics every state.
-  // Errors as StateFolder::Open. REQUIRES: config.max_bytes > 0.
+  // Errors as StateFolder::Open and CheckSpace. REQUIRES: config.max_bytes > 0.
   static absl::StatusOr<std::unique_ptr<LocalStates>> Create(const StatesConfig& config,
                                                              const StateSealer& sealer,
                                                              StateMetrics& metrics);

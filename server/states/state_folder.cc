@@ -115,8 +115,7 @@ StateFolder::~StateFolder() {
   close(lock_);
 }
 
-void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
-                       const std::function<absl::Status(File)>& take) {
+std::vector<std::string> StateFolder::Ids() const {
   std::vector<std::string> ids;
   std::error_code error;
   fs::directory_iterator entry(path_, error);
@@ -126,8 +125,34 @@ void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
   }
   if (error) log::Error("states.list_failed", {{"folder", path_}, {"error", error.message()}});
   std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+absl::Status StateFolder::CheckSpace(int64_t bytes) const {
+  std::error_code error;
+  const fs::space_info space = fs::space(path_, error);
+  if (error) return Unusable(path_, "cannot ask for its file system's size", error.value());
+  const auto wanted = static_cast<uintmax_t>(bytes);
+  if (space.capacity < wanted) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("states.folder: ", path_, ": its file system has ", space.capacity,
+                     " bytes, less than states.max_bytes=", bytes));
+  }
+  uintmax_t left = space.available;
+  for (const std::string& id : Ids()) {
+    const uintmax_t size = fs::file_size(PathOf(id), error);
+    if (!error) left += size;
+  }
+  if (left < wanted) {
+    log::Warning("states.folder_small", {{"folder", path_}, {"left", left}, {"max_bytes", bytes}});
+  }
+  return absl::OkStatus();
+}
+
+void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
+                       const std::function<absl::Status(File)>& take) {
   size_t taken = 0;
-  for (const std::string& id : ids) {
+  for (const std::string& id : Ids()) {
     int64_t expires = 0;
     absl::StatusOr<File> file = Read(id, max_bytes, expires);
     absl::Status status = file.status();

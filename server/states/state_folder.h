@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -57,6 +58,10 @@ class StateFolder {
   StateFolder(const StateFolder&) = delete;
   StateFolder& operator=(const StateFolder&) = delete;
 
+  // FAILED_PRECONDITION: the file system could not hold so many bytes if it held nothing else. One
+  // that has not as many left is logged.
+  absl::Status CheckSpace(int64_t bytes) const;
+
   // Hands out what the folder holds, in the order of ids, for `max_ttl` at most, and removes what
   // has expired. Files of more than `max_bytes`, those that cannot be opened and those that `take`
   // refuses are logged, counted and left there. Of these, the last go when their time is over.
@@ -78,6 +83,8 @@ class StateFolder {
   StateFolder(std::string path, int lock, const StateSealer& sealer, StateMetrics& metrics,
               Clock clock);
 
+  // Of the files of states that are there.
+  std::vector<std::string> Ids() const;
   void Add(std::function<void()> task);
   void Run();
   int64_t Now() const;  // ms since 1970

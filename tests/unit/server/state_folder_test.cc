@@ -378,6 +378,15 @@ TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
 }
 
+TEST_F(StateFolderTest, AFileSystemThatCouldNeverHoldTheBudgetIsNamed) {
+  Open();
+  EXPECT_TRUE(folder_->CheckSpace(1).ok());
+  EXPECT_THAT(
+      folder_->CheckSpace(int64_t{1} << 60),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("states.folder: " + path()), HasSubstr("states.max_bytes="))));
+}
+
 TEST_F(StateFolderTest, OneServerAtATime) {
   Open();
   EXPECT_THAT(TryOpen(sealer_).status(),
