@@ -23,6 +23,10 @@ using Type = RedisReply::Type;
 
 constexpr size_t kLoggedBytes = 200;
 
+// Redis' clock ends a state. What the record says of it is looked at so that none that was put back
+// lives on, and is by the clock of the server that wrote it: so much may that one differ from ours.
+constexpr milliseconds kClockSkew = std::chrono::minutes(5);
+
 // Of a reply, beside what it brings.
 constexpr size_t kReplyBytes = 4096;
 
@@ -166,7 +170,7 @@ absl::StatusOr<StoredState> RedisStates::Read(const std::string& owner, const st
     Refused(id, record.status());
     return None();
   }
-  if (record->file.ttl.count() <= 0) return Unknown();
+  if (record->file.ttl + kClockSkew <= milliseconds(0)) return Unknown();
   StoredState stored;
   stored.id = id;
   stored.model = std::move(record->file.model);
@@ -254,11 +258,11 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
         Refused(stored.id, opened.status());
         return found(None());
       }
+      record = std::string();
       state = StateBudget::Hold(std::move(*held), *std::move(opened));
     } catch (const std::exception& error) {  // out of memory
       state = absl::InternalError(error.what());
     }
-      record = std::string();
     if (!state.ok()) return found(state.status());
     StoredState whole = stored;
     whole.state = *std::move(state);
@@ -270,7 +274,8 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
     if (!status.ok()) return found(status);
     const auto record = std::make_shared<std::string>(std::move(replies->front().text));
     if (static_cast<int64_t>(record->size()) == size) {
-      return executor_(client, static_cast<size_t>(size), [open, record] { open(*record); });
+      return executor_(client, static_cast<size_t>(size),
+                       [open, record] { open(std::move(*record)); });
     }
     // Another one took its place meanwhile, or nothing did.
     if (steady_clock::now() >= deadline) return found(Nonsense());

@@ -123,11 +123,22 @@ TEST_F(RedisStatesTest, NothingOfAClientOutlivesItsStates) {
 TEST_F(RedisStatesTest, WhatIsPutBackAfterItsTimeIsOverIsNotFound) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   SetValue(Id('a'), Value(Id('a')));  // now without an end
-  ahead_ = std::chrono::hours(1) - std::chrono::minutes(1);
+  ahead_ = std::chrono::hours(1) + std::chrono::minutes(4);
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
-  ahead_ = std::chrono::hours(1);
+  ahead_ = std::chrono::hours(1) + std::chrono::minutes(5);
   EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone);
   EXPECT_EQ(Describe(*replica_, "ada", Id('a')).status(), kNone);
+}
+
+TEST_F(RedisStatesTest, ClocksOfServersMayDifferByMinutes) {
+  const auto a_minute = File("ada", Id('a'), 1, 5000, std::chrono::minutes(1));
+  ASSERT_TRUE(Put(*replica_, a_minute).ok());
+  ahead_ = std::chrono::minutes(5);
+  EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
+  EXPECT_TRUE(Describe(*replica_, "ada", Id('a')).ok());
+  EXPECT_THAT(*List(*replica_, "ada"), ElementsAre(Id('a')));
+  ahead_ = -std::chrono::hours(1);
+  EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
 }
 
 TEST_F(RedisStatesTest, AnothersStateIsAsUnknownAsNone) {

@@ -53,7 +53,9 @@ class StateFolderTest : public testing::Test {
   std::string FileOf(const std::string& id) const { return path() + "/" + id + ".state"; }
 
   absl::StatusOr<std::unique_ptr<StateFolder>> TryOpen(const StateSealer& sealer) {
-    return StateFolder::Open(path(), sealer, metrics_, [this] { return now_; });
+    return StateFolder::Open(path(), sealer, metrics_,
+                             {.wall = [this] { return now_ + jump_; },
+                              .steady = [this] { return TimePoint(now_.time_since_epoch()); }});
   }
   // As a new process.
   void Open() {
@@ -117,6 +119,7 @@ class StateFolderTest : public testing::Test {
   StateMetrics metrics_{registry_};
   StateSealer sealer_;
   std::chrono::system_clock::time_point now_{std::chrono::hours(500'000)};
+  milliseconds jump_{0};  // of the wall clock, which was set
   std::unique_ptr<StateFolder> folder_;
   std::vector<StateFolder::File> loaded_;
 };
@@ -273,6 +276,30 @@ TEST_F(StateFolderTest, NoFileOutlivesWhatThisProcessAllows) {
   Expire();
   EXPECT_EQ(Names().size(), 1);
   now_ += milliseconds(1);
+  Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, AClockThatIsSetWhileTheServerRunsNeitherEndsAStateNorKeepsIt) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  jump_ = 1000 * kHour;
+  Expire();
+  EXPECT_EQ(Names().size(), 1);
+  jump_ = -1000 * kHour;
+  now_ += kHour;
+  Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, AClockThatWasSetBackBetweenTwoProcessesKeepsAStateForTheLongestTime) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  jump_ = -1000 * kHour;
+  Open();
+  EXPECT_THAT(Load(kMaxBytes, 24 * kHour), ElementsAre(Id('a')));
+  EXPECT_EQ(loaded_[0].ttl, 24 * kHour);
+  now_ += 24 * kHour;
   Expire();
   EXPECT_THAT(Names(), IsEmpty());
 }
