@@ -31,6 +31,9 @@ struct ModelInfo {
   // Tokens of context that parts of a growing state make room for at once.
   int64_t state_block_tokens = 1;
   int64_t weight_bytes = 0;
+  // Of the machine's memory, all that it has from load on: weights, slots and workspace. 0 where
+  // these are a GPU's.
+  int64_t memory_bytes = 0;
   // Of weights, config, number formats and the state's layout: runners whose fingerprints are equal
   // take each other's snapshots.
   uint64_t fingerprint = 0;

@@ -49,7 +49,7 @@ struct MixerConfig {
   BiasForm bias = BiasForm::kBand;  // AFT-local, AFT-full
   int64_t bias_rank = 0;            // columns of w.u and w.v
   LengthPolicy length_policy = LengthPolicy::kError;
-  Number ring = Number::kFp32;  // fp32 or bf16: AFT-local, AFT-full, AFT-conv
+  Number ring = Number::kFp32;  // fp32 or bf16: causal AFT-local, AFT-full, AFT-conv
 
   // AFT-conv: conv.w is normalised per head, w <- gamma (w - mean) / (std + std_eps) + beta (eq.
   // 8).

@@ -61,6 +61,15 @@ absl::Status CheckRows(const NetworkConfig& config, bool needed, absl::string_vi
                                OrAbsent(config.max_seq_len), "), got ", mixer.band_rows));
 }
 
+absl::Status OnlyCausalMixersHaveARing(const NetworkConfig& config) {
+  const MixerConfig& mixer = config.mixer;
+  if (mixer.causal || mixer.ring == Number::kFp32) return absl::OkStatus();
+  return KeyError("mixer.ring",
+                  absl::StrCat("must be absent or \"fp32\" when mixer.causal is false: there is no "
+                               "ring, got \"",
+                               NumberName(mixer.ring), "\""));
+}
+
 absl::Status CheckRank(const MixerConfig& mixer) {
   const bool factors = mixer.bias == BiasForm::kFactors;
   if (factors == (mixer.bias_rank > 0)) return absl::OkStatus();
@@ -128,7 +137,7 @@ KindSpec AftLocal() {
       .family = KernelFamily::kAft,
       .required = {"window"},
       .optional = {"band_rows", "prefix_block", "bias", "bias_rank", "length_policy", "ring"},
-      .rules = {LocalBiasHasAWindow, PrefixBlockHoldsTheWindow},
+      .rules = {LocalBiasHasAWindow, PrefixBlockHoldsTheWindow, OnlyCausalMixersHaveARing},
       .packed = QueryKeyValue,
       .tables =
           [](const MixerConfig& mixer, int64_t /*hid*/) {
@@ -156,7 +165,7 @@ KindSpec AftFull() {
       .family = KernelFamily::kAft,
       .required = {"band_rows", "bias"},
       .optional = {"bias_rank", "length_policy", "ring"},
-      .rules = {FullBiasHasEveryPair},
+      .rules = {FullBiasHasEveryPair, OnlyCausalMixersHaveARing},
       .packed = QueryKeyValue,
       .tables = [](const MixerConfig& mixer, int64_t /*hid*/) { return BiasTables(mixer); },
       .bias_window = [](const MixerConfig& mixer) { return mixer.band_rows; },
@@ -228,7 +237,8 @@ KindSpec AftConv() {
       .family = KernelFamily::kConv,
       .required = {"window"},
       .optional = {"heads", "ring", "reparameterized", "std_eps", "unbiased_std", "grid"},
-      .rules = {ConvFilterFits, OnlyNormalisedFiltersHaveASpread, HeadsDivideTheWidth},
+      .rules = {ConvFilterFits, OnlyNormalisedFiltersHaveASpread, HeadsDivideTheWidth,
+                OnlyCausalMixersHaveARing},
       .packed =
           [](const MixerConfig& mixer, int64_t hid) {
             return std::vector<PackedPart>{{"q", hid}, {"k", mixer.heads}, {"v", hid}};

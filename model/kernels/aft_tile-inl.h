@@ -99,7 +99,7 @@ struct Bf16Ring {
   }
 };
 
-// Key and value of the row's token i as they enter: masked, rounded.
+// Key and value of the row's token i as they enter: rounded, then masked.
 template <int kVectors, bool kRounds, class D, class V = hn::Vec<D>>
 HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* v) {
   const float* from = row.q + i * row.qkv_stride + hid;
@@ -108,17 +108,17 @@ HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* 
     k[j] = hn::LoadU(d, from + j * lanes);
     v[j] = hn::LoadU(d, from + hid + j * lanes);
   }
+  if constexpr (kRounds) {
+    for (int j = 0; j < kVectors; ++j) {
+      k[j] = RoundToBf16(d, k[j]);
+      v[j] = RoundToBf16(d, v[j]);
+    }
+  }
   if (row.mask != nullptr) {
     const bool masked = Masked(row, i);
     for (int j = 0; j < kVectors; ++j) {
       k[j] = masked ? hn::Set(d, kMaskedKey) : hn::Add(k[j], hn::Set(d, row.mask[i]));
       if (masked) v[j] = hn::Zero(d);
-    }
-  }
-  if constexpr (kRounds) {
-    for (int j = 0; j < kVectors; ++j) {
-      k[j] = RoundToBf16(d, k[j]);
-      v[j] = RoundToBf16(d, v[j]);
     }
   }
 }

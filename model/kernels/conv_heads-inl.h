@@ -99,8 +99,9 @@ class ConvHeads {
     CopyRow(row_.k + i * row_.packed_stride, key_);
     const V mask = hn::Set(D(), row_.mask == nullptr ? 0.0F : row_.mask[i]);
     EachColumn([&](int64_t h) HWY_ATTR {
-      V k = row_.Masked(i) ? hn::Set(D(), kEmptyMax) : hn::Add(Load(key_ + h), mask);
+      V k = Load(key_ + h);
       if (params_.ring == Number::kBf16) k = RoundToBf16(D(), k);
+      k = row_.Masked(i) ? hn::Set(D(), kEmptyMax) : hn::Add(k, mask);
       Store(k, key_ + h);
       Store(hn::Max(Load(max_ + h), k), max_ + h);
     });

@@ -37,6 +37,8 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           CpuDeviceName(options.threads))) {
   info_.max_image_width = limits_.max_image_width;
+  info_.memory_bytes =
+      info_.weight_bytes + network_->WorkspaceBytes(options.max_batch_tokens, options.threads);
   offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
   tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
   inputs_.reserve(static_cast<size_t>(options.max_batch_rows));

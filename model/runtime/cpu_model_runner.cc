@@ -36,7 +36,11 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
                   .max_seq_len = network_->config().max_seq_len}) {
   info_ = MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                         CpuDeviceName(options.threads));
-  AddStateInfo(network_->state_specs(), network_->fingerprint(), &info_);
+  const std::vector<StateSpec> states = network_->state_specs();
+  AddStateInfo(states, network_->fingerprint(), &info_);
+  info_.memory_bytes =
+      info_.weight_bytes + network_->WorkspaceBytes(TokensAtOnce(options), options.threads) +
+      options.slots * (StatePool::SlotBytes(states) + StatePool::ScratchBytes(states));
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
   counts_.resize(slots);

@@ -1,5 +1,6 @@
 #include "server/app/server.h"
 
+#include <array>
 #include <chrono>
 #include <map>
 #include <string>
@@ -8,8 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/memory.h"
 #include "base/status_macros.h"
 #include "server/config/loader.h"
+#include "server/config/memory_plan.h"
 #include "server/observability/log.h"
 #include "server/observability/metrics_page.h"
 #include "server/scheduling/time.h"
@@ -49,6 +52,7 @@ std::vector<ModelReport> ReportOf(const ModelRegistry& registry) {
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(ServerConfig config, ModelLoader loader,
                                                        const BuildInfo& build) {
   AFT_RETURN_IF_ERROR(ValidateServerConfig(config));
+  AFT_RETURN_IF_ERROR(CheckMemory(MemoryOfConfig(config), MemoryLimit()));
   return std::unique_ptr<Server>(new Server(std::move(config), std::move(loader), build));
 }
 
@@ -69,6 +73,10 @@ absl::Status Server::Start() {
   AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_, *prometheus_));
   AFT_RETURN_IF_ERROR(StartPages());
   log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
+  const std::vector<MemoryPart> memory = registry_.Memory();
+  log::Info(
+      "server.memory",
+      {{"planned", SumOf(memory)}, {"limit", MemoryLimit()}, {"parts", DescribeMemory(memory)}});
   registry_.StartLoading();
   watch_ = std::make_unique<Periodic>("aft-watch", kWatchInterval, [this] {
     registry_.CheckProgress();
@@ -86,7 +94,11 @@ absl::Status Server::StartPages() {
          return HttpPage{.status = 302, .headers = {{"Location", "status"}}};
        }},
       {"/healthz", [this] { return AlivePage(Report()); }},
-      {"/metrics", [this] { return MetricsPage(prometheus_, ReportOf(registry_)); }},
+      {"/metrics",
+       [this] {
+         SetMemoryMetrics();
+         return MetricsPage(prometheus_, ReportOf(registry_));
+       }},
       {"/readyz", [this] { return ReadyPage(Report()); }},
       {"/status", [] { return StatusPage(); }},
       {"/status.json", [this] { return StatusJson(Report()); }},
@@ -108,11 +120,24 @@ StatusReport Server::Report() const {
                          .alive = alive_,
                          .started = started_,
                          .address = address(),
+                         .memory = registry_.Memory(),
+                         .memory_limit = MemoryLimit(),
                          .config = "",
                          .models = registry_.List()};
   MutexLock lock(mutex_);
   report.config = config_text_;
   return report;
+}
+
+void Server::SetMemoryMetrics() {
+  std::array<int64_t, kMemoryUses.size()> planned{};
+  for (const MemoryPart& part : registry_.Memory()) {
+    planned[static_cast<size_t>(part.use)] += part.bytes;
+  }
+  for (size_t i = 0; i < planned.size(); ++i) {
+    metrics_.SetPlannedMemory(kMemoryUses[i], planned[i]);
+  }
+  metrics_.memory_there.Set(static_cast<double>(MemoryLimit()));
 }
 
 void Server::OnRegistryChange() {

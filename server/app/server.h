@@ -30,7 +30,8 @@ enum class Lifecycle { kStarting, kReady, kDraining, kStopped };
 // Thread-safety: all methods may be called from any thread after Start has returned.
 class Server {
  public:
-  // INVALID_ARGUMENT names the field of the config. `build` goes to the metrics.
+  // INVALID_ARGUMENT names the field of the config, RESOURCE_EXHAUSTED all budgets that together
+  // exceed the memory that there is. `build` goes to the metrics.
   static absl::StatusOr<std::unique_ptr<Server>> Create(ServerConfig config, ModelLoader loader,
                                                         const BuildInfo& build);
   // Stops at once: running requests end with UNAVAILABLE. Waits for every model's thread.
@@ -75,6 +76,7 @@ class Server {
 
   absl::Status StartPages();
   StatusReport Report() const;
+  void SetMemoryMetrics();
   void OnRegistryChange();
   void UpdateHealth();
   bool Stop(std::chrono::milliseconds grace);

@@ -2,6 +2,8 @@
 
 #include <openssl/sha.h>
 
+#include <utility>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -40,6 +42,18 @@ ordered_json Models(const std::vector<ModelStatus>& models) {
   return ordered_json::parse(json)["models"];
 }
 
+ordered_json Memory(const StatusReport& report) {
+  ordered_json parts = ordered_json::array();
+  for (const MemoryPart& part : report.memory) {
+    parts.push_back({{"use", kMemoryUses[static_cast<size_t>(part.use)]},
+                     {"what", part.what},
+                     {"bytes", part.bytes}});
+  }
+  return {{"planned", SumOf(report.memory)},
+          {"limit", report.memory_limit},
+          {"parts", std::move(parts)}};
+}
+
 }  // namespace
 
 HttpPage StatusJson(const StatusReport& report) {
@@ -51,6 +65,7 @@ HttpPage StatusJson(const StatusReport& report) {
       {"started",
        absl::FormatTime(absl::RFC3339_sec, absl::FromChrono(report.started), absl::UTCTimeZone())},
       {"address", report.address},
+      {"memory", Memory(report)},
       {"models", Models(report.models)},
       {"config", report.config},
   };

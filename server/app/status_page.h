@@ -1,9 +1,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "server/config/memory_plan.h"
 #include "server/observability/http_server.h"
 #include "server/registry/model_registry.h"
 
@@ -17,7 +19,9 @@ struct StatusReport {
   bool alive = true;   // as "liveness"
   std::chrono::system_clock::time_point started;
   std::string address;
-  std::string config;  // in force, as text-proto; files of secrets are names in it
+  std::vector<MemoryPart> memory;  // that it may take
+  int64_t memory_limit = 0;        // that there is
+  std::string config;              // in force, as text-proto; files of secrets are names in it
   std::vector<ModelStatus> models;
 };
 

@@ -55,6 +55,8 @@ absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& out
     const int64_t pending = request.start->pending != kNoToken ? 1 : 0;
     const int64_t kept_back = resumption.ended != nullptr ? 1 : 0;
     if (resumption.unread - read + pending - kept_back > 0) {
+      resumption.usage.cached_tokens =
+          static_cast<uint32_t>(request.start->consumed() - request.tokens_before());
       request.prompt.erase(request.prompt.begin(), request.prompt.begin() + read);
       request.resumed = std::min(request.resumed, request.prompt.size());
       request.previous = std::move(request.start);

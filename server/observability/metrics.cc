@@ -114,6 +114,12 @@ ServerMetrics::ServerMetrics(Registry& registry, const BuildInfo& build)
       .Set(1);
 }
 
+void ServerMetrics::SetPlannedMemory(const char* use, int64_t bytes) const {
+  AddGauge("aft_memory_planned_bytes", "Most memory that the server may take, by use.",
+           {{"use", use}})
+      .Set(static_cast<double>(bytes));
+}
+
 ClientMetrics::ClientMetrics(Registry& registry, const std::vector<std::string>& names) {
   const auto add = [&](const std::string& name) {
     const MetricMaker make(registry, {{"client", name}});

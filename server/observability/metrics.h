@@ -315,6 +315,11 @@ struct ServerMetrics : private MetricMaker {
   prometheus::Gauge& memory_used =
       AddGauge("aft_memory_used_bytes", "What requests and unsent answers hold of the budget.");
 
+  // By server/app: what the budgets of the config and the models may take, of what there is.
+  void SetPlannedMemory(const char* use, int64_t bytes) const;
+  prometheus::Gauge& memory_there = AddGauge(
+      "aft_memory_machine_bytes", "Memory of the machine or of its container, the lesser.");
+
   // By server/rpc.
   prometheus::Counter& memory_refusals =
       AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");

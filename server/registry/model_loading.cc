@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/memory.h"
 #include "base/status_macros.h"
+#include "server/config/memory_plan.h"
 #include "server/observability/log.h"
 #include "server/registry/model_registry.h"
 
@@ -234,6 +236,8 @@ absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config)
                             {"parameters", info.parameters},
                             {"weight_bytes", info.weight_bytes},
                             {"state_bytes", info.state_bytes},
+                            {"memory_bytes", info.memory_bytes},
+                            {"planned_memory", SumOf(Memory())},
                             {"slots", (*model)->engine().load().slots},
                             {"device", info.device},
                             {"weight_format", info.weight_format},
@@ -278,19 +282,31 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
         OnFailed(entry, *served, reason);
       }};
   model->tokenizer = loaded.tokenizer;
+  model->info = loaded.encoder != nullptr ? loaded.encoder->info() : loaded.runner->info();
+  std::vector<MemoryPart> memory = Memory();
+  for (MemoryPart& part : MemoryOfModel(config, model->info)) memory.push_back(std::move(part));
+  AFT_RETURN_IF_ERROR(CheckMemory(memory, MemoryLimit()));
   if (loaded.encoder != nullptr) {
-    model->info = loaded.encoder->info();
     model->input_width = loaded.encoder->input_width();
     model->vector_width = loaded.encoder->width();
     AFT_ASSIGN_OR_RETURN(model->encode,
                          EncodeEngine::Create(options, std::move(loaded.encoder), *model->metrics));
   } else {
-    model->info = loaded.runner->info();
     AFT_ASSIGN_OR_RETURN(model->generate,
                          GenerateEngine::Create(options, std::move(loaded.runner),
                                                 std::move(loaded.tokenizer), *model->metrics));
   }
   return keeper_.Keep(std::move(model));
+}
+
+std::vector<MemoryPart> ModelRegistry::Memory() const {
+  std::vector<MemoryPart> parts = memory_;
+  for (const ModelHold& model : keeper_.Held()) {
+    for (MemoryPart& part : MemoryOfModel(model->config, model->info)) {
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
 }
 
 void ModelRegistry::RetireOthers(Entry& entry, const std::vector<ModelConfig>& wanted) {

@@ -37,7 +37,8 @@ std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\"
 
 ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
                              prometheus::Registry& metrics, std::function<void()> on_change)
-    : limits_(config.limits),
+    : memory_(MemoryOfConfig(config)),
+      limits_(config.limits),
       scheduling_(config.scheduling),
       health_(config.health),
       drain_(config.drain),

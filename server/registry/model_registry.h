@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "model/api/load.h"
 #include "server/config/config.h"
+#include "server/config/memory_plan.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_keeper.h"
 #include "server/registry/repository.h"
@@ -99,6 +100,10 @@ class ModelRegistry {
   ModelHold Matching(const ModelHold& model, uint64_t fingerprint) const;
 
   std::vector<ModelStatus> List() const;
+
+  // What the server may take of the machine's memory (server/config/memory_plan.h), with the models
+  // that are loaded.
+  std::vector<MemoryPart> Memory() const;
 
   // By name, of every model in the list.
   std::map<std::string, ModelAges> Ages() const;
@@ -199,6 +204,7 @@ class ModelRegistry {
   static absl::StatusOr<const NamedVersion*> Pick(const Entry& entry, absl::string_view version);
   static ModelStatus Describe(const Entry& entry, const NamedVersion* wanted);
 
+  const std::vector<MemoryPart> memory_;  // without models
   const LimitsConfig limits_;
   const SchedulingConfig scheduling_;
   const HealthConfig health_;

@@ -59,6 +59,13 @@ absl::Status CheckInside(const fs::path& folder, const fs::path& path) {
       absl::StrCat(path.string(), ": leads out of the repository ", root.string()));
 }
 
+// That a folder of that name can be a model's.
+absl::Status CheckModelName(const std::string& name) {
+  AFT_RETURN_IF_ERROR(CheckName("model_name", name));
+  if (!absl::StartsWith(name, ".")) return absl::OkStatus();
+  return BadField("model_name", absl::StrCat("hidden folders hold no models, got \"", name, "\""));
+}
+
 bool IsWanted(const RepositoryConfig& repository, int64_t version) {
   const auto& wanted = repository.versions;
   return wanted.empty() || std::find(wanted.begin(), wanted.end(), version) != wanted.end();
@@ -72,15 +79,14 @@ absl::StatusOr<std::vector<std::string>> ListModelFolders(const std::string& fol
   for (const fs::directory_entry& entry : entries) {
     std::error_code error;
     std::string name = entry.path().filename().string();
-    if (!entry.is_directory(error) || absl::StartsWith(name, ".")) continue;
-    if (CheckName("", name).ok()) names.push_back(std::move(name));
+    if (entry.is_directory(error) && CheckModelName(name).ok()) names.push_back(std::move(name));
   }
   return names;
 }
 
 absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& repository,
                                                       const std::string& name) {
-  AFT_RETURN_IF_ERROR(CheckName("model_name", name));
+  AFT_RETURN_IF_ERROR(CheckModelName(name));
   const fs::path folder = fs::path(repository.folder) / name;
   AFT_ASSIGN_OR_RETURN(const auto entries, Entries(folder));
   std::vector<ModelConfig> found;

@@ -19,8 +19,8 @@ namespace aft::server {
 absl::StatusOr<std::vector<std::string>> ListModelFolders(const std::string& folder);
 
 // The versions of a model that the repository is to serve, the newest first. INVALID_ARGUMENT: no
-// name of a model. NOT_FOUND: no such folder, or no such version in it. PERMISSION_DENIED: it is
-// outside of the repository.
+// name that ListModelFolders could have. NOT_FOUND: no such folder, or no such version in it.
+// PERMISSION_DENIED: it is outside of the repository.
 absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& repository,
                                                       const std::string& name);
 

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/memory.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
@@ -17,6 +16,7 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "server/admission/memory_ledger.h"
+#include "server/config/memory_plan.h"
 #include "server/observability/log.h"
 #include "server/observability/rate_limit.h"
 #include "server/rpc/bind_error.h"
@@ -53,13 +53,8 @@ Duration LeftUntil(TimePoint deadline) {
   return deadline > now ? deadline - now : Duration(0);
 }
 
-// What calls may hold in all, in bytes.
-int64_t MemoryBudget(const LimitsConfig& limits) {
-  return limits.max_memory_bytes != 0 ? limits.max_memory_bytes : MemoryLimit() / 4;
-}
-
 std::unique_ptr<MemoryLedger> MakeLedger(const LimitsConfig& limits, ServerMetrics& metrics) {
-  const int64_t total = MemoryBudget(limits);
+  const int64_t total = ClientMemory(limits);
   const int64_t per_client =
       limits.max_client_memory_bytes != 0 ? limits.max_client_memory_bytes : total / 2;
   return std::make_unique<MemoryLedger>(total, per_client, metrics);
@@ -68,9 +63,8 @@ std::unique_ptr<MemoryLedger> MakeLedger(const LimitsConfig& limits, ServerMetri
 // gRPC's own buffers come on top of what the ledger knows: of messages that are not complete, of
 // writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort.
 void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
-  constexpr int64_t kLeast = int64_t{256} << 20;
   grpc::ResourceQuota quota("aft-server");
-  quota.Resize(static_cast<size_t>(std::max(2 * MemoryBudget(limits), kLeast)));
+  quota.Resize(static_cast<size_t>(GrpcMemory(limits)));
   builder.SetResourceQuota(quota);
 }
 

@@ -159,6 +159,8 @@ void StateAccess::Put(Place place, const Client& client, const std::string& mode
 
 void StateAccess::Keep(Place place, const Client& client, const std::string& model,
                        const std::string& name, SequenceState state, StatePlace::Found kept) {
+  StateBudget::Room rest =
+      place.room.Split(std::max<int64_t>(place.room.bytes() - StateBytes(state), 0));
   auto held = StateBudget::Hold(std::move(place.room), std::move(state));
   if (!held.ok()) return kept(held.status());
   place_->Put({.id = name,
@@ -167,6 +169,7 @@ void StateAccess::Keep(Place place, const Client& client, const std::string& mod
                .model = model,
                .ttl = place.ttl,
                .state = *std::move(held)},
+              std::move(rest),
               [this, began = std::chrono::steady_clock::now(),
                kept = std::move(kept)](absl::StatusOr<StoredState> stored) {
                 if (stored.ok()) metrics_.store_seconds.Observe(SecondsSince(began));

@@ -70,8 +70,10 @@ void StreamKeeper::Work() {
   Task task;
   absl::StatusOr<SequenceState> state;
   std::optional<SequenceState> turn;
+  uint64_t number = 0;
   {
     MutexLock work(work_mutex_);
+    number = ++made_;
     {
       MutexLock lock(mutex_);
       task = std::move(tasks_.front());
@@ -95,9 +97,9 @@ void StreamKeeper::Work() {
     task.done(environment_.states.sealer().Seal(*state));
   } else if (task.done) {
     any_ = any_but_start_ = true;
-    Write(*std::move(state), std::move(task.done));
+    Write(*std::move(state), number, std::move(task.done));
   } else if (turn.has_value() && !forgotten_) {
-    Write(*std::move(turn), nullptr);
+    Write(*std::move(turn), number, nullptr);
   }
   MutexLock lock(mutex_);
   busy_ = false;
@@ -126,13 +128,16 @@ std::optional<SequenceState> StreamKeeper::Turn(SequenceState state) {
   return turn;
 }
 
-void StreamKeeper::Write(SequenceState state, HandedOver done) {
+void StreamKeeper::Write(SequenceState state, uint64_t number, HandedOver done) {
   {
     MutexLock lock(mutex_);
+    // Another thread was faster with a later one. That is never one that is handed over.
+    if (number < newest_) return environment_.metrics.checkpoints_skipped.Increment();
+    newest_ = number;
     if (writing_) {
       auto waits = std::make_shared<SequenceState>(std::move(state));
-      next_ = [self = shared_from_this(), waits, done = std::move(done)] {
-        self->Write(std::move(*waits), done);
+      next_ = [self = shared_from_this(), waits, number, done = std::move(done)] {
+        self->Write(std::move(*waits), number, done);
       };
       return;
     }

@@ -76,7 +76,9 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
   // The one that is to be written now, if there is.
   std::optional<SequenceState> Turn(SequenceState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
-  void Write(SequenceState state, HandedOver done);
+  // `number`: of its task, in the order of the tasks. One that is older than what was written, or
+  // waits to be, is left out.
+  void Write(SequenceState state, uint64_t number, HandedOver done);
   void Written(const absl::Status& status, const HandedOver& done);
   void RemoveOld();
 
@@ -96,11 +98,13 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
   // Without a snapshot; null once a part of the text is lost.
   std::shared_ptr<const SequenceState> text_ ABSL_GUARDED_BY(work_mutex_);
   std::optional<SequenceState> last_ ABSL_GUARDED_BY(work_mutex_);  // not written yet
+  uint64_t made_ ABSL_GUARDED_BY(work_mutex_) = 0;                  // tasks
 
   Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a checkpoint waits, or is made
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // one is being put
+  uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;         // number of the last one for Write
   std::function<void()> next_ ABSL_GUARDED_BY(mutex_);  // waits for that
 };
 

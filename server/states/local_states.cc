@@ -14,6 +14,7 @@ absl::StatusOr<std::unique_ptr<LocalStates>> LocalStates::Create(const StatesCon
   auto states = absl::WrapUnique(new LocalStates(config, metrics));
   if (!config.folder.empty()) {
     AFT_ASSIGN_OR_RETURN(states->folder_, StateFolder::Open(config.folder, sealer, metrics));
+    AFT_RETURN_IF_ERROR(states->folder_->CheckSpace(config.max_bytes));
     states->folder_->Load(config.max_bytes, config.max_ttl,
                           [&](const StateFolder::File& file) { return states->Load(file); });
   }
@@ -30,9 +31,14 @@ absl::Status LocalStates::Load(const StateFolder::File& file) {
   return absl::OkStatus();
 }
 
-void LocalStates::Put(StateFolder::File file, Found put) {
-  if (folder_ == nullptr) return put(Keep(file));
-  folder_->Write(file, [this, file, put = std::move(put)](const absl::Status& written) {
+void LocalStates::Put(StateFolder::File file, StateBudget::Room rest, Found put) {
+  const auto copy = std::make_shared<StateBudget::Room>(std::move(rest));
+  if (folder_ == nullptr) {
+    *copy = {};
+    return put(Keep(file));
+  }
+  folder_->Write(file, [this, file, copy, put = std::move(put)](const absl::Status& written) {
+    *copy = {};
     if (written.ok()) return put(Keep(file));
     log::Error("states.write_failed", {{"error", written.ToString()}});
     put(absl::UnavailableError("states: this one could not be written to states.folder"));

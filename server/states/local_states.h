@@ -14,15 +14,15 @@ namespace aft::server {
 class LocalStates final : public StatePlace {
  public:
   // What the folder holds is kept again. The sealer must outlive the object, metrics every state.
-  // Errors as StateFolder::Open. REQUIRES: config.max_bytes > 0.
+  // Errors as StateFolder::Open and CheckSpace. REQUIRES: config.max_bytes > 0.
   static absl::StatusOr<std::unique_ptr<LocalStates>> Create(const StatesConfig& config,
                                                              const StateSealer& sealer,
                                                              StateMetrics& metrics);
 
   absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
-    return store_.Reserve(client, bytes);
+    return store_.Reserve(client, folder_ == nullptr ? bytes : 2 * bytes);
   }
-  void Put(StateFolder::File file, Found put) override;
+  void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;
   void Describe(const std::string& owner, const std::string& id, Found found) override {

@@ -23,6 +23,10 @@ using Type = RedisReply::Type;
 
 constexpr size_t kLoggedBytes = 200;
 
+// Redis' clock ends a state. What the record says of it is looked at so that none that was put back
+// lives on, and is by the clock of the server that wrote it: so much may that one differ from ours.
+constexpr milliseconds kClockSkew = std::chrono::minutes(5);
+
 // Of a reply, beside what it brings.
 constexpr size_t kReplyBytes = 4096;
 
@@ -166,7 +170,7 @@ absl::StatusOr<StoredState> RedisStates::Read(const std::string& owner, const st
     Refused(id, record.status());
     return None();
   }
-  if (record->file.ttl.count() <= 0) return Unknown();
+  if (record->file.ttl + kClockSkew <= milliseconds(0)) return Unknown();
   StoredState stored;
   stored.id = id;
   stored.model = std::move(record->file.model);
@@ -176,7 +180,8 @@ absl::StatusOr<StoredState> RedisStates::Read(const std::string& owner, const st
   return stored;
 }
 
-void RedisStates::Put(StateFolder::File file, Found put) {
+void RedisStates::Put(StateFolder::File file, StateBudget::Room rest, Found put) {
+  const auto copy = std::make_shared<StateBudget::Room>(std::move(rest));
   absl::StatusOr<std::string> record;
   try {
     record = SealRecord(sealer_, file, Now());
@@ -195,7 +200,8 @@ void RedisStates::Put(StateFolder::File file, Found put) {
              {*std::move(record), absl::StrCat(file.ttl.count()), absl::StrCat(stored.bytes),
               absl::StrCat(config_.max_client_bytes)});
   client_.Call({std::move(command)}, kReplyBytes,
-               [this, stored, put = std::move(put)](const RedisClient::Replies& replies) {
+               [this, stored, copy, put = std::move(put)](const RedisClient::Replies& replies) {
+                 *copy = {};
                  absl::Status status = Check(replies);
                  if (status.ok() && replies->front().type != Type::kInteger) status = Nonsense();
                  if (!status.ok()) {
@@ -240,11 +246,11 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
 
 void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                             const StoredState& stored, int64_t size, const Found& found) {
-  // What is read is at least as long as what comes of it.
-  auto room = budget_.Reserve(client, std::max(size, stored.bytes));
+  // The record, and the state that comes of it.
+  auto room = budget_.Reserve(client, size + stored.bytes);
   if (!room.ok()) return found(room.status());
   const auto held = std::make_shared<StateBudget::Room>(*std::move(room));
-  const auto open = [this, owner, stored, held, found](const std::string& record) {
+  const auto open = [this, owner, stored, held, found](std::string record) {
     absl::StatusOr<std::shared_ptr<const SequenceState>> state;
     try {
       absl::StatusOr<SequenceState> opened = OpenRecord(sealer_, stored.id, owner, record);
@@ -252,6 +258,7 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
         Refused(stored.id, opened.status());
         return found(None());
       }
+      record = std::string();
       state = StateBudget::Hold(std::move(*held), *std::move(opened));
     } catch (const std::exception& error) {  // out of memory
       state = absl::InternalError(error.what());
@@ -267,7 +274,8 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
     if (!status.ok()) return found(status);
     const auto record = std::make_shared<std::string>(std::move(replies->front().text));
     if (static_cast<int64_t>(record->size()) == size) {
-      return executor_(client, static_cast<size_t>(size), [open, record] { open(*record); });
+      return executor_(client, static_cast<size_t>(size),
+                       [open, record] { open(std::move(*record)); });
     }
     // Another one took its place meanwhile, or nothing did.
     if (steady_clock::now() >= deadline) return found(Nonsense());

@@ -43,10 +43,10 @@ class RedisStates final : public StatePlace {
       Executor executor, Clock clock = std::chrono::system_clock::now);
 
   absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
-    return budget_.Reserve(client, bytes);
+    return budget_.Reserve(client, 2 * bytes + static_cast<int64_t>(kMaxRecordHead));
   }
   // Seals on this thread. `put` comes from the client's.
-  void Put(StateFolder::File file, Found put) override;
+  void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;
   // `found` comes from the executor, or from where nothing was found.
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;

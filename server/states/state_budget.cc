@@ -62,6 +62,12 @@ StateBudget::Room& StateBudget::Room::operator=(Room&& other) noexcept {
   return *this;
 }
 
+StateBudget::Room StateBudget::Room::Split(int64_t bytes) {
+  AFT_CHECK(bytes <= bytes_);
+  bytes_ -= bytes;
+  return Room(ledger_, client_, bytes);
+}
+
 void StateBudget::Room::ShrinkTo(int64_t bytes) {
   if (bytes < bytes_) ledger_->Give(client_, bytes_ - bytes);
   bytes_ = std::min(bytes_, bytes);

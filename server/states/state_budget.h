@@ -28,6 +28,9 @@ class StateBudget {
 
     int64_t bytes() const { return bytes_; }
 
+    // A room of so many of its bytes, which it has no more. REQUIRES: it has them.
+    Room Split(int64_t bytes);
+
    private:
     friend class StateBudget;
 

@@ -62,12 +62,13 @@ absl::Status StateFolder::File::Check() const {
 
 absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string& path,
                                                                const StateSealer& sealer,
-                                                               StateMetrics& metrics, Clock clock) {
+                                                               StateMetrics& metrics,
+                                                               StateFolderClocks clocks) {
   const std::string lock_path = absl::StrCat(path, "/lock");
   const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0) return Unusable(path, "cannot open its file \"lock\"", errno);
   std::unique_ptr<StateFolder> folder(
-      new StateFolder(path, lock, sealer, metrics, std::move(clock)));  // closes the lock
+      new StateFolder(path, lock, sealer, metrics, std::move(clocks)));  // closes the lock
   if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Unusable(path, "cannot lock its file \"lock\"", errno);
     return absl::FailedPreconditionError(
@@ -97,12 +98,12 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string
 }
 
 StateFolder::StateFolder(std::string path, int lock, const StateSealer& sealer,
-                         StateMetrics& metrics, Clock clock)
+                         StateMetrics& metrics, StateFolderClocks clocks)
     : path_(std::move(path)),
       lock_(lock),
       sealer_(sealer),
       metrics_(metrics),
-      clock_(std::move(clock)),
+      clocks_(std::move(clocks)),
       thread_([this] { Run(); }) {}
 
 StateFolder::~StateFolder() {
@@ -115,8 +116,7 @@ StateFolder::~StateFolder() {
   close(lock_);
 }
 
-void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
-                       const std::function<absl::Status(File)>& take) {
+std::vector<std::string> StateFolder::Ids() const {
   std::vector<std::string> ids;
   std::error_code error;
   fs::directory_iterator entry(path_, error);
@@ -126,18 +126,42 @@ void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
   }
   if (error) log::Error("states.list_failed", {{"folder", path_}, {"error", error.message()}});
   std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+absl::Status StateFolder::CheckSpace(int64_t bytes) const {
+  std::error_code error;
+  const fs::space_info space = fs::space(path_, error);
+  if (error) return Unusable(path_, "cannot ask for its file system's size", error.value());
+  const auto wanted = static_cast<uintmax_t>(bytes);
+  if (space.capacity < wanted) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("states.folder: ", path_, ": its file system has ", space.capacity,
+                     " bytes, less than states.max_bytes=", bytes));
+  }
+  uintmax_t left = space.available;
+  for (const std::string& id : Ids()) {
+    const uintmax_t size = fs::file_size(PathOf(id), error);
+    if (!error) left += size;
+  }
+  if (left < wanted) {
+    log::Warning("states.folder_small", {{"folder", path_}, {"left", left}, {"max_bytes", bytes}});
+  }
+  return absl::OkStatus();
+}
+
+void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
+                       const std::function<absl::Status(File)>& take) {
   size_t taken = 0;
-  for (const std::string& id : ids) {
-    int64_t expires = 0;
-    absl::StatusOr<File> file = Read(id, max_bytes, expires);
+  for (const std::string& id : Ids()) {
+    absl::StatusOr<File> file = Read(id, max_bytes);
     absl::Status status = file.status();
     if (status.ok()) {
-      file->ttl = std::min(file->ttl, max_ttl);
-      expires = std::min(expires, Now() + max_ttl.count());
+      file->ttl = std::clamp(file->ttl, std::chrono::milliseconds(0), max_ttl);
       // Known from here on, so that it goes in time even where memory has no place for it.
       {
         MutexLock lock(mutex_);
-        expiries_[id] = expires;
+        expiries_[id] = clocks_.steady() + file->ttl;
       }
       if (file->ttl.count() <= 0) continue;
       status = take(*std::move(file));
@@ -153,8 +177,8 @@ void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
   log::Info("states.loaded", {{"folder", path_}, {"states", taken}});
 }
 
-absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id, int64_t max_bytes,
-                                                    int64_t& expires) const {
+absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id,
+                                                    int64_t max_bytes) const {
   const std::string path = PathOf(id);
   std::error_code error;
   if (!fs::is_regular_file(fs::symlink_status(path, error))) {
@@ -167,6 +191,7 @@ absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id, int64
   }
   AFT_ASSIGN_OR_RETURN(const std::string content, ReadConfigFile(path));
   const std::vector<absl::string_view> parts = absl::StrSplit(content, absl::MaxSplits('\n', 5));
+  int64_t expires = 0;
   if (parts.size() != 6 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires)) {
     return absl::InvalidArgumentError("not a file of a state, or damaged");
   }
@@ -183,10 +208,11 @@ absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id, int64
 
 void StateFolder::Write(File file, Done done) {
   const int64_t expires = Now() + file.ttl.count();
-  Add([this, file = std::move(file), expires, done = std::move(done)] {
+  const TimePoint over = clocks_.steady() + file.ttl;
+  Add([this, file = std::move(file), expires, over, done = std::move(done)] {
     absl::Status status;
     try {
-      status = WriteNow(file, expires);
+      status = WriteNow(file, expires, over);
     } catch (const std::exception& error) {  // out of memory
       status = absl::InternalError(error.what());
     }
@@ -195,7 +221,7 @@ void StateFolder::Write(File file, Done done) {
   });
 }
 
-absl::Status StateFolder::WriteNow(const File& file, int64_t expires) {
+absl::Status StateFolder::WriteNow(const File& file, int64_t expires, TimePoint over) {
   AFT_RETURN_IF_ERROR(file.Check());
   const std::string header = HeaderOf(file, expires);
   AFT_ASSIGN_OR_RETURN(const std::string sealed,
@@ -207,7 +233,7 @@ absl::Status StateFolder::WriteNow(const File& file, int64_t expires) {
     if (expiries_.count(file.id) == 0) unlink(PathOf(file.id).c_str());
     return status;
   }
-  expiries_[file.id] = expires;
+  expiries_[file.id] = over;
   return absl::OkStatus();
 }
 
@@ -226,7 +252,7 @@ absl::Status StateFolder::RemoveNow(const std::string& id) {
 }
 
 void StateFolder::Expire() {
-  const int64_t now = Now();
+  const TimePoint now = clocks_.steady();
   std::vector<std::string> gone;
   {
     MutexLock lock(mutex_);
@@ -237,9 +263,18 @@ void StateFolder::Expire() {
     }
   }
   for (const std::string& id : gone) {
-    const absl::Status removed = RemoveNow(id);  // if not now, then at the next start
-    if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
+    Add([this, id] { RemoveExpired(id); });
   }
+}
+
+// On the folder's thread, as every write is: no write comes between the look and the removal.
+void StateFolder::RemoveExpired(const std::string& id) {
+  {
+    MutexLock lock(mutex_);
+    if (expiries_.count(id) > 0) return;  // it was written again, and has a time of its own
+  }
+  const absl::Status removed = RemoveNow(id);  // if not now, then at the next start
+  if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
 }
 
 void StateFolder::Add(std::function<void()> task) {
@@ -264,7 +299,8 @@ void StateFolder::Run() {
 }
 
 int64_t StateFolder::Now() const {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(clock_().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(clocks_.wall().time_since_epoch())
+      .count();
 }
 
 std::string StateFolder::PathOf(absl::string_view id) const {

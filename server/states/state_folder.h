@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,9 +17,17 @@
 #include "base/mutex.h"
 #include "server/engine/sequence_state.h"
 #include "server/observability/metrics.h"
+#include "server/scheduling/time.h"
 #include "server/states/state_sealer.h"
 
 namespace aft::server {
+
+// What a file says of when it expires is by the first clock, for the next process. As long as this
+// one runs, files expire by the second one, which cannot be set, as states in memory do.
+struct StateFolderClocks {
+  std::function<std::chrono::system_clock::time_point()> wall = std::chrono::system_clock::now;
+  std::function<TimePoint()> steady = std::chrono::steady_clock::now;
+};
 
 // States in a folder, so that they outlive the process. Each is a file ID.state of mode 0600
 // (StateStore::IsName):
@@ -31,7 +40,6 @@ namespace aft::server {
 // for the disk.
 class StateFolder {
  public:
-  using Clock = std::function<std::chrono::system_clock::time_point()>;
   using Done = std::function<void(const absl::Status&)>;
 
   struct File {
@@ -49,13 +57,18 @@ class StateFolder {
   // Takes the folder for this object alone, and removes what a crash left half written. Errors name
   // it; FAILED_PRECONDITION: another server uses it. The sealer and metrics must outlive the
   // object.
-  static absl::StatusOr<std::unique_ptr<StateFolder>> Open(
-      const std::string& path, const StateSealer& sealer, StateMetrics& metrics,
-      Clock clock = std::chrono::system_clock::now);
+  static absl::StatusOr<std::unique_ptr<StateFolder>> Open(const std::string& path,
+                                                           const StateSealer& sealer,
+                                                           StateMetrics& metrics,
+                                                           StateFolderClocks clocks = {});
   // Does all that was asked for, then returns.
   ~StateFolder();
   StateFolder(const StateFolder&) = delete;
   StateFolder& operator=(const StateFolder&) = delete;
+
+  // FAILED_PRECONDITION: the file system could not hold so many bytes if it held nothing else. One
+  // that has not as many left is logged.
+  absl::Status CheckSpace(int64_t bytes) const;
 
   // Hands out what the folder holds, in the order of ids, for `max_ttl` at most, and removes what
   // has expired. Files of more than `max_bytes`, those that cannot be opened and those that `take`
@@ -71,32 +84,34 @@ class StateFolder {
   // of power soon afterwards may bring the file back.
   void Remove(const std::string& id, Done done);
 
-  // Removes what has expired, on the calling thread.
+  // Has the folder's thread remove what has expired, unless it is written again before that.
   void Expire();
 
  private:
   StateFolder(std::string path, int lock, const StateSealer& sealer, StateMetrics& metrics,
-              Clock clock);
+              StateFolderClocks clocks);
 
+  // Of the files of states that are there.
+  std::vector<std::string> Ids() const;
   void Add(std::function<void()> task);
   void Run();
   int64_t Now() const;  // ms since 1970
   std::string PathOf(absl::string_view id) const;
-  absl::Status WriteNow(const File& file, int64_t expires);
+  absl::Status WriteNow(const File& file, int64_t expires, TimePoint over);
   absl::Status RemoveNow(const std::string& id);
-  // `expires`: 0 until it is known.
-  absl::StatusOr<File> Read(const std::string& id, int64_t max_bytes, int64_t& expires) const;
+  void RemoveExpired(const std::string& id);
+  absl::StatusOr<File> Read(const std::string& id, int64_t max_bytes) const;
 
   const std::string path_;
   const int lock_;  // open file, locked
   const StateSealer& sealer_;
   StateMetrics& metrics_;
-  const Clock clock_;
+  const StateFolderClocks clocks_;
 
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int64_t> expiries_ ABSL_GUARDED_BY(mutex_);  // by id, of the files
+  std::map<std::string, TimePoint> expiries_ ABSL_GUARDED_BY(mutex_);  // by id, of the files
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

@@ -23,11 +23,13 @@ class StatePlace {
 
   virtual ~StatePlace() = default;
 
-  // As StateBudget::Reserve.
+  // As StateBudget::Reserve; where a state is sealed to be kept, with room for the sealed copy.
   virtual absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) = 0;
 
   // Keeps it, in place of what the owner has under that name. An error: that may still be there.
-  virtual void Put(StateFolder::File file, Found put) = 0;
+  // `rest`: what Reserve gave, without what the state itself takes. It is given back when the
+  // sealed copy is gone.
+  virtual void Put(StateFolder::File file, StateBudget::Room rest, Found put) = 0;
 
   // NOT_FOUND: unknown, or it has expired. RESOURCE_EXHAUSTED: there is no memory for it.
   virtual void Find(const Client& client, const std::string& owner, const std::string& id,

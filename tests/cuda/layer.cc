@@ -258,16 +258,13 @@ LayerChunk DeviceLayer::Chunk(const Matrix& packed, int64_t begin, int64_t end,
 std::vector<double> DeviceLayer::Reference(const Matrix& packed, const Matrix& mask) const {
   const MixerConfig& config = shape_.config;
   std::vector<double> stored(packed.begin(), packed.end());
-  // As a bf16 ring holds them: keys, with their mask, and values rounded.
+  // As a bf16 ring holds them: keys and values rounded.
   const bool rounds = config.ring == Number::kBf16 && config.causal &&
                       (config.kind == MixerKind::kAftConv || config.window > 1);
   for (int64_t i = 0; rounds && i < static_cast<int64_t>(stored.size()); ++i) {
     const int64_t column = i % packed_width_;
     if (column < key_column_) continue;
-    float add = column < value_column_ && !mask.empty() ? mask[Size(i / packed_width_)] : 0.0F;
-    if (add <= kMaskedBelow) add = 0.0F;  // nobody reads it
-    stored[Size(i)] = static_cast<double>(Rounded({packed[Size(i)] + add}, Number::kBf16)[0]) -
-                      static_cast<double>(add);
+    stored[Size(i)] = static_cast<double>(Rounded({packed[Size(i)]}, Number::kBf16)[0]);
   }
   return ReferenceMixer(config, hid(), stored, tables_, {mask.begin(), mask.end()},
                         shape_.grid_width);

@@ -5,10 +5,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
@@ -108,6 +110,16 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
   ASSERT_TRUE(third.ok());
   EXPECT_THAT(std::string((*third)->Start().message()), HasSubstr(config.metrics_address));
   ExpectServes(first);
+}
+
+TEST(LifecycleTest, BudgetsThatExceedTheMemoryAreRefusedBeforeAnythingOpens) {
+  ServerConfig config = TestConfig();
+  config.limits.max_memory_bytes = int64_t{1} << 40;
+  config.states.max_bytes = int64_t{1} << 50;
+  const auto server = Server::Create(config, FakeLoader(), {.version = "test"});
+  EXPECT_THAT(server.status(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        AllOf(HasSubstr("1048576.0 MiB limits.max_memory_bytes"),
+                                              HasSubstr("1073741824.0 MiB states.max_bytes"))));
 }
 
 TEST(LifecycleTest, ABadConfigIsRefusedBeforeAnythingOpens) {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/memory.h"
@@ -90,6 +91,44 @@ TEST(MemoryTest, AClientHasHalfAndTheOthersTheRest) {
   server.control().Resume();
   EXPECT_TRUE(neighbour.Finish().ok());
   for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+}
+
+// gRPC cancels calls, whoever's, beyond its own quota: the budget of the one who sends must be full
+// long before.
+TEST(MemoryTest, WhoFillsItsShareIsRefusedAndItsNeighboursStreamGoesOn) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = 64 << 20;
+  config.limits.max_queued_tokens = 1 << 30;
+  config.security.trusted_proxies = {"127.0.0.0/8"};
+  TestServer server(config);
+  const auto from = [](const char* address) {
+    return [address](grpc::ClientContext& context) {
+      context.AddMetadata("x-forwarded-for", address);
+    };
+  };
+  GenerateStream neighbour(server.inference(), Request("endless", kEndless), from("203.0.113.2"));
+  ASSERT_TRUE(neighbour.Next());
+  server.control().Hold();
+  std::deque<GenerateStream> large;
+  for (int i = 0; i < 100; ++i) {
+    large.emplace_back(server.inference(), Request(std::string(1'000'000, 'x'), 1),
+                       from("203.0.113.1"));
+  }
+  while (server.Metric("aft_memory_refused_total") == 0) std::this_thread::yield();
+  for (GenerateStream& stream : large) stream.context().TryCancel();
+  int refused = 0;
+  for (GenerateStream& stream : large) {
+    const grpc::Status status = stream.Finish();
+    if (status.error_code() == grpc::StatusCode::CANCELLED) continue;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("max_client_memory_bytes")));
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
+  server.control().Resume();
+  EXPECT_TRUE(neighbour.ReadUntil(v1::GenerateResponse::kDelta));
+  neighbour.context().TryCancel();
+  EXPECT_EQ(neighbour.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST(MemoryTest, TheBytesOfARequestAreFreedOnceItIsParsed) {

@@ -19,6 +19,7 @@ from pathlib import Path
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 EVIL = "<img src=x onerror=\"document.body.dataset.evil=1\">"
+MEMORY = {"planned": 3 << 30, "limit": 4 << 30, "parts": [{"use": "states", "what": "states.max_bytes", "bytes": 3 << 30}]}
 
 
 class Server:
@@ -135,7 +136,7 @@ class StatusPageTest(unittest.TestCase):
                                      for v in ("2", "1")]),
                 model("e", task="TASK_ENCODE"), model("c", task="TASK_CLASSIFY")]
       return json.dumps({"version": "1.2.3", "state": "draining", "ready": False, "alive": True, "address": "a:1",
-                         "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "models": models})
+                         "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "memory": MEMORY, "models": models})
 
     def metrics(i):
       # Between two scrapes: 40 tokens, 10 requests of which 2 fail, first tokens between 1 and 2 ms.
@@ -177,7 +178,8 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
   def test_a_new_process_begins_anew_and_one_that_is_gone_is_said_to_be(self):
     def status(i):
       return json.dumps({"version": "1", "state": "ready", "ready": True, "alive": True, "address": "a:1",
-                         "started": f"2026-11-23T05:00:0{min(i, 1)}Z", "config": "", "models": [model("m")]})
+                         "started": f"2026-11-23T05:00:0{min(i, 1)}Z", "config": "", "memory": MEMORY,
+                         "models": [model("m")]})
     dom, _ = self.replay(status, lambda i: f'aft_generated_tokens_total{{model="m"}} {1000 if i == 0 else 0}\n')
     self.assertEqual(self.figure(dom, "tokens generated/s"), "0")
     dom, _ = self.replay(lambda i: status(0) if i == 0 else "no JSON", lambda i: "")

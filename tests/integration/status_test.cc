@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_split.h"
+#include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -58,6 +59,16 @@ TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
   EXPECT_EQ(status["address"], server_->server().address());
   EXPECT_THAT(std::string(status["started"]), testing::MatchesRegex("....-..-..T..:..:...00:00"));
   ASSERT_EQ(status["models"].size(), 2);
+
+  const json& memory = status["memory"];
+  EXPECT_EQ(memory["limit"], MemoryLimit());
+  EXPECT_LE(memory["planned"], memory["limit"]);
+  int64_t planned = 0;
+  for (const json& part : memory["parts"]) planned += int64_t{part["bytes"]};
+  EXPECT_EQ(memory["planned"], planned);
+  EXPECT_EQ(server_->Metric("aft_memory_machine_bytes"), static_cast<double>(MemoryLimit()));
+  EXPECT_EQ(server_->Metric("aft_memory_planned_bytes{use=\"states\"}"),
+            static_cast<double>(config.states.max_bytes));
 
   v1::ListResponse list;
   grpc::ClientContext context;

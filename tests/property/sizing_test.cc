@@ -47,6 +47,8 @@ TEST_P(EverySizeTest, IsWhatTheRunnerReports) {
     const ModelInfo& info = model.runner != nullptr ? model.runner->info() : model.encoder->info();
     EXPECT_EQ(sizes.at("sizing").at("formats").at(format).at("weight_bytes"), info.weight_bytes)
         << format;
+    EXPECT_EQ(sizes.at("sizing").at("formats").at(format).at("memory_bytes"), info.memory_bytes)
+        << format;
     if (model.runner == nullptr) continue;
     EXPECT_EQ(sizes.at("state_bytes_per_sequence"), info.state_bytes);
     EXPECT_EQ(sizes.at("state_bytes_per_token"), info.state_bytes_per_token);

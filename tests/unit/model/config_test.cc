@@ -336,6 +336,13 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
       // Causal or not.
       {Encoder("aft_simple prefix_block=4"),
        "mixer.prefix_block: must be absent or 0 when mixer.causal is false, got 4"},
+      {Encoder(local + "ring=bf16"),
+       "mixer.ring: must be absent or \"fp32\" when mixer.causal is false: there is no ring, got "
+       "\"bf16\""},
+      {With("/max_seq_len", 9, Encoder("aft_full band_rows=9 bias=full ring=bf16")),
+       "mixer.ring: must be absent or "},
+      {Encoder(conv + "ring=bf16"), "mixer.ring: must be absent or "},
+      {Module(conv + "causal=false grid=true ring=bf16"), "mixer.ring: must be absent or "},
       {Encoder("block_local block_size=4 full_decode=true"),
        "mixer.full_decode: must be false when mixer.causal is false"},
       {Causal("aft_simple causal=false"),

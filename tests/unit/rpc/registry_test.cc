@@ -13,6 +13,8 @@
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // A registry of the models "a" and "b" (folders of the same names), whose loader does what each
@@ -65,7 +67,7 @@ class ModelRegistryTest : public testing::Test {
     return *registry_->load_result();
   }
 
-  const FakeModels fakes_;
+  FakeModels fakes_;
   std::string broken_;
   LoadOptions loaded_;  // the last; to be read after WaitLoaded
 
@@ -91,6 +93,26 @@ TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {
   EXPECT_EQ((*model)->config.version, "1");
   EXPECT_EQ(registry_->Get("a")->state, ModelState::kReady);
   EXPECT_EQ(registry_->Get("a")->info->architecture, "fake");
+}
+
+TEST_F(ModelRegistryTest, AModelThatExceedsTheMemoryBesideTheOthersIsNotLoaded) {
+  fakes_.options.state_bytes = 64;
+  ServerConfig config = Config({"a", "b"});
+  config.models[1].parking_bytes = int64_t{1} << 60;
+  MakeFrom(config);
+  Load();
+  EXPECT_TRUE(registry_->Acquire("a").ok());
+  const ModelStatus b = *registry_->Get("b");
+  EXPECT_EQ(b.state, ModelState::kFailed);
+  EXPECT_THAT(b.error,
+              AllOf(HasSubstr("states.max_bytes"), HasSubstr("parking_bytes of model \"a\""),
+                    HasSubstr("parking_bytes of model \"b\"")));
+  std::vector<std::string> uses;
+  for (const MemoryPart& part : registry_->Memory()) {
+    uses.push_back(kMemoryUses[static_cast<size_t>(part.use)]);
+  }
+  EXPECT_THAT(uses,
+              ElementsAre("program", "clients", "grpc", "states", "prefix_caches", "parking"));
 }
 
 TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {

@@ -97,8 +97,9 @@ TEST_F(RepositoryTest, AVersionIsLoadedAsTheSettingsSay) {
 }
 
 TEST_F(RepositoryTest, NothingButANameReachesTheFileSystem) {
-  Add("m/1");
-  for (const char* name : {"", ".", "..", "../repository/m", "m/1", "/", "m\\", "m "}) {
+  for (const char* version : {"m/1", ".m/1", "..m/1"}) Add(version);
+  for (const char* name :
+       {"", ".", "..", "../repository/m", "m/1", "/", "m\\", "m ", ".m", "..m"}) {
     EXPECT_THAT(FindVersions(repository_, name).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("model_name: ")))
         << name;

@@ -146,12 +146,29 @@ TEST_P(CheckpointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
 
 TEST_P(CheckpointTest, WithoutRoomTheLastOneStays) {
   const std::string id = StateAccess::NewCheckpointId();
-  ASSERT_TRUE(Put(id, State(10, 4000)).ok());
+  ASSERT_TRUE(Put(id, State(10, 2000)).ok());
   EXPECT_THAT(Put(id, State(20, 9000)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
   EXPECT_EQ((*Find(ada_, id))->tokens, 10);
-  ASSERT_TRUE(Put(id, State(30, 4000)).ok());
+  const double bytes =
+      GetParam() != Place::kRedis ? static_cast<double>(StateBytes(State(10, 2000))) : 0;
+  while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
+  ASSERT_TRUE(Put(id, State(30, 2000)).ok());
   EXPECT_EQ((*Find(ada_, id))->tokens, 30);
+}
+
+TEST_P(CheckpointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
+  const std::string id = StateAccess::NewCheckpointId();
+  const absl::Status large = Put(id, State(10, 6000));  // there is room for it, and not for two
+  if (GetParam() == Place::kMemory) {
+    EXPECT_TRUE(large.ok()) << large;
+    return;
+  }
+  EXPECT_THAT(large, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+  ASSERT_TRUE(Put(id, State(20, 2000)).ok());
+  const bool in_memory = GetParam() != Place::kRedis;
+  const double bytes = in_memory ? static_cast<double>(StateBytes(State(20, 2000))) : 0;
+  while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
 }
 
 TEST_P(CheckpointTest, RemovedIsGoneEvenIfItIsBeingPut) {

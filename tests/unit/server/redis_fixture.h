@@ -85,7 +85,7 @@ class RedisTest : public testing::Test {
 
   static absl::StatusOr<StoredState> Put(Replica& replica, StateFolder::File file) {
     std::promise<absl::StatusOr<StoredState>> done;
-    replica.states->Put(std::move(file), [&](absl::StatusOr<StoredState> stored) {
+    replica.states->Put(std::move(file), {}, [&](absl::StatusOr<StoredState> stored) {
       done.set_value(Own(std::move(stored)));
     });
     return done.get_future().get();

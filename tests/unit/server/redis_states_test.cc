@@ -86,12 +86,14 @@ TEST_F(RedisStatesTest, TakesMemoryOnlyWhileSomebodyHasAState) {
 TEST_F(RedisStatesTest, WhatDoesNotFitIntoMemoryIsNotRead) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'), 12, 50'000)).ok());
   config_.max_bytes = 100'000;
-  config_.max_client_bytes = 40'000;
-  const auto small = Open();
-  EXPECT_THAT(Find(*small, "ada", Id('a')).status(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
-  EXPECT_TRUE(Describe(*small, "ada", Id('a')).ok());
-  WaitForBytes(*small, 0);
+  for (const int64_t most : {40'000, 80'000}) {  // the second has room for it, not for its record
+    config_.max_client_bytes = most;
+    const auto small = Open();
+    EXPECT_THAT(Find(*small, "ada", Id('a')).status(),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+    EXPECT_TRUE(Describe(*small, "ada", Id('a')).ok());
+    WaitForBytes(*small, 0);
+  }
 }
 
 TEST_F(RedisStatesTest, RedisEndsThemAndTheirPlaceInTheBudget) {
@@ -121,11 +123,22 @@ TEST_F(RedisStatesTest, NothingOfAClientOutlivesItsStates) {
 TEST_F(RedisStatesTest, WhatIsPutBackAfterItsTimeIsOverIsNotFound) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   SetValue(Id('a'), Value(Id('a')));  // now without an end
-  ahead_ = std::chrono::hours(1) - std::chrono::minutes(1);
+  ahead_ = std::chrono::hours(1) + std::chrono::minutes(4);
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
-  ahead_ = std::chrono::hours(1);
+  ahead_ = std::chrono::hours(1) + std::chrono::minutes(5);
   EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone);
   EXPECT_EQ(Describe(*replica_, "ada", Id('a')).status(), kNone);
+}
+
+TEST_F(RedisStatesTest, ClocksOfServersMayDifferByMinutes) {
+  const auto a_minute = File("ada", Id('a'), 1, 5000, std::chrono::minutes(1));
+  ASSERT_TRUE(Put(*replica_, a_minute).ok());
+  ahead_ = std::chrono::minutes(5);
+  EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
+  EXPECT_TRUE(Describe(*replica_, "ada", Id('a')).ok());
+  EXPECT_THAT(*List(*replica_, "ada"), ElementsAre(Id('a')));
+  ahead_ = -std::chrono::hours(1);
+  EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
 }
 
 TEST_F(RedisStatesTest, AnothersStateIsAsUnknownAsNone) {
@@ -414,7 +427,7 @@ TEST_F(RedisStatesTest, ItNeedNotBeThereFirst) {
 TEST_F(RedisStatesTest, WhatWasAskedForIsDoneBeforeTheObjectGoes) {
   std::atomic<int> done = 0;
   for (const char digit : std::string("0123456789")) {
-    replica_->states->Put(File("ada", Id(digit)),
+    replica_->states->Put(File("ada", Id(digit)), {},
                           [&](const absl::StatusOr<StoredState>& stored) { done += stored.ok(); });
   }
   replica_.reset();

@@ -9,8 +9,10 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -51,7 +53,9 @@ class StateFolderTest : public testing::Test {
   std::string FileOf(const std::string& id) const { return path() + "/" + id + ".state"; }
 
   absl::StatusOr<std::unique_ptr<StateFolder>> TryOpen(const StateSealer& sealer) {
-    return StateFolder::Open(path(), sealer, metrics_, [this] { return now_; });
+    return StateFolder::Open(path(), sealer, metrics_,
+                             {.wall = [this] { return now_ + jump_; },
+                              .steady = [this] { return TimePoint(now_.time_since_epoch()); }});
   }
   // As a new process.
   void Open() {
@@ -68,6 +72,7 @@ class StateFolderTest : public testing::Test {
       loaded_.push_back(file);
       return absl::OkStatus();
     });
+    Finish();
     return ids;
   }
 
@@ -93,6 +98,12 @@ class StateFolderTest : public testing::Test {
     folder_->Remove(id, [&](const absl::Status& status) { done.set_value(status); });
     return done.get_future().get();
   }
+  // Returns when all that was asked for before is done.
+  void Finish() { EXPECT_TRUE(Remove(Id('f')).ok()); }
+  void Expire() {
+    folder_->Expire();
+    Finish();
+  }
   // Names of files of states, whole or not.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
@@ -108,6 +119,7 @@ class StateFolderTest : public testing::Test {
   StateMetrics metrics_{registry_};
   StateSealer sealer_;
   std::chrono::system_clock::time_point now_{std::chrono::hours(500'000)};
+  milliseconds jump_{0};  // of the wall clock, which was set
   std::unique_ptr<StateFolder> folder_;
   std::vector<StateFolder::File> loaded_;
 };
@@ -188,7 +200,7 @@ TEST_F(StateFolderTest, ANewStateOfAnIdTakesTheLastOnesPlaceOrLeavesIt) {
   file.model = "two\nlines";
   EXPECT_FALSE(Write(file).ok());
   now_ += kHour;
-  folder_->Expire();
+  Expire();
   Open();
   ASSERT_THAT(Load(), ElementsAre(id));
   EXPECT_EQ(loaded_[0].state->tokens, 13);
@@ -201,19 +213,58 @@ TEST_F(StateFolderTest, FilesGoWhenTheirTimeIsOverAndNotBefore) {
   ASSERT_TRUE(Write(File(Id('b'), 2 * kHour)).ok());
   ASSERT_TRUE(Write(File(Id('c'), 3 * kHour)).ok());
   now_ += kHour - milliseconds(1);
-  folder_->Expire();
+  Expire();
   EXPECT_EQ(Names().size(), 3);
   now_ += milliseconds(1);
-  folder_->Expire();
+  Expire();
   EXPECT_THAT(Names(), ElementsAre(Id('b') + ".state", Id('c') + ".state"));
   now_ += kHour;
   Open();  // b expired meanwhile
   EXPECT_THAT(Load(), ElementsAre(Id('c')));
   EXPECT_THAT(Names(), ElementsAre(Id('c') + ".state"));
   now_ += kHour;  // what was found expires as what was written
-  folder_->Expire();
+  Expire();
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_EQ(metrics_.skipped.Value(), 0);
+}
+
+// A stream may write its checkpoint again at the moment when the one before expires.
+TEST_F(StateFolderTest, WhatIsWrittenAgainWhileItExpiresStays) {
+  constexpr int kFiles = 64;
+  Open();
+  std::vector<std::string> ids;
+  for (int i = 0; i < kFiles; ++i) {
+    ids.push_back(StateStore::CheckpointName(absl::StrFormat("%032x", i)));
+    folder_->Write(File(ids.back()), [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
+  }
+  Finish();
+  now_ += kHour;
+  std::thread expiry([this] { folder_->Expire(); });
+  // Once the first one goes, all are written again, the last one first.
+  while (fs::exists(FileOf(ids.front()))) std::this_thread::yield();
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
+    folder_->Write(File(*id), [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
+  }
+  expiry.join();
+  Finish();
+  EXPECT_EQ(Names().size(), kFiles);
+}
+
+TEST_F(StateFolderTest, WhatIsWrittenAgainBeforeItIsRemovedStays) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  ASSERT_TRUE(Write(File(Id('b'))).ok());
+  now_ += kHour;
+  std::promise<void> gate;
+  folder_->Remove(Id('f'), [&gate](const absl::Status&) { gate.get_future().wait(); });
+  folder_->Write(File(Id('a')), [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
+  folder_->Expire();  // before that write, of both
+  gate.set_value();
+  Finish();
+  EXPECT_THAT(Names(), ElementsAre(Id('a') + ".state"));
+  now_ += kHour;
+  Expire();
+  EXPECT_THAT(Names(), IsEmpty());
 }
 
 TEST_F(StateFolderTest, NoFileOutlivesWhatThisProcessAllows) {
@@ -222,10 +273,34 @@ TEST_F(StateFolderTest, NoFileOutlivesWhatThisProcessAllows) {
   EXPECT_THAT(Load(kMaxBytes, 2 * kHour), ElementsAre(Id('a')));
   EXPECT_EQ(loaded_[0].ttl, 2 * kHour);
   now_ += 2 * kHour - milliseconds(1);
-  folder_->Expire();
+  Expire();
   EXPECT_EQ(Names().size(), 1);
   now_ += milliseconds(1);
-  folder_->Expire();
+  Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, AClockThatIsSetWhileTheServerRunsNeitherEndsAStateNorKeepsIt) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  jump_ = 1000 * kHour;
+  Expire();
+  EXPECT_EQ(Names().size(), 1);
+  jump_ = -1000 * kHour;
+  now_ += kHour;
+  Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, AClockThatWasSetBackBetweenTwoProcessesKeepsAStateForTheLongestTime) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  jump_ = -1000 * kHour;
+  Open();
+  EXPECT_THAT(Load(kMaxBytes, 24 * kHour), ElementsAre(Id('a')));
+  EXPECT_EQ(loaded_[0].ttl, 24 * kHour);
+  now_ += 24 * kHour;
+  Expire();
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -272,7 +347,7 @@ TEST_F(StateFolderTest, FilesOfAnotherKeyAreLeftForWhoHasIt) {
   folder_ = *TryOpen(other);
   EXPECT_THAT(Load(), IsEmpty());
   now_ += 2 * kHour;
-  folder_->Expire();
+  Expire();
   EXPECT_EQ(metrics_.skipped.Value(), 1);
   now_ -= 2 * kHour;
   Open();
@@ -290,7 +365,7 @@ TEST_F(StateFolderTest, WhatHasNoPlaceStaysUntilItsTimeIsOver) {
   EXPECT_EQ(metrics_.skipped.Value(), 2);
   EXPECT_THAT(Load(bytes), ElementsAre(Id('a')));
   now_ += kHour;
-  folder_->Expire();
+  Expire();
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -328,6 +403,15 @@ TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   EXPECT_EQ(ReadBytes(FileOf(Id('a'))), good);
   EXPECT_TRUE(Write(File(Id('b'))).ok());
   EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
+}
+
+TEST_F(StateFolderTest, AFileSystemThatCouldNeverHoldTheBudgetIsNamed) {
+  Open();
+  EXPECT_TRUE(folder_->CheckSpace(1).ok());
+  EXPECT_THAT(
+      folder_->CheckSpace(int64_t{1} << 60),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("states.folder: " + path()), HasSubstr("states.max_bytes="))));
 }
 
 TEST_F(StateFolderTest, OneServerAtATime) {

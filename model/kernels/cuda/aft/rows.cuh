@@ -124,11 +124,11 @@ class AftTokens {
     const In* key = Token(j) + args_.model.hid + channel;
     k = LoadExisting<N, kVector>(key, count);
     v = LoadExisting<N, kVector>(key + args_.model.hid, count);
+    Round(k, v);
     if (mask != nullptr) {
 #pragma unroll
       for (int i = 0; i < N; ++i) k[i] += add;
     }
-    Round(k, v);
   }
 
   // The same for many tokens at once: first all Read, of tokens that are in the chunk; then Enter.
@@ -164,6 +164,7 @@ class AftTokens {
       k[i] = valid ? raw.k[i] : -INFINITY;
       v[i] = valid ? raw.v[i] : 0.0F;
     }
+    Round(k, v);
     if (args_.mask != nullptr && valid) {
       const float add = args_.mask[row_.token + j - row_.begin];
 #pragma unroll
@@ -172,7 +173,6 @@ class AftTokens {
         v[i] = add > kMaskedBelow ? v[i] : 0.0F;
       }
     }
-    Round(k, v);
   }
 
   // The same as Get, for a token that may be in the ring.

@@ -134,7 +134,7 @@ class ConvTokens {
     }
     if (Masked(t)) return kEmptyMax;
     const float mask = mask_ == nullptr ? 0.0F : mask_[t - begin_];
-    return Entering(ToFloat(Packed(t)[dims.keys() + head]) + mask, dims.bf16_ring);
+    return Entering(ToFloat(Packed(t)[dims.keys() + head]), dims.bf16_ring) + mask;
   }
 
   // Whether all tokens from t on have keys in packed and no mask, and those keys: loads without

@@ -1,0 +1,84 @@
+#include "server/config/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/memory.h"
+
+namespace aft::server {
+namespace {
+
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+
+// The program without a model, most of it LibTorch, as measured (deploy/sizing.md).
+constexpr int64_t kProgramBytes = 140 * kMebibyte;
+
+std::string Mebibytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMebibyte);
+}
+
+}  // namespace
+
+int64_t ClientMemory(const LimitsConfig& limits) {
+  return limits.max_memory_bytes != 0 ? limits.max_memory_bytes : MemoryLimit() / 4;
+}
+
+int64_t GrpcMemory(const LimitsConfig& limits) {
+  constexpr int64_t kLeast = 256 * kMebibyte;
+  const int64_t clients = ClientMemory(limits);
+  return std::max(clients + clients / 2, kLeast);
+}
+
+std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
+  const int64_t clients = ClientMemory(config.limits);
+  return {
+      {MemoryUse::kProgram, "the program", kProgramBytes},
+      {MemoryUse::kClients, "limits.max_memory_bytes", clients},
+      {MemoryUse::kGrpc, "gRPC's buffers beside it (by limits.max_memory_bytes)",
+       GrpcMemory(config.limits) - clients},
+      {MemoryUse::kStates, "states.max_bytes", config.states.max_bytes},
+  };
+}
+
+std::vector<MemoryPart> MemoryOfModel(const ModelConfig& config, const ModelInfo& info) {
+  const std::string model =
+      absl::StrCat(" of model \"", config.name, "\", version \"", config.version, "\"");
+  std::vector<MemoryPart> parts;
+  if (info.memory_bytes > 0) {
+    parts.push_back({MemoryUse::kModels, absl::StrCat("weights, slots and workspace", model),
+                     info.memory_bytes});
+  }
+  if (info.state_bytes == 0) return parts;  // an encoder keeps no sequences
+  if (config.device == "cpu") {
+    parts.push_back({MemoryUse::kPrefixCaches, absl::StrCat("prefix_cache_bytes", model),
+                     config.prefix_cache_bytes});
+  }
+  parts.push_back(
+      {MemoryUse::kParking, absl::StrCat("parking_bytes", model), config.parking_bytes});
+  return parts;
+}
+
+int64_t SumOf(const std::vector<MemoryPart>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                         [](int64_t sum, const MemoryPart& part) { return sum + part.bytes; });
+}
+
+std::string DescribeMemory(const std::vector<MemoryPart>& parts) {
+  std::string text;
+  for (const MemoryPart& part : parts) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", Mebibytes(part.bytes), " ", part.what);
+  }
+  return text;
+}
+
+absl::Status CheckMemory(const std::vector<MemoryPart>& parts, int64_t limit) {
+  const int64_t sum = SumOf(parts);
+  if (sum <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the config may take ", Mebibytes(sum), " of memory, and the machine or its ",
+                   "container has ", Mebibytes(limit), ": ", DescribeMemory(parts)));
+}
+
+}  // namespace aft::server
