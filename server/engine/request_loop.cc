@@ -88,7 +88,7 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
   const TimePoint now = Now();
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
-    estimate = estimate_.UntilRead(service_class, ahead, least_unread);
+    estimate = estimate_.UntilRead(service_class, ahead, least_unread, now);
     return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
   std::vector<Accepted> accepted;
