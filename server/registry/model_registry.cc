@@ -75,16 +75,40 @@ ModelRegistry::Entry& ModelRegistry::AddEntry(const std::string& name) {
   return *entries_.emplace_back(std::move(entry));
 }
 
-absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(absl::string_view name) const {
-  std::vector<std::string> names;
+absl::Status ModelRegistry::CheckMayUse(const Client& client, absl::string_view name) {
+  if (client.MayUse(name)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("client ", Quoted(client.name), " may not use model ", Quoted(name)));
+}
+
+ModelRegistry::Entry* ModelRegistry::FindNamed(absl::string_view name) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [name](const auto& entry) { return entry->name == name; });
+  return found == entries_.end() ? nullptr : found->get();
+}
+
+absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(const Client& client,
+                                                          absl::string_view name) const {
+  if (!name.empty()) {
+    AFT_RETURN_IF_ERROR(CheckMayUse(client, name));
+    if (Entry* const entry = FindNamed(name)) return entry;
+  }
+  Entry* usable = nullptr;
+  std::vector<std::string> names;  // what the client may hear of
   for (const auto& entry : entries_) {
-    if (entry->name == name || (name.empty() && entries_.size() == 1)) return entry.get();
+    if (!client.MayUse(entry->name)) continue;
+    usable = entry.get();
     names.push_back(Quoted(entry->name));
   }
-  if (names.empty()) names.push_back("none");
   if (name.empty()) {
+    if (names.size() == 1) return usable;
+    if (names.empty() && !entries_.empty()) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "client ", Quoted(client.name), " may use none of the models that are served"));
+    }
     return absl::InvalidArgumentError("model: must be set, the server serves several, or none yet");
   }
+  if (names.empty()) names.push_back("none");
   return absl::NotFoundError(
       absl::StrCat("no model is called ", Quoted(name), "; there is ", absl::StrJoin(names, ", ")));
 }
@@ -113,19 +137,19 @@ absl::StatusOr<const ModelRegistry::NamedVersion*> ModelRegistry::Pick(const Ent
 ModelHold ModelRegistry::Matching(const ModelHold& model, uint64_t fingerprint) const {
   if (model->info.fingerprint == fingerprint) return model;
   MutexLock lock(mutex_);
-  const absl::StatusOr<Entry*> entry = Find(model->config.name);
-  if (!entry.ok()) return model;
-  for (const auto& [name, version] : (*entry)->versions) {
+  const Entry* const entry = FindNamed(model->config.name);
+  if (entry == nullptr) return model;
+  for (const auto& [name, version] : entry->versions) {
     if (version.state != ModelState::kReady) continue;
     if (version.model->info.fingerprint == fingerprint) return version.model;
   }
   return model;
 }
 
-absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
+absl::StatusOr<ModelHold> ModelRegistry::Acquire(const Client& client, absl::string_view name,
                                                  absl::string_view version) const {
   MutexLock lock(mutex_);
-  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(client, name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
   const std::string model = absl::StrCat("model ", Quoted(entry->name));
   const ModelState state = named != nullptr ? named->second.state : ModelState::kUnloaded;
@@ -148,15 +172,16 @@ absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
       model + (named->second.model != nullptr ? " has failed" : " failed to load"));
 }
 
-absl::StatusOr<ModelHold> ModelRegistry::AcquireOnly(absl::string_view name) const {
+absl::StatusOr<ModelHold> ModelRegistry::AcquireOnly(const Client& client,
+                                                     absl::string_view name) const {
   {
     MutexLock lock(mutex_);
-    AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+    AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
     if (entry->versions.size() > 1) {
       return absl::NotFoundError(absl::StrCat("model ", Quoted(entry->name), " has several"));
     }
   }
-  return Acquire(name);
+  return Acquire(client, name);
 }
 
 ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* wanted) {
@@ -216,18 +241,19 @@ std::map<std::string, ModelAges> ModelRegistry::Ages() const {
   return all;
 }
 
-absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name,
+absl::StatusOr<ModelStatus> ModelRegistry::Get(const Client& client, absl::string_view name,
                                                absl::string_view version) const {
   MutexLock lock(mutex_);
-  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
   return Describe(*entry, named);
 }
 
 ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) const {
   MutexLock lock(mutex_);
-  absl::StatusOr<Entry*> entry = Find(name);
-  return entry.ok() ? &(*entry)->metrics : nullptr;
+  const bool only = name.empty() && entries_.size() == 1;
+  Entry* const entry = only ? entries_.front().get() : FindNamed(name);
+  return entry != nullptr ? &entry->metrics : nullptr;
 }
 
 void ModelRegistry::Publish(Entry& entry) {

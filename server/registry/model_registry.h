@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "model/api/load.h"
+#include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_keeper.h"
@@ -85,14 +86,20 @@ class ModelRegistry {
   // repository is empty, else FAILED_PRECONDITION with the name and the reason of each.
   std::optional<absl::Status> load_result() const;
 
-  // The model of that name; an empty name means the only one there is. An empty version means the
-  // newest that is ready. INVALID_ARGUMENT (empty name with several models), NOT_FOUND (names the
-  // models, or versions, there are), UNAVAILABLE (loading, unloaded, failed, draining).
-  absl::StatusOr<ModelHold> Acquire(absl::string_view name, absl::string_view version = {}) const;
+  // PERMISSION_DENIED unless the client may use the model, whether there is one of that name or
+  // not.
+  static absl::Status CheckMayUse(const Client& client, absl::string_view name);
+
+  // The model of that name; an empty name means the only one that the client may use. An empty
+  // version means the newest that is ready. As CheckMayUse, before all else; INVALID_ARGUMENT
+  // (empty name with several models), NOT_FOUND (names the models that the client may use, or their
+  // versions), UNAVAILABLE (loading, unloaded, failed, draining).
+  absl::StatusOr<ModelHold> Acquire(const Client& client, absl::string_view name,
+                                    absl::string_view version = {}) const;
 
   // The same for who cannot know yet which version is wanted: NOT_FOUND also when there are
   // several.
-  absl::StatusOr<ModelHold> AcquireOnly(absl::string_view name) const;
+  absl::StatusOr<ModelHold> AcquireOnly(const Client& client, absl::string_view name) const;
 
   // The version of the same model whose ModelInfo::fingerprint is that, if one is ready; else
   // `model` itself.
@@ -103,10 +110,11 @@ class ModelRegistry {
   // By name, of every model in the list.
   std::map<std::string, ModelAges> Ages() const;
 
-  // Of that version, or of the one that Acquire would give. NOT_FOUND names those that there are.
-  absl::StatusOr<ModelStatus> Get(absl::string_view name, absl::string_view version = {}) const;
+  // Of that version, or of the one that Acquire would give. Errors as Acquire.
+  absl::StatusOr<ModelStatus> Get(const Client& client, absl::string_view name,
+                                  absl::string_view version = {}) const;
 
-  // Metrics of that model in whatever state, with Acquire's rule for an empty name; nullptr when
+  // Metrics of that model in whatever state, an empty name being that of the only one; nullptr when
   // there is none of that name. They live as long as the registry.
   ModelMetrics* FindMetrics(absl::string_view name) const;
 
@@ -191,7 +199,10 @@ class ModelRegistry {
   RepositoryConfig repository() const;
 
   // With the lock.
-  absl::StatusOr<Entry*> Find(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Entry*> Find(const Client& client, absl::string_view name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: there is none.
+  Entry* FindNamed(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Publish(Entry& entry);
   // Null: there is no version.
   static const NamedVersion* Best(const Entry& entry);

@@ -1,12 +1,11 @@
 #include "server/rpc/client_identity.h"
 
-#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "grpc/grpc_security_constants.h"
@@ -84,15 +83,6 @@ std::shared_ptr<const Client> ClientIdentity::AddressOf(
   auto client = std::make_shared<Client>();
   client->name = ClientNameOf(context.peer(), Header(context, "x-forwarded-for"), proxies_);
   return client;
-}
-
-absl::Status ClientIdentity::CheckModel(const Client& client, const std::string& model) {
-  const auto& models = client.models;
-  if (models.empty() || std::find(models.begin(), models.end(), model) != models.end()) {
-    return absl::OkStatus();
-  }
-  return absl::PermissionDeniedError(
-      absl::StrCat("client \"", client.name, "\" may not use model \"", model, "\""));
 }
 
 }  // namespace aft::server

@@ -26,9 +26,6 @@ class ClientIdentity {
   // The client that the address stands for, as if there were no file.
   std::shared_ptr<const Client> AddressOf(const grpc::ServerContextBase& context) const;
 
-  // PERMISSION_DENIED unless the client may use the model.
-  static absl::Status CheckModel(const Client& client, const std::string& model);
-
   // Reads the file of known clients again, if there is one and it has changed.
   void Refresh() {
     if (directory_ != nullptr) directory_->Refresh();

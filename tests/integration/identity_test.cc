@@ -13,6 +13,7 @@
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
@@ -49,10 +50,9 @@ class TokenTest : public testing::Test {
     Replace(path, absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token a"),
                                "' }\nclients { name: 'team-b' models: 'other' token_sha256: '",
                                Sha256("token b"), "' }"));
-    ServerConfig config = TestConfigWithMetrics();
-    config.security.clients_file = path;
-    config.security.max_client_labels = 1;
-    server_ = std::make_unique<TestServer>(config);
+    config_.security.clients_file = path;
+    config_.security.max_client_labels = 1;
+    server_ = std::make_unique<TestServer>(config_);
   }
 
   grpc::Status Call(const GenerateStream::Prepare& prepare = {}) {
@@ -60,6 +60,7 @@ class TokenTest : public testing::Test {
   }
 
   const TempFolder folder_;
+  ServerConfig config_ = TestConfigWithMetrics();
   std::unique_ptr<TestServer> server_;
 };
 
@@ -79,7 +80,7 @@ TEST_F(TokenTest, OnlyKnownOnesMayCall) {
 TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
   EXPECT_THAT(Call(Authorization("Bearer token b")),
               StatusIs(absl::StatusCode::kPermissionDenied,
-                       "client \"team-b\" may not use model \"fake\""));
+                       "client \"team-b\" may use none of the models that are served"));
   const auto list = [&](const char* token) {
     grpc::ClientContext context;
     if (token != nullptr) context.AddMetadata("authorization", token);
@@ -100,6 +101,99 @@ TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
   grpc::ClientContext without;
   EXPECT_THAT(server_->models().Get(&without, get, &got),
               StatusIs(absl::StatusCode::kUnauthenticated, _));
+}
+
+// A client learns no name and no version of a model that it may not use, whatever it asks for.
+TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  const auto with_token = [](grpc::ClientContext& context) {
+    context.AddMetadata("authorization", "Bearer token b");
+  };
+  const auto ask = [&](auto& stub, auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    with_token(context);
+    return (stub.*method)(&context, request, &response);
+  };
+  using Kserve = inference::GRPCInferenceService::Stub;
+  const auto named = [](auto request, const char* model, const char* version) {
+    request.set_name(model);
+    request.set_version(version);
+    return request;
+  };
+  for (const char* const model : {"other", "nothing", "fake"}) {
+    const grpc::StatusCode expected = std::string(model) == "other"
+                                          ? grpc::StatusCode::NOT_FOUND
+                                          : grpc::StatusCode::PERMISSION_DENIED;
+    v1::GenerateRequest generate = Request("x", 3);
+    generate.set_model(model);
+    generate.set_model_version("9");
+    v1::TokenizeRequest tokenize;
+    tokenize.set_model(model);
+    tokenize.set_model_version("9");
+    inference::ModelInferRequest infer;
+    infer.set_model_name(model);
+    infer.set_model_version("9");
+    v1::StateServiceImportRequest import;
+    import.set_model(model);
+    grpc::ClientContext import_context;
+    with_token(import_context);
+    v1::StateServiceImportResponse imported;
+    const auto writer = server_->states().Import(&import_context, &imported);
+    writer->Write(import);
+    writer->WritesDone();
+    for (const grpc::Status& status :
+         {GenerateStream(server_->inference(), generate, with_token).Finish(),
+          ask(server_->inference(), &v1::InferenceService::Stub::Tokenize, tokenize,
+              v1::TokenizeResponse()),
+          ask(server_->models(), &v1::ModelService::Stub::Get, named(v1::GetRequest(), model, "9"),
+              v1::GetResponse()),
+          ask(*kserve, &Kserve::ModelInfer, infer, inference::ModelInferResponse()),
+          ask(*kserve, &Kserve::ModelMetadata, named(inference::ModelMetadataRequest(), model, "9"),
+              inference::ModelMetadataResponse()),
+          ask(*kserve, &Kserve::ModelConfig, named(inference::ModelConfigRequest(), model, "9"),
+              inference::ModelConfigResponse()),
+          ask(*kserve, &Kserve::ModelStatistics,
+              named(inference::ModelStatisticsRequest(), model, "9"),
+              inference::ModelStatisticsResponse()),
+          writer->Finish()}) {
+      EXPECT_EQ(status.error_code(), expected) << status.error_message();
+      if (std::string(model) != "fake") {
+        EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("fake")));
+      }
+      EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("version")));
+    }
+  }
+}
+
+// Neither a place in the queue nor a word about the model's state.
+TEST_F(TokenTest, PermissionIsCheckedBeforeAPlaceInTheQueueIsTaken) {
+  server_.reset();
+  config_.models[0].slots = 1;
+  config_.limits.max_queued_requests = 1;
+  server_ = std::make_unique<TestServer>(config_);
+  server_->control().Hold();
+  std::vector<GenerateStream> streams;
+  for (int i = 1; i <= 2; ++i) {  // the slot, and the queue
+    streams.emplace_back(server_->inference(), Request("x", 3), Authorization("Bearer token a"));
+    server_->WaitForMetric(i == 1 ? "aft_requests_running" : "aft_requests_waiting", 1);
+  }
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  v1::GenerateRequest generate = Request("x", 3);
+  generate.set_model("fake");
+  EXPECT_THAT(
+      GenerateStream(server_->inference(), generate, Authorization("Bearer token b")).Finish(),
+      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer token b");
+  inference::ModelInferRequest infer;
+  infer.set_model_name("fake");
+  inference::ModelInferResponse response;
+  EXPECT_THAT(kserve->ModelInfer(&context, infer, &response),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
+  server_->control().Resume();
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
 }
 
 TEST_F(TokenTest, HealthIsFreeForAll) {

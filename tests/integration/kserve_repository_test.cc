@@ -1,4 +1,5 @@
 // Models that come, change and go while the server runs, over real gRPC, with fake models.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -77,6 +78,33 @@ TEST_F(KserveRepositoryTest, NothingIsUploaded) {
         << name;
   }
   EXPECT_THAT(Load("other"), StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
+  config_.metrics_address = "127.0.0.1:0";
+  config_.limits.write_stall = std::chrono::minutes(5);
+  Start();
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_model("m");
+  request.set_bytes(100);
+  request.mutable_store();
+  request.set_chunk("x");
+  ASSERT_TRUE(writer->Write(request));
+  request.Clear();
+  request.set_chunk("y");
+  ASSERT_TRUE(writer->Write(request));
+  // The first message was taken: its byte is kept, beside the second message.
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         (16 << 10) + 1 + 3 * static_cast<double>(request.ByteSizeLong()));
+  EXPECT_TRUE(Unload().ok());  // once it is gone
+  EXPECT_EQ(alive_, 0);
+  request.set_chunk(std::string(98, 'z'));
+  writer->Write(request);
+  EXPECT_THAT(writer->Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("chunk: not a state")));
 }
 
 TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {

@@ -91,14 +91,14 @@ absl::Status InferCall::Admit() {
 
 // As StreamCall's.
 absl::Status InferCall::Reserve(const std::string& model) {
-  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(model);
+  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(*caller_.client, model);
   absl::Status status = served.status();
   if (served.ok()) {
     model_ = *served;
     absl::StatusOr<std::shared_ptr<Reservation>> place = model_->engine().Reserve(*caller_.client);
     status = place.status();
     if (place.ok()) reservation_ = *std::move(place);
-  } else if (!absl::IsUnavailable(status)) {
+  } else if (!absl::IsUnavailable(status) && !absl::IsPermissionDenied(status)) {
     return absl::OkStatus();  // Submit says it
   }
   if (!status.ok()) {
@@ -168,12 +168,13 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
       CheckLength("model_version", message.model_version().size(), kMaxModelNameBytes));
   model_name_ = message.model_name();
   metrics_ = environment_.registry.FindMetrics(model_name_);
-  AFT_ASSIGN_OR_RETURN(auto model,
-                       environment_.registry.Acquire(model_name_, message.model_version()));
+  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(*caller_.client, model_name_,
+                                                                 message.model_version()));
   if (model != model_) reservation_.reset();  // it was of another one
   model_ = std::move(model);
   model_name_ = model_->config.name;
-  return ClientIdentity::CheckModel(*caller_.client, model_name_);
+  metrics_ = environment_.registry.FindMetrics(model_name_);
+  return absl::OkStatus();
 }
 
 absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
