@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "tests/integration/kserve_repository_fixture.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/process.h"
@@ -78,6 +79,18 @@ TEST_F(KserveRepositoryTest, NothingIsUploaded) {
         << name;
   }
   EXPECT_THAT(Load("other"), StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
+  Start();
+  testing::internal::CaptureStderr();
+  const std::string name(1'000'000, 'x');
+  EXPECT_THAT(Load(name), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1000000 bytes")));
+  EXPECT_THAT(Unload(name), StatusIs(absl::StatusCode::kInvalidArgument, _));
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, AllOf(HasSubstr("event=repository.load "), HasSubstr("repository.unload ")));
+  EXPECT_LT(lines.size(), 2000U);
 }
 
 TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {

@@ -242,7 +242,9 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
   if (status.ok()) status = ModelRegistry::CheckMayUse(**client, request.model_name());
-  const auto done = [=, this, &response, &context, model = request.model_name(),
+  // A name that no model can have is no line of the log.
+  const bool named = CheckName("model_name", request.model_name()).ok();
+  const auto done = [=, this, &response, &context, model = named ? request.model_name() : "",
                      name = client.ok() ? (*client)->name : "", peer = context.peer(),
                      trace = TakeTrace(context)](const absl::Status& outcome) {
     log::Info(event, {{"peer", peer},
