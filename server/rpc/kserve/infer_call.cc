@@ -50,7 +50,7 @@ class InferCall::RowSink final : public VectorSink {
     call_->answer_->CollectRow(row_, std::move(vectors));
     return absl::OkStatus();
   }
-  void OnFinished(const Outcome& outcome) override { call_->Settle(1, outcome); }
+  void OnFinished(const Outcome& outcome) override { call_->Settle(outcome); }
 
  private:
   const std::shared_ptr<InferCall> call_;
@@ -147,17 +147,22 @@ absl::Status InferCall::Submit() {
   answer_->Prepare();
   {
     MutexLock lock(mutex_);
-    left_ = requests;
+    left_ = requests_ = requests;
   }
   if (texts != nullptr) {
-    SubmitTexts(std::move(*texts), inference->timeout);
+    std::vector<std::shared_ptr<VectorSink>> sinks;
+    for (size_t row = 0; row < requests; ++row) {
+      Fill((*texts)[row], inference->timeout);
+      sinks.push_back(std::make_shared<RowSink>(shared_from_this(), row));
+    }
+    Accepted(model_->encode->EncodeTexts(std::move(*texts), sinks));
   } else if (auto* const generation = std::get_if<GenerationRequest>(&inference->work)) {
     Fill(*generation, inference->timeout);
-    Accepted(model_->generate->Generate(std::move(*generation), shared_from_this()), 1);
+    Accepted(model_->generate->Generate(std::move(*generation), shared_from_this()));
   } else {
     auto& scoring = std::get<ScoringRequest>(inference->work);
     Fill(scoring, inference->timeout);
-    Accepted(model_->generate->Score(std::move(scoring), shared_from_this()), 1);
+    Accepted(model_->generate->Score(std::move(scoring), shared_from_this()));
   }
   return absl::OkStatus();
 }
@@ -195,37 +200,20 @@ void InferCall::Fill(RequestHeader& header, std::chrono::microseconds timeout) {
   header.reservation = std::move(reservation_);
 }
 
-void InferCall::SubmitTexts(std::vector<EncodingRequest> texts, std::chrono::microseconds timeout) {
-  const size_t count = texts.size();
-  for (size_t row = 0; row < count; ++row) {
-    Fill(texts[row], timeout);
-    const auto handle = model_->encode->Encode(std::move(texts[row]),
-                                               std::make_shared<RowSink>(shared_from_this(), row));
-    const bool accepted = handle.ok();
-    Accepted(handle, count - row);  // the call may have ended
-    if (!accepted) return;
-  }
-}
-
-// `left`: of the engine's requests, with this one.
-void InferCall::Accepted(const absl::StatusOr<RequestHandle>& handle, size_t left) {
-  if (!handle.ok()) {
-    {
-      MutexLock lock(mutex_);
-      refused_ = handles_.empty();
-    }
-    Outcome refusal;
-    refusal.status = handle.status();
-    refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
-    return Settle(left, std::move(refusal));
-  }
+// `handle`: of the first of requests_.
+void InferCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
+  if (!handle.ok()) return Refuse(handle.status());
   bool stop = false;
   {
     MutexLock lock(mutex_);
-    handles_.push_back(*handle);
+    handle_ = *handle;
     stop = cancelled_ || failed_;
   }
-  if (stop) model_->engine().Cancel(*handle);  // it could not be, before
+  if (stop) CancelAll(*handle);  // they could not be, before
+}
+
+void InferCall::CancelAll(RequestHandle first) {
+  for (size_t i = 0; i < requests_; ++i) model_->engine().Cancel(first + i);
 }
 
 void InferCall::Refuse(absl::Status status) {
@@ -237,16 +225,16 @@ void InferCall::Refuse(absl::Status status) {
 }
 
 void InferCall::Cancel(absl::StatusCode why) {
-  std::vector<RequestHandle> handles;
+  std::optional<RequestHandle> handle;
   {
     MutexLock lock(mutex_);
     if (cancelled_) return;
     cancelled_ = true;
     cancelled_with_ = why;
     cancelled_at_ = std::chrono::steady_clock::now();
-    handles = handles_;
+    handle = handle_;
   }
-  for (const RequestHandle handle : handles) model_->engine().Cancel(handle);
+  if (handle.has_value()) CancelAll(*handle);
 }
 
 absl::Status InferCall::OnPart(TokenDelta delta) {
@@ -266,21 +254,20 @@ absl::Status InferCall::OnPart(TokenDelta delta) {
   return absl::ResourceExhaustedError("memory: no room for an answer that is not sent");
 }
 
-void InferCall::Settle(size_t requests, Outcome outcome) {
+void InferCall::Settle(Outcome outcome) {
   bool last = false;
-  std::vector<RequestHandle> others;
+  std::optional<RequestHandle> others;
   {
     MutexLock lock(mutex_);
-    left_ -= requests;
-    last = left_ == 0;
+    last = --left_ == 0;
     if (!failed_) {
       failed_ = !outcome.status.ok();
-      if (failed_ && !last) others = handles_;
+      if (failed_ && !last) others = handle_;
       outcome.usage.prompt_tokens += outcome_.usage.prompt_tokens;
       outcome_ = std::move(outcome);
     }
   }
-  for (const RequestHandle handle : others) model_->engine().Cancel(handle);
+  if (others.has_value()) CancelAll(*others);
   if (last) End();
 }
 
