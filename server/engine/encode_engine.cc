@@ -108,7 +108,8 @@ void EncodeEngine::Add(Job& job, TimePoint /*now*/) {
   batcher_.Add(static_cast<Text&>(job), job.arrival);
 }
 
-void EncodeEngine::Remove(Job& job, Outcome& /*outcome*/) {
+void EncodeEngine::Remove(Job& job, Outcome& outcome) {
+  if (job.first_output_at) outcome.computed_tokens = static_cast<uint64_t>(job.tokens);
   batcher_.Remove(static_cast<Text&>(job));
 }
 

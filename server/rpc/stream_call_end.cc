@@ -19,17 +19,6 @@ double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-// Tokens that were computed for a sequence, here.
-uint64_t ComputedTokens(const Outcome& outcome) {
-  const Usage& usage = outcome.usage;
-  const uint64_t generated = usage.generated_tokens;
-  if (outcome.timings.first_token > Duration(0)) {
-    return generated + usage.prompt_tokens - usage.cached_tokens;  // of both
-  }
-  // Nobody read them here. Scores are none of the generated tokens.
-  return generated - std::min<uint64_t>(generated, usage.resumed_tokens);
-}
-
 }  // namespace
 
 void StreamCall::End(const Outcome& outcome, uint32_t sequence) {
@@ -89,7 +78,7 @@ void StreamCall::EndNow(const Outcome& outcome, uint32_t sequence,
   {
     MutexLock lock(mutex_);
     if (stored.has_value()) unknown_states_.push_back(stored->id());
-    computed_tokens_ += ComputedTokens(outcome);
+    computed_tokens_ += outcome.computed_tokens;
     const bool last = ++ended_ == sequences_;
     bool news = last;
     if (sequences_ == 1) {

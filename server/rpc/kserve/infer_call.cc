@@ -260,6 +260,7 @@ void InferCall::Settle(Outcome outcome) {
   {
     MutexLock lock(mutex_);
     last = --left_ == 0;
+    computed_tokens_ += outcome.computed_tokens;
     if (!failed_) {
       failed_ = !outcome.status.ok();
       if (failed_ && !last) others = handle_;
@@ -301,8 +302,7 @@ void InferCall::Report() {
   const Timings& timings = outcome_.timings;
   if (outcome_.status.ok()) environment_.retry_hint.Record(timings.total - timings.queue);
   const Usage& usage = outcome_.usage;
-  const uint64_t read = timings.first_token > Duration(0) ? usage.prompt_tokens : 0;
-  environment_.client_metrics.Count(caller_.client->name, code, read + usage.generated_tokens);
+  environment_.client_metrics.Count(caller_.client->name, code, computed_tokens_);
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome_.reason)];
   const Phases phases(timings);

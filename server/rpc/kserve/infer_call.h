@@ -135,8 +135,9 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // one of them has
   bool refused_ = false;                         // the engine has none of them; set before End
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first
-  // Of the first that failed, else of the last one. Constant from End on.
+  // Of the first that failed, else of the last one; of all. Constant from End on.
   Outcome outcome_;
+  uint64_t computed_tokens_ = 0;
 };
 
 }  // namespace aft::server::kserve
