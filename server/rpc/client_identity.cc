@@ -15,8 +15,10 @@
 namespace aft::server {
 namespace {
 
-constexpr const char* kCertificateNames[] = {GRPC_X509_SAN_PROPERTY_NAME,
-                                             GRPC_X509_CN_PROPERTY_NAME};
+// What clients.proto says that a certificate is known by. An authority may put what nobody has
+// proved into names of other kinds, as an e-mail address or an IP address.
+constexpr const char* kCertificateNames[] = {
+    GRPC_PEER_DNS_PROPERTY_NAME, GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
 
 // The last value of a header; empty when there is none.
 absl::string_view Header(const grpc::ServerContextBase& context, const char* name) {

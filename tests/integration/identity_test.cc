@@ -276,6 +276,8 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
   Replace(Path("ca.pem"), clients.certificate);
   Replace(Path("clients.textproto"),
           "clients { name: 'service-a' certificate: 'a.example' models: 'fake' }"
+          "clients { name: 'service-u' certificate: 'spiffe://u' }"
+          "clients { name: 'others' certificate: 'a@b.example' certificate: '127.0.0.9' }"
           "clients { name: 'service-b' certificate: 'b.example' models: 'other' }");
   ServerConfig config = Config();
   config.security.tls.client_ca_file = Path("ca.pem");
@@ -285,6 +287,11 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
     return Call(server, authority_, certificate);
   };
   EXPECT_TRUE(call(MakeCertificate(clients, "a.example")).ok());
+  EXPECT_TRUE(call(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")).ok());
+  EXPECT_TRUE(call(MakeCertificate(clients, "x", "URI:spiffe://u")).ok());
+  // Names of other kinds are none that clients.proto knows.
+  EXPECT_THAT(call(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
   EXPECT_THAT(call(MakeCertificate(clients, "b.example")),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")));
   EXPECT_THAT(call(MakeCertificate(clients, "c.example")),
