@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,6 +31,11 @@ class ClientIdentity {
   // Reads the file of known clients again, if there is one and it has changed.
   void Refresh() {
     if (directory_ != nullptr) directory_->Refresh();
+  }
+
+  // ClientDirectory::OnChange.
+  void OnChange(std::function<void()> on_change) {
+    if (directory_ != nullptr) directory_->OnChange(std::move(on_change));
   }
 
   // Null: everybody may call.

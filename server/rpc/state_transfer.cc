@@ -69,8 +69,12 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   }
 
   // Before the reactor's Finish.
-  grpc::Status Conclude(const absl::Status& status) {
+  grpc::Status Conclude(absl::Status status) {
     OperationBegins();
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      if (!revoked_.ok()) status = revoked_;
+    }
     ReportStateCall(environment_, context(), ids_, client_.get(), method_, arrival_, status);
     if (!begun_) SendIds(context(), ids_, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
@@ -80,6 +84,14 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   }
 
   void Cancelled() { cancelled_ = true; }
+  // Only the log tells why: an operation is under way, which a status would have to wait for.
+  void OnRevoked(const absl::Status& why) override {
+    {
+      MutexLock lock(mutex_);
+      revoked_ = why;
+    }
+    TryCancel();
+  }
   void Done() {
     ContextGoes();
     charge_.Close();
@@ -99,6 +111,8 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   MemoryLedger::Charge charge_;
   bool begun_ = false;
   std::atomic<bool> cancelled_{false};
+  Mutex mutex_;
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);
 };
 
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {

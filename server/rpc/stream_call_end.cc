@@ -120,8 +120,17 @@ void StreamCall::OnStuck(Duration waited) {
                                  {"trace_id", ids_.trace.trace_id}});
 }
 
-void StreamCall::Conclude(const Outcome& outcome) {
-  const absl::StatusCode code = FinalCode(outcome);
+void StreamCall::OnRevoked(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    revoked_ = why;
+  }
+  OnCancel();
+}
+
+void StreamCall::Conclude(Outcome outcome) {
+  outcome.status = FinalStatus(outcome);
+  const absl::StatusCode code = outcome.status.code();
   bool begun = false;
   std::string failed_text;
   {
@@ -130,7 +139,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
     failed_text = failed_text_;
   }
   OperationBegins();
-  Report(outcome, code);
+  Report(outcome);
   ForgetKept(code, begun);
   if (code == absl::StatusCode::kOk && sequences_ > 1 && !unary_) return Finish(grpc::Status::OK);
   if (code == absl::StatusCode::kOk) {
@@ -159,20 +168,21 @@ void StreamCall::Conclude(const Outcome& outcome) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
     context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }
-  const grpc::Status status =
-      ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request);
+  const grpc::Status status = ToGrpcStatus(outcome.status, ids_.request);
   Finish(grpc::Status(status.error_code(), failed_text + status.error_message()));
 }
 
-absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
-  if (!absl::IsCancelled(outcome.status)) return outcome.status.code();
+absl::Status StreamCall::FinalStatus(const Outcome& outcome) const {
+  if (!absl::IsCancelled(outcome.status)) return outcome.status;
   MutexLock lock(mutex_);
-  if (stuck()) return absl::StatusCode::kResourceExhausted;
+  if (!revoked_.ok()) return revoked_;
+  if (stuck()) return SlowClient();
   const bool expired = cancelled_ && EndedByDeadline(cancelled_at_, arrival_, deadline_);
-  return expired ? absl::StatusCode::kDeadlineExceeded : outcome.status.code();
+  return expired ? absl::DeadlineExceededError(outcome.status.message()) : outcome.status;
 }
 
-void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
+void StreamCall::Report(const Outcome& outcome) {
+  const absl::StatusCode code = outcome.status.code();
   const Duration total = std::chrono::steady_clock::now() - arrival_;
   if (!refused_) {
     CountResumed();

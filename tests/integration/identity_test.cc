@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
@@ -194,6 +196,40 @@ TEST_F(TokenTest, PermissionIsCheckedBeforeAPlaceInTheQueueIsTaken) {
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
   server_->control().Resume();
   for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(TokenTest, CallsOfAClientThatIsGoneFromTheFileEnd) {
+  server_->control().Hold();
+  GenerateStream gone(server_->inference(), Request("x", 100'000), Authorization("Bearer token a"));
+  server_->WaitForMetric("aft_requests_running", 1);
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  grpc::ClientContext unary;
+  unary.AddMetadata("authorization", "Bearer token a");
+  grpc::Status unary_status;
+  inference::ModelInferResponse response;
+  std::thread infer([&] {
+    unary_status = kserve->ModelInfer(
+        &unary, InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request(), &response);
+  });
+  server_->WaitForMetric("aft_requests_running", 2);
+  InferStream idle(*kserve, Authorization("Bearer token a"));
+  ASSERT_TRUE(idle.Send(InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request()));
+  server_->WaitForMetric("aft_requests_running", 3);
+  server_->control().Resume();
+
+  Replace(config_.security.clients_file,
+          absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token new"), "' }\n"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  EXPECT_THAT(gone.Finish(), revoked);
+  infer.join();
+  EXPECT_THAT(unary_status, revoked);
+  for (ModelStreamInferResponse token; idle.Next(token);) {
+  }
+  EXPECT_THAT(idle.Finish(), revoked);
+  server_->WaitForMetric("aft_requests_running", 0);
+  EXPECT_TRUE(Call(Authorization("Bearer token new")).ok());
 }
 
 TEST_F(TokenTest, HealthIsFreeForAll) {

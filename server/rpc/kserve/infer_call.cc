@@ -224,7 +224,7 @@ void InferCall::Refuse(absl::Status status) {
   End();
 }
 
-void InferCall::Cancel(absl::StatusCode why) {
+void InferCall::Cancel(const absl::Status& why) {
   std::optional<RequestHandle> handle;
   {
     MutexLock lock(mutex_);
@@ -273,7 +273,7 @@ void InferCall::Settle(Outcome outcome) {
 }
 
 void InferCall::End() {
-  outcome_.status = absl::Status(FinalCode(), outcome_.status.message());
+  outcome_.status = FinalStatus();
   Report();
   if (answer_ == nullptr || answer_->most_bytes() < kLargeAnswerBytes) {
     return carrier_->SendEnd(shared_from_this());
@@ -282,12 +282,13 @@ void InferCall::End() {
                             [call = shared_from_this()] { call->carrier_->SendEnd(call); });
 }
 
-absl::StatusCode InferCall::FinalCode() const {
-  if (!absl::IsCancelled(outcome_.status)) return outcome_.status.code();
+absl::Status InferCall::FinalStatus() const {
+  if (!absl::IsCancelled(outcome_.status)) return outcome_.status;
   MutexLock lock(mutex_);
-  if (!cancelled_) return outcome_.status.code();
-  return EndedByDeadline(cancelled_at_, arrival_, caller_.deadline)
-             ? absl::StatusCode::kDeadlineExceeded
+  if (!cancelled_) return outcome_.status;
+  return absl::IsCancelled(cancelled_with_) &&
+                 EndedByDeadline(cancelled_at_, arrival_, caller_.deadline)
+             ? absl::DeadlineExceededError(outcome_.status.message())
              : cancelled_with_;
 }
 

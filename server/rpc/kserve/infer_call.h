@@ -62,8 +62,8 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // Takes a place for the request and has it decoded on a thread of the decode pool.
   void Start(grpc::ByteBuffer message);
 
-  // The carrier has lost its client. `why`: the code that this ends with.
-  void Cancel(absl::StatusCode why);
+  // The carrier has lost its client. `why`: what this ends with, unless that was its deadline.
+  void Cancel(const absl::Status& why);
 
   // For the carrier, from one thread at a time.
 
@@ -100,7 +100,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // One of the engine's requests has ended so.
   void Settle(Outcome outcome);
   void End();
-  absl::StatusCode FinalCode() const;
+  absl::Status FinalStatus() const;
   void Report();
   void FillNames(inference::ModelInferResponse& response, bool final) const;
 
@@ -129,7 +129,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
 
   mutable Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::StatusCode cancelled_with_ ABSL_GUARDED_BY(mutex_) = absl::StatusCode::kCancelled;
+  absl::Status cancelled_with_ ABSL_GUARDED_BY(mutex_);
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
   size_t left_ ABSL_GUARDED_BY(mutex_) = 0;      // the engine's requests that have not ended
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // one of them has
