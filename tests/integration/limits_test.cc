@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "gmock/gmock.h"
+#include "grpc/support/time.h"
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
