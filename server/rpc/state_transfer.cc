@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,12 +49,8 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   template <typename Work>
   void InPool(size_t bytes, Work work) {
     environment_.decoders.Add(*client_, bytes, [this, self = shared_from_this(), work] {
-      absl::Status status;
-      try {
-        status = cancelled_ ? absl::CancelledError("the client cancelled the call") : work();
-      } catch (const std::exception& error) {  // out of memory
-        status = absl::InternalError(error.what());
-      }
+      const absl::Status status =
+          cancelled_ ? absl::CancelledError("the client cancelled the call") : Catching(work);
       if (!status.ok()) End(status);
     });
   }

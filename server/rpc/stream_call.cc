@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -87,11 +86,7 @@ void StreamCall::Attempt(absl::FunctionRef<absl::Status()> part) {
     MutexLock lock(mutex_);
     if (cancelled_) status = absl::CancelledError("the client cancelled the request");
   }
-  try {
-    if (status.ok()) status = part();
-  } catch (const std::exception& error) {  // out of memory for a text, at worst
-    status = absl::InternalError(error.what());
-  }
+  if (status.ok()) status = Catching(part);
   // The engine has it, and its first message leaves with Begin; or the next part will see.
   if (status.ok()) return;
   {

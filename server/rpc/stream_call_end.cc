@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,18 +55,17 @@ void StreamCall::Store(Outcome outcome, uint32_t sequence) {
     outcome.status = stored.status();
     call->EndNow(outcome, sequence, std::nullopt);
   };
-  absl::StatusOr<SequenceState> state;
-  try {
+  std::optional<SequenceState> state;
+  const absl::Status made = Catching([&] {
     state = MakeState(std::move(*turn));
-  } catch (const std::exception& error) {  // out of memory
-    state = absl::InternalError(error.what());
-  }
-  if (state.ok()) {
+    return absl::OkStatus();
+  });
+  if (made.ok()) {
     environment_.states.Put(std::move(place), *client_, model_->config.name, *std::move(state),
                             std::move(end));
   } else {
     place = {};
-    end(state.status());
+    end(made);
   }
 }
 

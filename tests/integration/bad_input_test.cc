@@ -1,11 +1,16 @@
 // Requests that never get to a codec. That it refuses each bad field: method_test.cc here, and
 // tests/unit/rpc/bad_field_test.cc.
+#include <memory>
+#include <new>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/fake_loader.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 #include <variant>
 
@@ -114,11 +113,7 @@ void InferCall::Decode() {
     MutexLock lock(mutex_);
     if (cancelled_) status = absl::CancelledError("the client cancelled the request");
   }
-  try {
-    if (status.ok()) status = Submit();
-  } catch (const std::exception& error) {  // out of memory for a text, at worst
-    status = absl::InternalError(error.what());
-  }
+  if (status.ok()) status = Catching([this] { return Submit(); });
   if (!status.ok()) Refuse(std::move(status));
 }
 

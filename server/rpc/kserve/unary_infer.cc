@@ -69,9 +69,13 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
       if (retry.has_value()) context().AddTrailingMetadata(kRetryPushbackKey, absl::StrCat(*retry));
       return End(call->status());
     }
-    inference::ModelInferResponse response;
-    call->WriteEnd(response);
-    SerializeMessage(response, response_);
+    const absl::Status written = Catching([&] {
+      inference::ModelInferResponse response;
+      call->WriteEnd(response);
+      SerializeMessage(response, response_);
+      return absl::OkStatus();
+    });
+    if (!written.ok()) return End(written);
     SendIds(context(), ids_, Metadata::kInitial);
     End(absl::OkStatus());
   }
