@@ -93,6 +93,16 @@ TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
   EXPECT_LT(lines.size(), 2000U);
 }
 
+TEST_F(KserveRepositoryTest, AskingWhetherAModelIsReadyIsNoRefusedRequest) {
+  config_.metrics_address = "127.0.0.1:0";
+  Start();
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_FALSE(Ready(""));
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
+  EXPECT_THAT(Infer(), HasSubstr("not loaded"));
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);
+}
+
 TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
   config_.metrics_address = "127.0.0.1:0";
   config_.limits.write_stall = std::chrono::minutes(5);

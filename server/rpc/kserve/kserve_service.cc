@@ -123,7 +123,8 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Byte
       Method::kModelReady, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
-        message.set_ready(Find(client, asked.name(), asked.version()).ok());
+        const auto model = environment_.registry.Get(client, asked.name(), asked.version());
+        message.set_ready(model.ok() && model->state == ModelState::kReady);
         return absl::OkStatus();
       });
 }
