@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "server/observability/log.h"
+#include "server/registry/without_paths.h"
 
 namespace aft::server {
 namespace {
@@ -219,6 +220,37 @@ std::vector<ModelStatus> ModelRegistry::List() const {
   return models;
 }
 
+std::vector<ModelStatus> ModelRegistry::List(const Client& client) const {
+  MutexLock lock(mutex_);
+  std::vector<ModelStatus> models;
+  for (const auto& entry : entries_) {
+    if (client.MayUse(entry->name)) models.push_back(DescribeTo(client, *entry, Best(*entry)));
+  }
+  return models;
+}
+
+ModelStatus ModelRegistry::DescribeTo(const Client& client, const Entry& entry,
+                                      const NamedVersion* wanted) const {
+  ModelStatus status = Describe(entry, wanted);
+  status.error = Told(client, status.error);
+  for (VersionStatus& version : status.versions) version.error = Told(client, version.error);
+  return status;
+}
+
+std::string ModelRegistry::Told(const Client& client, absl::string_view error) const {
+  if (client.admin || error.empty()) return std::string(error);
+  std::vector<std::string> folders = {repository_.folder};
+  for (const auto& entry : entries_) {
+    if (entry->config.has_value()) folders.push_back(entry->config->checkpoint_dir);
+  }
+  return WithoutPaths(error, folders);
+}
+
+std::string ModelRegistry::ToldTo(const Client& client, absl::string_view error) const {
+  MutexLock lock(mutex_);
+  return Told(client, error);
+}
+
 std::map<std::string, ModelAges> ModelRegistry::Ages() const {
   const std::vector<ModelHold> held = keeper_.Held();  // let go of without the lock
   MutexLock lock(mutex_);
@@ -246,7 +278,7 @@ absl::StatusOr<ModelStatus> ModelRegistry::Get(const Client& client, absl::strin
   MutexLock lock(mutex_);
   AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
-  return Describe(*entry, named);
+  return DescribeTo(client, *entry, named);
 }
 
 ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) const {

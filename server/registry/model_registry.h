@@ -105,12 +105,19 @@ class ModelRegistry {
   // `model` itself.
   ModelHold Matching(const ModelHold& model, uint64_t fingerprint) const;
 
+  // All, for operators.
   std::vector<ModelStatus> List() const;
+  // Those that the client may use, as it may see them (ToldTo).
+  std::vector<ModelStatus> List(const Client& client) const;
+
+  // An error as the client may see it: an admin as it is, others without the server's paths.
+  std::string ToldTo(const Client& client, absl::string_view error) const;
 
   // By name, of every model in the list.
   std::map<std::string, ModelAges> Ages() const;
 
-  // Of that version, or of the one that Acquire would give. Errors as Acquire.
+  // Of that version, or of the one that Acquire would give, as the client may see it. Errors as
+  // Acquire.
   absl::StatusOr<ModelStatus> Get(const Client& client, absl::string_view name,
                                   absl::string_view version = {}) const;
 
@@ -209,6 +216,10 @@ class ModelRegistry {
   // An empty one: the best.
   static absl::StatusOr<const NamedVersion*> Pick(const Entry& entry, absl::string_view version);
   static ModelStatus Describe(const Entry& entry, const NamedVersion* wanted);
+  ModelStatus DescribeTo(const Client& client, const Entry& entry, const NamedVersion* wanted) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Told(const Client& client, absl::string_view error) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const LimitsConfig limits_;
   const SchedulingConfig scheduling_;

@@ -93,8 +93,7 @@ grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context
 
 absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& response) const {
   v1::ListResponse message;
-  for (const ModelStatus& status : registry_.List()) {
-    if (!client.MayUse(status.name)) continue;
+  for (const ModelStatus& status : registry_.List(client)) {
     *message.add_models() = EncodeModel(status);
   }
   SerializeMessage(message, response);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
@@ -21,6 +22,7 @@ using ::testing::_;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST_F(KserveRepositoryTest, NobodyMayOrderUnlessTheConfigSaysSo) {
@@ -49,6 +51,42 @@ TEST_F(KserveRepositoryTest, OnlyAdminsMayOrderAndOnlyWhatTheyMayUse) {
   EXPECT_THAT(Load("n", "admin"),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model \"n\"")));
   EXPECT_TRUE(Load("m", "admin").ok());
+}
+
+TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
+  config_.security.clients_file = folder_.File("clients.textproto");
+  std::ofstream(config_.security.clients_file)
+      << "clients { name: 'a' admin: true token_sha256: "
+         "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } "
+         "clients { name: 'b' token_sha256: "
+         "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
+  config_.repository.control = "anyone";
+  AddVersion("m/2/cut");
+  Start();
+  const auto errors = [&](const std::string& token) {
+    const auto with_token = [&] {
+      auto context = std::make_unique<grpc::ClientContext>();
+      context->AddMetadata("authorization", "Bearer " + token);
+      return context;
+    };
+    std::vector<std::string> all = {Load("m", token).error_message()};
+    v1::ListResponse list;
+    EXPECT_TRUE(server_->models().List(with_token().get(), {}, &list).ok());
+    for (const auto& version : list.models(0).versions()) all.push_back(version.error());
+    v1::GetRequest get;
+    get.set_name("m");
+    get.set_version("2");
+    v1::GetResponse got;
+    EXPECT_TRUE(server_->models().Get(with_token().get(), get, &got).ok());
+    all.push_back(got.model().error());
+    inference::RepositoryIndexResponse index;
+    EXPECT_TRUE(kserve().RepositoryIndex(with_token().get(), {}, &index).ok());
+    for (const auto& model : index.models()) all.push_back(model.reason());
+    return absl::StrJoin(all, "\n");
+  };
+  const std::string path = folder_.File("m/2/weights");
+  EXPECT_THAT(errors("admin"), HasSubstr(path + ": is cut"));
+  EXPECT_THAT(errors("token"), AllOf(HasSubstr("weights: is cut"), Not(HasSubstr(folder_.path()))));
 }
 
 TEST_F(KserveRepositoryTest, NothingIsUploaded) {

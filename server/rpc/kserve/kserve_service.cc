@@ -181,14 +181,13 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
         std::vector<ModelStatus> models;
         if (asked.name().empty()) {  // all
-          models = environment_.registry.List();
+          models = environment_.registry.List(client);
         } else {
           AFT_ASSIGN_OR_RETURN(const ModelStatus model,
                                environment_.registry.Get(client, asked.name(), asked.version()));
           models.push_back(model);
         }
         for (const ModelStatus& model : models) {
-          if (!client.MayUse(model.name)) continue;
           for (const VersionStatus& version : model.versions) {
             if (!asked.version().empty() && version.version != asked.version()) continue;
             statistics_.Describe(model.name, version, *message.add_model_stats());
@@ -204,8 +203,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const
       Method::kRepositoryIndex, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         if (!asked.repository_name().empty()) return NoRepositoryNames();
-        for (const ModelStatus& model : environment_.registry.List()) {
-          if (!client.MayUse(model.name)) continue;
+        for (const ModelStatus& model : environment_.registry.List(client)) {
           for (const VersionStatus& version : model.versions) {
             if (asked.ready() && version.state != ModelState::kReady) continue;
             auto& index = *message.add_models();
@@ -245,8 +243,9 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   if (status.ok()) status = ModelRegistry::CheckMayUse(**client, request.model_name());
   // A name that no model can have is no line of the log.
   const bool named = CheckName("model_name", request.model_name()).ok();
+  const auto whose = client.ok() ? *client : AnonymousClient();
   const auto done = [=, this, &response, &context, model = named ? request.model_name() : "",
-                     name = client.ok() ? (*client)->name : "", peer = context.peer(),
+                     name = whose->name, peer = context.peer(),
                      trace = TakeTrace(context)](const absl::Status& outcome) {
     log::Info(event, {{"peer", peer},
                       {"client", name},
@@ -259,7 +258,8 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
     environment_.Report(method, arrival, outcome.code());
     if (outcome.ok()) SerializeMessage(Response(), response);
     SendTrace(context, trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
-    reactor->Finish(ToGrpcStatus(outcome));
+    const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
+    reactor->Finish(ToGrpcStatus(absl::Status(outcome.code(), told)));
   };
   if (status.ok()) {
     (environment_.registry.*action)(request.model_name(), done);
