@@ -41,15 +41,6 @@ absl::Status CheckOutput(const Step& step, const StepOutput& output) {
                                           sampled, " and ", scored));
 }
 
-// Tokens that steps had for it: of its text, and those that were sampled.
-uint64_t ComputedTokens(const TokenStream& stream) {
-  if (!stream.started_at) return 0;
-  const int64_t begin = stream.turn().first_position + stream.usage.cached_tokens;
-  const int64_t read = std::min(stream.position(), stream.prompt_end()) - begin;
-  const auto computed = static_cast<uint64_t>(std::clamp<int64_t>(read, 0, stream.tokens));
-  return computed + (stream.output ? stream.output->tokens() - stream.usage.resumed_tokens : 0);
-}
-
 // The position behind it.
 int64_t EndOf(const StepRow& row) {
   return row.first_position + static_cast<int64_t>(row.tokens.size());
@@ -234,7 +225,7 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
-  outcome.computed_tokens = ComputedTokens(stream);
+  outcome.computed_tokens = TokenCounts::Computed(stream);
   counts_.Ended(stream, outcome);
   outcome.usage.scored_tokens = stream.scored_tokens;
   outcome.scored_bytes = stream.scored_bytes;

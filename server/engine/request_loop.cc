@@ -276,20 +276,10 @@ void RequestLoop::DropExpired(TimePoint now) {
       next_deadline_ = std::min(next_deadline_, Expiry(*job));
     }
   }
-  for (Job* job : expired) Fail(*job, ExpiredError(*job, now), now);
-}
-
-absl::Status RequestLoop::ExpiredError(const Job& job, TimePoint now) const {
-  if (now < job.deadline) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it waited for longer than scheduling.max_queue_ms=",
-                     options_.scheduling.max_queue.count()));
+  for (Job* job : expired) {
+    Fail(*job, WhyExpired(*job, now, options_.scheduling.max_queue, options_.limits.max_request),
+         now);
   }
-  const std::chrono::milliseconds most = options_.limits.max_request;
-  return absl::DeadlineExceededError(
-      job.deadline < job.arrival + most
-          ? "the client's deadline has passed"
-          : absl::StrCat("it took longer than limits.max_request_ms=", most.count()));
 }
 
 // They find a place elsewhere, and sooner.

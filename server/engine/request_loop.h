@@ -164,7 +164,6 @@ class RequestLoop {
   absl::Status Refuse(Rejection reason);
   int32_t max_client_queued_requests() const;  // of clients that have no quota of their own
   TimePoint Expiry(const Job& job) const;
-  absl::Status ExpiredError(const Job& job, TimePoint now) const;
   // The job begins, or ends before it has.
   void LeaveQueue(const Job& job);
   void FindOldest();

@@ -50,7 +50,7 @@ TEST(StepPacerTest, AStepThatStallsCountsForNoMoreThanSomeOthers) {
   for (int i = 0; i < 20; ++i) pacer.Observe(0, 100, milliseconds(10));
   for (int i = 0; i < 20; ++i) pacer.Observe(4, 0, milliseconds(2));
   pacer.Observe(0, 1, std::chrono::minutes(10));
-  EXPECT_LT(pacer.prompt_token_seconds(), 2e-4);
+  EXPECT_LT(pacer.prompt_token_seconds(), 2.5e-4);
   pacer.Observe(4, 0, std::chrono::minutes(10));
   EXPECT_GT(pacer.PromptTokens(), 0);
 }
