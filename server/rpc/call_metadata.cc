@@ -80,8 +80,9 @@ TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
   // gRPC's time has 64 bits of seconds, of which not all fit into nanoseconds; a year is as good as
   // none.
   constexpr int64_t kYear = int64_t{3600} * 24 * 365;
-  const gpr_timespec deadline = context.raw_deadline();
-  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
+                   gpr_now(GPR_CLOCK_MONOTONIC));
   if (left.tv_sec > kYear) return TimePoint::max();
   return std::chrono::steady_clock::now() + std::chrono::seconds(std::max(left.tv_sec, -kYear)) +
          std::chrono::nanoseconds(left.tv_nsec);
