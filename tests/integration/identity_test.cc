@@ -82,7 +82,7 @@ TEST_F(TokenTest, OnlyKnownOnesMayCall) {
 TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
   EXPECT_THAT(Call(Authorization("Bearer token b")),
               StatusIs(absl::StatusCode::kPermissionDenied,
-                       "client \"team-b\" may use none of the models that are served"));
+                       "client \"team-b\" may not use model \"fake\""));
   const auto list = [&](const char* token) {
     grpc::ClientContext context;
     if (token != nullptr) context.AddMetadata("authorization", token);
@@ -212,15 +212,15 @@ TEST_F(TokenTest, CallsOfAClientThatIsGoneFromTheFileEnd) {
     unary_status = kserve->ModelInfer(
         &unary, InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request(), &response);
   });
-  server_->WaitForMetric("aft_requests_running", 2);
+  server_->WaitForMetric("aft_requests_waiting", 1);  // for the step to end
   InferStream idle(*kserve, Authorization("Bearer token a"));
   ASSERT_TRUE(idle.Send(InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request()));
-  server_->WaitForMetric("aft_requests_running", 3);
-  server_->control().Resume();
+  server_->WaitForMetric("aft_requests_waiting", 2);
 
   Replace(config_.security.clients_file,
           absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token new"), "' }\n"));
   ASSERT_TRUE(server_->server().Reload(config_).ok());
+  server_->control().Resume();
   const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
   EXPECT_THAT(gone.Finish(), revoked);
   infer.join();

@@ -61,8 +61,8 @@ TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
          "clients { name: 'b' token_sha256: "
          "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
   config_.repository.control = "anyone";
-  AddVersion("m/2/cut");
   Start();
+  AddVersion("m/2/cut");
   const auto errors = [&](const std::string& token) {
     const auto with_token = [&] {
       auto context = std::make_unique<grpc::ClientContext>();

@@ -66,7 +66,7 @@ TEST_F(RequestLogTest, SaysWhoAskedForWhatAndHowItEnded) {
 
 // But for write_ms: its answer is written behind the line.
 TEST_F(RequestLogTest, ModelInferHasTheFieldsOfGenerate) {
-  const auto names = [](const std::string& line) {
+  const auto names_of = [](const std::string& line) {
     std::vector<std::string> names;
     for (const auto field : absl::StrSplit(line, ' ')) {
       const std::string name(field.substr(0, field.find('=')));
@@ -87,7 +87,8 @@ TEST_F(RequestLogTest, ModelInferHasTheFieldsOfGenerate) {
     }
     TestServer& server;
   };
-  EXPECT_EQ(names(LogOf(Infer{server_})), names(LogOf(Open<GenerateStream>(Request("hello", 3)))));
+  EXPECT_EQ(names_of(LogOf(Infer{server_})),
+            names_of(LogOf(Open<GenerateStream>(Request("hello", 3)))));
 }
 
 TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
