@@ -33,25 +33,41 @@ absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(
   AFT_ASSIGN_OR_RETURN(Clients clients, LoadClientsFile(path));
   directory->clients_ = std::make_shared<const Clients>(std::move(clients));
   directory->watch_ = std::make_unique<Periodic>(
-      "aft-clients", period, [directory = directory.get()] { directory->Refresh(); });
+      "aft-clients", period, [directory = directory.get()] { directory->Look(); });
   return directory;
 }
 
-void ClientDirectory::Refresh() {
-  const std::string version = VersionOf(path_);
+void ClientDirectory::Look() {
+  const std::string before = std::exchange(looked_at_, VersionOf(path_));
+  if (looked_at_ == before) Read(looked_at_);
+}
+
+void ClientDirectory::Refresh() { Read(VersionOf(path_)); }
+
+void ClientDirectory::Read(const std::string& version) {
   {
     MutexLock lock(mutex_);
     if (version == version_) return;
   }
   absl::StatusOr<Clients> clients = LoadClientsFile(path_);
-  MutexLock lock(mutex_);
-  version_ = version;
-  if (!clients.ok()) {
-    log::Error("clients.reload_failed", {{"error", clients.status().message()}});
-    return;
+  if (VersionOf(path_) != version) return;  // it changes now: the next look is for the rest of it
+  {
+    MutexLock lock(mutex_);
+    version_ = version;
+    if (!clients.ok()) {
+      log::Error("clients.reload_failed", {{"error", clients.status().message()}});
+      return;
+    }
+    log::Info("clients.reloaded", {{"path", path_}, {"clients", clients->size()}});
+    clients_ = std::make_shared<const Clients>(*std::move(clients));
   }
-  log::Info("clients.reloaded", {{"path", path_}, {"clients", clients->size()}});
-  clients_ = std::make_shared<const Clients>(*std::move(clients));
+  MutexLock lock(change_mutex_);
+  if (on_change_) on_change_();
+}
+
+void ClientDirectory::OnChange(std::function<void()> on_change) {
+  MutexLock lock(change_mutex_);
+  on_change_ = std::move(on_change);
 }
 
 std::shared_ptr<const ClientDirectory::Clients> ClientDirectory::clients() const {

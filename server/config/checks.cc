@@ -32,9 +32,11 @@ absl::Status CheckName(absl::string_view path, absl::string_view name) {
          (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
   }
   if (ok) return absl::OkStatus();
+  const std::string got =
+      name.size() <= 128 ? absl::StrCat("\"", name, "\"") : absl::StrCat(name.size(), " bytes");
   return BadField(path, absl::StrCat("must be 1 to 128 letters, digits, '.', '_' or '-', and not "
-                                     "\".\" or \"..\", got \"",
-                                     name, "\""));
+                                     "\".\" or \"..\", got ",
+                                     got));
 }
 
 }  // namespace aft::server

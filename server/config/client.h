@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace aft::server {
 
@@ -20,6 +23,10 @@ struct Client {
   int64_t max_memory_bytes = 0;
   std::vector<std::string> models{};  // that it may use; empty: all
   bool admin = false;                 // it may have them loaded and unloaded
+
+  bool MayUse(absl::string_view model) const {
+    return models.empty() || std::find(models.begin(), models.end(), model) != models.end();
+  }
 };
 
 // Of requests that do not come over the wire.

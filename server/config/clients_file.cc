@@ -78,6 +78,11 @@ absl::StatusOr<std::vector<KnownClient>> ParseClientsFile(absl::string_view text
                                                           absl::string_view file_name) {
   pb::ClientsFile message;
   AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
+  if (message.has_count() && message.count() != message.clients_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": count: ", message.count(), " clients were to be here, and ",
+                     message.clients_size(), " are: was the file cut?"));
+  }
   std::vector<KnownClient> clients;
   Seen seen;
   for (int i = 0; i < message.clients_size(); ++i) {

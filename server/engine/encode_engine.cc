@@ -108,7 +108,8 @@ void EncodeEngine::Add(Job& job, TimePoint /*now*/) {
   batcher_.Add(static_cast<Text&>(job), job.arrival);
 }
 
-void EncodeEngine::Remove(Job& job, Outcome& /*outcome*/) {
+void EncodeEngine::Remove(Job& job, Outcome& outcome) {
+  if (job.first_output_at) outcome.computed_tokens = static_cast<uint64_t>(job.tokens);
   batcher_.Remove(static_cast<Text&>(job));
 }
 
@@ -133,9 +134,9 @@ void EncodeEngine::RunBatch(const std::vector<Text*>& batch) {
   int64_t tokens = 0;
   for (const Job* job : jobs) tokens += job->tokens;
   ObserveStep(batch.size(), tokens, end - begin, end, vectors.status(), runner_->device_stats());
-  pacer_.Observe(/*decodes=*/0, tokens, end - begin);
-  SetTokenSeconds(pacer_.prompt_token_seconds());
   if (!vectors.ok()) return FailStep(jobs, jobs.size(), vectors.status(), end);
+  pacer_.Observe(/*decodes=*/0, tokens, end - begin);
+  SetTokenSeconds(pacer_.prompt_token_seconds(), end);
   metrics_.batches.Add(batch.size(), end - begin);
   for (const Job* job : jobs) {
     metrics_.encoded_tokens[job->method].Increment(static_cast<double>(job->tokens));

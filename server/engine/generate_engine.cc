@@ -219,6 +219,7 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
+  outcome.computed_tokens = TokenCounts::Computed(stream);
   counts_.Ended(stream, outcome);
   outcome.usage.scored_tokens = stream.scored_tokens;
   outcome.scored_bytes = stream.scored_bytes;
@@ -354,8 +355,10 @@ void GenerateEngine::CollectOldest() {
   // The time of a step that waited behind another one begins when that was done.
   const Duration time = now - std::max(flight.submitted, collected_at_);
   ObserveStep(step.sequences.size(), step.tokens, time, now, status, runner_->device_stats());
-  if (status.ok()) pacer_.Observe(step.decodes(), step.prompt_tokens, time);
-  SetTokenSeconds(pacer_.prompt_token_seconds());
+  if (status.ok()) {
+    pacer_.Observe(step.decodes(), step.prompt_tokens, time);
+    if (step.prompt_tokens > 0) SetTokenSeconds(pacer_.prompt_token_seconds(), now);
+  }
   collected_at_ = now;
   if (status.ok()) return Publish(step, flight.prompt_tokens, now);
   std::vector<Job*> failed;

@@ -49,7 +49,10 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
     refused = Enter(*jobs[entered], entered == 0 ? reservation.get() : nullptr);
     if (!refused) ++entered;
   }
-  if (!refused && !in_time(jobs.front()->charge.ahead())) refused = Rejection::kDeadline;
+  const bool idle = budget_.in_flight() == static_cast<int32_t>(entered);
+  if (!refused && !idle && !in_time(jobs.front()->charge.ahead())) {
+    refused = Rejection::kDeadline;
+  }
   if (pending_.closed) refused = Rejection::kDraining;  // since the place was reserved
   if (refused) {
     for (size_t i = 0; i < entered; ++i) budget_.Leave(jobs[i]->charge);

@@ -65,7 +65,8 @@ class Inbox {
   };
   // All of these, which are one client's, or none. The first takes the place of its reservation, if
   // it has one of this inbox. `in_time`: whether that is soon enough, with so many of the client's
-  // own requests before it; a short function without locks.
+  // own requests before it; a short function without locks. An engine that has nothing else to do
+  // takes them without asking: they are in nobody's way, and what was measured is measured again.
   AddResult Add(std::vector<std::unique_ptr<Job>> jobs,
                 absl::FunctionRef<bool(int32_t ahead)> in_time);
 

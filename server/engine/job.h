@@ -1,10 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "server/engine/request.h"
 #include "server/scheduling/admission_budget.h"
 
@@ -37,5 +40,20 @@ struct Job : RequestHeader {
   bool began() const { return started_at.has_value() || (call_began != nullptr && *call_began); }
   std::optional<TimePoint> first_output_at;  // its first tokens
 };
+
+// Why a job ends whose time is over: its deadline, which is the client's or `max_request` behind
+// its arrival, or its time in the queue.
+inline absl::Status WhyExpired(const Job& job, TimePoint now, std::chrono::milliseconds max_queue,
+                               std::chrono::milliseconds max_request) {
+  if (now < job.deadline) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it waited for longer than scheduling.max_queue_ms=", max_queue.count()));
+  }
+  if (job.deadline < job.arrival + max_request) {
+    return absl::DeadlineExceededError("the client's deadline has passed");
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("it took longer than limits.max_request_ms=", max_request.count()));
+}
 
 }  // namespace aft::server

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -12,7 +14,9 @@
 namespace aft::server {
 
 // How soon the text of a request that arrives now can have been read, from what was measured. Its
-// engine's thread says how fast the queue moves and texts are read; any thread may ask.
+// engine's thread says how fast the queue moves and texts are read; any thread may ask. What was
+// measured loses half of its weight every kHalfLife, so that a measurement that refuses the
+// requests that would correct it does not do so for long.
 class LoadEstimate {
  public:
   // Engine thread: a request of that class has left the queue at `now`; `waiting`: others of the
@@ -21,37 +25,55 @@ class LoadEstimate {
     Turns& turns = turns_[static_cast<size_t>(service_class)];
     if (turns.began) {
       const double seconds = Seconds(now - *turns.began);
-      const double before = turns.seconds.load(std::memory_order_relaxed);
-      turns.seconds.store(before == 0 ? seconds : before + kWeight * (seconds - before),
-                          std::memory_order_relaxed);
+      const double before = turns.measured.seconds.load(std::memory_order_relaxed);
+      const double clipped = std::min(seconds, kOutlier * before);
+      turns.measured.Set(before == 0 ? seconds : before + kWeight * (clipped - before), now);
     }
     turns.began = waiting ? std::optional(now) : std::nullopt;
   }
 
-  // Engine thread: what a token of a text takes.
-  void SetTokenSeconds(double seconds) { token_seconds_.store(seconds, std::memory_order_relaxed); }
+  // Engine thread: what a token of a text takes, as a step that ended `now` shows.
+  void SetTokenSeconds(double seconds, TimePoint now) { token_.Set(seconds, now); }
 
   // Of a text of `tokens` with `ahead` others of its client in the queue that go before it. Zero
   // while nothing was measured. Counts on half of what was measured: a refusal must be right.
-  Duration UntilRead(ServiceClass service_class, int32_t ahead, int64_t tokens) const {
-    const double turn =
-        turns_[static_cast<size_t>(service_class)].seconds.load(std::memory_order_relaxed);
-    const double token = token_seconds_.load(std::memory_order_relaxed);
+  Duration UntilRead(ServiceClass service_class, int32_t ahead, int64_t tokens,
+                     TimePoint now) const {
+    const double turn = turns_[static_cast<size_t>(service_class)].measured.Get(now);
+    const double token = token_.Get(now);
     const double seconds = kTrusted * (turn * ahead + token * static_cast<double>(tokens));
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   }
 
  private:
   static constexpr double kWeight = 0.1;  // of the newest turn
+  static constexpr double kOutlier = 8;   // times what was measured, at most, is the newest turn
   static constexpr double kTrusted = 0.5;
+  static constexpr Duration kHalfLife = std::chrono::seconds(10);
+
+  // Written by the engine's thread. A reader may see the time of another value, which does no harm.
+  struct Measured {
+    void Set(double value, TimePoint now) {
+      seconds.store(value, std::memory_order_relaxed);
+      at.store(now, std::memory_order_relaxed);
+    }
+    double Get(TimePoint now) const {
+      const Duration age = std::max(now - at.load(std::memory_order_relaxed), Duration(0));
+      return seconds.load(std::memory_order_relaxed) *
+             std::exp2(-Seconds(age) / Seconds(kHalfLife));
+    }
+
+    std::atomic<double> seconds{0};
+    std::atomic<TimePoint> at{TimePoint()};
+  };
 
   struct Turns {
     std::optional<TimePoint> began;  // of the one under way, while requests wait
-    std::atomic<double> seconds{0};  // between two requests that leave the queue
+    Measured measured;               // between two requests that leave the queue
   };
 
   std::array<Turns, kServiceClasses> turns_;
-  std::atomic<double> token_seconds_{0};
+  Measured token_;
 };
 
 }  // namespace aft::server

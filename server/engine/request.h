@@ -166,6 +166,9 @@ struct Outcome {
   double logprob = 0;          // sum over the scored tokens, natural logarithm
   uint64_t scored_bytes = 0;   // that these tokens stand for
   uint32_t batch_rows = 0;     // texts in the step that encoded this one
+  // That were read, generated or encoded for it, here: without those that a state had, or that the
+  // request brought and nobody read.
+  uint64_t computed_tokens = 0;
   // A resumable stream, which a drain has ended and that leaves something behind.
   std::shared_ptr<Checkpoint> hand_over;
   std::shared_ptr<TurnEnd> turn;  // set when the request was to store it, and `status` is OK

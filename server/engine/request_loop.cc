@@ -88,7 +88,7 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
   const TimePoint now = Now();
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
-    estimate = estimate_.UntilRead(service_class, ahead, least_unread);
+    estimate = estimate_.UntilRead(service_class, ahead, least_unread, now);
     return deadline <= now || estimate <= deadline - now;  // what has expired will say so
   };
   std::vector<Accepted> accepted;
@@ -277,11 +277,7 @@ void RequestLoop::DropExpired(TimePoint now) {
     }
   }
   for (Job* job : expired) {
-    Fail(*job,
-         now >= job->deadline ? absl::DeadlineExceededError("the client's deadline has passed")
-                              : absl::ResourceExhaustedError(absl::StrCat(
-                                    "it waited for longer than scheduling.max_queue_ms=",
-                                    options_.scheduling.max_queue.count())),
+    Fail(*job, WhyExpired(*job, now, options_.scheduling.max_queue, options_.limits.max_request),
          now);
   }
 }

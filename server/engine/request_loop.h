@@ -135,8 +135,8 @@ class RequestLoop {
 
   // These jobs, which waited, are in a step that begins.
   void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
-  // What a token of a text takes, as measured; see LoadEstimate.
-  void SetTokenSeconds(double seconds) { estimate_.SetTokenSeconds(seconds); }
+  // What a token of a text takes, as a step has shown `now`; see LoadEstimate.
+  void SetTokenSeconds(double seconds, TimePoint now) { estimate_.SetTokenSeconds(seconds, now); }
   // A step is done: its metrics, and that it was `now`. `device`: null on the CPU; read only when
   // the step has not failed.
   void ObserveStep(size_t rows, int64_t tokens, Duration time, TimePoint now,

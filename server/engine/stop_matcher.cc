@@ -5,62 +5,108 @@
 
 namespace aft::server {
 
-StopMatcher::StopMatcher(std::vector<std::string> strings, bool include_match)
-    : include_match_(include_match) {
-  for (std::string& text : strings) {
-    if (text.empty()) continue;
-    std::vector<size_t> border(text.size(), 0);
-    for (size_t i = 1, length = 0; i < text.size(); ++i) {
-      while (length > 0 && text[i] != text[length]) length = border[length - 1];
-      if (text[i] == text[length]) ++length;
-      border[i] = length;
+StopMatcher::Trie::Trie(std::vector<std::string> strings) : texts(std::move(strings)) {
+  for (uint32_t text = 0; text < texts.size(); ++text) Add(text);
+  Link();
+}
+
+void StopMatcher::Trie::Add(uint32_t text) {
+  uint32_t node = kRoot;
+  for (const char byte : texts[text]) {
+    uint32_t next = Child(node, byte);
+    if (next == kRoot) {
+      next = static_cast<uint32_t>(nodes.size());
+      nodes.push_back({.text = text,
+                       .depth = nodes[node].depth + 1,
+                       .sibling = std::exchange(nodes[node].child, next),
+                       .byte = byte});
+      if (node == kRoot) first[static_cast<unsigned char>(byte)] = next;
     }
-    patterns_.push_back({std::move(text), std::move(border)});
+    node = next;
+  }
+  nodes[node].match = static_cast<int32_t>(text);
+}
+
+// Shorter nodes before longer ones.
+void StopMatcher::Trie::Link() {
+  std::vector<uint32_t> queue = {kRoot};
+  for (size_t i = 0; i < queue.size(); ++i) {
+    const uint32_t node = queue[i];
+    for (uint32_t child = nodes[node].child; child != kRoot; child = nodes[child].sibling) {
+      Node& added = nodes[child];
+      if (node != kRoot) added.fail = Next(nodes[node].fail, added.byte);
+      if (added.match == kNone) added.match = nodes[added.fail].match;
+      queue.push_back(child);
+    }
   }
 }
 
+uint32_t StopMatcher::Trie::Child(uint32_t node, char byte) const {
+  if (node == kRoot) return first[static_cast<unsigned char>(byte)];
+  uint32_t child = nodes[node].child;
+  while (child != kRoot && nodes[child].byte != byte) child = nodes[child].sibling;
+  return child;
+}
+
+uint32_t StopMatcher::Trie::Next(uint32_t node, char byte) const {
+  uint32_t next = Child(node, byte);
+  while (next == kRoot && node != kRoot) {
+    node = nodes[node].fail;
+    next = Child(node, byte);
+  }
+  return next;
+}
+
+absl::string_view StopMatcher::Trie::Bytes(uint32_t node) const {
+  return absl::string_view(texts[nodes[node].text]).substr(0, nodes[node].depth);
+}
+
+StopMatcher::StopMatcher(std::vector<std::string> strings, bool include_match)
+    : include_match_(include_match) {
+  std::erase_if(strings, [](const std::string& text) { return text.empty(); });
+  if (!strings.empty()) trie_ = std::make_shared<const Trie>(std::move(strings));
+}
+
 bool StopMatcher::Append(absl::string_view bytes, std::string& out, bool counts) {
-  if (patterns_.empty()) {
+  if (trie_ == nullptr) {
     out.append(bytes.data(), bytes.size());
     return false;
   }
-  for (const char byte : bytes) {
-    held_.push_back(byte);
-    const Pattern* found = nullptr;
-    size_t undecided = 0;
-    for (Pattern& pattern : patterns_) {
-      Advance(pattern, byte);
-      if (!counts && pattern.matched == pattern.text.size()) {
-        pattern.matched = pattern.border.back();
-      }
-      undecided = std::max(undecided, pattern.matched);
-      if (pattern.matched == pattern.text.size() &&
-          (found == nullptr || pattern.text.size() > found->text.size())) {
-        found = &pattern;
-      }
+  const Trie& trie = *trie_;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (held_ == kRoot) {  // as almost always: up to a byte that a string begins with
+      const size_t begin = i;
+      while (i < bytes.size() && trie.Next(kRoot, bytes[i]) == kRoot) ++i;
+      out.append(bytes.data() + begin, i - begin);
+      if (i == bytes.size()) break;
     }
-    if (found != nullptr) {
-      out.append(held_, 0, held_.size() - (include_match_ ? 0 : found->text.size()));
-      held_.clear();
-      match_ = found->text;
+    const char byte = bytes[i];
+    const size_t pending = trie.nodes[held_].depth + 1;
+    uint32_t next = trie.Next(held_, byte);
+    if (const int32_t match = trie.nodes[next].match; counts && match != kNone) {
+      match_ = trie.texts[static_cast<size_t>(match)];
+      Emit(held_, byte, pending - (include_match_ ? 0 : match_.size()), out);
+      held_ = kRoot;
       return true;
     }
-    const size_t decided = held_.size() - undecided;
-    out.append(held_, 0, decided);
-    held_.erase(0, decided);
+    // A whole string that does not count is held back only as the start of a longer one.
+    while (next != kRoot && trie.nodes[next].child == kRoot) next = trie.nodes[next].fail;
+    Emit(held_, byte, pending - trie.nodes[next].depth, out);
+    held_ = next;
   }
   return false;
 }
 
-void StopMatcher::Flush(std::string& out) {
-  out += held_;
-  held_.clear();
+void StopMatcher::Emit(uint32_t node, char byte, size_t count, std::string& out) const {
+  const absl::string_view held = trie_->Bytes(node);
+  out.append(held.data(), std::min(count, held.size()));
+  if (count > held.size()) out.push_back(byte);
 }
 
-void StopMatcher::Advance(Pattern& pattern, char byte) {
-  size_t& matched = pattern.matched;
-  while (matched > 0 && pattern.text[matched] != byte) matched = pattern.border[matched - 1];
-  if (pattern.text[matched] == byte) ++matched;
+void StopMatcher::Flush(std::string& out) {
+  if (trie_ == nullptr) return;
+  const absl::string_view held = trie_->Bytes(std::exchange(held_, kRoot));
+  out.append(held.data(), held.size());
 }
 
 }  // namespace aft::server

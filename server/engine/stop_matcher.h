@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +17,8 @@ namespace aft::server {
 // The match that is complete first wins, and of several that end at the same byte the longest: both
 // depend only on the bytes, never on where the stream was split.
 //
-// Cost: O(number of strings) per byte at most, amortised (Knuth-Morris-Pratt). Thread-compatible.
+// Cost: O(1) per byte, amortised, however many strings there are (Aho-Corasick). A copy shares what
+// was made of the strings. Thread-compatible.
 class StopMatcher {
  public:
   // Empty strings are ignored. `include_match`: the output ends after the match instead of before.
@@ -32,17 +36,41 @@ class StopMatcher {
   const std::string& match() const { return match_; }
 
  private:
-  struct Pattern {
-    std::string text;
-    std::vector<size_t> border;  // border[i]: longest proper border of text[0, i]
-    size_t matched = 0;          // longest prefix of text that the stream ends with
+  static constexpr int32_t kNone = -1;
+  static constexpr uint32_t kRoot = 0;
+
+  // Bytes that a string begins with. The root has none.
+  struct Node {
+    uint32_t text = 0;   // a string that begins with them
+    uint32_t depth = 0;  // how many
+    uint32_t fail = 0;   // of the longest proper end of them that is a node, too
+    // Those that are one byte longer, in a list; the root is none.
+    uint32_t child = 0;
+    uint32_t sibling = 0;
+    char byte = 0;          // the last one
+    int32_t match = kNone;  // the longest string that they end with
+  };
+  struct Trie {
+    explicit Trie(std::vector<std::string> strings);
+
+    uint32_t Child(uint32_t node, char byte) const;
+    void Add(uint32_t text);
+    void Link();
+    // The longest node that the bytes of `node` and `byte` end with.
+    uint32_t Next(uint32_t node, char byte) const;
+    absl::string_view Bytes(uint32_t node) const;
+
+    std::vector<std::string> texts;
+    std::vector<Node> nodes{1};
+    std::array<uint32_t, 256> first{};  // children of the root, by byte
   };
 
-  static void Advance(Pattern& pattern, char byte);
+  // Of the bytes of `node` and `byte`, the first `count`.
+  void Emit(uint32_t node, char byte, size_t count, std::string& out) const;
 
-  std::vector<Pattern> patterns_;
+  std::shared_ptr<const Trie> trie_;  // null: there are no strings
   bool include_match_;
-  std::string held_;  // the longest `matched` of all patterns
+  uint32_t held_ = kRoot;  // its bytes are held back
   std::string match_;
 };
 

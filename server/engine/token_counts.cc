@@ -1,5 +1,7 @@
 #include "server/engine/token_counts.h"
 
+#include <algorithm>
+
 namespace aft::server {
 namespace {
 
@@ -35,6 +37,14 @@ TokenCounts::Prompts TokenCounts::OfPrompts(const Step& step) {
     tokens[static_cast<size_t>(stream.method)] += static_cast<int64_t>(row.tokens.size());
   }
   return tokens;
+}
+
+uint64_t TokenCounts::Computed(const TokenStream& stream) {
+  if (!stream.started_at) return 0;
+  const int64_t begin = stream.turn().first_position + stream.usage.cached_tokens;
+  const int64_t read = std::min(stream.position(), stream.prompt_end()) - begin;
+  const auto computed = static_cast<uint64_t>(std::clamp<int64_t>(read, 0, stream.tokens));
+  return computed + (stream.output ? stream.output->tokens() - stream.usage.resumed_tokens : 0);
 }
 
 void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {

@@ -25,6 +25,9 @@ class TokenCounts {
   // Prompt tokens of a step that begins: of its sequences some may have ended when it is done.
   static Prompts OfPrompts(const Step& step);
 
+  // Tokens that steps had for the stream: of its text, and those that were sampled.
+  static uint64_t Computed(const TokenStream& stream);
+
   // A token of the stream was sampled; sets its times.
   void Sampled(TokenStream& stream, TimePoint now);
   // The stream has ended, however. REQUIRES: outcome.timings are set.

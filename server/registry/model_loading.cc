@@ -118,8 +118,10 @@ absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::FindEntry(const std::string
   const RepositoryConfig repository = this->repository();
   {
     MutexLock lock(mutex_);
-    absl::StatusOr<Entry*> entry = Find(name);
-    if (entry.ok() || repository.folder.empty()) return entry;
+    if (Entry* const entry = FindNamed(name)) return entry;
+    if (repository.folder.empty()) {
+      return absl::NotFoundError(absl::StrCat("no model is called \"", name, "\""));
+    }
   }
   AFT_ASSIGN_OR_RETURN(const std::vector<ModelConfig> versions, FindVersions(repository, name));
   Entry& entry = AddEntry(name);

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "server/observability/log.h"
+#include "server/registry/without_paths.h"
 
 namespace aft::server {
 namespace {
@@ -76,16 +77,40 @@ ModelRegistry::Entry& ModelRegistry::AddEntry(const std::string& name) {
   return *entries_.emplace_back(std::move(entry));
 }
 
-absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(absl::string_view name) const {
-  std::vector<std::string> names;
+absl::Status ModelRegistry::CheckMayUse(const Client& client, absl::string_view name) {
+  if (client.MayUse(name)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("client ", Quoted(client.name), " may not use model ", Quoted(name)));
+}
+
+ModelRegistry::Entry* ModelRegistry::FindNamed(absl::string_view name) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [name](const auto& entry) { return entry->name == name; });
+  return found == entries_.end() ? nullptr : found->get();
+}
+
+absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(const Client& client,
+                                                          absl::string_view name) const {
+  if (!name.empty()) {
+    AFT_RETURN_IF_ERROR(CheckMayUse(client, name));
+    if (Entry* const entry = FindNamed(name)) return entry;
+  }
+  Entry* usable = nullptr;
+  std::vector<std::string> names;  // what the client may hear of
   for (const auto& entry : entries_) {
-    if (entry->name == name || (name.empty() && entries_.size() == 1)) return entry.get();
+    if (!client.MayUse(entry->name)) continue;
+    usable = entry.get();
     names.push_back(Quoted(entry->name));
   }
-  if (names.empty()) names.push_back("none");
   if (name.empty()) {
+    if (names.size() == 1) return usable;
+    if (names.empty() && !entries_.empty()) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "client ", Quoted(client.name), " may use none of the models that are served"));
+    }
     return absl::InvalidArgumentError("model: must be set, the server serves several, or none yet");
   }
+  if (names.empty()) names.push_back("none");
   return absl::NotFoundError(
       absl::StrCat("no model is called ", Quoted(name), "; there is ", absl::StrJoin(names, ", ")));
 }
@@ -114,19 +139,19 @@ absl::StatusOr<const ModelRegistry::NamedVersion*> ModelRegistry::Pick(const Ent
 ModelHold ModelRegistry::Matching(const ModelHold& model, uint64_t fingerprint) const {
   if (model->info.fingerprint == fingerprint) return model;
   MutexLock lock(mutex_);
-  const absl::StatusOr<Entry*> entry = Find(model->config.name);
-  if (!entry.ok()) return model;
-  for (const auto& [name, version] : (*entry)->versions) {
+  const Entry* const entry = FindNamed(model->config.name);
+  if (entry == nullptr) return model;
+  for (const auto& [name, version] : entry->versions) {
     if (version.state != ModelState::kReady) continue;
     if (version.model->info.fingerprint == fingerprint) return version.model;
   }
   return model;
 }
 
-absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
+absl::StatusOr<ModelHold> ModelRegistry::Acquire(const Client& client, absl::string_view name,
                                                  absl::string_view version) const {
   MutexLock lock(mutex_);
-  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(client, name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
   const std::string model = absl::StrCat("model ", Quoted(entry->name));
   const ModelState state = named != nullptr ? named->second.state : ModelState::kUnloaded;
@@ -149,15 +174,16 @@ absl::StatusOr<ModelHold> ModelRegistry::Acquire(absl::string_view name,
       model + (named->second.model != nullptr ? " has failed" : " failed to load"));
 }
 
-absl::StatusOr<ModelHold> ModelRegistry::AcquireOnly(absl::string_view name) const {
+absl::StatusOr<ModelHold> ModelRegistry::AcquireOnly(const Client& client,
+                                                     absl::string_view name) const {
   {
     MutexLock lock(mutex_);
-    AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+    AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
     if (entry->versions.size() > 1) {
       return absl::NotFoundError(absl::StrCat("model ", Quoted(entry->name), " has several"));
     }
   }
-  return Acquire(name);
+  return Acquire(client, name);
 }
 
 ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* wanted) {
@@ -195,6 +221,37 @@ std::vector<ModelStatus> ModelRegistry::List() const {
   return models;
 }
 
+std::vector<ModelStatus> ModelRegistry::List(const Client& client) const {
+  MutexLock lock(mutex_);
+  std::vector<ModelStatus> models;
+  for (const auto& entry : entries_) {
+    if (client.MayUse(entry->name)) models.push_back(DescribeTo(client, *entry, Best(*entry)));
+  }
+  return models;
+}
+
+ModelStatus ModelRegistry::DescribeTo(const Client& client, const Entry& entry,
+                                      const NamedVersion* wanted) const {
+  ModelStatus status = Describe(entry, wanted);
+  status.error = Told(client, status.error);
+  for (VersionStatus& version : status.versions) version.error = Told(client, version.error);
+  return status;
+}
+
+std::string ModelRegistry::Told(const Client& client, absl::string_view error) const {
+  if (client.admin || error.empty()) return std::string(error);
+  std::vector<std::string> folders = {repository_.folder};
+  for (const auto& entry : entries_) {
+    if (entry->config.has_value()) folders.push_back(entry->config->checkpoint_dir);
+  }
+  return WithoutPaths(error, folders);
+}
+
+std::string ModelRegistry::ToldTo(const Client& client, absl::string_view error) const {
+  MutexLock lock(mutex_);
+  return Told(client, error);
+}
+
 std::map<std::string, ModelAges> ModelRegistry::Ages() const {
   const std::vector<ModelHold> held = keeper_.Held();  // let go of without the lock
   MutexLock lock(mutex_);
@@ -217,18 +274,19 @@ std::map<std::string, ModelAges> ModelRegistry::Ages() const {
   return all;
 }
 
-absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name,
+absl::StatusOr<ModelStatus> ModelRegistry::Get(const Client& client, absl::string_view name,
                                                absl::string_view version) const {
   MutexLock lock(mutex_);
-  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
-  return Describe(*entry, named);
+  return DescribeTo(client, *entry, named);
 }
 
 ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) const {
   MutexLock lock(mutex_);
-  absl::StatusOr<Entry*> entry = Find(name);
-  return entry.ok() ? &(*entry)->metrics : nullptr;
+  const bool only = name.empty() && entries_.size() == 1;
+  Entry* const entry = only ? entries_.front().get() : FindNamed(name);
+  return entry != nullptr ? &entry->metrics : nullptr;
 }
 
 void ModelRegistry::Publish(Entry& entry) {

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "model/api/load.h"
+#include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/config/memory_plan.h"
 #include "server/observability/metrics.h"
@@ -86,20 +87,32 @@ class ModelRegistry {
   // repository is empty, else FAILED_PRECONDITION with the name and the reason of each.
   std::optional<absl::Status> load_result() const;
 
-  // The model of that name; an empty name means the only one there is. An empty version means the
-  // newest that is ready. INVALID_ARGUMENT (empty name with several models), NOT_FOUND (names the
-  // models, or versions, there are), UNAVAILABLE (loading, unloaded, failed, draining).
-  absl::StatusOr<ModelHold> Acquire(absl::string_view name, absl::string_view version = {}) const;
+  // PERMISSION_DENIED unless the client may use the model, whether there is one of that name or
+  // not.
+  static absl::Status CheckMayUse(const Client& client, absl::string_view name);
+
+  // The model of that name; an empty name means the only one that the client may use. An empty
+  // version means the newest that is ready. As CheckMayUse, before all else; INVALID_ARGUMENT
+  // (empty name with several models), NOT_FOUND (names the models that the client may use, or their
+  // versions), UNAVAILABLE (loading, unloaded, failed, draining).
+  absl::StatusOr<ModelHold> Acquire(const Client& client, absl::string_view name,
+                                    absl::string_view version = {}) const;
 
   // The same for who cannot know yet which version is wanted: NOT_FOUND also when there are
   // several.
-  absl::StatusOr<ModelHold> AcquireOnly(absl::string_view name) const;
+  absl::StatusOr<ModelHold> AcquireOnly(const Client& client, absl::string_view name) const;
 
   // The version of the same model whose ModelInfo::fingerprint is that, if one is ready; else
   // `model` itself.
   ModelHold Matching(const ModelHold& model, uint64_t fingerprint) const;
 
+  // All, for operators.
   std::vector<ModelStatus> List() const;
+  // Those that the client may use, as it may see them (ToldTo).
+  std::vector<ModelStatus> List(const Client& client) const;
+
+  // An error as the client may see it: an admin as it is, others without the server's paths.
+  std::string ToldTo(const Client& client, absl::string_view error) const;
 
   // What the server may take of the machine's memory (server/config/memory_plan.h), with the models
   // that are loaded.
@@ -108,10 +121,12 @@ class ModelRegistry {
   // By name, of every model in the list.
   std::map<std::string, ModelAges> Ages() const;
 
-  // Of that version, or of the one that Acquire would give. NOT_FOUND names those that there are.
-  absl::StatusOr<ModelStatus> Get(absl::string_view name, absl::string_view version = {}) const;
+  // Of that version, or of the one that Acquire would give, as the client may see it. Errors as
+  // Acquire.
+  absl::StatusOr<ModelStatus> Get(const Client& client, absl::string_view name,
+                                  absl::string_view version = {}) const;
 
-  // Metrics of that model in whatever state, with Acquire's rule for an empty name; nullptr when
+  // Metrics of that model in whatever state, an empty name being that of the only one; nullptr when
   // there is none of that name. They live as long as the registry.
   ModelMetrics* FindMetrics(absl::string_view name) const;
 
@@ -196,13 +211,20 @@ class ModelRegistry {
   RepositoryConfig repository() const;
 
   // With the lock.
-  absl::StatusOr<Entry*> Find(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Entry*> Find(const Client& client, absl::string_view name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: there is none.
+  Entry* FindNamed(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Publish(Entry& entry);
   // Null: there is no version.
   static const NamedVersion* Best(const Entry& entry);
   // An empty one: the best.
   static absl::StatusOr<const NamedVersion*> Pick(const Entry& entry, absl::string_view version);
   static ModelStatus Describe(const Entry& entry, const NamedVersion* wanted);
+  ModelStatus DescribeTo(const Client& client, const Entry& entry, const NamedVersion* wanted) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Told(const Client& client, absl::string_view error) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<MemoryPart> memory_;  // without models
   const LimitsConfig limits_;

@@ -29,6 +29,20 @@ bool ActiveCall::CancelIfStuck(TimePoint now, Duration longest) {
   return true;
 }
 
+void ActiveCall::TryCancel() {
+  MutexLock lock(context_mutex_);
+  if (!context_gone_) context_.TryCancel();
+}
+
+void ActiveCall::EndIfRevoked(ClientCheck check) {
+  absl::Status status;
+  {
+    MutexLock lock(context_mutex_);
+    if (!context_gone_) status = check(context_);
+  }
+  if (!status.ok()) OnRevoked(status);
+}
+
 ActiveCalls::ActiveCalls(Duration longest_operation, ServerMetrics& metrics)
     : longest_operation_(longest_operation),
       metrics_(metrics),
@@ -55,15 +69,21 @@ void ActiveCalls::WaitForNone(TimePoint deadline) {
   }
 }
 
-void ActiveCalls::CancelStuck() {
+// To be looked at without the lock: gRPC may end a call that is cancelled within the cancelling.
+std::vector<std::shared_ptr<ActiveCall>> ActiveCalls::calls() const {
   std::vector<std::shared_ptr<ActiveCall>> calls;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [key, call] : calls_) calls.push_back(call);
-  }
-  // Without the lock: gRPC may end a call that is cancelled within the cancelling.
+  MutexLock lock(mutex_);
+  for (const auto& [key, call] : calls_) calls.push_back(call);
+  return calls;
+}
+
+void ActiveCalls::EndRevoked(ClientCheck check) {
+  for (const auto& call : calls()) call->EndIfRevoked(check);
+}
+
+void ActiveCalls::CancelStuck() {
   const TimePoint now = std::chrono::steady_clock::now();
-  for (const auto& call : calls) {
+  for (const auto& call : calls()) {
     if (call->CancelIfStuck(now, longest_operation_)) metrics_.stuck_calls.Increment();
   }
 }

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
 #include "grpcpp/server_context.h"
@@ -11,6 +14,14 @@
 #include "server/scheduling/time.h"
 
 namespace aft::server {
+
+// Who sends that context may call.
+using ClientCheck = absl::FunctionRef<absl::Status(const grpc::ServerContextBase&)>;
+
+// What a call ends with whose client does not read.
+inline absl::Status SlowClient() {
+  return absl::ResourceExhaustedError("slow client: it did not read for limits.write_stall_ms");
+}
 
 // A stream that gRPC has not finished sending. Its reactor tells when operations begin and end; one
 // that gets nowhere, because the client does not read, has the call cancelled.
@@ -38,6 +49,11 @@ class ActiveCall {
   // The call is cancelled now. context() is still there.
   virtual void OnStuck(Duration waited) = 0;
 
+  // Its client may not call any more: the call is to end with `why`. context() may be gone.
+  virtual void OnRevoked(const absl::Status& /*why*/) {}
+  // Cancels the call, unless it is over.
+  void TryCancel();
+
   grpc::CallbackServerContext& context() const { return context_; }
 
  private:
@@ -47,6 +63,7 @@ class ActiveCall {
   void Restart(TimePoint since);
   // Returns whether it has cancelled the call.
   bool CancelIfStuck(TimePoint now, Duration longest);
+  void EndIfRevoked(ClientCheck check);
 
   grpc::CallbackServerContext& context_;
   std::atomic<TimePoint> since_{TimePoint::max()};  // of the operation under way
@@ -69,15 +86,19 @@ class ActiveCalls {
   // May destroy the call.
   void Remove(const ActiveCall* call);
 
+  // Who may call has changed: ends the calls whose clients do not pass `check` any more.
+  void EndRevoked(ClientCheck check);
+
   // Returns when there is none, or at `deadline`.
   void WaitForNone(TimePoint deadline);
 
  private:
   void CancelStuck();
+  std::vector<std::shared_ptr<ActiveCall>> calls() const;
 
   const Duration longest_operation_;
   ServerMetrics& metrics_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar none_;  // the last call is gone
   std::unordered_map<const ActiveCall*, std::shared_ptr<ActiveCall>> calls_ ABSL_GUARDED_BY(mutex_);
   Periodic watch_;  // last: its thread uses all of the above

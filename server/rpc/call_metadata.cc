@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "grpc/support/time.h"
 #include "server/config/checks.h"
 
 namespace aft::server {
@@ -76,12 +77,15 @@ absl::Status CheckLength(absl::string_view field, size_t bytes, size_t most) {
 }
 
 TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
-  // Far deadlines would overflow the conversion; a year is as good as none.
-  const auto system_now = std::chrono::system_clock::now();
-  const auto deadline = context.deadline();
-  if (deadline > system_now + std::chrono::hours(24 * 365)) return TimePoint::max();
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<Duration>(deadline - system_now);
+  // gRPC's time has 64 bits of seconds, of which not all fit into nanoseconds; a year is as good as
+  // none.
+  constexpr int64_t kYear = int64_t{3600} * 24 * 365;
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
+                   gpr_now(GPR_CLOCK_MONOTONIC));
+  if (left.tv_sec > kYear) return TimePoint::max();
+  return std::chrono::steady_clock::now() + std::chrono::seconds(std::max(left.tv_sec, -kYear)) +
+         std::chrono::nanoseconds(left.tv_nsec);
 }
 
 bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadline) {

@@ -1,12 +1,11 @@
 #include "server/rpc/client_identity.h"
 
-#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "grpc/grpc_security_constants.h"
@@ -16,8 +15,10 @@
 namespace aft::server {
 namespace {
 
-constexpr const char* kCertificateNames[] = {GRPC_X509_SAN_PROPERTY_NAME,
-                                             GRPC_X509_CN_PROPERTY_NAME};
+// What clients.proto says that a certificate is known by. An authority may put what nobody has
+// proved into names of other kinds, as an e-mail address or an IP address.
+constexpr const char* kCertificateNames[] = {
+    GRPC_PEER_DNS_PROPERTY_NAME, GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
 
 // The last value of a header; empty when there is none.
 absl::string_view Header(const grpc::ServerContextBase& context, const char* name) {
@@ -84,15 +85,6 @@ std::shared_ptr<const Client> ClientIdentity::AddressOf(
   auto client = std::make_shared<Client>();
   client->name = ClientNameOf(context.peer(), Header(context, "x-forwarded-for"), proxies_);
   return client;
-}
-
-absl::Status ClientIdentity::CheckModel(const Client& client, const std::string& model) {
-  const auto& models = client.models;
-  if (models.empty() || std::find(models.begin(), models.end(), model) != models.end()) {
-    return absl::OkStatus();
-  }
-  return absl::PermissionDeniedError(
-      absl::StrCat("client \"", client.name, "\" may not use model \"", model, "\""));
 }
 
 }  // namespace aft::server

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,12 +28,14 @@ class ClientIdentity {
   // The client that the address stands for, as if there were no file.
   std::shared_ptr<const Client> AddressOf(const grpc::ServerContextBase& context) const;
 
-  // PERMISSION_DENIED unless the client may use the model.
-  static absl::Status CheckModel(const Client& client, const std::string& model);
-
   // Reads the file of known clients again, if there is one and it has changed.
   void Refresh() {
     if (directory_ != nullptr) directory_->Refresh();
+  }
+
+  // ClientDirectory::OnChange.
+  void OnChange(std::function<void()> on_change) {
+    if (directory_ != nullptr) directory_->OnChange(std::move(on_change));
   }
 
   // Null: everybody may call.

@@ -3,8 +3,11 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <utility>
+
+#include "server/observability/log.h"
 
 namespace aft::server {
 namespace {
@@ -54,7 +57,11 @@ void DecodePool::Run() {
     queue_.Serve(*task, now);
     queue_.Charge(*task, static_cast<double>(task->bytes));
     mutex_.Unlock();
-    task->run();
+    try {
+      task->run();
+    } catch (const std::exception& error) {  // out of memory, where no call can be told of it
+      log::Error("decode.task_failed", {{"client", task->client()}, {"error", error.what()}});
+    }
     task->run = nullptr;  // what it holds goes without the lock
     mutex_.Lock();
     queue_.Leave(*task);

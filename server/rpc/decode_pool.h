@@ -20,7 +20,8 @@ class DecodePool {
   // Runs all that was added, then returns.
   ~DecodePool();
 
-  // Runs `task`, for a message of `bytes` of that client, soon.
+  // Runs `task`, for a message of `bytes` of that client, soon. What it throws is logged, and ends
+  // nothing but the task: calls answer for themselves (Catching).
   void Add(const Client& client, size_t bytes, std::function<void()> task);
 
  private:

@@ -149,6 +149,11 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       reflection_.push_back(MakeReflectionService(version, environment, names));
     }
   }
+  identity_->OnChange([this] {
+    active_.EndRevoked([this](const grpc::ServerContextBase& context) {
+      return identity_->Find(context).status();
+    });
+  });
   std::map<std::string, bool> none;
   for (const ModelStatus& model : registry.List()) none[model.name] = false;
   SetServing(false, none, /*alive=*/true);
@@ -199,7 +204,10 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-GrpcServer::~GrpcServer() { Shutdown(TimePoint::min()); }
+GrpcServer::~GrpcServer() {
+  identity_->OnChange(nullptr);
+  Shutdown(TimePoint::min());
+}
 
 void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& models, bool alive) {
   std::map<std::string, bool> services = {{"liveness", alive}};

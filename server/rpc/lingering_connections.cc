@@ -65,6 +65,7 @@ LingeringConnections::~LingeringConnections() {
     MutexLock lock(keepers.mutex);
     std::erase(keepers.all, this);
   }
+  sweeper_ = nullptr;
   for (const Connection& connection : kept_) close(connection.fd);
 }
 
@@ -73,19 +74,30 @@ void LingeringConnections::Keep(int port) {
     MutexLock lock(mutex_);
     port_ = port;
   }
+  sweeper_ = std::make_unique<Periodic>("aft-lingering", std::chrono::seconds(1), [this] {
+    MutexLock lock(mutex_);
+    Sweep(std::chrono::steady_clock::now(), TimePoint::max());
+  });
   Keepers& keepers = TheKeepers();
   MutexLock lock(keepers.mutex);
   keepers.all.push_back(this);
 }
 
+size_t LingeringConnections::kept() const {
+  MutexLock lock(mutex_);
+  return kept_.size();
+}
+
 bool LingeringConnections::Take(int fd) {
   MutexLock lock(mutex_);
   if (OwnPort(fd) != port_ || TcpState(fd) != TCP_ESTABLISHED) return false;
-  const TimePoint now = std::chrono::steady_clock::now();
-  Sweep(now, TimePoint::max());
   const int second = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (second < 0) return false;  // no descriptors left
-  kept_.push_back({second, now});
+  kept_.push_back({second, std::chrono::steady_clock::now()});
+  if (kept_.size() > most_) {
+    close(kept_.front().fd);
+    kept_.pop_front();
+  }
   return true;
 }
 

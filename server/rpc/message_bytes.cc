@@ -51,12 +51,13 @@ bool IsModest(google::protobuf::io::CodedInputStream& input,
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  if (!bytes.Valid()) return absl::CancelledError("the call was cancelled before its message came");
   grpc::Slice whole;
   if (!bytes.TrySingleSlice(&whole).ok()) bytes.DumpToSingleSlice(&whole);
   const auto size = static_cast<int>(whole.size());
   google::protobuf::io::CodedInputStream input(whole.begin(), size);
   int fields = kMostFields;
-  if (bytes.Valid() && IsModest(input, *message.GetDescriptor(), fields) &&
+  if (IsModest(input, *message.GetDescriptor(), fields) &&
       message.ParseFromArray(whole.begin(), size)) {
     return absl::OkStatus();
   }

@@ -17,7 +17,7 @@ namespace aft::server {
 inline constexpr size_t kStateChunkBytes = size_t{256} << 10;
 
 // Refuses what would take memory out of proportion to its bytes, before it does. INVALID_ARGUMENT
-// names the message's type.
+// names the message's type; CANCELLED: the message has never arrived.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 // The value of a string field with which the message begins, as every serialiser writes the field

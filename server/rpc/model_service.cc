@@ -93,8 +93,7 @@ grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context
 
 absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& response) const {
   v1::ListResponse message;
-  for (const ModelStatus& status : registry_.List()) {
-    if (!ClientIdentity::CheckModel(client, status.name).ok()) continue;
+  for (const ModelStatus& status : registry_.List(client)) {
     *message.add_models() = EncodeModel(status);
   }
   SerializeMessage(message, response);
@@ -108,8 +107,8 @@ absl::Status ModelService::AnswerGet(const Client& client, const grpc::ByteBuffe
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
   AFT_RETURN_IF_ERROR(CheckLength("name", request.name().size(), kMaxModelNameBytes));
-  AFT_ASSIGN_OR_RETURN(const ModelStatus status, registry_.Get(request.name(), request.version()));
-  AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, status.name));
+  AFT_ASSIGN_OR_RETURN(const ModelStatus status,
+                       registry_.Get(client, request.name(), request.version()));
   v1::GetResponse message;
   *message.mutable_model() = EncodeModel(status);
   SerializeMessage(message, response);

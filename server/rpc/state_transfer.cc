@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,12 +49,8 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   template <typename Work>
   void InPool(size_t bytes, Work work) {
     environment_.decoders.Add(*client_, bytes, [this, self = shared_from_this(), work] {
-      absl::Status status;
-      try {
-        status = cancelled_ ? absl::CancelledError("the client cancelled the call") : work();
-      } catch (const std::exception& error) {  // out of memory
-        status = absl::InternalError(error.what());
-      }
+      const absl::Status status =
+          cancelled_ ? absl::CancelledError("the client cancelled the call") : Catching(work);
       if (!status.ok()) End(status);
     });
   }
@@ -69,8 +64,12 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   }
 
   // Before the reactor's Finish.
-  grpc::Status Conclude(const absl::Status& status) {
+  grpc::Status Conclude(absl::Status status) {
     OperationBegins();
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      if (!revoked_.ok()) status = revoked_;
+    }
     ReportStateCall(environment_, context(), ids_, client_.get(), method_, arrival_, status);
     if (!begun_) SendIds(context(), ids_, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
@@ -80,6 +79,14 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   }
 
   void Cancelled() { cancelled_ = true; }
+  // Only the log tells why: an operation is under way, which a status would have to wait for.
+  void OnRevoked(const absl::Status& why) override {
+    {
+      MutexLock lock(mutex_);
+      revoked_ = why;
+    }
+    TryCancel();
+  }
   void Done() {
     ContextGoes();
     charge_.Close();
@@ -99,6 +106,8 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   MemoryLedger::Charge charge_;
   bool begun_ = false;
   std::atomic<bool> cancelled_{false};
+  Mutex mutex_;
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);
 };
 
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
@@ -199,7 +208,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     v1::StateServiceImportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
     incoming_.Clear();
-    if (model_ == nullptr) AFT_RETURN_IF_ERROR(Announced(request));
+    if (bytes_ == 0) AFT_RETURN_IF_ERROR(Announced(request));
     if (request.chunk().size() > bytes_ - sealed_.size()) {
       return BadField("chunk", absl::StrCat("more came than bytes=", bytes_));
     }
@@ -211,13 +220,14 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 
   absl::Status Announced(const v1::StateServiceImportRequest& request) {
     AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
-    AFT_ASSIGN_OR_RETURN(model_, environment_.registry.Acquire(request.model()));
-    AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(*client_, model_->config.name));
-    const auto most = static_cast<uint64_t>(MostSealedBytes(model_->info));
+    AFT_ASSIGN_OR_RETURN(const ModelHold model,
+                         environment_.registry.Acquire(*client_, request.model()));
+    model_name_ = model->config.name;
+    const auto most = static_cast<uint64_t>(MostSealedBytes(model->info));
     if (request.bytes() < 1 || request.bytes() > most) {
       return BadField("bytes",
                       absl::StrCat("must be in [1, ", most, "], the largest that a state ", "of \"",
-                                   model_->config.name, "\" can be, got ", request.bytes()));
+                                   model_name_, "\" can be, got ", request.bytes()));
     }
     bytes_ = static_cast<size_t>(request.bytes());
     AFT_ASSIGN_OR_RETURN(
@@ -229,9 +239,10 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   absl::Status Open() {
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
-    model_ = environment_.registry.Matching(model_, state.model);
-    AFT_RETURN_IF_ERROR(CheckStateOf(state, model_->info, model_->config.name));
-    environment_.states.Put(std::move(place_), *client_, model_->config.name, std::move(state),
+    AFT_ASSIGN_OR_RETURN(ModelHold model, environment_.registry.Acquire(*client_, model_name_));
+    model = environment_.registry.Matching(model, state.model);
+    AFT_RETURN_IF_ERROR(CheckStateOf(state, model->info, model_name_));
+    environment_.states.Put(std::move(place_), *client_, model_name_, std::move(state),
                             [this, self = shared_from_this()](absl::StatusOr<v1::State> stored) {
                               Answer(std::move(stored));
                             });
@@ -256,7 +267,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 
   grpc::ByteBuffer& response_;
   grpc::ByteBuffer incoming_;
-  std::shared_ptr<const ServedModel> model_;  // null: the first message is still to come
+  // Of the first message, not yet here while bytes_ is 0. The model is held only while the state is
+  // checked: a client that sends slowly must not keep a version that was retired in memory.
+  std::string model_name_;
   size_t bytes_ = 0;
   StateAccess::Place place_;
   std::string sealed_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,14 +64,14 @@ absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
 // Before the message is parsed, so only by a `model` that stands at its beginning, and where there
 // is no choice of versions: Submit knows the last one.
 absl::Status StreamCall::Reserve(const std::string& model) {
-  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(model);
+  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(*client_, model);
   absl::Status status = served.status();
   if (served.ok()) {
     model_ = *served;
     absl::StatusOr<std::shared_ptr<Reservation>> place = model_->engine().Reserve(*client_);
     status = place.status();
     if (place.ok()) reservation_ = *std::move(place);
-  } else if (!absl::IsUnavailable(status)) {
+  } else if (!absl::IsUnavailable(status) && !absl::IsPermissionDenied(status)) {
     return absl::OkStatus();
   }
   if (!status.ok()) {
@@ -88,11 +87,7 @@ void StreamCall::Attempt(absl::FunctionRef<absl::Status()> part) {
     MutexLock lock(mutex_);
     if (cancelled_) status = absl::CancelledError("the client cancelled the request");
   }
-  try {
-    if (status.ok()) status = part();
-  } catch (const std::exception& error) {  // out of memory for a text, at worst
-    status = absl::InternalError(error.what());
-  }
+  if (status.ok()) status = Catching(part);
   // The engine has it, and its first message leaves with Begin; or the next part will see.
   if (status.ok()) return;
   {
@@ -129,11 +124,12 @@ absl::Status StreamCall::FindModel(const std::string& name, const std::string& v
   model_name_ = name;
   metrics_ = environment_.registry.FindMetrics(name);
   names_version_ = !version.empty();
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name, version));
+  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(*client_, name, version));
   if (model != model_) reservation_.reset();  // it was of another one
   model_ = std::move(model);
   model_name_ = model_->config.name;
-  return ClientIdentity::CheckModel(*client_, model_name_);
+  metrics_ = environment_.registry.FindMetrics(model_name_);
+  return absl::OkStatus();
 }
 
 bool StreamCall::PreferVersion(uint64_t fingerprint) {

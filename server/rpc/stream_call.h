@@ -190,10 +190,12 @@ class StreamCall : public CallReactor,
   // Starts the next operation, or gives the right back. REQUIRES: the caller took `writing_`.
   void Pump();
   // Ends the stream, after the access log and the counters. REQUIRES: as Pump; never given back.
-  void Conclude(const Outcome& outcome);
+  void Conclude(Outcome outcome);
   void OnStuck(Duration waited) final;
-  void Report(const Outcome& outcome, absl::StatusCode code);
-  absl::StatusCode FinalCode(const Outcome& outcome) const;
+  void OnRevoked(const absl::Status& why) final;
+  void Report(const Outcome& outcome);
+  // What the call ends with: the outcome's, unless that only says that it was cancelled.
+  absl::Status FinalStatus(const Outcome& outcome) const;
   void Store(Outcome outcome, uint32_t sequence);
   void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
   void CancelAll(RequestHandle first);
@@ -239,6 +241,7 @@ class StreamCall : public CallReactor,
   enum class First { kKept, kMayLeave, kSent } first_ ABSL_GUARDED_BY(mutex_) = First::kKept;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // why, once the client may not call any more
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
   size_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_
   size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the write under way

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,17 +16,6 @@ namespace {
 
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
-}
-
-// Tokens that were computed for a sequence, here.
-uint64_t ComputedTokens(const Outcome& outcome) {
-  const Usage& usage = outcome.usage;
-  const uint64_t generated = usage.generated_tokens;
-  if (outcome.timings.first_token > Duration(0)) {
-    return generated + usage.prompt_tokens - usage.cached_tokens;  // of both
-  }
-  // Nobody read them here. Scores are none of the generated tokens.
-  return generated - std::min<uint64_t>(generated, usage.resumed_tokens);
 }
 
 }  // namespace
@@ -67,18 +55,17 @@ void StreamCall::Store(Outcome outcome, uint32_t sequence) {
     outcome.status = stored.status();
     call->EndNow(outcome, sequence, std::nullopt);
   };
-  absl::StatusOr<SequenceState> state;
-  try {
+  std::optional<SequenceState> state;
+  const absl::Status made = Catching([&] {
     state = MakeState(std::move(*turn));
-  } catch (const std::exception& error) {  // out of memory
-    state = absl::InternalError(error.what());
-  }
-  if (state.ok()) {
+    return absl::OkStatus();
+  });
+  if (made.ok()) {
     environment_.states.Put(std::move(place), *client_, model_->config.name, *std::move(state),
                             std::move(end));
   } else {
     place = {};
-    end(state.status());
+    end(made);
   }
 }
 
@@ -89,7 +76,7 @@ void StreamCall::EndNow(const Outcome& outcome, uint32_t sequence,
   {
     MutexLock lock(mutex_);
     if (stored.has_value()) unknown_states_.push_back(stored->id());
-    computed_tokens_ += ComputedTokens(outcome);
+    computed_tokens_ += outcome.computed_tokens;
     const bool last = ++ended_ == sequences_;
     bool news = last;
     if (sequences_ == 1) {
@@ -131,8 +118,17 @@ void StreamCall::OnStuck(Duration waited) {
                                  {"trace_id", ids_.trace.trace_id}});
 }
 
-void StreamCall::Conclude(const Outcome& outcome) {
-  const absl::StatusCode code = FinalCode(outcome);
+void StreamCall::OnRevoked(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    revoked_ = why;
+  }
+  OnCancel();
+}
+
+void StreamCall::Conclude(Outcome outcome) {
+  outcome.status = FinalStatus(outcome);
+  const absl::StatusCode code = outcome.status.code();
   bool begun = false;
   std::string failed_text;
   {
@@ -141,7 +137,7 @@ void StreamCall::Conclude(const Outcome& outcome) {
     failed_text = failed_text_;
   }
   OperationBegins();
-  Report(outcome, code);
+  Report(outcome);
   ForgetKept(code, begun);
   if (code == absl::StatusCode::kOk && sequences_ > 1 && !unary_) return Finish(grpc::Status::OK);
   if (code == absl::StatusCode::kOk) {
@@ -170,20 +166,21 @@ void StreamCall::Conclude(const Outcome& outcome) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(outcome.usage).SerializeAsString());
     context().AddTrailingMetadata(kTimingsKey, EncodeTimings(outcome.timings).SerializeAsString());
   }
-  const grpc::Status status =
-      ToGrpcStatus(absl::Status(code, outcome.status.message()), ids_.request);
+  const grpc::Status status = ToGrpcStatus(outcome.status, ids_.request);
   Finish(grpc::Status(status.error_code(), failed_text + status.error_message()));
 }
 
-absl::StatusCode StreamCall::FinalCode(const Outcome& outcome) const {
-  if (!absl::IsCancelled(outcome.status)) return outcome.status.code();
+absl::Status StreamCall::FinalStatus(const Outcome& outcome) const {
+  if (!absl::IsCancelled(outcome.status)) return outcome.status;
   MutexLock lock(mutex_);
-  if (stuck()) return absl::StatusCode::kResourceExhausted;
+  if (!revoked_.ok()) return revoked_;
+  if (stuck()) return SlowClient();
   const bool expired = cancelled_ && EndedByDeadline(cancelled_at_, arrival_, deadline_);
-  return expired ? absl::StatusCode::kDeadlineExceeded : outcome.status.code();
+  return expired ? absl::DeadlineExceededError(outcome.status.message()) : outcome.status;
 }
 
-void StreamCall::Report(const Outcome& outcome, absl::StatusCode code) {
+void StreamCall::Report(const Outcome& outcome) {
+  const absl::StatusCode code = outcome.status.code();
   const Duration total = std::chrono::steady_clock::now() - arrival_;
   if (!refused_) {
     CountResumed();

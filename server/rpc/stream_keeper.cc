@@ -1,11 +1,11 @@
 #include "server/rpc/stream_keeper.h"
 
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "server/observability/log.h"
 #include "server/observability/rate_limit.h"
+#include "server/rpc/call_environment.h"
 
 namespace aft::server {
 namespace {
@@ -79,22 +79,24 @@ void StreamKeeper::Work() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    try {
-      if (task.start) {
-        state = *start_;
-      } else {
-        state = Make(std::move(task.checkpoint));
-      }
-    } catch (const std::exception& error) {  // out of memory
-      state = absl::InternalError(error.what());
-    }
+    const absl::Status made = Catching([&] {
+      state =
+          task.start ? absl::StatusOr<SequenceState>(*start_) : Make(std::move(task.checkpoint));
+      return state.status();
+    });
+    if (!made.ok()) state = made;
     if (!state.ok() && !task.start) text_ = nullptr;
     if (state.ok() && !task.done) turn = Turn(*std::move(state));
   }
   if (!state.ok()) {
     Written(state.status(), task.done);
   } else if (task.seal) {
-    task.done(environment_.states.sealer().Seal(*state));
+    absl::StatusOr<std::string> sealed;
+    const absl::Status done = Catching([&] {
+      sealed = environment_.states.sealer().Seal(*state);
+      return absl::OkStatus();
+    });
+    task.done(done.ok() ? std::move(sealed) : done);
   } else if (task.done) {
     any_ = any_but_start_ = true;
     Write(*std::move(state), number, std::move(task.done));

@@ -108,6 +108,7 @@ class AdmissionBudget {
   }
 
   int32_t slots() const { return limits_.slots; }
+  int32_t in_flight() const { return in_flight_; }
   int32_t running() const { return std::min(in_flight_, limits_.slots); }
   int32_t waiting() const { return in_flight_ - running(); }
   int64_t queued_tokens() const { return queued_tokens_; }

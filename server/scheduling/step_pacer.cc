@@ -5,20 +5,27 @@
 namespace aft::server {
 
 void StepPacer::Observe(int64_t decodes, int64_t prompt_tokens, Duration time) {
-  const double seconds = Seconds(time);
+  double seconds = Seconds(time);
   if (prompt_tokens == 0) {
-    const bool first = decode_seconds_ == 0;
-    decode_seconds_ = first ? seconds : kKeep * decode_seconds_ + (1 - kKeep) * seconds;
+    if (decode_seconds_ == 0) decode_seconds_ = seconds;
+    seconds = std::min(seconds, kOutlier * decode_seconds_);
+    decode_seconds_ = kKeep * decode_seconds_ + (1 - kKeep) * seconds;
     return;
   }
-  double decode_seconds = 0;
+  const auto tokens = static_cast<double>(prompt_tokens);
+  const double expected = tokens * prompt_token_seconds();
+  // No machine is faster than it is: the steps before had stalled.
+  const bool stalled_before = kOutlier * seconds < expected;
+  if (stalled_before) steps_ = seconds_ = tokens_ = 0;
   if (decodes > 0) {
     // No step with prompts is shorter than one without: fewer streams decode than at that time.
     decode_seconds_ = std::min(decode_seconds_, seconds);
-    decode_seconds = decode_seconds_;
+    if (!stalled_before) seconds -= decode_seconds_;
   }
-  seconds_ = kKeep * seconds_ + seconds - decode_seconds;
-  tokens_ = kKeep * tokens_ + static_cast<double>(prompt_tokens);
+  if (steps_ > 0) seconds = std::min(seconds, kOutlier * std::max(expected, seconds_ / steps_));
+  steps_ = kKeep * steps_ + 1;
+  seconds_ = kKeep * seconds_ + seconds;
+  tokens_ = kKeep * tokens_ + tokens;
 }
 
 int64_t StepPacer::PromptTokens() const {

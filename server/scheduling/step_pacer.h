@@ -9,7 +9,8 @@ namespace aft::server {
 
 // How many tokens of prompts a step may have beside decodes, so that it takes no longer than a
 // target. Learns from the steps that have run what a step of decodes alone takes, and a token of a
-// prompt beyond that. Thread-compatible.
+// prompt beyond that. A step that stalls (a host that is suspended, a page that is read back) says
+// little of the next one, so it counts for no more than kOutlier usual ones. Thread-compatible.
 class StepPacer {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -29,13 +30,18 @@ class StepPacer {
  private:
   // Of what was seen before, after each step: some ten steps count.
   static constexpr double kKeep = 0.9;
+  // A step that takes so many times what was expected, or was expected to take so many times what
+  // it took, is no measurement like the others.
+  static constexpr double kOutlier = 8;
   // Of the target, what is planned for: steps of one size differ.
   static constexpr double kPlanned = 0.8;
 
   const double target_;
   double decode_seconds_ = 0;  // of a step without prompts
-  double seconds_ = 0;         // sums over steps with prompts, of what those took,
-  double tokens_ = 0;          // and of their tokens
+  // Sums over steps with prompts: of the steps, of what those took, and of their tokens.
+  double steps_ = 0;
+  double seconds_ = 0;
+  double tokens_ = 0;
 };
 
 }  // namespace aft::server

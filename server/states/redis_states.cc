@@ -158,8 +158,9 @@ absl::Status RedisStates::Unknown() {
 void RedisStates::Refused(const std::string& id, const absl::Status& why) {
   metrics_.refused(StateRefusal::kInvalid).Increment();
   if (const auto left_out = warnings_.Pass(steady_clock::now())) {
-    log::Warning("states.skipped",
-                 {{"key", KeyOf(id)}, {"reason", why.message()}, {"left_out", *left_out}});
+    log::Warning("states.skipped", {{"key", KeyOf(StateStore::ShownName(id))},
+                                    {"reason", why.message()},
+                                    {"left_out", *left_out}});
   }
 }
 

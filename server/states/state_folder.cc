@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/atomic_file.h"
 #include "base/status_macros.h"
@@ -171,7 +172,8 @@ void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
       continue;
     }
     metrics_.skipped.Increment();
-    log::Warning("states.skipped", {{"file", PathOf(id)}, {"reason", status.message()}});
+    log::Warning("states.skipped",
+                 {{"file", PathOf(StateStore::ShownName(id))}, {"reason", status.message()}});
   }
   Expire();
   log::Info("states.loaded", {{"folder", path_}, {"states", taken}});
@@ -231,7 +233,9 @@ absl::Status StateFolder::WriteNow(const File& file, int64_t expires, TimePoint 
   if (!status.ok()) {
     // It may be there, but not for certain. A checkpoint may be the one before: as good as this.
     if (expiries_.count(file.id) == 0) unlink(PathOf(file.id).c_str());
-    return status;
+    return absl::Status(
+        status.code(),
+        absl::StrReplaceAll(status.message(), {{file.id, StateStore::ShownName(file.id)}}));
   }
   expiries_[file.id] = over;
   return absl::OkStatus();
@@ -244,7 +248,8 @@ void StateFolder::Remove(const std::string& id, Done done) {
 absl::Status StateFolder::RemoveNow(const std::string& id) {
   if (!StateStore::IsName(id)) return absl::InternalError("not an id");
   if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", PathOf(id)));
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot remove ", PathOf(StateStore::ShownName(id))));
   }
   MutexLock lock(mutex_);
   expiries_.erase(id);

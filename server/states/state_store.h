@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "server/config/client.h"
@@ -52,6 +53,11 @@ class StateStore {
   // The name under which the checkpoint of that id is kept: longer than every id that a request can
   // ask for, and behind all of them in their order. Lists leave it out.
   static std::string CheckpointName(const std::string& id) { return "r" + id; }
+  // What the log may say of a name: who knows all of an id may use the state, and its beginning is
+  // enough to find the file.
+  static std::string ShownName(absl::string_view name) {
+    return absl::StrCat(name.substr(0, 8), "*");
+  }
   // Whether it is such a name, or a state's id.
   static bool IsName(absl::string_view name);
 

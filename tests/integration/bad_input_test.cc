@@ -1,11 +1,16 @@
 // Requests that never get to a codec. That it refuses each bad field: method_test.cc here, and
 // tests/unit/rpc/bad_field_test.cc.
+#include <memory>
+#include <new>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/fake_loader.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -47,6 +52,58 @@ grpc::Status CallWithBytes(const std::string& address, const std::string& method
     answer->assign(flat.begin(), flat.end());
   }
   return status;
+}
+
+// For which there is never enough memory.
+class GreedyTokenizer final : public Tokenizer {
+ public:
+  int32_t vocab_size() const override { return plain_.vocab_size(); }
+  int32_t eos_id() const override { return plain_.eos_id(); }
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    if (text == "too much") throw std::bad_alloc();
+    return plain_.Encode(text);
+  }
+  absl::string_view TokenBytes(int32_t id) const override { return plain_.TokenBytes(id); }
+
+ private:
+  const FakeTokenizer plain_;
+};
+
+TEST(BadInputTest, ACallThatNoMemoryIsLeftForIsRefusedForWantOfIt) {
+  const FakeModels fakes;
+  const ModelLoader loader = [&](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
+    LoadedModel model = fakes.Load(load);
+    model.tokenizer = std::make_shared<GreedyTokenizer>();
+    return model;
+  };
+  KserveServer server(TestConfig(), loader, fakes);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  const auto refused = StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: "));
+  GenerateStream stream(server.inference(), Request("too much", 1));
+  EXPECT_THAT(stream.Finish(), refused);
+  EXPECT_THAT(server.Infer(InferBuilder().Text("text_input", "too much").request()).status,
+              refused);
+  ExpectServes(server);
+}
+
+TEST(BadInputTest, ACallThatIsCancelledBeforeItsMessageCameIsBookedSo) {
+  TestServer server(TestConfigWithMetrics());
+  grpc::GenericStub stub(TestServer::Connect(server.server().address()));
+  for (const char* const method : {"InferenceService/Generate", "ModelService/Get"}) {
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    auto call = stub.PrepareCall(&context, std::string("/aft.v1.") + method, &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    call->StartCall(nullptr);
+    queue.Next(&tag, &ok);  // the call is on its way, without its message
+    context.TryCancel();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    queue.Next(&tag, &ok);
+  }
+  server.WaitForMetric(RequestsTotal("CANCELLED", "Generate", ""), 1);
+  server.WaitForMetric(RequestsTotal("CANCELLED", "GetModel", ""), 1);
 }
 
 TEST(BadInputTest, BytesThatAreNoRequestAreRefused) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,8 @@
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
@@ -49,10 +52,9 @@ class TokenTest : public testing::Test {
     Replace(path, absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token a"),
                                "' }\nclients { name: 'team-b' models: 'other' token_sha256: '",
                                Sha256("token b"), "' }"));
-    ServerConfig config = TestConfigWithMetrics();
-    config.security.clients_file = path;
-    config.security.max_client_labels = 1;
-    server_ = std::make_unique<TestServer>(config);
+    config_.security.clients_file = path;
+    config_.security.max_client_labels = 1;
+    server_ = std::make_unique<TestServer>(config_);
   }
 
   grpc::Status Call(const GenerateStream::Prepare& prepare = {}) {
@@ -60,6 +62,7 @@ class TokenTest : public testing::Test {
   }
 
   const TempFolder folder_;
+  ServerConfig config_ = TestConfigWithMetrics();
   std::unique_ptr<TestServer> server_;
 };
 
@@ -100,6 +103,133 @@ TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
   grpc::ClientContext without;
   EXPECT_THAT(server_->models().Get(&without, get, &got),
               StatusIs(absl::StatusCode::kUnauthenticated, _));
+}
+
+// A client learns no name and no version of a model that it may not use, whatever it asks for.
+TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  const auto with_token = [](grpc::ClientContext& context) {
+    context.AddMetadata("authorization", "Bearer token b");
+  };
+  const auto ask = [&](auto& stub, auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    with_token(context);
+    return (stub.*method)(&context, request, &response);
+  };
+  using Kserve = inference::GRPCInferenceService::Stub;
+  const auto named = [](auto request, const char* model, const char* version) {
+    request.set_name(model);
+    request.set_version(version);
+    return request;
+  };
+  for (const char* const model : {"other", "nothing", "fake"}) {
+    const grpc::StatusCode expected = std::string(model) == "other"
+                                          ? grpc::StatusCode::NOT_FOUND
+                                          : grpc::StatusCode::PERMISSION_DENIED;
+    v1::GenerateRequest generate = Request("x", 3);
+    generate.set_model(model);
+    generate.set_model_version("9");
+    v1::TokenizeRequest tokenize;
+    tokenize.set_model(model);
+    tokenize.set_model_version("9");
+    inference::ModelInferRequest infer;
+    infer.set_model_name(model);
+    infer.set_model_version("9");
+    v1::StateServiceImportRequest import;
+    import.set_model(model);
+    grpc::ClientContext import_context;
+    with_token(import_context);
+    v1::StateServiceImportResponse imported;
+    const auto writer = server_->states().Import(&import_context, &imported);
+    writer->Write(import);
+    writer->WritesDone();
+    for (const grpc::Status& status :
+         {GenerateStream(server_->inference(), generate, with_token).Finish(),
+          ask(server_->inference(), &v1::InferenceService::Stub::Tokenize, tokenize,
+              v1::TokenizeResponse()),
+          ask(server_->models(), &v1::ModelService::Stub::Get, named(v1::GetRequest(), model, "9"),
+              v1::GetResponse()),
+          ask(*kserve, &Kserve::ModelInfer, infer, inference::ModelInferResponse()),
+          ask(*kserve, &Kserve::ModelMetadata, named(inference::ModelMetadataRequest(), model, "9"),
+              inference::ModelMetadataResponse()),
+          ask(*kserve, &Kserve::ModelConfig, named(inference::ModelConfigRequest(), model, "9"),
+              inference::ModelConfigResponse()),
+          ask(*kserve, &Kserve::ModelStatistics,
+              named(inference::ModelStatisticsRequest(), model, "9"),
+              inference::ModelStatisticsResponse()),
+          writer->Finish()}) {
+      EXPECT_EQ(status.error_code(), expected) << status.error_message();
+      if (std::string(model) != "fake") {
+        EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("fake")));
+      }
+      EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("version")));
+    }
+  }
+}
+
+// Neither a place in the queue nor a word about the model's state.
+TEST_F(TokenTest, PermissionIsCheckedBeforeAPlaceInTheQueueIsTaken) {
+  server_.reset();
+  config_.models[0].slots = 1;
+  config_.limits.max_queued_requests = 1;
+  server_ = std::make_unique<TestServer>(config_);
+  server_->control().Hold();
+  std::vector<GenerateStream> streams;
+  for (int i = 1; i <= 2; ++i) {  // the slot, and the queue
+    streams.emplace_back(server_->inference(), Request("x", 3), Authorization("Bearer token a"));
+    server_->WaitForMetric(i == 1 ? "aft_requests_running" : "aft_requests_waiting", 1);
+  }
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  v1::GenerateRequest generate = Request("x", 3);
+  generate.set_model("fake");
+  EXPECT_THAT(
+      GenerateStream(server_->inference(), generate, Authorization("Bearer token b")).Finish(),
+      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer token b");
+  inference::ModelInferRequest infer;
+  infer.set_model_name("fake");
+  inference::ModelInferResponse response;
+  EXPECT_THAT(kserve->ModelInfer(&context, infer, &response),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
+  server_->control().Resume();
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(TokenTest, CallsOfAClientThatIsGoneFromTheFileEnd) {
+  server_->control().Hold();
+  GenerateStream gone(server_->inference(), Request("x", 100'000), Authorization("Bearer token a"));
+  server_->WaitForMetric("aft_requests_running", 1);
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  grpc::ClientContext unary;
+  unary.AddMetadata("authorization", "Bearer token a");
+  grpc::Status unary_status;
+  inference::ModelInferResponse response;
+  std::thread infer([&] {
+    unary_status = kserve->ModelInfer(
+        &unary, InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request(), &response);
+  });
+  server_->WaitForMetric("aft_requests_waiting", 1);  // for the step to end
+  InferStream idle(*kserve, Authorization("Bearer token a"));
+  ASSERT_TRUE(idle.Send(InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request()));
+  server_->WaitForMetric("aft_requests_waiting", 2);
+
+  Replace(config_.security.clients_file,
+          absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token new"), "' }\n"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  server_->control().Resume();
+  const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  EXPECT_THAT(gone.Finish(), revoked);
+  infer.join();
+  EXPECT_THAT(unary_status, revoked);
+  for (ModelStreamInferResponse token; idle.Next(token);) {
+  }
+  EXPECT_THAT(idle.Finish(), revoked);
+  server_->WaitForMetric("aft_requests_running", 0);
+  EXPECT_TRUE(Call(Authorization("Bearer token new")).ok());
 }
 
 TEST_F(TokenTest, HealthIsFreeForAll) {
@@ -182,6 +312,8 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
   Replace(Path("ca.pem"), clients.certificate);
   Replace(Path("clients.textproto"),
           "clients { name: 'service-a' certificate: 'a.example' models: 'fake' }"
+          "clients { name: 'service-u' certificate: 'spiffe://u' }"
+          "clients { name: 'others' certificate: 'a@b.example' certificate: '127.0.0.9' }"
           "clients { name: 'service-b' certificate: 'b.example' models: 'other' }");
   ServerConfig config = Config();
   config.security.tls.client_ca_file = Path("ca.pem");
@@ -191,6 +323,11 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
     return Call(server, authority_, certificate);
   };
   EXPECT_TRUE(call(MakeCertificate(clients, "a.example")).ok());
+  EXPECT_TRUE(call(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")).ok());
+  EXPECT_TRUE(call(MakeCertificate(clients, "x", "URI:spiffe://u")).ok());
+  // Names of other kinds are none that clients.proto knows.
+  EXPECT_THAT(call(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
   EXPECT_THAT(call(MakeCertificate(clients, "b.example")),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")));
   EXPECT_THAT(call(MakeCertificate(clients, "c.example")),

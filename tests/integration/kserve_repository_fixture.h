@@ -13,7 +13,7 @@
 
 namespace aft::server {
 // A server whose repository has the model "m". A version's fingerprint is its number; one with a
-// file "bad" does not load.
+// file "bad" or "cut" does not load.
 class KserveRepositoryTest : public testing::Test {
  protected:
   KserveRepositoryTest() : config_(TestConfig()) {
@@ -33,6 +33,9 @@ class KserveRepositoryTest : public testing::Test {
     const ModelLoader loader = [this](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
       const std::filesystem::path path = load.checkpoint_dir;
       if (std::filesystem::exists(path / "bad")) return absl::DataLossError("weights: are bad");
+      if (std::filesystem::exists(path / "cut")) {
+        return absl::DataLossError(absl::StrCat((path / "weights").string(), ": is cut"));
+      }
       FakeModels fakes = fakes_;
       fakes.options.fingerprint = std::stoul(path.filename().string());
       ++alive_;

@@ -1,4 +1,5 @@
 // Models that come, change and go while the server runs, over real gRPC, with fake models.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -6,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "tests/integration/kserve_repository_fixture.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/process.h"
@@ -19,6 +22,7 @@ using ::testing::_;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST_F(KserveRepositoryTest, NobodyMayOrderUnlessTheConfigSaysSo) {
@@ -49,6 +53,42 @@ TEST_F(KserveRepositoryTest, OnlyAdminsMayOrderAndOnlyWhatTheyMayUse) {
   EXPECT_TRUE(Load("m", "admin").ok());
 }
 
+TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
+  config_.security.clients_file = folder_.File("clients.textproto");
+  std::ofstream(config_.security.clients_file)
+      << "clients { name: 'a' admin: true token_sha256: "
+         "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } "
+         "clients { name: 'b' token_sha256: "
+         "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
+  config_.repository.control = "anyone";
+  Start();
+  AddVersion("m/2/cut");
+  const auto errors = [&](const std::string& token) {
+    const auto with_token = [&] {
+      auto context = std::make_unique<grpc::ClientContext>();
+      context->AddMetadata("authorization", "Bearer " + token);
+      return context;
+    };
+    std::vector<std::string> all = {Load("m", token).error_message()};
+    v1::ListResponse list;
+    EXPECT_TRUE(server_->models().List(with_token().get(), {}, &list).ok());
+    for (const auto& version : list.models(0).versions()) all.push_back(version.error());
+    v1::GetRequest get;
+    get.set_name("m");
+    get.set_version("2");
+    v1::GetResponse got;
+    EXPECT_TRUE(server_->models().Get(with_token().get(), get, &got).ok());
+    all.push_back(got.model().error());
+    inference::RepositoryIndexResponse index;
+    EXPECT_TRUE(kserve().RepositoryIndex(with_token().get(), {}, &index).ok());
+    for (const auto& model : index.models()) all.push_back(model.reason());
+    return absl::StrJoin(all, "\n");
+  };
+  const std::string path = folder_.File("m/2/weights");
+  EXPECT_THAT(errors("admin"), HasSubstr(path + ": is cut"));
+  EXPECT_THAT(errors("token"), AllOf(HasSubstr("weights: is cut"), Not(HasSubstr(folder_.path()))));
+}
+
 TEST_F(KserveRepositoryTest, NothingIsUploaded) {
   Start();
   const auto refused = [&](const std::string& parameter, const std::string& why) {
@@ -77,6 +117,55 @@ TEST_F(KserveRepositoryTest, NothingIsUploaded) {
         << name;
   }
   EXPECT_THAT(Load("other"), StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
+  Start();
+  testing::internal::CaptureStderr();
+  const std::string name(1'000'000, 'x');
+  EXPECT_THAT(Load(name), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1000000 bytes")));
+  EXPECT_THAT(Unload(name), StatusIs(absl::StatusCode::kInvalidArgument, _));
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, AllOf(HasSubstr("event=repository.load "), HasSubstr("repository.unload ")));
+  EXPECT_LT(lines.size(), 2000U);
+}
+
+TEST_F(KserveRepositoryTest, AskingWhetherAModelIsReadyIsNoRefusedRequest) {
+  config_.metrics_address = "127.0.0.1:0";
+  Start();
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_FALSE(Ready(""));
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
+  EXPECT_THAT(Infer(), HasSubstr("not loaded"));
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);
+}
+
+TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
+  config_.metrics_address = "127.0.0.1:0";
+  config_.limits.write_stall = std::chrono::minutes(5);
+  Start();
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_model("m");
+  request.set_bytes(100);
+  request.mutable_store();
+  request.set_chunk("x");
+  ASSERT_TRUE(writer->Write(request));
+  request.Clear();
+  request.set_chunk("y");
+  ASSERT_TRUE(writer->Write(request));
+  // The first message was taken: its byte is kept, beside the second message.
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         (16 << 10) + 1 + 3 * static_cast<double>(request.ByteSizeLong()));
+  EXPECT_TRUE(Unload().ok());  // once it is gone
+  EXPECT_EQ(alive_, 0);
+  request.set_chunk(std::string(98, 'z'));
+  writer->Write(request);
+  EXPECT_THAT(writer->Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("chunk: not a state")));
 }
 
 TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {

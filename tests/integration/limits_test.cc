@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "gmock/gmock.h"
+#include "grpc/support/time.h"
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
@@ -350,7 +351,22 @@ TEST(LimitsTest, ARequestMayTakeOnlySoLong) {
   config.limits.max_request = std::chrono::milliseconds(30);
   TestServer server(config);
   GenerateStream stream(server.inference(), Request("endless", kEndless));
-  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                        "it took longer than limits.max_request_ms=30"));
+}
+
+// A timeout of 570 years does not fit into nanoseconds.
+TEST(LimitsTest, ATimeoutBeyondEveryClockIsNone) {
+  ServerConfig config = TestConfig();
+  config.limits.max_request = std::chrono::milliseconds(30);
+  TestServer server(config);
+  GenerateStream stream(
+      server.inference(), Request("endless", kEndless), [](grpc::ClientContext& context) {
+        context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_REALTIME),
+                                          gpr_time_from_hours(5'000'000, GPR_TIMESPAN)));
+      });
+  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                        "it took longer than limits.max_request_ms=30"));
 }
 
 // One request runs, and one waits: the server is full.

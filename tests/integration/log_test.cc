@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
 
 namespace aft::server {
@@ -61,6 +62,33 @@ TEST_F(RequestLogTest, SaysWhoAskedForWhatAndHowItEnded) {
   EXPECT_THAT(line, StartsWith("level=info event=request.done id=r-1 peer=ipv4:127.0.0.1:"));
   EXPECT_THAT(line, HasSubstr(" client=127.0.0.1 method=Generate model=fake code=OK reason=length "
                               "n=1 prompt_tokens=5 generated_tokens=3 resumed_tokens=0 queue_ms="));
+}
+
+// But for write_ms: its answer is written behind the line.
+TEST_F(RequestLogTest, ModelInferHasTheFieldsOfGenerate) {
+  const auto names_of = [](const std::string& line) {
+    std::vector<std::string> names;
+    for (const auto field : absl::StrSplit(line, ' ')) {
+      const std::string name(field.substr(0, field.find('=')));
+      if (name != "write_ms") names.push_back(name);
+    }
+    return names;
+  };
+  struct Infer {
+    void Finish() {
+      const auto stub =
+          inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
+      grpc::ClientContext context;
+      inference::ModelInferResponse response;
+      EXPECT_TRUE(stub->ModelInfer(&context,
+                                   InferBuilder().Text("text_input", "hello").Tokens(3).request(),
+                                   &response)
+                      .ok());
+    }
+    TestServer& server;
+  };
+  EXPECT_EQ(names_of(LogOf(Infer{server_})),
+            names_of(LogOf(Open<GenerateStream>(Request("hello", 3)))));
 }
 
 TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {

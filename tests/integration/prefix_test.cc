@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
 
 namespace aft::server {
@@ -56,6 +57,26 @@ TEST_F(PrefixTest, EveryRequestIsToldWhatWasCachedOrWhyNothingWas) {
   // What is told apart: tokens that were computed, and those that were not.
   EXPECT_EQ(server_.Metric("aft_prompt_tokens_total{model=\"fake\"}"),
             static_cast<double>(5 + 2 * system_.size() + 6 + 7 + 10));
+}
+
+TEST_F(PrefixTest, AClientIsChargedForWhatIsComputed) {
+  const auto tokens = [&] { return server_.Metric("aft_client_tokens_total{client=\"other\"}"); };
+  for (const char* const question : {"First?", "Second?"}) Run(system_ + question);
+  const double before = tokens();
+  const auto stub =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_.server().address()));
+  const std::string prompt = system_ + "Third?";
+  const auto infer = [&](int max_tokens) {
+    InferBuilder builder;
+    builder.Text("text_input", prompt).Tokens(max_tokens);
+    grpc::ClientContext context;
+    ModelInferResponse response;
+    EXPECT_TRUE(stub->ModelInfer(&context, builder.request(), &response).ok());
+  };
+  infer(4);
+  EXPECT_EQ(tokens() - before, 6 + 4);
+  EXPECT_EQ(Run(system_ + "Fourth?").cached_tokens(), system_.size());
+  EXPECT_EQ(tokens() - before, 6 + 4 + 7 + 4);
 }
 
 TEST_F(PrefixTest, ASaltKeepsUsersApart) {

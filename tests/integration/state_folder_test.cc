@@ -1,5 +1,6 @@
 // States that outlive their server.
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -7,12 +8,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "tests/integration/state_fixture.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 namespace fs = std::filesystem;
 
@@ -117,9 +120,16 @@ TEST_F(StateFolderServerTest, AFolderThatTakesNothingEndsWhoStoresAndNobodyElse)
 TEST_F(StateFolderServerTest, WhatTheNextServerHasNoPlaceForIsLeftInTheFolder) {
   Start();
   const v1::State state = Run(Turn("hello", 10)).finished.state();
-  Run(Turn("hello", 10));
+  const std::string other = Run(Turn("hello", 10)).finished.state().id();
   config_.states.max_client_bytes = static_cast<int64_t>(state.bytes());
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  testing::internal::CaptureStderr();
   Restart();
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, HasSubstr("event=states.skipped "));
+  // Who knows an id may use the state.
+  for (const std::string& id : {state.id(), other}) EXPECT_THAT(lines, Not(HasSubstr(id)));
   EXPECT_EQ(server_->Metric("aft_states"), 1);
   EXPECT_EQ(server_->Metric("aft_states_skipped_total"), 1);
   EXPECT_THAT(Refused(Turn("hello", 10)),

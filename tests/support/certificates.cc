@@ -42,7 +42,8 @@ void AddExtension(X509* certificate, int nid, const std::string& value) {
 }
 
 // Signed by `issuer`; by itself when that is null.
-Certificate Make(const Certificate* issuer, const std::string& name) {
+Certificate Make(const Certificate* issuer, const std::string& name,
+                 const std::string& alternative_names) {
   const Key key(EVP_EC_gen("P-256"));
   const Cert certificate(X509_new());
   X509* const x509 = certificate.get();
@@ -64,7 +65,7 @@ Certificate Make(const Certificate* issuer, const std::string& name) {
     const Key parent_key(
         PEM_read_bio_PrivateKey(Read(issuer->key).get(), nullptr, nullptr, nullptr));
     X509_set_issuer_name(x509, X509_get_subject_name(parent.get()));
-    AddExtension(x509, NID_subject_alt_name, "DNS:" + name);
+    AddExtension(x509, NID_subject_alt_name, alternative_names);
     X509_sign(x509, parent_key.get(), EVP_sha256());
   }
   const Bio certificate_text(BIO_new(BIO_s_mem()));
@@ -77,10 +78,11 @@ Certificate Make(const Certificate* issuer, const std::string& name) {
 
 }  // namespace
 
-Certificate MakeAuthority(const std::string& name) { return Make(nullptr, name); }
+Certificate MakeAuthority(const std::string& name) { return Make(nullptr, name, ""); }
 
-Certificate MakeCertificate(const Certificate& authority, const std::string& name) {
-  return Make(&authority, name);
+Certificate MakeCertificate(const Certificate& authority, const std::string& name,
+                            const std::string& alternative_names) {
+  return Make(&authority, name, alternative_names.empty() ? "DNS:" + name : alternative_names);
 }
 
 }  // namespace aft

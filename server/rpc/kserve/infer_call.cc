@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 #include <variant>
 
@@ -50,7 +49,7 @@ class InferCall::RowSink final : public VectorSink {
     call_->answer_->CollectRow(row_, std::move(vectors));
     return absl::OkStatus();
   }
-  void OnFinished(const Outcome& outcome) override { call_->Settle(1, outcome); }
+  void OnFinished(const Outcome& outcome) override { call_->Settle(outcome); }
 
  private:
   const std::shared_ptr<InferCall> call_;
@@ -91,14 +90,14 @@ absl::Status InferCall::Admit() {
 
 // As StreamCall's.
 absl::Status InferCall::Reserve(const std::string& model) {
-  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(model);
+  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(*caller_.client, model);
   absl::Status status = served.status();
   if (served.ok()) {
     model_ = *served;
     absl::StatusOr<std::shared_ptr<Reservation>> place = model_->engine().Reserve(*caller_.client);
     status = place.status();
     if (place.ok()) reservation_ = *std::move(place);
-  } else if (!absl::IsUnavailable(status)) {
+  } else if (!absl::IsUnavailable(status) && !absl::IsPermissionDenied(status)) {
     return absl::OkStatus();  // Submit says it
   }
   if (!status.ok()) {
@@ -114,11 +113,7 @@ void InferCall::Decode() {
     MutexLock lock(mutex_);
     if (cancelled_) status = absl::CancelledError("the client cancelled the request");
   }
-  try {
-    if (status.ok()) status = Submit();
-  } catch (const std::exception& error) {  // out of memory for a text, at worst
-    status = absl::InternalError(error.what());
-  }
+  if (status.ok()) status = Catching([this] { return Submit(); });
   if (!status.ok()) Refuse(std::move(status));
 }
 
@@ -147,17 +142,22 @@ absl::Status InferCall::Submit() {
   answer_->Prepare();
   {
     MutexLock lock(mutex_);
-    left_ = requests;
+    left_ = requests_ = requests;
   }
   if (texts != nullptr) {
-    SubmitTexts(std::move(*texts), inference->timeout);
+    std::vector<std::shared_ptr<VectorSink>> sinks;
+    for (size_t row = 0; row < requests; ++row) {
+      Fill((*texts)[row], inference->timeout);
+      sinks.push_back(std::make_shared<RowSink>(shared_from_this(), row));
+    }
+    Accepted(model_->encode->EncodeTexts(std::move(*texts), sinks));
   } else if (auto* const generation = std::get_if<GenerationRequest>(&inference->work)) {
     Fill(*generation, inference->timeout);
-    Accepted(model_->generate->Generate(std::move(*generation), shared_from_this()), 1);
+    Accepted(model_->generate->Generate(std::move(*generation), shared_from_this()));
   } else {
     auto& scoring = std::get<ScoringRequest>(inference->work);
     Fill(scoring, inference->timeout);
-    Accepted(model_->generate->Score(std::move(scoring), shared_from_this()), 1);
+    Accepted(model_->generate->Score(std::move(scoring), shared_from_this()));
   }
   return absl::OkStatus();
 }
@@ -168,12 +168,13 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
       CheckLength("model_version", message.model_version().size(), kMaxModelNameBytes));
   model_name_ = message.model_name();
   metrics_ = environment_.registry.FindMetrics(model_name_);
-  AFT_ASSIGN_OR_RETURN(auto model,
-                       environment_.registry.Acquire(model_name_, message.model_version()));
+  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(*caller_.client, model_name_,
+                                                                 message.model_version()));
   if (model != model_) reservation_.reset();  // it was of another one
   model_ = std::move(model);
   model_name_ = model_->config.name;
-  return ClientIdentity::CheckModel(*caller_.client, model_name_);
+  metrics_ = environment_.registry.FindMetrics(model_name_);
+  return absl::OkStatus();
 }
 
 absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
@@ -194,37 +195,20 @@ void InferCall::Fill(RequestHeader& header, std::chrono::microseconds timeout) {
   header.reservation = std::move(reservation_);
 }
 
-void InferCall::SubmitTexts(std::vector<EncodingRequest> texts, std::chrono::microseconds timeout) {
-  const size_t count = texts.size();
-  for (size_t row = 0; row < count; ++row) {
-    Fill(texts[row], timeout);
-    const auto handle = model_->encode->Encode(std::move(texts[row]),
-                                               std::make_shared<RowSink>(shared_from_this(), row));
-    const bool accepted = handle.ok();
-    Accepted(handle, count - row);  // the call may have ended
-    if (!accepted) return;
-  }
-}
-
-// `left`: of the engine's requests, with this one.
-void InferCall::Accepted(const absl::StatusOr<RequestHandle>& handle, size_t left) {
-  if (!handle.ok()) {
-    {
-      MutexLock lock(mutex_);
-      refused_ = handles_.empty();
-    }
-    Outcome refusal;
-    refusal.status = handle.status();
-    refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
-    return Settle(left, std::move(refusal));
-  }
+// `handle`: of the first of requests_.
+void InferCall::Accepted(const absl::StatusOr<RequestHandle>& handle) {
+  if (!handle.ok()) return Refuse(handle.status());
   bool stop = false;
   {
     MutexLock lock(mutex_);
-    handles_.push_back(*handle);
+    handle_ = *handle;
     stop = cancelled_ || failed_;
   }
-  if (stop) model_->engine().Cancel(*handle);  // it could not be, before
+  if (stop) CancelAll(*handle);  // they could not be, before
+}
+
+void InferCall::CancelAll(RequestHandle first) {
+  for (size_t i = 0; i < requests_; ++i) model_->engine().Cancel(first + i);
 }
 
 void InferCall::Refuse(absl::Status status) {
@@ -235,17 +219,17 @@ void InferCall::Refuse(absl::Status status) {
   End();
 }
 
-void InferCall::Cancel(absl::StatusCode why) {
-  std::vector<RequestHandle> handles;
+void InferCall::Cancel(const absl::Status& why) {
+  std::optional<RequestHandle> handle;
   {
     MutexLock lock(mutex_);
     if (cancelled_) return;
     cancelled_ = true;
     cancelled_with_ = why;
     cancelled_at_ = std::chrono::steady_clock::now();
-    handles = handles_;
+    handle = handle_;
   }
-  for (const RequestHandle handle : handles) model_->engine().Cancel(handle);
+  if (handle.has_value()) CancelAll(*handle);
 }
 
 absl::Status InferCall::OnPart(TokenDelta delta) {
@@ -265,26 +249,26 @@ absl::Status InferCall::OnPart(TokenDelta delta) {
   return absl::ResourceExhaustedError("memory: no room for an answer that is not sent");
 }
 
-void InferCall::Settle(size_t requests, Outcome outcome) {
+void InferCall::Settle(Outcome outcome) {
   bool last = false;
-  std::vector<RequestHandle> others;
+  std::optional<RequestHandle> others;
   {
     MutexLock lock(mutex_);
-    left_ -= requests;
-    last = left_ == 0;
+    last = --left_ == 0;
+    computed_tokens_ += outcome.computed_tokens;
     if (!failed_) {
       failed_ = !outcome.status.ok();
-      if (failed_ && !last) others = handles_;
+      if (failed_ && !last) others = handle_;
       outcome.usage.prompt_tokens += outcome_.usage.prompt_tokens;
       outcome_ = std::move(outcome);
     }
   }
-  for (const RequestHandle handle : others) model_->engine().Cancel(handle);
+  if (others.has_value()) CancelAll(*others);
   if (last) End();
 }
 
 void InferCall::End() {
-  outcome_.status = absl::Status(FinalCode(), outcome_.status.message());
+  outcome_.status = FinalStatus();
   Report();
   if (answer_ == nullptr || answer_->most_bytes() < kLargeAnswerBytes) {
     return carrier_->SendEnd(shared_from_this());
@@ -293,12 +277,13 @@ void InferCall::End() {
                             [call = shared_from_this()] { call->carrier_->SendEnd(call); });
 }
 
-absl::StatusCode InferCall::FinalCode() const {
-  if (!absl::IsCancelled(outcome_.status)) return outcome_.status.code();
+absl::Status InferCall::FinalStatus() const {
+  if (!absl::IsCancelled(outcome_.status)) return outcome_.status;
   MutexLock lock(mutex_);
-  if (!cancelled_) return outcome_.status.code();
-  return EndedByDeadline(cancelled_at_, arrival_, caller_.deadline)
-             ? absl::StatusCode::kDeadlineExceeded
+  if (!cancelled_) return outcome_.status;
+  return absl::IsCancelled(cancelled_with_) &&
+                 EndedByDeadline(cancelled_at_, arrival_, caller_.deadline)
+             ? absl::DeadlineExceededError(outcome_.status.message())
              : cancelled_with_;
 }
 
@@ -313,8 +298,7 @@ void InferCall::Report() {
   const Timings& timings = outcome_.timings;
   if (outcome_.status.ok()) environment_.retry_hint.Record(timings.total - timings.queue);
   const Usage& usage = outcome_.usage;
-  const uint64_t read = timings.first_token > Duration(0) ? usage.prompt_tokens : 0;
-  environment_.client_metrics.Count(caller_.client->name, code, read + usage.generated_tokens);
+  environment_.client_metrics.Count(caller_.client->name, code, computed_tokens_);
   const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome_.reason)];
   const Phases phases(timings);
@@ -325,11 +309,16 @@ void InferCall::Report() {
                        {"model", model_name_},
                        {"code", absl::StatusCodeToString(code)},
                        {"reason", outcome_.status.ok() ? reason : outcome_.status.message()},
+                       {"n", 1},
                        {"prompt_tokens", usage.prompt_tokens},
                        {"generated_tokens", usage.generated_tokens},
+                       {"resumed_tokens", usage.resumed_tokens},
                        {"queue_ms", Milliseconds(timings.queue)},
                        {"ttft_ms", Milliseconds(timings.first_token)},
                        {"total_ms", Milliseconds(total)},
+                       {"cached_tokens", usage.cached_tokens},
+                       {"cache_miss", kCacheMissNames[static_cast<size_t>(usage.cache_miss)]},
+                       {"diverged_at", usage.diverged_at},
                        {"prefill_ms", Milliseconds(phases.prefill)},
                        {"decode_ms", Milliseconds(phases.decode)},
                        {"trace_id", caller_.ids.trace.trace_id},

@@ -52,7 +52,7 @@ struct Caller {
 
 // One request of ModelInfer or ModelStreamInfer: what StreamCall is to the methods of aft.v1, with
 // the same way to the engine, but without a stream of its own: its responses go to a Carrier. The
-// sequences of an encoder's request go to the engine one by one; the first that fails ends the
+// engine takes all sequences of an encoder's request, or none; the first that fails ends the
 // others.
 class InferCall final : public TokenSink, public std::enable_shared_from_this<InferCall> {
  public:
@@ -62,8 +62,8 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // Takes a place for the request and has it decoded on a thread of the decode pool.
   void Start(grpc::ByteBuffer message);
 
-  // The carrier has lost its client. `why`: the code that this ends with.
-  void Cancel(absl::StatusCode why);
+  // The carrier has lost its client. `why`: what this ends with, unless that was its deadline.
+  void Cancel(const absl::Status& why);
 
   // For the carrier, from one thread at a time.
 
@@ -81,7 +81,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // Sink of a language model, on the engine's thread.
   void OnStarted() override { begun_ = true; }
   absl::Status OnPart(TokenDelta delta) override;
-  void OnFinished(const Outcome& outcome) override { Settle(1, outcome); }
+  void OnFinished(const Outcome& outcome) override { Settle(outcome); }
 
  private:
   class RowSink;
@@ -94,13 +94,13 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   absl::Status FindModel(const inference::ModelInferRequest& message);
   absl::Status Charge(size_t input_bytes, size_t requests);
   void Fill(RequestHeader& header, std::chrono::microseconds timeout);
-  void SubmitTexts(std::vector<EncodingRequest> texts, std::chrono::microseconds timeout);
-  void Accepted(const absl::StatusOr<RequestHandle>& handle, size_t left);
+  void Accepted(const absl::StatusOr<RequestHandle>& handle);
+  void CancelAll(RequestHandle first);
   void Refuse(absl::Status status);
-  // So many of the engine's requests have ended so.
-  void Settle(size_t requests, Outcome outcome);
+  // One of the engine's requests has ended so.
+  void Settle(Outcome outcome);
   void End();
-  absl::StatusCode FinalCode() const;
+  absl::Status FinalStatus() const;
   void Report();
   void FillNames(inference::ModelInferResponse& response, bool final) const;
 
@@ -117,6 +117,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Fill
+  size_t requests_ = 0;                       // of the engine, whose handles follow each other
   bool streams_ = false;
   bool empty_final_ = false;
 
@@ -128,14 +129,15 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
 
   mutable Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::StatusCode cancelled_with_ ABSL_GUARDED_BY(mutex_) = absl::StatusCode::kCancelled;
+  absl::Status cancelled_with_ ABSL_GUARDED_BY(mutex_);
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
   size_t left_ ABSL_GUARDED_BY(mutex_) = 0;      // the engine's requests that have not ended
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // one of them has
   bool refused_ = false;                         // the engine has none of them; set before End
-  std::vector<RequestHandle> handles_ ABSL_GUARDED_BY(mutex_);
-  // Of the first that failed, else of the last one. Constant from End on.
+  std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first
+  // Of the first that failed, else of the last one; of all. Constant from End on.
   Outcome outcome_;
+  uint64_t computed_tokens_ = 0;
 };
 
 }  // namespace aft::server::kserve

@@ -97,9 +97,7 @@ grpc::ServerUnaryReactor* KserveService::Answer(
 absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
     const Client& client, const std::string& name, const std::string& version) const {
   AFT_RETURN_IF_ERROR(CheckNames(name, version));
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(name, version));
-  AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, model->config.name));
-  return model;
+  return environment_.registry.Acquire(client, name, version);
 }
 
 grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* /*request*/,
@@ -125,7 +123,8 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Byte
       Method::kModelReady, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
-        message.set_ready(Find(client, asked.name(), asked.version()).ok());
+        const auto model = environment_.registry.Get(client, asked.name(), asked.version());
+        message.set_ready(model.ok() && model->state == ModelState::kReady);
         return absl::OkStatus();
       });
 }
@@ -154,7 +153,8 @@ grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const B
         AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
         message = DescribeModel(*model);
         message.clear_versions();
-        AFT_ASSIGN_OR_RETURN(const ModelStatus status, environment_.registry.Get(asked.name()));
+        AFT_ASSIGN_OR_RETURN(const ModelStatus status,
+                             environment_.registry.Get(client, asked.name()));
         for (const VersionStatus& version : status.versions) {
           if (version.state == ModelState::kReady) message.add_versions(version.version);
         }
@@ -181,15 +181,13 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
         std::vector<ModelStatus> models;
         if (asked.name().empty()) {  // all
-          models = environment_.registry.List();
+          models = environment_.registry.List(client);
         } else {
           AFT_ASSIGN_OR_RETURN(const ModelStatus model,
-                               environment_.registry.Get(asked.name(), asked.version()));
-          AFT_RETURN_IF_ERROR(ClientIdentity::CheckModel(client, model.name));
+                               environment_.registry.Get(client, asked.name(), asked.version()));
           models.push_back(model);
         }
         for (const ModelStatus& model : models) {
-          if (!ClientIdentity::CheckModel(client, model.name).ok()) continue;
           for (const VersionStatus& version : model.versions) {
             if (!asked.version().empty() && version.version != asked.version()) continue;
             statistics_.Describe(model.name, version, *message.add_model_stats());
@@ -205,8 +203,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const
       Method::kRepositoryIndex, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         if (!asked.repository_name().empty()) return NoRepositoryNames();
-        for (const ModelStatus& model : environment_.registry.List()) {
-          if (!ClientIdentity::CheckModel(client, model.name).ok()) continue;
+        for (const ModelStatus& model : environment_.registry.List(client)) {
           for (const VersionStatus& version : model.versions) {
             if (asked.ready() && version.state != ModelState::kReady) continue;
             auto& index = *message.add_models();
@@ -243,9 +240,12 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   if (status.ok()) status = CheckControl(**client);
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
-  if (status.ok()) status = ClientIdentity::CheckModel(**client, request.model_name());
-  const auto done = [=, this, &response, &context, model = request.model_name(),
-                     name = client.ok() ? (*client)->name : "", peer = context.peer(),
+  if (status.ok()) status = ModelRegistry::CheckMayUse(**client, request.model_name());
+  // A name that no model can have is no line of the log.
+  const bool named = CheckName("model_name", request.model_name()).ok();
+  const auto whose = client.ok() ? *client : AnonymousClient();
+  const auto done = [=, this, &response, &context, model = named ? request.model_name() : "",
+                     name = whose->name, peer = context.peer(),
                      trace = TakeTrace(context)](const absl::Status& outcome) {
     log::Info(event, {{"peer", peer},
                       {"client", name},
@@ -258,7 +258,8 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
     environment_.Report(method, arrival, outcome.code());
     if (outcome.ok()) SerializeMessage(Response(), response);
     SendTrace(context, trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
-    reactor->Finish(ToGrpcStatus(outcome));
+    const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
+    reactor->Finish(ToGrpcStatus(absl::Status(outcome.code(), told)));
   };
   if (status.ok()) {
     (environment_.registry.*action)(request.model_name(), done);

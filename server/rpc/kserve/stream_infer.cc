@@ -66,7 +66,7 @@ BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& stre
   if (!status.ok()) {
     environment.metrics.calls.Count(Method::kModelStreamInfer, status.code());
     SendIds(context, stream->ids_, Metadata::kTrailing);
-    stream->Abort(status, status.code());
+    stream->Abort(status, status);
   } else {
     if (!streams.Add(stream)) stream->Drain();
     stream->ReadOn();
@@ -232,7 +232,7 @@ bool StreamInfer::Write(const Part& part) {
   } else {
     const absl::Status& status = part.call->status();
     if (end_on_error_) {
-      Abort(status, absl::StatusCode::kCancelled);
+      Abort(status, absl::CancelledError("another request of the stream has failed"));
       return false;
     }
     infer.set_id(part.call->id());
@@ -245,7 +245,7 @@ bool StreamInfer::Write(const Part& part) {
   return true;
 }
 
-void StreamInfer::Abort(const absl::Status& status, absl::StatusCode why) {
+void StreamInfer::Abort(const absl::Status& status, const absl::Status& why) {
   std::vector<std::shared_ptr<InferCall>> calls;
   {
     MutexLock lock(mutex_);
@@ -270,8 +270,8 @@ void StreamInfer::OnWriteDone(bool ok) {
 }
 
 void StreamInfer::OnCancel() {
-  const auto why = stuck() ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kCancelled;
-  Abort(absl::CancelledError("the client cancelled the stream"), why);
+  const absl::Status cancelled = absl::CancelledError("the client cancelled the stream");
+  Abort(cancelled, stuck() ? SlowClient() : cancelled);
 }
 
 void StreamInfer::OnDone() {

@@ -79,7 +79,7 @@ class StreamInfer final : public BidiReactor,
   // Starts a read, unless one is under way or must wait.
   void ReadOn();
   // Ends the stream with `status`, once its calls have ended; they are cancelled.
-  void Abort(const absl::Status& status, absl::StatusCode why);
+  void Abort(const absl::Status& status, const absl::Status& why);
   // Whoever wants the next operation: Pump, if nobody is at it.
   void Wake();
   // Starts the next write, or the end of the stream, or gives the right back. REQUIRES: the caller
@@ -89,6 +89,7 @@ class StreamInfer final : public BidiReactor,
   bool Write(const Part& part);
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnStuck(Duration waited) override;
+  void OnRevoked(const absl::Status& why) override { Abort(why, why); }
 
   InferEnvironment& environment_;
   OpenStreams& streams_;

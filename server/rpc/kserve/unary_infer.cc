@@ -28,27 +28,34 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
       environment_.metrics.calls.Count(Method::kModelInfer, status.code());
       return End(status);
     }
-    call_ = std::make_shared<InferCall>(Method::kModelInfer, environment_,
-                                        Caller{.ids = ids_,
-                                               .peer = context().peer(),
-                                               .client = *std::move(client),
-                                               .deadline = DeadlineOf(context())},
-                                        shared_from_this());
+    const auto call = std::make_shared<InferCall>(Method::kModelInfer, environment_,
+                                                  Caller{.ids = ids_,
+                                                         .peer = context().peer(),
+                                                         .client = *std::move(client),
+                                                         .deadline = DeadlineOf(context())},
+                                                  shared_from_this());
     grpc::ByteBuffer message(request);
     // gRPC would keep it as long as the call; it is not constant, only passed so.
     const_cast<grpc::ByteBuffer&>(request).Clear();
-    call_->Start(std::move(message));
+    {
+      MutexLock lock(mutex_);
+      call_ = call;
+      if (!cancelled_.ok()) call->Cancel(cancelled_);
+    }
+    call->Start(std::move(message));
   }
 
   void OnCancel() override {
-    if (call_ != nullptr) {
-      call_->Cancel(stuck() ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kCancelled);
-    }
+    Cancel(stuck() ? SlowClient() : absl::CancelledError("the client cancelled the request"));
   }
   void OnDone() override {
     ContextGoes();
-    call_ = nullptr;                   // which holds this
-    environment_.active.Remove(this);  // may delete this
+    std::shared_ptr<InferCall> call;  // which holds this
+    {
+      MutexLock lock(mutex_);
+      call.swap(call_);
+    }
+    environment_.active.Remove(this);  // may delete this, with `call`
   }
 
  private:
@@ -62,9 +69,13 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
       if (retry.has_value()) context().AddTrailingMetadata(kRetryPushbackKey, absl::StrCat(*retry));
       return End(call->status());
     }
-    inference::ModelInferResponse response;
-    call->WriteEnd(response);
-    SerializeMessage(response, response_);
+    const absl::Status written = Catching([&] {
+      inference::ModelInferResponse response;
+      call->WriteEnd(response);
+      SerializeMessage(response, response_);
+      return absl::OkStatus();
+    });
+    if (!written.ok()) return End(written);
     SendIds(context(), ids_, Metadata::kInitial);
     End(absl::OkStatus());
   }
@@ -75,6 +86,17 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
     Finish(ToGrpcStatus(status, ids_.request));
   }
 
+  void Cancel(const absl::Status& why) {
+    std::shared_ptr<InferCall> call;
+    {
+      MutexLock lock(mutex_);
+      if (cancelled_.ok()) cancelled_ = why;
+      call = call_;
+    }
+    if (call != nullptr) call->Cancel(why);
+  }
+
+  void OnRevoked(const absl::Status& why) override { Cancel(why); }
   void OnStuck(Duration /*waited*/) override {
     log::Warning("request.stuck", {{"id", ids_.request},
                                    {"method", MethodName(Method::kModelInfer)},
@@ -84,7 +106,9 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
   InferEnvironment& environment_;
   grpc::ByteBuffer& response_;  // gRPC's, until OnDone
   CallIds ids_;
-  std::shared_ptr<InferCall> call_;
+  Mutex mutex_;
+  std::shared_ptr<InferCall> call_ ABSL_GUARDED_BY(mutex_);
+  absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);  // why, once it is
 };
 
 }  // namespace

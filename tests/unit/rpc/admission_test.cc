@@ -246,6 +246,8 @@ TEST(ClientsFileTest, EveryFaultIsNamed) {
        "f: clients[0].max_queued_requests: "},
       {"clients { name: 'a' max_memory_bytes: -1 " + token + " }",
        "f: clients[0].max_memory_bytes: "},
+      {"count: 2 " + Line("a", "t"), "f: count: 2 clients were to be here, and 1 are"},
+      {"count: 0 " + Line("a", "t"), "f: count: 0 clients were to be here, and 1 are"},
       {Line("a", "t") + Line("a", "u"), "f: clients[1].name: stands in the file twice"},
       {Line("a", "t") + Line("b", "t"), "f: clients[1].token_sha256[0]: stands in the file twice"},
   };
@@ -253,6 +255,15 @@ TEST(ClientsFileTest, EveryFaultIsNamed) {
     EXPECT_THAT(ParseClientsFile(text, "f").status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, testing::StartsWith(message)))
         << text;
+  }
+}
+
+// Cut anywhere, between two clients too.
+TEST(ClientsFileTest, AFileThatSaysHowManyClientsItHasIsRefusedWhereverItIsCut) {
+  const std::string text = "count: 3\n" + Line("a", "t") + Line("b", "u") + Line("c", "v");
+  EXPECT_TRUE(ParseClientsFile(text, "f").ok());
+  for (size_t size = std::string("count: 3").size(); size < text.size() - 1; ++size) {
+    EXPECT_FALSE(ParseClientsFile(text.substr(0, size), "f").ok()) << size;
   }
 }
 
@@ -309,6 +320,28 @@ TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
   write(Line("c", "late"));
   (*directory)->Refresh();
   EXPECT_EQ((*directory)->FindToken("late")->name, "c");
+}
+
+TEST(ClientDirectoryTest, AFileThatStillChangesIsLeftAlone) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  std::ofstream(path) << Line("a", "secret") + Line("b", "other");
+  const auto directory = ClientDirectory::Load(path, std::chrono::hours(1));
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  int changes = 0;
+  (*directory)->OnChange([&] { ++changes; });
+  (*directory)->Look();
+  std::ofstream(path) << Line("a", "secret");
+  (*directory)->Look();
+  EXPECT_NE((*directory)->FindToken("other"), nullptr);
+  std::ofstream(path) << Line("a", "secret") + Line("b", "other") + Line("c", "third");
+  (*directory)->Look();
+  EXPECT_NE((*directory)->FindToken("other"), nullptr);
+  EXPECT_EQ((*directory)->FindToken("third"), nullptr);
+  (*directory)->Look();
+  EXPECT_NE((*directory)->FindToken("third"), nullptr);
+  (*directory)->Look();
+  EXPECT_EQ(changes, 1);
 }
 
 TEST(ClientDirectoryTest, LooksForChangesByItself) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -79,6 +80,12 @@ TEST_F(DecodePoolTest, ALongMessageHoldsUpNobody) {
   other_.Resume();  // the other thread is held all the time
   for (int i = 0; i < 10; ++i) pool_->Add(Client{.name = "a"}, 1, [&ran] { ++ran; });
   while (ran < 10) std::this_thread::yield();
+}
+
+TEST_F(DecodePoolTest, ATaskThatFindsNoMemoryEndsNoOther) {
+  for (int i = 0; i < 3; ++i) pool_->Add(Client{.name = "a"}, 1, [] { throw std::bad_alloc(); });
+  for (const char* name : {"1", "2", "3", "4", "5", "6"}) Add(Client{.name = "a"}, 1, name);
+  EXPECT_THAT(Run(), testing::ElementsAre("1", "2", "3", "4", "5", "6"));
 }
 
 TEST_F(DecodePoolTest, TheEndRunsWhatIsLeft) {

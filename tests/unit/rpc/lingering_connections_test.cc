@@ -145,6 +145,25 @@ TEST_F(LingeringConnectionsTest, KeepsConnectionsOfItsPortAlone) {
   EXPECT_EQ(end, ECONNRESET);
 }
 
+TEST_F(LingeringConnectionsTest, OfMoreThanItMayKeepTheOldestGoes) {
+  LingeringConnections none(0);
+  none.Keep(port_);
+  CloseServer();
+  EXPECT_EQ(none.kept(), 0U);
+  int end = 0;
+  EXPECT_LT(ReadAll(&end), sent_);
+  EXPECT_EQ(end, ECONNRESET);
+}
+
+TEST_F(LingeringConnectionsTest, WhatItsClientHasClosedIsLetGoWithoutAnotherClose) {
+  LingeringConnections connections;
+  connections.Keep(port_);
+  CloseServer();
+  EXPECT_EQ(connections.kept(), 1U);
+  CloseClient();
+  while (connections.kept() > 0) std::this_thread::yield();
+}
+
 TEST_F(LingeringConnectionsTest, KeepsNothingOnceItIsGone) {
   LingeringConnections().Keep(port_);
   CloseServer();

@@ -81,18 +81,19 @@ class ModelRegistryTest : public testing::Test {
 TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {
   Make({"a"});
   registry_->StartLoading();
-  EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(registry_->Get("a")->state, ModelState::kLoading);
-  EXPECT_FALSE(registry_->Get("a")->info.has_value());
+  EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kLoading);
+  EXPECT_FALSE(registry_->Get(*AnonymousClient(), "a")->info.has_value());
   EXPECT_FALSE(registry_->load_result().has_value());
   AllowLoads();
   EXPECT_TRUE(WaitLoaded().ok());
-  const auto model = registry_->Acquire("a");
+  const auto model = registry_->Acquire(*AnonymousClient(), "a");
   ASSERT_TRUE(model.ok());
   EXPECT_EQ((*model)->config.name, "a");
   EXPECT_EQ((*model)->config.version, "1");
-  EXPECT_EQ(registry_->Get("a")->state, ModelState::kReady);
-  EXPECT_EQ(registry_->Get("a")->info->architecture, "fake");
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kReady);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->info->architecture, "fake");
 }
 
 TEST_F(ModelRegistryTest, AModelThatExceedsTheMemoryBesideTheOthersIsNotLoaded) {
@@ -136,21 +137,42 @@ TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
 
 TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
   Make({"a", "b"});
-  for (const absl::Status& status :
-       {registry_->Acquire("c").status(), registry_->Get("c").status()}) {
+  for (const absl::Status& status : {registry_->Acquire(*AnonymousClient(), "c").status(),
+                                     registry_->Get(*AnonymousClient(), "c").status()}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"a\", \"b\"")));
   }
   EXPECT_EQ(registry_->FindMetrics("c"), nullptr);
   EXPECT_NE(registry_->FindMetrics("b"), nullptr);
 }
 
+TEST_F(ModelRegistryTest, AClientHearsOnlyOfTheModelsThatItMayUse) {
+  Make({"a", "b"});
+  Client client{.name = "c", .models = {"b", "missing"}};
+  for (const char* const name : {"a", "nothing"}) {
+    for (const absl::Status& status :
+         {registry_->Acquire(client, name).status(), registry_->AcquireOnly(client, name).status(),
+          registry_->Get(client, name, "9").status()}) {
+      EXPECT_EQ(status, absl::PermissionDeniedError(
+                            absl::StrCat("client \"c\" may not use model \"", name, "\"")));
+    }
+  }
+  EXPECT_EQ(registry_->Acquire(client, "missing").status(),
+            absl::NotFoundError("no model is called \"missing\"; there is \"b\""));
+  Load();
+  EXPECT_EQ((*registry_->Acquire(client, ""))->config.name, "b");
+  client.models = {"missing"};
+  EXPECT_EQ(registry_->Acquire(client, "").status(),
+            absl::PermissionDeniedError("client \"c\" may use none of the models that are served"));
+}
+
 TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
   Make({"a", "b"});
-  EXPECT_EQ(registry_->Acquire("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "").status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(registry_->FindMetrics(""), nullptr);
   Make({"a"});
   Load();
-  EXPECT_TRUE(registry_->Acquire("").ok());
+  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "").ok());
   EXPECT_NE(registry_->FindMetrics(""), nullptr);
 }
 
@@ -158,10 +180,11 @@ TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
   broken_ = "a";
   Make({"a", "b"});
   Load();
-  EXPECT_EQ(registry_->Get("a")->state, ModelState::kFailed);
-  EXPECT_EQ(registry_->Get("a")->error, "file: tensor: reason");
-  EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(registry_->Acquire("b").ok());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->error, "file: tensor: reason");
+  EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "b").ok());
 }
 
 TEST_F(ModelRegistryTest, WithoutAnyReadyModelTheResultSaysWhy) {
@@ -183,17 +206,18 @@ TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
       prometheus_, [] {});
   registry_->StartLoading();
   registry_->Shutdown(TimePoint::max());  // joins the loader
-  EXPECT_FALSE(registry_->Acquire("a").ok());
-  EXPECT_NE(registry_->Get("a")->state, ModelState::kReady);
+  EXPECT_FALSE(registry_->Acquire(*AnonymousClient(), "a").ok());
+  EXPECT_NE(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kReady);
 }
 
 TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
   Make({"a"});
   Load();
   registry_->BeginDrain();
-  EXPECT_EQ(registry_->Acquire("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status().code(),
+            absl::StatusCode::kUnavailable);
   EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kDraining).Value(), 1);
-  EXPECT_EQ(registry_->Get("a")->state, ModelState::kDraining);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kDraining);
   registry_->Shutdown(TimePoint::max());  // nothing runs: returns
 }
 
@@ -214,7 +238,7 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   config.health.max_failed_steps = 1;
   MakeFrom(config);
   Load();
-  const auto served = *registry_->Acquire("a");
+  const auto served = *registry_->Acquire(*AnonymousClient(), "a");
   fakes_.control->FailNextSubmit(absl::InternalError("no luck"));
   const auto sink = std::make_shared<RecordingSink>();
   GenerationRequest request;
@@ -222,8 +246,9 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   request.stop.max_tokens = 1;
   ASSERT_TRUE(served->generate->Generate(request, sink).ok());
   EXPECT_EQ(sink->Wait().status, absl::UnavailableError("model \"a\" has failed"));
-  EXPECT_EQ(registry_->Acquire("a").status(), absl::UnavailableError("model \"a\" has failed"));
-  const ModelStatus status = *registry_->Get("a");
+  EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status(),
+            absl::UnavailableError("model \"a\" has failed"));
+  const ModelStatus status = *registry_->Get(*AnonymousClient(), "a");
   EXPECT_EQ(status.state, ModelState::kFailed);
   EXPECT_THAT(status.error, HasSubstr("INTERNAL: no luck"));
   EXPECT_TRUE(status.info.has_value());
@@ -231,10 +256,10 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kFailed).Value(), 1);
 
   registry_->CheckProgress();
-  EXPECT_TRUE(registry_->Acquire("encoder").ok());
+  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "encoder").ok());
   registry_->BeginDrain();
-  EXPECT_EQ(registry_->Get("a")->state, ModelState::kFailed);
-  EXPECT_EQ(registry_->Get("encoder")->state, ModelState::kDraining);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "encoder")->state, ModelState::kDraining);
   EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
 }
 
@@ -243,7 +268,7 @@ TEST_F(ModelRegistryTest, AStuckModelFailsAndDoesNotKeepTheOthersFromEnding) {
   config.health.step_timeout = std::chrono::milliseconds(1);
   MakeFrom(config);
   Load();
-  const auto served = *registry_->Acquire("a");
+  const auto served = *registry_->Acquire(*AnonymousClient(), "a");
   fakes_.control->Hold();
   const auto sink = std::make_shared<RecordingSink>();
   GenerationRequest request;
@@ -252,7 +277,8 @@ TEST_F(ModelRegistryTest, AStuckModelFailsAndDoesNotKeepTheOthersFromEnding) {
   ASSERT_TRUE(served->generate->Generate(request, sink).ok());
   while (!sink->finished()) registry_->CheckProgress();
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(registry_->Get("a")->error, HasSubstr("health.step_timeout_ms=1"));
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "a")->error,
+              HasSubstr("health.step_timeout_ms=1"));
   EXPECT_FALSE(registry_->Shutdown(TimePoint::max()));
   fakes_.control->Resume();
 }
@@ -315,15 +341,15 @@ TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   config.models[0].max_batch_rows = 3;
   config.models[0].max_batch_tokens = 50;
   MakeFrom(config);
-  EXPECT_EQ(registry_->Get("encoder")->vector_width, 0);  // not known yet
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "encoder")->vector_width, 0);  // not known yet
   Load();
-  const auto model = registry_->Acquire("encoder");
+  const auto model = registry_->Acquire(*AnonymousClient(), "encoder");
   ASSERT_TRUE(model.ok());
   EXPECT_EQ((*model)->generate, nullptr);
   ASSERT_NE((*model)->encode, nullptr);
   EXPECT_EQ(&(*model)->engine(), (*model)->encode.get());
-  EXPECT_EQ(registry_->Get("encoder")->vector_width, 3);
-  EXPECT_EQ(registry_->Get("encoder")->slots, 3);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "encoder")->vector_width, 3);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "encoder")->slots, 3);
   EXPECT_EQ(loaded_.max_batch_rows, 3);
   EXPECT_EQ(loaded_.max_batch_tokens, 50);
 }

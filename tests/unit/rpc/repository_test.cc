@@ -5,12 +5,14 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/checksums.h"
+#include "server/registry/without_paths.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -199,6 +201,22 @@ TEST_F(RepositoryTest, AStampDiffersWhenAFileDoes) {
   EXPECT_NE(FolderStamp(folder), longer);
   EXPECT_THAT(FolderStamp(folder_.File("other")), IsEmpty());
   EXPECT_NE(FolderStamp(folder_.path()), "");  // of folders alone
+}
+
+TEST(WithoutPathsTest, LeavesTheLastNameOfEachPath) {
+  const std::vector<std::string> folders = {"models", "", "/srv/my models"};
+  const std::pair<const char*, const char*> cases[] = {
+      {"", ""},
+      {"weights: are bad", "weights: are bad"},
+      {"/srv/x/config.json:3:4: bad", "config.json:3:4: bad"},
+      {"cannot read \"/srv/x/a.bin\": 1/2 of it", "cannot read \"a.bin\": 1/2 of it"},
+      {"models/m/1/a.bin is no models", "a.bin is no models"},
+      {"open /srv/my models/m/1/a.bin", "open a.bin"},
+      {"path=/a/b/c", "path=c"},
+      {"/ and //", "/ and "},
+      {"a / b", "a / b"},
+  };
+  for (const auto& [text, told] : cases) EXPECT_EQ(WithoutPaths(text, folders), told) << text;
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ TEST_F(VersionsTest, ASwapLeavesTheOldVersionItsStreams) {
   Add("m/1");
   Serve();
   control("m/1").Hold();
-  ModelHold old = *registry_->Acquire("m");
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
   const auto running = std::make_shared<RecordingSink>();
   ASSERT_TRUE(old->generate->Generate(Tokens(5), running).ok());
   control("m/1").WaitUntilBlocked();
@@ -50,7 +50,7 @@ TEST_F(VersionsTest, TheLastRequestMayLetGoOnTheThreadOfItsOwnEngine) {
   Add("m/1");
   Serve();
   control("m/1").Hold();
-  ModelHold model = *registry_->Acquire("m");
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
   const auto sink = std::make_shared<HoldingSink>(model);
   ASSERT_TRUE(model->generate->Generate(Tokens(2), sink).ok());
   model.reset();
@@ -73,7 +73,7 @@ TEST_F(VersionsTest, LoadsAndUnloadsAtOnceEndInTheLastOnesState) {
     threads.emplace_back([this, i] {
       for (int j = 0; j < 10; ++j) {
         EXPECT_EQ(i % 2 == 0 ? Load() : Unload(), absl::OkStatus());
-        const auto model = registry_->Acquire("m");
+        const auto model = registry_->Acquire(*AnonymousClient(), "m");
         if (!model.ok()) continue;
         const auto sink = std::make_shared<HoldingSink>(*model);
         ASSERT_TRUE((*model)->generate->Generate(Tokens(2), sink).ok());
@@ -123,10 +123,10 @@ TEST_F(VersionsTest, ADrainDuringALoadDropsTheNewVersion) {
 TEST_F(VersionsTest, AnUnloadIsOverWhenTheLastRequestIs) {
   Add("m/1");
   Serve();
-  ModelHold model = *registry_->Acquire("m");
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
   Ordered unload;
   registry_->Unload("m", unload.Done());
-  while (registry_->Acquire("m").ok()) std::this_thread::yield();
+  while (registry_->Acquire(*AnonymousClient(), "m").ok()) std::this_thread::yield();
   EXPECT_EQ(Serving(), "model \"m\" is not loaded");
   EXPECT_THAT(Versions(), ElementsAre("1 unloaded"));
   EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // others need not wait
@@ -143,10 +143,10 @@ TEST_F(VersionsTest, AnUnloadIsOverWhenTheLastRequestIs) {
 TEST_F(VersionsTest, AShutdownAnswersAnUnloadThatWaits) {
   Add("m/1");
   Serve();
-  ModelHold model = *registry_->Acquire("m");
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
   Ordered unload;
   registry_->Unload("m", unload.Done());
-  while (registry_->Acquire("m").ok()) std::this_thread::yield();
+  while (registry_->Acquire(*AnonymousClient(), "m").ok()) std::this_thread::yield();
   EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
   EXPECT_EQ(unload.Wait(), absl::OkStatus());
   EXPECT_EQ(destroyed(), 0U);
@@ -160,7 +160,7 @@ TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionDrains) {
   config_.repository.settings.max_step_tokens = 3;
   Serve();
   control("m/1").Hold();
-  ModelHold old = *registry_->Acquire("m");
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
   const auto send = [&](bool resumable) {
     GenerationRequest request = Tokens(20);
     request.survival.resumable = resumable;
@@ -189,7 +189,7 @@ TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsWhatIsLeft) {
   Add("m/1");
   config_.repository.drain = config_.drain.grace = std::chrono::milliseconds(0);
   Serve();
-  ModelHold old = *registry_->Acquire("m");
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
   const auto endless = std::make_shared<RecordingSink>();
   ASSERT_TRUE(old->generate->Generate(Tokens(1 << 30), endless).ok());
   endless->WaitForParts(1);
@@ -205,7 +205,7 @@ TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsNotWaitedForButToldOf) {
   config_.health.step_timeout = std::chrono::milliseconds(1);
   Serve();
   control("m/1").Hold();
-  ModelHold model = *registry_->Acquire("m");
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
   const auto sink = std::make_shared<RecordingSink>();
   ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
   control("m/1").WaitUntilBlocked();

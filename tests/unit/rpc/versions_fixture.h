@@ -133,13 +133,13 @@ class VersionsTest : public testing::Test {
   }
 
   std::string Serving(const std::string& name = "m") const {
-    const auto model = registry_->Acquire(name);
+    const auto model = registry_->Acquire(*AnonymousClient(), name);
     return model.ok() ? (*model)->config.version : std::string(model.status().message());
   }
   // "2 ready", the newest first.
   std::vector<std::string> Versions() const {
     std::vector<std::string> versions;
-    const ModelStatus model = *registry_->Get("m");
+    const ModelStatus model = *registry_->Get(*AnonymousClient(), "m");
     for (const VersionStatus& version : model.versions) {
       constexpr const char* kStates[] = {"loading", "ready", "draining", "failed", "unloaded"};
       versions.push_back(version.version + " " + kStates[static_cast<size_t>(version.state)]);

@@ -21,25 +21,26 @@ TEST_F(VersionsTest, TheNewestVersionsThatThePolicyWantsServe) {
   Serve();
   EXPECT_THAT(Versions(), ElementsAre("10 ready", "9 ready"));
   EXPECT_EQ(Serving(), "10");
-  EXPECT_EQ((*registry_->Acquire("m", "9"))->config.version, "9");
-  EXPECT_THAT(registry_->Acquire("m", "1").status(),
+  EXPECT_EQ((*registry_->Acquire(*AnonymousClient(), "m", "9"))->config.version, "9");
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "1").status(),
               StatusIs(absl::StatusCode::kNotFound,
                        "model_version: model \"m\" has version \"10\", \"9\", not \"1\""));
-  EXPECT_EQ(registry_->Get("m")->version, "10");
-  EXPECT_EQ(registry_->Get("m", "9")->version, "9");
-  EXPECT_FALSE(registry_->Get("m", "1").ok());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->version, "10");
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "9")->version, "9");
+  EXPECT_FALSE(registry_->Get(*AnonymousClient(), "m", "1").ok());
   // Who does not know yet which version it wants gets none of several.
-  EXPECT_EQ(registry_->AcquireOnly("m").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_->AcquireOnly(*AnonymousClient(), "m").status().code(),
+            absl::StatusCode::kNotFound);
   Add("n/1");
   ASSERT_EQ(Load("n"), absl::OkStatus());
-  EXPECT_EQ((*registry_->AcquireOnly("n"))->config.version, "1");
+  EXPECT_EQ((*registry_->AcquireOnly(*AnonymousClient(), "n"))->config.version, "1");
   EXPECT_EQ(Gauge("aft_model_versions"), 2);
 }
 
 TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndOneThatIsNotThereIsNot) {
   Serve();
   EXPECT_TRUE(registry_->List().empty());
-  EXPECT_THAT(registry_->Acquire("").status(),
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "").status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none yet")));
   registry_.reset();
   config_.repository.folder = folder_.File("other");
@@ -51,22 +52,22 @@ TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndOneThatIsNotThereIsNot) {
 TEST_F(VersionsTest, WhatDoesNotLoadTakesNothingAway) {
   Add("m/1");
   Serve();
-  const ModelHold old = *registry_->Acquire("m");
+  const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
   Add("m/2", "bad");
   EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss,
                                "model \"m\", version \"2\": weights: are bad"));
-  EXPECT_EQ(*registry_->Acquire("m"), old);
+  EXPECT_EQ(*registry_->Acquire(*AnonymousClient(), "m"), old);
   EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 ready"));
-  EXPECT_EQ(registry_->Get("m")->state, ModelState::kReady);
-  EXPECT_EQ(registry_->Get("m", "2")->error, "weights: are bad");
-  EXPECT_THAT(registry_->Acquire("m", "2").status(),
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->state, ModelState::kReady);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "2")->error, "weights: are bad");
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("failed to load")));
   EXPECT_EQ(registry_->FindMetrics("m")->loads(true).Value(), 1);
   EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), 1);
   Add("m/2", "2");
   EXPECT_EQ(Load(), absl::OkStatus());
   EXPECT_THAT(Versions(), ElementsAre("2 ready"));
-  EXPECT_EQ(registry_->Get("m", "2")->error, "");
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "2")->error, "");
 }
 
 TEST_F(VersionsTest, OfSeveralNewVersionsThoseThatLoadServe) {
@@ -83,19 +84,19 @@ TEST_F(VersionsTest, OfSeveralNewVersionsThoseThatLoadServe) {
 TEST_F(VersionsTest, FilesThatHaveChangedAreLoadedAgainAndOthersAreNot) {
   Add("m/1");
   Serve();
-  ModelHold first = *registry_->Acquire("m");
+  ModelHold first = *registry_->Acquire(*AnonymousClient(), "m");
   EXPECT_EQ(Load(), absl::OkStatus());
-  EXPECT_EQ(*registry_->Acquire("m"), first);
+  EXPECT_EQ(*registry_->Acquire(*AnonymousClient(), "m"), first);
   EXPECT_THAT(loaded(), ElementsAre("m/1"));
   Add("m/1", "worse");
   EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(*registry_->Acquire("m"), first);
+  EXPECT_EQ(*registry_->Acquire(*AnonymousClient(), "m"), first);
   EXPECT_THAT(Versions(), ElementsAre("1 ready"));
-  EXPECT_EQ(registry_->Get("m", "1")->error, "weights: are bad");
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "1")->error, "weights: are bad");
   Add("m/1", "22");
   EXPECT_EQ(Load(), absl::OkStatus());
-  EXPECT_EQ((*registry_->Acquire("m"))->info.fingerprint, 22U);
-  EXPECT_EQ(registry_->Get("m", "1")->error, "");
+  EXPECT_EQ((*registry_->Acquire(*AnonymousClient(), "m"))->info.fingerprint, 22U);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "1")->error, "");
   first.reset();
   WaitDestroyed(1);
 }
@@ -105,7 +106,7 @@ TEST_F(VersionsTest, SettingsThatHaveChangedLoadAgain) {
   Serve();
   config_.repository.settings.slots = 7;
   Rescan();
-  EXPECT_EQ(registry_->Get("m")->slots, 7);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->slots, 7);
 }
 
 TEST_F(VersionsTest, OrdersForOneModelFollowEachOther) {
@@ -133,15 +134,16 @@ TEST_F(VersionsTest, AVersionThatFailsWhileItServesLeavesItToTheOthers) {
     ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
     EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
   };
-  fail(*registry_->Acquire("m", "2"), "m/2");
+  fail(*registry_->Acquire(*AnonymousClient(), "m", "2"), "m/2");
   EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 ready"));
   EXPECT_EQ(Serving(), "1");
-  EXPECT_THAT(registry_->Acquire("m", "2").status().message(), HasSubstr("has failed"));
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status().message(),
+              HasSubstr("has failed"));
   // A load mends it.
   EXPECT_EQ(Load(), absl::OkStatus());
   EXPECT_EQ(Serving(), "2");
   // One that is retired is nobody's state.
-  const ModelHold old = *registry_->Acquire("m", "1");
+  const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m", "1");
   Add("m/3");
   ASSERT_EQ(Load(), absl::OkStatus());
   fail(old, "m/1");
@@ -154,8 +156,8 @@ TEST_F(VersionsTest, AFingerprintFindsItsVersion) {
   Add("other/1", "33");
   config_.repository.latest_versions = 2;
   Serve();
-  const ModelHold newest = *registry_->Acquire("m");
-  const ModelHold oldest = *registry_->Acquire("m", "1");
+  const ModelHold newest = *registry_->Acquire(*AnonymousClient(), "m");
+  const ModelHold oldest = *registry_->Acquire(*AnonymousClient(), "m", "1");
   EXPECT_EQ(registry_->Matching(newest, 22), newest);
   EXPECT_EQ(registry_->Matching(newest, 11), oldest);
   EXPECT_EQ(registry_->Matching(oldest, 22), newest);
@@ -183,8 +185,8 @@ TEST_F(VersionsTest, TheFolderIsReadAgain) {
   EXPECT_EQ(Serving("new"), "1");
   EXPECT_EQ(Serving("gone"), "model \"gone\" is not loaded");
   EXPECT_EQ(Serving("off"), "model \"off\" is not loaded");  // somebody has wanted that
-  EXPECT_FALSE(registry_->Get("empty").ok());
-  EXPECT_EQ(registry_->Get("fixed")->version, "1");  // the config's model
+  EXPECT_FALSE(registry_->Get(*AnonymousClient(), "empty").ok());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "fixed")->version, "1");  // the config's model
   Add("gone/2");
   ASSERT_EQ(Load("off"), absl::OkStatus());
   Rescan();
@@ -204,7 +206,7 @@ TEST_F(VersionsTest, AModelOfTheConfigIsLoadedAgainToo) {
   EXPECT_EQ(Serving("fixed"), "v9");
   Add("m/1", "22");
   EXPECT_EQ(Load("fixed"), absl::OkStatus());
-  EXPECT_EQ((*registry_->Acquire("fixed"))->info.fingerprint, 22U);
+  EXPECT_EQ((*registry_->Acquire(*AnonymousClient(), "fixed"))->info.fingerprint, 22U);
   EXPECT_EQ(Unload("fixed"), absl::OkStatus());
   EXPECT_EQ(Serving("fixed"), "model \"fixed\" is not loaded");
   EXPECT_EQ(Load("m").code(), absl::StatusCode::kNotFound);  // there is no repository
@@ -219,8 +221,8 @@ TEST_F(VersionsTest, AFolderThatGoesAwayBeforeItsLoadFails) {
   Remove("m");
   loads_.Resume();
   EXPECT_EQ(WaitLoaded(), absl::OkStatus());
-  EXPECT_EQ(registry_->Get("m")->state, ModelState::kFailed);
-  EXPECT_THAT(registry_->Get("m")->error, HasSubstr("cannot read"));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->state, ModelState::kFailed);
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "m")->error, HasSubstr("cannot read"));
   EXPECT_EQ(Load().code(), absl::StatusCode::kNotFound);
 }
 
@@ -266,9 +268,9 @@ TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
   Serve();
   const auto age = [&] { return registry_->Ages().at("m").since_step; };
   const auto age_of = [&](const std::string& version) {
-    return registry_->Get("m", version)->load.since_step;
+    return registry_->Get(*AnonymousClient(), "m", version)->load.since_step;
   };
-  ModelHold first = *registry_->Acquire("m", "1");
+  ModelHold first = *registry_->Acquire(*AnonymousClient(), "m", "1");
   const auto endless = std::make_shared<HoldingSink>(first);
   const RequestHandle handle = *first->generate->Generate(Tokens(1'000'000), endless);
   endless->WaitForParts(1);  // so its last step is younger than the other's loading
@@ -277,7 +279,7 @@ TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
 
   control("m/1").Hold();
   control("m/1").WaitUntilBlocked();
-  const ModelHold second = *registry_->Acquire("m", "2");
+  const ModelHold second = *registry_->Acquire(*AnonymousClient(), "m", "2");
   const auto other = std::make_shared<HoldingSink>(second);
   const RequestHandle other_handle = *second->generate->Generate(Tokens(1'000'000), other);
   other->WaitForParts(1);

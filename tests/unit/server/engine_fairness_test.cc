@@ -243,17 +243,49 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
   clock.Advance(seconds(10));
   control->Resume();
   EXPECT_EQ(first->Wait().status, absl::OkStatus());
+  control->Hold();
+  GenerationRequest other = Request({1}, 1);
+  other.client = client_b;
+  const Sink running = Submit(other).sink;
+  control->WaitUntilBlocked();
   // Of a second for a token half is counted on.
   EXPECT_THAT(Refused(within(100, seconds(49))),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("it is in 49.000 s, and to wait and read the text would take at "
-                                 "least 50.000 s")));
+                                 "least 49.500 s")));
   EXPECT_EQ(metrics.rejected(Rejection::kDeadline).Value(), 1);
-  EXPECT_EQ(engine->load().running, 0);
-  EXPECT_EQ(Submit(within(100, seconds(50))).sink->Wait().status, absl::OkStatus());
+  EXPECT_EQ(engine->load().running, 1);
+  const Sink in_time = Submit(within(100, seconds(50))).sink;
+  control->Resume();
+  EXPECT_EQ(running->Wait().status, absl::OkStatus());
+  EXPECT_EQ(in_time->Wait().status, absl::OkStatus());
   GenerationRequest late = Request({1}, 1);
   late.deadline = clock.Now();
   EXPECT_EQ(Submit(late).sink->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(EngineFairnessTest, AStepThatStalledRefusesNoDeadlineOnAnIdleServer) {
+  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_step_tokens = 1000;
+  StartHeld();
+  const Sink stalled = Submit(Request({1}, 1)).sink;
+  control->WaitUntilBlocked();
+  clock.Advance(seconds(30));
+  control->Resume();
+  EXPECT_EQ(stalled->Wait().status, absl::OkStatus());
+  const auto urgent = [&] {
+    GenerationRequest request = Request(std::vector<TokenId>(500, 1), 1);
+    request.deadline = clock.Now() + seconds(1);
+    return request;
+  };
+  // It is in nobody's way, and its step is the measurement that corrects the first one.
+  EXPECT_EQ(Submit(urgent()).sink->Wait().status, absl::OkStatus());
+  control->Hold();
+  const Sink running = Submit(Request({1}, 1)).sink;
+  control->WaitUntilBlocked();
+  const Sink beside = Submit(urgent()).sink;
+  control->Resume();
+  EXPECT_EQ(beside->Wait().status, absl::OkStatus());
 }
 
 TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetBesideDecodes) {

@@ -45,6 +45,30 @@ TEST(StepPacerTest, LeavesNothingWhenDecodesAloneTakeTheTarget) {
   EXPECT_GT(pacer.PromptTokens(), 20);
 }
 
+TEST(StepPacerTest, AStepThatStallsCountsForNoMoreThanSomeOthers) {
+  StepPacer pacer{milliseconds(20)};
+  for (int i = 0; i < 20; ++i) pacer.Observe(0, 100, milliseconds(10));
+  for (int i = 0; i < 20; ++i) pacer.Observe(4, 0, milliseconds(2));
+  pacer.Observe(0, 1, std::chrono::minutes(10));
+  EXPECT_LT(pacer.prompt_token_seconds(), 2.5e-4);
+  pacer.Observe(4, 0, std::chrono::minutes(10));
+  EXPECT_GT(pacer.PromptTokens(), 0);
+}
+
+TEST(StepPacerTest, AFirstStepThatStalledIsForgottenWithTheNext) {
+  StepPacer pacer{milliseconds(20)};
+  pacer.Observe(0, 1, std::chrono::minutes(10));
+  pacer.Observe(4, 100, milliseconds(10));
+  EXPECT_DOUBLE_EQ(pacer.prompt_token_seconds(), 1e-4);
+}
+
+TEST(StepPacerTest, AMachineThatBecomesSlowIsLearnt) {
+  StepPacer pacer{milliseconds(20)};
+  for (int i = 0; i < 20; ++i) pacer.Observe(0, 100, milliseconds(1));
+  for (int i = 0; i < 20; ++i) pacer.Observe(0, 100, milliseconds(1000));
+  EXPECT_GT(pacer.prompt_token_seconds(), 5e-3);
+}
+
 // A machine whose steps take what they take, and somewhat more or less; streams come and go while a
 // long prompt is read.
 TEST(StepPacerTest, FindsTheTargetWhateverTheMachine) {

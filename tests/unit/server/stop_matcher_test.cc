@@ -75,13 +75,14 @@ TEST(StopMatcherTest, AnySplitGivesTheReferenceResultAndHoldsBackNoMoreThanNeede
   int matches = 0;
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::string> stops;
-    for (size_t n = 1 + random() % 3; n > 0; --n) stops.push_back(word(2 + random() % 6));
+    for (size_t n = 1 + random() % 4; n > 0; --n) stops.push_back(word(2 + random() % 6));
     const std::string text = word(random() % 24);
     const bool include = random() % 2 == 0;
+    const size_t ignored = round % 2 == 0 ? 0 : random() % 8;  // no match counts before
 
     std::string expected = text;
     std::string match;
-    for (size_t end = 1; end <= text.size() && match.empty(); ++end) {
+    for (size_t end = ignored + 1; end <= text.size() && match.empty(); ++end) {
       const std::string head = text.substr(0, end);
       for (const std::string& stop : stops) {
         if (EndsWith(head, stop) && stop.size() > match.size()) match = stop;
@@ -93,8 +94,9 @@ TEST(StopMatcherTest, AnySplitGivesTheReferenceResultAndHoldsBackNoMoreThanNeede
     std::string out;
     bool stopped = false;
     for (size_t i = 0; i < text.size() && !stopped;) {
-      const size_t n = 1 + random() % 5;
-      stopped = matcher.Append(absl::string_view(text).substr(i, n), out);
+      size_t n = 1 + random() % 5;
+      if (i < ignored) n = std::min(n, ignored - i);
+      stopped = matcher.Append(absl::string_view(text).substr(i, n), out, i >= ignored);
       i = std::min(i + n, text.size());
       if (!stopped) {
         ASSERT_EQ(out.size(), i - Undecided(text.substr(0, i), stops));
