@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "server/admission/memory_ledger.h"
+#include "server/admission/open_streams.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/rpc/active_calls.h"
@@ -22,6 +23,8 @@ struct CallEnvironment {
   ActiveCalls& active;
   MemoryLedger& ledger;
   const ClientIdentity& identity;
+  OpenStreams& watches;
+  OpenStreams& infer_streams;
   LimitsConfig limits;
 
   // A call of a method of no model has ended: its metrics.
