@@ -307,7 +307,9 @@ def main():
                                  chosen.token, chosen.source, **vars(numbers.parse_args(rest)))
   print(json.dumps(describe()), flush=True)
   if chosen.hold:
-    while not select.select([sys.stdin], [], [], 0.02)[0]:
+    ended = False
+    while not ended:
+      ended = bool(select.select([sys.stdin], [], [], 0.02)[0])
       for connection in connections:
         if isinstance(connection, Connection):
           connection.turn(0)

@@ -47,6 +47,8 @@ ATTACKS = [
     ("rapid_resets", {"streams": 20000}, {"reset CANCEL"}),
     ("pings", {"count": 100000}, set()),
     ("idle_connections", {"count": 900}, set()),
+    ("idle_watches", {"connections": 23, "streams": 95}, {"open", "RESOURCE_EXHAUSTED"}),
+    ("idle_infer_streams", {"connections": 4, "streams": 90}, {"open", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}),
     ("stalled_readers", {"streams": 100}, None),
     ("deaf_readers", {"streams": 100}, None),
     ("long_generations", {"streams": 64}, None),
