@@ -107,7 +107,16 @@ absl::Status CheckLimits(const LimitsConfig& limits) {
       CheckRange("limits.default_max_tokens", limits.default_max_tokens, 1, limits.max_max_tokens));
   AFT_RETURN_IF_ERROR(
       CheckRange("limits.max_stream_buffer_bytes", limits.max_stream_buffer_bytes, 256, one << 30));
-  return CheckRange("limits.max_concurrent_streams", limits.max_concurrent_streams, 1, 1'000'000);
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_concurrent_streams", limits.max_concurrent_streams, 1, 1'000'000));
+  constexpr int kMostStreams = 65'536;
+  AFT_RETURN_IF_ERROR(CheckRange("limits.max_watches", limits.max_watches, 1, kMostStreams));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_client_watches", limits.max_client_watches, 0, kMostStreams));
+  AFT_RETURN_IF_ERROR(
+      CheckRange("limits.max_infer_streams", limits.max_infer_streams, 1, kMostStreams));
+  return CheckRange("limits.max_client_infer_streams", limits.max_client_infer_streams, 0,
+                    kMostStreams);
 }
 
 absl::Status CheckSecurity(const SecurityConfig& security) {

@@ -73,6 +73,10 @@ void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   AFT_FIELD(limits.max_max_tokens, message, max_max_tokens);
   AFT_FIELD(limits.max_stream_buffer_bytes, message, max_stream_buffer_bytes);
   AFT_FIELD(limits.max_concurrent_streams, message, max_concurrent_streams);
+  AFT_FIELD(limits.max_watches, message, max_watches);
+  AFT_FIELD(limits.max_client_watches, message, max_client_watches);
+  AFT_FIELD(limits.max_infer_streams, message, max_infer_streams);
+  AFT_FIELD(limits.max_client_infer_streams, message, max_client_infer_streams);
 }
 
 // A list; an empty one is the default.

@@ -105,6 +105,8 @@ ServerMetrics::ServerMetrics(Registry& registry, const BuildInfo& build)
     : MetricMaker(registry, {}),
       version(build.version),
       calls(MetricMaker(registry, {{"model", ""}}), kMethods, kModelMethods),
+      watches(registry, "watches"),
+      infer_streams(registry, "infer_streams"),
       states(registry) {
   AddGauge("aft_build_info", "Constant 1; what runs is in the labels.",
            {{"version", build.version},

@@ -293,6 +293,17 @@ struct StateMetrics : private MetricMaker {
   }
 };
 
+// The streams of one kind that may stay open without a request, label `kind`.
+struct OpenStreamMetrics : private MetricMaker {
+  OpenStreamMetrics(prometheus::Registry& registry, const char* kind)
+      : MetricMaker(registry, {{"kind", kind}}) {}
+
+  prometheus::Gauge& open =
+      AddGauge("aft_open_streams", "Open streams of a kind that may be idle.");
+  prometheus::Counter& gave_way = AddCounter(
+      "aft_streams_gave_way_total", "Idle streams that were ended so that new ones had room.");
+};
+
 // Of the program, labels of aft_build_info.
 struct BuildInfo {
   std::string version;
@@ -328,6 +339,10 @@ struct ServerMetrics : private MetricMaker {
 
   prometheus::Gauge& undelivered_bytes =
       AddGauge("aft_undelivered_bytes", "What was computed and waits for clients to read.");
+
+  // By server/admission.
+  OpenStreamMetrics watches;
+  OpenStreamMetrics infer_streams;
 
   // By server/states.
   StateMetrics states;

@@ -6,6 +6,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "server/admission/memory_ledger.h"
+#include "server/admission/open_streams.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/rpc/active_calls.h"
@@ -27,6 +28,8 @@ struct CallEnvironment {
   ActiveCalls& active;
   MemoryLedger& ledger;
   const ClientIdentity& identity;
+  OpenStreams& watches;
+  OpenStreams& infer_streams;
   LimitsConfig limits;
 
   // A call of a method of no model has ended: its metrics.

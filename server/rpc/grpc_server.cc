@@ -60,6 +60,11 @@ std::unique_ptr<MemoryLedger> MakeLedger(const LimitsConfig& limits, ServerMetri
   return std::make_unique<MemoryLedger>(total, per_client, metrics);
 }
 
+// How many streams a client may have open, of `most` in all. `configured`: 0 means half.
+int64_t OpenStreamsOfClient(int32_t configured, int32_t most) {
+  return configured != 0 ? configured : std::max(most / 2, 1);
+}
+
 // gRPC's own buffers come on top of what the ledger knows: of messages that are not complete, of
 // writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort.
 void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
@@ -132,9 +137,17 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       client_metrics_(prometheus,
                       ClientLabels(identity_->directory(), config.security.max_client_labels)),
       active_(config.limits.write_stall, metrics),
+      watches_("watches", config.limits.max_watches,
+               OpenStreamsOfClient(config.limits.max_client_watches, config.limits.max_watches),
+               metrics.watches),
+      infer_streams_("infer_streams", config.limits.max_infer_streams,
+                     OpenStreamsOfClient(config.limits.max_client_infer_streams,
+                                         config.limits.max_infer_streams),
+                     metrics.infer_streams),
       state_access_(std::move(states)),
       decoders_(std::move(decoders)) {
-  const CallEnvironment environment{metrics, active_, *ledger_, *identity_, config.limits};
+  const CallEnvironment environment{metrics,  active_,        *ledger_,     *identity_,
+                                    watches_, infer_streams_, config.limits};
   models_ = std::make_unique<ModelService>(environment, registry);
   inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
                                                   client_metrics_, *state_access_);
@@ -222,8 +235,8 @@ void GrpcServer::RefreshClients() { identity_->Refresh(); }
 
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (drain_.valid()) return;
-  health_->EndWatches();
-  kserve_->Drain();
+  watches_.EndAll();
+  infer_streams_.EndAll();
   const auto until = std::chrono::system_clock::now() + LeftUntil(deadline);
   drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
 }

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/impl/service_type.h"
+#include "server/admission/open_streams.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
@@ -62,7 +63,7 @@ class GrpcServer {
   // ClientIdentity::Refresh.
   void RefreshClients();
 
-  // Closes the port, ends health watches and tells every client to go elsewhere (GOAWAY). Calls
+  // Closes the port, ends idle streams and tells every client to go elsewhere (GOAWAY). Calls
   // that have begun go on until `deadline`, when they are cancelled. Returns at once.
   void BeginDrain(TimePoint deadline);
 
@@ -80,6 +81,8 @@ class GrpcServer {
   std::unique_ptr<MemoryLedger> ledger_;
   ClientMetrics client_metrics_;
   ActiveCalls active_;
+  OpenStreams watches_;
+  OpenStreams infer_streams_;
   std::unique_ptr<StateAccess> state_access_;
   std::unique_ptr<DecodePool> decoders_;
   std::unique_ptr<ModelService> models_;

@@ -34,6 +34,7 @@ absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
 // but always ends at the newest.
 class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public ActiveCall,
+                        public OpenStream,
                         public std::enable_shared_from_this<WatchCall> {
  public:
   WatchCall(HealthService& service, grpc::CallbackServerContext& context,
@@ -60,6 +61,9 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     }
     Wake();
   }
+
+  // A Watch has no request to answer, so it is idle from its beginning.
+  void EndWhenIdle(const absl::Status& status) override { End(ToGrpcStatus(status)); }
 
   void OnWriteDone(bool ok) override {
     if (!ok) End(grpc::Status::CANCELLED);
@@ -132,23 +136,12 @@ HealthService::Status HealthService::Find(const std::string& service) const {
   return found == services_.end() ? HealthCheckResponse::SERVICE_UNKNOWN : found->second;
 }
 
-void HealthService::EndWatches() {
-  std::vector<std::shared_ptr<WatchCall>> watches;
-  {
-    MutexLock lock(mutex_);
-    ended_ = true;
-    watches.assign(watches_.begin(), watches_.end());
-  }
-  for (const auto& watch : watches) {
-    watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
-  }
-}
-
 void HealthService::Remove(const std::shared_ptr<WatchCall>& call) {
   {
     MutexLock lock(mutex_);
     watches_.erase(call);
   }
+  environment_.watches.Remove(call.get());
   environment_.active.Remove(call.get());
 }
 
@@ -176,7 +169,8 @@ absl::Status HealthService::Answer(const grpc::ByteBuffer& request,
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   absl::StatusOr<std::string> name = ServiceName(*request);
-  MemoryLedger::Charge charge(environment_.ledger, *environment_.identity.AddressOf(*context));
+  const auto client = environment_.identity.AddressOf(*context);
+  MemoryLedger::Charge charge(environment_.ledger, *client);
   absl::Status status = name.status();
   if (status.ok() && !charge.Resize(kCallBytes)) {
     status = absl::ResourceExhaustedError("memory: no room for another watch");
@@ -187,8 +181,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
   {
     MutexLock lock(mutex_);
     watches_.insert(call);
-    if (ended_ && status.ok()) status = absl::UnavailableError("the server is shutting down");
   }
+  if (status.ok()) status = environment_.watches.Add(call, client->name);
   if (status.ok()) {
     call->Wake();
   } else {

@@ -33,9 +33,6 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
   // SERVICE_UNKNOWN for a service that was never set.
   Status Find(const std::string& service) const;
 
-  // Ends every Watch, and new ones at once, with UNAVAILABLE: gRPC's shutdown waits for them.
-  void EndWatches();
-
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
@@ -51,7 +48,6 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
 
   const CallEnvironment environment_;
   mutable Mutex mutex_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Status> services_ ABSL_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<WatchCall>> watches_ ABSL_GUARDED_BY(mutex_);
 };

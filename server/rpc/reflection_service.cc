@@ -1,13 +1,16 @@
 #include "server/rpc/reflection_service.h"
 
+#include <optional>
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
 
@@ -87,43 +90,112 @@ void Answer(const Request& request, const std::vector<std::string>& services, Re
 
 using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// One stream: reads a request, writes the answer, and so on; one message is in memory at a time.
-// Nobody waits for it when the server stops. Owns itself.
+// One stream: reads a request, writes the answer, and so on; one message is in memory at a time. It
+// is idle while it waits for a request. ActiveCalls owns it until gRPC is done with it.
 template <typename Api>
-class Stream final : public Reactor {
+class Stream final : public Reactor,
+                     public ActiveCall,
+                     public OpenStream,
+                     public std::enable_shared_from_this<Stream<Api>> {
  public:
-  // `refusal`: ends it at once unless OK.
-  Stream(const std::vector<std::string>& names, MemoryLedger::Charge charge,
-         const absl::Status& refusal)
-      : names_(names), charge_(std::move(charge)) {
-    if (refusal.ok()) {
-      StartRead(&bytes_);
-    } else {
-      Finish(ToGrpcStatus(refusal));
+  Stream(const CallEnvironment& environment, const std::vector<std::string>& names,
+         grpc::CallbackServerContext& context)
+      : ActiveCall(context), environment_(environment), names_(names) {}
+
+  void Start() {
+    const absl::Status status = Admit();
+    if (!status.ok()) return End(ToGrpcStatus(status));
+    ReadOn();
+  }
+
+  void EndWhenIdle(const absl::Status& status) override {
+    const grpc::Status end = ToGrpcStatus(status);
+    {
+      MutexLock lock(mutex_);
+      end_when_idle_ = end;
+      if (!idle_ || ended_) return;
+      ended_ = true;
     }
+    Close(end);
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);  // the client is done
+    {
+      MutexLock lock(mutex_);
+      if (ended_) return;  // it crossed the end
+      idle_ = false;
+      environment_.watches.SetIdle(this, false);
+    }
+    if (!ok) return End(grpc::Status::OK);  // the client is done
     typename Api::Request request;
     absl::Status status = CheckLength("message_request", bytes_.Length(), kMaxRequestBytes);
     if (status.ok()) status = ParseMessage(bytes_, request);
-    if (!status.ok()) return Finish(ToGrpcStatus(status));
+    if (!status.ok()) return End(ToGrpcStatus(status));
     typename Api::Response response;
     Answer(request, names_, response);
     SerializeMessage(response, bytes_);
+    OperationBegins();
     StartWrite(&bytes_);
   }
   void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::CANCELLED);
-    StartRead(&bytes_);
+    OperationEnds();
+    if (!ok) return End(grpc::Status::CANCELLED);
+    ReadOn();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    ContextGoes();
+    environment_.watches.Remove(this);
+    environment_.active.Remove(this);  // may delete this
+  }
 
  private:
+  absl::Status Admit() {
+    AFT_ASSIGN_OR_RETURN(const auto client, environment_.identity.Find(context()));
+    charge_ = MemoryLedger::Charge(environment_.ledger, *client);
+    if (!charge_.Resize(kStreamBytes)) return environment_.RefuseForMemory();
+    return environment_.watches.Add(this->shared_from_this(), client->name);
+  }
+
+  // Waits for the next request, unless the stream is to end.
+  void ReadOn() {
+    std::optional<grpc::Status> end;
+    {
+      MutexLock lock(mutex_);
+      end = end_when_idle_;
+      idle_ = !end.has_value();
+      environment_.watches.SetIdle(this, idle_);
+    }
+    if (end.has_value()) return End(*end);
+    StartRead(&bytes_);
+  }
+
+  void End(const grpc::Status& status) {
+    {
+      MutexLock lock(mutex_);
+      if (ended_) return;
+      ended_ = true;
+    }
+    Close(status);
+  }
+
+  // REQUIRES: the caller set `ended_`.
+  void Close(const grpc::Status& status) {
+    OperationBegins();
+    Finish(status);
+  }
+
+  void OnStuck(Duration waited) override {
+    log::Warning("reflection.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
+  }
+
+  const CallEnvironment& environment_;
   const std::vector<std::string>& names_;
-  const MemoryLedger::Charge charge_;
+  MemoryLedger::Charge charge_;
   grpc::ByteBuffer bytes_;
+  Mutex mutex_;
+  bool idle_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_when_idle_ ABSL_GUARDED_BY(mutex_);
 };
 
 template <typename Api>
@@ -135,13 +207,10 @@ class ReflectionService final
       : environment_(environment), names_(std::move(names)) {}
 
   Reactor* ServerReflectionInfo(grpc::CallbackServerContext* context) override {
-    const auto client = environment_.identity.Find(*context);
-    if (!client.ok()) return new Stream<Api>(names_, {}, client.status());
-    MemoryLedger::Charge charge(environment_.ledger, **client);
-    const bool fits = charge.Resize(kStreamBytes);
-    return new Stream<Api>(
-        names_, std::move(charge),
-        fits ? absl::OkStatus() : absl::ResourceExhaustedError("memory: no room for a stream"));
+    const auto stream = std::make_shared<Stream<Api>>(environment_, names_, *context);
+    environment_.active.Add(stream);
+    stream->Start();
+    return stream.get();
   }
 
  private:

@@ -16,6 +16,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 import zlib
 
 import http2
@@ -212,6 +213,22 @@ def idle_connections(connect, count=500):
   return found
 
 
+def idle_watches(connect, connections=23, streams=95, rate=180):
+  """Health watches that stay open, so many a second."""
+  found, begun = [], time.monotonic()
+  for i in range(connections):
+    found += send(connect, WATCH, [message(b"")] * streams, begun=True)
+    while time.monotonic() < begun + (i + 1) * streams / rate:  # More are refused by the edge's rate.
+      for connection in found:
+        connection.turn(0.01)
+  return found
+
+
+def idle_infer_streams(connect, connections=1, streams=64):
+  """Streams of many requests that never send one."""
+  return [one for _ in range(connections) for one in send(connect, STREAM_INFER, [b""] * streams, end=False)]
+
+
 def stalled_scrapers(connect, count=3):
   """HTTP/1 requests for /metrics: every second one never ends, the answers of the others nobody reads."""
   host, port = connect.address.rsplit(":", 1)
@@ -227,7 +244,7 @@ def stalled_scrapers(connect, count=3):
 ATTACKS = {function.__name__: function for function in (
     gzip_bomb, unannounced_gzip, big_message, half_messages, watch_names, long_model_name,
     stalled_readers, deaf_readers, long_generations, long_scores, header_flood, endless_headers,
-    rapid_resets, pings, idle_connections, stalled_scrapers)}
+    rapid_resets, pings, idle_connections, idle_watches, idle_infer_streams, stalled_scrapers)}
 
 
 def numbers_of(attack):
@@ -290,7 +307,9 @@ def main():
                                  chosen.token, chosen.source, **vars(numbers.parse_args(rest)))
   print(json.dumps(describe()), flush=True)
   if chosen.hold:
-    while not select.select([sys.stdin], [], [], 0.02)[0]:
+    ended = False
+    while not ended:
+      ended = bool(select.select([sys.stdin], [], [], 0.02)[0])
       for connection in connections:
         if isinstance(connection, Connection):
           connection.turn(0)

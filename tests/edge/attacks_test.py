@@ -24,6 +24,8 @@ from http2 import Connection
 PROGRAM = DESCRIPTORS = MODEL = ""
 TOKENS = 200  # Of each call of the well-behaved client.
 CALLS = 10  # Of its calls at least this many beside each attack.
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+LIST_SERVICES = http2.message(attacker.field(7, b""))
 STARVED = 20  # Seconds without a token after which a call of it counts as failed.
 
 # Attack, its numbers, and how its streams may end behind the edge; None: it asks for what it may have.
@@ -36,7 +38,7 @@ ATTACKS = [
     ("half_messages", {"streams": 90, "megabytes": 3, "connections": 4}, {"open", "reset INTERNAL_ERROR"}),
     ("big_message", {"megabytes": 1024, "path": attacker.STREAM_INFER}, {"RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 60, "megabytes": 10, "path": attacker.STREAM_INFER}, {"RESOURCE_EXHAUSTED"}),
-    ("half_messages", {"streams": 90, "megabytes": 3, "path": attacker.STREAM_INFER}, {"open", "UNAVAILABLE"}),
+    ("half_messages", {"streams": 90, "megabytes": 3, "path": attacker.STREAM_INFER}, {"open", "RESOURCE_EXHAUSTED"}),
     ("watch_names", {"streams": 194, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
     ("long_model_name", {"kilobytes": 5120}, {"RESOURCE_EXHAUSTED"}),
     ("header_flood", {"kilobytes": 17}, {"reset INTERNAL_ERROR"}),
@@ -45,6 +47,8 @@ ATTACKS = [
     ("rapid_resets", {"streams": 20000}, {"reset CANCEL"}),
     ("pings", {"count": 100000}, set()),
     ("idle_connections", {"count": 900}, set()),
+    ("idle_watches", {"connections": 23, "streams": 95}, {"open", "RESOURCE_EXHAUSTED"}),
+    ("idle_infer_streams", {"connections": 4, "streams": 90}, {"open", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}),
     ("stalled_readers", {"streams": 100}, None),
     ("deaf_readers", {"streams": 100}, None),
     ("long_generations", {"streams": 64}, None),
@@ -123,7 +127,18 @@ def start_server(folder):
   (folder / "clients.textproto").write_text("".join(
       f'clients {{ name: "{name}" token_sha256: "{hashlib.sha256(name.encode()).hexdigest()}" }}\n'
       for name in ("attacker", "neighbour")))
-  return Server(folder, PROGRAM, MODEL, config='security { clients_file: "clients.textproto" } drain { lame_duck_ms: 0 }')
+  return Server(folder, PROGRAM, MODEL, config="""
+      security { clients_file: "clients.textproto" trusted_proxies: "127.0.0.1" } drain { lame_duck_ms: 0 }""")
+
+
+def start_attack(name, numbers, address, tls):
+  """The attacker's process, which prints a line when it has begun to hold on, and one at the end of its input."""
+  command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold", "--token=attacker",
+             "--source=127.0.0.2",  # The edge knows clients by their addresses.
+             *(["--tls"] if tls else []), *(f"--{key}={value}" for key, value in numbers.items())]
+  attack = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  os.set_blocking(attack.stdout.fileno(), False)
+  return attack
 
 
 def attack_beside(name, numbers, address, tls, watched):
@@ -136,11 +151,7 @@ def attack_beside(name, numbers, address, tls, watched):
   before = [process.megabytes() for process in watched]
   for process in watched:
     process.reset_peak()
-  command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold", "--token=attacker",
-             "--source=127.0.0.2",  # The edge knows clients by their addresses.
-             *(["--tls"] if tls else []), *(f"--{key}={value}" for key, value in numbers.items())]
-  with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as attack:
-    os.set_blocking(attack.stdout.fileno(), False)
+  with start_attack(name, numbers, address, tls) as attack:
     said, calls = b"", 0
     while calls < CALLS or (not said and attack.poll() is None):
       neighbour.call()
@@ -180,6 +191,71 @@ class AttackTest(unittest.TestCase):
         self.assertLess(peaks[1], 512, "the edge's memory")
         self.assertEqual(front.stop(), 0)
         self.assertEqual(server.stop(), 0)
+
+
+class IdleStreamsTest(unittest.TestCase):
+  """Streams that one client keeps open without a request take no place of others."""
+
+  def beside(self, kind, name, **numbers):
+    """Runs the attack while a neighbour has streams of its own, and asks for more: how many streams of that kind are
+    open under attack, how many gave way, and how the attacker's ended."""
+    folder = edge.new_folder(self)
+    server = start_server(folder)
+    self.addCleanup(server.stop, hard=True)
+    front = Edge(folder, [server.address], DESCRIPTORS)
+    self.addCleanup(front.stop, hard=True)
+    before = self.connect(front)
+    watch = self.answered(before, before.request(attacker.WATCH), http2.message(b""))
+    stream = self.answered(before, before.request(attacker.STREAM_INFER), attacker.infer(), end=False)
+    with start_attack(name, numbers, front.address, True) as attack:
+      said = b""
+      while not said and attack.poll() is None:
+        before.turn(0.05)
+        said += attack.stdout.read() or b""
+      after = self.connect(front)  # A client that comes now.
+      for path, body, end in ((attacker.GENERATE, attacker.generate(5), True), (attacker.WATCH, http2.message(b""), True),
+                              (attacker.STREAM_INFER, attacker.infer(), False), (REFLECTION, LIST_SERVICES, False)):
+        with self.subTest(path):
+          self.answered(after, after.request(path), body, end)
+      self.answered(before, stream, attacker.infer(), end=False)
+      self.assertEqual(before.streams[watch].outcome, "open")
+      is_open, gave_way = (server.metric(rf'{metric}\{{kind="{kind}"\}}')
+                           for metric in ("aft_open_streams", "aft_streams_gave_way_total"))
+      rest, errors = attack.communicate(b"\n", PATIENCE)
+    self.assertEqual(attack.returncode, 0, errors.decode())
+    for cluster in ("aft", "aft_watches"):
+      self.assertEqual(front.stat(f"cluster.{cluster}.upstream_rq_pending_overflow"), 0)
+    return is_open, gave_way, json.loads((said + rest).splitlines()[-1])["streams"]
+
+  def connect(self, front):
+    connection = Connection(front.address, front.client_tls(), token="neighbour")
+    self.addCleanup(connection.close)
+    return connection
+
+  def answered(self, connection, number, body, end=True):
+    """Sends a message on that stream, which brings another answer."""
+    stream = connection.streams[number]
+    had = len(stream.data)
+    connection.data(number, body, end)
+    while len(stream.data) == had and not stream.ended and connection.turn(PATIENCE):
+      pass
+    self.assertGreater(len(stream.data), had, stream.outcome)
+    return number
+
+  def test_watches(self):
+    is_open, gave_way, ends = self.beside("watches", "idle_watches")
+    self.assertLessEqual(is_open, 512 + 3)  # With the neighbour's.
+    self.assertGreater(gave_way, 1000)
+    self.assertGreater(ends["RESOURCE_EXHAUSTED"], 1000)
+
+  def test_infer_streams(self):
+    for connections, streams in ((1, 64), (4, 90)):
+      with self.subTest(streams=connections * streams):
+        is_open, gave_way, ends = self.beside("infer_streams", "idle_infer_streams", connections=connections, streams=streams)
+        self.assertLessEqual(is_open, 64 + 2)
+        # Of those that wait for longer than request_timeout the edge ends some by itself.
+        self.assertLessEqual(set(ends), {"open", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
+        (self.assertEqual if streams == 64 else self.assertGreater)(gave_way, 0)
 
 
 def table(chosen):

@@ -170,7 +170,9 @@ class Edge(Process):
     self.address = f"127.0.0.1:{listeners['edge']}"
     self.status_address = f"127.0.0.1:{listeners['status']}"
     healthy = len(replicas) if healthy is None else healthy
-    wait_until(lambda: self.stat("cluster.aft.membership_healthy") == healthy, f"{healthy} replicas are healthy")
+    for cluster in ("aft", "aft_watches"):
+      wait_until(lambda name=f"cluster.{cluster}.membership_healthy": self.stat(name) == healthy,
+                 f"{healthy} replicas are healthy")
 
   def install(self, certificate, key):
     """Moves a certificate and its key to where the edge looks."""

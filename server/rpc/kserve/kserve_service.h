@@ -44,9 +44,6 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
         environment_{{environment, registry, decoders, client_metrics, states}, statistics_},
         health_(health) {}
 
-  // Ends every ModelStreamInfer that has nothing to answer, and the others as soon as that is so.
-  void Drain() { streams_.Drain(); }
-
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
   using Bytes = grpc::ByteBuffer;
@@ -65,7 +62,7 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
     return StartUnaryInfer(environment_, *context, *request, *response);
   }
   BidiReactor* ModelStreamInfer(Context* context) override {
-    return StreamInfer::Start(environment_, streams_, *context);
+    return StreamInfer::Start(environment_, *context);
   }
 
  private:
@@ -93,7 +90,6 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   Statistics statistics_;
   InferEnvironment environment_;
   const HealthService& health_;
-  OpenStreams streams_;
 };
 
 }  // namespace aft::server::kserve

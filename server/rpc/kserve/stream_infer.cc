@@ -37,30 +37,9 @@ size_t BytesOf(const TokenDelta& delta) {
 
 }  // namespace
 
-bool OpenStreams::Add(const std::shared_ptr<StreamInfer>& stream) {
-  MutexLock lock(mutex_);
-  streams_.insert(stream);
-  return !draining_;
-}
-
-void OpenStreams::Remove(const std::shared_ptr<StreamInfer>& stream) {
-  MutexLock lock(mutex_);
-  streams_.erase(stream);
-}
-
-void OpenStreams::Drain() {
-  std::vector<std::shared_ptr<StreamInfer>> streams;
-  {
-    MutexLock lock(mutex_);
-    draining_ = true;
-    streams.assign(streams_.begin(), streams_.end());
-  }
-  for (const auto& stream : streams) stream->Drain();
-}
-
-BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& streams,
+BidiReactor* StreamInfer::Start(InferEnvironment& environment,
                                 grpc::CallbackServerContext& context) {
-  const auto stream = std::make_shared<StreamInfer>(environment, streams, context);
+  const auto stream = std::make_shared<StreamInfer>(environment, context);
   environment.active.Add(stream);
   const absl::Status status = stream->Admit();
   if (!status.ok()) {
@@ -68,17 +47,15 @@ BidiReactor* StreamInfer::Start(InferEnvironment& environment, OpenStreams& stre
     SendIds(context, stream->ids_, Metadata::kTrailing);
     stream->Abort(status, status);
   } else {
-    if (!streams.Add(stream)) stream->Drain();
     stream->ReadOn();
   }
+  stream->Pump();
   return stream.get();
 }
 
-StreamInfer::StreamInfer(InferEnvironment& environment, OpenStreams& streams,
-                         grpc::CallbackServerContext& context)
+StreamInfer::StreamInfer(InferEnvironment& environment, grpc::CallbackServerContext& context)
     : ActiveCall(context),
       environment_(environment),
-      streams_(streams),
       undelivered_(environment.metrics.undelivered_bytes) {}
 
 absl::Status StreamInfer::Admit() {
@@ -86,9 +63,13 @@ absl::Status StreamInfer::Admit() {
   AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
   const auto asked = context().client_metadata().find(kGrpcErrorKey);
   end_on_error_ = asked != context().client_metadata().end() && asked->second == "true";
-  MutexLock lock(mutex_);
-  charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
-  if (!Recharge()) return environment_.RefuseForMemory();
+  {
+    MutexLock lock(mutex_);
+    charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+    if (!Recharge()) return environment_.RefuseForMemory();
+  }
+  // From here on it may have to give way, which waits for Start to give back `writing_`.
+  AFT_RETURN_IF_ERROR(environment_.infer_streams.Add(shared_from_this(), client_->name));
   SendIds(context(), ids_, Metadata::kInitial);
   return absl::OkStatus();
 }
@@ -100,7 +81,8 @@ bool StreamInfer::Recharge() {
 void StreamInfer::ReadOn() {
   {
     MutexLock lock(mutex_);
-    if (reading_ || read_all_ || abort_.has_value() || calls_.size() >= kMostRequests) return;
+    const bool ending = abort_.has_value() || end_when_idle_.has_value();
+    if (reading_ || read_all_ || ending || calls_.size() >= kMostRequests) return;
     reading_ = true;
   }
   StartRead(&incoming_);
@@ -128,6 +110,7 @@ void StreamInfer::OnReadDone(bool ok) {
     reading_ = false;
     if (abort_.has_value() || finished_) return;  // it crossed the end
     calls_.emplace(call, nullptr);
+    environment_.infer_streams.SetIdle(this, false);
   }
   call->Start(std::move(message));
   ReadOn();
@@ -188,7 +171,7 @@ void StreamInfer::Pump() {
     std::optional<absl::Status> end;
     {
       MutexLock lock(mutex_);
-      const bool over = read_all_ || abort_.has_value() || draining_;
+      const bool over = read_all_ || abort_.has_value() || end_when_idle_.has_value();
       if (!parts_.empty()) {
         const auto call = calls_.find(parts_.front().call);
         if (!parts_.front().token.has_value()) {
@@ -202,13 +185,12 @@ void StreamInfer::Pump() {
         Recharge();
         write = !abort_.has_value();
       } else if (over && calls_.empty()) {
-        end = abort_.value_or(
-            read_all_ ? absl::OkStatus()
-                      : absl::UnavailableError("the server is shutting down; send elsewhere"));
+        end = abort_.value_or(read_all_ ? absl::OkStatus() : *end_when_idle_);
         finished_ = true;
       } else {
         OperationEnds();
         writing_ = false;
+        if (calls_.empty()) environment_.infer_streams.SetIdle(this, true);
         return;
       }
     }
@@ -256,10 +238,10 @@ void StreamInfer::Abort(const absl::Status& status, const absl::Status& why) {
   Wake();
 }
 
-void StreamInfer::Drain() {
+void StreamInfer::EndWhenIdle(const absl::Status& status) {
   {
     MutexLock lock(mutex_);
-    draining_ = true;
+    if (!end_when_idle_.has_value()) end_when_idle_ = status;
   }
   Wake();
 }
@@ -281,7 +263,7 @@ void StreamInfer::OnDone() {
     charge_.Close();
     undelivered_.Set(0);
   }
-  streams_.Remove(shared_from_this());
+  environment_.infer_streams.Remove(this);
   environment_.active.Remove(this);  // may delete this
 }
 

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "base/mutex.h"
@@ -18,24 +17,6 @@ namespace aft::server::kserve {
 
 using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-class StreamInfer;
-
-// The streams there are, so that those that nobody uses do not hold up a drain. Thread-safe.
-class OpenStreams {
- public:
-  // A stream that begins, and its end; any thread. False: it must end as soon as it is idle.
-  bool Add(const std::shared_ptr<StreamInfer>& stream);
-  void Remove(const std::shared_ptr<StreamInfer>& stream);
-
-  // All end as soon as they have answered what they have read.
-  void Drain();
-
- private:
-  Mutex mutex_;
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unordered_set<std::shared_ptr<StreamInfer>> streams_ ABSL_GUARDED_BY(mutex_);
-};
-
 // ModelStreamInfer: one stream of requests, which run side by side, and their responses, in the
 // order in which they came to be, one for each token unless the client falls far behind. At most
 // one read and one write are outstanding. It reads no further while kMostRequests have not been
@@ -44,17 +25,16 @@ class OpenStreams {
 class StreamInfer final : public BidiReactor,
                           public ActiveCall,
                           public Carrier,
+                          public OpenStream,
                           public std::enable_shared_from_this<StreamInfer> {
  public:
   static constexpr size_t kMostRequests = 128;
 
-  static BidiReactor* Start(InferEnvironment& environment, OpenStreams& streams,
-                            grpc::CallbackServerContext& context);
+  static BidiReactor* Start(InferEnvironment& environment, grpc::CallbackServerContext& context);
 
-  StreamInfer(InferEnvironment& environment, OpenStreams& streams,
-              grpc::CallbackServerContext& context);
+  StreamInfer(InferEnvironment& environment, grpc::CallbackServerContext& context);
 
-  void Drain();
+  void EndWhenIdle(const absl::Status& status) override;
 
   // On gRPC's threads.
   void OnReadDone(bool ok) override;
@@ -92,7 +72,6 @@ class StreamInfer final : public BidiReactor,
   void OnRevoked(const absl::Status& why) override { Abort(why, why); }
 
   InferEnvironment& environment_;
-  OpenStreams& streams_;
   // Set by Admit, then constant.
   CallIds ids_;
   std::shared_ptr<const Client> client_;
@@ -105,11 +84,11 @@ class StreamInfer final : public BidiReactor,
 
   Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;    // Start takes the right, for its metadata
   bool read_all_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_when_idle_ ABSL_GUARDED_BY(mutex_);
   std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
   size_t part_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all parts
   // Those that are to be answered, with the last token of each in parts_, or null.

@@ -65,7 +65,8 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
       "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
       "max_memory_bytes: 25 max_client_memory_bytes: 26 write_stall_ms: 27 max_request_ms: 28 "
-      "max_texts: 42 } "
+      "max_texts: 42 max_watches: 50 max_client_watches: 51 max_infer_streams: 52 "
+      "max_client_infer_streams: 53 } "
       "drain { lame_duck_ms: 19 grace_ms: 20 } log { level: \"debug\" format: \"json\" } "
       "security { tls { cert_file: \"/c\" key_file: \"/k\" client_ca_file: \"/a\" } "
       "clients_file: \"/t\" trusted_proxies: \"::1\" trusted_proxies: \"10.0.0.0/8\" "
@@ -168,7 +169,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 71);
+  EXPECT_EQ(fields, 75);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -417,6 +418,11 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"limits.max_stream_buffer_bytes", 256, one << 30,
        limit(&LimitsConfig::max_stream_buffer_bytes)},
       {"limits.max_concurrent_streams", 1, 1'000'000, limit(&LimitsConfig::max_concurrent_streams)},
+      {"limits.max_watches", 1, 65'536, limit(&LimitsConfig::max_watches)},
+      {"limits.max_client_watches", 0, 65'536, limit(&LimitsConfig::max_client_watches)},
+      {"limits.max_infer_streams", 1, 65'536, limit(&LimitsConfig::max_infer_streams)},
+      {"limits.max_client_infer_streams", 0, 65'536,
+       limit(&LimitsConfig::max_client_infer_streams)},
       {"limits.max_message_bytes", 1, (one << 31) - 1, limit(&LimitsConfig::max_message_bytes)},
       {"limits.max_memory_bytes", 0, one << 40, limit(&LimitsConfig::max_memory_bytes)},
       {"limits.max_client_memory_bytes", 0, one << 40,
