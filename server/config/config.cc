@@ -147,7 +147,9 @@ absl::Status CheckScheduling(const SchedulingConfig& scheduling) {
                                  scheduling.max_client_queued_requests, 0, 1'000'000));
   AFT_RETURN_IF_ERROR(
       CheckRange("scheduling.max_queue_ms", scheduling.max_queue.count(), 0, 86'400'000));
-  return CheckRange("scheduling.step_target_ms", scheduling.step_target.count(), 0, 60'000);
+  AFT_RETURN_IF_ERROR(
+      CheckRange("scheduling.step_target_ms", scheduling.step_target.count(), 0, 60'000));
+  return CheckRange("scheduling.itl_target_ms", scheduling.itl_target.count(), 0, 60'000);
 }
 
 absl::Status CheckRedis(const StatesConfig& states) {

@@ -69,6 +69,7 @@ struct SchedulingConfig {
   int32_t max_client_queued_requests = 0;     // 0: half of LimitsConfig::max_queued_requests
   std::chrono::milliseconds max_queue{0};     // 0: no limit
   std::chrono::milliseconds step_target{20};  // 0: none
+  std::chrono::milliseconds itl_target{0};    // clients share longer steps
 };
 
 struct DrainConfig {

@@ -108,6 +108,7 @@ void Exchange(SchedulingConfig& scheduling, pb::SchedulingConfig& message) {
   AFT_FIELD(scheduling.max_client_queued_requests, message, max_client_queued_requests);
   AFT_FIELD(scheduling.max_queue, message, max_queue_ms);
   AFT_FIELD(scheduling.step_target, message, step_target_ms);
+  AFT_FIELD(scheduling.itl_target, message, itl_target_ms);
 }
 
 template <bool kRead>

@@ -61,7 +61,8 @@ ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
           .reserved_slots = std::clamp(reserved, 0, slots - 1),
           .strict_quotas = config.strict_quotas,
           .max_parked =
-              static_cast<int32_t>(std::min<int64_t>(parked, std::numeric_limits<int32_t>::max()))};
+              static_cast<int32_t>(std::min<int64_t>(parked, std::numeric_limits<int32_t>::max())),
+          .itl_target = config.itl_target};
 }
 
 }  // namespace
@@ -227,8 +228,9 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
 }
 
 TimePoint GenerateEngine::Advance() {
+  advance_began_ = Now();
   Place();
-  const Step* const step = scheduler_.Schedule(pacer_.PromptTokens());
+  const Step* const step = scheduler_.Schedule(pacer_.PromptTokens(), step_costs_.cost());
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // Refused: its sequences must be out before the next step is planned.
@@ -360,7 +362,14 @@ void GenerateEngine::CollectOldest() {
     if (step.prompt_tokens > 0) SetTokenSeconds(pacer_.prompt_token_seconds(), now);
   }
   collected_at_ = now;
-  if (status.ok()) return Publish(step, flight.prompt_tokens, now);
+  if (status.ok()) {
+    Publish(step, flight.prompt_tokens, now);
+    // With what it takes to plan a step and to hand out its tokens: streams wait for that too.
+    if (step.prompt_tokens == 0) {
+      step_costs_.Observe(step.small, step.decodes(), Now() - advance_began_);
+    }
+    return;
+  }
   std::vector<Job*> failed;
   for (Sequence* sequence : step.sequences) {
     if (sequence != nullptr) failed.push_back(static_cast<TokenStream*>(sequence));

@@ -16,6 +16,7 @@
 #include "server/observability/metrics.h"
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/step_pacer.h"
+#include "server/scheduling/step_shares.h"
 
 namespace aft::server {
 
@@ -121,10 +122,12 @@ class GenerateEngine final : public RequestLoop {
   ContinuousScheduler scheduler_;
   PrefixReads prefixes_;
   StepPacer pacer_;
+  StepCostMeter step_costs_;
   std::vector<Flight> flights_;
   TokenCounts counts_;
   StepOutput output_;          // of the last step
   TimePoint collected_at_;     // likewise
+  TimePoint advance_began_;    // the call of Advance that runs
   bool checkpointed_ = false;  // a stream, in the step that is published
 };
 

@@ -30,8 +30,9 @@ CallReactor* StreamCall::Start(const std::shared_ptr<StreamCall>& call,
   call->environment_.active.Add(call);
   absl::Status status = call->Admit(message);
   if (status.ok()) {
-    call->environment_.decoders.Add(*call->client_, message.Length(), [call, &message] {
+    call->environment_.decoders.AddAnswer(*call->client_, message.Length(), [call, &message] {
       call->Attempt([&] { return call->Submit(message); });
+      return call->answer_bytes_;
     });
   } else {
     call->Refuse(std::move(status));
@@ -235,6 +236,7 @@ absl::Status StreamCall::Answer() {
   {
     MutexLock lock(mutex_);
     request_bytes_ = kCallBytes;
+    answer_bytes_ = held_bytes();
     if (!Recharge()) return environment_.RefuseForMemory();
   }
   Conclude(outcome);

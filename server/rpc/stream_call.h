@@ -234,6 +234,7 @@ class StreamCall : public CallReactor,
   std::vector<StateAccess::Place> places_;    // of the states that are to be stored, or none
   std::optional<v1::State> stored_;           // set before outcome_; of a single sequence
 
+  size_t answer_bytes_ = 0;          // that Submit made itself
   grpc::ByteBuffer outgoing_bytes_;  // of whoever has the right to write
 
   bool refused_ = false;                         // set before Conclude

@@ -303,10 +303,11 @@ void ContinuousScheduler::Occupy(Sequence& sequence) {
                     : sequence.prompt_left() > 0 ? Sequence::Phase::kPrompt
                                                  : Sequence::Phase::kDecode;
   sequence.firm_ = Claim(sequence);
+  sequence.place_ = ++last_place_;
   if (sequence.service_class() != ServiceClass::kInteractive) ++others_;
 }
 
-const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
+const Step* ContinuousScheduler::Schedule(int64_t prompt_budget, const StepCost& cost) {
   AFT_CHECK(in_flight() < options_.max_in_flight);
   if (retired_ != nullptr) spare_.push_back(std::move(retired_));
   if (spare_.empty()) spare_.push_back(std::make_unique<Flight>());
@@ -317,13 +318,20 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
   step_->sequences.clear();
   step_->prompt_tokens = 0;
 
+  bool streams_wait = false;  // for a token, whether or not they have a row
+  for (Sequence* sequence : live_) {
+    sequence->in_step_ = !std::exchange(sequence->paused_, false) && MayRun(*sequence);
+    if (sequence->in_step_ && sequence->phase_ == Sequence::Phase::kDecode) streams_wait = true;
+  }
+  step_->small = TakeTurns(cost);
   prompts_.clear();
   for (Sequence* sequence : live_) {
-    if (std::exchange(sequence->paused_, false)) continue;
-    if (sequence->phase_ == Sequence::Phase::kPrompt && Readable(*sequence) > 0) {
+    if (!sequence->in_step_) continue;
+    if (sequence->phase_ == Sequence::Phase::kPrompt) {
       prompts_.push_back(sequence);
+    } else {
+      AddDecodeRow(*sequence);
     }
-    if (sequence->phase_ == Sequence::Phase::kDecode) AddDecodeRow(*sequence);
   }
   const auto decodes = static_cast<int64_t>(step_->sequences.size());
   std::stable_sort(prompts_.begin(), prompts_.end(), [](const Sequence* a, const Sequence* b) {
@@ -331,7 +339,7 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget) {
   });
   const auto prompts = static_cast<int64_t>(prompts_.size());
   const int64_t budget = options_.max_step_tokens - decodes;
-  SharePrompts(decodes == 0 ? budget : std::min(budget, std::max(prompt_budget, prompts)));
+  SharePrompts(streams_wait ? std::min(budget, std::max(prompt_budget, prompts)) : budget);
 
   for (size_t i = 0; i < prompts_.size(); ++i) AddPromptRow(*prompts_[i], chunks_[i]);
   step_->tokens = decodes + step_->prompt_tokens;
@@ -362,9 +370,14 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
   sequence.next_token_ = token;
 }
 
+bool ContinuousScheduler::MayRun(const Sequence& sequence) {
+  if (sequence.phase_ == Sequence::Phase::kPrompt) return Readable(sequence) > 0;
+  if (sequence.phase_ != Sequence::Phase::kDecode) return false;
+  if (sequence.outputs_left_ == 0) return false;  // the last ones are under way
+  return !sequence.turn_.never_ahead || sequence.pending_ == 0;
+}
+
 void ContinuousScheduler::AddDecodeRow(Sequence& sequence) {
-  if (sequence.outputs_left_ == 0) return;  // the last ones are under way
-  if (sequence.turn_.never_ahead && sequence.pending_ > 0) return;
   StepRow& row = AddRow(sequence, 1);
   row.tokens.push_back(sequence.pending_ > 0 ? kLastSampled : sequence.next_token_);
   AskForToken(sequence, row);

@@ -13,6 +13,7 @@
 #include "server/scheduling/fair_queue.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
+#include "server/scheduling/step_shares.h"
 #include "server/scheduling/time.h"
 
 namespace aft::server {
@@ -43,6 +44,7 @@ struct Step {
   std::vector<Sequence*> sequences;
   int64_t prompt_tokens = 0;  // of all rows
   int64_t tokens = 0;
+  bool small = false;  // as of ShareStep; for StepCostMeter
 
   bool empty() const { return sequences.empty(); }
   int64_t decodes() const { return tokens - prompt_tokens; }
@@ -75,8 +77,17 @@ struct Step {
 // retires. Likewise one that is to be parked sits out a step first.
 //
 // Every step holds one row for each live decode and splits the rest of the token budget among the
-// live prompts. Because the budget exceeds the number of slots, every live sequence advances in
-// every step: neither decodes nor prompts can starve.
+// live prompts. Because the budget exceeds the number of slots, there is room for a row of every
+// live sequence in every step.
+//
+// When that step would be too long beside what the client with the fewest sequences has without the
+// others, clients share it (ShareStep). The sequences of a client that has more than its share take
+// turns, prompts and decodes alike; one that has had its turn, or is new, comes last. So one that
+// can have a row has it in one of as many steps as its client has live sequences, at the latest;
+// and in every step when all live sequences are of one client, or when its client has the fewest,
+// or, but for small steps, when its client has no more than its share. One of kSmallStep steps that
+// could be shared and read no prompt is a small one, in which the cost of a row shows. A sequence
+// that sits out keeps its slot and its state, so its tokens are the same.
 //
 // How prompts share: the first takes up to half of what is left, the next up to half of the rest,
 // and so on, each at least one token; what short prompts leave over goes to the first that can use
@@ -105,8 +116,10 @@ class ContinuousScheduler {
     int32_t reserved_slots = 0;    // for interactive sequences; below slots
     bool strict_quotas = false;    // slots that are kept for others stay free
     int32_t max_parked = 0;
+    Duration itl_target{};  // no sequence sits out while steps are no longer
   };
   static constexpr int64_t kQuantum = 32;
+  static constexpr uint64_t kSmallStep = 64;
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
   explicit ContinuousScheduler(const Options& options);
@@ -150,9 +163,10 @@ class ContinuousScheduler {
   // Plans the next step. Null, and no step is in flight for it, when there is nothing to run: no
   // sequence is live, or what is left of each hangs on results that are under way. The step is
   // valid until it retires and Schedule is called again. `prompt_budget`: tokens of prompts in a
-  // step that has decode rows too; each prompt gets one at least. REQUIRES: as Place; in_flight() <
-  // max_in_flight.
-  const Step* Schedule(int64_t prompt_budget = kNoLimit);
+  // step while sequences decode; each prompt in the step gets one at least. `cost`: of steps, in
+  // seconds; where rows cost nothing, all sequences are in every step. REQUIRES: as Place;
+  // in_flight() < max_in_flight.
+  const Step* Schedule(int64_t prompt_budget = kNoLimit, const StepCost& cost = {});
 
   // The sequence sits out the next step: none in flight names it then, once those that are have
   // retired.
@@ -215,6 +229,9 @@ class ContinuousScheduler {
   void Fork(Sequence& leader);
 
   // Schedule.
+  static bool MayRun(const Sequence& sequence);
+  bool TakeTurns(const StepCost& cost);
+  bool HasUnequalClients();
   void AddDecodeRow(Sequence& sequence);
   void AskForToken(Sequence& sequence, StepRow& row);
   static int64_t Readable(const Sequence& sequence);  // of its prompt, by its next row
@@ -236,6 +253,8 @@ class ContinuousScheduler {
   std::unique_ptr<Flight> retired_;
   std::vector<std::unique_ptr<Flight>> spare_;  // kept for their memory
   Step* step_ = nullptr;                        // while Schedule fills it
+  uint64_t last_place_ = 0;                     // of Sequence::place_
+  uint64_t shared_steps_ = 0;                   // that could be shorter than with a row of all
 
   // Valid within Place.
   std::unordered_map<const FairAccount*, int32_t> firm_;  // of each client
@@ -247,6 +266,8 @@ class ContinuousScheduler {
 
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;
+  std::vector<Sequence*> turns_;  // those of a client together, in the order of their turns
+  std::vector<ClientShare> shares_;
   std::vector<int64_t> chunks_;
   std::vector<std::vector<TokenId>> row_tokens_;  // of rows that are done with, empty
 };

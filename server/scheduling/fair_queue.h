@@ -38,6 +38,7 @@ class FairItem {
   FairItem& operator=(const FairItem&) = delete;
 
   const std::string& client() const { return client_; }
+  double weight() const { return weight_; }
   ServiceClass service_class() const { return class_; }
   // When it began to wait, last.
   TimePoint since() const { return since_; }

@@ -127,6 +127,8 @@ class Sequence : public FairItem {
   int flights_ = 0;        // steps in flight that name it
   bool firm_ = false;      // within quota and reservation, and not batch work: never parked
   bool paused_ = false;    // no row in the next step, so that none names it after that
+  bool in_step_ = false;   // it has a row in the step that is planned
+  uint64_t place_ = 0;     // among those of its client that take turns; the lowest comes first
 };
 
 }  // namespace aft::server

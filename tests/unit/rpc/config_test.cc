@@ -74,7 +74,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
       "health { readiness: \"any\" max_failed_steps: 31 step_timeout_ms: 32 liveness_grace_ms: 33 "
       "} "
       "scheduling { age_ms: 25 max_client_slots: 26 reserved_slots: 27 strict_quotas: true "
-      "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 } "
+      "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 itl_target_ms: 41 } "
       "connections { max_age_ms: 34 max_age_grace_ms: 35 } "
       "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
       "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" "
@@ -169,7 +169,7 @@ TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
     comment.clear();
     ++fields;
   }
-  EXPECT_EQ(fields, 75);
+  EXPECT_EQ(fields, 76);
 }
 
 TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
@@ -408,6 +408,7 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
        scheduling(&SchedulingConfig::max_client_queued_requests)},
       {"scheduling.max_queue_ms", 0, 86'400'000, scheduling(&SchedulingConfig::max_queue)},
       {"scheduling.step_target_ms", 0, 60'000, scheduling(&SchedulingConfig::step_target)},
+      {"scheduling.itl_target_ms", 0, 60'000, scheduling(&SchedulingConfig::itl_target)},
       {"limits.max_queued_requests", 1, 1'000'000, limit(&LimitsConfig::max_queued_requests)},
       {"limits.max_prompt_bytes", 1, one << 29, limit(&LimitsConfig::max_prompt_bytes)},
       {"limits.max_prompt_tokens", 1, one << 26, limit(&LimitsConfig::max_prompt_tokens)},

@@ -36,11 +36,12 @@ class DecodePoolTest : public testing::Test {
     other_.Resume();
   }
 
-  void Add(const Client& client, size_t bytes, const std::string& name) {
-    pool_->Add(client, bytes, [this, name] {
+  void Add(const Client& client, size_t bytes, const std::string& name, size_t answer_bytes = 0) {
+    pool_->AddAnswer(client, bytes, [this, name, answer_bytes] {
       MutexLock lock(mutex_);
       ran_.push_back(name);
       if (ran_.size() == 6) six_.NotifyAll();
+      return answer_bytes;
     });
   }
   // One thread goes on, so that there is one order. REQUIRES: six were added.
@@ -86,6 +87,41 @@ TEST_F(DecodePoolTest, ATaskThatFindsNoMemoryEndsNoOther) {
   for (int i = 0; i < 3; ++i) pool_->Add(Client{.name = "a"}, 1, [] { throw std::bad_alloc(); });
   for (const char* name : {"1", "2", "3", "4", "5", "6"}) Add(Client{.name = "a"}, 1, name);
   EXPECT_THAT(Run(), testing::ElementsAre("1", "2", "3", "4", "5", "6"));
+}
+
+// Of Tokenize and Detokenize, whose answers may be many times as long as their messages.
+TEST_F(DecodePoolTest, WhoseAnswersAreLongLetsTheOthersGoFirst) {
+  const Client a{.name = "a"};
+  const Client b{.name = "b"};
+  for (const char* name : {"a1", "a2", "a3"}) Add(a, 10, name, 1000);
+  for (const char* name : {"b1", "b2", "b3"}) Add(b, 100, name);
+  EXPECT_THAT(Run(), testing::ElementsAre("a1", "b1", "b2", "b3", "a2", "a3"));
+}
+
+TEST_F(DecodePoolTest, TheLongMessagesOfOneClientLeaveAThreadToOthers) {
+  Gate slow;
+  const Client a{.name = "a"};
+  for (int i = 0; i < 3; ++i) {
+    pool_->Add(a, DecodePool::kLongMessage, [&slow] { slow.Enter(); });
+  }
+  one_.Resume();
+  other_.Resume();
+  slow.WaitUntilBlocked();
+  for (const char* name : {"1", "2", "3", "4", "5", "6"}) Add(Client{.name = "b"}, 1, name);
+  EXPECT_EQ(Run().size(), 6U);
+  slow.Resume();
+  pool_.reset();
+}
+
+TEST_F(DecodePoolTest, TheEndRunsTheLongMessagesOfOneClient) {
+  for (const char* name : {"1", "2", "3", "4", "5", "6"}) {
+    Add(Client{.name = "a"}, DecodePool::kLongMessage, name);
+  }
+  one_.Resume();
+  other_.Resume();
+  pool_.reset();
+  MutexLock lock(mutex_);
+  EXPECT_EQ(ran_.size(), 6U);
 }
 
 TEST_F(DecodePoolTest, TheEndRunsWhatIsLeft) {

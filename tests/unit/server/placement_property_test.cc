@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 // Random arrivals, groups among them, cancels, ends, classes, clients, quotas and steps in flight.
 // No slot is lost or doubled, memory for parked ones is never exceeded, none that a step names is
 // parked or forked, a group has all of its slots or none, and every sequence sees its tokens in
-// order, however often it was parked; slots do not idle but for a group; all end.
+// order, however often it was parked or sat out; slots do not idle but for a group; all end.
 TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
   TestRandom random;
   ManualClock clock;
@@ -138,7 +138,8 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       }
       ASSERT_EQ(static_cast<int32_t>(slots.size()), scheduler.live());
 
-      if (const Step* const step = scheduler.Schedule(random.Below(20)); step != nullptr) {
+      const StepCost cost = {.fixed = random.Uniform(0, 3), .row = random.Uniform(0, 1)};
+      if (const Step* const step = scheduler.Schedule(random.Below(20), cost); step != nullptr) {
         ASSERT_LE(step->tokens, options.max_step_tokens);
         for (size_t i = 0; i < step->sequences.size(); ++i) {
           Sequence* const sequence = step->sequences[i];
