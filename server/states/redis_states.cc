@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -247,6 +248,12 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
 
 void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                             const StoredState& stored, int64_t size, const Found& found) {
+  // Redis' word for the size is not authenticated: a sum that overflows would be a reservation of
+  // less than nothing.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+  if (size < 0 || size > kMost || stored.bytes < 0 || stored.bytes > kMost) {
+    return found(Nonsense());
+  }
   // The record, and the state that comes of it.
   auto room = budget_.Reserve(client, size + stored.bytes);
   if (!room.ok()) return found(room.status());
