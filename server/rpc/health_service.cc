@@ -91,11 +91,14 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       written_ = now;
       response_.set_status(now);
     }
+    if (!end.has_value()) {
+      const absl::Status serialized = SerializeMessage(response_, bytes_);
+      if (!serialized.ok()) end = ToGrpcStatus(serialized);
+    }
     OperationBegins();
     if (end.has_value()) {
       Finish(*end);
     } else {
-      SerializeMessage(response_, bytes_);
       StartWrite(&bytes_);
     }
   }
@@ -162,8 +165,7 @@ absl::Status HealthService::Answer(const grpc::ByteBuffer& request,
   if (message.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
     return absl::NotFoundError(absl::StrCat("no service is called \"", service, "\""));
   }
-  SerializeMessage(message, response);
-  return absl::OkStatus();
+  return SerializeMessage(message, response);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(

@@ -101,11 +101,21 @@ std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, si
   return values;
 }
 
-void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes) {
+absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
+                              grpc::ByteBuffer& bytes) {
   bytes.Clear();
+  // gRPC casts the size to int before it looks at it.
+  const size_t size = message.ByteSizeLong();
+  if (size > kMaxMessageBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the answer has ", size, " bytes, a message at most ", kMaxMessageBytes));
+  }
   bool own_buffer = true;
   const grpc::Status status = Traits::Serialize(message, &bytes, &own_buffer);
-  AFT_CHECK(status.ok());
+  if (status.ok()) return absl::OkStatus();
+  bytes.Clear();
+  return absl::InternalError(
+      absl::StrCat("the answer cannot be serialised: ", status.error_message()));
 }
 
 }  // namespace aft::server

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +30,12 @@ std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, 
 // this order and are no longer than `most`; the others are empty.
 std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most);
 
-// Replaces `bytes`. REQUIRES: the message has less than 2 GiB.
-void SerializeMessage(const google::protobuf::MessageLite& message, grpc::ByteBuffer& bytes);
+// The largest message that protobuf and gRPC can carry: its size is an int.
+inline constexpr size_t kMaxMessageBytes = std::numeric_limits<int>::max();
+
+// Replaces `bytes`. RESOURCE_EXHAUSTED: the message is larger than kMaxMessageBytes; `bytes` is
+// empty then.
+absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
+                              grpc::ByteBuffer& bytes);
 
 }  // namespace aft::server

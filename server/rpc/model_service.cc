@@ -96,8 +96,7 @@ absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& re
   for (const ModelStatus& status : registry_.List(client)) {
     *message.add_models() = EncodeModel(status);
   }
-  SerializeMessage(message, response);
-  return absl::OkStatus();
+  return SerializeMessage(message, response);
 }
 
 absl::Status ModelService::AnswerGet(const Client& client, const grpc::ByteBuffer& bytes,
@@ -111,8 +110,7 @@ absl::Status ModelService::AnswerGet(const Client& client, const grpc::ByteBuffe
                        registry_.Get(client, request.name(), request.version()));
   v1::GetResponse message;
   *message.mutable_model() = EncodeModel(status);
-  SerializeMessage(message, response);
-  return absl::OkStatus();
+  return SerializeMessage(message, response);
 }
 
 }  // namespace aft::server

@@ -133,7 +133,8 @@ class Stream final : public Reactor,
     if (!status.ok()) return End(ToGrpcStatus(status));
     typename Api::Response response;
     Answer(request, names_, response);
-    SerializeMessage(response, bytes_);
+    status = SerializeMessage(response, bytes_);
+    if (!status.ok()) return End(ToGrpcStatus(status));
     OperationBegins();
     StartWrite(&bytes_);
   }

@@ -55,11 +55,11 @@ grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Re
     call->End(status);
     return reactor;
   }
-  std::mem_fn(action)(environment_.states, *call->client, request,
-                      [call, &response](const absl::StatusOr<Response>& answer) {
-                        if (answer.ok()) SerializeMessage(*answer, response);
-                        call->End(answer.status());
-                      });
+  std::mem_fn(action)(
+      environment_.states, *call->client, request,
+      [call, &response](const absl::StatusOr<Response>& answer) {
+        call->End(answer.ok() ? SerializeMessage(*answer, response) : answer.status());
+      });
   return reactor;
 }
 

@@ -156,7 +156,9 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
     v1::StateServiceExportResponse response;
     response.set_chunk(sealed_.substr(next_, kStateChunkBytes));
     next_ += response.chunk().size();
-    SerializeMessage(response, outgoing_);
+    if (absl::Status status = SerializeMessage(response, outgoing_); !status.ok()) {
+      return End(status);
+    }
     OperationBegins();
     StartWrite(&outgoing_);
   }
@@ -250,14 +252,15 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   }
 
   void Answer(absl::StatusOr<v1::State> stored) {
-    if (stored.ok()) {
+    absl::Status status = stored.status();
+    if (status.ok()) {
       v1::StateServiceImportResponse message;
       *message.mutable_state() = *std::move(stored);
       stored_ = message.state().id();
-      SerializeMessage(message, response_);
-      Begin();
+      status = SerializeMessage(message, response_);
     }
-    End(stored.status());
+    if (status.ok()) Begin();
+    End(status);
   }
 
   void End(const absl::Status& status) override {

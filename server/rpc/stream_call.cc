@@ -255,10 +255,7 @@ void StreamCall::CancelAll(RequestHandle first) {
   for (uint32_t i = 0; i < sequences_; ++i) model_->engine().Cancel(first + i);
 }
 
-const grpc::ByteBuffer* StreamCall::Outgoing() {
-  SerializeMessage(outgoing(), outgoing_bytes_);
-  return &outgoing_bytes_;
-}
+absl::Status StreamCall::Serialize() { return SerializeMessage(outgoing(), outgoing_bytes_); }
 
 void StreamCall::Begin() {
   CountResumed();
@@ -361,8 +358,11 @@ void StreamCall::Pump() {
   }
   if (outcome.has_value()) return Conclude(*outcome);
   if (first) SendIds(context(), ids_, Metadata::kInitial);
+  // What is pending is bounded by max_stream_buffer_bytes, far below the largest message. Should a
+  // message be larger all the same, the call ends as one whose client is gone.
+  if (!Serialize().ok()) context().TryCancel();
   OperationBegins();
-  StartWrite(Outgoing());
+  StartWrite(&outgoing_bytes_);
 }
 
 }  // namespace aft::server

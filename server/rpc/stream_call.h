@@ -186,7 +186,7 @@ class StreamCall : public CallReactor,
   // What is charged follows what is held, and so does the metric. False: there is no room.
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Serialises outgoing() into outgoing_bytes_.
-  const grpc::ByteBuffer* Outgoing();
+  absl::Status Serialize();
   // Starts the next operation, or gives the right back. REQUIRES: the caller took `writing_`.
   void Pump();
   // Ends the stream, after the access log and the counters. REQUIRES: as Pump; never given back.

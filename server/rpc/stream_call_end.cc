@@ -147,7 +147,9 @@ void StreamCall::Conclude(Outcome outcome) {
       told_all_ = true;
     }
     SetFinished(outcome);
-    StartWriteAndFinish(Outgoing(), grpc::WriteOptions(), grpc::Status::OK);
+    const absl::Status serialized = Serialize();
+    if (!serialized.ok()) return Finish(ToGrpcStatus(serialized, ids_.request));
+    StartWriteAndFinish(&outgoing_bytes_, grpc::WriteOptions(), grpc::Status::OK);
     return;
   }
   if (!begun || unary_) SendIds(context(), ids_, Metadata::kTrailing);

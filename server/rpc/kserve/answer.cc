@@ -139,7 +139,17 @@ void ScoringAnswer::WriteEnd(const Outcome& outcome, inference::ModelInferRespon
 }
 
 size_t EncodingAnswer::most_bytes() const {
-  return (hidden_rows() + pooled_rows()) * static_cast<size_t>(form_.width) * sizeof(float);
+  const size_t numbers =
+      (hidden_rows() + pooled_rows()) * static_cast<size_t>(form_.width) * sizeof(float);
+  if (form_.top_classes == 0) return numbers;
+  // A class is a string on the heap: its score, its index and its label.
+  constexpr size_t kClassBytes = 96;
+  size_t longest_label = 0;
+  for (const std::string& label : form_.labels) {
+    longest_label = std::max(longest_label, label.size());
+  }
+  const auto classes = static_cast<size_t>(std::min(form_.top_classes, form_.width));
+  return numbers + form_.lengths.size() * classes * (kClassBytes + longest_label);
 }
 
 void EncodingAnswer::Prepare() {

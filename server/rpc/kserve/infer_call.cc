@@ -178,6 +178,12 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
 }
 
 absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
+  constexpr size_t kRestOfMessage = size_t{1} << 16;  // names, shapes and parameters
+  if (answer_->most_bytes() > kMaxMessageBytes - kRestOfMessage) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outputs: the answer may have ", answer_->most_bytes(),
+                     " bytes, and a message has at most ", kMaxMessageBytes));
+  }
   request_bytes_ = kCallBytes + input_bytes + requests * kEngineRequestBytes +
                    kAnswerCopies * answer_->most_bytes();
   return charge_.Resize(static_cast<int64_t>(request_bytes_)) ? absl::OkStatus()

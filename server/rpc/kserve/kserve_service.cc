@@ -75,8 +75,8 @@ template <typename Message>
 grpc::ServerUnaryReactor* KserveService::Finish(Method method, TimePoint arrival, Context& context,
                                                 const absl::Status& status, const Message& message,
                                                 Bytes& response) {
-  if (status.ok()) SerializeMessage(message, response);
-  return environment_.End(method, arrival, context, status);
+  return environment_.End(method, arrival, context,
+                          status.ok() ? SerializeMessage(message, response) : status);
 }
 
 template <typename Request, typename Response>
@@ -246,7 +246,8 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   const auto whose = client.ok() ? *client : AnonymousClient();
   const auto done = [=, this, &response, &context, model = named ? request.model_name() : "",
                      name = whose->name, peer = context.peer(),
-                     trace = TakeTrace(context)](const absl::Status& outcome) {
+                     trace = TakeTrace(context)](absl::Status outcome) {
+    if (outcome.ok()) outcome = SerializeMessage(Response(), response);
     log::Info(event, {{"peer", peer},
                       {"client", name},
                       {"model", model},
@@ -256,7 +257,6 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
                       {"span_id", trace.span_id},
                       {"parent_id", trace.parent_id}});
     environment_.Report(method, arrival, outcome.code());
-    if (outcome.ok()) SerializeMessage(Response(), response);
     SendTrace(context, trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
     const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
     reactor->Finish(ToGrpcStatus(absl::Status(outcome.code(), told)));

@@ -221,7 +221,10 @@ bool StreamInfer::Write(const Part& part) {
     (*infer.mutable_parameters())[kFinalKey].set_bool_param(true);
     response_.set_error_message(ToGrpcStatus(status, ids_.request).error_message());
   }
-  SerializeMessage(response_, outgoing_);
+  if (const absl::Status status = SerializeMessage(response_, outgoing_); !status.ok()) {
+    Abort(status, absl::CancelledError("an answer of the stream was too large"));
+    return false;
+  }
   OperationBegins();
   StartWrite(&outgoing_);
   return true;

@@ -72,8 +72,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
     const absl::Status written = Catching([&] {
       inference::ModelInferResponse response;
       call->WriteEnd(response);
-      SerializeMessage(response, response_);
-      return absl::OkStatus();
+      return SerializeMessage(response, response_);
     });
     if (!written.ok()) return End(written);
     SendIds(context(), ids_, Metadata::kInitial);
