@@ -70,12 +70,20 @@ absl::Status OnlyCausalMixersHaveARing(const NetworkConfig& config) {
                                NumberName(mixer.ring), "\""));
 }
 
-absl::Status CheckRank(const MixerConfig& mixer) {
+// `window`: columns of the table that the factors are folded into. Few bytes of factors make a
+// large table, so that the size of the files says nothing of the memory that a model takes.
+absl::Status CheckRank(const MixerConfig& mixer, int64_t window) {
+  constexpr int64_t kMostFolded = int64_t{1} << 28;  // floats: 1 GiB a layer
   const bool factors = mixer.bias == BiasForm::kFactors;
-  if (factors == (mixer.bias_rank > 0)) return absl::OkStatus();
-  return KeyError("mixer.bias_rank",
-                  absl::StrCat(factors ? "must be >= 1 with" : "must be absent or 0 without",
-                               " mixer.bias \"factors\", got ", mixer.bias_rank));
+  if (factors != (mixer.bias_rank > 0)) {
+    return KeyError("mixer.bias_rank",
+                    absl::StrCat(factors ? "must be >= 1 with" : "must be absent or 0 without",
+                                 " mixer.bias \"factors\", got ", mixer.bias_rank));
+  }
+  if (!factors || mixer.band_rows * window <= kMostFolded) return absl::OkStatus();
+  return KeyError("mixer.band_rows",
+                  absl::StrCat("must be at most ", kMostFolded / window, " with mixer.bias ",
+                               "\"factors\" and a window of ", window, ", got ", mixer.band_rows));
 }
 
 // The position biases of AFT-local and AFT-full. s = window, T = band_rows.
@@ -121,7 +129,7 @@ absl::Status LocalBiasHasAWindow(const NetworkConfig& config) {
                     absl::StrCat("must be absent or 0 without a window, got ", mixer.band_rows));
   }
   AFT_RETURN_IF_ERROR(CheckRows(config, mixer.bias != BiasForm::kBand, "this mixer.bias"));
-  return CheckRank(mixer);
+  return CheckRank(mixer, mixer.window);
 }
 
 // window 0 equals AFT-simple. One row of w.band (band_rows 0) is shift-invariant.
@@ -152,7 +160,7 @@ absl::Status FullBiasHasEveryPair(const NetworkConfig& config) {
     return KeyError("mixer.bias", "must be \"full\" or \"factors\" for aft_full, got \"band\"");
   }
   AFT_RETURN_IF_ERROR(CheckRows(config, true, "aft_full"));
-  return CheckRank(config.mixer);
+  return CheckRank(config.mixer, config.mixer.band_rows);
 }
 
 KindSpec AftFull() {

@@ -3,9 +3,12 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +24,7 @@ namespace {
 
 constexpr size_t kHexDigits = 64;
 constexpr size_t kMaxLineBytes = 4096;
+constexpr uintmax_t kMaxBytes = uintmax_t{1} << 20;
 
 absl::Status Lost(const std::string& path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": ", what));
@@ -58,6 +62,11 @@ bool ParseLine(absl::string_view line, std::string& hash, std::string& name) {
 }
 
 absl::StatusOr<std::map<std::string, std::string>> ReadChecksums(const std::string& path) {
+  // A line is read whole before its length is known.
+  std::error_code error;
+  if (std::filesystem::file_size(path, error) > kMaxBytes && !error) {
+    return Lost(path, absl::StrCat("has more than ", kMaxBytes, " bytes"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::map<std::string, std::string> sums;
   size_t number = 0;

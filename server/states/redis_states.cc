@@ -51,7 +51,9 @@ constexpr char kPrelude[] = R"(
     end
     redis.call('ZREM', KEYS[2], id)
   end
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do forget(id) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 1000)) do
+    forget(id)  -- what is left counts until the next script: no call makes others wait for long
+  end
 )";
 
 // ARGV: id, value, ms, bytes, most bytes. -1, or the bytes that leave no room.

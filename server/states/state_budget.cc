@@ -34,10 +34,11 @@ absl::Status StateBudget::Ledger::Take(const std::string& client, int64_t bytes)
   if (client_full || bytes > total - used) {
     metrics.refused(StateRefusal::kFull).Increment();
     return absl::ResourceExhaustedError(
-        absl::StrCat("states: ", bytes, " bytes more than ", client_full ? used_by_client : used,
-                     client_full ? " of this client's exceed states.max_client_bytes="
-                                 : " in all exceed states.max_bytes=",
-                     client_full ? per_client : total));
+        client_full ? absl::StrCat("states: ", bytes, " bytes more than ", used_by_client,
+                                   " of this client's exceed states.max_client_bytes=", per_client)
+                    // What others have stored is not this client's to know.
+                    : absl::StrCat("states: ", bytes, " bytes more than those of all clients ",
+                                   "exceed states.max_bytes=", total));
   }
   used += bytes;
   clients[client] += bytes;

@@ -108,9 +108,10 @@ absl::StatusOr<StateSealer> StateSealer::Create(const std::vector<std::string>& 
   StateSealer sealer;
   for (const std::string& file : key_files) {
     AFT_ASSIGN_OR_RETURN(std::string secret, ReadConfigFile(file));
-    if (secret.size() < kMinKeyBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file, ": a key of ", secret.size(), " bytes; it must have at least ", kMinKeyBytes));
+    if (secret.size() < kMinKeyBytes || secret.size() > kMaxKeyBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(file, ": a key of ", secret.size(),
+                                                     " bytes; it must have at least ", kMinKeyBytes,
+                                                     " and at most ", kMaxKeyBytes));
     }
     sealer.Add(std::move(secret));
   }

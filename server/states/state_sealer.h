@@ -21,6 +21,7 @@ namespace aft::server {
 class StateSealer {
  public:
   static constexpr size_t kMinKeyBytes = 32;
+  static constexpr size_t kMaxKeyBytes = 4096;
 
   // The bytes of each file are a key: the first one seals, and all of them open, so that a key can
   // be replaced while states of the old one are about. Without files the key is random: then no

@@ -312,6 +312,9 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
        "mixer.length_policy: must be absent or \"error\" without mixer.band_rows"},
       {Causal(local + "band_rows=9 bias=factors", 9),
        "mixer.bias_rank: must be >= 1 with mixer.bias \"factors\", got 0"},
+      {Causal("aft_full band_rows=1048576 bias=factors bias_rank=1", 1048576),
+       "mixer.band_rows: must be at most 256 with mixer.bias \"factors\" and a window of 1048576, "
+       "got 1048576"},
       {Causal(local + "band_rows=9 bias_rank=2", 9),
        "mixer.bias_rank: must be absent or 0 without mixer.bias \"factors\", got 2"},
       {Causal(local + "prefix_block=3"), "mixer.prefix_block: must be 0 or >= 4, got 3"},

@@ -178,6 +178,7 @@ TEST_F(RepositoryTest, ChecksumsVouchForEveryFile) {
                                   "\\" + one + "  weights", one + "  " + std::string(5000, 'w')}) {
     EXPECT_THAT(check(line + "\n"), lost("line 1")) << line;
   }
+  EXPECT_THAT(check(std::string((size_t{1} << 20) + 1, 'w')), lost("more than 1048576 bytes"));
 }
 
 TEST_F(RepositoryTest, LongFilesAreHashedWhole) {

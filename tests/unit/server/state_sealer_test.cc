@@ -165,6 +165,9 @@ TEST_F(StateSealerTest, KeysThatCannotBeUsedAreNamed) {
   EXPECT_THAT(StateSealer::Create({KeyFile("short", std::string(31, 'x'))}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("short"), HasSubstr("at least 32"))));
+  EXPECT_THAT(StateSealer::Create({KeyFile("long", std::string(4097, 'x'))}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("long"), HasSubstr("at most 4096"))));
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST_F(StateStoreTest, TheBudgetIsRefusedBeforeAnythingIsThere) {
   ASSERT_TRUE(second.ok());
   EXPECT_THAT(store().Reserve(Named("c"), 1).status(),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("100000 in all exceed states.max_bytes=100000")));
+                       HasSubstr("those of all clients exceed states.max_bytes=100000")));
   EXPECT_EQ(metrics_.refused(StateRefusal::kFull).Value(), 2);
   first = StateStore::Room();
   EXPECT_TRUE(store().Reserve(Named("a"), 60'000).ok());
