@@ -23,7 +23,7 @@ class WeightArena {
   // Matrices are to be stored in `format`. RESOURCE_EXHAUSTED.
   static absl::StatusOr<WeightArena> Create(int64_t bytes, Number format);
 
-  // `floats`, or bytes, at 64-byte alignment, zeroed.
+  // `floats`, or bytes, at 64-byte alignment, zeroed. REQUIRES: Create was given the sum of all.
   float* Take(int64_t floats);
   void* TakeBytes(int64_t bytes) { return Take((bytes + 3) / 4); }
 

@@ -41,7 +41,8 @@ class DelayBatcher {
   // REQUIRES: max_rows and max_tokens are at least 1.
   explicit DelayBatcher(const Limits& limits);
 
-  // A text that came at `arrival`. It must outlive its stay here.
+  // A text that came at `arrival`. It must outlive its stay here. REQUIRES: 1 <= item.batch_tokens
+  // <= max_tokens.
   void Add(BatchItem& item, TimePoint arrival);
 
   // Takes a text out that waits; nothing happens when it does not.

@@ -72,6 +72,7 @@ class PrefixCache {
   // The text is known from now on, and stays until it is let go. Null: all texts that are held
   // would take more than an eighth of the capacity.
   Node* Hold(const Key& key, absl::Span<const TokenId> text);
+  // REQUIRES: Hold gave it, and it was not let go as often as it was held.
   void LetGo(Node* text);
 
   // Tokens that a text that is held shares with the one that Find was asked for last. REQUIRES:
