@@ -38,8 +38,10 @@ class StepPacer {
 
   const double target_;
   double decode_seconds_ = 0;  // of a step without prompts
-  // Sums over steps with prompts: of the steps, of what those took, and of their tokens.
+  // Sums over steps with prompts: of the steps, of what those took, of that beyond their decodes,
+  // and of their tokens.
   double steps_ = 0;
+  double whole_ = 0;
   double seconds_ = 0;
   double tokens_ = 0;
 };

@@ -62,6 +62,15 @@ TEST(StepPacerTest, AFirstStepThatStalledIsForgottenWithTheNext) {
   EXPECT_DOUBLE_EQ(pacer.prompt_token_seconds(), 1e-4);
 }
 
+TEST(StepPacerTest, APromptThatSeemedToCostNothingIsNoMeasureOfTheNext) {
+  StepPacer pacer{milliseconds(20)};
+  pacer.Observe(4, 0, milliseconds(6));
+  pacer.Observe(1, 100, milliseconds(2));  // shorter than the decodes before
+  EXPECT_EQ(pacer.prompt_token_seconds(), 0);
+  pacer.Observe(1, 100, milliseconds(12));
+  EXPECT_GT(pacer.prompt_token_seconds(), 5e-5);
+}
+
 TEST(StepPacerTest, AMachineThatBecomesSlowIsLearnt) {
   StepPacer pacer{milliseconds(20)};
   for (int i = 0; i < 20; ++i) pacer.Observe(0, 100, milliseconds(1));
