@@ -52,10 +52,11 @@ TYPED_TEST(TextsTest, EachIsWhatACallOfItsOwnGives) {
               ElementsAreArray(sizes));
   const std::vector<Answer> answers = this->AnswersOf(stream, sizes.size());
   this->ExpectCalls("OK", 1);
-  // A text of one token has no score, and needs no step.
-  const bool reads_all = TypeParam::kModel == std::string("encoder");
-  EXPECT_EQ(this->server_->Metric("aft_client_tokens_total{client=\"other\"}"),
-            reads_all ? 256 : 255);
+  // A text of one token has no score, but a step reads it.
+  const char* const read = TypeParam::kModel == std::string("encoder") ? "aft_encoded_tokens_total"
+                                                                       : "aft_prompt_tokens_total";
+  EXPECT_EQ(this->server_->Metric(read), 256);
+  EXPECT_EQ(this->server_->Metric("aft_client_tokens_total{client=\"other\"}"), 256);
   EXPECT_EQ(this->server_->Metric("aft_client_requests_total{client=\"other\",result=\"ok\"}"), 1);
   EXPECT_EQ(this->server_->Metric(absl::StrCat("aft_request_finished_total{model=\"",
                                                TypeParam::kModel, "\",reason=\"done\"}")),
