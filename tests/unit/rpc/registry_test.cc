@@ -102,8 +102,8 @@ TEST_F(ModelRegistryTest, AModelThatExceedsTheMemoryBesideTheOthersIsNotLoaded) 
   config.models[1].parking_bytes = int64_t{1} << 60;
   MakeFrom(config);
   Load();
-  EXPECT_TRUE(registry_->Acquire("a").ok());
-  const ModelStatus b = *registry_->Get("b");
+  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "a").ok());
+  const ModelStatus b = *registry_->Get(*AnonymousClient(), "b");
   EXPECT_EQ(b.state, ModelState::kFailed);
   EXPECT_THAT(b.error,
               AllOf(HasSubstr("states.max_bytes"), HasSubstr("parking_bytes of model \"a\""),
