@@ -49,8 +49,8 @@ class Mixer {
                        const Workspace& workspace) const = 0;
 
   // The outputs of whole sequences, without state: bidirectional, or causal when the config is.
-  // A sequence's results are the same bits whatever else is in the batch. REQUIRES: with 2-D filters
-  // batch.grid_width is above 0; sequences are no longer than the config allows.
+  // A sequence's results are the same bits whatever else is in the batch. REQUIRES: with 2-D
+  // filters batch.grid_width is above 0; sequences are no longer than the config allows.
   virtual void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
                       const Workspace& workspace) const = 0;
 };

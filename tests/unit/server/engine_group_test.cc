@@ -99,38 +99,6 @@ class EngineGroupTest : public EngineTest {
   }
 };
 
-TEST_F(EngineGroupTest, BehindEveryStateAGroupGivesWhatItsAnswersGiveAlone) {
-  Start();
-  const std::vector<TokenId> text = {5, 6, 7, 8};
-  for (const bool penalties : {false, true}) {
-    for (auto last = text.begin() + 1; last <= text.end(); ++last) {
-      for (const bool pending : {false, true}) {
-        if (pending ? last == text.begin() + 1 : last == text.end()) continue;  // no such request
-        GenerationRequest request = Request({last, text.end()}, 4);
-        request.previous = StateBehind(nullptr, {text.begin(), last}, 0, pending);
-        if (penalties) request.sampling.repetition_penalty = 1.5F;
-        request.store = true;
-        const Group group = SubmitGroup(request, 3);
-        for (const Sink& sink : group.sinks) {
-          const Outcome outcome = sink->Wait();
-          EXPECT_EQ(outcome.status, absl::OkStatus());
-          GenerationRequest alone = Request(text, 4);
-          alone.sampling = request.sampling;
-          alone.store = true;
-          const Sink expected = Submit(alone).sink;
-          const SequenceState whole = MakeState(*expected->Wait().turn);
-          EXPECT_EQ(sink->tokens(), expected->tokens());
-          ASSERT_NE(outcome.turn, nullptr);
-          const SequenceState state = MakeState(*outcome.turn);
-          EXPECT_EQ(state.snapshot, whole.snapshot);
-          EXPECT_EQ(state.history, whole.history);
-          ++request.sampling.seed;
-        }
-      }
-    }
-  }
-}
-
 TEST_F(EngineGroupTest, EachAnswerIsThatOfItsSeedAndThePromptIsReadOnce) {
   model.max_step_tokens = 8;
   Start();

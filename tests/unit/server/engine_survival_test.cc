@@ -170,6 +170,40 @@ TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt)
   EXPECT_GT(used, 300);
 }
 
+TEST_F(EngineSurvivalTest, BehindEveryStateAGroupGivesWhatItsAnswersGiveAlone) {
+  Start();
+  const std::vector<TokenId> text = {5, 6, 7, 8};
+  for (const bool penalties : {false, true}) {
+    for (auto last = text.begin() + 1; last <= text.end(); ++last) {
+      for (const bool pending : {false, true}) {
+        if (pending ? last == text.begin() + 1 : last == text.end()) continue;  // no such request
+        GenerationRequest request = Request({last, text.end()}, 4);
+        request.previous = StateBehind(nullptr, {text.begin(), last}, 0, pending);
+        if (penalties) request.sampling.repetition_penalty = 1.5F;
+        request.store = true;
+        std::vector<Sink> sinks(3);
+        for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
+        ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
+        for (const Sink& sink : sinks) {
+          const Outcome outcome = sink->Wait();
+          EXPECT_EQ(outcome.status, absl::OkStatus());
+          GenerationRequest alone = Request(text, 4);
+          alone.sampling = request.sampling;
+          alone.store = true;
+          const Sink expected = Submit(alone).sink;
+          const SequenceState whole = MakeState(*expected->Wait().turn);
+          EXPECT_EQ(sink->tokens(), expected->tokens());
+          ASSERT_NE(outcome.turn, nullptr);
+          const SequenceState state = MakeState(*outcome.turn);
+          EXPECT_EQ(state.snapshot, whole.snapshot);
+          EXPECT_EQ(state.history, whole.history);
+          ++request.sampling.seed;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) {
   model.slots = 3;
   StartHeld();
