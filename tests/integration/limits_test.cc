@@ -116,16 +116,12 @@ TEST(MemoryTest, WhoFillsItsShareIsRefusedAndItsNeighboursStreamGoesOn) {
                        from("203.0.113.1"));
   }
   while (server.Metric("aft_memory_refused_total") == 0) std::this_thread::yield();
+  // What was accepted waits, so one more is refused, too.
+  GenerateStream another(server.inference(), Request(std::string(4'000'000, 'x'), 1),
+                         from("203.0.113.1"));
+  EXPECT_THAT(another.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
   for (GenerateStream& stream : large) stream.context().TryCancel();
-  int refused = 0;
-  for (GenerateStream& stream : large) {
-    const grpc::Status status = stream.Finish();
-    if (status.error_code() == grpc::StatusCode::CANCELLED) continue;
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
-                                 HasSubstr("max_client_memory_bytes")));
-    ++refused;
-  }
-  EXPECT_GT(refused, 0);
+  for (GenerateStream& stream : large) stream.Finish().ok();
   server.control().Resume();
   EXPECT_TRUE(neighbour.ReadUntil(v1::GenerateResponse::kDelta));
   neighbour.context().TryCancel();

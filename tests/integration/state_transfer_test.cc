@@ -138,7 +138,8 @@ TEST_F(StateTransferTest, AnEndedStreamMayBringAStateWithoutAPendingToken) {
   score.set_raw("A");
   score.mutable_store();
   ScoreStream scored(server_->inference(), score);
-  ASSERT_TRUE(scored.Finish().ok());
+  const grpc::Status status = scored.Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
   const v1::State& state = scored.events.back().finished().state();
   EXPECT_FALSE(state.pending());
   v1::GenerateRequest request = Request("A", 1, /*seed=*/1);

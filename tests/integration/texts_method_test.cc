@@ -74,7 +74,7 @@ TEST_F(ScoreTextsTest, OneThatIsTooLongBehindTheStateIsNamed) {
 }
 
 TEST_F(ScoreTextsTest, StatesOfAllHavePlacesBeforeAnyWork) {
-  config_.states.max_bytes = 12'000;  // half of it for one client
+  config_.states.max_bytes = 10'000;  // half of it for one client
   Start();
   ScoreMethod::Request request = Several(8, 10);
   request.mutable_store();

@@ -282,7 +282,7 @@ std::shared_ptr<const KeptState> FakeModelRunner::KeepSlot(int32_t slot) {
   if (control_->TakeSnapshotFailure()) return nullptr;
   auto kept = std::make_shared<FakeKept>();
   kept->runner = this;
-  kept->size = std::max<int64_t>(options_.state_bytes, sizeof(kept->hash));
+  kept->size = options_.state_bytes;
   kept->position = sequences_.sequence(slot).next_position;
   kept->hash = slots_[static_cast<size_t>(slot)].hash;
   return kept;
@@ -307,7 +307,7 @@ std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
   if (control_->TakeSnapshotFailure()) return "";
   const uint64_t hash = slots_[static_cast<size_t>(slot)].hash;
   const std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
-  const auto state_bytes = std::max<int64_t>(options_.state_bytes, sizeof(hash));
+  const int64_t state_bytes = options_.state_bytes;
   std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), state_bytes,
                                        static_cast<int64_t>(counts.size()));
   char* const state = snapshot.data() + SnapshotHeaderBytes();

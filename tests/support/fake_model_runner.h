@@ -76,7 +76,7 @@ class FakeModelRunner final : public ModelRunner {
     int64_t max_step_tokens = 64;
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
-    int64_t state_bytes = 0;  // of a snapshot, at least: the hash, and zeros
+    int64_t state_bytes = sizeof(uint64_t);  // the hash, and zeros; at least 8
     int max_steps_in_flight = 1;
     uint64_t fingerprint = 1;
     std::string numerics = "fake";

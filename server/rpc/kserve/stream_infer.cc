@@ -185,7 +185,7 @@ void StreamInfer::Pump() {
         Recharge();
         write = !abort_.has_value();
       } else if (over && calls_.empty()) {
-        end = abort_.value_or(read_all_ ? absl::OkStatus() : *end_when_idle_);
+        end = abort_.has_value() ? *abort_ : read_all_ ? absl::OkStatus() : *end_when_idle_;
         finished_ = true;
       } else {
         OperationEnds();
