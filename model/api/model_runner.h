@@ -150,8 +150,8 @@ class ModelRunner {
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
   // Replaces what the slot held, and returns the position of the sequence: how many tokens it has
   // consumed. It continues sampling with `params`, which the snapshot does not hold.
-  // INVALID_ARGUMENT: the bytes are damaged or of another model, or have no counts
-  // for the penalties of `params`, or counts where there are none; nothing is changed then.
+  // Without penalties the counts are left out. INVALID_ARGUMENT: the bytes are damaged or of
+  // another model, or have no counts for the penalties of `params`; nothing is changed then.
   // REQUIRES: as BindSlot.
   virtual absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
                                               const SamplingParams& params) = 0;

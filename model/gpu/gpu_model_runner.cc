@@ -197,9 +197,8 @@ absl::StatusOr<int64_t> GpuModelRunner::RestoreSlot(int32_t slot, absl::string_v
   const SlotLayout& layout = states_.layout();
   AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened,
                        OpenSnapshot(snapshot, network_->fingerprint(), layout.fingerprint()));
-  SequenceRecord& record = opened.record;
   AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, layout, params));
-  record.params = params;
+  const SequenceRecord& record = opened.record;
   BindSlot(slot, params);
   // A sequence that has sampled nothing yet, or no finite logits, has no token: any will do, as
   // long as the embedding has a row for it.

@@ -100,7 +100,6 @@ absl::StatusOr<int64_t> CpuModelRunner::RestoreSlot(int32_t slot, absl::string_v
                        OpenSnapshot(snapshot, network_->fingerprint(), layout_));
   const int64_t position = opened.record.next_position;
   AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, states_.layout(), params));
-  opened.record.params = params;
   AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
   sequences_.Restore(slot, opened.record);
   std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];

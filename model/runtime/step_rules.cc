@@ -47,7 +47,7 @@ void StepRules::Continue(int32_t slot, const SamplingParams& params, uint64_t ou
   Restore(slot, record);
 }
 
-absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout,
+absl::Status StepRules::CheckRestored(OpenedSnapshot& opened, const SlotLayout& layout,
                                       const SamplingParams& params) const {
   const SequenceRecord& record = opened.record;
   if (limits_.max_seq_len > 0 && record.next_position > limits_.max_seq_len) {
@@ -61,10 +61,17 @@ absl::Status StepRules::CheckRestored(const OpenedSnapshot& opened, const SlotLa
   if (static_cast<int64_t>(opened.state.size()) != layout.UsedBytes(record.next_position)) {
     return absl::InvalidArgumentError("snapshot: the state has another size");
   }
-  const int64_t counts = PenaltiesOf(params).any() ? limits_.vocab_size : 0;
-  if (opened.counts.size() != static_cast<size_t>(counts) * sizeof(TokenCount)) {
+  return SampleWith(params, opened);
+}
+
+absl::Status StepRules::SampleWith(const SamplingParams& params, OpenedSnapshot& opened) const {
+  const bool penalties = PenaltiesOf(params).any();
+  const auto counts = static_cast<size_t>(limits_.vocab_size) * sizeof(TokenCount);
+  if (opened.counts.size() != counts && (penalties || !opened.counts.empty())) {
     return absl::InvalidArgumentError("snapshot: the token counts have another size");
   }
+  if (!penalties) opened.counts = {};
+  opened.record.params = params;
   return absl::OkStatus();
 }
 

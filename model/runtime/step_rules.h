@@ -34,9 +34,12 @@ class StepRules {
   void Fork(int32_t from, int32_t to);  // REQUIRES: from != to
   // ModelRunner::ContinueSlot.
   void Continue(int32_t slot, const SamplingParams& params, uint64_t output_index);
-  // INVALID_ARGUMENT when a snapshot does not fit the model, whose slots are laid out so, or
-  // `params`, with which its sequence is to sample.
-  absl::Status CheckRestored(const OpenedSnapshot& opened, const SlotLayout& layout,
+  // Makes `params` those of the opened sequence; without penalties its counts are left out.
+  // INVALID_ARGUMENT: there are no counts for the penalties.
+  absl::Status SampleWith(const SamplingParams& params, OpenedSnapshot& opened) const;
+  // The same. INVALID_ARGUMENT also: the snapshot does not fit the model, whose slots are laid out
+  // so.
+  absl::Status CheckRestored(OpenedSnapshot& opened, const SlotLayout& layout,
                              const SamplingParams& params) const;
   void Restore(int32_t slot, const SequenceRecord& record);
 

@@ -324,7 +324,7 @@ absl::StatusOr<int64_t> FakeModelRunner::RestoreSlot(int32_t slot, absl::string_
   CheckIdle("RestoreSlot", slot);
   if (control_->TakeRestoreFailure()) return absl::InvalidArgumentError("secret detail");
   AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened, OpenSnapshot(snapshot, kModel, kLayout));
-  opened.record.params = params;
+  AFT_RETURN_IF_ERROR(sequences_.SampleWith(params, opened));
   Slot& restored = slots_[static_cast<size_t>(slot)];
   restored.bound = false;
   std::memcpy(&restored.hash, opened.state.data(), sizeof(restored.hash));

@@ -106,19 +106,26 @@ TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
   EXPECT_FALSE(accepts(4, 10));
   EXPECT_FALSE(accepts(4, kNoToken - 1));
 
-  OpenedSnapshot opened;
+  OpenedSnapshot snapshot;
   SamplingParams penalties;
   penalties.presence_penalty = 1;
+  OpenedSnapshot opened;
   const auto error = [&](const SamplingParams& params) {
+    opened = snapshot;
     return std::string(rules.CheckRestored(opened, SlotLayout(), params).message());
   };
-  opened.state = "more";
+  snapshot.state = "more";
   EXPECT_EQ(error(SamplingParams()), "snapshot: the state has another size");
-  opened.state = "";
+  snapshot.state = "";
   EXPECT_EQ(error(penalties), "snapshot: the token counts have another size");
   const std::string counts(10 * sizeof(TokenCount), '\0');
-  opened.counts = counts;
+  snapshot.counts = counts;
   EXPECT_EQ(error(penalties), "");
+  EXPECT_EQ(opened.counts.size(), counts.size());
+  EXPECT_EQ(opened.record.params.presence_penalty, 1);
+  EXPECT_EQ(error(SamplingParams()), "");  // without penalties nothing counts
+  EXPECT_TRUE(opened.counts.empty());
+  snapshot.counts = snapshot.counts.substr(1);
   EXPECT_EQ(error(SamplingParams()), "snapshot: the token counts have another size");
 }
 
