@@ -36,7 +36,7 @@ void ClearLanes(const StateSection& section, int64_t written, char* granule) {
   }
 }
 
-// Of one part, of which `bytes` are in use.
+// Clears one part, of which `bytes` are in use.
 void ClearPart(const StateSection& section, int64_t position, char* part, int64_t bytes) {
   const int64_t granule_bytes = section.granule_floats * kFloatBytes;
   if (section.lanes == 1) {

@@ -164,7 +164,7 @@ class World {
     bool forged = IsForged(request.previous);
     if (const State* start = Find(message.resume().resume_id());
         start != nullptr && server::IsWithin(**start, request, model_.info)) {
-      Saw("goes on from a state");
+      Saw("continues from a state");
       request.start = *start;
       forged = forged || IsForged(*start);
     }

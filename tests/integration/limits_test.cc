@@ -94,8 +94,8 @@ TEST(MemoryTest, AClientHasHalfAndTheOthersTheRest) {
   for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
 }
 
-// gRPC cancels calls, whoever's, beyond its own quota: the budget of the one who sends must be full
-// long before.
+// Beyond its own quota gRPC cancels calls of any client. The budget of the client that sends must
+// be full long before that.
 TEST(MemoryTest, WhoFillsItsShareIsRefusedAndItsNeighboursStreamGoesOn) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = 64 << 20;

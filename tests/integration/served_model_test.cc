@@ -94,7 +94,7 @@ TEST(ServedModelTest, ScoresEqualTheLogprobsOfGenerationBitForBit) {
   }
 }
 
-// The attack: whoever comes to a slot after somebody else exports a state of one byte.
+// The attack: a client gets a slot after another client and exports a state of one byte.
 TEST(ServedModelTest, AnExportedStateTellsNothingOfTheSlotsFormerOccupants) {
   const TempFolder folder;
   ServerConfig config = ConfigOf(kShippedModel);

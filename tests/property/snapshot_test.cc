@@ -151,7 +151,7 @@ class OccupantTest : public RunnerFixture, public testing::WithParamInterface<Ne
  protected:
   OccupantTest() { config_ = GetParam().config; }
 
-  // Text of somebody else, so long that it fills rings, blocks and parts that grow.
+  // Another text, long enough to fill rings, blocks and parts that grow.
   void Occupy(ModelRunner& runner, int32_t slot) {
     Generate(runner, slot, RandomText(40 + random_.Below(40)), 1 + random_.Below(6), Warm(3));
   }
