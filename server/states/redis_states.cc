@@ -238,13 +238,13 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
                  const absl::Status status = Check(replies);
                  if (!status.ok()) return found(status);
                  const RedisReply& head = replies->front();
-                 if (IsNothing(head)) return found(Unknown());
+                 // It may also end between the two commands.
+                 const int64_t size = replies->back().integer;
+                 if (IsNothing(head) || size == 0) return found(Unknown());
                  absl::StatusOr<StoredState> stored = Read(owner, id, head.text);
                  if (!stored.ok()) return found(stored.status());
-                 if (replies->back().integer < static_cast<int64_t>(head.text.size())) {
-                   return found(Nonsense());
-                 }
-                 FindWhole(deadline, client, owner, *stored, replies->back().integer, found);
+                 if (size < static_cast<int64_t>(head.text.size())) return found(Nonsense());
+                 FindWhole(deadline, client, owner, *stored, size, found);
                });
 }
 
