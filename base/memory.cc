@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+
 namespace aft {
 namespace {
 
@@ -53,6 +55,10 @@ int64_t AvailableMemory(const std::string& root) {
 
 int64_t MemoryLimit(const std::string& root) {
   return std::min(OfMachine(root, "MemTotal:"), ReadCgroup(root).limit);
+}
+
+std::string Mebibytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 }  // namespace aft

@@ -13,4 +13,7 @@ int64_t AvailableMemory(const std::string& root = "");
 // Bytes that this process may have at all: MemTotal, or the limit of the cgroup when that is less.
 int64_t MemoryLimit(const std::string& root = "");
 
+// "12.5 MiB".
+std::string Mebibytes(int64_t bytes);
+
 }  // namespace aft

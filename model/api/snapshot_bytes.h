@@ -6,11 +6,13 @@
 
 namespace aft {
 
+// A snapshot's header and checksum.
+inline constexpr int64_t kSnapshotFrameBytes = 72;
+
 // The most bytes that ModelRunner::SnapshotSlot returns: the state, two bytes for each token that
 // the sampler counts, the header and the checksum.
 inline int64_t MaxSnapshotBytes(const ModelInfo& info) {
-  constexpr int64_t kHeaderAndChecksum = 72;
-  return info.state_bytes + 2 * info.vocab_size + kHeaderAndChecksum;
+  return info.state_bytes + 2 * info.vocab_size + kSnapshotFrameBytes;
 }
 
 // The same of a sequence without penalties, which has consumed at most `tokens`: less where the

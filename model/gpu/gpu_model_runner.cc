@@ -6,8 +6,8 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/memory.h"
 #include "base/status_macros.h"
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/kept_slot.h"
@@ -24,10 +24,6 @@ constexpr uint64_t kStepsPerMemoryReading = 1024;
 // Left free for what libraries take by themselves: matrix products' workspaces, graphs, modules.
 int64_t Reserve(int64_t total_bytes) {
   return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
-}
-
-std::string Mebibytes(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 constexpr int64_t kRulesBytes = kMaxLogitRules * int64_t{sizeof(LogitRule)};  // of a slot

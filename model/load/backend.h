@@ -20,7 +20,4 @@ absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadGpuEncoder(const LoadOptions&
                                                               Number format, int index,
                                                               const CheckpointFile& checkpoint);
 
-// "12.5 MiB".
-std::string Mebibytes(int64_t bytes);
-
 }  // namespace aft

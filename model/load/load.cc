@@ -12,7 +12,6 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/cpus.h"
 #include "base/memory.h"
@@ -198,10 +197,6 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
 }
 
 }  // namespace
-
-std::string Mebibytes(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
 
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options) {
   absl::StatusOr<LoadedModel> model = GuardTorch([&] { return Load(options); });

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "model/api/snapshot_bytes.h"
 #include "model/sampling/penalties.h"
 #include "model/state/xxhash64.h"
 
@@ -28,6 +29,7 @@ struct Header {
   int64_t counts_bytes;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>, "written as it is");
+static_assert(sizeof(Header) + kChecksumBytes == kSnapshotFrameBytes, "what budgets keep for it");
 
 }  // namespace
 

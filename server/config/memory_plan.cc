@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/memory.h"
 
 namespace aft::server {
@@ -14,10 +13,6 @@ constexpr int64_t kMebibyte = int64_t{1} << 20;
 
 // The program without a model, most of it LibTorch, as measured (deploy/sizing.md).
 constexpr int64_t kProgramBytes = 140 * kMebibyte;
-
-std::string Mebibytes(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMebibyte);
-}
 
 }  // namespace
 

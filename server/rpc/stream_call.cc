@@ -122,14 +122,14 @@ bool StreamCall::Recharge() {
 absl::Status StreamCall::FindModel(const std::string& name, const std::string& version) {
   AFT_RETURN_IF_ERROR(CheckLength("model", name.size(), kMaxModelNameBytes));
   AFT_RETURN_IF_ERROR(CheckLength("model_version", version.size(), kMaxModelNameBytes));
-  model_name_ = name;
-  metrics_ = environment_.registry.FindMetrics(name);
   names_version_ = !version.empty();
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(*client_, name, version));
-  if (model != model_) reservation_.reset();  // it was of another one
-  model_ = std::move(model);
-  model_name_ = model_->config.name;
+  absl::StatusOr<ModelHold> model = environment_.registry.Acquire(*client_, name, version);
+  model_name_ = model.ok() ? (*model)->config.name : name;
+  // After Acquire: a model that is served has metrics.
   metrics_ = environment_.registry.FindMetrics(model_name_);
+  if (!model.ok()) return model.status();
+  if (*model != model_) reservation_.reset();  // it was of another one
+  model_ = *std::move(model);
   return absl::OkStatus();
 }
 
@@ -360,7 +360,7 @@ void StreamCall::Pump() {
   if (first) SendIds(context(), ids_, Metadata::kInitial);
   // What is pending is bounded by max_stream_buffer_bytes, far below the largest message. Should a
   // message be larger all the same, the call ends as one whose client is gone.
-  if (!Serialize().ok()) context().TryCancel();
+  if (!Serialize().ok()) TryCancel();
   OperationBegins();
   StartWrite(&outgoing_bytes_);
 }

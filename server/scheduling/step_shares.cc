@@ -11,18 +11,16 @@ constexpr double kRounding = 1e-6;  // more than sums of weights are off
 // Of the longest step, what is planned for: steps of one size differ.
 constexpr double kPlanned = 0.9;
 
-double Load(const ClientShare& client) { return static_cast<double>(client.rows) / client.weight; }
-
 // The smallest client first. Of two equal ones the one that has waited for longer comes later: what
 // rounding leaves over falls to the last.
 bool Before(const ClientShare& a, const ClientShare& b) {
-  if (Load(a) != Load(b)) return Load(a) < Load(b);
+  if (a.load() != b.load()) return a.load() < b.load();
   return a.oldest != b.oldest ? a.oldest > b.oldest : a.begin < b.begin;
 }
 
 // As many rows as the smallest client has for its weight, and at least one.
 double Parity(const ClientShare& client, const ClientShare& smallest) {
-  return std::clamp(std::ceil(Load(smallest) * client.weight), 1.0,
+  return std::clamp(std::ceil(smallest.load() * client.weight), 1.0,
                     static_cast<double>(client.rows));
 }
 

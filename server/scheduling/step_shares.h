@@ -22,6 +22,8 @@ struct ClientShare {
   uint64_t oldest = 0;  // the lower, the longer has one of them waited for a row
   size_t begin = 0;     // for the caller: where its sequences begin
   int64_t in_step = 0;  // the rows that the step may have: the result
+
+  double load() const { return static_cast<double>(rows) / weight; }
 };
 
 // Shares a step among clients. The smallest client is the one with the fewest rows for its weight,

@@ -38,11 +38,8 @@ bool ContinuousScheduler::HasUnequalClients() {
       shares_.push_back({.weight = sequence.weight(), .oldest = sequence.place_, .begin = i});
     }
   }
-  const auto load = [](const ClientShare& share) {
-    return static_cast<double>(share.rows) / share.weight;
-  };
-  return std::any_of(shares_.begin(), shares_.end(), [&](const ClientShare& share) {
-    return load(share) != load(shares_.front());
+  return std::any_of(shares_.begin(), shares_.end(), [this](const ClientShare& share) {
+    return share.load() != shares_.front().load();
   });
 }
 

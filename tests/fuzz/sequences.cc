@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,14 +109,20 @@ class World {
     return std::find(forged_.begin(), forged_.end(), state) != forged_.end();
   }
 
-  template <typename Message, typename Request>
-  bool Prepare(const Message& message, Request& request) const {
-    request.store = message.has_store();
-    if (!message.has_previous()) return true;
-    const State* const previous = Find(message.previous().state_id());
-    if (previous == nullptr) return false;
-    request.previous = *previous;
-    return true;
+  // Nothing: the message is refused, or its `previous` names no state.
+  template <typename Codec>
+  auto Decode(Codec& codec, const typename Codec::Request& message) const {
+    typename Codec::Response started;
+    auto decoded = codec.Decode(message, limits_, model_, *started.mutable_started());
+    using Request = typename decltype(decoded)::value_type;
+    if (Refused(decoded.status())) return std::optional<Request>();
+    decoded->store = message.has_store();
+    if (message.has_previous()) {
+      const State* const previous = Find(message.previous().state_id());
+      if (previous == nullptr) return std::optional<Request>();
+      decoded->previous = *previous;
+    }
+    return std::optional<Request>(*std::move(decoded));
   }
 
   // What a request that was accepted came to. The state that it stored is the next one.
@@ -156,11 +163,9 @@ class World {
 
   void Generate(const v1::GenerateRequest& message) {
     server::GenerateCodec codec;
-    v1::GenerateResponse started;
-    auto decoded = codec.Decode(message, limits_, model_, *started.mutable_started());
-    if (Refused(decoded.status())) return;
+    std::optional<GenerationRequest> decoded = Decode(codec, message);
+    if (!decoded.has_value()) return;
     GenerationRequest request = *std::move(decoded);
-    if (!Prepare(message, request)) return;
     bool forged = IsForged(request.previous);
     if (const State* start = Find(message.resume().resume_id());
         start != nullptr && server::IsWithin(**start, request, model_.info)) {
@@ -210,13 +215,10 @@ class World {
 
   void Score(const v1::ScoreRequest& message) {
     server::ScoreCodec codec;
-    v1::ScoreResponse started;
-    auto decoded = codec.Decode(message, limits_, model_, *started.mutable_started());
-    if (Refused(decoded.status())) return;
-    ScoringRequest request = *std::move(decoded);
-    if (!Prepare(message, request)) return;
-    const bool forged = IsForged(request.previous);
-    std::vector<ScoringRequest> requests = codec.Split(std::move(request));
+    std::optional<ScoringRequest> request = Decode(codec, message);
+    if (!request.has_value()) return;
+    const bool forged = IsForged(request->previous);
+    std::vector<ScoringRequest> requests = codec.Split(*std::move(request));
     std::vector<std::shared_ptr<RecordingSink>> sinks(requests.size());
     for (auto& sink : sinks) sink = std::make_shared<RecordingSink>();
     if (Refused(engine_->ScoreTexts(std::move(requests), {sinks.begin(), sinks.end()}).status())) {

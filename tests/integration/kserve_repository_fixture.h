@@ -29,6 +29,18 @@ class KserveRepositoryTest : public testing::Test {
     std::filesystem::create_directories(folder_.File(path));
   }
 
+  // There are two from here on: "a", an admin, with the token "admin" and these fields, and "b"
+  // with the token "token".
+  void KnowClients(const std::string& fields_of_a = "") {
+    config_.security.clients_file = folder_.File("clients.textproto");
+    WriteBytes(
+        config_.security.clients_file,
+        absl::StrCat("clients { name: 'a' admin: true ", fields_of_a, " token_sha256: ",
+                     "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } ",
+                     "clients { name: 'b' token_sha256: ",
+                     "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }"));
+  }
+
   void Start() {
     const ModelLoader loader = [this](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
       const std::filesystem::path path = load.checkpoint_dir;

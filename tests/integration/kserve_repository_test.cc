@@ -35,13 +35,7 @@ TEST_F(KserveRepositoryTest, NobodyMayOrderUnlessTheConfigSaysSo) {
 }
 
 TEST_F(KserveRepositoryTest, OnlyAdminsMayOrderAndOnlyWhatTheyMayUse) {
-  // SHA-256 of "admin" and of "token".
-  config_.security.clients_file = folder_.File("clients.textproto");
-  std::ofstream(config_.security.clients_file)
-      << "clients { name: 'a' admin: true models: 'm' token_sha256: "
-         "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } "
-         "clients { name: 'b' token_sha256: "
-         "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
+  KnowClients("models: 'm'");
   config_.repository.control = "admin";
   AddVersion("n/1");
   Start();
@@ -54,12 +48,7 @@ TEST_F(KserveRepositoryTest, OnlyAdminsMayOrderAndOnlyWhatTheyMayUse) {
 }
 
 TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
-  config_.security.clients_file = folder_.File("clients.textproto");
-  std::ofstream(config_.security.clients_file)
-      << "clients { name: 'a' admin: true token_sha256: "
-         "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } "
-         "clients { name: 'b' token_sha256: "
-         "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
+  KnowClients();
   config_.repository.control = "anyone";
   Start();
   AddVersion("m/2/cut");

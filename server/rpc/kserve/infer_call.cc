@@ -166,14 +166,14 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
   AFT_RETURN_IF_ERROR(CheckLength("model_name", message.model_name().size(), kMaxModelNameBytes));
   AFT_RETURN_IF_ERROR(
       CheckLength("model_version", message.model_version().size(), kMaxModelNameBytes));
-  model_name_ = message.model_name();
+  absl::StatusOr<ModelHold> model =
+      environment_.registry.Acquire(*caller_.client, message.model_name(), message.model_version());
+  model_name_ = model.ok() ? (*model)->config.name : message.model_name();
+  // After Acquire: a model that is served has metrics.
   metrics_ = environment_.registry.FindMetrics(model_name_);
-  AFT_ASSIGN_OR_RETURN(auto model, environment_.registry.Acquire(*caller_.client, model_name_,
-                                                                 message.model_version()));
-  if (model != model_) reservation_.reset();  // it was of another one
-  model_ = std::move(model);
-  model_name_ = model_->config.name;
-  metrics_ = environment_.registry.FindMetrics(model_name_);
+  if (!model.ok()) return model.status();
+  if (*model != model_) reservation_.reset();  // it was of another one
+  model_ = *std::move(model);
   return absl::OkStatus();
 }
 
