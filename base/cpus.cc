@@ -1,6 +1,7 @@
 #include "base/cpus.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cmath>
@@ -70,6 +71,12 @@ absl::StatusOr<std::vector<int>> ParseCpus(absl::string_view list) {
     }
   }
   return cpus;
+}
+
+std::chrono::nanoseconds ThreadCpuTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);  // does not fail
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 }  // namespace aft

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,8 @@ int AvailableCpus(const std::string& root = "");
 // The CPUs of a list such as "0-3,8", taskset's form, in its order. INVALID_ARGUMENT: it is none,
 // names a CPU twice, or one that this thread may not run on.
 absl::StatusOr<std::vector<int>> ParseCpus(absl::string_view list);
+
+// How long this thread has had a core.
+std::chrono::nanoseconds ThreadCpuTime();
 
 }  // namespace aft

@@ -229,6 +229,7 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
 
 TimePoint GenerateEngine::Advance() {
   advance_began_ = Now();
+  work_began_ = Work();
   Place();
   const Step* const step = scheduler_.Schedule(pacer_.PromptTokens(), step_costs_.cost());
   if (step != nullptr) Launch(*step);
@@ -366,7 +367,7 @@ void GenerateEngine::CollectOldest() {
     Publish(step, flight.prompt_tokens, now);
     // With what it takes to plan a step and to hand out its tokens: streams wait for that too.
     if (step.prompt_tokens == 0) {
-      step_costs_.Observe(step.small, step.decodes(), Now() - advance_began_);
+      step_costs_.Observe(step.small, step.decodes(), Work() - work_began_, Now() - advance_began_);
     }
     return;
   }

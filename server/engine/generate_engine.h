@@ -113,6 +113,11 @@ class GenerateEngine final : public RequestLoop {
   std::shared_ptr<TurnEnd> TakeTurn(TokenStream& stream);
   // After a token.
   void LeaveCheckpoint(TokenStream& stream);
+  // How long the engine has worked, counted from some moment. The engine thread's CPU time says
+  // it, but not where a GPU does the work: there all time counts.
+  Duration Work() const {
+    return runner_->device_stats() == nullptr ? options_.cpu_clock() : Now().time_since_epoch();
+  }
 
   const std::unique_ptr<ModelRunner> runner_;
   const ModelInfo info_;
@@ -128,6 +133,7 @@ class GenerateEngine final : public RequestLoop {
   StepOutput output_;          // of the last step
   TimePoint collected_at_;     // likewise
   TimePoint advance_began_;    // the call of Advance that runs
+  Duration work_began_{};      // likewise, by Work()
   bool checkpointed_ = false;  // a stream, in the step that is published
 };
 

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cpus.h"
 #include "base/mutex.h"
 #include "model/api/model_runner.h"
 #include "server/config/config.h"
@@ -37,6 +38,8 @@ struct EngineOptions {
   std::function<void(const std::string&)> on_failed = [](const std::string&) {};
   // Read on any thread; tests inject their own.
   std::function<TimePoint()> clock = std::chrono::steady_clock::now;
+  // For how long the thread that asks has had a core. The engine's thread reads it.
+  std::function<Duration()> cpu_clock = ThreadCpuTime;
 };
 
 // What all engines are: one thread, and the way of every request through it,

@@ -304,6 +304,7 @@ void ContinuousScheduler::Occupy(Sequence& sequence) {
                                                  : Sequence::Phase::kDecode;
   sequence.firm_ = Claim(sequence);
   sequence.place_ = ++last_place_;
+  sequence.turn_steps_ = 0;
   if (sequence.service_class() != ServiceClass::kInteractive) ++others_;
 }
 

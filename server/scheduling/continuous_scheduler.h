@@ -82,12 +82,12 @@ struct Step {
 //
 // When that step would be too long beside what the client with the fewest sequences has without the
 // others, clients share it (ShareStep). The sequences of a client that has more than its share take
-// turns, prompts and decodes alike; one that has had its turn, or is new, comes last. So one that
-// can have a row has it in one of as many steps as its client has live sequences, at the latest;
-// and in every step when all live sequences are of one client, or when its client has the fewest,
-// or, but for small steps, when its client has no more than its share. One of kSmallStep steps that
-// could be shared and read no prompt is a small one, in which the cost of a row shows. A sequence
-// that sits out keeps its slot and its state, so its tokens are the same.
+// turns of kTurnSteps rows, prompts and decodes alike; one that has had its turn, or is new, comes
+// last. So one that can have a row waits for less than kTurnSteps steps for each live sequence of
+// its client. It has a row in every step when all live sequences are of one client, or when its
+// client has the fewest, or, but for small steps, when its client has no more than its share. One
+// of kSmallStep steps that could be shared and read no prompt is a small one, in which the cost of
+// a row shows. A sequence that sits out keeps its slot and its state, so its tokens are the same.
 //
 // How prompts share: the first takes up to half of what is left, the next up to half of the rest,
 // and so on, each at least one token; what short prompts leave over goes to the first that can use
@@ -120,6 +120,9 @@ class ContinuousScheduler {
   };
   static constexpr int64_t kQuantum = 32;
   static constexpr uint64_t kSmallStep = 64;
+  // More than one, because a state that the step before has read is still in the caches, and
+  // because a stream's tokens that come soon after each other share a message.
+  static constexpr int kTurnSteps = 4;
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
   explicit ContinuousScheduler(const Options& options);

@@ -129,6 +129,7 @@ class Sequence : public FairItem {
   bool paused_ = false;    // no row in the next step, so that none names it after that
   bool in_step_ = false;   // it has a row in the step that is planned
   uint64_t place_ = 0;     // among those of its client that take turns; the lowest comes first
+  int turn_steps_ = 0;     // that its turn has had
 };
 
 }  // namespace aft::server

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kRounding = 1e-6;  // more than sums of weights are off
 // Of the longest step, what is planned for: steps of one size differ.
-constexpr double kPlanned = 0.9;
+constexpr double kPlanned = 0.8;
 
 // The smallest client first. Of two equal ones the one that has waited for longer comes later: what
 // rounding leaves over falls to the last.
@@ -67,8 +67,9 @@ void StepCostMeter::Mean::Add(double step_rows, double step_seconds) {
   seconds += (1 - kKeep) * (std::min(step_seconds, kHeldUp * expected) - seconds);
 }
 
-void StepCostMeter::Observe(bool small, int64_t rows, Duration time) {
-  (small ? small_ : full_).Add(static_cast<double>(rows), Seconds(time));
+void StepCostMeter::Observe(bool small, int64_t rows, Duration work, Duration time) {
+  (small ? small_ : full_).Add(static_cast<double>(rows), Seconds(work));
+  if (!small) time_.Add(static_cast<double>(rows), Seconds(time));
   const double more = full_.rows - small_.rows;
   if (small_.rows == 0 || more < 0) return;
   // A step takes no longer than one with more rows.
@@ -80,7 +81,7 @@ void StepCostMeter::Observe(bool small, int64_t rows, Duration time) {
 }
 
 StepCost StepCostMeter::cost() const {
-  const double row = full_.rows == 0 ? 1 : full_.seconds / (ratio_ + full_.rows);
+  const double row = time_.rows == 0 ? 1 : time_.seconds / (ratio_ + time_.rows);
   return {.fixed = ratio_ * row, .row = row};
 }
 

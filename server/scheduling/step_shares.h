@@ -43,10 +43,13 @@ bool ShareStep(const StepCost& cost, double target, bool small, std::vector<Clie
 // Learns what steps of decodes cost. Thread-compatible.
 class StepCostMeter {
  public:
-  // A step of so many decode rows and no prompt has taken `time`. `small`: as of ShareStep.
-  void Observe(bool small, int64_t rows, Duration time);
+  // A step of so many decode rows and no prompt has taken `time`, of which it was worked on for
+  // `work`. On a machine that others want too a step also waits for a core, however few rows it
+  // has, so what a row costs is learnt from the work alone. `small`: as of ShareStep.
+  void Observe(bool small, int64_t rows, Duration work, Duration time);
 
-  // In seconds, once a step was observed. Until small steps were, kUnknownRatio is assumed.
+  // In seconds of `time`, once a step was observed. Until small steps were, kUnknownRatio is
+  // assumed.
   StepCost cost() const;
 
  private:
@@ -66,8 +69,9 @@ class StepCostMeter {
     void Add(double step_rows, double step_seconds);
   };
 
-  Mean small_;
-  Mean full_;
+  Mean small_;  // of the work
+  Mean full_;   // likewise
+  Mean time_;   // of steps that are not small
   double ratio_ = kUnknownRatio;
 };
 

@@ -60,7 +60,9 @@ bool ContinuousScheduler::TakeTurns(const StepCost& cost) {
       Sequence& sequence = *turns_[share.begin + static_cast<size_t>(i)];
       if (!sequence.in_step_) continue;
       sequence.in_step_ = left-- > 0;
-      if (sequence.in_step_) sequence.place_ = ++last_place_;
+      if (!sequence.in_step_ || ++sequence.turn_steps_ < kTurnSteps) continue;
+      sequence.turn_steps_ = 0;
+      sequence.place_ = ++last_place_;
     }
   }
   return small;

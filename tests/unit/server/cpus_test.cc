@@ -3,9 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -98,6 +100,22 @@ TEST_F(CpusTest, ListsNameThoseThatTheProcessMayRunOn) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("may not run on it")))
         << list;
   }
+}
+
+TEST(ThreadCpuTimeTest, CountsWhatThisThreadComputesAndNothingElse) {
+  constexpr std::chrono::milliseconds kWork(50);
+  const auto work = [&] {
+    const auto begin = ThreadCpuTime();
+    while (ThreadCpuTime() - begin < kWork) {
+    }
+  };
+  const auto begin = ThreadCpuTime();
+  std::thread other(work);
+  other.join();
+  const auto joined = ThreadCpuTime();
+  EXPECT_LT(joined - begin, kWork);
+  work();
+  EXPECT_GE(ThreadCpuTime() - joined, kWork);
 }
 
 }  // namespace

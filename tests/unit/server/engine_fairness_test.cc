@@ -332,12 +332,13 @@ TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetBesideDecodes) {
 
 TEST_F(EngineFairnessTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExact) {
   model.slots = 24;
-  // A step takes a millisecond, and one for each row.
-  options.clock = [&] {
+  // A step works for a millisecond, and for one for each row. Then it waits for a core.
+  options.cpu_clock = [&] {
     size_t time = 0;
     for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
-    return clock.Now() + milliseconds(time);
+    return milliseconds(time);
   };
+  options.clock = [&] { return clock.Now() + seconds(control->step_count()); };
   StartHeld();
   std::vector<GenerationRequest> requests;
   std::vector<Sink> sinks;
@@ -372,8 +373,8 @@ TEST_F(EngineFairnessTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExa
   ASSERT_EQ(rows.size(), 100U);
   EXPECT_EQ(longest, 1U);
   if (model.max_steps_in_flight > 1) return;  // the clock above counts what was submitted
-  // Alone it takes 2 ms, so the others have four rows once that is known.
-  EXPECT_EQ(std::count_if(rows.begin() + 50, rows.end(), [](size_t n) { return n > 5; }), 0);
+  // Alone it takes 2 ms, so the others have two rows once that is known.
+  EXPECT_EQ(std::count_if(rows.begin() + 50, rows.end(), [](size_t n) { return n > 4; }), 0);
 }
 
 TEST_F(EngineFairnessTest, EveryStreamIsRightUnderRandomClassesClientsAndCancels) {
