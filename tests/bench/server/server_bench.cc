@@ -1,9 +1,9 @@
-// What a running server does with many clients at once.
+// What a running server does with many clients at once. Flags: --address=A --pid=P and, of
 //
-//   server_bench streams --address=A --pid=P --streams=10000   as many streams at once: are all
-//   right? server_bench refusals --address=A --pid=P --rate=2000      of a server with one slot and
-//   one place
-//                                                              in the queue: what do refusals cost?
+//   server_bench streams --streams=10000   as many streams at once: are all of them right?
+//   server_bench refusals --rate=2000      of a server with one slot and one place in the queue:
+//                                          what do refusals cost?
+//   server_bench health --prompts=16       how fast are health checks beside so many prompts?
 #include <dirent.h>
 #include <unistd.h>
 
@@ -23,6 +23,7 @@
 
 #include "CLI/CLI.hpp"
 #include "aft/v1/inference.grpc.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 
 namespace aft {
@@ -47,6 +48,8 @@ struct Options {
   uint32_t tokens = 32;
   int rate = 2000;
   int seconds = 10;
+  int prompts = 16;
+  size_t bytes = 1 << 20;
 };
 
 double ResidentMegabytes(int pid) {
@@ -77,12 +80,16 @@ double GrpcCpuSeconds(int pid) {
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-std::unique_ptr<Stub> Connect(const std::string& address) {
+// A connection of its own.
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  return v1::InferenceService::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::unique_ptr<Stub> Connect(const std::string& address) {
+  return v1::InferenceService::NewStub(OpenChannel(address));
 }
 
 v1::GenerateRequest Request(uint64_t seed, uint32_t tokens) {
@@ -260,6 +267,56 @@ int RunRefusals(const Options& options) {
   return 0;
 }
 
+// Asks for the server's health every 5 ms. Returns how long each answer took, in ms.
+std::vector<double> CheckHealth(grpc::health::v1::Health::Stub& health, int seconds) {
+  std::vector<double> times;
+  const auto start = Clock::now();
+  for (int i = 0; Clock::now() - start < std::chrono::seconds(seconds); ++i) {
+    std::this_thread::sleep_until(start + std::chrono::milliseconds(5LL * i));
+    grpc::ClientContext context;
+    grpc::health::v1::HealthCheckResponse response;
+    const auto begin = Clock::now();
+    const grpc::Status status = health.Check(&context, {}, &response);
+    times.push_back(1e3 * Seconds(Clock::now() - begin));
+    if (status.ok() && response.status() == grpc::health::v1::HealthCheckResponse::SERVING)
+      continue;
+    std::printf("health: %d %s\n", status.error_code(), status.error_message().c_str());
+  }
+  return times;
+}
+
+int RunHealth(const Options& options) {
+  const auto health = grpc::health::v1::Health::NewStub(OpenChannel(options.address));
+  const std::vector<double> alone = CheckHealth(*health, options.seconds);
+  v1::GenerateRequest request = Request(1, 1);
+  request.set_text(std::string(options.bytes, 'a'));
+  std::atomic<bool> over = false;
+  std::atomic<int> finished = 0;
+  std::atomic<int> failed = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < options.prompts; ++i) {
+    clients.emplace_back([&] {
+      const std::unique_ptr<Stub> stub = Connect(options.address);
+      while (!over) {
+        Latch latch;
+        const Stream stream(*stub, request, latch);
+        latch.Wait();
+        ++(stream.status.ok() ? finished : failed);
+      }
+    });
+  }
+  const std::vector<double> beside = CheckHealth(*health, options.seconds);
+  over = true;
+  for (std::thread& client : clients) client.join();
+  for (const auto& [name, times] : {std::pair("alone", alone), {"beside", beside}}) {
+    std::printf("health %s: answers %zu, ms p50 %.2f p99 %.2f most %.2f\n", name, times.size(),
+                Percentile(times, 50), Percentile(times, 99), Percentile(times, 100));
+  }
+  std::printf("prompts of %zu bytes: finished %d failed %d\n", options.bytes, finished.load(),
+              failed.load());
+  return failed == 0 ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("What a running server does with many clients at once.");
@@ -274,7 +331,12 @@ int Main(int argc, char** argv) {
   CLI::App* const refusals = app.add_subcommand("refusals");
   refusals->add_option("--rate", options.rate);
   refusals->add_option("--seconds", options.seconds);
+  CLI::App* const health = app.add_subcommand("health");
+  health->add_option("--prompts", options.prompts);
+  health->add_option("--bytes", options.bytes);
+  health->add_option("--seconds", options.seconds);
   CLI11_PARSE(app, argc, argv);
+  if (health->parsed()) return RunHealth(options);
   return streams->parsed() ? RunStreams(options) : RunRefusals(options);
 }
 
