@@ -139,6 +139,7 @@ bool Chat::Answer(std::string line, bool again) {
                        },
                        {.deadline = ToMilliseconds(flags_.deadline),
                         .cancel = &cancel,
+                        .on_resuming = PrintResuming(output_),
                         .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }});
   output_.EndLine();
   PrintResumed(resumed);

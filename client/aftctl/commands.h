@@ -8,14 +8,24 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/lib/aft_client.h"
 #include "client/tool/connection_flags.h"
+#include "client/tool/output.h"
 
 namespace aft::client {
 
 // Options of every subcommand.
-using CommonFlags = ConnectionFlags;
+struct CommonFlags : ConnectionFlags {
+  int max_resumes = ClientOptions().max_resumes;
+};
+
+// Adds those of ConnectionFlags and --max-resumes. `flags` must outlive the parsing.
+void AddCommonFlags(CLI::App& app, CommonFlags& flags);
+
+// As MakeClientOptions of ConnectionFlags.
+absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags);
 
 // A subcommand adds its options to `app` and returns what runs it: called once, after parsing,
 // returns the exit code. `flags` must outlive both.
@@ -67,6 +77,10 @@ int ReportError(const absl::Status& status);
 
 // "[LINE]" on standard error.
 void PrintSummary(const std::string& line);
+
+// What to call before each attempt to go on with a broken stream: it says so on standard error, on
+// a line of its own. `output` has the stream's text, and is borrowed.
+std::function<void(const Resuming&)> PrintResuming(Output& output);
 
 // A line of those for each time that a generation went on.
 void PrintResumed(const std::vector<Resumed>& resumed);

@@ -3,12 +3,31 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/output.h"
 
 namespace aft::client {
+
+void AddCommonFlags(CLI::App& app, CommonFlags& flags) {
+  AddConnectionFlags(app, flags);
+  app.add_option(
+         "--max-resumes", flags.max_resumes,
+         "How often a generation or scoring that breaks is gone on with, when nothing comes "
+         "in between; 0: never")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+}
+
+absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags) {
+  AFT_ASSIGN_OR_RETURN(ClientOptions options,
+                       MakeClientOptions(static_cast<const ConnectionFlags&>(flags)));
+  options.max_resumes = flags.max_resumes;
+  return options;
+}
 
 void AddDeadline(CLI::App& app, double& seconds) {
   app.add_option("--deadline", seconds, "Give up after this time; 0: never")
@@ -45,6 +64,19 @@ int ReportError(const absl::Status& status) {
 
 void PrintSummary(const std::string& line) {
   std::fprintf(stderr, "[%s]\n", ForTerminal(line).c_str());
+}
+
+std::function<void(const Resuming&)> PrintResuming(Output& output) {
+  return [&output](const Resuming& resuming) {
+    output.EndLine();
+    std::string line = absl::StrCat("the stream broke, resuming (", resuming.attempt, " of ",
+                                    resuming.attempts, ")");
+    if (resuming.pause.count() > 0) {
+      absl::StrAppendFormat(&line, " in %.1f s",
+                            static_cast<double>(resuming.pause.count()) / 1000);
+    }
+    PrintSummary(absl::StrCat(line, ": ", resuming.cause.message()));
+  };
 }
 
 void PrintResumed(const std::vector<Resumed>& resumed) {

@@ -25,7 +25,7 @@ int Run(int argc, char** argv) {
   app.fallthrough();  // --address and the like are good before and after the subcommand
 
   CommonFlags flags;
-  AddConnectionFlags(app, flags);
+  AddCommonFlags(app, flags);
 
   std::map<const CLI::App*, Command> commands;
   for (const auto& [name, what, add] : kSubcommands) {

@@ -134,6 +134,7 @@ int RunCall(const CommonFlags& common, const StreamFlags& flags,
             .request_id = flags.request_id,
             .traceparent = flags.traceparent,
             .cancel = &cancel,
+            .on_resuming = PrintResuming(output),
             .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }},
            output);
   PrintResumed(resumed);

@@ -186,6 +186,7 @@ absl::StatusOr<GenerateResult> GenerateSeveral(const ClientOptions& client,
   EventRelay relay;
   GenerateStream::Summary summary;
   CallOptions relayed = options;
+  relayed.on_resuming = [&relay](const Resuming& resuming) { relay.OnResuming(resuming); };
   relayed.on_resumed = [&relay](const Resumed& resumed) { relay.OnResumed(resumed); };
   AFT_RETURN_IF_ERROR(
       GenerateStream::Start(client, std::move(stub), request, relay, relayed, &summary));
@@ -198,6 +199,8 @@ absl::StatusOr<GenerateResult> GenerateSeveral(const ClientOptions& client,
     if (IsCancelled(options)) continue;
     if (const auto* const event = std::get_if<v1::GenerateResponse>(&item)) {
       hearing.OnEvent(*event);
+    } else if (const auto* const resuming = std::get_if<Resuming>(&item)) {
+      if (options.on_resuming) options.on_resuming(*resuming);
     } else if (options.on_resumed) {
       options.on_resumed(std::get<Resumed>(item));
     }

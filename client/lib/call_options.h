@@ -53,6 +53,14 @@ struct Resumed {
   uint32_t sequence = 0;  // of a generation with several: each goes on by itself
 };
 
+// A generation or scoring that broke, and that is about to be gone on with.
+struct Resuming {
+  absl::Status cause;                  // what ended the last call
+  int attempt = 1;                     // from 1 on, since something came
+  int attempts = 0;                    // ClientOptions::max_resumes
+  std::chrono::milliseconds pause{0};  // before it
+};
+
 struct CallOptions {
   // From the start of the call, connecting included; 0: none. Unset: ClientOptions::deadline.
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;
@@ -64,7 +72,9 @@ struct CallOptions {
   std::string traceparent = {};
   // Not owned; null: the call cannot be cancelled.
   CancelToken* cancel = nullptr;
-  // Of generations and scorings: called, where their events are, each time that one goes on.
+  // Of generations and scorings: called, where their events are, before each attempt to go on, and
+  // each time that one goes on.
+  std::function<void(const Resuming&)> on_resuming = {};
   std::function<void(const Resumed&)> on_resumed = {};
 };
 

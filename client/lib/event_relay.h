@@ -17,12 +17,13 @@ namespace aft::client {
 // not taken is kept: no more than what it asked for. Internal to the library; thread-safe.
 class EventRelay : public GenerateListener {
  public:
-  using Item = std::variant<v1::GenerateResponse, Resumed, absl::Status>;
+  using Item = std::variant<v1::GenerateResponse, Resuming, Resumed, absl::Status>;
 
   Next OnEvent(const v1::GenerateResponse& event) override {
     Add(event);
     return {};
   }
+  void OnResuming(const Resuming& resuming) { Add(resuming); }
   void OnResumed(const Resumed& resumed) { Add(resumed); }
   void OnEnd(const absl::Status& status) override { Add(status); }
 

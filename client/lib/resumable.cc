@@ -92,6 +92,7 @@ std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call&
   if (options_.request_id.empty() && CheckRequestId(id).ok()) options_.request_id = id;
   last_error_ = error;
   begun_ = false;
+  if (options_.on_resuming) options_.on_resuming({error, tries_, client_->max_resumes, pause});
   return pause;
 }
 

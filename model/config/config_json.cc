@@ -154,6 +154,19 @@ absl::Status CheckMixer(const NetworkConfig& config) {
   return absl::OkStatus();
 }
 
+// A state that grows is a product of three sizes, each of which may be in its range while the bytes
+// of the state are more than 64 bits hold.
+absl::Status CheckStateSize(const NetworkConfig& config) {
+  constexpr int64_t kMostNumbers = int64_t{1} << 50;
+  const int64_t width = PackedWidth(config.mixer, MixerWidth(config));  // of a token, and its query
+  const int64_t most = kMostNumbers / (config.n_layers * width);
+  if (config.max_seq_len <= most) return absl::OkStatus();
+  return KeyError("max_seq_len",
+                  absl::StrCat("must be <= ", most, " for ", config.n_layers, " layers of ",
+                               MixerKindName(config.mixer.kind), " that keep up to ", width,
+                               " numbers of a token, got ", config.max_seq_len));
+}
+
 absl::Status CheckLength(const NetworkConfig& config) {
   const int64_t rows = config.position_rows;
   if (config.position == PositionKind::kLearned &&
@@ -166,7 +179,8 @@ absl::Status CheckLength(const NetworkConfig& config) {
                     absl::StrCat("must be >= 1 for ", MixerKindName(config.mixer.kind),
                                  ": a sequence's state grows with it, got absent"));
   }
-  return absl::OkStatus();
+  return config.mixer.causal && StateGrows(config.mixer) ? CheckStateSize(config)
+                                                         : absl::OkStatus();
 }
 
 absl::Status CheckConfigRules(const NetworkConfig& config) {

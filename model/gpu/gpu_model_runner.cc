@@ -26,6 +26,9 @@ int64_t Reserve(int64_t total_bytes) {
   return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
 }
 
+// More than any device has. A config may make the states larger than a number of 64 bits.
+constexpr int64_t kMostStates = int64_t{1} << 62;
+
 constexpr int64_t kRulesBytes = kMaxLogitRules * int64_t{sizeof(LogitRule)};  // of a slot
 
 constexpr char kStep[] = "step on the GPU";
@@ -83,7 +86,7 @@ absl::Status GpuModelRunner::CheckMemory() const {
       info_.vocab_size * int64_t{sizeof(TokenCount)} + int64_t{sizeof(SlotSampling)} + kRulesBytes;
   const absl::Status status = CheckFits(
       {{absl::StrCat("states of ", slots, " slots of ", Mebibytes(info_.state_bytes), length),
-        slots * info_.state_bytes},
+        slots * std::min(info_.state_bytes, kMostStates / slots)},
        {"token counts and rules", slots * sampling},
        {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
         GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(LargestShape().outputs)},

@@ -96,6 +96,8 @@ class GpuNetwork {
   // Of 2-D filters: the most columns that images may have.
   int64_t max_grid_width() const { return layers_.front().mixer->max_grid_width(); }
 
+  // Begin a step, and texts: the vectors of their tokens. REQUIRES: no more decode rows than
+  // GpuLimits::slots, chunks or texts than its rows, tokens than its tokens; ids in the vocabulary.
   absl::Status Embed(const Batch& batch);
   absl::Status Embed(const Texts& texts);
   absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);

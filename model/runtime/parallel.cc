@@ -54,12 +54,19 @@ void PlaceThread(int cpu) {
 ParallelExecutor::ParallelExecutor(int threads, std::vector<int> cpus)
     : cpus_(std::move(cpus)), shares_(static_cast<size_t>(threads)) {
   AFT_CHECK(threads >= 1);
-  for (int i = 1; i < threads; ++i) {
-    workers_.emplace_back([this, i] { Work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) {
+      workers_.emplace_back([this, i] { Work(i); });
+    }
+  } catch (...) {  // a thread that is not joined would end the process
+    Stop();
+    throw;
   }
 }
 
-ParallelExecutor::~ParallelExecutor() {
+ParallelExecutor::~ParallelExecutor() { Stop(); }
+
+void ParallelExecutor::Stop() {
   stop_.store(true);
   parts_.fetch_add(1);
   parts_.notify_all();

@@ -27,7 +27,8 @@ namespace aft {
 class ParallelExecutor final : public Executor {
  public:
   // Starts threads - 1 workers. With `cpus` worker i runs on cpus[i mod size] alone. REQUIRES:
-  // threads >= 1; this process may run on these CPUs.
+  // threads >= 1; this process may run on these CPUs. Throws std::system_error when the system has
+  // no more threads; those that had started have ended then.
   explicit ParallelExecutor(int threads, std::vector<int> cpus = {});
   ~ParallelExecutor() override;
 
@@ -41,6 +42,9 @@ class ParallelExecutor final : public Executor {
 
  private:
   using Fn = absl::FunctionRef<void(int64_t, int64_t, int)>;
+
+  // Ends the workers that there are.
+  void Stop();
 
   // A thread's chunks of the current part, first to end - 1, of `chunks` into which fn's n items
   // are cut. Who takes `left` down from above 0 has one of them, and until that is done nothing

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <new>
+#include <system_error>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -17,6 +18,11 @@ std::invoke_result_t<Fn> GuardTorch(const Fn& fn) {
     return fn();
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("out of memory");
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      return absl::InternalError(error.what());
+    }
+    return absl::ResourceExhaustedError(absl::StrCat("cannot start a thread: ", error.what()));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("LibTorch: ", error.what()));
   }

@@ -27,6 +27,7 @@ absl::StatusOr<Corpus> ReadCorpus(const std::vector<std::string>& paths, double 
     std::ifstream file(path, std::ios::binary);
     if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
     Corpus::Text text;
+    text.path = path;
     text.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     const auto size = static_cast<int64_t>(text.bytes.size());
     text.train_bytes = size - static_cast<int64_t>(held_out * static_cast<double>(size));
@@ -39,6 +40,12 @@ absl::StatusOr<Corpus> ReadCorpus(const std::vector<std::string>& paths, double 
     corpus.texts.push_back(std::move(text));
   }
   return corpus;
+}
+
+bool TextStream::IsInCorpus() const {
+  if (text == -1) return true;
+  return text >= 0 && text < static_cast<int64_t>(corpus_->texts.size()) && offset >= 0 &&
+         offset <= corpus_->texts[static_cast<size_t>(text)].train_bytes;
 }
 
 absl::Span<const uint8_t> TextStream::Next(int64_t segment, bool restart, std::mt19937_64& random,

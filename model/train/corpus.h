@@ -15,6 +15,7 @@ struct Corpus {
   struct Text {
     std::vector<uint8_t> bytes;
     int64_t train_bytes = 0;  // bytes[train_bytes..] is held out
+    std::string path = {};    // for messages
   };
   std::vector<Text> texts;
 
@@ -36,9 +37,11 @@ class TextStream {
   absl::Span<const uint8_t> Next(int64_t segment, bool restart, std::mt19937_64& random,
                                  bool* restarted);
 
-  // Where it stands, for resuming a run; text -1: not begun.
+  // Where it stands, for resuming a run; text -1: not begun. REQUIRES, of Next: IsInCorpus.
   int64_t text = -1;
   int64_t offset = 0;
+  // Whether that is a place in the training text, as it may not be when it comes from a file.
+  bool IsInCorpus() const;
 
  private:
   const Corpus* corpus_;

@@ -7,12 +7,15 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/empty.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace aft {
 namespace {
 
 constexpr int64_t kWindow = 1024;
+constexpr int64_t kShortSegment = 256;
 constexpr int64_t kMaxBatch = 16;
 
 // Where a run of bytes begins.
@@ -80,6 +83,7 @@ std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
 
 HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64_t segment,
                         int64_t bytes, bool bf16) {
+  bytes = std::min(bytes, corpus.held_out_bytes());
   HeldOut result;
   const std::vector<Place> places = Spread(corpus, std::max<int64_t>(1, bytes / segment), segment);
   AFT_CHECK(!places.empty());
@@ -101,18 +105,32 @@ HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64
   return result;
 }
 
-double EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus, int64_t position,
-                          int64_t windows, bool bf16) {
+absl::StatusOr<double> EvaluateAtPosition(const TrainNetwork& network, const Corpus& corpus,
+                                          int64_t position, int64_t windows, bool bf16) {
+  const int64_t block = network.config().mixer.prefix_block;
+  if (block > 0 && kShortSegment % block != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("figures by position need a mixer.prefix_block that divides ", kShortSegment,
+                     ", the checkpoint has ", block));
+  }
   std::vector<Place> places;
   const int64_t piece = position < kWindow ? position : kWindow;
   for (const Place& window : Spread(corpus, windows, kWindow)) {
+    if (window.offset < position) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(window.text->path, ": too short for figures at position ", position,
+                       ": its held-out part begins at byte ", window.text->train_bytes));
+    }
     for (int64_t begin = 0; begin < kWindow; begin += piece) {
       places.push_back({window.text, window.offset + begin - position});
-      AFT_CHECK(places.back().offset >= 0);
     }
   }
-  // 256 divides position and piece; larger segments are quicker.
-  const int64_t segment = position % kWindow == 0 ? kWindow : 256;
+  if (places.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "figures by position need a text that holds out ", kWindow + 1, " bytes or more"));
+  }
+  // The short segment divides position and piece; larger segments are quicker.
+  const int64_t segment = position % kWindow == 0 ? kWindow : kShortSegment;
   return SumBits(network, places, position, piece, segment, bf16) /
          static_cast<double>(Size(places) * piece);
 }

@@ -38,6 +38,8 @@ ABSL_FLAG(int64_t, windows, 64,
 
 namespace {
 
+constexpr int64_t kMostWindows = int64_t{1} << 20;
+
 std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -105,7 +107,9 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
   if (aft::EmptyNetworkCarry(network.config(), 1).empty()) return 0;  // segments only
   double base = 0;
   for (const int64_t position : {256, 4096, 32768}) {
-    const double bits = aft::EvaluateAtPosition(network, *corpus, position, windows, false);
+    const auto figure = aft::EvaluateAtPosition(network, *corpus, position, windows, false);
+    if (!figure.ok()) return Fail(figure.status());
+    const double bits = *figure;
     if (base == 0) base = bits;
     std::printf("the same bytes at position %6ld: %.5f (%+.3f %%)\n", static_cast<long>(position),
                 bits, 100 * (bits / base - 1));
@@ -122,8 +126,10 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
     return Fail(absl::InvalidArgumentError(
         absl::StrCat(dir, ": is of another architecture than the config's network")));
   }
-  return OfImages(config) ? EvaluateImages(config, *network)
-                          : EvaluateTexts(config, *network, windows);
+  if (OfImages(config)) return EvaluateImages(config, *network);
+  const absl::Status fits = aft::CheckSegment(config.segment, network->config());
+  if (!fits.ok()) return Fail(aft::InFile(dir, fits));
+  return EvaluateTexts(config, *network, windows);
 }
 
 int TrainTexts(const aft::TrainConfig& config, const std::string& out) {
@@ -172,13 +178,19 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "aft-train: give --config FILE and one of --out DIR, --evaluate DIR\n");
     return 2;
   }
+  const int64_t windows = absl::GetFlag(FLAGS_windows);
+  if (windows < 1 || windows > kMostWindows) {
+    std::fprintf(stderr, "aft-train: --windows must be in [1, %ld]\n",
+                 static_cast<long>(kMostWindows));
+    return 2;
+  }
   const auto config = aft::ReadTrainConfig(absl::GetFlag(FLAGS_config));
   if (!config.ok()) return Fail(config.status());
   if (config->threads > 0) at::set_num_threads(config->threads);
   std::signal(SIGINT, RequestStop);
   std::signal(SIGTERM, RequestStop);
   try {
-    return out.empty()         ? Evaluate(*config, evaluate, absl::GetFlag(FLAGS_windows))
+    return out.empty()         ? Evaluate(*config, evaluate, windows)
            : OfImages(*config) ? TrainImages(*config, out)
                                : TrainTexts(*config, out);
   } catch (const std::exception& error) {  // LibTorch reports by exception

@@ -93,14 +93,8 @@ absl::Status TakeTexts(Json& object, TrainConfig& config) {
   AFT_RETURN_IF_ERROR(Take(object, "restart_probability", config.restart_probability));
   AFT_RETURN_IF_ERROR(Take(object, "eval_every_steps", config.eval_every_steps));
   AFT_RETURN_IF_ERROR(Take(object, "eval_bytes", config.eval_bytes));
-  const int64_t block = config.network.mixer.prefix_block;
   AFT_RETURN_IF_ERROR(Require(!config.texts.empty(), "texts: name at least one file"));
-  AFT_RETURN_IF_ERROR(Require(config.segment >= 2, "segment: must be at least 2"));
-  AFT_RETURN_IF_ERROR(Require(block == 0 || config.segment % block == 0,
-                              "segment: must be a multiple of network.mixer.prefix_block"));
-  AFT_RETURN_IF_ERROR(
-      Require(config.network.max_seq_len == 0 || config.segment <= config.network.max_seq_len,
-              "segment: must not exceed network.max_seq_len"));
+  AFT_RETURN_IF_ERROR(CheckSegment(config.segment, config.network));
   AFT_RETURN_IF_ERROR(Require(config.total_tokens >= 1, "total_tokens: must be at least 1"));
   AFT_RETURN_IF_ERROR(Require(config.restart_probability > 0 && config.restart_probability <= 1,
                               "restart_probability: must be in (0, 1]"));
@@ -134,6 +128,21 @@ absl::StatusOr<TrainConfig> Parse(Json object) {
 }
 
 }  // namespace
+
+absl::Status CheckSegment(int64_t segment, const NetworkConfig& network) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  const int64_t block = network.mixer.prefix_block;
+  const int64_t longest = network.max_seq_len;
+  AFT_RETURN_IF_ERROR(Require(segment >= 2 && segment <= kMost,
+                              absl::StrCat("segment: must be in [2, ", kMost, "]")));
+  AFT_RETURN_IF_ERROR(
+      Require(block == 0 || segment % block == 0,
+              absl::StrCat("segment: must be a multiple of the network's mixer.prefix_block, ",
+                           block, ", got ", segment)));
+  return Require(longest == 0 || segment <= longest,
+                 absl::StrCat("segment: must not exceed the network's max_seq_len, ", longest,
+                              ", got ", segment));
+}
 
 absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
   std::ifstream file(path);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/config/config.h"
@@ -52,6 +53,10 @@ struct TrainConfig {
   uint64_t seed = 1;
   int32_t threads = 0;  // 0: all cores
 };
+
+// INVALID_ARGUMENT, naming `segment`, when the network cannot take segments of so many tokens. A
+// config has passed it with its own network.
+absl::Status CheckSegment(int64_t segment, const NetworkConfig& network);
 
 // Reads and validates the file. Errors: NOT_FOUND, or INVALID_ARGUMENT naming file and key.
 absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path);

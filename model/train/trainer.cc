@@ -1,8 +1,10 @@
 #include "model/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numbers>
 #include <sstream>
@@ -198,10 +200,15 @@ absl::Status Trainer::Resume() {
   random >> random_;
   for (TextStream& stream : streams_) places >> stream.text >> stream.offset;
   complete = complete && random && places &&
-             absl::SimpleAtoi(file.metadata["steps"], &optimizer_.steps) &&
-             absl::SimpleAtod(file.metadata["seconds"], &seconds_) &&
-             absl::SimpleAtod(file.metadata["best"], &best_);
-  if (!complete) return absl::DataLossError(absl::StrCat(ResumePath(), ": incomplete"));
+             absl::SimpleAtoi(file.metadata["steps"], &optimizer_.steps) && optimizer_.steps >= 0 &&
+             absl::SimpleAtod(file.metadata["seconds"], &seconds_) && std::isfinite(seconds_) &&
+             absl::SimpleAtod(file.metadata["best"], &best_) && std::isfinite(best_);
+  if (!complete) return absl::DataLossError(absl::StrCat(ResumePath(), ": incomplete or damaged"));
+  if (!std::all_of(streams_.begin(), streams_.end(), std::mem_fn(&TextStream::IsInCorpus))) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        ResumePath(), ": stands at a place that the texts do not have: it belongs to a run with ",
+        "other texts, or is damaged; choose another --out"));
+  }
   AFT_ASSIGN_OR_RETURN(curve_, ReadCurve(out_dir_ + "/curve.csv"));
   std::erase_if(curve_, [this](const CurvePoint& point) { return point.step > step(); });
   return absl::OkStatus();

@@ -34,7 +34,7 @@ class Trainer {
   using EvalFn = std::function<void(const CurvePoint&, bool best)>;
 
   // Goes on from `out_dir`/resume.safetensors when it exists. FAILED_PRECONDITION when that file
-  // belongs to another network.
+  // belongs to another network, batch or other texts; DATA_LOSS when it is damaged.
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
   // Trains until total_tokens, or until *stop becomes true; saves before it returns.

@@ -90,7 +90,9 @@ struct ConnectionConfig {
 };
 
 struct RedisConfig {
-  std::string address;        // "": states do not rest in Redis
+  // "HOST:PORT" or "unix:PATH"; "": states do not rest in Redis. REQUIRES, of who connects to it:
+  // ValidateServerConfig has passed it.
+  std::string address;
   std::string password_file;  // "": none
   int32_t database = 0;
   std::string prefix = "aft:";

@@ -65,7 +65,8 @@ TEST_F(AftctlTest, GenerateGoesOnWhenTheStreamBreaksAndSaysSo) {
   const Ended ended = Run("generate --prompt hello");
   EXPECT_EQ(ended.code, 0);
   EXPECT_EQ(ended.out, "It is a truth");
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("[the stream went on after 6 tokens: "),
+  EXPECT_THAT(ended.err, AllOf(StartsWith("[the stream broke, resuming (1 of 10): "),
+                               HasSubstr("[the stream went on after 6 tokens: "),
                                HasSubstr("draining; that server computes otherwise"),
                                HasSubstr("[limit stop.max_tokens=13 | 13 tokens")));
 }
@@ -442,6 +443,7 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
       {{"score", "--prompt", "x", "--priority", "high"}, "--priority"},
       {{"generate", "--prompt", "x", "--address", "nowhere"}, "the port is missing"},
       {{"models", "a", "b"}, "b"},
+      {{"models", "--max-resumes", "-1"}, "--max-resumes"},
   };
   for (const auto& [arguments, message] : cases) {
     std::vector<std::string> command = {AFTCTL};

@@ -98,6 +98,7 @@ struct Seen {
   std::function<void()> after_event;  // called behind each
   absl::Status status;
   std::vector<v1::GenerateResponse> events;
+  std::vector<Resuming> resuming;
   std::vector<Resumed> resumed;
 
   void Add(const v1::GenerateResponse& event) {
@@ -151,6 +152,7 @@ class ResumeTest : public testing::TestWithParam<bool> {
   Seen Generate(const v1::GenerateRequest& request, CallOptions call = {}) {
     Seen seen;
     if (after_event_) seen.after_event = [&] { after_event_(seen); };
+    call.on_resuming = [&](const Resuming& resuming) { seen.resuming.push_back(resuming); };
     call.on_resumed = [&](const Resumed& resumed) { seen.resumed.push_back(resumed); };
     if (client_ == nullptr) client_ = *Client::Create(options_);
     if (GetParam()) {

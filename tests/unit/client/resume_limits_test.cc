@@ -37,6 +37,14 @@ TEST_P(ResumeTest, TheLimitCountsTriesWithoutAToken) {
   EXPECT_EQ(given_up.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(given_up.text(), "a");
   EXPECT_EQ(model_->requests().size(), 3u);
+  ASSERT_EQ(given_up.resuming.size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    const Resuming& resuming = given_up.resuming[static_cast<size_t>(i)];
+    EXPECT_EQ(resuming.attempt, i + 1);
+    EXPECT_EQ(resuming.attempts, 2);
+    EXPECT_EQ(resuming.pause > milliseconds(0), i > 0);
+    EXPECT_EQ(resuming.cause.code(), absl::StatusCode::kUnavailable);
+  }
 }
 
 TEST_P(ResumeTest, ARequestThatBringsServersDownIsNotCarriedToAllOfThem) {
@@ -52,6 +60,7 @@ TEST_P(ResumeTest, WhoWantsNoneGetsNone) {
   const Seen seen = Generate({{.after = 3, .hand_over = {"state"}}});
   EXPECT_EQ(seen.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(seen.text(), "abc");
+  EXPECT_THAT(seen.resuming, IsEmpty());
   EXPECT_THAT(seen.resumed, IsEmpty());
   ASSERT_EQ(model_->requests().size(), 1u);
   EXPECT_FALSE(model_->requests()[0].resumable());

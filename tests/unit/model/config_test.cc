@@ -356,6 +356,8 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
       {Causal("cosine"), "max_seq_len: must be >= 1 for cosine: a sequence's state grows"},
       {Causal("block_local block_size=4 full_decode=true"),
        "max_seq_len: must be >= 1 for block_local"},
+      {With("/n_layers", 1024, Causal("additive hidden=65536 heads=65536 score_width=4096", 2048)),
+       "max_seq_len: must be <= 2047 for 1024 layers of additive"},
       // Vocabularies.
       {With("/vocab_size", 65), "vocab_size: must be 256 with the bytes tokenizer, got 65"},
   };
@@ -487,7 +489,7 @@ TEST(ConfigTest, TensorsFollowTheArchitecture) {
 TEST(ConfigTest, TheLargestConfigsDoNotOverflow) {
   for (Json json : {Causal("aft_local window=65536 band_rows=1048576", 1 << 20),
                     Causal("aft_full band_rows=1048576 bias=full", 1 << 20),
-                    Causal("additive heads=65536 score_width=4096", 2147483647),
+                    Causal("additive heads=65536 score_width=4096", 2047),
                     Causal("aft_conv window=65536 heads=65536")}) {
     json.update({{"d_model", 65536}, {"n_layers", 1024}, {"d_ff", 262144}});
     EXPECT_GT(CountParameters(Accepted(json)), int64_t{1} << 45);

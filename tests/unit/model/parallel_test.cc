@@ -1,15 +1,23 @@
 #include "model/runtime/parallel.h"
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/check.h"
 #include "gtest/gtest.h"
+#include "model/runtime/torch_guard.h"
 
 namespace aft {
 namespace {
@@ -53,6 +61,28 @@ TEST(ParallelExecutorTest, ItEndsAtAnyTime) {
     if (round % 3 == 0) executor.For(round, 1, [](int64_t, int64_t, int) {});
     for (int yields = 0; yields < round; ++yields) std::this_thread::yield();
   }
+}
+
+// In a process of its own, whose address space has room for the stacks of some of the threads only.
+// Sanitizers need that space themselves.
+TEST(ParallelExecutorDeathTest, AThreadThatTheSystemRefusesIsAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's runtime does not live with RLIMIT_AS";
+#endif
+  const auto start = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto now = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE));
+    const rlimit limit = {.rlim_cur = now + (rlim_t{64} << 20), .rlim_max = RLIM_INFINITY};
+    AFT_CHECK(pages > 0 && setrlimit(RLIMIT_AS, &limit) == 0);
+    const absl::Status status = GuardTorch([] {
+      const ParallelExecutor executor(1000);
+      return absl::OkStatus();
+    });
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(start(), testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: cannot start a thread");
 }
 
 // Each thread has its own scratch, and its number names it.

@@ -69,6 +69,7 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
         {kTexts, R"("eval_bytes": 1, "texts")", "eval_bytes: must"},
         {kTexts, R"("threads": -1, "texts")", "threads: must"},
         {R"("segment": 32)", R"("segment": 30)", "segment: must be a multiple"},
+        {R"("segment": 32)", R"("segment": 9223372036854775800)", "segment: must be in [2, "},
         {R"("n_layers")", R"("max_seq_len": 16, "n_layers")", "segment: must not exceed"},
         {R"("decoder_lm", "tie_embeddings": false)", R"("encoder")",
          "network.architecture: must be \"decoder_lm\""},

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/Parallel.h"
@@ -162,6 +163,34 @@ TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
   EXPECT_THAT(
       Trainer::Create(config_, dir_ + "/run"),
       StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("resume.safetensors")));
+}
+
+TEST_F(TrainerTest, RefusesAResumeFileThatWasAltered) {
+  Train("/run", 1);
+  const std::string path = dir_ + "/run/resume.safetensors";
+  const auto file = ReadSafetensors(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto create_with = [&](const std::string& key, const std::string& value) {
+    auto metadata = file->metadata;
+    metadata[key] = value;
+    EXPECT_TRUE(WriteSafetensors(path, file->tensors, metadata).ok());
+    return Trainer::Create(config_, dir_ + "/run").status();
+  };
+  for (const char* streams :
+       {"1 0 0 0 0 0 0 0", "-2 0 0 0 0 0 0 0", "0 -1 0 0 0 0 0 0", "0 0 0 0 0 0 0 1000000",
+        "0 9223372036854775807 0 0 0 0 0 0", "9223372036854775807 0 0 0 0 0 0 0"}) {
+    EXPECT_THAT(create_with("streams", streams),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         testing::HasSubstr("resume.safetensors: stands at a place")))
+        << streams;
+  }
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"streams", "0 0"}, {"steps", "-1"}, {"seconds", "inf"}, {"best", "nan"}}) {
+    EXPECT_THAT(create_with(key, value),
+                StatusIs(absl::StatusCode::kDataLoss, testing::HasSubstr("resume.safetensors")))
+        << key;
+  }
+  EXPECT_TRUE(create_with("streams", "-1 0 0 0 -1 0 0 5").ok());
 }
 
 TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {

@@ -1,0 +1,93 @@
+// aft-train --evaluate as a process: what it says of checkpoints and texts that do not go together.
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/config.h"
+#include "model/train/train_network.h"
+#include "tests/support/mixer_of.h"
+#include "tests/support/temp_files.h"
+#include "tests/unit/client/process.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+NetworkConfig NetworkWith(const std::string& mixer, int64_t max_seq_len = 0) {
+  NetworkConfig config;
+  config.vocab_size = 256;
+  config.d_model = 4;
+  config.n_layers = 1;
+  config.d_ff = 4;
+  config.max_seq_len = max_seq_len;
+  config.mixer = MixerOf(mixer);
+  return config;
+}
+
+class EvaluateTest : public testing::Test {
+ protected:
+  // A quarter of the text's bytes is held out.
+  client::Ended Evaluate(const NetworkConfig& checkpoint, int64_t segment, int64_t text_bytes,
+                         const std::string& windows = "1") const {
+    std::ofstream(folder_.File("text.txt")) << std::string(static_cast<size_t>(text_bytes), 'a');
+    std::ofstream(folder_.File("train.json"))
+        << R"({"texts": ["text.txt"], "held_out": 0.25, "threads": 1, "segment": )" << segment
+        << R"(, "network": )" << FormatNetworkConfig(NetworkWith("aft_local window=4")) << "}";
+    const TrainNetwork network(checkpoint, /*seed=*/1);
+    EXPECT_TRUE(WriteCheckpoint(folder_.path(), checkpoint, network.parameters()).ok());
+    return client::RunToEnd({AFT_TRAIN, "--config", folder_.File("train.json"), "--evaluate",
+                             folder_.path(), "--windows", windows});
+  }
+
+  const TempFolder folder_;
+};
+
+TEST_F(EvaluateTest, ASegmentMustFitTheCheckpoint) {
+  const std::string dir = absl::StrCat("aft-train: ", folder_.path(), ": segment: ");
+  const client::Ended block = Evaluate(NetworkWith("aft_local window=4 prefix_block=24"), 32, 8000);
+  EXPECT_EQ(block.code, 1) << block.err;
+  EXPECT_THAT(block.err, HasSubstr(dir + "must be a multiple of the network's mixer.prefix_block"));
+  const client::Ended rows = Evaluate(NetworkWith("aft_full band_rows=16 bias=full", 16), 32, 8000);
+  EXPECT_EQ(rows.code, 1) << rows.err;
+  EXPECT_THAT(rows.err, HasSubstr(dir + "must not exceed the network's max_seq_len, 16, got 32"));
+}
+
+TEST_F(EvaluateTest, ATextThatEndsBeforeAPositionIsNamedAfterTheFiguresThatThereAre) {
+  const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000);
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("held-out bits per byte: "));
+  EXPECT_THAT(ended.out, HasSubstr("at position   4096: "));
+  EXPECT_THAT(ended.err,
+              HasSubstr(folder_.File("text.txt") + ": too short for figures at position 32768"));
+}
+
+TEST_F(EvaluateTest, FiguresByPositionNeedAWindowThatIsHeldOut) {
+  const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 4000);
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  EXPECT_THAT(ended.out, Not(HasSubstr("nan")));
+  EXPECT_THAT(ended.err, HasSubstr("need a text that holds out 1025 bytes"));
+}
+
+TEST_F(EvaluateTest, FiguresByPositionNeedBlocksThatDivideTheirSegments) {
+  const client::Ended ended = Evaluate(NetworkWith("aft_local window=4 prefix_block=48"), 48, 8000);
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("held-out bits per byte: "));
+  EXPECT_THAT(ended.err, HasSubstr("a mixer.prefix_block that divides 256, the checkpoint has 48"));
+}
+
+TEST_F(EvaluateTest, WindowsMustBeSome) {
+  for (const char* windows : {"0", "-1", "9223372036854775807"}) {
+    const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000, windows);
+    EXPECT_EQ(ended.code, 2) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("--windows must be in [1, 1048576]"));
+  }
+}
+
+}  // namespace
+}  // namespace aft
