@@ -51,6 +51,12 @@ struct Resumed {
   // server that goes on computes otherwise: the text is as good, and another one.
   bool exact = true;
   uint32_t sequence = 0;  // of a generation with several: each goes on by itself
+  // Calls that were sent to go on, this one included.
+  int tries = 1;
+  // From the break until this one was sent, which is pauses and refused calls; from there to its
+  // Started, which is the way there and the server's queue.
+  std::chrono::milliseconds until_sent{0};
+  std::chrono::milliseconds until_started{0};
 };
 
 struct CallOptions {
