@@ -45,8 +45,8 @@ struct ClientOptions {
 
 // A generation or scoring that broke, and goes on.
 struct Resumed {
-  absl::Status cause;   // what broke it
-  uint32_t tokens = 0;  // or scores, that had come
+  absl::Status cause = {};  // what broke it
+  uint32_t tokens = 0;      // or scores, that had come
   // Whether all that comes is still what one server would have given, undisturbed. False where the
   // server that goes on computes otherwise: the text is as good, and another one.
   bool exact = true;
