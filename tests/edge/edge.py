@@ -160,7 +160,8 @@ class Edge(Process):
         **({"collector": ("port_value: 4317", f"port_value: {collector.rsplit(':', 1)[1]}")} if collector else {}),
         **sites,
     }
-    uncommented = [word for word, wanted in (("mtls", mtls), ("tracing", collector), ("replica tls", inner)) if wanted]
+    uncommented = [word for word, wanted in (("mtls", mtls), ("tracing", collector), ("replica tls", inner),
+                                             ("balancer", len(replicas) > 1)) if wanted]
     config = folder / f"{name}.yaml"
     config.write_text(fill_in((DEPLOY / "envoy.yaml").read_text(), sites, uncommented))
     super().__init__(folder, name, [ENVOY, "-c", config, "--concurrency", "2", "-l", "warning",
