@@ -49,8 +49,10 @@ def parts_of_gaps(load, calls, attempts):
   `attempts`: the edge's, by id."""
   gaps = []
   for gap in load["breaks"]:
-    call = calls.get((gap["request_id"], gap["tokens"]), {})
-    queue = float(call.get("queue_ms", "nan"))
+    call = calls.get((gap["request_id"], gap["tokens"]))
+    if call is None:
+      continue  # its server was killed in its turn, and wrote no line
+    queue = float(call["queue_ms"])
     gaps.append({"all": gap["gap_ms"], "noticing": gap["until_broken_ms"], "back-off": gap["until_sent_ms"],
                  "way": gap["until_started_ms"] - queue, "queue": queue, "reading": gap["until_token_ms"],
                  "tries": gap["tries"], "attempts of the edge": attempts.get(gap["request_id"], 0)})
