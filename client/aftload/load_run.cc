@@ -1,6 +1,7 @@
 #include "client/aftload/load_run.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "client/lib/error_details.h"
 
@@ -59,8 +61,10 @@ class LoadRun::Stream final : public GenerateListener {
         target_(slot.index % run.options_.targets.size()),
         client_(*run.clients_[slot.index % run.clients_.size()]),
         shard_(*run.shards_[slot.index % kShards]),
+        // Of this process, so that the servers' logs say which stream of which run it was.
+        request_id_(run.options_.resume ? absl::StrCat("aftload-", getpid(), "-", slot.index) : ""),
         recorder_(planned_.request.stop().max_tokens(), slot.time, planned_.behaviour,
-                  run.options_.limits, run.options_.targets[target_].address),
+                  run.options_.limits, run.options_.targets[target_].address, request_id_),
         verifier_(reference_) {}
 
   // Instead of sending it.
@@ -80,10 +84,12 @@ class LoadRun::Stream final : public GenerateListener {
       recorder_.OnSent(shard_.stats, sent_);
     }
     CallOptions call{.deadline = milliseconds(0),
+                     .request_id = request_id_,
                      .cancel = &run_.cut_,
                      .on_resumed = [this](const Resumed& resumed) {
+                       const auto now = Clock::now();
                        MutexLock lock(shard_.mutex);
-                       recorder_.OnResumed(shard_.stats, resumed.exact);
+                       recorder_.OnResumed(shard_.stats, resumed, now);
                      }};
     if (planned_.behaviour == Behaviour::kDeadline) {
       const auto due = scheduled_ + run_.options_.workload.deadline;
@@ -161,6 +167,7 @@ class LoadRun::Stream final : public GenerateListener {
   const size_t target_;
   Client& client_;
   Shard& shard_;
+  const std::string request_id_;
   StreamRecorder recorder_;
   StreamVerifier verifier_;
   uint32_t attempts_ = 0;

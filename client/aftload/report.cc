@@ -102,6 +102,28 @@ Json Quantiles(const LoadStats& stats) {
   return json;
 }
 
+// The longest first.
+Json Breaks(const LoadStats& stats) {
+  std::vector<Break> breaks = stats.breaks;
+  std::sort(breaks.begin(), breaks.end(),
+            [](const Break& a, const Break& b) { return a.whole() > b.whole(); });
+  const auto ms = [](Clock::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  Json json = Json::array();
+  for (const Break& one : breaks) {
+    json.push_back({{"request_id", one.request_id},
+                    {"tokens", one.tokens},
+                    {"tries", one.tries},
+                    {"gap_ms", ms(one.whole())},
+                    {"until_broken_ms", ms(one.until_broken)},
+                    {"until_sent_ms", ms(one.until_sent)},
+                    {"until_started_ms", ms(one.until_started)},
+                    {"until_token_ms", ms(one.until_token)}});
+  }
+  return json;
+}
+
 Json Timeline(const LoadStats& stats) {
   Json json = {{"interval_s", 1},
                {"output_tokens", Json::array()},
@@ -238,7 +260,8 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
     json.update({{"resumes", stats.resumes},
                  {"resumed_streams", stats.resumed_streams},
                  {"most_resumes", stats.most_resumes},
-                 {"inexact_streams", stats.inexact_streams}});
+                 {"inexact_streams", stats.inexact_streams},
+                 {"breaks", Breaks(stats)}});
   }
   if (options.verify > 0) {
     const Differences& differences = stats.differences;

@@ -1,6 +1,7 @@
 #include "client/aftload/stream_recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace aft::client {
 namespace {
@@ -52,6 +53,7 @@ void LoadStats::Merge(const LoadStats& other) {
   resumed_streams += other.resumed_streams;
   inexact_streams += other.inexact_streams;
   most_resumes = std::max(most_resumes, other.most_resumes);
+  breaks.insert(breaks.end(), other.breaks.begin(), other.breaks.end());
   differences.Merge(other.differences);
   early.Add(other.early);
   late.Add(other.late);
@@ -80,6 +82,10 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
     stats.itl.Add(now - last_);
     longest_gap_ = std::max(longest_gap_, now - last_);
   }
+  if (break_) {
+    break_->until_token = now - went_on_;
+    stats.breaks.push_back(*std::exchange(break_, std::nullopt));
+  }
   const uint64_t before = tokens_;
   tokens_ += tokens;
   last_ = now;
@@ -92,12 +98,20 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
   }
 }
 
-void StreamRecorder::OnResumed(LoadStats& stats, bool exact) {
+void StreamRecorder::OnResumed(LoadStats& stats, const Resumed& resumed, Clock::time_point now) {
   ++stats.resumes;
   if (++resumes_ == 1) ++stats.resumed_streams;
   stats.most_resumes = std::max(stats.most_resumes, resumes_);
-  if (exact_ && !exact) ++stats.inexact_streams;
-  exact_ = exact;
+  if (exact_ && !resumed.exact) ++stats.inexact_streams;
+  exact_ = resumed.exact;
+  if (tokens_ == 0) return;  // no time between tokens
+  went_on_ = now;
+  break_ = {.request_id = request_id_,
+            .tokens = tokens_,
+            .tries = resumed.tries,
+            .until_broken = now - last_ - resumed.until_started - resumed.until_sent,
+            .until_sent = resumed.until_sent,
+            .until_started = resumed.until_started};
 }
 
 void StreamRecorder::OnCompleted(LoadStats& stats, Clock::time_point now) {

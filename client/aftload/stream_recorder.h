@@ -12,6 +12,7 @@
 #include "client/aftload/reference.h"
 #include "client/aftload/schedule.h"
 #include "client/aftload/workload.h"
+#include "client/lib/call_options.h"
 
 namespace aft::client {
 
@@ -51,6 +52,19 @@ struct Outcomes {
   uint64_t failed() const;  // the sum of errors
 };
 
+// A break of a stream that went on: the parts of the time between the tokens around it.
+struct Break {
+  std::string request_id;
+  uint64_t tokens = 0;               // that the stream had; its server calls them resumed_tokens
+  int tries = 1;                     // calls that were sent to go on
+  Clock::duration until_broken{0};   // from the last token until the client knew of the break
+  Clock::duration until_sent{0};     // then, until the call that goes on was sent
+  Clock::duration until_started{0};  // then, until its server had a slot and said so
+  Clock::duration until_token{0};    // then, until the next token: the text was read again
+
+  Clock::duration whole() const { return until_broken + until_sent + until_started + until_token; }
+};
+
 // One second of a run.
 struct Second {
   uint64_t output_tokens = 0;
@@ -84,6 +98,7 @@ struct LoadStats {
   uint64_t inexact_streams =
       0;  // of those, the ones that a server went on with that computes otherwise
   uint64_t most_resumes = 0;  // of one stream
+  std::vector<Break> breaks;  // of all streams, after which a token came
   Differences differences;
   // Completed streams of the full length: the first and the last tenth of their tokens.
   TokenTime early;
@@ -100,18 +115,20 @@ struct LoadStats {
 class StreamRecorder {
  public:
   // `expected_tokens`: the length of a stream that nothing cuts short.
+  // `request_id`: of its breaks.
   StreamRecorder(uint64_t expected_tokens, Clock::time_point scheduled, Behaviour behaviour,
-                 const Limits& limits, std::string target)
+                 const Limits& limits, std::string target, std::string request_id = {})
       : expected_(expected_tokens),
         tenth_((expected_tokens + 9) / 10),
         scheduled_(scheduled),
         behaviour_(behaviour),
         limits_(limits),
-        target_(std::move(target)) {}
+        target_(std::move(target)),
+        request_id_(std::move(request_id)) {}
 
   void OnSent(LoadStats& stats, Clock::time_point now);  // the first attempt
   void OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_point now);
-  void OnResumed(LoadStats& stats, bool exact);
+  void OnResumed(LoadStats& stats, const Resumed& resumed, Clock::time_point now);
 
   // One of these ends it.
   void OnCompleted(LoadStats& stats, Clock::time_point now);
@@ -131,6 +148,7 @@ class StreamRecorder {
   const Behaviour behaviour_;
   const Limits limits_;
   const std::string target_;
+  const std::string request_id_;
 
   uint64_t tokens_ = 0;
   uint64_t first_message_tokens_ = 0;
@@ -139,6 +157,8 @@ class StreamRecorder {
   Clock::duration longest_gap_{0};
   uint64_t resumes_ = 0;
   bool exact_ = true;
+  std::optional<Break> break_;  // that the next token ends
+  Clock::time_point went_on_;   // of it: when the stream was there again
   TokenTime early_;
   uint64_t late_from_ = 0;  // tokens when the last tenth began; 0: not yet
   Clock::time_point late_start_;

@@ -45,12 +45,18 @@ struct ClientOptions {
 
 // A generation or scoring that broke, and goes on.
 struct Resumed {
-  absl::Status cause;   // what broke it
-  uint32_t tokens = 0;  // or scores, that had come
+  absl::Status cause = {};  // what broke it
+  uint32_t tokens = 0;      // or scores, that had come
   // Whether all that comes is still what one server would have given, undisturbed. False where the
   // server that goes on computes otherwise: the text is as good, and another one.
   bool exact = true;
   uint32_t sequence = 0;  // of a generation with several: each goes on by itself
+  // Calls that were sent to go on, this one included.
+  int tries = 1;
+  // From the break until this one was sent, which is pauses and refused calls; from there to its
+  // Started, which is the way there and the server's queue.
+  std::chrono::milliseconds until_sent{0};
+  std::chrono::milliseconds until_started{0};
 };
 
 // A generation or scoring that broke, and that is about to be gone on with.

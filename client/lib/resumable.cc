@@ -12,7 +12,9 @@
 namespace aft::client {
 namespace {
 
+using std::chrono::duration_cast;
 using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
 // Servers on which a stream begins and breaks without bringing anything, in a row: a request that
@@ -43,8 +45,9 @@ Resumable::Resumable(const ClientOptions& client, const CallOptions& options, St
       options_(options),
       deadline_(Deadline(options.deadline.value_or(client.deadline))) {}
 
-absl::Status Resumable::Prepare(Call& call) const {
+absl::Status Resumable::Prepare(Call& call) {
   AFT_RETURN_IF_ERROR(call.Prepare(*client_, options_));
+  sent_ = steady_clock::now();
   if (deadline_) call.context.set_deadline(*deadline_);
   return absl::OkStatus();
 }
@@ -55,7 +58,14 @@ void Resumable::Begin(uint64_t fingerprint) {
 }
 
 void Resumable::TellResumed(uint32_t sequence) const {
-  if (options_.on_resumed) options_.on_resumed({cause_, received(), exact_, sequence});
+  if (!options_.on_resumed) return;
+  options_.on_resumed({.cause = cause_,
+                       .tokens = received(),
+                       .exact = exact_,
+                       .sequence = sequence,
+                       .tries = tries_,
+                       .until_sent = duration_cast<milliseconds>(sent_ - broke_),
+                       .until_started = duration_cast<milliseconds>(steady_clock::now() - sent_)});
 }
 
 void Resumable::HasBrought() {
@@ -72,6 +82,7 @@ std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call&
   const absl::Status error = call.StreamStatus(status, /*finished=*/false, broken_);
   if (tries_ == 0) {
     cause_ = error;
+    broke_ = steady_clock::now();
   } else if (begun_) {
     ++in_vain_;
   }

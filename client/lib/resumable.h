@@ -26,7 +26,7 @@ class Resumable {
   };
 
   // Of a call that asks for what is left. INVALID_ARGUMENT: the request id cannot be sent.
-  absl::Status Prepare(Call& call) const;
+  absl::Status Prepare(Call& call);
 
   // How the stream ended.
   const absl::Status& status() const { return status_; }
@@ -92,12 +92,14 @@ class Resumable {
   std::optional<std::chrono::system_clock::time_point> deadline_;
   uint64_t fingerprint_ = 0;  // of the model
   uint32_t resumes_ = 0;
-  int tries_ = 0;       // calls that were to go on, since something came
-  int in_vain_ = 0;     // of those, the ones that began
-  absl::Status cause_;  // of the first of them
+  int tries_ = 0;                                // calls that were to go on, since something came
+  int in_vain_ = 0;                              // of those, the ones that began
+  absl::Status cause_;                           // of the first of them
+  std::chrono::steady_clock::time_point broke_;  // when that was
   absl::Status status_;
 
   // Of the call under way.
+  std::chrono::steady_clock::time_point sent_;
   bool begun_ = false;  // Started has come
   std::string broken_;  // how it breaks the protocol
 };

@@ -381,6 +381,8 @@ class RenderedTest(unittest.TestCase):
     for route in routes:
       rule, = route["spec"]["rules"]
       self.assertEqual({match["method"]["service"] for match in rule["matches"]}, services)
+      # All of each, but of health Check alone: one replica's Watch would speak for all.
+      self.assertEqual({match["method"]["method"] for match in rule["matches"] if "method" in match["method"]}, {"Check"})
     at_the_edge = re.findall(r'safe_regex: {regex: "(.*?)"}', (DEPLOY / "envoy/envoy.yaml").read_text())
     for service in services:
       self.assertTrue(any(re.fullmatch(one.replace(r"\\", "\\"), f"/{service}/Any") for one in at_the_edge), service)

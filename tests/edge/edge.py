@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attacker
 
-ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy/envoy"
 ENVOY = os.environ.get("AFT_ENVOY", "")
 PATIENCE = 60  # Seconds until something that must happen counts as failed.
 
@@ -89,19 +89,20 @@ class Server(ServerProcess):
 
 
 class Certificates:
-  """An authority made for one test, and certificates for localhost that it has signed."""
+  """An authority made for one test, with its files in a new folder, and certificates that it has signed."""
 
   def __init__(self, folder):
+    folder.mkdir()
     self.folder = folder
     self.authority = folder / "ca.crt"
     self._openssl("req", "-x509", *self._new_key("ca.key"), "-subj", "/CN=authority", "-days", "2",
                   "-out", self.authority)
 
-  def make(self, name):
-    """(certificate, key) under that common name."""
+  def make(self, name, *hosts):
+    """(certificate, key) under that common name, for localhost and these hosts."""
     key, request, certificate = (self.folder / f"{name}.{end}" for end in ("key", "csr", "crt"))
     names = self.folder / "names.txt"
-    names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    names.write_text(f"subjectAltName={','.join(f'DNS:{host}' for host in (*hosts, 'localhost'))},IP:127.0.0.1\n")
     self._openssl("req", *self._new_key(f"{name}.key"), "-subj", f"/CN={name}", "-out", request)
     self._openssl("x509", "-req", "-in", request, "-CA", self.authority, "-CAkey", self.folder / "ca.key",
                   "-CAcreateserial", "-days", "2", "-extfile", names, "-out", certificate)
@@ -132,18 +133,17 @@ def fill_in(text, sites, uncommented=()):
 
 class Edge(Process):
   """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy. `collector`: the
-  address that gets its traces."""
+  address that gets its traces. `inner`: the Certificates by which it and the replicas know each other; none: they speak
+  plaintext."""
 
-  def __init__(self, folder, replicas, descriptors, mtls=False, collector=None, healthy=None, name="edge", **sites):
-    self.tls_folder = folder / f"{name}-tls"
-    self.tls_folder.mkdir()
-    self.certificates = Certificates(folder)
-    self.install(*self.certificates.make("localhost"))
+  def __init__(self, folder, replicas, descriptors, mtls=False, collector=None, inner=None, healthy=None, name="edge",
+               **sites):
+    self.certificates = Certificates(folder / f"{name}-authority")
+    self._folder, self._name = folder, name
     self._admin = str(folder / f"{name}-admin.sock")
-    deploy = ROOT / "deploy/envoy"
-    tls = folder / f"{name}-tls.yaml"
-    tls.write_text(fill_in((deploy / "tls.yaml").read_text(), {
-        site: ("/etc/envoy-tls", str(self.tls_folder)) for site in ("certificate", "key", "folder")}))
+    tls = self._secret("tls.yaml", "/etc/envoy-tls", self.certificates.make("localhost"))
+    if inner:
+      proxy = self._secret("replicas.yaml", "/etc/envoy-replicas", inner.make("edge"))
     endpoint = "- endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}"
     all_replicas = f"\n{' ' * 14}".join(endpoint % address.rsplit(":", 1)[1] for address in replicas)
     admin = "{socket_address: {address: 127.0.0.1, port_value: 9901}}"
@@ -155,12 +155,15 @@ class Edge(Process):
         "descriptors": ("/opt/aft/share/aft-serve/aft.pb", str(descriptors)),
         "replicas": (endpoint % 8500, all_replicas),
         **({"clients": ("/etc/envoy-tls/ca.crt", str(self.certificates.authority))} if mtls else {}),
+        **({"proxy": ("/etc/envoy/replicas.yaml", str(proxy)),
+            "authority": ("/etc/envoy-replicas/ca.crt", str(inner.authority))} if inner else {}),
         **({"collector": ("port_value: 4317", f"port_value: {collector.rsplit(':', 1)[1]}")} if collector else {}),
         **sites,
     }
-    uncommented = [word for word, wanted in (("mtls", mtls), ("tracing", collector)) if wanted]
+    uncommented = [word for word, wanted in (("mtls", mtls), ("tracing", collector), ("replica tls", inner),
+                                             ("balancer", len(replicas) > 1)) if wanted]
     config = folder / f"{name}.yaml"
-    config.write_text(fill_in((deploy / "envoy.yaml").read_text(), sites, uncommented))
+    config.write_text(fill_in((DEPLOY / "envoy.yaml").read_text(), sites, uncommented))
     super().__init__(folder, name, [ENVOY, "-c", config, "--concurrency", "2", "-l", "warning",
                                     "--disable-hot-restart"])
     wait_until(lambda: not self.alive() or self._listening(), "the edge listens")
@@ -174,12 +177,15 @@ class Edge(Process):
       wait_until(lambda name=f"cluster.{cluster}.membership_healthy": self.stat(name) == healthy,
                  f"{healthy} replicas are healthy")
 
-  def install(self, certificate, key):
-    """Moves a certificate and its key to where the edge looks."""
+  def install(self, certificate, key, secret="tls.yaml"):
+    """Moves a certificate and its key to where the edge looks for those of this file of deploy/envoy."""
+    folder = self._folder / f"{self._name}-{secret}-files"
+    folder.mkdir(exist_ok=True)
     for source, name in ((key, "tls.key"), (certificate, "tls.crt")):
-      fresh = self.tls_folder / f"{name}.new"
+      fresh = folder / f"{name}.new"
       fresh.write_bytes(Path(source).read_bytes())
-      fresh.rename(self.tls_folder / name)
+      fresh.rename(folder / name)
+    return folder
 
   def client_tls(self, certificate=None, key=None):
     return attacker.client_tls(certificate, key, self.certificates.authority)
@@ -195,6 +201,14 @@ class Edge(Process):
   def stat(self, name):
     found = re.search(rf"(?m)^{re.escape(name)}: (\d+)$", self.admin(f"/stats?filter=^{re.escape(name)}$"))
     return int(found.group(1)) if found else None
+
+  def _secret(self, name, shipped, certificate):
+    """That file of deploy/envoy, with a certificate in the folder that it names."""
+    folder = self.install(*certificate, secret=name)
+    path = self._folder / f"{self._name}-{name}"
+    path.write_text(fill_in((DEPLOY / name).read_text(), {
+        site: (shipped, str(folder)) for site in ("certificate", "key", "folder")}))
+    return path
 
   def _listening(self):
     try:

@@ -20,18 +20,21 @@ PROGRAM = DESCRIPTORS = MODEL = ""
 
 class EdgeResumeTest(unittest.TestCase):
 
-  def start(self, **sites):
+  def start(self, draining="lame_duck_ms: 0 grace_ms: 20", **sites):
     """Two servers, the edge before them, and a client."""
     folder = edge.new_folder(self)
-    servers = [edge.Server(folder, PROGRAM, MODEL, name, "drain { lame_duck_ms: 0 grace_ms: 20 }")
+    servers = [edge.Server(folder, PROGRAM, MODEL, name, f"drain {{ {draining} }}")
                for name in ("a", "b")]
     for server in servers:
       self.addCleanup(server.stop, hard=True)
     front = edge.Edge(folder, [server.address for server in servers], DESCRIPTORS, **sites)
     self.addCleanup(front.stop, hard=True)
-    client = Client(front.address, tls=Tls(front.certificates.authority.read_bytes()))
+    return servers, front, self.connect(front)
+
+  def connect(self, front, **options):
+    client = Client(front.address, tls=Tls(front.certificates.authority.read_bytes()), **options)
     self.addCleanup(client.close)
-    return servers, front, client
+    return client
 
   def break_one(self, hard):
     """Whether a stream broke, which it does not when all of it had been sent. It is whole all the same."""
@@ -74,6 +77,17 @@ class EdgeResumeTest(unittest.TestCase):
       next(events)
     self.assertEqual(generation.resumes, 0)
     generation.close()
+
+  def test_a_replica_that_drains_takes_no_client_with_it(self):
+    servers, front, _ = self.start(draining="lame_duck_ms: 600000")
+    # With a connection each: the Watch of some would come to that replica.
+    clients = [self.connect(front, max_attempts=1, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
+    for client in clients:
+      client.tokenize("It is")
+    servers[0].terminate()
+    edge.wait_until(lambda: front.stat("cluster.aft.membership_healthy") == 1, "the edge knows that it drains")
+    for client in clients:
+      client.tokenize("It is")
 
 
 if __name__ == "__main__":

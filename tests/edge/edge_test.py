@@ -372,19 +372,14 @@ class TlsTest(EdgeTest):
   def test_without_mtls_anybody_may_call_and_the_server_is_known(self):
     front = self.start_edge(self.start_server())
     self.assertEqual(self.call(front, GENERATE, attacker.generate(1)).outcome, "OK")
-    stranger = edge.Certificates(self.make_folder("other"))
+    stranger = edge.Certificates(self.folder / "other")
     with self.assertRaises(ssl.SSLCertVerificationError):
       Connection(front.address, attacker.client_tls(authority=stranger.authority))
-
-  def make_folder(self, name):
-    folder = self.folder / name
-    folder.mkdir()
-    return folder
 
   def test_mtls_lets_in_whom_the_authority_has_signed(self):
     front = self.start_edge(self.start_server(), mtls=True)
     known = front.certificates.make("client")
-    stranger = edge.Certificates(self.make_folder("other")).make("client")
+    stranger = edge.Certificates(self.folder / "other").make("client")
     for certificate, allowed in ((known, True), (stranger, False), ((None, None), False)):
       with self.subTest(allowed=allowed):
         try:

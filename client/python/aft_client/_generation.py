@@ -203,7 +203,7 @@ class Generation(Resumable, Iterator[Event]):
     part = Generation(self._start, request, metadata=self._metadata, timeout=None, request_id=self.request_id,
                       max_resumes=self._max_resumes,
                       on_resumed=lambda resumed: events.put(replace(resumed, sequence=sequence)))
-    part._deadline, part._cause, part._tries = self._deadline, self._cause, self._tries
+    part._deadline, part._cause, part._broke, part._tries = self._deadline, self._cause, self._broke, self._tries
     part._has_started, part._fingerprint, part._sequence = True, self._fingerprint, sequence
     part._tails = [self._tails[sequence]]
     part.outputs[0].token_ids.extend(self.outputs[sequence].token_ids)

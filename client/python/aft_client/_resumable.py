@@ -29,6 +29,11 @@ class Resumed:
   # that goes on computes otherwise: the text is as good, and another one.
   exact: bool
   sequence: int = 0  # of a generation with several: each goes on by itself
+  tries: int = 1  # calls that were sent to go on, this one included
+  # Seconds from the break until this one was sent, which is pauses and refused calls; and from there to its Started,
+  # which is the way there and the server's queue.
+  until_sent: float = 0.0
+  until_started: float = 0.0
 
 
 def back_off(tries: int, chance: float) -> float:
@@ -69,6 +74,8 @@ class Resumable:
     self._tries = 0  # calls that were to go on, since something came
     self._in_vain = 0  # of those, the ones that began
     self._cause: Optional[AftError] = None  # of the first of them
+    self._broke = 0.0  # when that was
+    self._sent = 0.0  # the call under way
     self._begun = False  # the call under way
     self._sequences = 1  # of the next call
 
@@ -147,7 +154,8 @@ class Resumable:
     metadata = list(self._metadata)
     if self.request_id:
       metadata.append(("x-request-id", self.request_id))
-    timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    self._sent = time.monotonic()
+    timeout = None if self._deadline is None else max(0.0, self._deadline - self._sent)
     with self._lock:
       self._call = self._start(self._request, timeout=timeout, metadata=metadata)
       if self._closed.is_set():
@@ -176,7 +184,8 @@ class Resumable:
     self.resumes += 1
     self.exact = self.exact and self._is_exact(message)
     if self._on_resumed is not None and self._cause is not None:
-      self._on_resumed(Resumed(self._cause, self._received(), self.exact))
+      self._on_resumed(Resumed(self._cause, self._received(), self.exact, tries=self._tries,
+                               until_sent=self._sent - self._broke, until_started=time.monotonic() - self._sent))
     return None
 
   def _check_first(self, unit: str, first: int, received: int) -> None:
@@ -192,7 +201,7 @@ class Resumable:
   def _prepare_next(self, error: AftError) -> float:
     """Seconds before the next call; raises the error where there is none."""
     if self._tries == 0:
-      self._cause = error
+      self._cause, self._broke = error, time.monotonic()
     elif self._begun:
       self._in_vain += 1
     pause = max(back_off(self._tries, random.random()), (error.retry_after_ms or 0) / 1000)

@@ -64,7 +64,7 @@ class Server(Program):
     ready, log = (Path(self._folder.name) / name for name in ("ready", "log"))
     ready.unlink(missing_ok=True)
     start = time.monotonic()
-    with log.open("w") as stderr:
+    with log.open("a") as stderr:
       self._process = subprocess.Popen([self._program, f"--ready_file={ready}", *flags], stderr=stderr)
     while not ready.exists():
       if self._process.poll() is not None or time.monotonic() - start > PATIENCE:
@@ -78,6 +78,12 @@ class Server(Program):
     self._process.kill()
     self._process.wait(PATIENCE)
     self._process = None
+
+  def calls(self):
+    """The fields of the lines request.done in its log, over all its starts."""
+    for line in (Path(self._folder.name) / "log").read_text().splitlines():
+      if "event=request.done" in line:
+        yield dict(re.findall(r'(\w+)=("[^"]*"|\S*)', line))
 
   def resident_mb(self):
     return int(re.search(r"VmRSS:\s+(\d+)", self._proc("status").read_text()).group(1)) / 1024

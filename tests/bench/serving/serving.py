@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Benchmarks over gRPC: aft-server and aftload on this machine, which should be quiet.
 
-  serving.py NAME... [--bin DIR] [--seconds N] [--model DIR] [--out DIR]
+  serving.py NAME... [--bin DIR] [--seconds N] [--model DIR] [--out DIR] [--streams N] [--shared NAME]
 
 Names:
   streams       tokens/s and latencies of 1, 8 and 64 streams
@@ -16,8 +16,9 @@ Names:
   clients       a tenth stops reading, a tenth cancels: what do the others feel, what leaks?
   rollout       three replicas under load are drained and restarted in turn
   survival      200 streams of 2,000 tokens that go on while their three replicas are killed, drained and
-                started again: what is lost, and the longest pause; where they share nothing, keys, Redis, and through
-                the shipped edge if AFT_ENVOY names an Envoy (./dev bench survival fetches it)
+                started again: what is lost, and the longest pause and its parts; where they share nothing, keys,
+                Redis, and the same through the shipped edge if AFT_ENVOY names an Envoy (./dev bench survival
+                fetches it). --streams N: as many; --shared NAME: only that ("keys, behind the edge")
   checkpoints   1 and 64 resumable streams, with states.checkpoint_tokens 0, 256 and 64 in turn: what a step
                 takes, and what it takes more
   soak          a mixed load for an hour (--seconds 3600): slopes of memory, files, threads
@@ -29,9 +30,7 @@ are drawn in OUT/NAME.html. Client and server share the machine.
 import argparse
 import json
 import math
-import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -39,7 +38,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from server import BareServer, Redis, Server, write_null_model
+from server import BareServer, Server, write_null_model
+from survival import survival
+from tables import figures, table
 
 ROOT = Path(__file__).resolve().parents[3]
 SLOTS = 64
@@ -63,9 +64,9 @@ class Bench:
   def server(self, **settings):
     return Server(self.options.bin, **{"model": self.options.model, "slots": SLOTS} | settings)
 
-  def start_load(self, address, *arguments):
+  def start_load(self, address, *arguments, stderr=None):
     command = [self.options.bin / "aftload", "--json", f"--address={address}", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
   def finish_load(self, process):
     """Its runs. A run whose requests failed says so itself; what printed nothing is an error here."""
@@ -109,17 +110,6 @@ class Bench:
       print(f"drawn in {out / self.name}.html")
     else:
       print(page.stderr.strip())
-
-
-def table(heads, rows):
-  cells = [list(heads), *([value if isinstance(value, str) else f"{value:.4g}" for value in row] for row in rows)]
-  widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
-  for row in cells:
-    print("  ".join(cell.rjust(width) for cell, width in zip(row, widths)))
-
-
-def figures(run, *names):
-  return [run[name] for name in names]
 
 
 def streams(bench):
@@ -302,91 +292,6 @@ def rollout(bench):
         [figures(run, "completed", "failed", "refused", "retried", "p99_ttft_ms", "p99_e2el_ms")])
 
 
-def start_edge(bench, folder, replicas):
-  """The shipped edge: a function that stops it, its address, and aftload's flags for it."""
-  sys.path.insert(0, str(ROOT / "tests/edge"))
-  import edge  # pylint: disable=import-outside-toplevel; most need none
-  front = edge.Edge(folder, replicas, bench.options.bin.parent / "share/aft-serve/aft.pb")
-  return front.stop, front.address, "--tls", f"--ca={front.certificates.authority}"
-
-
-def survival(bench):
-  streams, tokens = 200, 2000
-  rows = []
-
-  def run(shared, trouble, servers, cause, front):
-    address = front[0] if front else "ipv4:" + ",".join(server.address for server in servers)
-    process = bench.start_load(address, *front[1:], "--resume", "--verify", 40, "--streams", streams, "--connections",
-                               2, "--max-tokens", tokens, "--requests", 2 * streams, "--duration", 3600)
-    # The references come first, 40 at once.
-    while process.poll() is None and sum(server.sum("aft_requests_running") for server in servers) < streams / 2:
-      time.sleep(0.1)
-    time.sleep(2)
-    cause()
-    [load] = bench.finish_load(process)
-    rows.append([shared, trouble, *figures(load, "completed", "failed", "resumed_streams", "most_resumes",
-                                          "inexact_streams", "lost_tokens", "repeated_tokens", "changed_tokens",
-                                          "median_longest_gap_ms", "p99_longest_gap_ms", "max_longest_gap_ms")])
-
-  def all_troubles(shared, states, more=(), edge=None):
-    """`edge`: starts what stands in front of the servers; returns a function that stops it, its address and how to
-    connect to it."""
-    stop_edge, front = None, []
-    # Of three that are restarted in turn one gets half of what the one before had, beside its own half: no slot
-    # is to be waited for.
-    servers = [bench.server(slots=3 * streams // 4 + 10, states=states) for _ in range(3)]
-    stops = []
-
-    def kill():
-      servers[0].kill()
-      time.sleep(2)
-      servers[0].start()
-
-    def roll():
-      for server in servers:
-        start = time.monotonic()
-        server.stop()
-        stops.append(time.monotonic() - start)
-        server.start()
-        time.sleep(2)
-
-    try:
-      for server in servers:
-        server.start()
-      if edge:
-        stop_edge, *front = edge([server.address for server in servers])
-      for trouble, cause in (("none", lambda: None), ("kill -9 of one", kill), ("rolling restart", roll), *more):
-        run(shared, trouble, servers, cause, front)
-    finally:
-      if stop_edge:
-        stop_edge()
-      for server in servers:
-        server.stop()
-    print(f"{shared}: a replica took {', '.join(f'{seconds:.1f}' for seconds in stops)} s to drain, 1 s of it a lame "
-          "duck")
-
-  all_troubles("nothing", "")
-  with tempfile.TemporaryDirectory() as folder:
-    key = Path(folder) / "key"
-    key.write_bytes(random.Random(1).randbytes(32))
-    all_troubles("keys", f'key_files: "{key}"')
-    if shutil.which("redis-check-rdb"):
-      with Redis() as redis:
-
-        def restart():
-          redis.stop()
-          time.sleep(1)
-          redis.start()
-
-        all_troubles("Redis", f'key_files: "{key}" redis {{ address: "{redis.address}" }} checkpoint_tokens: 256',
-                     [("Redis restarted", restart)])
-  if os.environ.get("AFT_ENVOY"):
-    with tempfile.TemporaryDirectory() as folder:
-      all_troubles("nothing, behind the edge", "", edge=lambda replicas: start_edge(bench, Path(folder), replicas))
-  table(("shared", "trouble", "completed", "failed", "went on", "most", "inexact", "lost", "repeated", "changed",
-         "longest gap p50", "p99", "max, ms"), rows)
-
-
 def checkpoints(bench):
   rounds, outputs, rows = 7, 2048, []
   servers = {tokens: bench.server(states=f"checkpoint_tokens: {tokens}") for tokens in (0, 256, 64)}
@@ -454,6 +359,8 @@ def main():
   parser.add_argument("--seconds", type=int, default=20, help="of each run; 600 for figures to publish")
   parser.add_argument("--model", type=Path, default=ROOT / "model/zoo/austen-aft-local")
   parser.add_argument("--out", type=Path, default=ROOT / "build/bench")
+  parser.add_argument("--streams", type=int, default=200, help="of survival")
+  parser.add_argument("--shared", action="append", help="of survival: only where the servers share this; repeatable")
   options = parser.parse_args()
   for name in options.names:
     print(f"--- {name}")

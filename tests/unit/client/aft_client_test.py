@@ -111,7 +111,9 @@ class ResumeTest(ClientTest):
       server, _, events, resumed, error = self.generate(Break(2), refusal, refusal)
       self.assert_whole(events, error)
       self.assertEqual(len(server.requests), 4)
-      self.assertEqual([one.cause.message for one in resumed], ["the server went away"])
+      self.assertEqual([(one.cause.message, one.tries) for one in resumed], [("the server went away", 3)])
+      self.assertGreaterEqual(resumed[0].until_sent, 0.05 + 0.1)  # the least that back_off(1) and back_off(2) are
+      self.assertGreaterEqual(resumed[0].until_started, 0)
     for code in (Code.INTERNAL, Code.UNKNOWN):
       _, _, events, _, error = self.generate(Break(2), Break(code=code, refused=True, anonymous=True))
       self.assert_whole(events, error)

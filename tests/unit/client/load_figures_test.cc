@@ -181,16 +181,45 @@ TEST(StreamRecorderTest, TheLongestGapIsOfEachStream) {
 TEST(StreamRecorderTest, CountsHowOftenStreamsWentOn) {
   LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
   StreamRecorder often(3, stats.start, Behaviour::kNormal, {}, "a:1");
-  often.OnResumed(stats, true);
-  often.OnResumed(stats, false);
-  often.OnResumed(stats, false);
+  often.OnResumed(stats, {.exact = true}, stats.start);
+  often.OnResumed(stats, {.exact = false}, stats.start);
+  often.OnResumed(stats, {.exact = false}, stats.start);
   StreamRecorder once(3, stats.start, Behaviour::kNormal, {}, "a:1");
-  once.OnResumed(other, true);
+  once.OnResumed(other, {.exact = true}, stats.start);
   stats.Merge(other);
   EXPECT_EQ(stats.resumes, 4u);
   EXPECT_EQ(stats.resumed_streams, 2u);
   EXPECT_EQ(stats.inexact_streams, 1u);
   EXPECT_EQ(stats.most_resumes, 3u);
+  EXPECT_TRUE(stats.breaks.empty());  // none came between two tokens
+}
+
+TEST(StreamRecorderTest, ABreakIsTheTimeBetweenTwoTokensInParts) {
+  LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
+  const auto at = [&](int ms) { return stats.start + milliseconds(ms); };
+  StreamRecorder recorder(9, stats.start, Behaviour::kNormal, {}, "a:1", "broken");
+  recorder.OnTokens(stats, 3, at(10));
+  recorder.OnResumed(
+      stats, {.tries = 2, .until_sent = milliseconds(100), .until_started = milliseconds(20)},
+      at(135));
+  recorder.OnTokens(stats, 1, at(142));
+  recorder.OnTokens(stats, 1, at(143));
+  recorder.OnResumed(stats, {}, at(150));  // no token comes after it
+  StreamRecorder longer(9, stats.start, Behaviour::kNormal, {}, "a:1", "longer");
+  longer.OnTokens(other, 1, at(0));
+  longer.OnResumed(other, {.until_started = milliseconds(500)}, at(501));
+  longer.OnTokens(other, 1, at(501));
+  stats.Merge(other);
+  ASSERT_EQ(stats.breaks.size(), 2u);
+
+  LoadOptions options;
+  options.resume = true;
+  const auto json = nlohmann::json::parse(JsonReport(options, {.stats = stats, .seconds = 1}));
+  EXPECT_EQ(json["breaks"], nlohmann::json::parse(R"([
+      {"request_id": "longer", "tokens": 1, "tries": 1, "gap_ms": 501, "until_broken_ms": 1,
+       "until_sent_ms": 0, "until_started_ms": 500, "until_token_ms": 0},
+      {"request_id": "broken", "tokens": 3, "tries": 2, "gap_ms": 132, "until_broken_ms": 5,
+       "until_sent_ms": 100, "until_started_ms": 20, "until_token_ms": 7}])"));
 }
 
 v1::Delta MakeDelta(uint32_t first, const std::vector<uint32_t>& ids, const std::string& text) {

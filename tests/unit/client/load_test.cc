@@ -23,6 +23,7 @@ namespace aft::client {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 class AftloadTest : public testing::Test {
@@ -309,6 +310,10 @@ TEST_F(AftloadTest, StreamsThatBreakGoOnAndAreCompared) {
   EXPECT_EQ(report["completed"], 10);
   EXPECT_EQ(report["resumes"], 10);  // every stream but the first one, a reference, breaks once
   EXPECT_EQ(report["most_resumes"], 1);
+  ASSERT_EQ(report["breaks"].size(), 10u);
+  EXPECT_EQ(report["breaks"][0]["tokens"], 2);
+  EXPECT_THAT(server_.request_ids(),
+              Contains(report["breaks"][0]["request_id"].get<std::string>()));
   EXPECT_EQ(report["inexact_streams"], 0);
   EXPECT_EQ(report["total_output_tokens"], 60);
   for (const char* name : {"lost_tokens", "repeated_tokens", "changed_tokens", "changed_texts"}) {

@@ -123,6 +123,18 @@ TEST_P(ResumeTest, WhoComputesOtherwiseIsTold) {
   EXPECT_THAT(exact, ElementsAre(true, false, false, false));
 }
 
+TEST_P(ResumeTest, TheApplicationIsToldWhatGoingOnTook) {
+  options_.max_attempts = 1;  // gRPC's own would not be counted
+  const Break refused = {.trailers = {{"grpc-retry-pushback-ms", "150"}}, .refused = true};
+  const Seen seen = Generate({{.after = 2}, {.after = 2}, refused, refused});
+  ExpectWhole(seen);
+  ASSERT_EQ(seen.resumed.size(), 2u);
+  EXPECT_EQ(seen.resumed[0].tries, 1);
+  EXPECT_EQ(seen.resumed[1].tries, 3);
+  EXPECT_GE(seen.resumed[1].until_sent, milliseconds(300));
+  EXPECT_GE(seen.resumed[1].until_started, milliseconds(0));
+}
+
 TEST_P(ResumeTest, TextThatOnlyLooksLikeWhatHasComeStays) {
   const auto text = [](uint32_t first, const std::string& rest) {
     v1::GenerateResponse event;

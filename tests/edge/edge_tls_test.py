@@ -1,0 +1,148 @@
+#!/usr/bin/python3
+"""The shipped edge before replicas with TLS that trust it alone: edge_tls_test.py AFT_SERVER DESCRIPTORS MODEL
+
+AFT_ENVOY names the program; without it the tests are skipped.
+"""
+
+import hashlib
+import re
+import sys
+import unittest
+from pathlib import Path
+
+import attacker
+import edge
+from edge import Certificates, Edge, PATIENCE, Server, wait_until
+from http2 import Connection, message
+
+PROGRAM = DESCRIPTORS = MODEL = ""
+# Of clients. Of a client at 127.0.0.1 Envoy would tell the address that this machine has in its network.
+HERE, THERE = "127.0.0.2", "127.0.0.3"
+FORGED = [("x-forwarded-for", THERE)]
+
+
+class ReplicaTlsTest(unittest.TestCase):
+
+  def setUp(self):
+    self.folder = edge.new_folder(self)
+    self.inner = Certificates(self.folder / "inner")
+
+  def start_server(self, more="", config="", certificate=None, name="server"):
+    """A replica as docs/security.md has it. `more`: of its security."""
+    certificate, key = certificate or self.inner.make("replica", "aft-serve")
+    server = Server(self.folder, PROGRAM, MODEL, name, config=f"""
+        security {{
+          tls {{ cert_file: "{certificate}" key_file: "{key}" client_ca_file: "{self.inner.authority}" }}
+          trusted_proxies: "127.0.0.1" {more}
+        }}
+        {config}""")
+    self.addCleanup(server.stop, hard=True)
+    return server
+
+  def start_edge(self, server, **options):
+    front = Edge(self.folder, [server.address], DESCRIPTORS, inner=self.inner, **options)
+    self.addCleanup(front.stop, hard=True)
+    return front
+
+  def connect(self, address, tls, **how):
+    connection = Connection(address, tls, **how)
+    self.addCleanup(connection.close)
+    return connection
+
+  def answered(self, connection, path, body, headers=()):
+    """A call that has an answer, and may go on."""
+    number = connection.request(path, headers)
+    connection.data(number, body)
+    stream = connection.streams[number]
+    while not stream.data and not stream.ended and connection.turn(PATIENCE):
+      pass
+    return stream
+
+  def generate(self, connection, headers=()):
+    """How a generation ends."""
+    stream = self.answered(connection, attacker.GENERATE, attacker.generate(3), headers)
+    connection.settle(PATIENCE)
+    return stream.outcome
+
+  def client_of(self, server, identifier):
+    """Whom the server takes for the client of the request of that id."""
+    line = rf"event=request\.done .*\bid={identifier} .*?\bclient=(\S+)"
+    wait_until(lambda: re.search(line, server.log.read_text()), "the server's line of the call")
+    return re.search(line, server.log.read_text()).group(1)
+
+  def test_a_token_goes_through_and_the_edges_certificate_makes_nobody_a_client(self):
+    (self.folder / "clients.textproto").write_text(
+        f'clients {{ name: "shop" token_sha256: "{hashlib.sha256(b"a token").hexdigest()}" }}')
+    server = self.start_server('clients_file: "clients.textproto"')
+    front = self.start_edge(server, mtls=True)
+    tls = front.client_tls(*front.certificates.make("client"))
+    for token, outcome in (("a token", "OK"), ("another", "UNAUTHENTICATED"), (None, "UNAUTHENTICATED")):
+      with self.subTest(token=token):
+        self.assertEqual(self.generate(self.connect(front.address, tls, token=token), [("x-request-id", "named")]), outcome)
+    self.assertEqual(self.client_of(server, "named"), "shop")
+
+  def test_clients_are_the_addresses_that_the_edge_saw(self):
+    server = self.start_server(config="limits { max_client_watches: 1 }")
+    front = self.start_edge(server)
+    here, there = (self.connect(front.address, front.client_tls(), source=source) for source in (HERE, THERE))
+    for number, (connection, headers, client) in enumerate((
+        (here, [], HERE), (there, [], THERE), (here, FORGED, HERE), (here, [("x-forwarded-for", f"{THERE}, {THERE}")], HERE))):
+      with self.subTest(headers=headers, client=client):
+        identifier = f"call-{number}"
+        self.assertEqual(self.generate(connection, [("x-request-id", identifier), *headers]), "OK")
+        self.assertEqual(self.client_of(server, identifier), client)
+    # A limit of each: the second one of an address takes the place of its first, whatever it says of itself.
+    first, other = (self.answered(connection, attacker.WATCH, message(b"")) for connection in (here, there))
+    second = self.answered(here, attacker.WATCH, message(b""), FORGED)
+    wait_until(lambda: (here.turn(0), first.outcome)[1] == "RESOURCE_EXHAUSTED", "the first one gives way")
+    self.assertEqual((second.outcome, other.outcome), ("open", "open"))
+    self.assertEqual(server.metric(r'aft_open_streams\{kind="watches"\}'), 2)
+
+  def test_whoever_comes_past_the_edge_is_refused_or_not_believed(self):
+    server = self.start_server()
+    other = Certificates(self.folder / "other")
+    for name, tls in (("plaintext", None),
+                      ("no certificate", attacker.client_tls(authority=self.inner.authority)),
+                      ("another authority's", attacker.client_tls(*other.make("client"), self.inner.authority))):
+      with self.subTest(name):
+        try:
+          outcome = self.generate(self.connect(server.address, tls))
+        except OSError as error:  # TLS 1.3 tells the client with its first read.
+          outcome = type(error).__name__
+        self.assertNotEqual(outcome, "OK")
+    self.assertEqual(server.metric("aft_requests_total"), 0)
+    # Who has a certificate may call; only of a trusted proxy's address is the header believed.
+    tls = attacker.client_tls(*self.inner.make("client"), self.inner.authority)
+    for source, client in ((HERE, HERE), ("127.0.0.1", THERE)):
+      with self.subTest(source):
+        connection = self.connect(server.address, tls, source=source)
+        self.assertEqual(self.generate(connection, [("x-request-id", source), *FORGED]), "OK")
+        self.assertEqual(self.client_of(server, source), client)
+
+  def test_the_edge_sends_nothing_to_a_server_that_it_does_not_know(self):
+    other = Certificates(self.folder / "other").make("replica", "aft-serve")
+    for name, certificate, refusal in (("stranger", other, "fail_verify_error"),
+                                       ("another", self.inner.make("another"), "fail_verify_san")):
+      with self.subTest(name):
+        server = self.start_server(certificate=certificate, name=name)
+        front = self.start_edge(server, healthy=0, name=f"before-{name}")
+        self.assertEqual(self.generate(self.connect(front.address, front.client_tls())), "UNAVAILABLE")
+        self.assertEqual(server.metric("aft_requests_total"), 0)
+        self.assertGreater(front.stat(f"cluster.aft.ssl.{refusal}"), 0)
+
+  def test_a_new_certificate_for_the_replicas_needs_no_restart(self):
+    server = self.start_server()
+    front = self.start_edge(server)
+    updates = "cluster.aft.client_ssl_socket_factory.ssl_context_update_by_sds"
+    before = front.stat(updates)
+    front.install(*self.inner.make("renewed"), secret="replicas.yaml")
+    wait_until(lambda: front.stat(updates) > before, "the new certificate is read")
+    self.assertEqual(self.generate(self.connect(front.address, front.client_tls())), "OK")
+
+
+if __name__ == "__main__":
+  if not edge.ENVOY:
+    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    sys.exit(77)
+  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
+  unittest.main()
