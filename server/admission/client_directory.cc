@@ -30,8 +30,13 @@ absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(
   auto directory = absl::WrapUnique(new ClientDirectory(path));
   MutexLock lock(directory->mutex_);
   directory->version_ = VersionOf(path);
-  AFT_ASSIGN_OR_RETURN(Clients clients, LoadClientsFile(path));
-  directory->clients_ = std::make_shared<const Clients>(std::move(clients));
+  AFT_ASSIGN_OR_RETURN(ClientsFile file, LoadClientsFile(path));
+  if (!file.counted) {
+    log::Warning("clients.uncounted",
+                 {{"path", path},
+                  {"reason", "without `count` a file that was cut between two clients is taken"}});
+  }
+  directory->clients_ = std::make_shared<const Clients>(std::move(file.clients));
   directory->watch_ = std::make_unique<Periodic>(
       "aft-clients", period, [directory = directory.get()] { directory->Look(); });
   return directory;
@@ -49,17 +54,17 @@ void ClientDirectory::Read(const std::string& version) {
     MutexLock lock(mutex_);
     if (version == version_) return;
   }
-  absl::StatusOr<Clients> clients = LoadClientsFile(path_);
+  absl::StatusOr<ClientsFile> file = LoadClientsFile(path_);
   if (VersionOf(path_) != version) return;  // it changes now: the next look is for the rest of it
   {
     MutexLock lock(mutex_);
     version_ = version;
-    if (!clients.ok()) {
-      log::Error("clients.reload_failed", {{"error", clients.status().message()}});
+    if (!file.ok()) {
+      log::Error("clients.reload_failed", {{"error", file.status().message()}});
       return;
     }
-    log::Info("clients.reloaded", {{"path", path_}, {"clients", clients->size()}});
-    clients_ = std::make_shared<const Clients>(*std::move(clients));
+    log::Info("clients.reloaded", {{"path", path_}, {"clients", file->clients.size()}});
+    clients_ = std::make_shared<const Clients>(std::move(file->clients));
   }
   MutexLock lock(change_mutex_);
   if (on_change_) on_change_();

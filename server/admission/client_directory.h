@@ -17,7 +17,8 @@ namespace aft::server {
 // The clients of a clients_file, which may change while the server runs. Thread-safe.
 class ClientDirectory {
  public:
-  // Calls Look every `period`, on a thread of its own. Errors as LoadClientsFile.
+  // Calls Look every `period`, on a thread of its own. A file that does not say how many clients it
+  // has is logged. Errors as LoadClientsFile.
   static absl::StatusOr<std::unique_ptr<ClientDirectory>> Load(const std::string& path,
                                                                std::chrono::seconds period);
 

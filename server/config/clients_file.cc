@@ -74,8 +74,7 @@ absl::StatusOr<KnownClient> DecodeClient(const std::string& path, const pb::Clie
 
 }  // namespace
 
-absl::StatusOr<std::vector<KnownClient>> ParseClientsFile(absl::string_view text,
-                                                          absl::string_view file_name) {
+absl::StatusOr<ClientsFile> ParseClientsFile(absl::string_view text, absl::string_view file_name) {
   pb::ClientsFile message;
   AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
   if (message.has_count() && message.count() != message.clients_size()) {
@@ -83,7 +82,8 @@ absl::StatusOr<std::vector<KnownClient>> ParseClientsFile(absl::string_view text
         absl::StrCat(file_name, ": count: ", message.count(), " clients were to be here, and ",
                      message.clients_size(), " are: was the file cut?"));
   }
-  std::vector<KnownClient> clients;
+  ClientsFile file;
+  file.counted = message.has_count();
   Seen seen;
   for (int i = 0; i < message.clients_size(); ++i) {
     absl::StatusOr<KnownClient> client =
@@ -91,12 +91,12 @@ absl::StatusOr<std::vector<KnownClient>> ParseClientsFile(absl::string_view text
     if (!client.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", client.status().message()));
     }
-    clients.push_back(*std::move(client));
+    file.clients.push_back(*std::move(client));
   }
-  return clients;
+  return file;
 }
 
-absl::StatusOr<std::vector<KnownClient>> LoadClientsFile(const std::string& path) {
+absl::StatusOr<ClientsFile> LoadClientsFile(const std::string& path) {
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(path));
   return ParseClientsFile(text, path);
 }

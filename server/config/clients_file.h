@@ -17,10 +17,14 @@ struct KnownClient {
   std::vector<std::string> certificates;  // names in them
 };
 
+struct ClientsFile {
+  std::vector<KnownClient> clients;
+  bool counted = false;  // it says how many there are, so that it is whole
+};
+
 // INVALID_ARGUMENT "FILE:LINE:COLUMN: ..." or "FILE: clients[2].weight: ..."; NOT_FOUND and the
 // like for a file that cannot be read.
-absl::StatusOr<std::vector<KnownClient>> LoadClientsFile(const std::string& path);
-absl::StatusOr<std::vector<KnownClient>> ParseClientsFile(absl::string_view text,
-                                                          absl::string_view file_name);
+absl::StatusOr<ClientsFile> LoadClientsFile(const std::string& path);
+absl::StatusOr<ClientsFile> ParseClientsFile(absl::string_view text, absl::string_view file_name);
 
 }  // namespace aft::server

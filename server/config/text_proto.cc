@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +44,7 @@ absl::Status ParseTextProto(absl::string_view text, absl::string_view file_name,
   return absl::InvalidArgumentError(absl::StrCat(file_name, ": cannot be parsed"));
 }
 
-absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path, int64_t max_bytes) {
   std::ifstream file(path, std::ios::binary);
   const int open_error = errno;
   std::error_code ignored;
@@ -53,7 +52,16 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
     const int error = file ? EISDIR : open_error;
     return absl::ErrnoToStatus(error, absl::StrCat("cannot read config file ", path));
   }
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // In parts: what is no regular file, such as a pipe, does not say how long it is.
+  std::string text;
+  std::string part(size_t{64} << 10, '\0');
+  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
+    text.append(part, 0, static_cast<size_t>(file.gcount()));
+    if (static_cast<int64_t>(text.size()) > max_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("cannot read config file ", path,
+                                                       ": it has more than ", max_bytes, " bytes"));
+    }
+  }
   if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read config file ", path));
   return text;
 }

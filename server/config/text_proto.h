@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,7 +14,12 @@ namespace aft::server {
 absl::Status ParseTextProto(absl::string_view text, absl::string_view file_name,
                             google::protobuf::Message& message);
 
-// The bytes of a config file. NOT_FOUND and the like name it.
-absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
+// More than any config, clients_file, key or password has.
+inline constexpr int64_t kMaxConfigFileBytes = int64_t{16} << 20;
+
+// The bytes of a config file. NOT_FOUND and the like name it; RESOURCE_EXHAUSTED: it has more than
+// `max_bytes`, of which no more are read.
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path,
+                                           int64_t max_bytes = kMaxConfigFileBytes);
 
 }  // namespace aft::server

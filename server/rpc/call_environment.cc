@@ -1,22 +1,10 @@
 #include "server/rpc/call_environment.h"
 
 #include <chrono>
-#include <exception>
-#include <new>
 
 #include "server/rpc/call_metadata.h"
 
 namespace aft::server {
-
-absl::Status Catching(absl::FunctionRef<absl::Status()> work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("memory: the process has none left for this call");
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
-}
 
 void CallEnvironment::Report(Method method, TimePoint arrival, absl::StatusCode code) const {
   metrics.calls.Count(method, code);

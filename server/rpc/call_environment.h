@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "server/admission/memory_ledger.h"
 #include "server/admission/open_streams.h"
@@ -17,10 +16,6 @@ namespace aft::server {
 
 // What a call costs beside its message: gRPC's part of a stream and ours, about.
 inline constexpr size_t kCallBytes = size_t{16} << 10;
-
-// Does it. What it throws is a status: RESOURCE_EXHAUSTED where the process has no memory left for
-// it, else INTERNAL. No thread of a pool may end for one call's sake.
-absl::Status Catching(absl::FunctionRef<absl::Status()> work);
 
 // What the calls of all services share. Outlives them all.
 struct CallEnvironment {

@@ -178,7 +178,7 @@ void StateAccess::Keep(Place place, const Client& client, const std::string& mod
 }
 
 void StateAccess::Remove(const Client& client, const std::string& name) {
-  place_->Remove(OwnerOf(client), name,
+  place_->Remove(client, OwnerOf(client), name,
                  [](const absl::Status& /*removed*/) {});  // it may have expired
 }
 
@@ -206,7 +206,7 @@ void StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& re
                       const Answer<v1::StateServiceGetResponse>& answer) {
   const absl::Status wanted = CheckWanted("id", request.id());
   if (!wanted.ok()) return answer(wanted);
-  place_->Describe(OwnerOf(client), request.id(),
+  place_->Describe(client, OwnerOf(client), request.id(),
                    [answer](const absl::StatusOr<StoredState>& stored) {
                      if (!stored.ok()) return answer(OfField("id", stored.status()));
                      v1::StateServiceGetResponse response;
@@ -224,7 +224,7 @@ void StateAccess::List(const Client& client, const v1::StateServiceListRequest& 
         "states: they can be listed only where clients are known (security.clients_file)");
   }
   if (!status.ok()) return answer(status);
-  place_->List(OwnerOf(client), request.after_id(), kPage,
+  place_->List(client, OwnerOf(client), request.after_id(), kPage,
                [answer](const absl::StatusOr<std::vector<StoredState>>& states) {
                  if (!states.ok()) return answer(states.status());
                  v1::StateServiceListResponse response;
@@ -241,12 +241,12 @@ void StateAccess::Delete(const Client& client, const v1::StateServiceDeleteReque
     if (!status.ok()) return answer(OfField("id", status));
     answer(v1::StateServiceDeleteResponse());
   };
-  const auto found = [this, removed, owner = OwnerOf(client),
+  const auto found = [this, removed, client,
                       id = request.id()](const absl::StatusOr<StoredState>& stored) {
     if (!stored.ok()) return removed(stored.status());
-    place_->Remove(owner, id, removed);
+    place_->Remove(client, OwnerOf(client), id, removed);
   };
-  place_->Describe(OwnerOf(client), request.id(), found);
+  place_->Describe(client, OwnerOf(client), request.id(), found);
 }
 
 }  // namespace aft::server

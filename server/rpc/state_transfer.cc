@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 #include "server/observability/log.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/engine/resumption.h"
 #include "server/rpc/call_metadata.h"

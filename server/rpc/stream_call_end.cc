@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/outcome_sum.h"

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <utility>
 
+#include "base/catching.h"
 #include "server/observability/log.h"
 #include "server/observability/rate_limit.h"
-#include "server/rpc/call_environment.h"
 
 namespace aft::server {
 namespace {

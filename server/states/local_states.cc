@@ -50,7 +50,8 @@ void LocalStates::Find(const Client& /*client*/, const std::string& owner, const
   found(store_.Find(owner, id));
 }
 
-void LocalStates::Remove(const std::string& owner, const std::string& id, Done done) {
+void LocalStates::Remove(const Client& /*client*/, const std::string& owner, const std::string& id,
+                         Done done) {
   if (folder_ == nullptr) return done(store_.Delete(owner, id));
   folder_->Remove(id, [this, owner, id, done = std::move(done)](const absl::Status& removed) {
     if (removed.ok()) return done(store_.Delete(owner, id));

@@ -25,14 +25,16 @@ class LocalStates final : public StatePlace {
   void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;
-  void Describe(const std::string& owner, const std::string& id, Found found) override {
+  void Describe(const Client& /*client*/, const std::string& owner, const std::string& id,
+                Found found) override {
     found(store_.Find(owner, id));
   }
-  void List(const std::string& owner, const std::string& after, size_t most,
-            Listed listed) override {
+  void List(const Client& /*client*/, const std::string& owner, const std::string& after,
+            size_t most, Listed listed) override {
     listed(store_.List(owner, after, most));
   }
-  void Remove(const std::string& owner, const std::string& id, Done done) override;
+  void Remove(const Client& client, const std::string& owner, const std::string& id,
+              Done done) override;
   void Expire() override;
 
  private:

@@ -3,10 +3,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -15,9 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Calls that wait. Each is of a request, which waits for it; those with states hold their part of
-// states.max_bytes.
-constexpr size_t kMaxTasks = 1024;
+// Calls that wait, of all clients. Each is of a request, which waits for it; those with states hold
+// their part of states.max_bytes.
+constexpr size_t kPlaces = 2048;
 
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{2'000};
@@ -37,6 +39,17 @@ bool MeansAnotherServer(const std::vector<RedisReply>& replies) {
 
 }  // namespace
 
+// Weights are of models: here all clients are alike.
+struct RedisClient::Task : FairItem {
+  explicit Task(const std::string& of) : FairItem(of, 1, ServiceClass::kInteractive) {}
+
+  std::vector<RedisCommand> commands;
+  size_t max_bytes = 0;
+  Done done;
+  RedisConnection::Deadline deadline;  // to begin
+  bool again = false;                  // the connection broke under it
+};
+
 RedisClient::RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
                          Open open)
     : config_(config),
@@ -44,6 +57,8 @@ RedisClient::RedisClient(const RedisConfig& config, std::string password, StateM
       metrics_(metrics),
       open_(std::move(open)),
       next_attempt_(steady_clock::now()),
+      // Whoever has waited for half of its time goes first, however many clients there are.
+      queue_(Duration(config.timeout) / (2 * FairQueue::kOverdueAges)),
       thread_([this] { Run(); }) {}
 
 RedisClient::~RedisClient() {
@@ -55,44 +70,51 @@ RedisClient::~RedisClient() {
   thread_.join();
 }
 
-void RedisClient::Call(std::vector<RedisCommand> commands, size_t max_bytes, Done done) {
-  absl::Status refused;
+void RedisClient::Call(const std::string& client, std::vector<RedisCommand> commands,
+                       size_t max_bytes, Done done) {
+  auto task = std::make_unique<Task>(client);
+  task->commands = std::move(commands);
+  task->max_bytes = max_bytes;
+  task->done = std::move(done);
+  absl::Status refused = NotReached();
   {
     MutexLock lock(mutex_);
-    if (down_) {
-      refused = NotReached();
-    } else if (tasks_.size() == kMaxTasks) {
+    if (!down_) {
+      const auto now = steady_clock::now();
+      task->deadline = now + config_.timeout;
+      queue_.Push(*task, now);
+      if (tasks_.size() + queue_.account(*task)->waiting <= kPlaces) {
+        tasks_.push_back(std::move(task));
+        metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
+        changed_.NotifyOne();
+        return;
+      }
+      queue_.Leave(*task);
       refused = absl::UnavailableError(
-          absl::StrCat("states: ", kMaxTasks, " calls wait for Redis (states.redis)"));
-    } else {
-      tasks_.push_back({.commands = std::move(commands),
-                        .max_bytes = max_bytes,
-                        .done = std::move(done),
-                        .deadline = steady_clock::now() + config_.timeout});
-      metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
-      changed_.NotifyOne();
-      return;
+          "states: too many calls of this client, or of all, wait for Redis (states.redis)");
     }
   }
-  metrics_.redis_failed(RedisFailure::kUnsent).Increment();
-  done(refused);
+  Fail(*task, refused);
 }
 
 void RedisClient::Expire() {
-  std::vector<Task> gone;
+  Tasks gone;
   {
     MutexLock lock(mutex_);
-    const auto now = steady_clock::now();
-    while (!tasks_.empty() && tasks_.front().deadline <= now) {
-      gone.push_back(std::move(tasks_.front()));
-      tasks_.pop_front();
-    }
+    const auto over = std::stable_partition(
+        tasks_.begin(), tasks_.end(),
+        [now = steady_clock::now()](const auto& task) { return task->deadline > now; });
+    gone.assign(std::make_move_iterator(over), std::make_move_iterator(tasks_.end()));
+    tasks_.erase(over, tasks_.end());
+    for (const auto& task : gone) queue_.Leave(*task);
     metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
   }
-  for (const Task& task : gone) {
-    metrics_.redis_failed(RedisFailure::kUnsent).Increment();
-    task.done(NotReached());
-  }
+  for (const auto& task : gone) Fail(*task, NotReached());
+}
+
+void RedisClient::Fail(const Task& task, const absl::Status& why) {
+  metrics_.redis_failed(RedisFailure::kUnsent).Increment();
+  task.done(why);
 }
 
 void RedisClient::Run() {
@@ -125,44 +147,63 @@ void RedisClient::Connect() {
 }
 
 void RedisClient::DoNext() {
-  Task task;
+  const auto began = steady_clock::now();
+  std::unique_ptr<Task> task;
+  bool over = false;
   {
     MutexLock lock(mutex_);
-    if (tasks_.empty()) return;
-    task = std::move(tasks_.front());
-    tasks_.pop_front();
+    FairItem* const next = queue_.Next(began);
+    if (next == nullptr) return;
+    const auto place = std::find_if(tasks_.begin(), tasks_.end(),
+                                    [next](const auto& waits) { return waits.get() == next; });
+    task = std::move(*place);
+    tasks_.erase(place);
     metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
+    queue_.Serve(*task, began);
+    over = task->deadline <= began;
+    if (over) queue_.Leave(*task);
   }
-  const auto now = steady_clock::now();
-  if (task.deadline <= now) {
-    metrics_.redis_failed(RedisFailure::kUnsent).Increment();
-    return task.done(NotReached());
+  if (over) return Fail(*task, NotReached());
+  Replies replies;
+  const absl::Status status = Catching([&] {
+    replies = connection_->Call(task->commands, task->max_bytes, began + config_.timeout);
+    return replies.status();
+  });
+  const bool again = absl::IsUnavailable(status) && !task->again;  // closed, perhaps while idle
+  {
+    MutexLock lock(mutex_);
+    if (again) {
+      task->again = true;
+      queue_.PushFront(*task, began);
+      tasks_.push_front(std::move(task));
+      metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
+    } else {
+      queue_.Charge(*task, Seconds(steady_clock::now() - began));
+      queue_.Leave(*task);
+    }
   }
-  Replies replies = connection_->Call(task.commands, task.max_bytes, now + config_.timeout);
-  if (replies.ok()) {
+  if (status.ok()) {
     if (MeansAnotherServer(*replies)) connection_.reset();
-    return task.done(std::move(replies));
+    return task->done(std::move(replies));
   }
   connection_.reset();
   next_attempt_ = steady_clock::now();
   metrics_.redis_failed(RedisFailure::kBroken).Increment();
-  if (absl::IsUnavailable(replies.status()) && !task.again) {  // closed, perhaps while it was idle
-    task.again = true;
-    MutexLock lock(mutex_);
-    return tasks_.push_front(std::move(task));
-  }
+  if (again) return;
+  if (absl::IsResourceExhausted(status)) return task->done(status);  // of this call alone
   // Others need not find out one by one that it does not answer.
-  SetDown(absl::Status(replies.status().code(), absl::StrCat("states.redis: ", config_.address,
-                                                             ": ", replies.status().message())));
-  task.done(NotReached());
+  SetDown(absl::Status(status.code(),
+                       absl::StrCat("states.redis: ", config_.address, ": ", status.message())));
+  task->done(NotReached());
 }
 
 void RedisClient::SetDown(const absl::Status& why) {
-  std::deque<Task> failed;
+  Tasks failed;
   {
     MutexLock lock(mutex_);
     down_ = true;
     failed.swap(tasks_);
+    for (const auto& task : failed) queue_.Leave(*task);
     metrics_.redis_waiting.Set(0);
   }
   if (pause_.count() == 0) {
@@ -173,10 +214,7 @@ void RedisClient::SetDown(const absl::Status& why) {
   pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
   next_attempt_ = steady_clock::now() + pause_;
   metrics_.redis_up.Set(0);
-  for (const Task& task : failed) {
-    metrics_.redis_failed(RedisFailure::kUnsent).Increment();
-    task.done(NotReached());
-  }
+  for (const auto& task : failed) Fail(*task, NotReached());
 }
 
 void RedisClient::SetUp() {

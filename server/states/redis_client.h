@@ -15,12 +15,17 @@
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/observability/rate_limit.h"
+#include "server/scheduling/fair_queue.h"
 #include "server/states/redis_connection.h"
 
 namespace aft::server {
 
-// A thread that asks Redis, over one connection, one call after another in the order in which they
-// came. A call waits no longer than RedisConfig::timeout for its turn, and no longer for its answer
+// A thread that asks Redis, over one connection, one call after another. Clients of the server take
+// turns (FairQueue) by the time for which their calls had the connection; the calls of one client
+// go in the order in which they came. A client may have as many calls waiting as there are places
+// left, so that it never keeps others out, and 1,024 while nobody else has any.
+//
+// A call waits no longer than RedisConfig::timeout for its turn, and no longer for its answer
 // (but see RedisConnection on names of hosts; Expire ends calls that wait meanwhile). While Redis
 // is down, which is from the first attempt to reach it that fails until one succeeds, calls fail at
 // once, and the thread tries again after 50 ms, then twice as long each time, up to 2 s; the log
@@ -41,22 +46,20 @@ class RedisClient {
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
 
-  // `done`: once, on the client's thread, that of Expire, or this one. Commands that were sent may
-  // be sent again if the connection breaks, so they must not mind. UNAVAILABLE: no answer, a word
-  // for clients; the commands may have been done all the same. Replies may be errors of Redis.
-  void Call(std::vector<RedisCommand> commands, size_t max_bytes, Done done);
+  // `client`: whose turn it takes. `done`: once, on the thread of this object, that of Expire, or
+  // this one. Commands that were sent may be sent again if the connection breaks, so they must not
+  // mind. UNAVAILABLE: no answer, or too many calls wait; RESOURCE_EXHAUSTED: no memory for it.
+  // Both are words for clients, and the commands may have been done all the same. Replies may be
+  // errors of Redis.
+  void Call(const std::string& client, std::vector<RedisCommand> commands, size_t max_bytes,
+            Done done);
 
   // Ends calls whose time is over. To be called every second or so.
   void Expire();
 
  private:
-  struct Task {
-    std::vector<RedisCommand> commands;
-    size_t max_bytes = 0;
-    Done done;
-    RedisConnection::Deadline deadline;  // to begin
-    bool again = false;                  // the connection broke under it
-  };
+  struct Task;
+  using Tasks = std::deque<std::unique_ptr<Task>>;
 
   void Run();
   // False: closed, and nothing is left to do.
@@ -66,6 +69,8 @@ class RedisClient {
   void DoNext();
   void SetDown(const absl::Status& why);
   void SetUp();
+  // Ends a call that was not sent.
+  void Fail(const Task& task, const absl::Status& why);
 
   const RedisConfig config_;
   const std::string password_;
@@ -81,7 +86,8 @@ class RedisClient {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  Tasks tasks_ ABSL_GUARDED_BY(mutex_);  // that wait, each client's in order
+  FairQueue queue_ ABSL_GUARDED_BY(mutex_);
   bool down_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above

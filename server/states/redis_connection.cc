@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/catching.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -56,7 +58,10 @@ void* MakeText(const redisReadTask* task, char* text, size_t size) {
 }
 
 void* MakeArray(const redisReadTask* task, int elements) {
-  if (elements > kMaxElements) return nullptr;
+  if (elements > kMaxElements) {
+    *static_cast<bool*>(task->privdata) = true;
+    return nullptr;
+  }
   return MakeReply(task, RedisReply::Type::kArray, [&](RedisReply& reply) {
     reply.elements.resize(static_cast<size_t>(elements));
   });
@@ -76,9 +81,7 @@ void FreeReply(void* reply) { absl::WrapUnique(static_cast<RedisReply*>(reply)).
 redisReader* MakeReader() {
   static redisReplyObjectFunctions functions = {MakeText, MakeArray, MakeInteger, MakeNil,
                                                 FreeReply};
-  redisReader* const reader = redisReaderCreateWithFunctions(&functions);
-  AFT_CHECK(reader != nullptr);
-  return reader;
+  return redisReaderCreateWithFunctions(&functions);
 }
 
 redisContext* Connect(absl::string_view address, microseconds timeout) {
@@ -91,6 +94,7 @@ redisContext* Connect(absl::string_view address, microseconds timeout) {
   absl::string_view host = address.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   int port = 0;
+  // The loader of the config refuses any other address.
   AFT_CHECK(absl::SimpleAtoi(address.substr(colon + 1), &port));
   return redisConnectWithTimeout(std::string(host).c_str(), port, limit);
 }
@@ -103,8 +107,9 @@ absl::Status Closed(int error) {
 
 }  // namespace
 
-RedisConnection::RedisConnection(redisContext* context)
-    : context_(context), reader_(MakeReader()) {}
+RedisConnection::RedisConnection(redisContext* context) : context_(context), reader_(MakeReader()) {
+  if (reader_ != nullptr) reader_->privdata = &too_long_;
+}
 
 RedisConnection::~RedisConnection() {
   redisReaderFree(reader_);
@@ -121,10 +126,12 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
   auto connection = absl::WrapUnique(
       new RedisConnection(Connect(config.address, std::max(left, microseconds(1)))));
   const redisContext* const context = connection->context_;
-  if (context == nullptr) return failed("no memory");
+  if (context == nullptr || connection->reader_ == nullptr) return failed("no memory");
   if (context->err != 0) return failed(context->errstr);
   const int flags = fcntl(context->fd, F_GETFL);
-  AFT_CHECK(flags >= 0 && fcntl(context->fd, F_SETFL, flags | O_NONBLOCK) == 0);
+  if (flags < 0 || fcntl(context->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return failed(std::generic_category().message(errno));
+  }
   std::vector<RedisCommand> commands;
   if (!password.empty()) commands.push_back({"AUTH", password});
   if (config.database != 0) commands.push_back({"SELECT", absl::StrCat(config.database)});
@@ -146,6 +153,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
   while (true) {
     void* reply = nullptr;
     if (redisReaderGetReply(reader_, &reply) != REDIS_OK) {
+      if (reader_->err == REDIS_ERR_OOM && !too_long_) return OutOfMemory();
       return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader_->errstr));
     }
     if (reply != nullptr) {

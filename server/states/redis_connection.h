@@ -35,7 +35,7 @@ class RedisConnection {
 
   // Connects, logs in with the password unless that is "", chooses the database, and waits until
   // Redis says that it serves. UNAVAILABLE names address and reason. `deadline` does not hold for
-  // the look-up of a host's name.
+  // the look-up of a host's name. REQUIRES: the address is one that a config may have.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisConfig& config,
                                                                const std::string& password,
                                                                Deadline deadline);
@@ -45,7 +45,7 @@ class RedisConnection {
 
   // A reply to each command, in order; together of at most `max_bytes` on the wire. After an error
   // the connection is of no use. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: what came
-  // is too long, or is not Redis' language.
+  // is too long, or is not Redis' language; RESOURCE_EXHAUSTED: no memory for it.
   absl::StatusOr<std::vector<RedisReply>> Call(const std::vector<RedisCommand>& commands,
                                                size_t max_bytes, Deadline deadline);
 
@@ -56,8 +56,9 @@ class RedisConnection {
   // Waits until there is something to read, or room to write.
   absl::Status Await(int16_t events, Deadline deadline) const;
 
-  redisContext* const context_;
-  redisReader* const reader_;
+  redisContext* const context_;  // null: no memory
+  redisReader* const reader_;    // null: no memory
+  bool too_long_ = false;        // an array; to hiredis as if it had no place
 };
 
 }  // namespace aft::server

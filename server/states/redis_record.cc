@@ -15,9 +15,12 @@ namespace {
 
 constexpr absl::string_view kMagic = "AFTREDIS1";
 constexpr int kLines = 6;
+// In ms since 1970: in the year 2248. Times until then can be told in nanoseconds.
+constexpr int64_t kLatest = int64_t{1} << 43;
 
 struct Parts {
-  RedisRecord record;
+  RedisRecord record;  // without its time
+  int64_t expires = 0;
   std::string lines;
   absl::string_view sealed;  // summary and state
 };
@@ -44,13 +47,15 @@ SequenceState SummaryOf(const SequenceState& state) {
 
 size_t SummaryBytes() { return static_cast<size_t>(StateSealer::SealedBytes(SequenceState())); }
 
-absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner, absl::string_view bytes,
-                            int64_t now_ms) {
+// The numbers are not authenticated yet, so that they may be any.
+absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner,
+                            absl::string_view bytes) {
   const std::vector<absl::string_view> parts = absl::StrSplit(bytes, absl::MaxSplits('\n', kLines));
   Parts parsed;
-  int64_t expires = 0;
-  if (parts.size() != kLines + 1 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires) ||
-      !absl::SimpleAtoi(parts[2], &parsed.record.bytes) || parts[kLines].size() < SummaryBytes()) {
+  if (parts.size() != kLines + 1 || parts[0] != kMagic ||
+      !absl::SimpleAtoi(parts[1], &parsed.expires) || parsed.expires < 0 ||
+      parsed.expires > kLatest || !absl::SimpleAtoi(parts[2], &parsed.record.bytes) ||
+      parts[kLines].size() < SummaryBytes()) {
     return absl::InvalidArgumentError("not a record of a state, or cut");
   }
   if (parts[4] != owner) return absl::InvalidArgumentError("a record of another owner");
@@ -59,7 +64,6 @@ absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner, absl:
   file.client = std::string(parts[3]);
   file.owner = std::string(parts[4]);
   file.model = std::string(parts[5]);
-  file.ttl = std::chrono::milliseconds(expires - now_ms);
   parsed.lines = std::string(bytes.substr(0, bytes.size() - parts[kLines].size()));
   parsed.sealed = parts[kLines];
   return parsed;
@@ -85,16 +89,17 @@ absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFol
 absl::StatusOr<RedisRecord> OpenRecordHead(const StateSealer& sealer, absl::string_view id,
                                            absl::string_view owner, absl::string_view head,
                                            int64_t now_ms) {
-  AFT_ASSIGN_OR_RETURN(Parts parts, Parse(id, owner, head, now_ms));
+  AFT_ASSIGN_OR_RETURN(Parts parts, Parse(id, owner, head));
   AFT_ASSIGN_OR_RETURN(SequenceState summary, sealer.Open(parts.sealed.substr(0, SummaryBytes()),
                                                           ContextOf("summary", id, parts.lines)));
+  parts.record.file.ttl = std::chrono::milliseconds(parts.expires - now_ms);
   parts.record.file.state = std::make_shared<const SequenceState>(std::move(summary));
   return std::move(parts.record);
 }
 
 absl::StatusOr<SequenceState> OpenRecord(const StateSealer& sealer, absl::string_view id,
                                          absl::string_view owner, absl::string_view record) {
-  AFT_ASSIGN_OR_RETURN(const Parts parts, Parse(id, owner, record, 0));
+  AFT_ASSIGN_OR_RETURN(const Parts parts, Parse(id, owner, record));
   return sealer.Open(parts.sealed.substr(SummaryBytes()), ContextOf("state", id, parts.lines));
 }
 

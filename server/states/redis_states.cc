@@ -1,7 +1,6 @@
 #include "server/states/redis_states.h"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/config/text_proto.h"  // ReadConfigFile
 #include "server/observability/log.h"
@@ -186,24 +186,23 @@ absl::StatusOr<StoredState> RedisStates::Read(const std::string& owner, const st
 
 void RedisStates::Put(StateFolder::File file, StateBudget::Room rest, Found put) {
   const auto copy = std::make_shared<StateBudget::Room>(std::move(rest));
-  absl::StatusOr<std::string> record;
-  try {
-    record = SealRecord(sealer_, file, Now());
-  } catch (const std::exception& error) {  // out of memory
-    record = absl::InternalError(error.what());
-  }
-  if (!record.ok()) return put(record.status());
+  std::vector<std::string> arguments = {"", absl::StrCat(file.ttl.count()),
+                                        absl::StrCat(StateBytes(*file.state)),
+                                        absl::StrCat(config_.max_client_bytes)};
+  const absl::Status sealed = Catching([&]() -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(arguments.front(), SealRecord(sealer_, file, Now()));
+    return absl::OkStatus();
+  });
+  if (!sealed.ok()) return put(sealed);
   StoredState stored;
   stored.id = file.id;
   stored.model = file.model;
   stored.bytes = StateBytes(*file.state);
   stored.expires = steady_clock::now() + file.ttl;
   stored.state = file.state;
-  RedisCommand command =
-      Script(kPut, file.client, file.id,
-             {*std::move(record), absl::StrCat(file.ttl.count()), absl::StrCat(stored.bytes),
-              absl::StrCat(config_.max_client_bytes)});
-  client_.Call({std::move(command)}, kReplyBytes,
+  std::vector<RedisCommand> commands(1);
+  commands.front() = Script(kPut, file.client, file.id, std::move(arguments));
+  client_.Call(file.client, std::move(commands), kReplyBytes,
                [this, stored, copy, put = std::move(put)](const RedisClient::Replies& replies) {
                  *copy = {};
                  absl::Status status = Check(replies);
@@ -232,7 +231,7 @@ void RedisStates::Find(const Client& client, const std::string& owner, const std
 
 void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
                             const std::string& id, Found found) {
-  client_.Call({HeadOf(id), {"STRLEN", KeyOf(id)}}, kMaxRecordHead + kReplyBytes,
+  client_.Call(client.name, {HeadOf(id), {"STRLEN", KeyOf(id)}}, kMaxRecordHead + kReplyBytes,
                [this, deadline, client, owner, id,
                 found = std::move(found)](const RedisClient::Replies& replies) {
                  const absl::Status status = Check(replies);
@@ -261,21 +260,18 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
   if (!room.ok()) return found(room.status());
   const auto held = std::make_shared<StateBudget::Room>(*std::move(room));
   const auto open = [this, owner, stored, held, found](std::string record) {
-    absl::StatusOr<std::shared_ptr<const SequenceState>> state;
-    try {
-      absl::StatusOr<SequenceState> opened = OpenRecord(sealer_, stored.id, owner, record);
-      if (!opened.ok()) {
-        Refused(stored.id, opened.status());
-        return found(None());
+    StoredState whole = stored;
+    const absl::Status status = Catching([&]() -> absl::Status {
+      absl::StatusOr<SequenceState> state = OpenRecord(sealer_, stored.id, owner, record);
+      if (!state.ok()) {
+        Refused(stored.id, state.status());
+        return None();
       }
       record = std::string();
-      state = StateBudget::Hold(std::move(*held), *std::move(opened));
-    } catch (const std::exception& error) {  // out of memory
-      state = absl::InternalError(error.what());
-    }
-    if (!state.ok()) return found(state.status());
-    StoredState whole = stored;
-    whole.state = *std::move(state);
+      AFT_ASSIGN_OR_RETURN(whole.state, StateBudget::Hold(std::move(*held), *std::move(state)));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return found(status);
     found(std::move(whole));
   };
   const auto read = [this, deadline, client, owner, id = stored.id, size, open,
@@ -292,12 +288,13 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
     FindUntil(deadline, client, owner, id, found);
   };
   // With a byte more, to see whether it ends there.
-  client_.Call({{"GETRANGE", KeyOf(stored.id), "0", absl::StrCat(size)}},
+  client_.Call(client.name, {{"GETRANGE", KeyOf(stored.id), "0", absl::StrCat(size)}},
                static_cast<size_t>(size) + kReplyBytes, read);
 }
 
-void RedisStates::Describe(const std::string& owner, const std::string& id, Found found) {
-  client_.Call({HeadOf(id)}, kMaxRecordHead + kReplyBytes,
+void RedisStates::Describe(const Client& client, const std::string& owner, const std::string& id,
+                           Found found) {
+  client_.Call(client.name, {HeadOf(id)}, kMaxRecordHead + kReplyBytes,
                [this, owner, id, found = std::move(found)](const RedisClient::Replies& replies) {
                  const absl::Status status = Check(replies);
                  if (!status.ok()) return found(status);
@@ -307,9 +304,15 @@ void RedisStates::Describe(const std::string& owner, const std::string& id, Foun
                });
 }
 
-void RedisStates::List(const std::string& owner, const std::string& after, size_t most,
-                       Listed listed) {
-  const auto describe = [this, owner, most,
+void RedisStates::List(const Client& client, const std::string& owner, const std::string& after,
+                       size_t most, Listed listed) {
+  ListUntil(steady_clock::now() + config_.timeout, client.name, owner, after, most,
+            std::move(listed));
+}
+
+void RedisStates::ListUntil(TimePoint deadline, const std::string& client, const std::string& owner,
+                            const std::string& after, size_t most, Listed listed) {
+  const auto describe = [this, deadline, client, owner, after, most,
                          listed = std::move(listed)](const RedisClient::Replies& replies) {
     const absl::Status status = Check(replies);
     if (!status.ok()) return listed(status);
@@ -321,7 +324,9 @@ void RedisStates::List(const std::string& owner, const std::string& after, size_
       heads.push_back(HeadOf(ids.back()));
     }
     if (ids.empty()) return listed(std::vector<StoredState>());
-    const auto read = [this, owner, ids, most, listed](const RedisClient::Replies& found) {
+    if (ids.back() <= after) return listed(Nonsense());  // the next page would be the same
+    const auto read = [this, deadline, client, owner, ids, most,
+                       listed](const RedisClient::Replies& found) {
       const absl::Status got = Check(found);
       if (!got.ok()) return listed(got);
       std::vector<StoredState> states;
@@ -331,17 +336,19 @@ void RedisStates::List(const std::string& owner, const std::string& after, size_
         if (stored.ok()) states.push_back(*std::move(stored));
       }
       // An empty list would say that there are no more.
-      if (states.empty()) return List(owner, ids.back(), most, listed);
-      listed(std::move(states));
+      if (!states.empty()) return listed(std::move(states));
+      if (steady_clock::now() >= deadline) return listed(Nonsense());
+      ListUntil(deadline, client, owner, ids.back(), most, listed);
     };
-    client_.Call(std::move(heads), ids.size() * (kMaxRecordHead + kReplyBytes), read);
+    client_.Call(client, std::move(heads), ids.size() * (kMaxRecordHead + kReplyBytes), read);
   };
-  client_.Call({Script(kList, owner, after, {absl::StrCat(most)})},
+  client_.Call(client, {Script(kList, owner, after, {absl::StrCat(most)})},
                kReplyBytes + most * 2 * StateStore::kIdBytes * 2, describe);
 }
 
-void RedisStates::Remove(const std::string& owner, const std::string& id, Done done) {
-  const auto remove = [this, owner, id,
+void RedisStates::Remove(const Client& client, const std::string& owner, const std::string& id,
+                         Done done) {
+  const auto remove = [this, client = client.name, owner, id,
                        done = std::move(done)](const RedisClient::Replies& replies) {
     const absl::Status status = Check(replies);
     if (!status.ok()) return done(status);
@@ -353,14 +360,14 @@ void RedisStates::Remove(const std::string& owner, const std::string& id, Done d
       Refused(id, record.status());
       return done(None());
     }
-    client_.Call({Script(kRemove, record->file.client, id, {})}, kReplyBytes,
+    client_.Call(client, {Script(kRemove, record->file.client, id, {})}, kReplyBytes,
                  [this, done](const RedisClient::Replies& removed) {
                    const absl::Status checked = Check(removed);
                    const bool done_so = checked.ok() && removed->front().type == Type::kInteger;
                    done(checked.ok() && !done_so ? Nonsense() : checked);
                  });
   };
-  client_.Call({HeadOf(id)}, kMaxRecordHead + kReplyBytes, remove);
+  client_.Call(client.name, {HeadOf(id)}, kMaxRecordHead + kReplyBytes, remove);
 }
 
 int64_t RedisStates::Now() const {

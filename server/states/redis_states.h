@@ -50,10 +50,12 @@ class RedisStates final : public StatePlace {
   // `found` comes from the executor, or from where nothing was found.
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;
-  void Describe(const std::string& owner, const std::string& id, Found found) override;
-  void List(const std::string& owner, const std::string& after, size_t most,
+  void Describe(const Client& client, const std::string& owner, const std::string& id,
+                Found found) override;
+  void List(const Client& client, const std::string& owner, const std::string& after, size_t most,
             Listed listed) override;
-  void Remove(const std::string& owner, const std::string& id, Done done) override;
+  void Remove(const Client& client, const std::string& owner, const std::string& id,
+              Done done) override;
   void Expire() override { client_.Expire(); }
 
  private:
@@ -79,6 +81,9 @@ class RedisStates final : public StatePlace {
                  const std::string& id, Found found);
   void FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                  const StoredState& stored, int64_t size, const Found& found);
+  // Begins anew, until then, behind a page of which nothing is left.
+  void ListUntil(TimePoint deadline, const std::string& client, const std::string& owner,
+                 const std::string& after, size_t most, Listed listed);
   int64_t Now() const;  // ms since 1970
 
   const RedisConfig config_;

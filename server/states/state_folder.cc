@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/atomic_file.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/config/text_proto.h"  // ReadConfigFile
 #include "server/observability/log.h"
@@ -191,10 +191,11 @@ absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id,
   if (bytes > static_cast<uintmax_t>(max_bytes)) {
     return absl::ResourceExhaustedError("larger than states.max_bytes");
   }
-  AFT_ASSIGN_OR_RETURN(const std::string content, ReadConfigFile(path));
+  AFT_ASSIGN_OR_RETURN(const std::string content, ReadConfigFile(path, max_bytes));
   const std::vector<absl::string_view> parts = absl::StrSplit(content, absl::MaxSplits('\n', 5));
   int64_t expires = 0;
-  if (parts.size() != 6 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires)) {
+  if (parts.size() != 6 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires) ||
+      expires < 0) {
     return absl::InvalidArgumentError("not a file of a state, or damaged");
   }
   File file{.id = id,
@@ -212,12 +213,7 @@ void StateFolder::Write(File file, Done done) {
   const int64_t expires = Now() + file.ttl.count();
   const TimePoint over = clocks_.steady() + file.ttl;
   Add([this, file = std::move(file), expires, over, done = std::move(done)] {
-    absl::Status status;
-    try {
-      status = WriteNow(file, expires, over);
-    } catch (const std::exception& error) {  // out of memory
-      status = absl::InternalError(error.what());
-    }
+    const absl::Status status = Catching([&] { return WriteNow(file, expires, over); });
     if (!status.ok()) metrics_.refused(StateRefusal::kUnwritten).Increment();
     done(status);
   });

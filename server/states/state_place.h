@@ -13,8 +13,8 @@
 namespace aft::server {
 
 // Where states rest. Thread-safe. Every callback is called once: on this thread, or on one of the
-// place's own, which must not wait for anything then. What is asked for one name is done in the
-// order of the calls. UNAVAILABLE: the place cannot be reached, or does not take it.
+// place's own, which must not wait for anything then. What one client asks for one name is done in
+// the order of its calls. UNAVAILABLE: the place cannot be reached, or does not take it.
 class StatePlace {
  public:
   using Found = std::function<void(absl::StatusOr<StoredState>)>;
@@ -36,14 +36,16 @@ class StatePlace {
                     Found found) = 0;
 
   // The same; the state may be without what only a model needs of it.
-  virtual void Describe(const std::string& owner, const std::string& id, Found found) = 0;
+  virtual void Describe(const Client& client, const std::string& owner, const std::string& id,
+                        Found found) = 0;
 
   // As StateStore::List; the states as those of Describe.
-  virtual void List(const std::string& owner, const std::string& after, size_t most,
-                    Listed listed) = 0;
+  virtual void List(const Client& client, const std::string& owner, const std::string& after,
+                    size_t most, Listed listed) = 0;
 
   // NOT_FOUND, as Find. REQUIRES: nobody else has a state under that name.
-  virtual void Remove(const std::string& owner, const std::string& id, Done done) = 0;
+  virtual void Remove(const Client& client, const std::string& owner, const std::string& id,
+                      Done done) = 0;
 
   // Lets go of what has expired. To be called every second or so.
   virtual void Expire() = 0;

@@ -32,7 +32,7 @@ static_assert(sizeof(TokenUse) == kUseBytes && std::is_trivially_copyable_v<Toke
 
 std::string Hmac(const EVP_MD* hash, absl::string_view key, absl::string_view bytes) {
   std::string hmac(static_cast<size_t>(EVP_MD_get_size(hash)), '\0');
-  // Fails only without memory, as new does.
+  // Fails only without the few hundred bytes that it takes, and then there are none for a status.
   AFT_CHECK(HMAC(hash, key.data(), static_cast<int>(key.size()),
                  reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
                  reinterpret_cast<unsigned char*>(hmac.data()), nullptr) != nullptr);
@@ -117,8 +117,10 @@ absl::StatusOr<StateSealer> StateSealer::Create(const std::vector<std::string>& 
   }
   if (key_files.empty()) {
     std::string secret(kMinKeyBytes, '\0');
-    AFT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()),
-                         static_cast<int>(secret.size())) == 1);
+    if (RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()),
+                   static_cast<int>(secret.size())) != 1) {
+      return absl::UnavailableError("states: the system gives no random numbers for a key");
+    }
     sealer.Add(std::move(secret));
   }
   return sealer;

@@ -15,6 +15,8 @@ namespace aft::server {
 
 std::string StateStore::NewId() {
   std::array<unsigned char, kIdBytes / 2> bytes{};
+  // Fails only where the system has no random numbers, or no memory for a generator of a few
+  // kilobytes. Whoever guesses an id may use the state, so no other id would do.
   AFT_CHECK(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
   return absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));

@@ -22,22 +22,22 @@ const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::server;
-  const auto clients = ParseClientsFile(fuzz::AsText(data, size), "file");
-  if (!clients.ok()) {
-    absl::string_view message = clients.status().message();
+  const auto file = ParseClientsFile(fuzz::AsText(data, size), "file");
+  if (!file.ok()) {
+    absl::string_view message = file.status().message();
     int line = 0;
     int column = 0;
     const bool syntax =
         std::sscanf(std::string(message).c_str(), "file:%d:%d: ", &line, &column) == 2;
     fuzz::Saw(message);
-    AFT_CHECK(absl::IsInvalidArgument(clients.status()));
+    AFT_CHECK(absl::IsInvalidArgument(file.status()));
     AFT_CHECK(syntax || (absl::ConsumePrefix(&message, "file: ") &&
                          fuzz::BeginsWithField(message, config::v1::ClientsFile::descriptor())));
     return 0;
   }
   fuzz::Saw("ok");
   std::set<std::string> seen;
-  for (const KnownClient& known : *clients) {
+  for (const KnownClient& known : file->clients) {
     const Client& client = *known.client;
     AFT_CHECK(CheckName("name", client.name).ok() && seen.insert("name " + client.name).second);
     AFT_CHECK(client.weight >= 0.01 && client.weight <= 100);

@@ -1,7 +1,9 @@
-// Sealed states: nothing that was not sealed here opens, whatever it is.
+// Sealed states and records of Redis: nothing that was not sealed here opens, whatever it is.
 #include <string>
 
+#include "absl/strings/match.h"
 #include "base/check.h"
+#include "server/states/redis_record.h"
 #include "server/states/state_sealer.h"
 #include "tests/fuzz/target.h"
 
@@ -11,30 +13,72 @@ const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 16};
 
 }  // namespace aft::fuzz
 
+namespace aft::server {
+namespace {
+
+const std::string kId(32, 'a');  // NOLINT(cert-err58-cpp)
+constexpr int64_t kNow = 1'700'000'000'000;
+
+SequenceState State() {
+  SequenceState state;
+  state.snapshot = std::string(200, 's');
+  state.tokens = 5;
+  state.had = {{.id = 1, .sampled = 2}};
+  return state;
+}
+
+void CheckError(const absl::Status& status) {
+  AFT_CHECK(absl::IsInvalidArgument(status));
+  fuzz::Saw(status.message());
+}
+
+void CheckSealed(const StateSealer& sealer, const std::string& good, const std::string& sealed) {
+  const auto opened = sealer.Open(sealed);
+  if (!opened.ok()) return CheckError(opened.status());
+  AFT_CHECK(sealed == good);
+  fuzz::Saw("ok");
+}
+
+void CheckRecord(const StateSealer& sealer, const std::string& good, const std::string& record) {
+  const auto head = OpenRecordHead(sealer, kId, "ada", record.substr(0, kMaxRecordHead), kNow);
+  const auto state = OpenRecord(sealer, kId, "ada", record);
+  if (head.ok()) {
+    AFT_CHECK(head->file.ttl == std::chrono::hours(1) && head->bytes == StateBytes(State()));
+    fuzz::Saw("a head");
+  } else {
+    CheckError(head.status());
+  }
+  if (!state.ok()) return CheckError(state.status());
+  // The summary is no part of what the state's seal is for.
+  const size_t state_bytes = static_cast<size_t>(StateSealer::SealedBytes(State()));
+  AFT_CHECK(record.size() == good.size() &&
+            absl::EndsWith(record, good.substr(good.size() - state_bytes)));
+  fuzz::Saw("a record");
+}
+
+}  // namespace
+}  // namespace aft::server
+
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::server;
   static const auto& sealer = *new StateSealer(*StateSealer::Create({}));
-  static const auto& good = *new std::string([] {
-    SequenceState state;
-    state.snapshot = std::string(200, 's');
-    state.tokens = 5;
-    state.had = {{.id = 1, .sampled = 2}};
-    return *sealer.Seal(state);
-  }());
-  const absl::string_view bytes = fuzz::AsText(data, size);
+  static const auto& good = *new std::string(*sealer.Seal(State()));
+  static const auto& record =
+      *new std::string(*SealRecord(sealer,
+                                   {.id = kId,
+                                    .client = "ada",
+                                    .owner = "ada",
+                                    .model = "austen",
+                                    .ttl = std::chrono::hours(1),
+                                    .state = std::make_shared<const SequenceState>(State())},
+                                   kNow));
+  const std::string bytes(fuzz::AsText(data, size));
   // As it is, and in the place of a part of a good one.
-  for (const std::string& sealed :
-       {std::string(bytes),
-        good.substr(0, good.size() - good.size() % (size + 1)) + std::string(bytes)}) {
-    const auto opened = sealer.Open(sealed);
-    if (opened.ok()) {
-      AFT_CHECK(sealed == good);
-      fuzz::Saw("ok");
-      continue;
-    }
-    AFT_CHECK(absl::IsInvalidArgument(opened.status()));
-    fuzz::Saw(opened.status().message());
-  }
+  CheckSealed(sealer, good, bytes);
+  CheckSealed(sealer, good, good.substr(0, good.size() - good.size() % (size + 1)) + bytes);
+  CheckRecord(sealer, record, bytes);
+  CheckRecord(sealer, record, record.substr(0, record.size() - record.size() % (size + 1)) + bytes);
+  CheckRecord(sealer, record, bytes + record.substr(record.find("AFTSEAL2")));
   return 0;
 }

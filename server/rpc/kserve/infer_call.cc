@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"

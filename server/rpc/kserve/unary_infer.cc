@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"

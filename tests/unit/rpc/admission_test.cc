@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +18,7 @@
 #include "server/admission/memory_ledger.h"
 #include "server/admission/peer_address.h"
 #include "server/config/clients_file.h"
+#include "server/observability/log.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -207,14 +209,14 @@ std::string Line(const std::string& name, const std::string& token) {
 }
 
 TEST(ClientsFileTest, ReadsEveryField) {
-  const auto clients = ParseClientsFile(
+  const auto file = ParseClientsFile(
       absl::StrCat("clients { name: 'a' token_sha256: '", Sha256("t1"), "' token_sha256: '",
                    Sha256("t2"), "' certificate: 'spiffe://x/a' models: 'm1' models: 'm2' ",
                    "weight: 2.5 max_slots: 3 max_queued_requests: 4 max_memory_bytes: 5 ",
                    "admin: true } ", Line("b", "t3")),
       "f");
-  ASSERT_TRUE(clients.ok()) << clients.status();
-  const KnownClient& known = clients->at(0);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const KnownClient& known = file->clients.at(0);
   EXPECT_EQ(known.token_sha256.size(), 2U);
   EXPECT_THAT(known.certificates, ElementsAre("spiffe://x/a"));
   EXPECT_EQ(known.client->name, "a");
@@ -224,7 +226,7 @@ TEST(ClientsFileTest, ReadsEveryField) {
   EXPECT_EQ(known.client->max_memory_bytes, 5);
   EXPECT_THAT(known.client->models, ElementsAre("m1", "m2"));
   EXPECT_TRUE(known.client->admin);
-  EXPECT_FALSE(clients->at(1).client->admin);
+  EXPECT_FALSE(file->clients.at(1).client->admin);
 }
 
 TEST(ClientsFileTest, EveryFaultIsNamed) {
@@ -320,6 +322,21 @@ TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
   write(Line("c", "late"));
   (*directory)->Refresh();
   EXPECT_EQ((*directory)->FindToken("late")->name, "c");
+}
+
+TEST(ClientDirectoryTest, AFileThatDoesNotSayHowManyClientsItHasIsLogged) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  for (const bool counted : {false, true}) {
+    std::ofstream(path) << (counted ? "count: 1 " : "") << Line("a", "secret");
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(ClientDirectory::Load(path, std::chrono::hours(1)).ok());
+    log::Flush(std::chrono::hours(1));
+    const std::string lines = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(absl::StrContains(lines, "level=warning event=clients.uncounted path=" + path),
+              !counted)
+        << lines;
+  }
 }
 
 TEST(ClientDirectoryTest, AFileThatStillChangesIsLeftAlone) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/mutex.h"
 #include "server/observability/log.h"
 #include "tests/unit/server/redis_fixture.h"
@@ -40,7 +42,7 @@ class RedisClientTest : public RedisTest {
   static RedisClient::Replies Ask(RedisClient& client, size_t max_bytes = 100'000,
                                   std::vector<RedisCommand> commands = {{"GET", "x"}}) {
     std::promise<RedisClient::Replies> done;
-    client.Call(std::move(commands), max_bytes,
+    client.Call("ada", std::move(commands), max_bytes,
                 [&](RedisClient::Replies replies) { done.set_value(Own(std::move(replies))); });
     return done.get_future().get();
   }
@@ -164,7 +166,7 @@ TEST_F(RedisClientTest, AnOutageIsTwoLinesOfTheLog) {
   Answer("nonsense\r\n");
   EXPECT_FALSE(Ask(*client).ok());
   for (int i = 0; i < 100; ++i) {
-    client->Call({{"GET", "x"}}, 100, [](const RedisClient::Replies&) {});
+    client->Call("ada", {{"GET", "x"}}, 100, [](const RedisClient::Replies&) {});
   }
   Answer("$2\r\nhi\r\n");
   WaitUntilUp();
@@ -186,7 +188,7 @@ TEST_F(RedisClientTest, OneThatStaysSilentIsLeftAlone) {
   // It is known to be down, so that nobody waits for it: the answer is there before Call returns.
   for (int i = 0; i < 1000; ++i) {
     bool done = false;
-    client->Call({{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
+    client->Call("ada", {{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
       EXPECT_EQ(replies.status().code(), absl::StatusCode::kUnavailable);
       done = true;
     });
@@ -209,36 +211,167 @@ TEST_F(RedisClientTest, OneThatFallsSilentIsFoundAgainWhenItAnswers) {
   }
 }
 
-TEST_F(RedisClientTest, SoManyMayWaitAndNoMore) {
-  std::promise<void> asked;
-  std::promise<void> go_on;
-  std::atomic<int> calls = 0;
-  FakeRedis redis([&](const RedisCommand&) {
-    if (calls++ == 0) {
-      asked.set_value();
-      go_on.get_future().wait();
+// One that keeps its first call waiting, and remembers what it was asked for.
+class BusyRedis {
+ public:
+  BusyRedis() : redis_([this](const RedisCommand& command) { return Answer(command); }) {}
+
+  std::string address() const { return redis_.address(); }
+  void WaitUntilAsked() { asked_.get_future().wait(); }
+  // Answers the first call too: so.
+  void GoOn(const std::string& answer = kAnswer) { go_on_.set_value(answer); }
+  std::vector<std::string> keys() {
+    MutexLock lock(mutex_);
+    return keys_;
+  }
+
+ private:
+  static constexpr char kAnswer[] = "$2\r\nhi\r\n";
+
+  std::string Answer(const RedisCommand& command) {
+    bool first = false;
+    {
+      MutexLock lock(mutex_);
+      first = keys_.empty();
+      keys_.push_back(command[1]);
     }
-    return "$2\r\nhi\r\n";
+    if (!first) return kAnswer;
+    asked_.set_value();
+    return go_on_.get_future().get();
+  }
+
+  std::promise<void> asked_;
+  std::promise<std::string> go_on_;
+  Mutex mutex_;
+  std::vector<std::string> keys_ ABSL_GUARDED_BY(mutex_);
+  FakeRedis redis_;  // last: its thread uses all of the above
+};
+
+class RedisTurnsTest : public RedisClientTest {
+ protected:
+  RedisTurnsTest() : client_(Connect(redis_.address(), kMinute)) {
+    Call("ada", "a0");
+    redis_.WaitUntilAsked();
+  }
+  ~RedisTurnsTest() override { client_.reset(); }
+
+  void Call(const std::string& name, const std::string& key) {
+    ++calls_;
+    client_->Call(name, {{"GET", key}}, 100,
+                  [&](const RedisClient::Replies& replies) { ++(replies.ok() ? good_ : bad_); });
+  }
+  // Calls until one is refused: how many were not.
+  int Flood(const std::string& name) {
+    const int before = bad_;
+    int waiting = -1;
+    for (; bad_ == before; ++waiting) Call(name, name);
+    return waiting;
+  }
+  void WaitForAll() {
+    while (good_ + bad_ < calls_) std::this_thread::yield();
+    EXPECT_EQ(metrics_.redis_waiting.Value(), 0);
+  }
+
+  BusyRedis redis_;
+  int calls_ = 0;
+  std::atomic<int> good_ = 0;
+  std::atomic<int> bad_ = 0;
+  std::unique_ptr<RedisClient> client_;
+};
+
+TEST_F(RedisTurnsTest, AClientIsNextHoweverManyCallsOfAnotherWait) {
+  std::vector<std::string> expected = {"a0", "b"};
+  for (int i = 1; i <= 1000; ++i) {
+    expected.push_back(absl::StrCat("a", i));
+    Call("ada", expected.back());
+  }
+  Call("bob", "b");
+  redis_.GoOn();
+  WaitForAll();
+  EXPECT_EQ(redis_.keys(), expected);
+}
+
+TEST_F(RedisTurnsTest, ACallThatIsSentAgainStaysBeforeThoseBehindIt) {
+  Call("ada", "a1");
+  Call("bob", "b");
+  Call("ada", "a2");
+  redis_.GoOn(FakeRedis::kHangUp);
+  WaitForAll();
+  EXPECT_EQ(bad_, 0);
+  EXPECT_THAT(redis_.keys(), testing::ElementsAre("a0", "a0", "b", "a1", "a2"));
+}
+
+TEST_F(RedisTurnsTest, SoManyMayWaitAndNoMore) {
+  EXPECT_EQ(Flood("ada"), 1024);
+  EXPECT_EQ(metrics_.redis_waiting.Value(), 1024);
+  EXPECT_EQ(failed(RedisFailure::kUnsent), 1);
+  redis_.GoOn();
+  WaitForAll();
+  EXPECT_EQ(good_, 1025);
+  EXPECT_EQ(bad_, 1);
+}
+
+TEST_F(RedisTurnsTest, ThoseWhoFillTheirPlacesKeepNobodyOut) {
+  for (const std::string name : {"ada", "bob", "cyd", "dan"}) EXPECT_GE(Flood(name), 128) << name;
+  const int before = bad_;
+  for (int i = 0; i < 50; ++i) Call("eve", "e");
+  EXPECT_EQ(bad_, before);
+  redis_.GoOn();
+  WaitForAll();
+  EXPECT_EQ(bad_, before);
+}
+
+TEST_F(RedisClientTest, ACallThatThereIsNoMemoryForEndsAlone) {
+  constexpr size_t kLarge = 1'000'000;
+  std::string large = absl::StrCat("$", kLarge, "\r\n", std::string(kLarge, 'x'), "\r\n");
+  FakeRedis redis([&](const RedisCommand& command) {
+    return command[1] == "large" ? std::move(large) : "$2\r\nhi\r\n";
   });
   const auto client = Connect(redis.address(), kMinute);
-  std::atomic<int> good = 0;
-  std::atomic<int> bad = 0;
-  const auto call = [&] {
-    client->Call({{"GET", "x"}}, 100,
-                 [&](const RedisClient::Replies& replies) { ++(replies.ok() ? good : bad); });
-  };
-  call();
-  asked.get_future().wait();
-  for (int i = 0; i < 1024; ++i) call();
-  EXPECT_EQ(bad, 0);
-  EXPECT_EQ(metrics_.redis_waiting.Value(), 1024);
-  call();
-  EXPECT_EQ(bad, 1);
-  EXPECT_EQ(failed(RedisFailure::kUnsent), 1);
-  go_on.set_value();
-  while (good < 1025) std::this_thread::yield();
-  EXPECT_EQ(bad, 1);
-  EXPECT_EQ(metrics_.redis_waiting.Value(), 0);
+  ASSERT_TRUE(Ask(*client).ok());
+  const auto no_memory = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory"));
+  std::vector<RedisCommand> long_command = {{"SET", "x", std::string(kLarge, 'x')}};
+  {
+    const ShortMemory short_memory(kLarge / 2);
+    EXPECT_THAT(Ask(*client, 2 * kLarge, {{"GET", "large"}}).status(), no_memory);
+    EXPECT_TRUE(Ask(*client).ok());
+    EXPECT_THAT(Ask(*client, 100, std::move(long_command)).status(), no_memory);
+  }
+  EXPECT_TRUE(Ask(*client).ok());
+  EXPECT_EQ(metrics_.redis_up.Value(), 1);
+  EXPECT_EQ(failed(RedisFailure::kUnsent), 0);  // it was never taken to be down
+}
+
+// A page of one id, whose value is gone.
+std::string Page(const std::string& id) {
+  return absl::StrCat("*1\r\n$", id.size() + 2, "\r\n", id, ":7\r\n");
+}
+
+TEST_F(RedisClientTest, AListOfPagesThatDoNotAdvanceEnds) {
+  std::atomic<int> pages = 0;
+  FakeRedis redis([&](const RedisCommand& command) {
+    if (command[0] != "EVAL") return std::string("$0\r\n\r\n");
+    ++pages;
+    return Page(Id('a'));
+  });
+  config_.redis.address = redis.address();
+  const auto replica = Open();
+  const auto nonsense = StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nonsense"));
+  EXPECT_THAT(List(*replica, "ada").status(), nonsense);
+  EXPECT_EQ(pages, 2);
+  EXPECT_THAT(List(*replica, "ada", Id('b')).status(), nonsense);
+  EXPECT_EQ(pages, 3);
+}
+
+TEST_F(RedisClientTest, AListThatNeverEndsEnds) {
+  std::atomic<int> pages = 0;
+  FakeRedis redis([&](const RedisCommand& command) {
+    if (command[0] != "EVAL") return std::string("$0\r\n\r\n");
+    return Page(absl::StrFormat("%032x", pages++));
+  });
+  config_.redis.address = redis.address();
+  config_.redis.timeout = milliseconds(200);
+  EXPECT_EQ(List(*Open(), "ada").status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadCannot) {
@@ -252,8 +385,8 @@ TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadCannot) {
   config.timeout = milliseconds(20);
   RedisClient client(config, "", metrics_, open);
   std::atomic<int> ended = 0;
-  for (int i = 0; i < 3; ++i) {
-    client.Call({{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
+  for (const std::string name : {"ada", "bob", "ada"}) {
+    client.Call(name, {{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
       EXPECT_EQ(replies.status().code(), absl::StatusCode::kUnavailable);
       ++ended;
     });
@@ -269,7 +402,7 @@ TEST_F(RedisClientTest, EndsEveryCallWhenItGoes) {
   auto client = Connect(redis.address(), milliseconds(50));
   std::atomic<int> ended = 0;
   for (int i = 0; i < 100; ++i) {
-    client->Call({{"GET", "x"}}, 100, [&](const RedisClient::Replies&) { ++ended; });
+    client->Call("ada", {{"GET", "x"}}, 100, [&](const RedisClient::Replies&) { ++ended; });
   }
   client.reset();
   EXPECT_EQ(ended, 100);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <future>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "prometheus/registry.h"
 #include "server/states/redis_states.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/short_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -44,7 +46,10 @@ class RedisTest : public testing::Test {
     auto replica = std::make_unique<Replica>();
     auto states = RedisStates::Create(
         config_, sealer, replica->metrics,
-        [](const Client&, size_t, const std::function<void()>& task) { task(); },
+        [this](const Client&, size_t, const std::function<void()>& task) {
+          const ShortMemory short_memory(executor_memory_);
+          task();
+        },
         [this] { return std::chrono::system_clock::now() + ahead_; });
     EXPECT_TRUE(states.ok()) << states.status();
     replica->states = *std::move(states);
@@ -70,6 +75,11 @@ class RedisTest : public testing::Test {
             .ttl = ttl,
             .state = std::make_shared<const SequenceState>(std::move(state))};
   }
+  static Client ClientOf(const std::string& name) {
+    Client client;
+    client.name = name;
+    return client;
+  }
   // An id of that digit.
   static std::string Id(char digit) { return std::string(32, digit); }
 
@@ -92,10 +102,8 @@ class RedisTest : public testing::Test {
   }
   static absl::StatusOr<StoredState> Find(Replica& replica, const std::string& owner,
                                           const std::string& id) {
-    Client client;
-    client.name = owner;
     std::promise<absl::StatusOr<StoredState>> done;
-    replica.states->Find(client, owner, id, [&](absl::StatusOr<StoredState> stored) {
+    replica.states->Find(ClientOf(owner), owner, id, [&](absl::StatusOr<StoredState> stored) {
       done.set_value(Own(std::move(stored)));
     });
     return done.get_future().get();
@@ -103,7 +111,7 @@ class RedisTest : public testing::Test {
   static absl::StatusOr<StoredState> Describe(Replica& replica, const std::string& owner,
                                               const std::string& id) {
     std::promise<absl::StatusOr<StoredState>> done;
-    replica.states->Describe(owner, id, [&](absl::StatusOr<StoredState> stored) {
+    replica.states->Describe(ClientOf(owner), owner, id, [&](absl::StatusOr<StoredState> stored) {
       done.set_value(Own(std::move(stored)));
     });
     return done.get_future().get();
@@ -112,7 +120,7 @@ class RedisTest : public testing::Test {
                                                        const std::string& after = "",
                                                        size_t most = 100) {
     std::promise<absl::StatusOr<std::vector<std::string>>> done;
-    replica.states->List(owner, after, most,
+    replica.states->List(ClientOf(owner), owner, after, most,
                          [&](const absl::StatusOr<std::vector<StoredState>>& states) {
                            if (!states.ok()) return done.set_value(Own(states.status()));
                            std::vector<std::string> ids;
@@ -123,7 +131,7 @@ class RedisTest : public testing::Test {
   }
   static absl::Status Remove(Replica& replica, const std::string& owner, const std::string& id) {
     std::promise<absl::Status> done;
-    replica.states->Remove(owner, id,
+    replica.states->Remove(ClientOf(owner), owner, id,
                            [&](const absl::Status& status) { done.set_value(Own(status)); });
     return done.get_future().get();
   }
@@ -139,7 +147,8 @@ class RedisTest : public testing::Test {
   TempFolder temp_;
   StatesConfig config_;
   StateSealer sealer_;
-  std::chrono::milliseconds ahead_{};  // of the servers' clock
+  std::chrono::milliseconds ahead_{};                            // of the servers' clock
+  size_t executor_memory_ = std::numeric_limits<size_t>::max();  // of ShortMemory
 };
 
 }  // namespace aft::server

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "tests/unit/server/redis_fixture.h"
 
 namespace aft::server {
@@ -293,6 +295,40 @@ TEST_F(RedisStatesTest, EveryByteIsUnderASeal) {
                  later.substr(0, later.size() - sealed) + good.substr(good.size() - sealed));
   WaitForBytes(*replica_, 0);
   SetValue(Id('a'), good);
+  EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
+}
+
+// They are looked at before the seal is.
+TEST_F(RedisStatesTest, NumbersOfAForgedRecordMayBeAny) {
+  ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
+  const std::vector<std::string> lines = absl::StrSplit(Value(Id('a')), absl::MaxSplits('\n', 3));
+  for (const std::string number : {"-9223372036854775808", "-1", "0", "9223372036854775807"}) {
+    SetValue(Id('a'), absl::StrJoin({lines[0], number, lines[2], lines[3]}, "\n"));
+    EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone) << number;
+    SetValue(Id('a'), absl::StrJoin({lines[0], lines[1], number, lines[3]}, "\n"));
+    EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone) << number;
+  }
+  // Of one who has the key.
+  StateFolder::File file = File("ada", Id('a'));
+  for (const int64_t expires : {int64_t{-1}, int64_t{1} << 44}) {
+    file.ttl = milliseconds(expires);
+    const std::string record = *SealRecord(sealer_, file, 0);
+    EXPECT_FALSE(OpenRecordHead(sealer_, Id('a'), "ada", record, 0).ok()) << expires;
+  }
+}
+
+TEST_F(RedisStatesTest, WhatThereIsNoMemoryForIsRefusedForWantOfIt) {
+  constexpr size_t kLarge = 1'000'000;
+  const auto no_memory = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: "));
+  const StateFolder::File file = File("ada", Id('a'), 12, kLarge);
+  {
+    const ShortMemory short_memory(kLarge / 2);
+    EXPECT_THAT(Put(*replica_, file).status(), no_memory);
+  }
+  ASSERT_TRUE(Put(*replica_, file).ok());
+  executor_memory_ = kLarge / 2;
+  EXPECT_THAT(Find(*replica_, "ada", Id('a')).status(), no_memory);
+  executor_memory_ = 2 * kLarge;
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
 }
 

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "server/states/state_store.h"
+#include "tests/support/short_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -333,7 +334,7 @@ TEST_F(StateFolderTest, EveryByteIsUnderTheSealAndWhatIsDamagedStays) {
   fs::rename(FileOf(Id('b')), FileOf(Id('a')));
   EXPECT_THAT(Load(), ElementsAre(Id('a')));
   // Its sealed part is no exported state, nor is one of these a part of a file.
-  const std::string header = good.substr(0, good.find("AFTSEAL1"));
+  const std::string header = good.substr(0, good.find("AFTSEAL2"));
   EXPECT_FALSE(sealer_.Open(good.substr(header.size())).ok());
   bad = static_cast<size_t>(metrics_.skipped.Value());
   expect_skipped(header + *sealer_.Seal(*file.state));
@@ -403,6 +404,16 @@ TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   EXPECT_EQ(ReadBytes(FileOf(Id('a'))), good);
   EXPECT_TRUE(Write(File(Id('b'))).ok());
   EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
+}
+
+TEST_F(StateFolderTest, AStateThatThereIsNoMemoryForIsRefusedForWantOfIt) {
+  Open();
+  const StateFolder::File file = File(Id('a'));
+  {
+    const ShortMemory short_memory(file.state->snapshot.size());
+    EXPECT_THAT(Write(file), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
+  }
+  EXPECT_TRUE(Write(file).ok());
 }
 
 TEST_F(StateFolderTest, AFileSystemThatCouldNeverHoldTheBudgetIsNamed) {
