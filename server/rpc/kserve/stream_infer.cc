@@ -84,8 +84,8 @@ void StreamInfer::ReadOn() {
     const bool ending = abort_.has_value() || end_when_idle_.has_value();
     if (reading_ || read_all_ || ending || calls_.size() >= kMostRequests) return;
     reading_ = true;
+    StartRead(&incoming_);  // with the lock: no read may begin behind the end
   }
-  StartRead(&incoming_);
 }
 
 void StreamInfer::OnReadDone(bool ok) {
