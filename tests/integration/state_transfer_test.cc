@@ -106,6 +106,7 @@ TEST_F(StateTransferTest, TheClientLibraryDoesAllOfIt) {
 // As every other call of theirs.
 TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
   KnowClients();
+  config_.limits.write_stall = std::chrono::hours(1);
   options_.state_bytes = 1 << 20;
   Start();
   const v1::State state = Run(Turn("hello", 10), As("a")).finished.state();
