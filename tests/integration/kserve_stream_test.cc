@@ -319,8 +319,10 @@ TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
   KserveServer server(config, {}, options);
   const auto stub = StubWithASmallWindow(server);
   InferStream stream(*stub);
+  InferBuilder request("encoder");
+  request.Text("text_input", "x").Output("last_hidden_state");
   for (int i = 1; i <= 2; ++i) {
-    ASSERT_TRUE(stream.Send(InferBuilder("encoder").Text("text_input", "x").request()));
+    ASSERT_TRUE(stream.Send(request.request()));
     server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer", "encoder"), i);
   }
   // Each is kept, copied and serialised.
