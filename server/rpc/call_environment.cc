@@ -2,23 +2,11 @@
 
 #include <chrono>
 
-#include "server/rpc/call_metadata.h"
-
 namespace aft::server {
 
 void CallEnvironment::Report(Method method, TimePoint arrival, absl::StatusCode code) const {
   metrics.calls.Count(method, code);
   metrics.calls.Observe(method, std::chrono::steady_clock::now() - arrival);
-}
-
-grpc::ServerUnaryReactor* CallEnvironment::End(Method method, TimePoint arrival,
-                                               grpc::CallbackServerContext& context,
-                                               const absl::Status& status) const {
-  Report(method, arrival, status.code());
-  SendTrace(context, TakeTrace(context), status.ok() ? Metadata::kInitial : Metadata::kTrailing);
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
 }
 
 bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered) {

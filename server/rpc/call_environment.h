@@ -30,11 +30,6 @@ struct CallEnvironment {
   // A call of a method of no model has ended: its metrics.
   void Report(Method method, TimePoint arrival, absl::StatusCode code) const;
 
-  // Such a call, a unary one that is answered at once, ends: reports it and sends its trace.
-  grpc::ServerUnaryReactor* End(Method method, TimePoint arrival,
-                                grpc::CallbackServerContext& context,
-                                const absl::Status& status) const;
-
   // The ledger had no room for a call: what it ends with. Counts it.
   absl::Status RefuseForMemory() const {
     metrics.memory_refusals.Increment();

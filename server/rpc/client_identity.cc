@@ -6,6 +6,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "grpc/grpc_security_constants.h"
@@ -84,6 +85,7 @@ std::shared_ptr<const Client> ClientIdentity::AddressOf(
     const grpc::ServerContextBase& context) const {
   auto client = std::make_shared<Client>();
   client->name = ClientNameOf(context.peer(), Header(context, "x-forwarded-for"), proxies_);
+  if (directory_ != nullptr) client->name = absl::StrCat("address:", client->name);
   return client;
 }
 

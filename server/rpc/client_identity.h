@@ -25,7 +25,8 @@ class ClientIdentity {
   // token is not. Where there is none: the address (ClientNameOf).
   absl::StatusOr<std::shared_ptr<const Client>> Find(const grpc::ServerContextBase& context) const;
 
-  // The client that the address stands for, as if there were no file.
+  // The client that the address stands for, known to the file or not. Where there is a file, none
+  // of its clients can have that name, so that they share nothing.
   std::shared_ptr<const Client> AddressOf(const grpc::ServerContextBase& context) const;
 
   // Reads the file of known clients again, if there is one and it has changed.

@@ -151,21 +151,19 @@ void HealthService::Remove(const std::shared_ptr<WatchCall>& call) {
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  const absl::Status status = Answer(*request, *response);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  const auto call = UnaryCall::Start(environment_, "Check", *context, *request, *response);
+  call->Close(ToGrpcStatus(Answer(*call, *request)));
+  return call.get();
 }
 
-absl::Status HealthService::Answer(const grpc::ByteBuffer& request,
-                                   grpc::ByteBuffer& response) const {
+absl::Status HealthService::Answer(UnaryCall& call, const grpc::ByteBuffer& request) const {
   AFT_ASSIGN_OR_RETURN(const std::string service, ServiceName(request));
   HealthCheckResponse message;
   message.set_status(Find(service));
   if (message.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
     return absl::NotFoundError(absl::StrCat("no service is called \"", service, "\""));
   }
-  return SerializeMessage(message, response);
+  return call.Answer(message);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(

@@ -7,7 +7,7 @@
 
 #include "base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "server/rpc/call_environment.h"
+#include "server/rpc/unary_call.h"
 
 namespace aft::server {
 
@@ -44,7 +44,7 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
 
   void Remove(const std::shared_ptr<WatchCall>& call);
   // Answers Check. NOT_FOUND: no such service.
-  absl::Status Answer(const grpc::ByteBuffer& request, grpc::ByteBuffer& response) const;
+  absl::Status Answer(UnaryCall& call, const grpc::ByteBuffer& request) const;
 
   const CallEnvironment environment_;
   mutable Mutex mutex_;

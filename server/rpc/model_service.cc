@@ -1,7 +1,5 @@
 #include "server/rpc/model_service.h"
 
-#include <chrono>
-
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
 #include "server/rpc/message_bytes.h"
@@ -68,49 +66,45 @@ v1::Model EncodeModel(const ModelStatus& status) {
   return model;
 }
 
-grpc::ServerUnaryReactor* ModelService::Answer(
-    Method method, grpc::CallbackServerContext& context,
-    absl::FunctionRef<absl::Status(const Client&)> answer) {
-  const TimePoint arrival = std::chrono::steady_clock::now();
-  const auto client = environment_.identity.Find(context);
-  const absl::Status status = client.ok() ? answer(**client) : client.status();
-  return environment_.End(method, arrival, context, status);
-}
-
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* context,
-                                             const grpc::ByteBuffer* /*request*/,
+                                             const grpc::ByteBuffer* request,
                                              grpc::ByteBuffer* response) {
-  return Answer(Method::kListModels, *context,
-                [&](const Client& client) { return AnswerList(client, *response); });
+  const auto call = UnaryCall::Start(environment_, MethodName(Method::kListModels), *context,
+                                     *request, *response);
+  call->End(Method::kListModels, AnswerList(*call));
+  return call.get();
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
-  return Answer(Method::kGetModel, *context,
-                [&](const Client& client) { return AnswerGet(client, *request, *response); });
+  const auto call =
+      UnaryCall::Start(environment_, MethodName(Method::kGetModel), *context, *request, *response);
+  call->End(Method::kGetModel, AnswerGet(*call, *request));
+  return call.get();
 }
 
-absl::Status ModelService::AnswerList(const Client& client, grpc::ByteBuffer& response) const {
+absl::Status ModelService::AnswerList(UnaryCall& call) const {
+  AFT_RETURN_IF_ERROR(call.Admit());
   v1::ListResponse message;
-  for (const ModelStatus& status : registry_.List(client)) {
+  for (const ModelStatus& status : registry_.List(*call.client())) {
     *message.add_models() = EncodeModel(status);
   }
-  return SerializeMessage(message, response);
+  return call.Answer(message);
 }
 
-absl::Status ModelService::AnswerGet(const Client& client, const grpc::ByteBuffer& bytes,
-                                     grpc::ByteBuffer& response) const {
+absl::Status ModelService::AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const {
+  AFT_RETURN_IF_ERROR(call.Admit());
   constexpr size_t kOtherFields = 256;  // of newer clients
   AFT_RETURN_IF_ERROR(CheckLength("name", bytes.Length(), kMaxModelNameBytes + kOtherFields));
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
   AFT_RETURN_IF_ERROR(CheckLength("name", request.name().size(), kMaxModelNameBytes));
   AFT_ASSIGN_OR_RETURN(const ModelStatus status,
-                       registry_.Get(client, request.name(), request.version()));
+                       registry_.Get(*call.client(), request.name(), request.version()));
   v1::GetResponse message;
   *message.mutable_model() = EncodeModel(status);
-  return SerializeMessage(message, response);
+  return call.Answer(message);
 }
 
 }  // namespace aft::server

@@ -1,9 +1,8 @@
 #pragma once
 
-#include "absl/functional/function_ref.h"
 #include "aft/v1/models.grpc.pb.h"
 #include "server/registry/model_registry.h"
-#include "server/rpc/call_environment.h"
+#include "server/rpc/unary_call.h"
 
 namespace aft::server {
 
@@ -26,12 +25,9 @@ class ModelService final
                                 grpc::ByteBuffer* response) override;
 
  private:
-  // Who calls, the answer, the end.
-  grpc::ServerUnaryReactor* Answer(Method method, grpc::CallbackServerContext& context,
-                                   absl::FunctionRef<absl::Status(const Client&)> answer);
-  absl::Status AnswerList(const Client& client, grpc::ByteBuffer& response) const;
-  absl::Status AnswerGet(const Client& client, const grpc::ByteBuffer& bytes,
-                         grpc::ByteBuffer& response) const;
+  // Who calls, the message, the answer.
+  absl::Status AnswerList(UnaryCall& call) const;
+  absl::Status AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const;
 
   const CallEnvironment environment_;
   const ModelRegistry& registry_;

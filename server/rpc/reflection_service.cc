@@ -165,9 +165,9 @@ class Stream final : public Reactor,
       end = end_when_idle_;
       idle_ = !end.has_value();
       environment_.watches.SetIdle(this, idle_);
+      if (idle_) StartRead(&bytes_);  // with the lock: no read may begin behind the end
     }
-    if (end.has_value()) return End(*end);
-    StartRead(&bytes_);
+    if (end.has_value()) End(*end);
   }
 
   void End(const grpc::Status& status) {
@@ -185,6 +185,7 @@ class Stream final : public Reactor,
     Finish(status);
   }
 
+  void OnRevoked(const absl::Status& why) override { EndWhenIdle(why); }
   void OnStuck(Duration waited) override {
     log::Warning("reflection.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
   }

@@ -1,9 +1,6 @@
 #include "server/rpc/state_service.h"
 
-#include <chrono>
 #include <functional>
-#include <memory>
-#include <string>
 
 #include "base/status_macros.h"
 #include "server/rpc/call_metadata.h"
@@ -12,29 +9,11 @@
 namespace aft::server {
 namespace {
 
-// Of one call, until it ends.
-struct Call {
-  void End(const absl::Status& status) {
-    ReportStateCall(environment, context, ids, client.get(), method, arrival, status);
-    SendIds(context, ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
-    reactor->Finish(ToGrpcStatus(status, ids.request));
-  }
-
-  StateEnvironment& environment;
-  grpc::CallbackServerContext& context;
-  const Method method;
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  const TimePoint arrival = std::chrono::steady_clock::now();
-  CallIds ids{};
-  std::shared_ptr<const Client> client{};
-};
-
 // Who calls, and with what.
 template <typename Request>
-absl::Status Begin(const ClientIdentity& identity, const grpc::ByteBuffer& bytes, Call& call,
-                   Request& request) {
-  AFT_RETURN_IF_ERROR(TakeIds(call.context, call.ids));
-  AFT_ASSIGN_OR_RETURN(call.client, identity.Find(call.context));
+absl::Status Begin(const grpc::ByteBuffer& bytes, UnaryCall& call, CallIds& ids, Request& request) {
+  AFT_RETURN_IF_ERROR(TakeIds(call.context(), ids));
+  AFT_RETURN_IF_ERROR(call.Admit());
   AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
   return ParseMessage(bytes, request);
 }
@@ -46,21 +25,25 @@ grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Re
                                                grpc::CallbackServerContext& context,
                                                const grpc::ByteBuffer& bytes,
                                                grpc::ByteBuffer& response) {
-  const auto call = std::make_shared<Call>(
-      Call{.environment = environment_, .context = context, .method = method});
-  grpc::ServerUnaryReactor* const reactor = call->reactor;  // the call may end, and go, at once
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, bytes, response);
+  CallIds ids;
   Request request;
-  const absl::Status status = Begin(environment_.identity, bytes, *call, request);
-  if (!status.ok()) {
-    call->End(status);
-    return reactor;
+  const absl::Status begun = Begin(bytes, *call, ids, request);
+  const auto end = [this, method, call, ids](const absl::Status& status) {
+    ReportStateCall(environment_, call->context(), ids, call->client().get(), method,
+                    call->arrival(), status);
+    SendIds(call->context(), ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+    call->Close(ToGrpcStatus(status, ids.request));
+  };
+  if (begun.ok()) {
+    std::mem_fn(action)(environment_.states, *call->client(), request,
+                        [call, end](const absl::StatusOr<Response>& answer) {
+                          end(answer.ok() ? call->Answer(*answer) : answer.status());
+                        });
+  } else {
+    end(begun);
   }
-  std::mem_fn(action)(
-      environment_.states, *call->client, request,
-      [call, &response](const absl::StatusOr<Response>& answer) {
-        call->End(answer.ok() ? SerializeMessage(*answer, response) : answer.status());
-      });
-  return reactor;
+  return call.get();
 }
 
 grpc::ServerUnaryReactor* StateService::Get(grpc::CallbackServerContext* context,

@@ -3,6 +3,7 @@
 #include "aft/v1/states.grpc.pb.h"
 #include "server/rpc/state_access.h"
 #include "server/rpc/state_transfer.h"
+#include "server/rpc/unary_call.h"
 
 namespace aft::server {
 

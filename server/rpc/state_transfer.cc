@@ -80,14 +80,6 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   }
 
   void Cancelled() { cancelled_ = true; }
-  // Only the log tells why: an operation is under way, which a status would have to wait for.
-  void OnRevoked(const absl::Status& why) override {
-    {
-      MutexLock lock(mutex_);
-      revoked_ = why;
-    }
-    TryCancel();
-  }
   void Done() {
     ContextGoes();
     charge_.Close();
@@ -108,7 +100,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   bool begun_ = false;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
-  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // why, once the client may not call any more
 };
 
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
@@ -152,8 +144,20 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
     return absl::OkStatus();
   }
 
+  // The end waits for the write under way.
+  void OnRevoked(const absl::Status& why) override {
+    MutexLock lock(mutex_);
+    revoked_ = why;
+  }
+
   void WriteNext() {
     if (next_ == sealed_.size()) return End(absl::OkStatus());
+    absl::Status revoked;
+    {
+      MutexLock lock(mutex_);
+      revoked = revoked_;
+    }
+    if (!revoked.ok()) return End(revoked);
     v1::StateServiceExportResponse response;
     response.set_chunk(sealed_.substr(next_, kStateChunkBytes));
     next_ += response.chunk().size();
@@ -184,6 +188,10 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   }
 
   void OnReadDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      if (!std::exchange(reading_, false)) return;  // it crossed the end
+    }
     OperationEnds();
     if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
     InPool(0, [this] {
@@ -198,9 +206,28 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   }
 
  private:
+  // Ends the call at once where it waits for a message; else who works on one will see it.
+  void OnRevoked(const absl::Status& why) override {
+    {
+      MutexLock lock(mutex_);
+      revoked_ = why;
+      if (!std::exchange(reading_, false)) return;
+    }
+    End(why);
+  }
+
   void ReadNext() {
-    OperationBegins();
-    StartRead(&incoming_);
+    absl::Status revoked;
+    {
+      MutexLock lock(mutex_);
+      revoked = revoked_;
+      if (revoked.ok()) {
+        reading_ = true;
+        OperationBegins();
+        StartRead(&incoming_);  // with the lock: no read may begin behind the end
+      }
+    }
+    if (!revoked.ok()) End(revoked);
   }
 
   absl::Status Take() {
@@ -271,6 +298,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 
   grpc::ByteBuffer& response_;
   grpc::ByteBuffer incoming_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   // Of the first message, not yet here while bytes_ is 0. The model is held only while the state is
   // checked: a client that sends slowly must not keep a version that was retired in memory.
   std::string model_name_;

@@ -2,6 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -122,6 +123,31 @@ TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndStaysOpen) {
   EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);
   EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::CANCELLED);
   ExpectServes(server);
+}
+
+// Health asks nobody, so who watches is an address even where clients are known. A client whose
+// name looks like that address is somebody else.
+TEST(HealthTest, AWatchIsNotChargedToAClientThatIsCalledLikeItsAddress) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  WriteBytes(path,  // with the token "a", and room for one call
+             "clients { name: '127.0.0.1' max_memory_bytes: 20000 token_sha256: "
+             "'ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb' }");
+  ServerConfig config = TestConfigWithMetrics();
+  config.security.clients_file = path;
+  TestServer server(config);
+  server.control().Hold();
+  GenerateStream call(server.inference(), Request("held", 5), [](grpc::ClientContext& context) {
+    context.AddMetadata("authorization", "Bearer a");
+  });
+  server.control().WaitUntilBlocked();
+  server.WaitForMetric("aft_memory_used_bytes", (16 << 10) + 4 * 4);
+  Watch watch(server, "");
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
+  server.control().Resume();
+  EXPECT_TRUE(call.Finish().ok());
+  watch.Cancel();
+  watch.Finish();
 }
 
 }  // namespace

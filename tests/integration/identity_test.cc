@@ -232,6 +232,23 @@ TEST_F(TokenTest, CallsOfAClientThatIsGoneFromTheFileEnd) {
   EXPECT_TRUE(Call(Authorization("Bearer token new")).ok());
 }
 
+TEST_F(TokenTest, AReflectionOfAClientThatIsGoneFromTheFileEnds) {
+  using Service = grpc::reflection::v1::ServerReflection;
+  const auto stub = Service::NewStub(TestServer::Connect(server_->server().address()));
+  grpc::ClientContext context;
+  Authorization("Bearer token a")(context);
+  const auto stream = stub->ServerReflectionInfo(&context);
+  grpc::reflection::v1::ServerReflectionRequest request;
+  request.set_list_services("");
+  grpc::reflection::v1::ServerReflectionResponse response;
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&response));
+  Replace(config_.security.clients_file, "clients { name: 'team-b' certificate: 'b' }");
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_THAT(stream->Finish(),
+              StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token"));
+}
+
 TEST_F(TokenTest, HealthIsFreeForAll) {
   grpc::ClientContext context;
   grpc::health::v1::HealthCheckResponse response;

@@ -308,6 +308,30 @@ TEST(KserveStreamTest, AClientThatNeverReadsHoldsNoSlotAndNoMemory) {
   ExpectServes(server);
 }
 
+// Also while it is written, and no longer in the queue of answers.
+TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  config.limits.write_stall = std::chrono::hours(1);
+  constexpr int kWidth = 100'000;
+  FakeEncoderRunner::Options options;
+  options.width = kWidth;
+  KserveServer server(config, {}, options);
+  const auto stub = StubWithASmallWindow(server);
+  InferStream stream(*stub);
+  InferBuilder request("encoder");
+  request.Text("text_input", "x").Output("last_hidden_state");
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_TRUE(stream.Send(request.request()));
+    server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer", "encoder"), i);
+  }
+  // Each is kept, copied and serialised.
+  EXPECT_GE(server.Metric("aft_memory_used_bytes"), 2 * 3 * sizeof(float) * kWidth);
+  EXPECT_EQ(stream.ReadAll().size(), 2U);
+  EXPECT_TRUE(stream.Finish().ok());
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
 // A client that is far behind gets several tokens in a response, and all of them.
 TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
   KserveServer server(TestConfigWithMetrics());

@@ -103,6 +103,49 @@ TEST_F(StateTransferTest, TheClientLibraryDoesAllOfIt) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// As every other call of theirs.
+TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
+  KnowClients();
+  config_.limits.write_stall = std::chrono::hours(1);
+  options_.state_bytes = 1 << 20;
+  Start();
+  const v1::State state = Run(Turn("hello", 10), As("a")).finished.state();
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+
+  grpc::ClientContext importing;
+  As("a")(importing);
+  v1::StateServiceImportResponse imported;
+  const auto writer = server_->states().Import(&importing, &imported);
+  v1::StateServiceImportRequest first;
+  first.set_bytes(1000);
+  first.set_chunk("the rest never comes");
+  ASSERT_TRUE(writer->Write(first));
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         (16 << 10) + 3 * static_cast<double>(first.ByteSizeLong()));
+
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window smaller than a chunk
+  const auto stub =
+      v1::StateService::NewStub(TestServer::Connect(server_->server().address(), arguments));
+  grpc::ClientContext exporting;
+  As("a")(exporting);
+  v1::StateServiceExportRequest request;
+  request.set_id(state.id());
+  const auto reader = stub->Export(&exporting, request);
+  reader->WaitForInitialMetadata();  // it has begun
+
+  WriteBytes(folder_.File("next"), "clients { name: 'b' certificate: 'b' }");
+  std::filesystem::rename(folder_.File("next"), config_.security.clients_file);
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  EXPECT_THAT(writer->Finish(), revoked);
+  v1::StateServiceExportResponse chunk;
+  EXPECT_TRUE(reader->Read(&chunk));  // was under way
+  EXPECT_FALSE(reader->Read(&chunk));
+  EXPECT_THAT(reader->Finish(), revoked);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+}
+
 TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
   WriteBytes(folder_.File("key"), std::string(32, 'k'));
   config_.states.key_files = {folder_.File("key")};

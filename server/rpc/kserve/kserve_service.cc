@@ -1,6 +1,5 @@
 #include "server/rpc/kserve/kserve_service.h"
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -71,27 +70,20 @@ absl::Status CheckOrder(const Request& request) {
 
 }  // namespace
 
-template <typename Message>
-grpc::ServerUnaryReactor* KserveService::Finish(Method method, TimePoint arrival, Context& context,
-                                                const absl::Status& status, const Message& message,
-                                                Bytes& response) {
-  return environment_.End(method, arrival, context,
-                          status.ok() ? SerializeMessage(message, response) : status);
-}
-
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* KserveService::Answer(
     Method method, Context& context, const Bytes& request, Bytes& response,
     absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer) {
-  const TimePoint arrival = std::chrono::steady_clock::now();
-  Response message;
-  const auto client = environment_.identity.Find(context);
-  absl::Status status = client.status();
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, request, response);
+  absl::Status status = call->Admit();
   if (status.ok()) status = CheckLength("request", request.Length(), kMaxRequestBytes);
   Request parsed;
   if (status.ok()) status = ParseMessage(request, parsed);
-  if (status.ok()) status = answer(**client, parsed, message);
-  return Finish(method, arrival, context, status, message, response);
+  Response message;
+  if (status.ok()) status = answer(*call->client(), parsed, message);
+  if (status.ok()) status = call->Answer(message);
+  call->End(method, status);
+  return call.get();
 }
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
@@ -100,20 +92,26 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
   return environment_.registry.Acquire(client, name, version);
 }
 
-grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* /*request*/,
+grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* request,
                                                     Bytes* response) {
-  const TimePoint arrival = std::chrono::steady_clock::now();
   inference::ServerLiveResponse message;
   message.set_live(health_.Find("liveness") == HealthCheckResponse::SERVING);
-  return Finish(Method::kServerLive, arrival, *context, absl::OkStatus(), message, *response);
+  return Tell(Method::kServerLive, *context, *request, *response, message);
 }
 
-grpc::ServerUnaryReactor* KserveService::ServerReady(Context* context, const Bytes* /*request*/,
+grpc::ServerUnaryReactor* KserveService::ServerReady(Context* context, const Bytes* request,
                                                      Bytes* response) {
-  const TimePoint arrival = std::chrono::steady_clock::now();
   inference::ServerReadyResponse message;
   message.set_ready(health_.Find("") == HealthCheckResponse::SERVING);
-  return Finish(Method::kServerReady, arrival, *context, absl::OkStatus(), message, *response);
+  return Tell(Method::kServerReady, *context, *request, *response, message);
+}
+
+grpc::ServerUnaryReactor* KserveService::Tell(Method method, Context& context, const Bytes& request,
+                                              Bytes& response,
+                                              const google::protobuf::MessageLite& message) {
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, request, response);
+  call->End(method, call->Answer(message));
+  return call.get();
 }
 
 // A model that is not there, or not for this client, is not ready.
@@ -231,42 +229,39 @@ absl::Status KserveService::CheckControl(const Client& client) const {
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, const Bytes& bytes,
                                                Bytes& response, Action action, const char* event) {
-  const TimePoint arrival = std::chrono::steady_clock::now();
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  const auto client = environment_.identity.Find(context);
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, bytes, response);
+  absl::Status status = call->Admit();
   Request request;
-  absl::Status status = client.status();
   // What may be long is parsed only of those who may order something.
-  if (status.ok()) status = CheckControl(**client);
+  if (status.ok()) status = CheckControl(*call->client());
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
-  if (status.ok()) status = ModelRegistry::CheckMayUse(**client, request.model_name());
+  if (status.ok()) status = ModelRegistry::CheckMayUse(*call->client(), request.model_name());
   // A name that no model can have is no line of the log.
   const bool named = CheckName("model_name", request.model_name()).ok();
-  const auto whose = client.ok() ? *client : AnonymousClient();
-  const auto done = [=, this, &response, &context, model = named ? request.model_name() : "",
-                     name = whose->name, peer = context.peer(),
+  const auto whose = call->client() != nullptr ? call->client() : AnonymousClient();
+  const auto done = [=, this, model = named ? request.model_name() : "",
                      trace = TakeTrace(context)](absl::Status outcome) {
-    if (outcome.ok()) outcome = SerializeMessage(Response(), response);
-    log::Info(event, {{"peer", peer},
-                      {"client", name},
+    if (outcome.ok()) outcome = call->Answer(Response());
+    log::Info(event, {{"peer", call->context().peer()},
+                      {"client", whose->name},
                       {"model", model},
                       {"code", absl::StatusCodeToString(outcome.code())},
                       {"reason", outcome.message()},
                       {"trace_id", trace.trace_id},
                       {"span_id", trace.span_id},
                       {"parent_id", trace.parent_id}});
-    environment_.Report(method, arrival, outcome.code());
-    SendTrace(context, trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
+    environment_.Report(method, call->arrival(), outcome.code());
+    SendTrace(call->context(), trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
     const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
-    reactor->Finish(ToGrpcStatus(absl::Status(outcome.code(), told)));
+    call->Close(ToGrpcStatus(absl::Status(outcome.code(), told)));
   };
   if (status.ok()) {
     (environment_.registry.*action)(request.model_name(), done);
   } else {
     done(status);
   }
-  return reactor;
+  return call.get();
 }
 
 grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(Context* context, const Bytes* request,

@@ -66,10 +66,9 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   }
 
  private:
-  // The end of a call, counted.
-  template <typename Message>
-  Reactor* Finish(Method method, TimePoint arrival, Context& context, const absl::Status& status,
-                  const Message& message, Bytes& response);
+  // Answers whoever asks.
+  Reactor* Tell(Method method, Context& context, const Bytes& request, Bytes& response,
+                const google::protobuf::MessageLite& message);
   // Who calls, the message, the answer.
   template <typename Request, typename Response>
   Reactor* Answer(Method method, Context& context, const Bytes& request, Bytes& response,

@@ -84,8 +84,8 @@ void StreamInfer::ReadOn() {
     const bool ending = abort_.has_value() || end_when_idle_.has_value();
     if (reading_ || read_all_ || ending || calls_.size() >= kMostRequests) return;
     reading_ = true;
+    StartRead(&incoming_);  // with the lock: no read may begin behind the end
   }
-  StartRead(&incoming_);
 }
 
 void StreamInfer::OnReadDone(bool ok) {
@@ -166,6 +166,8 @@ void StreamInfer::Wake() {
 
 void StreamInfer::Pump() {
   while (true) {
+    sent_ = nullptr;
+    outgoing_.Clear();
     Part part;
     bool write = false;
     std::optional<absl::Status> end;
@@ -198,6 +200,7 @@ void StreamInfer::Pump() {
       OperationBegins();
       return Finish(ToGrpcStatus(*end, ids_.request));
     }
+    sent_ = part.call;  // before the write, which may end at once
     const bool written = write && Write(part);
     if (!part.token.has_value()) ReadOn();
     if (written) return;
@@ -205,8 +208,8 @@ void StreamInfer::Pump() {
 }
 
 bool StreamInfer::Write(const Part& part) {
-  response_.Clear();
-  inference::ModelInferResponse& infer = *response_.mutable_infer_response();
+  inference::ModelStreamInferResponse response;
+  inference::ModelInferResponse& infer = *response.mutable_infer_response();
   if (part.token.has_value()) {
     part.call->WriteToken(*part.token, infer);
   } else if (part.call->status().ok()) {
@@ -219,9 +222,9 @@ bool StreamInfer::Write(const Part& part) {
     }
     infer.set_id(part.call->id());
     (*infer.mutable_parameters())[kFinalKey].set_bool_param(true);
-    response_.set_error_message(ToGrpcStatus(status, ids_.request).error_message());
+    response.set_error_message(ToGrpcStatus(status, ids_.request).error_message());
   }
-  if (const absl::Status status = SerializeMessage(response_, outgoing_); !status.ok()) {
+  if (const absl::Status status = SerializeMessage(response, outgoing_); !status.ok()) {
     Abort(status, absl::CancelledError("an answer of the stream was too large"));
     return false;
   }

@@ -78,9 +78,10 @@ class StreamInfer final : public BidiReactor,
   bool end_on_error_ = false;
 
   grpc::ByteBuffer incoming_;  // of the read under way, and of who ends it
-  // Of whoever has the right to write.
-  inference::ModelStreamInferResponse response_;
+  // Of whoever has the right to write: the answer under way, and whose it is, which bears its
+  // bytes.
   grpc::ByteBuffer outgoing_;
+  std::shared_ptr<InferCall> sent_;
 
   Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,79 @@
+#include "server/rpc/unary_call.h"
+
+#include <chrono>
+
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+#include "server/rpc/call_metadata.h"
+#include "server/rpc/message_bytes.h"
+
+namespace aft::server {
+
+std::shared_ptr<UnaryCall> UnaryCall::Start(const CallEnvironment& environment, const char* method,
+                                            grpc::CallbackServerContext& context,
+                                            const grpc::ByteBuffer& request,
+                                            grpc::ByteBuffer& response) {
+  auto call = std::make_shared<UnaryCall>(environment, method, context, request, response);
+  environment.active.Add(call);
+  return call;
+}
+
+UnaryCall::UnaryCall(const CallEnvironment& environment, const char* method,
+                     grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
+                     grpc::ByteBuffer& response)
+    : ActiveCall(context),
+      environment_(environment),
+      method_(method),
+      arrival_(std::chrono::steady_clock::now()),
+      request_(request),
+      response_(response) {}
+
+absl::Status UnaryCall::Admit() {
+  AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+  charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+  if (charge_.Resize(static_cast<int64_t>(kCallBytes + request_.Length()))) {
+    return absl::OkStatus();
+  }
+  return environment_.RefuseForMemory();
+}
+
+absl::Status UnaryCall::Answer(const google::protobuf::MessageLite& message) {
+  AFT_RETURN_IF_ERROR(SerializeMessage(message, response_));
+  DropRequest();
+  if (charge_.Resize(static_cast<int64_t>(kCallBytes + response_.Length()))) {
+    return absl::OkStatus();
+  }
+  response_.Clear();
+  return environment_.RefuseForMemory();
+}
+
+void UnaryCall::End(Method method, const absl::Status& status) {
+  environment_.Report(method, arrival_, status.code());
+  SendTrace(context(), TakeTrace(context()),
+            status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  Close(ToGrpcStatus(status));
+}
+
+void UnaryCall::Close(const grpc::Status& status) {
+  DropRequest();
+  OperationBegins();
+  Finish(status);
+}
+
+// gRPC would keep it as long as the call; it is not constant, only passed so.
+void UnaryCall::DropRequest() { const_cast<grpc::ByteBuffer&>(request_).Clear(); }
+
+void UnaryCall::OnDone() {
+  ContextGoes();
+  charge_.Close();
+  environment_.active.Remove(this);  // may delete this
+}
+
+void UnaryCall::OnStuck(Duration waited) {
+  log::Warning("request.stuck", {{"peer", context().peer()},
+                                 {"client", client_ != nullptr ? client_->name : ""},
+                                 {"method", method_},
+                                 {"waited_ms", 1000 * Seconds(waited)}});
+}
+
+}  // namespace aft::server
