@@ -1,0 +1,88 @@
+#!/usr/bin/python3
+"""Limits of the shipped edge, deploy/envoy, that keep it open for others: edge_limits_test.py AFT_SERVER DESCRIPTORS MODEL
+
+AFT_ENVOY names the program; without it the tests are skipped.
+"""
+
+import re
+import sys
+import unittest
+from pathlib import Path
+
+import yaml
+
+import attacker
+import edge
+import edge_test
+from edge import wait_until
+
+REPLICAS = 24  # As many of them as the limits are made for.
+
+
+def seconds(text):
+  return float(text.removesuffix("s"))
+
+
+class ConfigTest(unittest.TestCase):
+  """What follows from numbers of the shipped files, which tests do not wait for."""
+
+  def setUp(self):
+    self.config = yaml.safe_load((edge.DEPLOY / "envoy.yaml").read_text())
+    self.manager = self.config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    host, = self.manager["route_config"]["virtual_hosts"]
+    self.routes = {route["match"].get("path") or route["match"].get("prefix"): route.get("route")
+                   for route in host["routes"]}
+    self.limits = {cluster["name"]: cluster["circuit_breakers"]["thresholds"]
+                   for cluster in self.config["static_resources"]["clusters"] if "circuit_breakers" in cluster}
+    # config_test compares this example with the defaults.
+    self.server = (edge.DEPLOY.parent / "config/server.textproto").read_text()
+
+  def default(self, field):
+    return int(re.search(rf"(?m)^ *{field}: (\d+)", self.server).group(1))
+
+  def test_the_edge_passes_on_all_that_its_replicas_take(self):
+    requests, streams = (limits["max_requests"] for limits in self.limits["aft"])
+    self.assertGreater(requests, REPLICAS * (self.default("slots") + self.default("max_queued_requests")))
+    self.assertGreater(streams, REPLICAS * self.default("max_infer_streams"))
+
+  def test_one_address_does_not_fill_the_cluster_of_reflection(self):
+    rates, = (one for one in self.manager["http_filters"] if one["name"].endswith("local_ratelimit"))
+    bucket = rates["typed_config"]["descriptors"][0]["token_bucket"]
+    self.assertEqual(bucket["fill_interval"], "1s")
+    length = seconds(self.routes["/grpc.reflection."]["max_stream_duration"]["max_stream_duration"])
+    watches, = self.limits["aft_watches"]
+    self.assertGreater(watches["max_requests"], 1.5 * (bucket["max_tokens"] + length * bucket["tokens_per_fill"]))
+    self.assertGreater(watches["max_requests"], self.default("max_watches"))
+
+
+class IdleTest(edge_test.EdgeTest):
+
+  def test_a_client_that_idles_on_every_replica_keeps_nobody_out(self):
+    servers = [self.start_server(f"server{i}", 'security { trusted_proxies: "127.0.0.1" }') for i in range(3)]
+    front = self.start_edge(*servers)
+    hostile = [self.connect(front, source="127.0.0.2") for _ in range(4)]
+    for connection in hostile:
+      for _ in range(90):
+        connection.request(attacker.STREAM_INFER)
+
+    def ended():
+      for connection in hostile:
+        connection.turn(0)
+      return sum(stream.ended for connection in hostile for stream in connection.streams.values())
+
+    wait_until(lambda: ended() == 360 - 3 * 64, "it has its part of every replica, and no more")
+    other = self.connect(front)
+    for _ in range(12):
+      stream = other.request(attacker.STREAM_INFER)
+      other.data(stream, attacker.infer(), end=False)
+      self.until(other, lambda: other.streams[stream].data or other.streams[stream].ended, "an answer")
+      self.assertEqual(other.streams[stream].outcome, "open")
+    self.assertEqual(ended(), 360 - 3 * 64)
+
+
+if __name__ == "__main__":
+  if not edge.ENVOY:
+    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    sys.exit(77)
+  edge_test.MODEL, edge_test.DESCRIPTORS, edge_test.PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
+  unittest.main()
