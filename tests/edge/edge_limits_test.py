@@ -15,6 +15,7 @@ import attacker
 import edge
 import edge_test
 from edge import wait_until
+from http2 import message
 
 REPLICAS = 24  # As many of them as the limits are made for.
 
@@ -78,6 +79,32 @@ class IdleTest(edge_test.EdgeTest):
       self.until(other, lambda: other.streams[stream].data or other.streams[stream].ended, "an answer")
       self.assertEqual(other.streams[stream].outcome, "open")
     self.assertEqual(ended(), 360 - 3 * 64)
+
+  def test_a_quiet_watch_lives_as_long_as_a_watch_may(self):
+    front = self.start_edge(self.start_server(), idle=("300s", "0.1s"), watch=("600s", "1s"))
+    connection = self.connect(front)
+    watch, quiet = connection.request(attacker.WATCH), connection.request(attacker.STREAM_INFER)
+    connection.data(watch, message(b""))
+    connection.flush()
+    self.until(connection, lambda: all(connection.streams[one].ended for one in (quiet, watch)), "both end")
+    self.assertEqual(len(connection.streams[watch].data), 7)  # One answer.
+    self.assertEqual(connection.streams[quiet].outcome, "DEADLINE_EXCEEDED")
+    self.assertEqual([front.stat(f"http.edge.downstream_rq_{why}") for why in ("idle_timeout", "max_duration_reached")],
+                     [1, 1])
+
+  def test_half_a_message_behind_an_answer_stays_for_the_time_that_a_stream_may_be_idle(self):
+    front = self.start_edge(self.start_server(), request_timeout=("30s", "3s"), idle=("300s", "6s"))
+    connection = self.connect(front)
+    stream, unanswered = (connection.request(attacker.STREAM_INFER) for _ in range(2))
+    connection.data(stream, attacker.infer(), end=False)
+    self.until(connection, lambda: connection.streams[stream].data, "an answer")
+    for half in (stream, unanswered):
+      connection.data(half, attacker.infer()[:-1], end=False)
+    connection.flush()
+    self.until(connection, lambda: all(connection.streams[one].ended for one in (stream, unanswered)), "both end")
+    self.assertEqual([connection.streams[one].outcome for one in (unanswered, stream)],
+                     ["DEADLINE_EXCEEDED", "reset INTERNAL_ERROR"])
+    self.assertEqual([front.stat(f"http.edge.downstream_rq_{why}") for why in ("timeout", "idle_timeout")], [1, 1])
 
 
 if __name__ == "__main__":
