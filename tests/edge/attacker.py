@@ -25,6 +25,7 @@ from http2 import Connection, message
 GENERATE = "/aft.v1.InferenceService/Generate"
 SCORE = "/aft.v1.InferenceService/Score"
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+IMPORT = "/aft.v1.StateService/Import"
 WATCH = "/grpc.health.v1.Health/Watch"
 QUIET = 2  # Seconds without an event after which an attack counts as complete.
 

@@ -39,6 +39,7 @@ ATTACKS = [
     ("big_message", {"megabytes": 1024, "path": attacker.STREAM_INFER}, {"RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 60, "megabytes": 10, "path": attacker.STREAM_INFER}, {"RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 90, "megabytes": 3, "path": attacker.STREAM_INFER}, {"open", "RESOURCE_EXHAUSTED"}),
+    ("half_messages", {"streams": 20, "megabytes": 60, "path": attacker.IMPORT}, {"open", "reset INTERNAL_ERROR"}),
     ("watch_names", {"streams": 194, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
     ("long_model_name", {"kilobytes": 5120}, {"RESOURCE_EXHAUSTED"}),
     ("header_flood", {"kilobytes": 17}, {"reset INTERNAL_ERROR"}),

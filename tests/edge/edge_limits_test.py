@@ -18,6 +18,7 @@ from edge import wait_until
 from http2 import message
 
 REPLICAS = 24  # As many of them as the limits are made for.
+MIB = 1 << 20
 
 
 def seconds(text):
@@ -105,6 +106,44 @@ class IdleTest(edge_test.EdgeTest):
     self.assertEqual([connection.streams[one].outcome for one in (unanswered, stream)],
                      ["DEADLINE_EXCEEDED", "reset INTERNAL_ERROR"])
     self.assertEqual([front.stat(f"http.edge.downstream_rq_{why}") for why in ("timeout", "idle_timeout")], [1, 1])
+
+
+class ImportTest(edge_test.EdgeTest):
+
+  def start(self, front, total, chunk):
+    """The Import of a state of so many MiB."""
+    connection = self.connect(front)
+    number = connection.request(attacker.IMPORT)
+    for sent in range(0, total, chunk):
+      body = attacker.field(1, b"m") + attacker.field(2, total * MIB) + attacker.field(4, bytes(chunk * MIB))
+      connection.data(number, message(body), end=sent + chunk >= total)
+    connection.settle(edge.PATIENCE)
+    return connection.streams[number]
+
+  def test_a_state_may_be_larger_than_a_message(self):
+    server = self.start_server()
+    front = self.start_edge(server)
+    before = server.megabytes()
+    server.reset_peak()
+    answer = self.start(front, 32, 2)  # The server has seen its beginning, so the edge has all of it.
+    self.assertEqual(answer.outcome, "INVALID_ARGUMENT")
+    self.assertIn("largest that a state of", answer.headers["grpc-message"])
+    self.assertEqual(self.start(front, 66, 2).outcome, "RESOURCE_EXHAUSTED")
+    self.assertEqual(front.stat("http.edge.downstream_rq_too_large"), 1)
+    large = self.start(front, 48, 48)  # One message, which the server is not to keep.
+    self.assertEqual(large.outcome, "RESOURCE_EXHAUSTED")
+    self.assertLess(server.megabytes("VmHWM") - before, 32)
+
+  def test_half_an_import_does_not_reach_a_server(self):
+    server = self.start_server()
+    front = self.start_edge(server, request_timeout=("30s", "1s"))
+    connection = self.connect(front)
+    number = connection.request(attacker.IMPORT)
+    for _ in range(5):
+      connection.data(number, message(attacker.field(1, b"m") + attacker.field(4, bytes(MIB))), end=False)
+    connection.settle(edge.PATIENCE)
+    self.assertEqual(connection.streams[number].outcome, "DEADLINE_EXCEEDED")
+    self.assertEqual(server.metric("aft_requests_total"), 0)
 
 
 if __name__ == "__main__":
