@@ -4,16 +4,21 @@
 AFT_ENVOY names the program; without it the tests are skipped.
 """
 
+import os
 import re
 import sys
 import unittest
 from pathlib import Path
+
+os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 import yaml
 
 import attacker
 import edge
 import edge_test
+from aft_client import Tls
+from aft_client._channel import open_channel
 from edge import wait_until
 from http2 import message
 
@@ -56,6 +61,10 @@ class ConfigTest(unittest.TestCase):
     self.assertGreater(watches["max_requests"], 1.5 * (bucket["max_tokens"] + length * bucket["tokens_per_fill"]))
     self.assertGreater(watches["max_requests"], self.default("max_watches"))
 
+  def test_a_connection_takes_as_many_streams_as_the_servers(self):
+    self.assertEqual(self.manager["http2_protocol_options"]["max_concurrent_streams"],
+                     self.default("max_concurrent_streams"))
+
 
 class IdleTest(edge_test.EdgeTest):
 
@@ -80,6 +89,15 @@ class IdleTest(edge_test.EdgeTest):
       self.until(other, lambda: other.streams[stream].data or other.streams[stream].ended, "an answer")
       self.assertEqual(other.streams[stream].outcome, "open")
     self.assertEqual(ended(), 360 - 3 * 64)
+
+  def test_a_client_of_ours_has_more_than_a_hundred_streams_on_a_connection(self):
+    front = self.start_edge(self.start_server())
+    channel = open_channel(front.address, Tls(front.certificates.authority.read_bytes()), 1, [])
+    self.addCleanup(channel.close)
+    watches = [channel.unary_stream(attacker.WATCH)(b"", timeout=edge.PATIENCE) for _ in range(150)]
+    for watch in watches:
+      self.assertEqual(next(watch), attacker.field(1, 1))  # SERVING
+    self.assertEqual(front.stat("http.edge.downstream_cx_total"), 1)
 
   def test_a_quiet_watch_lives_as_long_as_a_watch_may(self):
     front = self.start_edge(self.start_server(), idle=("300s", "0.1s"), watch=("600s", "1s"))

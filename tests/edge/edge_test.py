@@ -347,16 +347,17 @@ class SidecarTest(EdgeTest):
     self.assertIn(b"models", done.stdout)
 
   def test_connections_and_their_streams_are_bounded(self):
-    front = self.start_edge(self.start_server(), connections=("1000", "2"))
+    front = self.start_edge(self.start_server(), connections=("1000", "2"),
+                            rate=("max_tokens: 400,", "max_tokens: 4000,"))
     connections = [self.connect(front) for _ in range(2)]
     with self.assertRaises(OSError):
       self.connect(front)
     self.assertEqual(front.stat("listener.127.0.0.1_0.downstream_global_cx_overflow"), 1)
     first, second = connections
-    for _ in range(101):
+    for _ in range(1001):
       first.request(GENERATE)
-    self.until(first, lambda: http2.outcomes([first]) != {"open": 101}, "the 101st stream is refused")
-    self.assertEqual(http2.outcomes([first]), {"open": 100, "reset REFUSED_STREAM": 1})
+    self.until(first, lambda: http2.outcomes([first]) != {"open": 1001}, "the 1001st stream is refused")
+    self.assertEqual(http2.outcomes([first]), {"open": 1000, "reset REFUSED_STREAM": 1})
     self.assertEqual(self.call(front, GENERATE, attacker.generate(1), connection=second).outcome, "OK")
 
   def test_the_log_has_a_line_a_request(self):
