@@ -18,7 +18,8 @@ Names:
   survival      200 streams of 2,000 tokens that go on while their three replicas are killed, drained and
                 started again: what is lost, and the longest pause and its parts; where they share nothing, keys,
                 Redis, and the same through the shipped edge if AFT_ENVOY names an Envoy (./dev bench survival
-                fetches it). --streams N: as many; --shared NAME: only that ("keys, behind the edge")
+                fetches it). --streams N: as many; --shared NAME: only that ("keys, behind the edge"); --client python:
+                by client/python instead of aftload
   checkpoints   1 and 64 resumable streams, with states.checkpoint_tokens 0, 256 and 64 in turn: what a step
                 takes, and what it takes more
   soak          a mixed load for an hour (--seconds 3600): slopes of memory, files, threads
@@ -103,6 +104,8 @@ class Bench:
     out.mkdir(parents=True, exist_ok=True)
     lines = out / f"{self.name}.jsonl"
     lines.write_text("".join(json.dumps(run) + "\n" for run in self.runs))
+    if self.options.client != "aftload":
+      return
     page = subprocess.run([sys.executable, "-B", ROOT / "tools/load_report.py", lines],
                           capture_output=True, text=True, check=False)
     if page.returncode == 0:
@@ -360,6 +363,7 @@ def main():
   parser.add_argument("--model", type=Path, default=ROOT / "model/zoo/austen-aft-local")
   parser.add_argument("--out", type=Path, default=ROOT / "build/bench")
   parser.add_argument("--streams", type=int, default=200, help="of survival")
+  parser.add_argument("--client", choices=["aftload", "python"], default="aftload", help="of survival")
   parser.add_argument("--shared", action="append", help="of survival: only where the servers share this; repeatable")
   options = parser.parse_args()
   for name in options.names:

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,26 +16,35 @@ from tables import figures, table
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKENS = 2000
-STREAMS_OF_A_CONNECTION = 50  # the edge takes 100 of one; the 101st would wait within gRPC
 
 
 def start_edge(bench, folder, servers):
-  """The shipped edge, and aftload's flags for it."""
+  """The shipped edge, and the client's flags for it."""
   sys.path.insert(0, str(ROOT / "tests/edge"))
   import edge  # pylint: disable=import-outside-toplevel; most need none
   front = edge.Edge(folder, [server.address for server in servers], bench.options.bin.parent / "share/aft-serve/aft.pb")
-  return front, ["--tls", f"--ca={front.certificates.authority}"]
+  return front, [f"--ca={front.certificates.authority}"]
+
+
+def start_load(bench, address, flags, progress):
+  """The client, which writes a line to `progress` when all requests were answered once and the load has begun."""
+  streams = bench.options.streams
+  numbers = ["--streams", streams, "--requests", 2 * streams, "--max-tokens", TOKENS]
+  if bench.options.client == "python":
+    paths = [str(ROOT / "client/python"), str(bench.options.bin.parent / "tests/unit/client/python")]
+    begun = progress.fileno()  # Standard error has gRPC's own lines too.
+    return subprocess.Popen([sys.executable, "-B", Path(__file__).parent / "python_load.py", address, *flags,
+                             *map(str, numbers), f"--begun=/dev/fd/{begun}"], stdout=subprocess.PIPE, text=True,
+                            pass_fds=[begun], env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+  return bench.start_load(address, *flags, *(["--tls"] if flags else []), *numbers, "--resume", "--verify", 2 * streams,
+                          "--duration", 3600, "--progress", stderr=progress)
 
 
 def run_load(bench, address, flags, cause):
   """The report of a load during which the cause happens once. Each stream is compared with a run of its own request
   that nothing disturbed."""
-  streams = bench.options.streams
   with tempfile.TemporaryFile() as progress:
-    process = bench.start_load(
-        address, *flags, "--resume", "--verify", 2 * streams, "--streams", streams, "--connections",
-        -(-streams // STREAMS_OF_A_CONNECTION), "--max-tokens", TOKENS, "--requests", 2 * streams, "--duration", 3600,
-        "--progress", stderr=progress)
+    process = start_load(bench, address, flags, progress)
     # The undisturbed runs come first; a second behind them there is a line.
     while process.poll() is None and os.fstat(progress.fileno()).st_size == 0:
       time.sleep(0.1)
