@@ -17,6 +17,7 @@ import yaml
 import attacker
 import edge
 import edge_test
+import http2
 from aft_client import Tls
 from aft_client._channel import open_channel
 from edge import wait_until
@@ -110,6 +111,15 @@ class IdleTest(edge_test.EdgeTest):
     self.assertEqual(connection.streams[quiet].outcome, "DEADLINE_EXCEEDED")
     self.assertEqual([front.stat(f"http.edge.downstream_rq_{why}") for why in ("idle_timeout", "max_duration_reached")],
                      [1, 1])
+
+  def test_halves_of_messages_to_reflection_are_small(self):
+    front = self.start_edge(self.start_server(), reflection=("10s", "600s"))
+    connection = self.connect(front)
+    for size in [60_000] * 40 + [3 * MIB] * 40:
+      connection.data(connection.request(edge_test.REFLECTION), message(bytes(size))[:-1], end=False)
+    connection.flush()
+    self.until(connection, lambda: http2.outcomes([connection]).get("RESOURCE_EXHAUSTED") == 40, "large ones are refused")
+    self.assertEqual(http2.outcomes([connection])["open"], 40)
 
   def test_half_a_message_behind_an_answer_stays_for_the_time_that_a_stream_may_be_idle(self):
     front = self.start_edge(self.start_server(), request_timeout=("30s", "3s"), idle=("300s", "6s"))
