@@ -66,7 +66,8 @@ int64_t OpenStreamsOfClient(int32_t configured, int32_t most) {
 }
 
 // gRPC's own buffers come on top of what the ledger knows: of messages that are not complete, of
-// writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort.
+// writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort: the
+// streams of requests, whose messages the edge cannot hold back, stay below it.
 void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
   grpc::ResourceQuota quota("aft-server");
   quota.Resize(static_cast<size_t>(GrpcMemory(limits)));
@@ -140,10 +141,10 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       watches_("watches", config.limits.max_watches,
                OpenStreamsOfClient(config.limits.max_client_watches, config.limits.max_watches),
                metrics.watches),
-      infer_streams_("infer_streams", config.limits.max_infer_streams,
-                     OpenStreamsOfClient(config.limits.max_client_infer_streams,
-                                         config.limits.max_infer_streams),
-                     metrics.infer_streams),
+      infer_streams_(
+          "infer_streams", InferStreams(config.limits),
+          OpenStreamsOfClient(config.limits.max_client_infer_streams, InferStreams(config.limits)),
+          metrics.infer_streams),
       state_access_(std::move(states)),
       decoders_(std::move(decoders)) {
   const CallEnvironment environment{metrics,  active_,        *ledger_,     *identity_,
