@@ -39,6 +39,11 @@ struct CallEnvironment {
   }
 };
 
+// Whether a request that was refused has its line in the log. Who is refused decides how often that
+// happens, and a line costs more than the refusal's own work: twenty a second have theirs, and the
+// line `request.left_out` says how many have not, before the next one that has. Metrics count all.
+bool LogsRefusal();
+
 // A stream holds `fixed` bytes and, of answers that its client has not read, `unsent`: the charge
 // follows, and so does `undelivered`; once in a while only, as every token passes here twice.
 // False: there is no room.

@@ -306,7 +306,9 @@ void InferCall::Report() {
   if (outcome_.status.ok()) environment_.retry_hint.Record(timings.total - timings.queue);
   const Usage& usage = outcome_.usage;
   environment_.client_metrics.Count(caller_.client->name, code, computed_tokens_);
-  const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
+  const bool defect = code == absl::StatusCode::kInternal;
+  if (refused_ && !defect && !LogsRefusal()) return;
+  const auto log = defect ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome_.reason)];
   const Phases phases(timings);
   log("request.done", {{"id", caller_.ids.request},
