@@ -164,9 +164,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
     }
   }
   identity_->OnChange([this] {
-    active_.EndRevoked([this](const grpc::ServerContextBase& context) {
-      return identity_->Find(context).status();
-    });
+    active_.CheckClients(*identity_);
   });
   std::map<std::string, bool> none;
   for (const ModelStatus& model : registry.List()) none[model.name] = false;

@@ -103,6 +103,7 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     }
   }
 
+  void OnRevoked(const absl::Status& /*why*/) override {}
   void OnStuck(Duration waited) override {
     log::Warning("watch.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
   }
