@@ -35,9 +35,8 @@ namespace aft::server {
 namespace {
 
 // Names under which health is asked for.
-constexpr char kInference[] = "aft.v1.InferenceService";
 constexpr const char* kServices[] = {"",
-                                     kInference,
+                                     "aft.v1.InferenceService",
                                      "aft.v1.ModelService",
                                      "aft.v1.StateService",
                                      "grpc.health.v1.Health",
@@ -165,6 +164,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
   }
   identity_->OnChange([this] {
     active_.CheckClients(*identity_);
+    health_->LookAgain();
   });
   std::map<std::string, bool> none;
   for (const ModelStatus& model : registry.List()) none[model.name] = false;
@@ -225,7 +225,7 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
   std::map<std::string, bool> services = {{"liveness", alive}};
   for (const char* service : kServices) services[service] = serving;
   for (const auto& [model, model_serving] : models) {
-    services[absl::StrCat(kInference, "/", model)] = model_serving;
+    services[absl::StrCat(kHealthOfModel, model)] = model_serving;
   }
   health_->SetServing(services);
 }

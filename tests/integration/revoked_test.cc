@@ -1,4 +1,4 @@
-// What becomes of calls under way when the file of clients changes.
+// What becomes of calls under way, and of what health tells, when the file of clients changes.
 #include <future>
 #include <memory>
 #include <string>
@@ -17,6 +17,8 @@
 namespace aft::server {
 namespace {
 
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -38,9 +40,25 @@ class RevokedTest : public TokenTest {
     return inference::GRPCInferenceService::NewStub(
         TestServer::Connect(server_->server().address()));
   }
+
+  // As if it were unknown: SERVICE_UNKNOWN. `value`: of the metadata "authorization"; "": none.
+  HealthCheckResponse::ServingStatus Check(const std::string& service,
+                                           const std::string& value = "") {
+    grpc::ClientContext context;
+    if (!value.empty()) Authorization(value)(context);
+    HealthCheckRequest request;
+    request.set_service(service);
+    HealthCheckResponse response;
+    const grpc::Status status = server_->health().Check(&context, request, &response);
+    if (status.ok()) return response.status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound,
+                                 absl::StrCat("no service is called \"", service, "\"")));
+    return HealthCheckResponse::SERVICE_UNKNOWN;
+  }
 };
 
 constexpr char kOwn[] = "Bearer token a";
+constexpr char kFake[] = "aft.v1.InferenceService/fake";
 
 ModelInferRequest LongRequest() {
   return InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request();
@@ -180,6 +198,54 @@ TEST_F(RevokedTest, StateCallsThatWaitForRedisEndAtOnce) {
   for (const char* method : {"GetState", "DeleteState", "ListStates"}) {
     EXPECT_EQ(server_->Metric(absl::StrCat("aft_requests_total{method=\"", method, "\"}")), 1)
         << method;
+  }
+}
+
+TEST_F(RevokedTest, HealthNamesModelsOnlyToClientsThatMayUseThem) {
+  for (const char* open : {"", "aft.v1.InferenceService", "liveness"}) {
+    EXPECT_EQ(Check(open), HealthCheckResponse::SERVING) << open;
+  }
+  EXPECT_EQ(Check(kFake, kOwn), HealthCheckResponse::SERVING);
+  for (const char* others : {"", "Bearer token b", "Bearer token c", "token a"}) {
+    EXPECT_EQ(Check(kFake, others), HealthCheckResponse::SERVICE_UNKNOWN) << others;
+  }
+  for (const char* value : {"", kOwn, "Bearer token b"}) {
+    EXPECT_EQ(Check("aft.v1.InferenceService/other", value), HealthCheckResponse::SERVICE_UNKNOWN);
+  }
+}
+
+TEST_F(RevokedTest, AWatchHearsOfAModelOnlyWhileItsClientMayUseIt) {
+  const auto watch = [&](const std::string& value, grpc::ClientContext& context) {
+    if (!value.empty()) Authorization(value)(context);
+    HealthCheckRequest request;
+    request.set_service(kFake);
+    return server_->health().Watch(&context, request);
+  };
+  grpc::ClientContext contexts[3];
+  const auto own = watch(kOwn, contexts[0]);
+  const auto other = watch("Bearer token b", contexts[1]);
+  const auto anybody = watch("", contexts[2]);
+  HealthCheckResponse response;
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  for (auto* stranger : {other.get(), anybody.get()}) {
+    ASSERT_TRUE(stranger->Read(&response));
+    EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  }
+  Change("token new", "");  // a revoked client
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  Change("token a", "models: 'fake'");
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  Change("token a", "models: 'other'");  // a narrowed one
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  // Its state is told to nobody of these either: the next thing that they hear is the end.
+  EXPECT_TRUE(server_->server().Drain());
+  for (auto* watcher : {own.get(), other.get(), anybody.get()}) {
+    EXPECT_FALSE(watcher->Read(&response));
+    EXPECT_EQ(watcher->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   }
 }
 
