@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "server/observability/log.h"
-#include "server/observability/rate_limit.h"
 
 namespace aft::server {
 
@@ -12,10 +11,8 @@ void CallEnvironment::Report(Method method, TimePoint arrival, absl::StatusCode 
   metrics.calls.Observe(method, std::chrono::steady_clock::now() - arrival);
 }
 
-bool LogsRefusal() {
-  constexpr int kLinesPerSecond = 20;
-  static RateLimit& limit = *new RateLimit(kLinesPerSecond);
-  const auto left_out = limit.Pass(std::chrono::steady_clock::now());
+bool CallEnvironment::LogsRefusal() const {
+  const auto left_out = refusal_lines.Pass(std::chrono::steady_clock::now());
   if (left_out.value_or(0) > 0) log::Info("request.left_out", {{"refused", *left_out}});
   return left_out.has_value();
 }

@@ -8,6 +8,7 @@
 #include "server/admission/open_streams.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/client_identity.h"
 #include "server/scheduling/time.h"
@@ -25,7 +26,13 @@ struct CallEnvironment {
   const ClientIdentity& identity;
   OpenStreams& watches;
   OpenStreams& infer_streams;
+  RateLimit& refusal_lines;
   LimitsConfig limits;
+
+  // Whether a request that was refused has its line in the log. Its client decides how often that
+  // happens, so `refusal_lines` bounds them; the line `request.left_out` says how many have none,
+  // before the next one that has. Metrics count all.
+  bool LogsRefusal() const;
 
   // A call of a method of no model has ended: its metrics.
   void Report(Method method, TimePoint arrival, absl::StatusCode code) const;
@@ -38,11 +45,6 @@ struct CallEnvironment {
         "max_client_memory_bytes or max_memory_bytes");
   }
 };
-
-// Whether a request that was refused has its line in the log. Who is refused decides how often that
-// happens, and a line costs more than the refusal's own work: twenty a second have theirs, and the
-// line `request.left_out` says how many have not, before the next one that has. Metrics count all.
-bool LogsRefusal();
 
 // A stream holds `fixed` bytes and, of answers that its client has not read, `unsent`: the charge
 // follows, and so does `undelivered`; once in a while only, as every token passes here twice.

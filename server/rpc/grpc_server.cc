@@ -43,6 +43,7 @@ constexpr const char* kServices[] = {"",
                                      "inference.GRPCInferenceService"};
 
 constexpr int kLibraryLinesPerSecond = 10;
+constexpr int kRefusalLinesPerSecond = 20;
 
 // For clients to close their connections.
 constexpr std::chrono::milliseconds kLastCalls{1'000};
@@ -144,10 +145,11 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
           "infer_streams", InferStreams(config.limits),
           OpenStreamsOfClient(config.limits.max_client_infer_streams, InferStreams(config.limits)),
           metrics.infer_streams),
+      refusal_lines_(kRefusalLinesPerSecond),
       state_access_(std::move(states)),
       decoders_(std::move(decoders)) {
-  const CallEnvironment environment{metrics,  active_,        *ledger_,     *identity_,
-                                    watches_, infer_streams_, config.limits};
+  const CallEnvironment environment{metrics,  active_,        *ledger_,       *identity_,
+                                    watches_, infer_streams_, refusal_lines_, config.limits};
   models_ = std::make_unique<ModelService>(environment, registry);
   inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
                                                   client_metrics_, *state_access_);

@@ -317,7 +317,7 @@ void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerCo
                      const CallIds& ids, const Client* client, Method method, TimePoint arrival,
                      const absl::Status& status) {
   environment.Report(method, arrival, status.code());
-  if (!status.ok() && !absl::IsInternal(status) && !LogsRefusal()) return;
+  if (!status.ok() && !absl::IsInternal(status) && !environment.LogsRefusal()) return;
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
   log::Info("request.done", {{"id", ids.request},
                              {"peer", context.peer()},

@@ -201,7 +201,7 @@ void StreamCall::Report(const Outcome& outcome) {
     if (!outcome.status.ok()) reason = absl::StrCat(failed_text_, outcome.status.message());
   }
   const bool defect = code == absl::StatusCode::kInternal;
-  if (refused_ && !defect && !LogsRefusal()) return;
+  if (refused_ && !defect && !environment_.LogsRefusal()) return;
   const auto log = defect ? log::Error : log::Info;
   const Phases phases(outcome.timings);
   log("request.done",

@@ -324,7 +324,7 @@ void InferCall::Report() {
   const Usage& usage = outcome_.usage;
   environment_.client_metrics.Count(caller_.client->name, code, computed_tokens_);
   const bool defect = code == absl::StatusCode::kInternal;
-  if (refused_ && !defect && !LogsRefusal()) return;
+  if (refused_ && !defect && !environment_.LogsRefusal()) return;
   const auto log = defect ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome_.reason)];
   const Phases phases(timings);

@@ -248,7 +248,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   const auto end = [=, this, model = named ? request.model_name() : "",
                     trace = TakeTrace(context)](absl::Status outcome) {
     if (outcome.ok()) outcome = call->Answer(Response());
-    if (status.ok() || LogsRefusal()) {
+    if (status.ok() || environment_.LogsRefusal()) {
       log::Info(event, {{"peer", call->context().peer()},
                         {"client", whose->name},
                         {"model", model},
