@@ -114,7 +114,7 @@ absl::Status CheckLimits(const LimitsConfig& limits) {
   AFT_RETURN_IF_ERROR(
       CheckRange("limits.max_client_watches", limits.max_client_watches, 0, kMostStreams));
   AFT_RETURN_IF_ERROR(
-      CheckRange("limits.max_infer_streams", limits.max_infer_streams, 1, kMostStreams));
+      CheckRange("limits.max_infer_streams", limits.max_infer_streams, 0, kMostStreams));
   return CheckRange("limits.max_client_infer_streams", limits.max_client_infer_streams, 0,
                     kMostStreams);
 }

@@ -39,8 +39,8 @@ struct LimitsConfig {
   int32_t max_concurrent_streams = 1000;        // per connection
   int32_t max_watches = 1024;                   // of health and reflection
   int32_t max_client_watches = 0;               // 0: half of max_watches
-  int32_t max_infer_streams = 128;
-  int32_t max_client_infer_streams = 0;  // 0: half of max_infer_streams
+  int32_t max_infer_streams = 0;                // 0: InferStreams (memory_plan.h)
+  int32_t max_client_infer_streams = 0;         // 0: half of max_infer_streams
   std::chrono::milliseconds write_stall{10'000};
   std::chrono::milliseconds max_request{3'600'000};
 };

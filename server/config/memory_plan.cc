@@ -14,6 +14,10 @@ constexpr int64_t kMebibyte = int64_t{1} << 20;
 // The program without a model, most of it LibTorch, as measured (deploy/sizing.md).
 constexpr int64_t kProgramBytes = 140 * kMebibyte;
 
+// Where the config does not say.
+constexpr int32_t kLeastInferStreams = 2;
+constexpr int32_t kMostInferStreams = 128;
+
 }  // namespace
 
 int64_t ClientMemory(const LimitsConfig& limits) {
@@ -23,7 +27,16 @@ int64_t ClientMemory(const LimitsConfig& limits) {
 int64_t GrpcMemory(const LimitsConfig& limits) {
   constexpr int64_t kLeast = 256 * kMebibyte;
   const int64_t clients = ClientMemory(limits);
-  return std::max(clients + clients / 2, kLeast);
+  const int64_t incomplete =
+      std::max(limits.max_infer_streams, kLeastInferStreams) * limits.max_message_bytes;
+  return std::max({clients + clients / 2, clients + incomplete, kLeast});
+}
+
+int32_t InferStreams(const LimitsConfig& limits) {
+  if (limits.max_infer_streams != 0) return limits.max_infer_streams;
+  const int64_t beside = GrpcMemory(limits) - ClientMemory(limits);
+  return static_cast<int32_t>(
+      std::min<int64_t>(beside / limits.max_message_bytes, kMostInferStreams));
 }
 
 std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
@@ -31,7 +44,10 @@ std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
   return {
       {MemoryUse::kProgram, "the program", kProgramBytes},
       {MemoryUse::kClients, "limits.max_memory_bytes", clients},
-      {MemoryUse::kGrpc, "gRPC's buffers beside it (by limits.max_memory_bytes)",
+      {MemoryUse::kGrpc,
+       absl::StrCat(
+           "gRPC's buffers beside it (by limits.max_memory_bytes, and max_message_bytes for ",
+           "each of ", InferStreams(config.limits), " max_infer_streams)"),
        GrpcMemory(config.limits) - clients},
       {MemoryUse::kStates, "states.max_bytes", config.states.max_bytes},
   };

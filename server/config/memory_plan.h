@@ -27,9 +27,14 @@ struct MemoryPart {
 // LimitsConfig::max_memory_bytes, or what stands for 0.
 int64_t ClientMemory(const LimitsConfig& limits);
 
-// What gRPC may have in buffers: messages that are not complete, and those that are and are charged
-// to clients too. Beyond it gRPC cancels calls, whoever's.
+// What gRPC may have in buffers: messages that are charged to clients too, and beside them those
+// that are not complete, of which each ModelStreamInfer stream may have one of max_message_bytes.
+// Beyond it gRPC cancels calls, whoever's.
 int64_t GrpcMemory(const LimitsConfig& limits);
+
+// LimitsConfig::max_infer_streams, or what stands for 0: so many that the messages which are not
+// complete fit beside those that are charged, 128 at most and 2 at least.
+int32_t InferStreams(const LimitsConfig& limits);
 
 // All that is there without a model.
 std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config);

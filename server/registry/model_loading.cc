@@ -63,7 +63,13 @@ void ModelRegistry::LoadAll() {
   on_change_();
 }
 
-void ModelRegistry::Enqueue(Task task) {
+void ModelRegistry::Enqueue(Task task, Wanted wanted) {
+  if (wanted) {
+    task = [task = std::move(task), wanted = std::move(wanted)](const absl::Status& may) {
+      const bool dropped = may.ok() && !wanted();
+      task(dropped ? absl::CancelledError("the order is not wanted any more") : may);
+    };
+  }
   absl::Status refused;
   {
     MutexLock lock(mutex_);
@@ -81,21 +87,23 @@ void ModelRegistry::Enqueue(Task task) {
   task(refused);
 }
 
-void ModelRegistry::Load(const std::string& name, Done done) {
-  Enqueue([this, name, done = std::move(done)](const absl::Status& may) {
+void ModelRegistry::Load(const std::string& name, Done done, Wanted wanted) {
+  const auto load = [this, name, done = std::move(done)](const absl::Status& may) {
     done(may.ok() ? LoadModel(name) : may);
-  });
+  };
+  Enqueue(load, std::move(wanted));
 }
 
-void ModelRegistry::Unload(const std::string& name, Done done) {
-  Enqueue([this, name, done = std::move(done)](const absl::Status& may) {
+void ModelRegistry::Unload(const std::string& name, Done done, Wanted wanted) {
+  const auto unload = [this, name, done = std::move(done)](const absl::Status& may) {
     if (!may.ok()) return done(may);
     const absl::StatusOr<Entry*> entry = FindEntry(name);
     if (!entry.ok()) return done(entry.status());
     const std::shared_ptr<void> until_gone(nullptr,
                                            [done](void* /*nothing*/) { done(absl::OkStatus()); });
     UnloadEntry(**entry, /*stay=*/true, until_gone);
-  });
+  };
+  Enqueue(unload, std::move(wanted));
 }
 
 void ModelRegistry::Rescan(const RepositoryConfig& repository) {

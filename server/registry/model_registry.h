@@ -132,15 +132,18 @@ class ModelRegistry {
 
   // Hears how it went, once; on the loader thread, the keeper's or the caller's.
   using Done = std::function<void(const absl::Status&)>;
+  // Whether an order is still wanted; asked on the loader thread, before it begins.
+  using Wanted = std::function<bool()>;
 
   // Loads the versions of a model that are to be served and are not, or whose files have changed,
-  // and retires the others. Goes on whatever becomes of who asked. NOT_FOUND: no such model; else
+  // and retires the others. Once begun it continues to its end. CANCELLED: it was not wanted any
+  // more when its turn came; NOT_FOUND: no such model; else
   // the error of the first version that did not load; RESOURCE_EXHAUSTED: too many wait for the
   // loader; UNAVAILABLE: the server is draining.
-  void Load(const std::string& name, Done done);
+  void Load(const std::string& name, Done done, Wanted wanted = {});
 
   // Retires all versions of a model; done when they are gone. Errors as Load.
-  void Unload(const std::string& name, Done done);
+  void Unload(const std::string& name, Done done, Wanted wanted = {});
 
   // Reads the repository again, by new rules: loads what is new, as Load does, and unloads what is
   // not there any more. What was unloaded stays so. Of `repository` the folder must be the same.
@@ -205,7 +208,7 @@ class ModelRegistry {
   static void LogSkipped(const std::string& name, const absl::Status& why);
   void Retire(std::vector<ModelHold> models, const std::shared_ptr<void>& until_gone = nullptr);
 
-  void Enqueue(Task task);
+  void Enqueue(Task task, Wanted wanted = {});
   absl::Status SummarizeLoads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnFailed(Entry& entry, const ServedModel& model, const std::string& reason);
   RepositoryConfig repository() const;

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
+
 namespace aft::server {
 
 void ActiveCall::OperationBegins() { Restart(std::chrono::steady_clock::now()); }
@@ -34,13 +36,38 @@ void ActiveCall::TryCancel() {
   if (!context_gone_) context_.TryCancel();
 }
 
-void ActiveCall::EndIfRevoked(ClientCheck check) {
+absl::StatusOr<std::shared_ptr<const Client>> ActiveCall::Identify(const ClientIdentity& identity) {
+  MutexLock lock(context_mutex_);
+  AFT_RETURN_IF_ERROR(FindClient(identity));
+  return client_;
+}
+
+absl::Status ActiveCall::FindClient(const ClientIdentity& identity) {
+  AFT_ASSIGN_OR_RETURN(auto client, identity.Find(context_));
+  if (client_ != nullptr && client->name != client_->name) {
+    return absl::UnauthenticatedError("authorization: it is another client's now");
+  }
+  client_ = std::move(client);
+  return needs_ ? needs_(*client_) : absl::OkStatus();
+}
+
+absl::Status ActiveCall::Require(Needs needs) {
+  MutexLock lock(context_mutex_);
+  needs_ = std::move(needs);
+  return needs_(*client_);
+}
+
+void ActiveCall::CheckClient(const ClientIdentity& identity) {
   absl::Status status;
+  std::shared_ptr<const Client> client;
   {
     MutexLock lock(context_mutex_);
-    if (!context_gone_) status = check(context_);
+    // A call that is not identified yet will be by what was read now; some never are.
+    if (context_gone_ || client_ == nullptr) return;
+    status = FindClient(identity);
+    client = client_;
   }
-  if (!status.ok()) OnRevoked(status);
+  status.ok() ? OnClient(client) : OnRevoked(status);
 }
 
 ActiveCalls::ActiveCalls(Duration longest_operation, ServerMetrics& metrics)
@@ -77,8 +104,8 @@ std::vector<std::shared_ptr<ActiveCall>> ActiveCalls::calls() const {
   return calls;
 }
 
-void ActiveCalls::EndRevoked(ClientCheck check) {
-  for (const auto& call : calls()) call->EndIfRevoked(check);
+void ActiveCalls::CheckClients(const ClientIdentity& identity) {
+  for (const auto& call : calls()) call->CheckClient(identity);
 }
 
 void ActiveCalls::CancelStuck() {

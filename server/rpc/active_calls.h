@@ -1,22 +1,22 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
 #include "grpcpp/server_context.h"
+#include "server/config/client.h"
 #include "server/observability/metrics.h"
+#include "server/rpc/client_identity.h"
 #include "server/scheduling/time.h"
 
 namespace aft::server {
-
-// Who sends that context may call.
-using ClientCheck = absl::FunctionRef<absl::Status(const grpc::ServerContextBase&)>;
 
 // What a call ends with whose client does not read.
 inline absl::Status SlowClient() {
@@ -49,8 +49,23 @@ class ActiveCall {
   // The call is cancelled now. context() is still there.
   virtual void OnStuck(Duration waited) = 0;
 
-  // Its client may not call any more: the call is to end with `why`. context() may be gone.
-  virtual void OnRevoked(const absl::Status& /*why*/) {}
+  // Who calls, as `identity` says; the call is that client's from then on. Errors as
+  // ClientIdentity::Find. To be called while context() is there. A call that never asks has no
+  // client, and hears nothing of the following.
+  absl::StatusOr<std::shared_ptr<const Client>> Identify(const ClientIdentity& identity);
+
+  // What the call needs of its client for as long as it runs: returns whether the client, as it was
+  // last read, has it; OnRevoked hears when it no longer has. The last `needs` counts. It is called
+  // with a lock held. REQUIRES: Identify has found the client. Any thread may call it.
+  using Needs = std::function<absl::Status(const Client&)>;
+  absl::Status Require(Needs needs);
+
+  // Its client may not make this call any more: the call is to end with `why`, UNAUTHENTICATED or
+  // what Needs returned. context() may be gone.
+  virtual void OnRevoked(const absl::Status& why) = 0;
+  // The file of clients was read again and this is what it says of the client. For a call that
+  // serves several requests, each with needs of its own.
+  virtual void OnClient(const std::shared_ptr<const Client>& /*client*/) {}
   // Cancels the call, unless it is over.
   void TryCancel();
 
@@ -63,7 +78,9 @@ class ActiveCall {
   void Restart(TimePoint since);
   // Returns whether it has cancelled the call.
   bool CancelIfStuck(TimePoint now, Duration longest);
-  void EndIfRevoked(ClientCheck check);
+  void CheckClient(const ClientIdentity& identity);
+  absl::Status FindClient(const ClientIdentity& identity)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_mutex_);
 
   grpc::CallbackServerContext& context_;
   std::atomic<TimePoint> since_{TimePoint::max()};  // of the operation under way
@@ -71,6 +88,8 @@ class ActiveCall {
   std::atomic<bool> stuck_{false};
   Mutex context_mutex_;
   bool context_gone_ ABSL_GUARDED_BY(context_mutex_) = false;
+  std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(context_mutex_);  // as last read
+  Needs needs_ ABSL_GUARDED_BY(context_mutex_);
 };
 
 // The streams that gRPC has not finished sending: owns them, and looks after those whose clients do
@@ -86,8 +105,8 @@ class ActiveCalls {
   // May destroy the call.
   void Remove(const ActiveCall* call);
 
-  // Who may call has changed: ends the calls whose clients do not pass `check` any more.
-  void EndRevoked(ClientCheck check);
+  // The clients of `identity` were read again: ends the calls that theirs may not make any more.
+  void CheckClients(const ClientIdentity& identity);
 
   // Returns when there is none, or at `deadline`.
   void WaitForNone(TimePoint deadline);

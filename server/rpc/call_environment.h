@@ -8,6 +8,7 @@
 #include "server/admission/open_streams.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/client_identity.h"
 #include "server/scheduling/time.h"
@@ -25,7 +26,13 @@ struct CallEnvironment {
   const ClientIdentity& identity;
   OpenStreams& watches;
   OpenStreams& infer_streams;
+  RateLimit& refusal_lines;
   LimitsConfig limits;
+
+  // Whether a request that was refused has its line in the log. Its client decides how often that
+  // happens, so `refusal_lines` bounds them; the line `request.left_out` says how many have none,
+  // before the next one that has. Metrics count all.
+  bool LogsRefusal() const;
 
   // A call of a method of no model has ended: its metrics.
   void Report(Method method, TimePoint arrival, absl::StatusCode code) const;

@@ -35,15 +35,15 @@ namespace aft::server {
 namespace {
 
 // Names under which health is asked for.
-constexpr char kInference[] = "aft.v1.InferenceService";
 constexpr const char* kServices[] = {"",
-                                     kInference,
+                                     "aft.v1.InferenceService",
                                      "aft.v1.ModelService",
                                      "aft.v1.StateService",
                                      "grpc.health.v1.Health",
                                      "inference.GRPCInferenceService"};
 
 constexpr int kLibraryLinesPerSecond = 10;
+constexpr int kRefusalLinesPerSecond = 20;
 
 // For clients to close their connections.
 constexpr std::chrono::milliseconds kLastCalls{1'000};
@@ -66,7 +66,8 @@ int64_t OpenStreamsOfClient(int32_t configured, int32_t most) {
 }
 
 // gRPC's own buffers come on top of what the ledger knows: of messages that are not complete, of
-// writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort.
+// writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort: the
+// streams of requests, whose messages the edge cannot hold back, stay below it.
 void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
   grpc::ResourceQuota quota("aft-server");
   quota.Resize(static_cast<size_t>(GrpcMemory(limits)));
@@ -140,14 +141,15 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       watches_("watches", config.limits.max_watches,
                OpenStreamsOfClient(config.limits.max_client_watches, config.limits.max_watches),
                metrics.watches),
-      infer_streams_("infer_streams", config.limits.max_infer_streams,
-                     OpenStreamsOfClient(config.limits.max_client_infer_streams,
-                                         config.limits.max_infer_streams),
-                     metrics.infer_streams),
+      infer_streams_(
+          "infer_streams", InferStreams(config.limits),
+          OpenStreamsOfClient(config.limits.max_client_infer_streams, InferStreams(config.limits)),
+          metrics.infer_streams),
+      refusal_lines_(kRefusalLinesPerSecond),
       state_access_(std::move(states)),
       decoders_(std::move(decoders)) {
-  const CallEnvironment environment{metrics,  active_,        *ledger_,     *identity_,
-                                    watches_, infer_streams_, config.limits};
+  const CallEnvironment environment{metrics,  active_,        *ledger_,       *identity_,
+                                    watches_, infer_streams_, refusal_lines_, config.limits};
   models_ = std::make_unique<ModelService>(environment, registry);
   inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
                                                   client_metrics_, *state_access_);
@@ -163,9 +165,8 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
     }
   }
   identity_->OnChange([this] {
-    active_.EndRevoked([this](const grpc::ServerContextBase& context) {
-      return identity_->Find(context).status();
-    });
+    active_.CheckClients(*identity_);
+    health_->LookAgain();
   });
   std::map<std::string, bool> none;
   for (const ModelStatus& model : registry.List()) none[model.name] = false;
@@ -226,7 +227,7 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
   std::map<std::string, bool> services = {{"liveness", alive}};
   for (const char* service : kServices) services[service] = serving;
   for (const auto& [model, model_serving] : models) {
-    services[absl::StrCat(kInference, "/", model)] = model_serving;
+    services[absl::StrCat(kHealthOfModel, model)] = model_serving;
   }
   health_->SetServing(services);
 }

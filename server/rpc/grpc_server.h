@@ -11,6 +11,7 @@
 #include "server/admission/open_streams.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
 #include "server/registry/model_registry.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/lingering_connections.h"
@@ -83,6 +84,7 @@ class GrpcServer {
   ActiveCalls active_;
   OpenStreams watches_;
   OpenStreams infer_streams_;
+  RateLimit refusal_lines_;
   std::unique_ptr<StateAccess> state_access_;
   std::unique_ptr<DecodePool> decoders_;
   std::unique_ptr<ModelService> models_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/observability/log.h"
 #include "server/rpc/call_metadata.h"
@@ -82,7 +83,8 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     {
       MutexLock lock(mutex_);
       end = end_;
-      const HealthService::Status now = service_.Find(name_);
+      // A write or the end is still to come, so the context is there.
+      const HealthService::Status now = service_.FindFor(context(), name_);
       if (!end.has_value() && written_ == now) {
         OperationEnds();
         writing_ = false;
@@ -103,6 +105,8 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     }
   }
 
+  // A Watch is its address's and identifies no client: LookAgain is what it hears.
+  void OnRevoked(const absl::Status& /*why*/) override {}
   void OnStuck(Duration waited) override {
     log::Warning("watch.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
   }
@@ -119,7 +123,6 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 };
 
 void HealthService::SetServing(const std::map<std::string, bool>& services) {
-  std::vector<std::shared_ptr<WatchCall>> watches;
   {
     MutexLock lock(mutex_);
     std::map<std::string, Status> before = services_;
@@ -128,15 +131,33 @@ void HealthService::SetServing(const std::map<std::string, bool>& services) {
           serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
     }
     if (services_ == before) return;
-    watches.assign(watches_.begin(), watches_.end());
   }
-  for (const auto& watch : watches) watch->Wake();
+  LookAgain();
 }
 
 HealthService::Status HealthService::Find(const std::string& service) const {
   MutexLock lock(mutex_);
   const auto found = services_.find(service);
   return found == services_.end() ? HealthCheckResponse::SERVICE_UNKNOWN : found->second;
+}
+
+HealthService::Status HealthService::FindFor(const grpc::CallbackServerContext& context,
+                                             const std::string& service) const {
+  absl::string_view model = service;
+  if (environment_.identity.directory() != nullptr && absl::ConsumePrefix(&model, kHealthOfModel)) {
+    const auto client = environment_.identity.Find(context);
+    if (!client.ok() || !(*client)->MayUse(model)) return HealthCheckResponse::SERVICE_UNKNOWN;
+  }
+  return Find(service);
+}
+
+void HealthService::LookAgain() {
+  std::vector<std::shared_ptr<WatchCall>> watches;
+  {
+    MutexLock lock(mutex_);
+    watches.assign(watches_.begin(), watches_.end());
+  }
+  for (const auto& watch : watches) watch->Wake();
 }
 
 void HealthService::Remove(const std::shared_ptr<WatchCall>& call) {
@@ -159,7 +180,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 absl::Status HealthService::Answer(UnaryCall& call, const grpc::ByteBuffer& request) const {
   AFT_ASSIGN_OR_RETURN(const std::string service, ServiceName(request));
   HealthCheckResponse message;
-  message.set_status(Find(service));
+  message.set_status(FindFor(call.context(), service));
   if (message.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
     return absl::NotFoundError(absl::StrCat("no service is called \"", service, "\""));
   }

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/rpc/unary_call.h"
@@ -13,8 +14,13 @@ namespace aft::server {
 
 class WatchCall;
 
+// Before the name of a model: the service that its health is asked for as.
+inline constexpr absl::string_view kHealthOfModel = "aft.v1.InferenceService/";
+
 // grpc.health.v1.Health, answered from what SetServing says. gRPC's built-in service is not used:
-// it says SERVING as soon as the port is open.
+// it says SERVING as soon as the port is open. It asks nobody who calls, with one exception: where
+// the clients are known, a model's health is told to those that may use the model, and to all
+// others the model is as unknown as one that does not exist.
 //
 // Thread-safety: all methods may be called from any thread. Must outlive every call, that is, be
 // destroyed after the gRPC server.
@@ -33,6 +39,9 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
   // SERVICE_UNKNOWN for a service that was never set.
   Status Find(const std::string& service) const;
 
+  // Who may know of which models has changed: watchers hear of what that means for them.
+  void LookAgain();
+
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
@@ -43,6 +52,8 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
   friend class WatchCall;
 
   void Remove(const std::shared_ptr<WatchCall>& call);
+  // What may be told to who calls with that context, which is there. SERVICE_UNKNOWN as Find.
+  Status FindFor(const grpc::CallbackServerContext& context, const std::string& service) const;
   // Answers Check. NOT_FOUND: no such service.
   absl::Status Answer(UnaryCall& call, const grpc::ByteBuffer& request) const;
 

@@ -151,7 +151,7 @@ class Stream final : public Reactor,
 
  private:
   absl::Status Admit() {
-    AFT_ASSIGN_OR_RETURN(const auto client, environment_.identity.Find(context()));
+    AFT_ASSIGN_OR_RETURN(const auto client, Identify(environment_.identity));
     charge_ = MemoryLedger::Charge(environment_.ledger, *client);
     if (!charge_.Resize(kStreamBytes)) return environment_.RefuseForMemory();
     return environment_.watches.Add(this->shared_from_this(), client->name);

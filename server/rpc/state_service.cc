@@ -35,13 +35,15 @@ grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Re
     SendIds(call->context(), ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
     call->Close(ToGrpcStatus(status, ids.request));
   };
-  if (begun.ok()) {
-    std::mem_fn(action)(environment_.states, *call->client(), request,
-                        [call, end](const absl::StatusOr<Response>& answer) {
-                          end(answer.ok() ? call->Answer(*answer) : answer.status());
-                        });
-  } else {
+  if (!begun.ok()) {
     end(begun);
+  } else if (call->Wait(end)) {
+    std::mem_fn(action)(environment_.states, *call->client(), request,
+                        [call](const absl::StatusOr<Response>& answer) {
+                          if (const UnaryCall::Ending finish = call->TakeEnd()) {
+                            finish(answer.ok() ? call->Answer(*answer) : answer.status());
+                          }
+                        });
   }
   return call.get();
 }

@@ -35,7 +35,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
 
   absl::Status Admit() {
     AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
-    AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+    AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
     charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
     return Hold(0);
   }
@@ -253,6 +253,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_ASSIGN_OR_RETURN(const ModelHold model,
                          environment_.registry.Acquire(*client_, request.model()));
     model_name_ = model->config.name;
+    AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
+      return ModelRegistry::CheckMayUse(client, name);
+    }));
     const auto most = static_cast<uint64_t>(MostSealedBytes(model->info));
     if (request.bytes() < 1 || request.bytes() > most) {
       return BadField("bytes",
@@ -314,6 +317,7 @@ void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerCo
                      const CallIds& ids, const Client* client, Method method, TimePoint arrival,
                      const absl::Status& status) {
   environment.Report(method, arrival, status.code());
+  if (!status.ok() && !absl::IsInternal(status) && !environment.LogsRefusal()) return;
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
   log::Info("request.done", {{"id", ids.request},
                              {"peer", context.peer()},

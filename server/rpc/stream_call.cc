@@ -53,7 +53,7 @@ StreamCall::StreamCall(Method method, InferenceEnvironment& environment,
 
 absl::Status StreamCall::Admit(const grpc::ByteBuffer& message) {
   AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
-  AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+  AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
   const std::optional<std::string> model = PeekString(message, kModelField, kMaxModelNameBytes);
   if (model.has_value() && !NeedsNoEngine(method_)) AFT_RETURN_IF_ERROR(Reserve(*model));
   MutexLock lock(mutex_);
@@ -129,6 +129,9 @@ absl::Status StreamCall::FindModel(const std::string& name, const std::string& v
   // After Acquire: a model that is served has metrics.
   metrics_ = environment_.registry.FindMetrics(model_name_);
   if (!model.ok()) return model.status();
+  AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
+    return ModelRegistry::CheckMayUse(client, name);
+  }));
   if (*model != model_) reservation_.reset();  // it was of another one
   model_ = *std::move(model);
   return absl::OkStatus();

@@ -200,7 +200,9 @@ void StreamCall::Report(const Outcome& outcome) {
     if (client_ != nullptr) environment_.client_metrics.Count(client, code, computed_tokens_);
     if (!outcome.status.ok()) reason = absl::StrCat(failed_text_, outcome.status.message());
   }
-  const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
+  const bool defect = code == absl::StatusCode::kInternal;
+  if (refused_ && !defect && !environment_.LogsRefusal()) return;
+  const auto log = defect ? log::Error : log::Info;
   const Phases phases(outcome.timings);
   log("request.done",
       {{"id", ids_.request},

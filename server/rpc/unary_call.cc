@@ -1,6 +1,7 @@
 #include "server/rpc/unary_call.h"
 
 #include <chrono>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "server/observability/log.h"
@@ -29,7 +30,7 @@ UnaryCall::UnaryCall(const CallEnvironment& environment, const char* method,
       response_(response) {}
 
 absl::Status UnaryCall::Admit() {
-  AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+  AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   if (charge_.Resize(static_cast<int64_t>(kCallBytes + request_.Length()))) {
     return absl::OkStatus();
@@ -45,6 +46,36 @@ absl::Status UnaryCall::Answer(const google::protobuf::MessageLite& message) {
   }
   response_.Clear();
   return environment_.RefuseForMemory();
+}
+
+bool UnaryCall::Wait(Ending end) {
+  absl::Status revoked;
+  {
+    MutexLock lock(mutex_);
+    revoked = revoked_;
+    if (revoked.ok()) end_ = std::move(end);
+  }
+  if (revoked.ok()) return true;
+  end(revoked);
+  return false;
+}
+
+UnaryCall::Ending UnaryCall::TakeEnd() {
+  MutexLock lock(mutex_);
+  return std::exchange(end_, nullptr);
+}
+
+bool UnaryCall::waiting() const {
+  MutexLock lock(mutex_);
+  return end_ != nullptr;
+}
+
+void UnaryCall::OnRevoked(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    revoked_ = why;
+  }
+  if (const Ending end = TakeEnd()) end(why);
 }
 
 void UnaryCall::End(Method method, const absl::Status& status) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -14,7 +16,8 @@ namespace aft::server {
 // A call with one request and one answer that needs no engine: gRPC's reactor. gRPC keeps an answer
 // that the client does not read, so it is charged to the client until gRPC has sent it, and then
 // the call is over; one that gets nowhere is cancelled (ActiveCall). ActiveCalls owns the call
-// until it is over. Thread-compatible: the service's, from Start until the call ends.
+// until it is over. Thread-compatible but for TakeEnd: the service's, from Start until the call
+// ends.
 class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
  public:
   // `method` names the call in the log, and lives for ever; the messages are gRPC's.
@@ -32,6 +35,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   // Makes `message` the answer, and frees the request. RESOURCE_EXHAUSTED: there is no room for it.
   absl::Status Answer(const google::protobuf::MessageLite& message);
 
+  // For a call whose answer comes later: keeps what is to end it. Where its client may not make the
+  // call any more before somebody takes that, it is called with why; false: it was, already.
+  using Ending = std::function<void(const absl::Status&)>;
+  bool Wait(Ending end);
+  // What was kept, for who has the answer. Null: the call has ended. Any thread may call it.
+  Ending TakeEnd();
+  // Whether somebody still waits for the answer. Any thread may call it.
+  bool waiting() const;
+
   // Exactly one of these ends the call. The first one reports it and sends its trace.
   void End(Method method, const absl::Status& status);
   void Close(const grpc::Status& status);
@@ -40,6 +52,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
 
   TimePoint arrival() const { return arrival_; }
   using ActiveCall::context;
+  using ActiveCall::Require;
 
   // For Start.
   UnaryCall(const CallEnvironment& environment, const char* method,
@@ -49,6 +62,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
  private:
   void DropRequest();
   void OnStuck(Duration waited) override;
+  void OnRevoked(const absl::Status& why) override;
 
   const CallEnvironment& environment_;
   const char* const method_;
@@ -57,6 +71,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   grpc::ByteBuffer& response_;
   std::shared_ptr<const Client> client_;
   MemoryLedger::Charge charge_;
+  mutable Mutex mutex_;
+  Ending end_ ABSL_GUARDED_BY(mutex_);
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // why, once the client may not call any more
 };
 
 }  // namespace aft::server

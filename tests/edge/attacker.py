@@ -26,6 +26,7 @@ GENERATE = "/aft.v1.InferenceService/Generate"
 SCORE = "/aft.v1.InferenceService/Score"
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 IMPORT = "/aft.v1.StateService/Import"
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 WATCH = "/grpc.health.v1.Health/Watch"
 QUIET = 2  # Seconds without an event after which an attack counts as complete.
 
@@ -100,6 +101,20 @@ def half_messages(connect, streams=60, megabytes=10, connections=1, path=GENERAT
   found = []
   for _ in range(connections):
     found += send(connect, path, [body] * streams, end=False)
+  return found
+
+
+def split_heads(connect, megabytes=5, path=STREAM_INFER):
+  """Messages that are too large, the five bytes before each in two frames."""
+  found = []
+  for first in range(1, 5):
+    connection = connect()
+    connection.turn(QUIET)
+    stream, head = connection.request(path), struct.pack(">BI", 0, megabytes << 20)
+    connection.data(stream, head[:first], end=False)
+    connection.data(stream, head[first:] + bytes(1000), end=False)
+    connection.settle(QUIET)
+    found.append(connection)
   return found
 
 
@@ -243,7 +258,7 @@ def stalled_scrapers(connect, count=3):
 
 
 ATTACKS = {function.__name__: function for function in (
-    gzip_bomb, unannounced_gzip, big_message, half_messages, watch_names, long_model_name,
+    gzip_bomb, unannounced_gzip, big_message, half_messages, split_heads, watch_names, long_model_name,
     stalled_readers, deaf_readers, long_generations, long_scores, header_flood, endless_headers,
     rapid_resets, pings, idle_connections, idle_watches, idle_infer_streams, stalled_scrapers)}
 

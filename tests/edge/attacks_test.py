@@ -24,7 +24,6 @@ from http2 import Connection
 PROGRAM = DESCRIPTORS = MODEL = ""
 TOKENS = 200  # Of each call of the well-behaved client.
 CALLS = 10  # Of its calls at least this many beside each attack.
-REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 LIST_SERVICES = http2.message(attacker.field(7, b""))
 STARVED = 20  # Seconds without a token after which a call of it counts as failed.
 
@@ -40,6 +39,9 @@ ATTACKS = [
     ("half_messages", {"streams": 60, "megabytes": 10, "path": attacker.STREAM_INFER}, {"RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 90, "megabytes": 3, "path": attacker.STREAM_INFER}, {"open", "RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 20, "megabytes": 60, "path": attacker.IMPORT}, {"open", "reset INTERNAL_ERROR"}),
+    ("half_messages", {"streams": 90, "megabytes": 3, "path": attacker.REFLECTION}, {"INVALID_ARGUMENT"}),
+    ("split_heads", {"megabytes": 5}, {"open", "RESOURCE_EXHAUSTED"}),
+    ("split_heads", {"megabytes": 3072}, {"open", "RESOURCE_EXHAUSTED"}),
     ("watch_names", {"streams": 194, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
     ("long_model_name", {"kilobytes": 5120}, {"RESOURCE_EXHAUSTED"}),
     ("header_flood", {"kilobytes": 17}, {"reset INTERNAL_ERROR"}),
@@ -215,7 +217,7 @@ class IdleStreamsTest(unittest.TestCase):
         said += attack.stdout.read() or b""
       after = self.connect(front)  # A client that comes now.
       for path, body, end in ((attacker.GENERATE, attacker.generate(5), True), (attacker.WATCH, http2.message(b""), True),
-                              (attacker.STREAM_INFER, attacker.infer(), False), (REFLECTION, LIST_SERVICES, False)):
+                              (attacker.STREAM_INFER, attacker.infer(), False), (attacker.REFLECTION, LIST_SERVICES, False)):
         with self.subTest(path):
           self.answered(after, after.request(path), body, end)
       self.answered(before, stream, attacker.infer(), end=False)

@@ -1,14 +1,9 @@
 // Who may call: tokens, certificates, reflection.
-#include <openssl/sha.h>
-
 #include <chrono>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
@@ -17,6 +12,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/kserve_fixture.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/integration/token_fixture.h"
 #include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
@@ -28,43 +24,6 @@ using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-std::string Sha256(const std::string& token) {
-  std::string hash(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
-         reinterpret_cast<unsigned char*>(hash.data()));
-  return absl::BytesToHexString(hash);
-}
-
-void Replace(const std::string& path, const std::string& text) {
-  std::ofstream(path + ".new") << text;
-  ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
-}
-
-GenerateStream::Prepare Authorization(const std::string& value) {
-  return [value](grpc::ClientContext& context) { context.AddMetadata("authorization", value); };
-}
-
-class TokenTest : public testing::Test {
- protected:
-  TokenTest() {
-    const std::string path = folder_.File("clients.textproto");
-    Replace(path, absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token a"),
-                               "' }\nclients { name: 'team-b' models: 'other' token_sha256: '",
-                               Sha256("token b"), "' }"));
-    config_.security.clients_file = path;
-    config_.security.max_client_labels = 1;
-    server_ = std::make_unique<TestServer>(config_);
-  }
-
-  grpc::Status Call(const GenerateStream::Prepare& prepare = {}) {
-    return GenerateStream(server_->inference(), Request("x", 3), prepare).Finish();
-  }
-
-  const TempFolder folder_;
-  ServerConfig config_ = TestConfigWithMetrics();
-  std::unique_ptr<TestServer> server_;
-};
 
 TEST_F(TokenTest, OnlyKnownOnesMayCall) {
   for (const char* bad :

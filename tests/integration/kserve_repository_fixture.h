@@ -77,8 +77,10 @@ class KserveRepositoryTest : public testing::Test {
   grpc::Status Load(const std::string& model = "m", const std::string& token = "") {
     return Load(Order<inference::RepositoryModelLoadRequest>(model), token);
   }
-  grpc::Status Unload(const inference::RepositoryModelUnloadRequest& request) {
+  grpc::Status Unload(const inference::RepositoryModelUnloadRequest& request,
+                      const std::string& token = "") {
     grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     inference::RepositoryModelUnloadResponse response;
     return kserve().RepositoryModelUnload(&context, request, &response);
   }
@@ -86,11 +88,12 @@ class KserveRepositoryTest : public testing::Test {
     return Unload(Order<inference::RepositoryModelUnloadRequest>(model));
   }
   // "m 2 READY reason".
-  std::vector<std::string> Index(bool ready = false) {
+  std::vector<std::string> Index(bool ready = false, const std::string& token = "") {
     inference::RepositoryIndexRequest request;
     request.set_ready(ready);
     inference::RepositoryIndexResponse response;
     grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     EXPECT_TRUE(kserve().RepositoryIndex(&context, request, &response).ok());
     std::vector<std::string> models;
     for (const auto& model : response.models()) {

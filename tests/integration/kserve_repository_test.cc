@@ -2,12 +2,14 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
@@ -312,6 +314,41 @@ TEST_F(KserveRepositoryTest, ALoadGoesOnWithoutWhoAskedForIt) {
   fakes_.loads->Resume();
   EXPECT_TRUE(Load().ok());  // behind that one
   EXPECT_THAT(Index(), ElementsAre("m 2 READY "));
+}
+
+TEST_F(KserveRepositoryTest, AnOrderOfAnAdminWhoIsNoneAnyMoreIsDroppedBeforeItBegins) {
+  config_.repository.control = "admin";
+  config_.metrics_address = "127.0.0.1:0";
+  KnowClients();
+  const std::string admins = ReadBytes(config_.security.clients_file);
+  WriteBytes(config_.security.clients_file,
+             absl::StrReplaceAll(admins, {{"name: 'b'", "name: 'b' admin: true"}}));
+  AddVersion("n/1");
+  Start();
+  ASSERT_TRUE(Unload(Order<inference::RepositoryModelUnloadRequest>("n"), "admin").ok());
+  AddVersion("m/2");
+  fakes_.loads->Hold();
+  auto running = std::async(std::launch::async, [&] { return Load("m", "admin"); });
+  fakes_.loads->WaitUntilBlocked();
+  // Behind it, by the other admin: each is in the queue when it is charged, or about to be.
+  const auto load = Order<inference::RepositoryModelLoadRequest>("n");
+  const auto unload = Order<inference::RepositoryModelUnloadRequest>("m");
+  auto queued_load = std::async(std::launch::async, [&] { return Load(load, "token"); });
+  auto queued_unload = std::async(std::launch::async, [&] { return Unload(unload, "token"); });
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         3 * (16 << 10) + 2.0 * static_cast<double>(load.ByteSizeLong()) +
+                             static_cast<double>(unload.ByteSizeLong()));
+  WriteBytes(config_.security.clients_file, admins);
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  const auto dropped = StatusIs(absl::StatusCode::kPermissionDenied,
+                                "client \"b\" is no admin in security.clients_file");
+  EXPECT_THAT(queued_load.get(), dropped);  // while the loader is still busy
+  EXPECT_THAT(queued_unload.get(), dropped);
+  fakes_.loads->Resume();
+  EXPECT_TRUE(running.get().ok());
+  EXPECT_TRUE(Load("m", "admin").ok());  // behind what was dropped
+  EXPECT_THAT(Index(/*ready=*/false, "admin"),
+              ElementsAre("m 2 READY ", "n 1 UNAVAILABLE unloaded"));
 }
 
 TEST_F(KserveRepositoryTest, AftctlListsLoadsAndUnloads) {

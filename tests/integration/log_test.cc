@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -289,6 +290,44 @@ TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {
   EXPECT_GT(timings.total_us(), 0U);
   // Until the line was written.
   EXPECT_GE(microseconds("total_ms") * (1 + 1e-5) + 1, static_cast<double>(timings.total_us()));
+}
+
+// Who is refused cannot fill the log; metrics have all of them. Whatever the server's speed, each
+// refusal has a line or is counted by one.
+TEST(RefusalLogTest, RefusalsInMassesHaveTwentyLinesASecond) {
+  TestServer server(TestConfigWithMetrics());
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  testing::internal::CaptureStderr();
+  v1::GenerateRequest request = Request("x", 1);
+  request.set_model("nothing");
+  constexpr int kRefusals = 400;
+  for (int i = 0; i < kRefusals; ++i) {
+    EXPECT_EQ(GenerateStream(server.inference(), request).Finish().error_code(),
+              grpc::StatusCode::NOT_FOUND);
+  }
+  // Until the next one that has a line, which tells of all before it.
+  std::string text;
+  int refusals = kRefusals;
+  for (; !absl::StrContains(text, " id=last "); ++refusals) {
+    GenerateStream(server.inference(), request, [](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", "last");
+    }).Finish();
+    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+    text += testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+  }
+  testing::internal::GetCapturedStderr();
+  int lines = 0;
+  int left_out = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    lines += absl::StrContains(line, "event=request.done") ? 1 : 0;
+    const std::vector<std::string> parts = absl::StrSplit(line, "event=request.left_out refused=");
+    int count = 0;
+    if (parts.size() == 2 && absl::SimpleAtoi(parts[1], &count)) left_out += count;
+  }
+  EXPECT_GT(left_out, 0);
+  EXPECT_EQ(lines + left_out, refusals) << text;
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "Generate", "")), refusals);
 }
 
 }  // namespace

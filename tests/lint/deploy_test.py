@@ -53,12 +53,11 @@ class EdgeTest(unittest.TestCase):
     server = (DEPLOY / "config/server.textproto").read_text()
     # A gRPC message has five bytes before it.
     self.assertEqual(number(r"max_request_bytes: (\d+)", envoy), number(r"max_message_bytes: (\d+)", server) + 5)
-    self.assertEqual([number(r"refused = left > (\d+)", envoy), number(r'string\.rep\("\\0", (\d+)\)', envoy) - 1],
-                     [number(r"max_message_bytes: (\d+)", server)] * 2)
+    self.assertEqual(number(r'get\("most"\) or (\d+)', envoy), number(r"max_message_bytes: (\d+)", server))
     # Which streams stay open is the server's decision: the edge lets more pass than a server keeps.
-    for site, bound in (("watches", "max_watches"), ("streams", "max_infer_streams")):
-      at_the_edge = number(rf"max_requests: (\d+).*# site: {site}\n", envoy)
-      self.assertGreater(at_the_edge, number(rf"\b{bound}: (\d+)", server), site)
+    streams = number(r"kMostInferStreams = (\d+);", (ROOT / "server/config/memory_plan.cc").read_text())
+    for site, bound in (("watches", number(r"\bmax_watches: (\d+)", server)), ("streams", streams)):
+      self.assertGreater(number(rf"max_requests: (\d+).*# site: {site}\n", envoy), bound, site)
     # Whoever balances over servers looks for new ones as often behind the edge.
     cluster = (DEPLOY / "k8s/cpu/server.textproto").read_text()
     self.assertEqual(number(r"max_connection_duration: (\d+)s", envoy) * 1000, number(r"max_age_ms: (\d+)", cluster))

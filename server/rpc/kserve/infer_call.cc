@@ -64,7 +64,8 @@ InferCall::InferCall(Method method, InferEnvironment& environment, Caller caller
       caller_(std::move(caller)),
       carrier_(std::move(carrier)),
       arrival_(std::chrono::steady_clock::now()),
-      undelivered_(environment.metrics.undelivered_bytes) {}
+      undelivered_(environment.metrics.undelivered_bytes),
+      client_(caller_.client) {}
 
 void InferCall::Start(grpc::ByteBuffer message) {
   message_.Swap(&message);
@@ -175,7 +176,23 @@ absl::Status InferCall::FindModel(const inference::ModelInferRequest& message) {
   if (!model.ok()) return model.status();
   if (*model != model_) reservation_.reset();  // it was of another one
   model_ = *std::move(model);
-  return absl::OkStatus();
+  MutexLock lock(mutex_);
+  found_ = true;
+  return CheckModel();
+}
+
+absl::Status InferCall::CheckModel() const {
+  return found_ ? ModelRegistry::CheckMayUse(*client_, model_name_) : absl::OkStatus();
+}
+
+void InferCall::OnClient(std::shared_ptr<const Client> client) {
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    client_ = std::move(client);
+    status = CheckModel();
+  }
+  if (!status.ok()) Cancel(status);
 }
 
 absl::Status InferCall::Charge(size_t input_bytes, size_t requests) {
@@ -306,7 +323,9 @@ void InferCall::Report() {
   if (outcome_.status.ok()) environment_.retry_hint.Record(timings.total - timings.queue);
   const Usage& usage = outcome_.usage;
   environment_.client_metrics.Count(caller_.client->name, code, computed_tokens_);
-  const auto log = code == absl::StatusCode::kInternal ? log::Error : log::Info;
+  const bool defect = code == absl::StatusCode::kInternal;
+  if (refused_ && !defect && !environment_.LogsRefusal()) return;
+  const auto log = defect ? log::Error : log::Info;
   const absl::string_view reason = kFinishReasonNames[static_cast<size_t>(outcome_.reason)];
   const Phases phases(timings);
   log("request.done", {{"id", caller_.ids.request},

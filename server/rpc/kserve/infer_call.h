@@ -64,6 +64,9 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
 
   // The carrier has lost its client. `why`: what this ends with, unless that was its deadline.
   void Cancel(const absl::Status& why);
+  // What the file of clients says of the client now: the request ends with PERMISSION_DENIED,
+  // unless its model is still permitted.
+  void OnClient(std::shared_ptr<const Client> client);
 
   // For the carrier, from one thread at a time.
 
@@ -92,6 +95,7 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   // An error: the engine has nothing of it.
   absl::Status Submit();
   absl::Status FindModel(const inference::ModelInferRequest& message);
+  absl::Status CheckModel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Charge(size_t input_bytes, size_t requests);
   void Fill(RequestHeader& header, std::chrono::microseconds timeout);
   void Accepted(const absl::StatusOr<RequestHandle>& handle);
@@ -128,6 +132,8 @@ class InferCall final : public TokenSink, public std::enable_shared_from_this<In
   bool begun_ = false;              // engine's thread, then the carrier's
 
   mutable Mutex mutex_;
+  std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(mutex_);  // as last read
+  bool found_ ABSL_GUARDED_BY(mutex_) = false;                    // model_name_ is the model's own
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status cancelled_with_ ABSL_GUARDED_BY(mutex_);
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);

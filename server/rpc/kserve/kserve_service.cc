@@ -236,30 +236,42 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   if (status.ok()) status = CheckControl(*call->client());
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
-  if (status.ok()) status = ModelRegistry::CheckMayUse(*call->client(), request.model_name());
+  if (status.ok()) {
+    status = call->Require([this, name = request.model_name()](const Client& client) {
+      AFT_RETURN_IF_ERROR(CheckControl(client));
+      return ModelRegistry::CheckMayUse(client, name);
+    });
+  }
   // A name that no model can have is no line of the log.
   const bool named = CheckName("model_name", request.model_name()).ok();
   const auto whose = call->client() != nullptr ? call->client() : AnonymousClient();
-  const auto done = [=, this, model = named ? request.model_name() : "",
-                     trace = TakeTrace(context)](absl::Status outcome) {
+  const auto end = [=, this, model = named ? request.model_name() : "",
+                    trace = TakeTrace(context)](absl::Status outcome) {
     if (outcome.ok()) outcome = call->Answer(Response());
-    log::Info(event, {{"peer", call->context().peer()},
-                      {"client", whose->name},
-                      {"model", model},
-                      {"code", absl::StatusCodeToString(outcome.code())},
-                      {"reason", outcome.message()},
-                      {"trace_id", trace.trace_id},
-                      {"span_id", trace.span_id},
-                      {"parent_id", trace.parent_id}});
+    if (status.ok() || environment_.LogsRefusal()) {
+      log::Info(event, {{"peer", call->context().peer()},
+                        {"client", whose->name},
+                        {"model", model},
+                        {"code", absl::StatusCodeToString(outcome.code())},
+                        {"reason", outcome.message()},
+                        {"trace_id", trace.trace_id},
+                        {"span_id", trace.span_id},
+                        {"parent_id", trace.parent_id}});
+    }
     environment_.Report(method, call->arrival(), outcome.code());
     SendTrace(call->context(), trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
     const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
     call->Close(ToGrpcStatus(absl::Status(outcome.code(), told)));
   };
-  if (status.ok()) {
-    (environment_.registry.*action)(request.model_name(), done);
-  } else {
-    done(status);
+  if (!status.ok()) {
+    end(status);
+  } else if (call->Wait(end)) {
+    (environment_.registry.*action)(
+        request.model_name(),
+        [call](const absl::Status& outcome) {
+          if (const UnaryCall::Ending finish = call->TakeEnd()) finish(outcome);
+        },
+        [call] { return call->waiting(); });
   }
   return call.get();
 }

@@ -76,8 +76,10 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   // Who asks may have models loaded and unloaded, as the repository's config says.
   absl::Status CheckControl(const Client& client) const;
   // RepositoryModelLoad and RepositoryModelUnload: ends when the registry says so, whatever becomes
-  // of the client.
-  using Action = void (ModelRegistry::*)(const std::string&, ModelRegistry::Done);
+  // of the connection; or when the client may not order it any more, and with the call the order,
+  // unless it has begun.
+  using Action = void (ModelRegistry::*)(const std::string&, ModelRegistry::Done,
+                                         ModelRegistry::Wanted);
   template <typename Request, typename Response>
   Reactor* Order(Method method, Context& context, const Bytes& bytes, Bytes& response,
                  Action action, const char* event);

@@ -1,6 +1,8 @@
 #include "server/rpc/kserve/stream_infer.h"
 
 #include <chrono>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -60,16 +62,17 @@ StreamInfer::StreamInfer(InferEnvironment& environment, grpc::CallbackServerCont
 
 absl::Status StreamInfer::Admit() {
   AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
-  AFT_ASSIGN_OR_RETURN(client_, environment_.identity.Find(context()));
+  AFT_ASSIGN_OR_RETURN(const auto client, Identify(environment_.identity));
   const auto asked = context().client_metadata().find(kGrpcErrorKey);
   end_on_error_ = asked != context().client_metadata().end() && asked->second == "true";
   {
     MutexLock lock(mutex_);
-    charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+    if (client_ == nullptr) client_ = client;
+    charge_ = MemoryLedger::Charge(environment_.ledger, *client);
     if (!Recharge()) return environment_.RefuseForMemory();
   }
   // From here on it may have to give way, which waits for Start to give back `writing_`.
-  AFT_RETURN_IF_ERROR(environment_.infer_streams.Add(shared_from_this(), client_->name));
+  AFT_RETURN_IF_ERROR(environment_.infer_streams.Add(shared_from_this(), client->name));
   SendIds(context(), ids_, Metadata::kInitial);
   return absl::OkStatus();
 }
@@ -99,16 +102,17 @@ void StreamInfer::OnReadDone(bool ok) {
   }
   grpc::ByteBuffer message;
   message.Swap(&incoming_);
-  const auto call = std::make_shared<InferCall>(Method::kModelStreamInfer, environment_,
-                                                Caller{.ids = ids_,
-                                                       .peer = context().peer(),
-                                                       .client = client_,
-                                                       .deadline = DeadlineOf(context())},
-                                                shared_from_this());
+  std::shared_ptr<InferCall> call;
   {
     MutexLock lock(mutex_);
     reading_ = false;
     if (abort_.has_value() || finished_) return;  // it crossed the end
+    Caller caller{.ids = ids_,
+                  .peer = context().peer(),
+                  .client = client_,
+                  .deadline = DeadlineOf(context())};
+    call = std::make_shared<InferCall>(Method::kModelStreamInfer, environment_, std::move(caller),
+                                       shared_from_this());
     calls_.emplace(call, nullptr);
     environment_.infer_streams.SetIdle(this, false);
   }
@@ -244,6 +248,16 @@ void StreamInfer::Abort(const absl::Status& status, const absl::Status& why) {
   Wake();
 }
 
+void StreamInfer::OnClient(const std::shared_ptr<const Client>& client) {
+  std::vector<std::shared_ptr<InferCall>> calls;
+  {
+    MutexLock lock(mutex_);
+    client_ = client;
+    for (const auto& [call, last] : calls_) calls.push_back(call);
+  }
+  for (const auto& call : calls) call->OnClient(client);
+}
+
 void StreamInfer::EndWhenIdle(const absl::Status& status) {
   {
     MutexLock lock(mutex_);
@@ -275,9 +289,14 @@ void StreamInfer::OnDone() {
 
 void StreamInfer::OnStuck(Duration waited) {
   const double ms = std::chrono::duration<double, std::milli>(waited).count();
+  std::string client;
+  {
+    MutexLock lock(mutex_);
+    if (client_ != nullptr) client = client_->name;
+  }
   log::Warning("request.stuck", {{"id", ids_.request},
                                  {"peer", context().peer()},
-                                 {"client", client_ != nullptr ? client_->name : ""},
+                                 {"client", client},
                                  {"method", MethodName(Method::kModelStreamInfer)},
                                  {"waited_ms", ms},
                                  {"trace_id", ids_.trace.trace_id}});

@@ -70,11 +70,12 @@ class StreamInfer final : public BidiReactor,
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnStuck(Duration waited) override;
   void OnRevoked(const absl::Status& why) override { Abort(why, why); }
+  // Each request needs its own model; those to come go by the new record.
+  void OnClient(const std::shared_ptr<const Client>& client) override;
 
   InferEnvironment& environment_;
   // Set by Admit, then constant.
   CallIds ids_;
-  std::shared_ptr<const Client> client_;
   bool end_on_error_ = false;
 
   grpc::ByteBuffer incoming_;  // of the read under way, and of who ends it
@@ -84,6 +85,7 @@ class StreamInfer final : public BidiReactor,
   std::shared_ptr<InferCall> sent_;
 
   Mutex mutex_;
+  std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(mutex_);  // as last read
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = true;    // Start takes the right, for its metadata
   bool read_all_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed

@@ -23,7 +23,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
 
   void Start(const grpc::ByteBuffer& request) {
     absl::Status status = TakeIds(context(), ids_);
-    auto client = environment_.identity.Find(context());
+    auto client = Identify(environment_.identity);
     if (status.ok()) status = client.status();
     if (!status.ok()) {
       environment_.metrics.calls.Count(Method::kModelInfer, status.code());
@@ -42,6 +42,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
       MutexLock lock(mutex_);
       call_ = call;
       if (!cancelled_.ok()) call->Cancel(cancelled_);
+      if (client_ != nullptr) call->OnClient(client_);
     }
     call->Start(std::move(message));
   }
@@ -97,6 +98,15 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
   }
 
   void OnRevoked(const absl::Status& why) override { Cancel(why); }
+  void OnClient(const std::shared_ptr<const Client>& client) override {
+    std::shared_ptr<InferCall> call;
+    {
+      MutexLock lock(mutex_);
+      client_ = client;
+      call = call_;
+    }
+    if (call != nullptr) call->OnClient(client);
+  }
   void OnStuck(Duration /*waited*/) override {
     log::Warning("request.stuck", {{"id", ids_.request},
                                    {"method", MethodName(Method::kModelInfer)},
@@ -108,7 +118,8 @@ class UnaryInfer final : public grpc::ServerUnaryReactor,
   CallIds ids_;
   Mutex mutex_;
   std::shared_ptr<InferCall> call_ ABSL_GUARDED_BY(mutex_);
-  absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);  // why, once it is
+  absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);                // why, once it is
+  std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(mutex_);  // if it was read again
 };
 
 }  // namespace

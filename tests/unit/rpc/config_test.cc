@@ -421,7 +421,7 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
       {"limits.max_concurrent_streams", 1, 1'000'000, limit(&LimitsConfig::max_concurrent_streams)},
       {"limits.max_watches", 1, 65'536, limit(&LimitsConfig::max_watches)},
       {"limits.max_client_watches", 0, 65'536, limit(&LimitsConfig::max_client_watches)},
-      {"limits.max_infer_streams", 1, 65'536, limit(&LimitsConfig::max_infer_streams)},
+      {"limits.max_infer_streams", 0, 65'536, limit(&LimitsConfig::max_infer_streams)},
       {"limits.max_client_infer_streams", 0, 65'536,
        limit(&LimitsConfig::max_client_infer_streams)},
       {"limits.max_message_bytes", 1, (one << 31) - 1, limit(&LimitsConfig::max_message_bytes)},

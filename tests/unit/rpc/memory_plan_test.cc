@@ -80,5 +80,47 @@ TEST(MemoryPlanTest, GrpcHasMoreThanClientsMay) {
   }
 }
 
+// A message of each stream of requests, complete or not, beside all that clients are charged for.
+TEST(MemoryPlanTest, WhatStreamsOfRequestsMayHaveOnTheirWayFitsIntoGrpcsBuffers) {
+  for (const int64_t clients : {1, 64, 255, 256, 512, 1024, 65'536}) {
+    for (const int64_t message :
+         {int64_t{1} << 16, 4 * kMebibyte, 64 * kMebibyte, 2047 * kMebibyte}) {
+      for (const int32_t configured : {0, 1, 2, 128, 65'536}) {
+        LimitsConfig limits;
+        limits.max_memory_bytes = clients * kMebibyte;
+        limits.max_message_bytes = message;
+        limits.max_infer_streams = configured;
+        const int32_t streams = InferStreams(limits);
+        EXPECT_LE(limits.max_memory_bytes + streams * message, GrpcMemory(limits));
+        if (configured != 0) {
+          EXPECT_EQ(streams, configured);
+          continue;
+        }
+        EXPECT_GE(streams, 2);
+        EXPECT_LE(streams, 128);
+      }
+    }
+  }
+}
+
+TEST(MemoryPlanTest, SoManyStreamsOfRequestsByDefault) {
+  const auto streams = [](int64_t memory) { return InferStreams(ConfigFor(memory).limits); };
+  EXPECT_EQ(streams(128 * kMebibyte), 56);  // gRPC has 256 MiB at least
+  EXPECT_EQ(streams(1024 * kMebibyte), 32);
+  EXPECT_EQ(streams(4096 * kMebibyte), 128);
+  EXPECT_EQ(streams(65'536 * kMebibyte), 128);
+}
+
+TEST(MemoryPlanTest, MoreStreamsOfRequestsThanTheMemoryHasRoomForAreRefused) {
+  ServerConfig config = ConfigFor(1024 * kMebibyte);
+  config.limits.max_infer_streams = 32;
+  EXPECT_EQ(SumOf(MemoryOfConfig(config)), SumOf(MemoryOfConfig(ConfigFor(1024 * kMebibyte))));
+  config.limits.max_infer_streams = 128;
+  EXPECT_THAT(CheckMemory(MemoryOfConfig(config), 1024 * kMebibyte),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("512.0 MiB gRPC's buffers"),
+                             HasSubstr("each of 128 max_infer_streams"))));
+}
+
 }  // namespace
 }  // namespace aft::server

@@ -224,6 +224,7 @@ TEST(MessageBytesTest, WhatIsNoMessageIsRefused) {
 
 struct SilentCall : ActiveCall {
   explicit SilentCall(grpc::CallbackServerContext& context) : ActiveCall(context) {}
+  void OnRevoked(const absl::Status& /*why*/) override {}
   void OnStuck(Duration /*waited*/) override {}
 };
 

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Streams of requests whose messages stay incomplete: half_messages_test.py AFT_SERVER MODEL"""
+
+import re
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "edge"))
+import attacker  # noqa: E402
+import edge  # noqa: E402
+import http2  # noqa: E402
+
+PROGRAM, MODEL = "", ""
+# gRPC has 256 MiB at least, so 192 of them are for messages that are not complete: 48 of 4 MiB.
+CONFIG = "limits { max_memory_bytes: 67108864 }"
+HALF = http2.message(bytes(4 << 20))[:-1]
+
+
+class Holder(threading.Thread):
+  """A client at an address of its own with that many streams, each with all but the last byte of a message."""
+
+  def __init__(self, server, source, streams):
+    super().__init__()
+    self.connection = http2.Connection(server.address, source=source)
+    self._streams = streams
+
+  def run(self):
+    # The server lets no more than 64 kB come that it has not taken in.
+    for _ in range(self._streams):
+      self.connection.data(self.connection.request(attacker.STREAM_INFER), HALF, end=False)
+    self.connection.flush()
+
+  def open_streams(self):
+    self.connection.settle(0.5)
+    return http2.outcomes([self.connection])
+
+
+class HalfMessagesTest(unittest.TestCase):
+
+  def setUp(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.server = edge.Server(Path(folder.name), PROGRAM, MODEL, config=CONFIG)
+    self.addCleanup(lambda: self.server.stop(hard=True))
+
+  def read_until(self, connection, stream, size):
+    """Until so many bytes have come on the stream."""
+    got = connection.streams[stream]
+    edge.wait_until(lambda: connection.turn(0.1) and len(got.data) >= size or got.ended, "an answer")
+    self.assertEqual(got.outcome, "open")
+
+  def test_two_clients_with_all_that_they_may_have_leave_neighbours_alone(self):
+    with http2.Connection(self.server.address, window=http2.MAX_WINDOW) as neighbour:
+      neighbour.turn(1)
+      generation = neighbour.request(attacker.GENERATE)
+      neighbour.data(generation, attacker.generate(1_000_000))
+      infer = neighbour.request(attacker.STREAM_INFER)
+      neighbour.data(infer, attacker.infer(), end=False)
+      self.read_until(neighbour, generation, 1)
+      self.read_until(neighbour, infer, 1)
+      holders = [Holder(self.server, f"127.0.0.{i}", streams=40) for i in (2, 3)]
+      for holder in holders:
+        self.addCleanup(holder.connection.close)
+        holder.start()
+      while any(holder.is_alive() for holder in holders):
+        neighbour.turn(0.01)
+      for holder in holders:
+        holder.join()
+        # Each has half of the places, and one of them gave way to nobody.
+        outcomes = holder.open_streams()
+        self.assertLessEqual(outcomes["open"], 24)
+        self.assertEqual(outcomes, {"open": outcomes["open"], "RESOURCE_EXHAUSTED": 40 - outcomes["open"]})
+      self.assertGreater(self.server.megabytes(), 200)
+      # Both continue, and a new one is taken.
+      for stream in (generation, infer):
+        if stream == infer:
+          neighbour.data(infer, attacker.infer(), end=False)
+        self.read_until(neighbour, stream, len(neighbour.streams[stream].data) + 1)
+      late = neighbour.request(attacker.STREAM_INFER)
+      neighbour.data(late, attacker.infer(), end=False)
+      self.read_until(neighbour, late, 1)
+    self.assertRegex(self.server.log.read_text(), re.compile("each of 48 max_infer_streams"))
+
+
+if __name__ == "__main__":
+  PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
+  unittest.main()
