@@ -40,7 +40,7 @@ TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatC
       resumed.start = StateOf(request, checkpoint, outputs);
       ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
       const double read = metrics.prompt_tokens.Value();
-      const Answer rest = Run(resumed);
+      const Answer rest = RunAlone(resumed);
       ExpectGoesOn(rest, whole, cut);
       const double reads = metrics.prompt_tokens.Value() - read;
       EXPECT_LE(reads, static_cast<double>(cut - outputs.size() + 1));
@@ -141,7 +141,7 @@ TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt)
         for (const bool store : {true, false}) {
           request.store = store;
           GenerationRequest resumed = Resumed(request, whole.tokens, cut);
-          const Answer expected = Run(resumed);
+          const Answer expected = RunAlone(resumed);
           const std::vector<TokenId> text = resumed.prompt;
           const bool empty = previous == nullptr || previous->pending == kNoToken;
           for (size_t read = 1; read <= text.size(); ++read) {
@@ -156,7 +156,7 @@ TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt)
               EXPECT_EQ(within, pending || read < text.size());
               if (!within) continue;
               ++used;
-              const Answer answer = Run(resumed);
+              const Answer answer = RunAlone(resumed);
               EXPECT_EQ(answer.outcome.status, absl::OkStatus());
               EXPECT_EQ(answer.tokens, expected.tokens);
               EXPECT_EQ(answer.outcome.reason, expected.outcome.reason);
