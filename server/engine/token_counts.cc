@@ -59,7 +59,8 @@ void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
 }
 
 void TokenCounts::Ended(const TokenStream& stream, const Outcome& outcome) {
-  if (stream.output && !stream.first_output_at && IsOutOfTime(outcome.status)) {
+  const bool missed = !outcome.no_memory && IsOutOfTime(outcome.status);
+  if (stream.output && !stream.first_output_at && missed) {
     metrics_.ttft_missed_seconds[stream.method].Observe(Seconds(outcome.timings.total));
   }
   if (stream.further_tokens == 0) return;
