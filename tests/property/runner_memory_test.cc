@@ -16,24 +16,26 @@ class RunnerMemoryTest : public RunnerFixture {};
 
 // On the runner's threads, each of which has memory of its own for the logits that it changes.
 TEST_F(RunnerMemoryTest, AStepForWhichThereIsNoMemoryFailsAndTheNextOneIsAsEver) {
-  config_.vocab_size = 1 << 16;
+  constexpr int32_t kSlots = 80;  // logits for two threads
+  options_.slots = kSlots;
+  options_.max_step_tokens = 100;
   options_.intra_op_threads = 2;
   const std::unique_ptr<ModelRunner> runner = Load();
   SamplingParams params = Warm(1);
   params.repetition_penalty = 1.5F;
   StepInput step;
-  for (int32_t slot = 0; slot < 8; ++slot) {
+  for (int32_t slot = 0; slot < kSlots; ++slot) {
     runner->BindSlot(slot, params);
     step.rows.push_back({slot, 0, {slot + 1}, RowOutput::kLast});
   }
   {
-    const ShortMemory short_memory(static_cast<size_t>(config_.vocab_size));
+    const ShortMemory short_memory(static_cast<size_t>(config_.vocab_size) * sizeof(float));
     EXPECT_EQ(runner->Submit(step).status().code(), absl::StatusCode::kResourceExhausted);
   }
-  for (int32_t slot = 0; slot < 8; ++slot) runner->BindSlot(slot, params);
+  for (int32_t slot = 0; slot < kSlots; ++slot) runner->BindSlot(slot, params);
   const StepOutput output = Step(*runner, step);
-  ASSERT_EQ(output.sampled.size(), 8U);
-  for (int32_t slot = 0; slot < 8; ++slot) {
+  ASSERT_EQ(output.sampled.size(), size_t{kSlots});
+  for (int32_t slot = 0; slot < kSlots; ++slot) {
     const auto alone = Generate(*runner, slot, {slot + 1}, 1, params);
     EXPECT_TRUE(Same(output.sampled[static_cast<size_t>(slot)], alone.at(0))) << slot;
   }
