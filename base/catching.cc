@@ -2,6 +2,9 @@
 
 #include <exception>
 #include <new>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
 
 namespace aft {
 
@@ -14,6 +17,11 @@ absl::Status Catching(absl::FunctionRef<absl::Status()> work) {
     return work();
   } catch (const std::bad_alloc&) {
     return OutOfMemory();
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      return absl::InternalError(error.what());
+    }
+    return absl::ResourceExhaustedError(absl::StrCat("cannot start a thread: ", error.what()));
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

@@ -7,12 +7,15 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "base/catching.h"
 #include "base/mutex.h"
 
 namespace aft {
 
 // Calls a function every `period`, on a thread of its own: first when one has passed. Destruction
-// waits for a call under way, and none follows.
+// waits for a call under way, and none follows. A call that throws, as there is no memory for it,
+// is over, and the next one comes as ever.
 class Periodic {
  public:
   // `name`: of the thread, a constant of at most 15 characters.
@@ -32,7 +35,11 @@ class Periodic {
  private:
   void Run(const char* name) {
     pthread_setname_np(pthread_self(), name);
-    while (Wait()) call_();
+    const auto call = [this] {
+      call_();
+      return absl::OkStatus();
+    };
+    while (Wait()) Catching(call).IgnoreError();
   }
 
   // False: the end has come.

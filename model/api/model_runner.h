@@ -146,7 +146,8 @@ class ModelRunner {
   // model and its state's layout, position), what the sequence has written of its state (zeros
   // stand for the rest, whatever the slot held before), the sampler's counts. Sequences with the
   // same tokens, the same ones of them sampled, have the same bytes where the runner computes the
-  // same bits. REQUIRES: as BindSlot.
+  // same bits. Empty: the device failed. Throws std::bad_alloc when there is no memory for them.
+  // REQUIRES: as BindSlot.
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
   // Replaces what the slot held, and returns the position of the sequence: how many tokens it has
   // consumed. It continues sampling with `params`, which the snapshot does not hold.
@@ -177,8 +178,9 @@ class ModelRunner {
 
   // Waits for the step and replaces what `output` holds, whose memory it uses, by what the step
   // sampled; steps are collected in the order in which they were submitted. After an error the
-  // states of the step's slots are undefined: their sequences must end. INTERNAL: the runner itself
-  // stays usable. UNAVAILABLE, here or from Submit: its device is lost, and every later step fails
+  // states of the step's slots are undefined: their sequences must end. INTERNAL, and
+  // RESOURCE_EXHAUSTED where there is no memory, here or from Submit: the runner itself stays
+  // usable. UNAVAILABLE, here or from Submit: its device is lost, and every later step fails
   // likewise.
   virtual absl::Status Collect(Ticket ticket, StepOutput& output) = 0;
 };

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/model_info.h"
+#include "model/runtime/torch_guard.h"
 
 namespace aft {
 
@@ -123,11 +124,14 @@ absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
     if (!status.ok()) return WorkFailed("batch on the GPU", status, queue_.get());
     stats_.step_seconds += end_->SecondsSince(*begin_);
     const float* at = static_cast<const float*>(host_vectors_.data_ptr());
-    for (const size_t i : pass.sequences) {
-      const float* const end = at + sequences[i].tokens(input_width()) * width();
-      vectors[i].assign(at, end);
-      at = end;
-    }
+    AFT_RETURN_IF_ERROR(GuardTorch([&] {
+      for (const size_t i : pass.sequences) {
+        const float* const end = at + sequences[i].tokens(input_width()) * width();
+        vectors[i].assign(at, end);
+        at = end;
+      }
+      return absl::OkStatus();
+    }));
   }
   return vectors;
 }

@@ -12,6 +12,7 @@
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/kept_slot.h"
 #include "model/runtime/model_info.h"
+#include "model/runtime/torch_guard.h"
 
 namespace aft {
 namespace {
@@ -244,11 +245,14 @@ absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& inpu
   AFT_RETURN_IF_ERROR(sequences_.Check(input));
   Flight& flight = flights_[(submitted_ + 1) % kFlights];
   GpuStepPlan& plan = flight.plan;
-  plan.Measure(input);
-  const int64_t padded = plan.shape().tokens > 0 ? shapes_.IndexFor(plan.shape()) : -1;
-  if (padded >= 0) plan.Pad(shapes_.all()[static_cast<size_t>(padded)]);
-  flight.recorded = padded >= 0 ? graphs_[static_cast<size_t>(padded)].get() : nullptr;
-  plan.Fill(input, &sequences_, &ages_, flight.input.data_ptr());
+  AFT_RETURN_IF_ERROR(GuardTorch([&] {
+    plan.Measure(input);
+    const int64_t padded = plan.shape().tokens > 0 ? shapes_.IndexFor(plan.shape()) : -1;
+    if (padded >= 0) plan.Pad(shapes_.all()[static_cast<size_t>(padded)]);
+    flight.recorded = padded >= 0 ? graphs_[static_cast<size_t>(padded)].get() : nullptr;
+    plan.Fill(input, &sequences_, &ages_, flight.input.data_ptr());
+    return absl::OkStatus();
+  }));
   sequences_.Advance(input);
   const absl::Status status = queue_->Run([&] { return Enqueue(input, &flight); });
   if (!status.ok()) return WorkFailed(kStep, status, queue_.get());
@@ -340,8 +344,10 @@ absl::Status GpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
   stats_.step_seconds = flight.end->SecondsSince(*flight.begin);
   stats_.step_was_graph = flight.recorded != nullptr;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
-  flight.plan.Read(flight.output.data_ptr(), &sequences_, output);
-  return absl::OkStatus();
+  return GuardTorch([&] {
+    flight.plan.Read(flight.output.data_ptr(), &sequences_, output);
+    return absl::OkStatus();
+  });
 }
 
 void GpuModelRunner::ReadMemory() {

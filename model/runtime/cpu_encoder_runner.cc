@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/runtime/model_info.h"
+#include "model/runtime/torch_guard.h"
 
 namespace aft {
 
@@ -48,11 +49,13 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
 absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
     const std::vector<EncoderInput>& sequences) {
   AFT_RETURN_IF_ERROR(CheckTexts(limits_, sequences));
-  std::vector<TokenVectors> vectors(sequences.size());
-  for (const EncoderPass& pass : PassesOf(sequences)) {
-    AFT_RETURN_IF_ERROR(Run(pass, sequences, vectors));
-  }
-  return vectors;
+  return GuardTorch([&]() -> absl::StatusOr<std::vector<TokenVectors>> {
+    std::vector<TokenVectors> vectors(sequences.size());
+    for (const EncoderPass& pass : PassesOf(sequences)) {
+      AFT_RETURN_IF_ERROR(Run(pass, sequences, vectors));
+    }
+    return vectors;
+  });
 }
 
 absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,

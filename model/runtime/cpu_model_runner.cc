@@ -10,6 +10,7 @@
 #include "model/runtime/kept_slot.h"
 #include "model/runtime/model_info.h"
 #include "model/runtime/numerics.h"
+#include "model/runtime/torch_guard.h"
 
 namespace aft {
 absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
@@ -252,8 +253,10 @@ absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& inpu
   if (!collected_) return absl::FailedPreconditionError("the step before is not collected");
   AFT_RETURN_IF_ERROR(sequences_.Check(input));
   ++step_;
-  Flatten(input);
-  AFT_RETURN_IF_ERROR(Forward());
+  AFT_RETURN_IF_ERROR(GuardTorch([&] {
+    Flatten(input);
+    return Forward();
+  }));
   sequences_.Advance(input);
   collected_ = false;
   return step_;

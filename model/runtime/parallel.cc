@@ -99,6 +99,7 @@ void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
     const uint32_t done = done_.load(std::memory_order_acquire);
     if (done != done_before_) done_.wait(done, std::memory_order_acquire);
   }
+  if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 int32_t ParallelExecutor::RunChunks(int thread) const {
@@ -109,7 +110,11 @@ int32_t ParallelExecutor::RunChunks(int thread) const {
       const int32_t left = share.left.fetch_sub(1, std::memory_order_acq_rel);
       if (left <= 0) break;
       const int64_t chunk = share.end - left;
-      (*share.fn)(share.n * chunk / share.chunks, share.n * (chunk + 1) / share.chunks, thread);
+      try {
+        (*share.fn)(share.n * chunk / share.chunks, share.n * (chunk + 1) / share.chunks, thread);
+      } catch (...) {  // other threads may still be in fn, which goes when For is left
+        if (!failed_.exchange(true)) failure_ = std::current_exception();
+      }
       ++run;
     }
   }

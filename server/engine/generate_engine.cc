@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/check_tokens.h"
@@ -281,7 +282,7 @@ void GenerateEngine::Place() {
 
 // False: the stream has ended.
 bool GenerateEngine::Bind(TokenStream& stream) {
-  const absl::Status status = TryBind(stream);
+  const absl::Status status = Catching([&] { return TryBind(stream); });
   if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
   return status.ok();
 }
@@ -316,32 +317,6 @@ void GenerateEngine::Fork(const TokenStream& leader, TokenStream& stream) {
   const absl::Status status =
       runner_->ContinueSlot(stream.slot(), stream.sampling, stream.first_output, stream.uses());
   if (!status.ok()) StateLost(stream, "engine.fork_failed", status);
-}
-
-void GenerateEngine::Park(TokenStream& stream, int32_t slot) {
-  metrics_.parks.Increment();
-  stream.snapshot = runner_->SnapshotSlot(slot);
-  if (!stream.snapshot.empty()) return;
-  StateLost(stream, "engine.park_failed", absl::DataLossError("no snapshot"));
-}
-
-void GenerateEngine::Resume(TokenStream& stream) {
-  const absl::Status status =
-      runner_->RestoreSlot(stream.slot(), stream.snapshot, stream.sampling).status();
-  stream.snapshot = {};
-  if (status.ok()) return metrics_.resumes.Increment();
-  StateLost(stream, "engine.resume_failed", status);
-}
-
-// Ends the stream.
-void GenerateEngine::StateLost(TokenStream& stream, const char* event, const absl::Status& error) {
-  metrics_.failures(EngineFailure::kStateLost).Increment();
-  log::Error(event, {{"model", options_.model.name},
-                     {"id", stream.id},
-                     {"error", error.ToString()},
-                     {"trace_id", stream.trace_id}});
-  Fail(stream, absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
-       Now());
 }
 
 void GenerateEngine::Launch(const Step& step) {
@@ -462,28 +437,13 @@ void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, 
   }
   if (!ended) return;
   if (stream.end != nullptr) {
-    outcome.turn = TakeTurn(stream);
-    if (outcome.turn == nullptr) {
-      return StateLost(stream, "engine.store_failed", absl::DataLossError("no snapshot"));
-    }
+    absl::StatusOr<std::shared_ptr<TurnEnd>> turn = TakeTurn(stream);
+    if (!turn.ok()) return StateLost(stream, "engine.store_failed", turn.status());
+    outcome.turn = *std::move(turn);
   } else {
     prefixes_.HasEnded(stream);
   }
   End(stream, std::move(outcome), now);
-}
-
-// What the slot holds of a stream that has ended: no step names it any more. Null: the device
-// failed.
-std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
-  std::shared_ptr<TurnEnd> turn = std::move(stream.end);
-  turn->previous = stream.previous;
-  turn->model = info_.fingerprint;
-  const uint64_t before = turn->previous != nullptr ? turn->previous->outputs : 0;
-  // Without penalties, whatever these were, and without a token that is no part of the output.
-  const absl::Status status =
-      runner_->ContinueSlot(stream.slot(), SamplingParams(), before + turn->outputs.size(), {});
-  if (status.ok()) turn->snapshot = runner_->SnapshotSlot(stream.slot());
-  return turn->snapshot.empty() ? nullptr : turn;
 }
 
 void GenerateEngine::PublishGauges() {

@@ -110,7 +110,8 @@ class GenerateEngine final : public RequestLoop {
                      TimePoint now);
   // Ends the stream when its reader is too slow for the delta, or when `ended`.
   void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
-  std::shared_ptr<TurnEnd> TakeTurn(TokenStream& stream);
+  absl::StatusOr<std::shared_ptr<TurnEnd>> TakeTurn(TokenStream& stream);
+  absl::StatusOr<std::string> Snapshot(int32_t slot) const;
   // After a token.
   void LeaveCheckpoint(TokenStream& stream);
   // How long the engine has worked, counted from some moment. The engine thread's CPU time says

@@ -157,8 +157,9 @@ struct Phases {
 // The one terminal event of a request.
 struct Outcome {
   // OK: `reason` says why the request ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
-  // (shutdown), RESOURCE_EXHAUSTED (slow client) or INTERNAL.
+  // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory) or INTERNAL.
   absl::Status status;
+  bool no_memory = false;  // the server has none for its state: RESOURCE_EXHAUSTED
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;     // set when reason is kStop by a string
   TokenId stop_token_id = -1;  // set when reason is kStop by a token

@@ -32,6 +32,7 @@ Ending EndingOf(const Outcome& outcome, bool started) {
     case absl::StatusCode::kUnavailable:
       return Ending::kShutdown;
     case absl::StatusCode::kResourceExhausted:
+      if (outcome.no_memory) return Ending::kError;
       return started ? Ending::kSlowClient : Ending::kQueueTimeout;
     default:
       return Ending::kError;

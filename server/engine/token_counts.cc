@@ -40,11 +40,9 @@ TokenCounts::Prompts TokenCounts::OfPrompts(const Step& step) {
 }
 
 uint64_t TokenCounts::Computed(const TokenStream& stream) {
-  if (!stream.started_at) return 0;
-  const int64_t begin = stream.turn().first_position + stream.usage.cached_tokens;
-  const int64_t read = std::min(stream.position(), stream.prompt_end()) - begin;
-  const auto computed = static_cast<uint64_t>(std::clamp<int64_t>(read, 0, stream.tokens));
-  return computed + (stream.output ? stream.output->tokens() - stream.usage.resumed_tokens : 0);
+  const int64_t read = std::min(stream.position(), stream.prompt_end()) - stream.begin();
+  const uint64_t resumed = stream.usage.resumed_tokens;
+  return static_cast<uint64_t>(read) + (stream.output ? stream.output->tokens() - resumed : 0);
 }
 
 void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
@@ -61,7 +59,8 @@ void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
 }
 
 void TokenCounts::Ended(const TokenStream& stream, const Outcome& outcome) {
-  if (stream.output && !stream.first_output_at && IsOutOfTime(outcome.status)) {
+  const bool missed = !outcome.no_memory && IsOutOfTime(outcome.status);
+  if (stream.output && !stream.first_output_at && missed) {
     metrics_.ttft_missed_seconds[stream.method].Observe(Seconds(outcome.timings.total));
   }
   if (stream.further_tokens == 0) return;

@@ -25,7 +25,8 @@ class TokenCounts {
   // Prompt tokens of a step that begins: of its sequences some may have ended when it is done.
   static Prompts OfPrompts(const Step& step);
 
-  // Tokens that steps had for the stream: of its text, and those that were sampled.
+  // Tokens that steps read for the stream, from where it began, and those of its output that they
+  // sampled.
   static uint64_t Computed(const TokenStream& stream);
 
   // A token of the stream was sampled; sets its times.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
@@ -89,7 +90,7 @@ void ModelRegistry::Enqueue(Task task, Wanted wanted) {
 
 void ModelRegistry::Load(const std::string& name, Done done, Wanted wanted) {
   const auto load = [this, name, done = std::move(done)](const absl::Status& may) {
-    done(may.ok() ? LoadModel(name) : may);
+    done(may.ok() ? Catching([&] { return LoadModel(name); }) : may);
   };
   Enqueue(load, std::move(wanted));
 }
@@ -113,7 +114,12 @@ void ModelRegistry::Rescan(const RepositoryConfig& repository) {
       MutexLock lock(mutex_);
       repository_ = repository;
     }
-    if (!repository.folder.empty()) ReadFolder();
+    if (repository.folder.empty()) return;
+    const absl::Status read = Catching([this] {
+      ReadFolder();
+      return absl::OkStatus();
+    });
+    if (!read.ok()) log::Error("repository.unreadable", {{"error", read.ToString()}});
   });
 }
 
@@ -218,7 +224,12 @@ absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config)
   log::Info("model.loading",
             {{"model", config.name}, {"version", config.version}, {"path", config.checkpoint_dir}});
   const auto start = std::chrono::steady_clock::now();
-  absl::StatusOr<ModelHold> model = TryLoad(entry, config);
+  absl::StatusOr<ModelHold> model;
+  const absl::Status tried = Catching([&] {  // no memory, or no thread for its engine
+    model = TryLoad(entry, config);
+    return model.status();
+  });
+  if (!tried.ok()) model = tried;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   entry.metrics.loads(model.ok()).Increment();
   if (!model.ok()) {

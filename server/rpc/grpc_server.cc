@@ -1,5 +1,7 @@
 #include "server/rpc/grpc_server.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -9,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
@@ -207,13 +210,23 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   for (const auto& service : reflection_) builder.RegisterService(service.get());
   int port = 0;
   builder.AddListeningPort(config.listen_address, credentials, &port);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", config.listen_address, ": ",
                                                ExplainBindError(config.listen_address)));
   }
   const absl::string_view configured = config.listen_address;
   address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", port);
+  // Made now, because the system may have no more threads when the drain begins.
+  AFT_RETURN_IF_ERROR(Catching([&] {
+    drain_ = std::async(std::launch::async,
+                        [server = server.get(), until = drain_until_.get_future()]() mutable {
+                          pthread_setname_np(pthread_self(), "aft-drain");
+                          server->Shutdown(until.get());
+                        });
+    return absl::OkStatus();
+  }));
+  server_ = std::move(server);
   connections_.Keep(port);
   return absl::OkStatus();
 }
@@ -235,11 +248,10 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
 void GrpcServer::RefreshClients() { identity_->Refresh(); }
 
 void GrpcServer::BeginDrain(TimePoint deadline) {
-  if (drain_.valid()) return;
+  if (std::exchange(draining_, true)) return;
   watches_.EndAll();
   infer_streams_.EndAll();
-  const auto until = std::chrono::system_clock::now() + LeftUntil(deadline);
-  drain_ = std::async(std::launch::async, [this, until] { server_->Shutdown(until); });
+  drain_until_.set_value(std::chrono::system_clock::now() + LeftUntil(deadline));
 }
 
 void GrpcServer::Shutdown(TimePoint deadline) {

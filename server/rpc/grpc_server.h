@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <future>
 #include <map>
 #include <memory>
@@ -94,9 +95,11 @@ class GrpcServer {
   std::unique_ptr<kserve::KserveService> kserve_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
-  std::unique_ptr<grpc::Server> server_;  // goes before the services
-  LingeringConnections connections_;      // of the port
-  std::future<void> drain_;               // gRPC's shutdown, once it has begun
+  std::unique_ptr<grpc::Server> server_;                             // goes before the services
+  LingeringConnections connections_;                                 // of the port
+  std::promise<std::chrono::system_clock::time_point> drain_until_;  // set when a drain begins
+  bool draining_ = false;
+  std::future<void> drain_;  // gRPC's shutdown, on a thread that is there from Listen on
 };
 
 }  // namespace aft::server

@@ -38,7 +38,7 @@ void ContinuousScheduler::Readmit(Sequence& sequence) {
 void ContinuousScheduler::BeginAt(Sequence& sequence, int64_t position) {
   AFT_CHECK(sequence.flights_ == 0 && sequence.turn_.first_position <= position &&
             position < sequence.prompt_end_);
-  sequence.position_ = position;
+  sequence.position_ = sequence.begin_ = position;
 }
 
 void ContinuousScheduler::CutAt(Sequence& sequence, int64_t position) {

@@ -66,6 +66,7 @@ class Sequence : public FairItem {
         max_slots_(owner.max_slots),
         turn_(turn),
         position_(turn.first_position),
+        begin_(position_),
         prompt_(std::move(prompt)),
         prompt_end_(position_ + static_cast<int64_t>(prompt_.size()) - (turn.leaves_last ? 1 : 0)),
         outputs_left_(max_outputs) {
@@ -96,6 +97,8 @@ class Sequence : public FairItem {
   int64_t position() const { return position_; }
   // Steps in flight that name it.
   int flights() const { return flights_; }
+  // The position at which it has begun, or would begin now: behind a state, where there is one.
+  int64_t begin() const { return begin_; }
   // Where the prompt, as far as the model consumes it, is over.
   int64_t prompt_end() const { return prompt_end_; }
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
@@ -113,6 +116,7 @@ class Sequence : public FairItem {
   Phase phase_ = Phase::kIdle;
   int32_t slot_ = -1;
   int64_t position_;
+  int64_t begin_;
   std::vector<TokenId> prompt_;  // emptied once the model has all of it
   const int64_t prompt_end_;
   Sequence* leader_ = nullptr;

@@ -1,5 +1,6 @@
 #include "server/states/local_states.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -55,7 +56,9 @@ void LocalStates::Remove(const Client& /*client*/, const std::string& owner, con
   if (folder_ == nullptr) return done(store_.Delete(owner, id));
   folder_->Remove(id, [this, owner, id, done = std::move(done)](const absl::Status& removed) {
     if (removed.ok()) return done(store_.Delete(owner, id));
-    log::Error("states.remove_failed", {{"error", removed.ToString()}});
+    if (const auto left_out = errors_.Pass(std::chrono::steady_clock::now())) {
+      log::Error("states.remove_failed", {{"error", removed.ToString()}, {"left_out", *left_out}});
+    }
     done(absl::UnavailableError("states: this one could not be removed from states.folder"));
   });
 }

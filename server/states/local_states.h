@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "server/observability/rate_limit.h"
 #include "server/states/state_place.h"
 
 namespace aft::server {
@@ -45,6 +46,7 @@ class LocalStates final : public StatePlace {
     return store_.Put(file.owner, file.id, file.model, file.state, file.ttl);
   }
 
+  RateLimit errors_{1};
   StateStore store_;
   std::unique_ptr<StateFolder> folder_;  // null: there is none; its thread uses the store
 };

@@ -71,7 +71,7 @@ RedisClient::~RedisClient() {
 }
 
 void RedisClient::Call(const std::string& client, std::vector<RedisCommand> commands,
-                       size_t max_bytes, Done done) {
+                       size_t max_bytes, Done done, RedisConnection::Deadline begin_by) {
   auto task = std::make_unique<Task>(client);
   task->commands = std::move(commands);
   task->max_bytes = max_bytes;
@@ -81,7 +81,7 @@ void RedisClient::Call(const std::string& client, std::vector<RedisCommand> comm
     MutexLock lock(mutex_);
     if (!down_) {
       const auto now = steady_clock::now();
-      task->deadline = now + config_.timeout;
+      task->deadline = std::min(now + config_.timeout, begin_by);
       queue_.Push(*task, now);
       if (tasks_.size() + queue_.account(*task)->waiting <= kPlaces) {
         tasks_.push_back(std::move(task));
@@ -121,7 +121,13 @@ void RedisClient::Run() {
   pthread_setname_np(pthread_self(), "aft-redis");
   while (Wait()) {
     if (connection_ == nullptr) Connect();
-    if (connection_ != nullptr) DoNext();
+    if (connection_ == nullptr) continue;
+    const absl::Status status = Catching([this] {
+      DoNext();
+      return absl::OkStatus();
+    });
+    // There is no memory, not even to tell a call of it.
+    if (!status.ok()) log::Error("states.task_failed", {{"error", status.ToString()}});
   }
 }
 

@@ -50,9 +50,9 @@ class RedisClient {
   // this one. Commands that were sent may be sent again if the connection breaks, so they must not
   // mind. UNAVAILABLE: no answer, or too many calls wait; RESOURCE_EXHAUSTED: no memory for it.
   // Both are words for clients, and the commands may have been done all the same. Replies may be
-  // errors of Redis.
+  // errors of Redis. `begin_by`: it waits for its turn no longer than until then.
   void Call(const std::string& client, std::vector<RedisCommand> commands, size_t max_bytes,
-            Done done);
+            Done done, RedisConnection::Deadline begin_by = RedisConnection::Deadline::max());
 
   // Ends calls whose time is over. To be called every second or so.
   void Expire();

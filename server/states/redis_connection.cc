@@ -57,8 +57,10 @@ void* MakeText(const redisReadTask* task, char* text, size_t size) {
   return MakeReply(task, type, [&](RedisReply& reply) { reply.text.assign(text, size); });
 }
 
+// Refuses arrays in arrays, which no command here gets: an empty one is 4 bytes of the wire, and
+// many times that in memory.
 void* MakeArray(const redisReadTask* task, int elements) {
-  if (elements > kMaxElements) {
+  if (elements > kMaxElements || task->parent != nullptr) {
     *static_cast<bool*>(task->privdata) = true;
     return nullptr;
   }
@@ -108,7 +110,7 @@ absl::Status Closed(int error) {
 }  // namespace
 
 RedisConnection::RedisConnection(redisContext* context) : context_(context), reader_(MakeReader()) {
-  if (reader_ != nullptr) reader_->privdata = &too_long_;
+  if (reader_ != nullptr) reader_->privdata = &refused_;
 }
 
 RedisConnection::~RedisConnection() {
@@ -153,7 +155,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
   while (true) {
     void* reply = nullptr;
     if (redisReaderGetReply(reader_, &reply) != REDIS_OK) {
-      if (reader_->err == REDIS_ERR_OOM && !too_long_) return OutOfMemory();
+      if (reader_->err == REDIS_ERR_OOM && !refused_) return OutOfMemory();
       return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader_->errstr));
     }
     if (reply != nullptr) {
@@ -175,18 +177,30 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
 }
 
 absl::Status RedisConnection::Send(const std::vector<RedisCommand>& commands, Deadline deadline) {
-  std::string bytes;
+  std::string bytes;  // small parts go together, and a large one as it is: a state has no more room
   for (const RedisCommand& command : commands) {
     absl::StrAppend(&bytes, "*", command.size(), "\r\n");
     for (const std::string& part : command) {
-      absl::StrAppend(&bytes, "$", part.size(), "\r\n", part, "\r\n");
+      absl::StrAppend(&bytes, "$", part.size(), "\r\n");
+      if (part.size() > kReadBytes) {
+        AFT_RETURN_IF_ERROR(SendBytes(bytes, deadline));
+        AFT_RETURN_IF_ERROR(SendBytes(part, deadline));
+        bytes.clear();
+      } else {
+        bytes += part;
+      }
+      bytes += "\r\n";
     }
   }
-  for (size_t sent = 0; sent < bytes.size();) {
+  return SendBytes(bytes, deadline);
+}
+
+absl::Status RedisConnection::SendBytes(absl::string_view bytes, Deadline deadline) const {
+  while (!bytes.empty()) {
     AFT_RETURN_IF_ERROR(Await(POLLOUT, deadline));
-    const ssize_t more = send(context_->fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (more < 0 && errno != EAGAIN && errno != EINTR) return Closed(errno);
-    sent += static_cast<size_t>(std::max<ssize_t>(more, 0));
+    const ssize_t sent = send(context_->fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return Closed(errno);
+    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(sent, 0)));
   }
   return absl::OkStatus();
 }

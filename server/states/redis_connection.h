@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/config/config.h"
 
 struct redisContext;
@@ -43,9 +44,10 @@ class RedisConnection {
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
 
-  // A reply to each command, in order; together of at most `max_bytes` on the wire. After an error
-  // the connection is of no use. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: what came
-  // is too long, or is not Redis' language; RESOURCE_EXHAUSTED: no memory for it.
+  // A reply to each command, in order; together of at most `max_bytes` on the wire. No array has
+  // more than 1,024 elements, or is in another one. After an error the connection is of no use.
+  // UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: what came is too long, or is not
+  // Redis' language; RESOURCE_EXHAUSTED: no memory for it.
   absl::StatusOr<std::vector<RedisReply>> Call(const std::vector<RedisCommand>& commands,
                                                size_t max_bytes, Deadline deadline);
 
@@ -53,12 +55,13 @@ class RedisConnection {
   explicit RedisConnection(redisContext* context);
 
   absl::Status Send(const std::vector<RedisCommand>& commands, Deadline deadline);
+  absl::Status SendBytes(absl::string_view bytes, Deadline deadline) const;
   // Waits until there is something to read, or room to write.
   absl::Status Await(int16_t events, Deadline deadline) const;
 
   redisContext* const context_;  // null: no memory
   redisReader* const reader_;    // null: no memory
-  bool too_long_ = false;        // an array; to hiredis as if it had no place
+  bool refused_ = false;         // an array; to hiredis as if it had no place
 };
 
 }  // namespace aft::server

@@ -15,8 +15,6 @@ namespace {
 
 constexpr absl::string_view kMagic = "AFTREDIS1";
 constexpr int kLines = 6;
-// In ms since 1970: in the year 2248. Times until then can be told in nanoseconds.
-constexpr int64_t kLatest = int64_t{1} << 43;
 
 struct Parts {
   RedisRecord record;  // without its time
@@ -54,7 +52,7 @@ absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner,
   Parts parsed;
   if (parts.size() != kLines + 1 || parts[0] != kMagic ||
       !absl::SimpleAtoi(parts[1], &parsed.expires) || parsed.expires < 0 ||
-      parsed.expires > kLatest || !absl::SimpleAtoi(parts[2], &parsed.record.bytes) ||
+      parsed.expires > StateFolder::kLatest || !absl::SimpleAtoi(parts[2], &parsed.record.bytes) ||
       parts[kLines].size() < SummaryBytes()) {
     return absl::InvalidArgumentError("not a record of a state, or cut");
   }
@@ -79,11 +77,14 @@ absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFol
   if (lines.size() + SummaryBytes() > kMaxRecordHead) {
     return absl::InternalError("names that are too long");
   }
-  AFT_ASSIGN_OR_RETURN(const std::string summary,
-                       sealer.Seal(SummaryOf(*file.state), ContextOf("summary", file.id, lines)));
-  AFT_ASSIGN_OR_RETURN(const std::string state,
-                       sealer.Seal(*file.state, ContextOf("state", file.id, lines)));
-  return absl::StrCat(lines, summary, state);
+  std::string bytes;  // all at once: the budget has room for one copy of the state
+  bytes.reserve(lines.size() + SummaryBytes() +
+                static_cast<size_t>(StateSealer::SealedBytes(*file.state)));
+  bytes += lines;
+  AFT_RETURN_IF_ERROR(
+      sealer.Append(SummaryOf(*file.state), ContextOf("summary", file.id, lines), bytes));
+  AFT_RETURN_IF_ERROR(sealer.Append(*file.state, ContextOf("state", file.id, lines), bytes));
+  return bytes;
 }
 
 absl::StatusOr<RedisRecord> OpenRecordHead(const StateSealer& sealer, absl::string_view id,

@@ -324,7 +324,8 @@ void RedisStates::ListUntil(TimePoint deadline, const std::string& client, const
       heads.push_back(HeadOf(ids.back()));
     }
     if (ids.empty()) return listed(std::vector<StoredState>());
-    if (ids.back() <= after) return listed(Nonsense());  // the next page would be the same
+    // More than it was asked for; or the next page would be the same.
+    if (ids.size() > most || ids.back() <= after) return listed(Nonsense());
     const auto read = [this, deadline, client, owner, ids, most,
                        listed](const RedisClient::Replies& found) {
       const absl::Status got = Check(found);
@@ -340,10 +341,11 @@ void RedisStates::ListUntil(TimePoint deadline, const std::string& client, const
       if (steady_clock::now() >= deadline) return listed(Nonsense());
       ListUntil(deadline, client, owner, ids.back(), most, listed);
     };
-    client_.Call(client, std::move(heads), ids.size() * (kMaxRecordHead + kReplyBytes), read);
+    client_.Call(client, std::move(heads), ids.size() * (kMaxRecordHead + kReplyBytes), read,
+                 deadline);
   };
   client_.Call(client, {Script(kList, owner, after, {absl::StrCat(most)})},
-               kReplyBytes + most * 2 * StateStore::kIdBytes * 2, describe);
+               kReplyBytes + most * 2 * StateStore::kIdBytes * 2, describe, deadline);
 }
 
 void RedisStates::Remove(const Client& client, const std::string& owner, const std::string& id,

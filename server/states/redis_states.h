@@ -81,7 +81,7 @@ class RedisStates final : public StatePlace {
                  const std::string& id, Found found);
   void FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                  const StoredState& stored, int64_t size, const Found& found);
-  // Begins anew, until then, behind a page of which nothing is left.
+  // Begins anew, until then, behind a page of which nothing is left. Sends nothing after that.
   void ListUntil(TimePoint deadline, const std::string& client, const std::string& owner,
                  const std::string& after, size_t most, Listed listed);
   int64_t Now() const;  // ms since 1970

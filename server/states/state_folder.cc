@@ -195,7 +195,7 @@ absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id,
   const std::vector<absl::string_view> parts = absl::StrSplit(content, absl::MaxSplits('\n', 5));
   int64_t expires = 0;
   if (parts.size() != 6 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires) ||
-      expires < 0) {
+      expires < 0 || expires > kLatest) {
     return absl::InvalidArgumentError("not a file of a state, or damaged");
   }
   File file{.id = id,
@@ -238,7 +238,23 @@ absl::Status StateFolder::WriteNow(const File& file, int64_t expires, TimePoint 
 }
 
 void StateFolder::Remove(const std::string& id, Done done) {
-  Add([this, id, done = std::move(done)] { done(RemoveNow(id)); });
+  {
+    MutexLock lock(mutex_);
+    if (removals_ < kMostRemovals) {
+      ++removals_;
+      tasks_.push_back([this, id, done = std::move(done)] {
+        {
+          MutexLock begun(mutex_);
+          --removals_;
+        }
+        done(RemoveNow(id));
+      });
+      changed_.NotifyAll();
+      return;
+    }
+  }
+  metrics_.refused(StateRefusal::kUnwritten).Increment();
+  done(absl::UnavailableError(absl::StrCat("states.folder: ", kMostRemovals, " removals wait")));
 }
 
 absl::Status StateFolder::RemoveNow(const std::string& id) {
@@ -295,7 +311,12 @@ void StateFolder::Run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    const absl::Status status = Catching([&task] {
+      task();
+      return absl::OkStatus();
+    });
+    // There is no memory, not even to tell a call of it.
+    if (!status.ok()) log::Error("states.task_failed", {{"error", status.ToString()}});
   }
 }
 

@@ -42,6 +42,12 @@ class StateFolder {
  public:
   using Done = std::function<void(const absl::Status&)>;
 
+  // When a file may expire, in ms since 1970: until the year 2248. Times until then can be told in
+  // nanoseconds.
+  static constexpr int64_t kLatest = int64_t{1} << 43;
+  // Removals that may wait.
+  static constexpr size_t kMostRemovals = 2048;
+
   struct File {
     std::string id;
     std::string client;  // whose budget it takes
@@ -80,8 +86,9 @@ class StateFolder {
   // that of an earlier state of this id, which the new one takes the place of.
   void Write(File file, Done done);
 
-  // `done`, on the folder's thread: there is no such file. The error: there is, or may be. A loss
-  // of power soon afterwards may bring the file back.
+  // `done`, on the folder's thread: there is no such file. The error: there is, or may be, until
+  // its time is over; on this thread, when kMostRemovals wait, as behind a disk that does not
+  // answer: UNAVAILABLE. A loss of power soon afterwards may bring the file back.
   void Remove(const std::string& id, Done done);
 
   // Has the folder's thread remove what has expired, unless it is written again before that.
@@ -111,6 +118,7 @@ class StateFolder {
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  size_t removals_ ABSL_GUARDED_BY(mutex_) = 0;                        // of tasks_
   std::map<std::string, TimePoint> expiries_ ABSL_GUARDED_BY(mutex_);  // by id, of the files
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above

@@ -139,29 +139,37 @@ int64_t StateSealer::SealedBytes(const SequenceState& state) {
 
 absl::StatusOr<std::string> StateSealer::Seal(const SequenceState& state,
                                               absl::string_view context) const {
+  std::string sealed;
+  AFT_RETURN_IF_ERROR(Append(state, context, sealed));
+  return sealed;
+}
+
+absl::Status StateSealer::Append(const SequenceState& state, absl::string_view context,
+                                 std::string& bytes) const {
   if (SealedBytes(state) > std::numeric_limits<int>::max()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a state of ", StateBytes(state), " bytes is too large to be sealed"));
   }
-  std::string sealed;
-  sealed.reserve(static_cast<size_t>(SealedBytes(state)));
-  sealed.append(kMagic.data(), kMagic.size());
-  sealed += keys_.front().id;
-  sealed.append(kTagBytes, '\0');
-  Write(state.model, sealed);
-  Write(state.tokens, sealed);
-  Write(state.outputs, sealed);
-  Write(state.history, sealed);
-  Write(state.pending, sealed);
-  Write(uint64_t{state.had.size()}, sealed);
-  sealed.append(reinterpret_cast<const char*>(state.had.data()), state.had.size() * kUseBytes);
-  sealed += state.snapshot;
-  const absl::string_view all = sealed;
-  if (!RunSiv(/*seal=*/true, SivKey(keys_.front().secret, context), all.substr(0, kHeadBytes),
-              all.substr(kBodyAt), sealed.data() + kBodyAt, sealed.data() + kHeadBytes)) {
+  const size_t begin = bytes.size();
+  bytes.reserve(begin + static_cast<size_t>(SealedBytes(state)));
+  bytes.append(kMagic.data(), kMagic.size());
+  bytes += keys_.front().id;
+  bytes.append(kTagBytes, '\0');
+  Write(state.model, bytes);
+  Write(state.tokens, bytes);
+  Write(state.outputs, bytes);
+  Write(state.history, bytes);
+  Write(state.pending, bytes);
+  Write(uint64_t{state.had.size()}, bytes);
+  bytes.append(reinterpret_cast<const char*>(state.had.data()), state.had.size() * kUseBytes);
+  bytes += state.snapshot;
+  const absl::string_view sealed = absl::string_view(bytes).substr(begin);
+  char* const at = bytes.data() + begin;
+  if (!RunSiv(/*seal=*/true, SivKey(keys_.front().secret, context), sealed.substr(0, kHeadBytes),
+              sealed.substr(kBodyAt), at + kBodyAt, at + kHeadBytes)) {
     return absl::InternalError("a state could not be encrypted");
   }
-  return sealed;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/engine/sequence_state.h"
@@ -32,6 +33,9 @@ class StateSealer {
   // was sealed in; the context is no part of these bytes. RESOURCE_EXHAUSTED: more than 2 GiB.
   absl::StatusOr<std::string> Seal(const SequenceState& state,
                                    absl::string_view context = "") const;
+  // The same behind what `bytes` has.
+  absl::Status Append(const SequenceState& state, absl::string_view context,
+                      std::string& bytes) const;
 
   // INVALID_ARGUMENT says what is wrong: not sealed by any server, sealed with a key that this one
   // has not, or damaged. Nothing but the key's id is looked at before the tag is verified.

@@ -11,6 +11,7 @@
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/no_more_threads.h"
 #include "tests/support/tcp.h"
 
 namespace aft::server {
@@ -53,6 +54,18 @@ TEST(DrainTest, ConnectionsAreToldToGoElsewhereAndTheirStreamsGoOn) {
   EXPECT_TRUE(running.Finish().ok());
   EXPECT_EQ(running.tokens, Expected(request));
   drain.join();
+}
+
+TEST(DrainTest, ItNeedsNoThreadThatTheSystemMayRefuse) {
+  TestServer server(PatientConfig());
+  const auto channel = TestServer::Connect(server.server().address());
+  const auto stub = v1::InferenceService::NewStub(channel);
+  const v1::GenerateRequest request = Request("running", 10);
+  GenerateStream running(*stub, request);
+  EXPECT_TRUE(running.Finish().ok());
+  const NoMoreThreads no_more_threads;
+  EXPECT_TRUE(server.server().Drain());
+  EXPECT_EQ(GenerateStream(*stub, request).Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST(DrainTest, WhatWaitsForASlotIsReleasedAtOnce) {

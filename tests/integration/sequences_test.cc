@@ -100,7 +100,7 @@ TEST_F(SequencesTest, EachIsWhatASingleRequestWithItsSeedGives) {
   // Read once, and the last token three times more; then the four others.
   EXPECT_EQ(server_->Metric(R"(aft_prompt_tokens_total{model="fake"})"), 8 + 3 + 4 * 8);
   EXPECT_EQ(server_->Metric(R"(aft_generated_tokens_total{model="fake"})"), 8 * 12);
-  EXPECT_EQ(server_->Metric(R"(aft_client_tokens_total{client="other"})"), 5 * 8 + 8 * 12);
+  EXPECT_EQ(server_->Metric(R"(aft_client_tokens_total{client="other"})"), 8 + 3 + 4 * 8 + 8 * 12);
 }
 
 TEST_F(SequencesTest, EachStopsByItself) {

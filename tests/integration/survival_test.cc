@@ -237,7 +237,7 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   ExpectWhole(part.tokens, rest, Whole(request));
   EXPECT_EQ(server_->Metric(kFromState), 1);
   EXPECT_EQ(server_->Metric(kRead), 1);
-  EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"other\"}"), 30);
+  EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"other\"}"), 1 + 30);
   // What does not fit is not taken, whatever it is.
   v1::GenerateRequest other = Resumed(request, part);
   other.mutable_resume()->mutable_token_ids()->RemoveLast();

@@ -9,15 +9,20 @@ namespace {
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 constinit std::atomic<size_t> limit{kNoLimit};
+constinit std::atomic<int> left_over{0};
 
 }  // namespace
 
-aft::ShortMemory::ShortMemory(size_t bytes) { limit = bytes; }
+aft::ShortMemory::ShortMemory(size_t bytes, int left) {
+  left_over = left;
+  limit = bytes;
+}
 aft::ShortMemory::~ShortMemory() { limit = kNoLimit; }
 
 // The forms for arrays call these, but under a sanitizer, whose own then go together.
 void* operator new(size_t size) {
-  void* const memory = size < limit ? std::malloc(size) : nullptr;
+  const bool refused = size >= limit && left_over.fetch_sub(1) <= 0;
+  void* const memory = refused ? nullptr : std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -83,6 +84,38 @@ TEST(ParallelExecutorDeathTest, AThreadThatTheSystemRefusesIsAnError) {
     std::_Exit(0);
   };
   EXPECT_EXIT(start(), testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: cannot start a thread");
+}
+
+// Nothing that fn uses may go before the last thread has left it.
+TEST(ParallelExecutorTest, ForThrowsWhatAChunkOfAnyThreadThrowsOnceAllAreDone) {
+  constexpr int kThreads = 3;
+  const ParallelExecutor executor(kThreads);
+  for (int throws = 0; throws < kThreads; ++throws) {
+    for (int round = 0; round < 50; ++round) {
+      constexpr int64_t kItems = 60;
+      std::atomic<int64_t> done{0};
+      std::atomic<bool> thrown{false};
+      const auto run = [&](int64_t begin, int64_t end, int thread) {
+        done += end - begin;
+        if (thread == throws && !thrown.exchange(true)) throw std::bad_alloc();
+        while (!thrown) std::this_thread::yield();  // so that the one that throws has a chunk
+      };
+      EXPECT_THROW(executor.For(kItems, 1, run), std::bad_alloc);
+      EXPECT_EQ(done, kItems);
+    }
+  }
+  // The next part is one like any other.
+  std::atomic<int64_t> done{0};
+  executor.For(60, 1, [&](int64_t begin, int64_t end, int) { done += end - begin; });
+  EXPECT_EQ(done, 60);
+}
+
+TEST(ParallelExecutorTest, OfSeveralExceptionsOneIsThrown) {
+  const ParallelExecutor executor(4);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(executor.For(64, 1, [](int64_t, int64_t, int) { throw std::bad_alloc(); }),
+                 std::bad_alloc);
+  }
 }
 
 // Each thread has its own scratch, and its number names it.

@@ -1,12 +1,15 @@
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
 #include "tests/support/fake_loader.h"
+#include "tests/support/no_more_threads.h"
 #include "tests/support/recording_sink.h"
 #include "tests/support/status_matchers.h"
 
@@ -184,6 +187,27 @@ TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->error, "file: tensor: reason");
   EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status().code(),
             absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "b").ok());
+}
+
+TEST_F(ModelRegistryTest, AModelForWhoseThreadTheSystemHasNoPlaceFailsAndTheOthersServe) {
+  std::optional<NoMoreThreads> no_more_threads;
+  fakes_.loads->Resume();
+  registry_ = std::make_unique<ModelRegistry>(
+      Config({"a", "encoder", "b"}),
+      [&](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+        no_more_threads.reset();
+        if (options.checkpoint_dir != "b") no_more_threads.emplace();
+        return fakes_.Load(options);
+      },
+      prometheus_, [] {});
+  registry_->StartLoading();
+  while (!registry_->load_result().has_value()) std::this_thread::yield();
+  for (const char* const name : {"a", "encoder"}) {
+    EXPECT_EQ(registry_->Get(*AnonymousClient(), name)->state, ModelState::kFailed);
+    EXPECT_THAT(registry_->Get(*AnonymousClient(), name)->error,
+                HasSubstr("cannot start a thread"));
+  }
   EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "b").ok());
 }
 

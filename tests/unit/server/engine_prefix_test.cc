@@ -207,8 +207,10 @@ TEST_F(EnginePrefixTest, AResumedStreamGoesOnFromAStateOfItsPromptOrItsOutput) {
     rest.prompt.insert(rest.prompt.end(), whole.begin(),
                        whole.begin() + static_cast<std::ptrdiff_t>(count));
     rest.resumed = count;
+    const double before = read();
     const Sink sink = Submit(rest).sink;
     const Outcome outcome = sink->Wait();
+    EXPECT_EQ(outcome.computed_tokens, read() - before + static_cast<double>(80 - count));
     EXPECT_EQ(outcome.status, absl::OkStatus());
     Tokens got(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(count));
     for (const TokenDelta& delta : sink->parts()) {

@@ -85,6 +85,15 @@ class EngineResumeTest : public EngineTest {
     return Read(Submit(std::move(request)).sink, resumed);
   }
 
+  // The same with no other request beside it, so that all that steps read was read for it.
+  Answer RunAlone(GenerationRequest request) {
+    const double before = metrics.prompt_tokens.Value();
+    Answer answer = Run(std::move(request));
+    const double read = metrics.prompt_tokens.Value() - before;
+    EXPECT_EQ(answer.outcome.computed_tokens, read + static_cast<double>(answer.tokens.size()));
+    return answer;
+  }
+
   // The request that goes on behind the first `count` tokens.
   static GenerationRequest Resumed(GenerationRequest request, const std::vector<TokenId>& output,
                                    size_t count) {

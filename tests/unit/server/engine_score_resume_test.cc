@@ -92,7 +92,9 @@ TEST_F(EngineScoreResumeTest, TheRestIsWhatWouldHaveComeWhereverItBreaks) {
     SCOPED_TRACE(count);
     const double scored = metrics.scored_tokens.Value();
     const double read = metrics.prompt_tokens.Value();
-    ExpectRest(Run(Rest(request, whole, count)), whole, count);
+    const Answer rest = Run(Rest(request, whole, count));
+    ExpectRest(rest, whole, count);
+    EXPECT_EQ(rest.outcome.computed_tokens, metrics.prompt_tokens.Value() - read);
     EXPECT_EQ(metrics.scored_tokens.Value() - scored, 19 - static_cast<double>(count));
     // For a client that has all of them nothing is read.
     EXPECT_EQ(metrics.prompt_tokens.Value() - read, count == 19 ? 0 : 20);

@@ -1,5 +1,6 @@
 // Streams that their server does not survive: what they leave behind, and what comes of it.
 
+#include "tests/support/short_memory.h"
 #include "tests/unit/server/engine_resume_fixture.h"
 
 namespace aft::server {
@@ -40,7 +41,7 @@ TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatC
       resumed.start = StateOf(request, checkpoint, outputs);
       ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
       const double read = metrics.prompt_tokens.Value();
-      const Answer rest = Run(resumed);
+      const Answer rest = RunAlone(resumed);
       ExpectGoesOn(rest, whole, cut);
       const double reads = metrics.prompt_tokens.Value() - read;
       EXPECT_LE(reads, static_cast<double>(cut - outputs.size() + 1));
@@ -141,7 +142,7 @@ TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt)
         for (const bool store : {true, false}) {
           request.store = store;
           GenerationRequest resumed = Resumed(request, whole.tokens, cut);
-          const Answer expected = Run(resumed);
+          const Answer expected = RunAlone(resumed);
           const std::vector<TokenId> text = resumed.prompt;
           const bool empty = previous == nullptr || previous->pending == kNoToken;
           for (size_t read = 1; read <= text.size(); ++read) {
@@ -156,7 +157,7 @@ TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt)
               EXPECT_EQ(within, pending || read < text.size());
               if (!within) continue;
               ++used;
-              const Answer answer = Run(resumed);
+              const Answer answer = RunAlone(resumed);
               EXPECT_EQ(answer.outcome.status, absl::OkStatus());
               EXPECT_EQ(answer.tokens, expected.tokens);
               EXPECT_EQ(answer.outcome.reason, expected.outcome.reason);
@@ -280,6 +281,44 @@ TEST_F(EngineSurvivalTest, AParkedStreamIsHandedOverAsItIs) {
   resumed.start = StateOf(request, *part.outcome.hand_over, part.tokens);
   EXPECT_TRUE(IsWithin(*resumed.start, resumed, info()));
   goes_first.sink->Wait();
+}
+
+TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
+  model.slots = 1;
+  model.state_bytes = int64_t{1} << 20;
+  Start();
+  const ShortMemory short_memory(size_t{1} << 20);
+  const auto no_memory = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory"));
+  GenerationRequest stores = Request({1, 2}, 3);
+  stores.store = true;
+  const Outcome stored = Submit(stores).sink->Wait();
+  EXPECT_THAT(stored.status, no_memory);
+  EXPECT_EQ(stored.turn, nullptr);
+  // One that is to be parked.
+  GenerationRequest batch = Request({3}, 1'000'000);
+  batch.service_class = ServiceClass::kBatch;
+  const Accepted parks = Submit(batch);
+  parks.sink->WaitForParts(3);
+  const GenerationRequest urgent = Request({4}, 5);
+  ExpectServed(Submit(urgent).sink, urgent);
+  EXPECT_THAT(parks.sink->Wait().status, no_memory);
+  // These are errors of the server, and its client may read as fast as it likes.
+  EXPECT_EQ(metrics.finished(Ending::kError).Value(), 2);
+  EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
+  // A checkpoint is left out, and nothing is handed over.
+  GenerationRequest survives = Request({5, 6}, 40);
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  survives.survival = {.resumable = true, .sink = recorder, .interval = 8};
+  ExpectServed(Submit(survives).sink, survives);
+  EXPECT_GE(recorder->asked(), 3);
+  survives.stop.max_tokens = 1'000'000;
+  const Accepted leaves = Submit(survives);
+  leaves.sink->WaitForParts(3);
+  engine->BeginDrain();
+  const Outcome left = leaves.sink->Wait();
+  EXPECT_EQ(left.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(left.hand_over, nullptr);
+  EXPECT_THAT(recorder->checkpoints(), IsEmpty());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -62,6 +63,14 @@ TEST(PeriodicTest, DestructionWaitsForACallUnderWayAndNoneFollows) {
     changed.NotifyAll();
   }
   EXPECT_GE(ended, 1);
+}
+
+TEST(PeriodicTest, ACallThatThrowsIsFollowedByOthers) {
+  std::atomic<int> calls = 0;
+  const Periodic periodic("aft-test", std::chrono::milliseconds(1), [&] {
+    if (++calls < 3) throw std::bad_alloc();
+  });
+  while (calls < 4) std::this_thread::yield();
 }
 
 }  // namespace

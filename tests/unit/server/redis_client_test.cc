@@ -66,12 +66,12 @@ TEST_F(RedisClientTest, GivesBackEveryKindOfReply) {
   ASSERT_TRUE(replies.ok()) << replies.status();
   ASSERT_EQ(replies->size(), 2);
   EXPECT_EQ((*replies)[1].text, "hi");
-  Answer("*3\r\n:-7\r\n*1\r\n+OK\r\n$-1\r\n");
+  Answer("*3\r\n:-7\r\n+OK\r\n$-1\r\n");
   replies = Ask(*client);
   ASSERT_TRUE(replies.ok()) << replies.status();
   ASSERT_EQ(replies->front().elements.size(), 3);
   EXPECT_EQ(replies->front().elements[0].integer, -7);
-  EXPECT_EQ(replies->front().elements[1].elements[0].text, "OK");
+  EXPECT_EQ(replies->front().elements[1].text, "OK");
   EXPECT_EQ(replies->front().elements[2].type, RedisReply::Type::kNil);
   Answer("-ERR no\r\n");
   replies = Ask(*client);
@@ -89,10 +89,9 @@ TEST_F(RedisClientTest, WhatIsNoReplyBreaksTheConnectionAndNothingElse) {
        {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), std::string("\0\0\0\0", 4),
         std::string("$-7\r\n"), std::string("$abc\r\n"), std::string(":1x\r\n"),
         std::string("*1025\r\n"), std::string("*2147483647\r\n"),
-        std::string("*99999999999999999999\r\n"),
-        std::string("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"),
-        std::string("$2\r\nhi\r\n+more\r\n"), "+" + std::string(200'000, 'x'),
-        "$300000\r\n" + std::string(300'000, 'x') + "\r\n",
+        std::string("*99999999999999999999\r\n"), std::string("*1\r\n*1\r\n:1\r\n"),
+        std::string("*2\r\n*0\r\n:1\r\n"), std::string("$2\r\nhi\r\n+more\r\n"),
+        "+" + std::string(200'000, 'x'), "$300000\r\n" + std::string(300'000, 'x') + "\r\n",
         "$9223372036854775807\r\n" + std::string(200'000, 'x')}) {
     SCOPED_TRACE(bytes.substr(0, 40));
     Answer(bytes);
@@ -330,7 +329,7 @@ TEST_F(RedisClientTest, ACallThatThereIsNoMemoryForEndsAlone) {
   const auto client = Connect(redis.address(), kMinute);
   ASSERT_TRUE(Ask(*client).ok());
   const auto no_memory = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory"));
-  std::vector<RedisCommand> long_command = {{"SET", "x", std::string(kLarge, 'x')}};
+  std::vector<RedisCommand> long_command = {RedisCommand(20, std::string(kLarge / 20, 'x'))};
   {
     const ShortMemory short_memory(kLarge / 2);
     EXPECT_THAT(Ask(*client, 2 * kLarge, {{"GET", "large"}}).status(), no_memory);
@@ -372,6 +371,67 @@ TEST_F(RedisClientTest, AListThatNeverEndsEnds) {
   config_.redis.address = redis.address();
   config_.redis.timeout = milliseconds(200);
   EXPECT_EQ(List(*Open(), "ada").status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(RedisClientTest, AListOfMoreThanWasAskedForIsRefusedBeforeAnythingIsReadOfIt) {
+  std::atomic<int> heads = 0;
+  FakeRedis redis([&](const RedisCommand& command) {
+    if (command[0] == "EVAL") {
+      const std::string more = Page(Id('b')).substr(4);
+      return absl::StrCat("*2\r\n", Page(Id('a')).substr(4), more);
+    }
+    ++heads;
+    return std::string("$0\r\n\r\n");
+  });
+  config_.redis.address = redis.address();
+  EXPECT_THAT(List(*Open(), "ada", "", /*most=*/1).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nonsense")));
+  EXPECT_EQ(heads, 0);
+}
+
+// Each answer is in time for its own call.
+TEST_F(RedisClientTest, AListAsksForNothingAnyMoreOnceItsTimeIsOver) {
+  using std::chrono::steady_clock;
+  std::atomic<int> heads = 0;
+  std::atomic<bool> holds = false;
+  std::atomic<steady_clock::time_point> until = steady_clock::time_point();
+  FakeRedis redis([&](const RedisCommand& command) {
+    const bool list = command[0] == "EVAL";
+    if (!list && command[1].find(Id('a')) == std::string::npos) ++heads;
+    if (!list) holds = true;
+    // The call before ends in the middle of the list's time, and the list's page behind its end.
+    const auto part = config_.redis.timeout / 4;
+    while (steady_clock::now() < until.load() + (list ? 5 : 2) * part) std::this_thread::yield();
+    return list ? Page(Id('b')) : std::string("$0\r\n\r\n");
+  });
+  config_.redis.address = redis.address();
+  config_.redis.timeout = milliseconds(400);
+  const auto replica = Open();
+  RedisTest::WaitUntilUp(*replica);
+  until = steady_clock::now();
+  std::promise<void> described;
+  replica->states->Describe(ClientOf("bob"), "bob", Id('a'),
+                            [&](const absl::StatusOr<StoredState>&) { described.set_value(); });
+  while (!holds) std::this_thread::yield();
+  EXPECT_EQ(List(*replica, "ada").status().code(), absl::StatusCode::kUnavailable);
+  described.get_future().wait();
+  EXPECT_EQ(heads, 0);
+}
+
+TEST_F(RedisClientTest, AStateIsCopiedOnceToBeWritten) {
+  RedisServer redis;
+  config_.redis.address = redis.address();
+  const auto replica = Open();
+  RedisTest::WaitUntilUp(*replica);
+  constexpr size_t kLarge = 1'000'000;
+  const StateFolder::File file = File("ada", Id('a'), 12, kLarge);
+  {
+    const ShortMemory short_memory(kLarge / 2, /*left=*/1);
+    EXPECT_EQ(Put(*replica, file).status(), absl::OkStatus());
+  }
+  const auto found = Find(*replica, "ada", Id('a'));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->state->snapshot, file.state->snapshot);
 }
 
 TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadCannot) {

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <future>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -414,6 +416,49 @@ TEST_F(StateFolderTest, AStateThatThereIsNoMemoryForIsRefusedForWantOfIt) {
     EXPECT_THAT(Write(file), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
   }
   EXPECT_TRUE(Write(file).ok());
+}
+
+TEST_F(StateFolderTest, BehindADiskThatHangsSoManyRemovalsWaitAndOtherFilesGoWhenTheirTimeIsOver) {
+  Open();
+  ASSERT_TRUE(Write(File(Id('a'))).ok());
+  ASSERT_TRUE(Write(File(Id('b'))).ok());
+  std::promise<void> hangs;
+  std::promise<void> answers;
+  folder_->Write(File(Id('c')), [&](const absl::Status&) {
+    hangs.set_value();
+    answers.get_future().wait();
+  });
+  hangs.get_future().wait();
+  std::atomic<size_t> removed = 0;
+  for (size_t i = 0; i < StateFolder::kMostRemovals; ++i) {
+    folder_->Remove(Id('a'), [&](const absl::Status& status) { removed += status.ok() ? 1 : 0; });
+  }
+  EXPECT_EQ(Remove(Id('b')).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 1);
+  EXPECT_EQ(removed, 0);
+  answers.set_value();
+  while (removed < StateFolder::kMostRemovals) std::this_thread::yield();
+  EXPECT_THAT(Names(), ElementsAre(Id('b') + ".state", Id('c') + ".state"));
+  EXPECT_TRUE(Remove(Id('c')).ok());
+  now_ += kHour;
+  Expire();
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StateFolderTest, NoFileExpiresLaterThanTimesCanBeTold) {
+  Open();
+  for (const char digit : {'a', 'b', 'c'}) {
+    const int64_t latest = StateFolder::kLatest;
+    const int64_t expires = digit == 'a'   ? latest
+                            : digit == 'b' ? latest + 1
+                                           : std::numeric_limits<int64_t>::max();
+    const std::string header = absl::StrFormat("AFTKEPT1\n%d\n10.0.0.1\n\nausten\n", expires);
+    const auto sealed = sealer_.Seal(*File(Id(digit)).state, Id(digit) + "\n" + header);
+    ASSERT_TRUE(sealed.ok()) << sealed.status();
+    WriteBytes(FileOf(Id(digit)), header + *sealed);
+  }
+  EXPECT_THAT(Load(), ElementsAre(Id('a')));
+  EXPECT_EQ(metrics_.skipped.Value(), 2);
 }
 
 TEST_F(StateFolderTest, AFileSystemThatCouldNeverHoldTheBudgetIsNamed) {
