@@ -39,6 +39,16 @@ function(aft_use_precompiled target)
   endif()
 endfunction()
 
+# aft_unity(NAME): with AFT_UNITY the sources of a target are compiled in batches, each a file that includes
+# them, so that headers are read once a batch. So names in unnamed namespaces differ within a target.
+function(aft_unity target)
+  if(AFT_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${AFT_UNITY_BATCH})
+    # GCC takes a batch's own sources for headers, where types of unnamed namespaces would be wrong.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # aft_library(NAME SOURCES ... DEPS ...): static library `aft_NAME`, alias `aft::NAME`. A library
 # without sources is header-only. Includes are written from the repository's root.
 function(aft_library name)
@@ -48,6 +58,7 @@ function(aft_library name)
     target_include_directories(aft_${name} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_link_libraries(aft_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} aft_warnings)
     aft_use_precompiled(aft_${name})
+    aft_unity(aft_${name})
   else()
     add_library(aft_${name} INTERFACE)
     target_include_directories(aft_${name} INTERFACE "${CMAKE_SOURCE_DIR}")
@@ -62,6 +73,8 @@ function(aft_program name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} aft_warnings)
+  aft_use_precompiled(${name})
+  aft_unity(${name})
 endfunction()
 
 # What tests are compiled with. -pthread, because gRPC and re2 ask for it, and a precompiled header fits
@@ -79,7 +92,6 @@ function(aft_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   aft_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock_main)
   target_compile_options(${name} PRIVATE ${AFT_TEST_OPTIONS})
-  aft_use_precompiled(${name})
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   if(aft::random_inputs IN_LIST ARG_DEPS)
     list(APPEND ARG_LABELS random)

@@ -19,6 +19,9 @@ endif()
 add_library(aft_grpc INTERFACE)
 target_link_libraries(aft_grpc INTERFACE gRPC::grpc++ protobuf::libprotobuf)
 add_library(aft::grpc ALIAS aft_grpc)
+set(AFT_GRPC_HEADERS <grpcpp/grpcpp.h> <google/protobuf/message.h> <absl/functional/function_ref.h>
+  <absl/status/statusor.h> <absl/strings/str_cat.h> <functional> <string> <vector>)
+aft_precompiled(grpc HEADERS ${AFT_GRPC_HEADERS} DEPS aft_grpc absl::status absl::statusor absl::strings)
 
 # libedit and hiredis have no CMake config.
 add_library(aft_edit INTERFACE)

@@ -65,8 +65,9 @@ title() { if [[ -t 1 ]]; then printf '\n\e[1m%s\e[0m\n' "$*"; else printf '\n%s\
 demo() {
   local before after prompt='It is a truth universally acknowledged, that'
   setup
-  # Programs alone; what a build before has configured stays.
-  [[ -e build/default/build.ninja ]] || configure default -DAFT_CUDA=OFF -DAFT_TESTS=OFF -DAFT_BENCH=OFF
+  # The programs alone, with the kernels of this processor; what a build before has configured stays.
+  [[ -e build/default/build.ninja ]] ||
+    configure default -DAFT_CUDA=OFF -DAFT_TESTS=OFF -DAFT_BENCH=OFF -DAFT_KERNEL_TARGETS=NATIVE
   compile default aft-server aftctl aftload
   find_model
   start_server

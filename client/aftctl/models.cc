@@ -70,7 +70,7 @@ std::string Table(const std::vector<Row>& rows) {
   return table;
 }
 
-std::string List(const v1::ListResponse& list) {
+std::string ListTable(const v1::ListResponse& list) {
   std::vector<Row> rows = {{"NAME", "VERSION", "STATE", "ARCHITECTURE", "PARAMETERS", "WEIGHTS",
                             "STATE/SEQUENCE", "MAX LENGTH", "DEVICE", "SLOTS"}};
   for (const v1::Model& model : list.models()) {
@@ -121,7 +121,7 @@ int RunModels(Client& client, const ModelsFlags& flags) {
     if (flags.json) {
       for (const v1::Model& model : list->models()) text += JsonLine(model);
     } else {
-      text = ForTerminal(List(*list));
+      text = ForTerminal(ListTable(*list));
     }
   } else {
     const auto model = client.GetModel(flags.name);

@@ -16,7 +16,7 @@ struct RepositoryFlags {
 };
 
 // A line for each version: name, version, state, what is wrong.
-std::string List(const v1::ListResponse& list) {
+std::string ListVersions(const v1::ListResponse& list) {
   std::string text;
   for (const v1::Model& model : list.models()) {
     for (const v1::ModelVersion& version : model.versions()) {
@@ -41,7 +41,7 @@ int RunRepository(Client& client, const RepositoryFlags& flags) {
   const auto list = client.ListModels();
   if (!list.ok()) return ReportError(list.status());
   Output output;
-  return output.Write(ForTerminal(List(*list))) ? kExitOk : kExitFailed;
+  return output.Write(ForTerminal(ListVersions(*list))) ? kExitOk : kExitFailed;
 }
 
 }  // namespace

@@ -17,12 +17,10 @@
 namespace aft {
 namespace {
 
-// Caps keep every product of sizes (weights, state bytes, offsets) far below 2^63.
+// Further caps, as those of mixer_fields.h.
 constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
-constexpr int64_t kMaxWidth = int64_t{1} << 16;
 constexpr int64_t kMaxFfnWidth = int64_t{1} << 18;
 constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxPositionRows = int64_t{1} << 24;
 constexpr double kMinNormEps = 1e-12;
 constexpr double kMaxNormEps = 0.1;

@@ -14,12 +14,9 @@
 namespace aft {
 namespace {
 
-// Caps keep every product of sizes (weights, state bytes, offsets) far below 2^63.
-constexpr int64_t kMaxWidth = int64_t{1} << 16;
 constexpr int64_t kMaxWindow = int64_t{1} << 16;
 constexpr int64_t kMaxBandRows = int64_t{1} << 20;
 constexpr int64_t kMaxScoreWidth = int64_t{1} << 12;
-constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 
 constexpr Named<BiasForm> kBiasNames[] = {
     {BiasForm::kBand, "band"}, {BiasForm::kFull, "full"}, {BiasForm::kFactors, "factors"}};

@@ -1,10 +1,17 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
+
 #include "absl/status/status.h"
 #include "model/config/config.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {
+
+// Caps keep every product of sizes (weights, state bytes, offsets) far below 2^63.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 16;
+inline constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 
 // The "mixer" object of config.json, from one table of its fields and what KindSpec says of them.
 

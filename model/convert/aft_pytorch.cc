@@ -7,7 +7,7 @@
 namespace aft {
 
 absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t> window) {
-  constexpr Renamed kLayers[] = {{"mixer.qkv", "to_q to_k to_v"}, {"mixer.out", "project"}};
+  constexpr Renamed kMixerNames[] = {{"mixer.qkv", "to_q to_k to_v"}, {"mixer.out", "project"}};
   Source source(std::move(files));
   Import import;
   import.metadata["imported_from"] = "aft-pytorch";
@@ -23,7 +23,7 @@ absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t
   } else {
     mixer.kind = MixerKind::kAftSimple;
   }
-  AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kLayers, &import.tensors));
+  AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kMixerNames, &import.tensors));
   AFT_RETURN_IF_ERROR(source.Finish(&import));
   return import;
 }

@@ -17,7 +17,7 @@
 namespace aft {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // 1234567 as "1,234,567".
 std::string Grouped(int64_t number) {
@@ -48,7 +48,7 @@ std::string Bytes(int64_t bytes) {
   return bytes < 1024 ? rounded : absl::StrCat(Grouped(bytes), " bytes (", rounded, ")");
 }
 
-std::string MixerText(const Json& mixer) {
+std::string MixerText(const OrderedJson& mixer) {
   std::vector<std::string> parts;
   for (const auto& [key, value] : mixer.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -57,8 +57,8 @@ std::string MixerText(const Json& mixer) {
   return absl::StrJoin(parts, ", ");
 }
 
-std::string LengthText(const Json& inspection) {
-  const Json& length = inspection["max_seq_len"];
+std::string LengthText(const OrderedJson& inspection) {
+  const OrderedJson& length = inspection["max_seq_len"];
   const std::string limit =
       length.is_null() ? "unlimited" : absl::StrCat("at most ", Grouped(length), " tokens");
   const int64_t rows = inspection["mixer"].value("band_rows", int64_t{0});
@@ -71,7 +71,7 @@ std::string LengthText(const Json& inspection) {
                       policy == "clamp" ? " the last position's biases hold" : " there is no bias");
 }
 
-std::string StateText(const Json& inspection) {
+std::string StateText(const OrderedJson& inspection) {
   const int64_t bytes = inspection["state_bytes_per_sequence"];
   const int64_t per_token = inspection["state_bytes_per_token"];
   if (bytes == 0) return "none: whole texts at once";
@@ -80,17 +80,17 @@ std::string StateText(const Json& inspection) {
                       " per token of context, for ", Grouped(inspection["max_seq_len"]), " tokens");
 }
 
-std::string TokenizerText(const Json& tokenizer) {
+std::string TokenizerText(const OrderedJson& tokenizer) {
   if (tokenizer.is_null()) return "none";
-  const Json& eos = tokenizer["eos_id"];
+  const OrderedJson& eos = tokenizer["eos_id"];
   return absl::StrCat(tokenizer["kind"].get<std::string>(), ", ", Grouped(tokenizer["vocab_size"]),
                       " tokens, ",
                       eos.is_null() ? "no end of text" : absl::StrCat("end of text ", eos.dump()));
 }
 
 // What serving it takes, a column for each format of weights.
-std::string SizingText(const Json& inspection) {
-  const Json& sizing = inspection["sizing"];
+std::string SizingText(const OrderedJson& inspection) {
+  const OrderedJson& sizing = inspection["sizing"];
   const int64_t slots = sizing["slots"];
   std::string text;
   absl::StrAppendFormat(&text, "%-13s %s floating-point operations\n", "a token",
@@ -108,10 +108,10 @@ std::string SizingText(const Json& inspection) {
     }
   };
   const auto bytes = [&](const std::string& name, const char* key, const std::string& note = "") {
-    row(name, [&](const std::string&, const Json& size) { return Rounded(size[key]); });
+    row(name, [&](const std::string&, const OrderedJson& size) { return Rounded(size[key]); });
     absl::StrAppend(&text, note, "\n");
   };
-  row("served as", [](const std::string& format, const Json&) { return format; });
+  row("served as", [](const std::string& format, const OrderedJson&) { return format; });
   absl::StrAppend(&text, "\n");
   bytes("  weights", "weight_bytes");
   bytes("  every step", "step_bytes", "  of them");
@@ -120,11 +120,11 @@ std::string SizingText(const Json& inspection) {
                      Grouped(sizing["threads"]), sizing["threads"] == 1 ? " thread" : " threads"));
   bytes("  memory", "memory_bytes",
         slots == 0 ? "  of all" : absl::StrCat("  of all, with ", Grouped(slots), " slots"));
-  const Json& first = sizing["formats"]["fp32"];
+  const OrderedJson& first = sizing["formats"]["fp32"];
   if (!first.contains("tokens_per_second")) return text;
   for (const auto& [streams, rate] : first["tokens_per_second"].items()) {
     row(absl::StrCat("  ", streams, streams == "1" ? " stream" : " streams"),
-        [&streams = streams](const std::string&, const Json& size) {
+        [&streams = streams](const std::string&, const OrderedJson& size) {
           return Grouped(static_cast<int64_t>(size["tokens_per_second"][streams].get<double>()));
         });
     absl::StrAppend(&text, "  tokens/s at most\n");
@@ -134,26 +134,27 @@ std::string SizingText(const Json& inspection) {
 
 }  // namespace
 
-absl::StatusOr<Json> Inspect(const std::string& dir, const SizingOptions& options) {
+absl::StatusOr<OrderedJson> Inspect(const std::string& dir, const SizingOptions& options) {
   AFT_ASSIGN_OR_RETURN(const CheckpointFile checkpoint, OpenCheckpoint(dir));
   const NetworkConfig& config = checkpoint.config;
   AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kWeightsFileName),
                              CheckTensors(config, checkpoint.tensors).status()));
   // As the file has it: without defaults.
-  const Json stored = Json::parse(FormatNetworkConfig(config));
-  Json inspection = {{"architecture", stored.at("architecture")},
-                     {"n_layers", config.n_layers},
-                     {"d_model", config.d_model},
-                     {"mixer_width", MixerWidth(config)},
-                     {"d_ff", config.d_ff},
-                     {"vocab_size", config.vocab_size},
-                     {"mixer", stored.at("mixer")},
-                     {"parameters", CountParameters(config)},
-                     {"weight_format", NumberName(checkpoint.weight_format)},
-                     {"weight_bytes", checkpoint.weight_bytes}};
-  AFT_ASSIGN_OR_RETURN(const Json sizes, Size(checkpoint, options));
+  const OrderedJson stored = OrderedJson::parse(FormatNetworkConfig(config));
+  OrderedJson inspection = {{"architecture", stored.at("architecture")},
+                            {"n_layers", config.n_layers},
+                            {"d_model", config.d_model},
+                            {"mixer_width", MixerWidth(config)},
+                            {"d_ff", config.d_ff},
+                            {"vocab_size", config.vocab_size},
+                            {"mixer", stored.at("mixer")},
+                            {"parameters", CountParameters(config)},
+                            {"weight_format", NumberName(checkpoint.weight_format)},
+                            {"weight_bytes", checkpoint.weight_bytes}};
+  AFT_ASSIGN_OR_RETURN(const OrderedJson sizes, Size(checkpoint, options));
   inspection.update(sizes);
-  inspection["max_seq_len"] = config.max_seq_len == 0 ? Json() : Json(config.max_seq_len);
+  inspection["max_seq_len"] =
+      config.max_seq_len == 0 ? OrderedJson() : OrderedJson(config.max_seq_len);
   inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
   inspection["tokenizer"] = nullptr;
   if (!config.tokenizer.empty()) {
@@ -162,12 +163,12 @@ absl::StatusOr<Json> Inspect(const std::string& dir, const SizingOptions& option
     const int32_t eos_id = tokenizer->eos_id();
     inspection["tokenizer"] = {{"kind", config.tokenizer},
                                {"vocab_size", tokenizer->vocab_size()},
-                               {"eos_id", eos_id < 0 ? Json() : Json(eos_id)}};
+                               {"eos_id", eos_id < 0 ? OrderedJson() : OrderedJson(eos_id)}};
   }
   return inspection;
 }
 
-std::string InspectionText(const Json& inspection) {
+std::string InspectionText(const OrderedJson& inspection) {
   std::string text;
   const auto line = [&text](const char* name, const std::string& value) {
     absl::StrAppendFormat(&text, "%-13s %s\n", name, value);

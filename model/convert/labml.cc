@@ -129,11 +129,11 @@ absl::Status UseCharacters(const std::string& chars_path, Import* import) {
 }
 
 absl::StatusOr<Import> ImportModule(Source& source, const LabmlOptions& options) {
-  constexpr Renamed kLayers[] = {{"mixer.qkv", "query key value"}, {"mixer.out", "output"}};
+  constexpr Renamed kMixerNames[] = {{"mixer.qkv", "query key value"}, {"mixer.out", "output"}};
   Import import;
   AFT_ASSIGN_OR_RETURN(import.config, MixerModuleConfig(source, "query"));
   AFT_RETURN_IF_ERROR(TakeAftLocal(source, "", "layers.0.", options.window, true, &import));
-  AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kLayers, &import.tensors));
+  AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kMixerNames, &import.tensors));
   return import;
 }
 

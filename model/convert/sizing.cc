@@ -18,7 +18,7 @@
 namespace aft {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 bool IsLanguageModel(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm;
@@ -62,9 +62,9 @@ int64_t ProductWeights(const NetworkConfig& config) {
   return weights;
 }
 
-Json TokensPerSecond(const SizingOptions& options, int64_t step_bytes, int64_t token_bytes,
-                     int64_t token_flops) {
-  Json rates = Json::object();
+OrderedJson TokensPerSecond(const SizingOptions& options, int64_t step_bytes, int64_t token_bytes,
+                            int64_t token_flops) {
+  OrderedJson rates = OrderedJson::object();
   for (const int64_t streams : {int64_t{1}, int64_t{8}, int64_t{options.slots}}) {
     if (streams > options.slots) continue;
     double rate = std::numeric_limits<double>::infinity();
@@ -80,7 +80,7 @@ Json TokensPerSecond(const SizingOptions& options, int64_t step_bytes, int64_t t
 
 }  // namespace
 
-absl::StatusOr<Json> Size(const CheckpointFile& checkpoint, const SizingOptions& options) {
+absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingOptions& options) {
   constexpr int64_t kFloat = sizeof(float);
   const NetworkConfig& config = checkpoint.config;
   const bool language_model = IsLanguageModel(config);
@@ -107,32 +107,32 @@ absl::StatusOr<Json> Size(const CheckpointFile& checkpoint, const SizingOptions&
                                                      " bytes are too many to count"));
   }
 
-  Json formats;
+  OrderedJson formats;
   for (const Number format : {Number::kFp32, Number::kBf16, Number::kInt8}) {
     const WeightBytes weights = CountWeightBytes(config, format);
     const int64_t weight_bytes = weights.total() + mixers.table_bytes;
     const int64_t workspace = CpuNetwork::WorkspaceBytes(config, format, mixers.scratch_floats,
                                                          tokens_at_once, options.threads);
-    Json size = {{"weight_bytes", weight_bytes},
-                 {"step_bytes", weights.products},
-                 {"workspace_bytes", workspace},
-                 {"memory_bytes", weight_bytes + workspace + slots * (slot + scratch)}};
+    OrderedJson size = {{"weight_bytes", weight_bytes},
+                        {"step_bytes", weights.products},
+                        {"workspace_bytes", workspace},
+                        {"memory_bytes", weight_bytes + workspace + slots * (slot + scratch)}};
     if (language_model && (options.bandwidth > 0 || options.flops > 0)) {
       size["tokens_per_second"] = TokensPerSecond(options, weights.products, moved * kFloat, flops);
     }
     formats[NumberName(format)] = std::move(size);
   }
-  return Json{{"state_bytes_per_sequence", slot},
-              {"state_bytes_per_token", floats_per_token * kFloat},
-              {"scratch_bytes_per_sequence", scratch},
-              {"sizing",
-               {{"slots", slots},
-                {"tokens_at_once", tokens_at_once},
-                {"threads", options.threads},
-                {"context", context},
-                {"flops_per_token", flops},
-                {"state_traffic_per_token", moved * kFloat},
-                {"formats", std::move(formats)}}}};
+  return OrderedJson{{"state_bytes_per_sequence", slot},
+                     {"state_bytes_per_token", floats_per_token * kFloat},
+                     {"scratch_bytes_per_sequence", scratch},
+                     {"sizing",
+                      {{"slots", slots},
+                       {"tokens_at_once", tokens_at_once},
+                       {"threads", options.threads},
+                       {"context", context},
+                       {"flops_per_token", flops},
+                       {"state_traffic_per_token", moved * kFloat},
+                       {"formats", std::move(formats)}}}};
 }
 
 }  // namespace aft

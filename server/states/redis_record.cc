@@ -13,7 +13,7 @@
 namespace aft::server {
 namespace {
 
-constexpr absl::string_view kMagic = "AFTREDIS1";
+constexpr absl::string_view kRecordMagic = "AFTREDIS1";
 constexpr int kLines = 6;
 
 struct Parts {
@@ -25,7 +25,7 @@ struct Parts {
 
 std::string LinesOf(const RedisRecord& record, int64_t expires) {
   const StateFolder::File& file = record.file;
-  return absl::StrCat(kMagic, "\n", expires, "\n", record.bytes, "\n", file.client, "\n",
+  return absl::StrCat(kRecordMagic, "\n", expires, "\n", record.bytes, "\n", file.client, "\n",
                       file.owner, "\n", file.model, "\n");
 }
 
@@ -50,7 +50,7 @@ absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner,
                             absl::string_view bytes) {
   const std::vector<absl::string_view> parts = absl::StrSplit(bytes, absl::MaxSplits('\n', kLines));
   Parts parsed;
-  if (parts.size() != kLines + 1 || parts[0] != kMagic ||
+  if (parts.size() != kLines + 1 || parts[0] != kRecordMagic ||
       !absl::SimpleAtoi(parts[1], &parsed.expires) || parsed.expires < 0 ||
       parsed.expires > StateFolder::kLatest || !absl::SimpleAtoi(parts[2], &parsed.record.bytes) ||
       parts[kLines].size() < SummaryBytes()) {

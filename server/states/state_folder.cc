@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::string_view kMagic = "AFTKEPT1";
+constexpr absl::string_view kFileMagic = "AFTKEPT1";
 constexpr absl::string_view kSuffix = ".state";
 
 // The id of the state that the file has, or, with `temporary`, was to have. "": it is not ours.
@@ -43,8 +43,8 @@ std::string IdOfFile(absl::string_view name, bool temporary) {
 
 // What a file begins with.
 std::string HeaderOf(const StateFolder::File& file, int64_t expires) {
-  return absl::StrCat(kMagic, "\n", expires, "\n", file.client, "\n", file.owner, "\n", file.model,
-                      "\n");
+  return absl::StrCat(kFileMagic, "\n", expires, "\n", file.client, "\n", file.owner, "\n",
+                      file.model, "\n");
 }
 
 absl::Status Unusable(const std::string& path, absl::string_view what, int error) {
@@ -194,7 +194,7 @@ absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id,
   AFT_ASSIGN_OR_RETURN(const std::string content, ReadConfigFile(path, max_bytes));
   const std::vector<absl::string_view> parts = absl::StrSplit(content, absl::MaxSplits('\n', 5));
   int64_t expires = 0;
-  if (parts.size() != 6 || parts[0] != kMagic || !absl::SimpleAtoi(parts[1], &expires) ||
+  if (parts.size() != 6 || parts[0] != kFileMagic || !absl::SimpleAtoi(parts[1], &expires) ||
       expires < 0 || expires > kLatest) {
     return absl::InvalidArgumentError("not a file of a state, or damaged");
   }

@@ -20,9 +20,10 @@
 namespace aft::server {
 namespace {
 
-constexpr absl::string_view kMagic = "AFTSEAL2";
+constexpr absl::string_view kSealMagic = "AFTSEAL2";
 constexpr size_t kKeyIdBytes = 8;
-constexpr size_t kHeadBytes = kMagic.size() + kKeyIdBytes;  // associated data: under the tag too
+constexpr size_t kHeadBytes =
+    kSealMagic.size() + kKeyIdBytes;  // associated data: under the tag too
 constexpr size_t kTagBytes = 16;
 constexpr size_t kBodyAt = kHeadBytes + kTagBytes;
 constexpr size_t kUseBytes = sizeof(TokenId) + sizeof(uint32_t);
@@ -152,7 +153,7 @@ absl::Status StateSealer::Append(const SequenceState& state, absl::string_view c
   }
   const size_t begin = bytes.size();
   bytes.reserve(begin + static_cast<size_t>(SealedBytes(state)));
-  bytes.append(kMagic.data(), kMagic.size());
+  bytes.append(kSealMagic.data(), kSealMagic.size());
   bytes += keys_.front().id;
   bytes.append(kTagBytes, '\0');
   Write(state.model, bytes);
@@ -174,10 +175,10 @@ absl::Status StateSealer::Append(const SequenceState& state, absl::string_view c
 
 absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
                                                 absl::string_view context) const {
-  if (sealed.size() <= kBodyAt || sealed.substr(0, kMagic.size()) != kMagic) {
+  if (sealed.size() <= kBodyAt || sealed.substr(0, kSealMagic.size()) != kSealMagic) {
     return Refused("these bytes are none");
   }
-  const absl::string_view id = sealed.substr(kMagic.size(), kKeyIdBytes);
+  const absl::string_view id = sealed.substr(kSealMagic.size(), kKeyIdBytes);
   const auto key = std::find_if(keys_.begin(), keys_.end(),
                                 [id](const Key& candidate) { return candidate.id == id; });
   if (key == keys_.end()) {

@@ -15,7 +15,7 @@
 namespace aft {
 namespace {
 
-constexpr int64_t kMinTile = 64;
+constexpr int64_t kMinConvTile = 64;
 
 // w(t, t') [h, T, T] of a bidirectional filter: 0 outside it.
 at::Tensor PairBias(const MixerConfig& config, const at::Tensor& filter, int64_t tokens,
@@ -65,7 +65,7 @@ at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor
                .unsqueeze(2)
                .unsqueeze(3);
   }
-  const int64_t length = std::min(tokens, std::max(kMinTile, context));
+  const int64_t length = std::min(tokens, std::max(kMinConvTile, context));
   const Quotient quotient =
       Divide(PrefixSums(WeightedValues(keys, values, anchor),
                         bias(context - 1, length).unsqueeze(0), context, options.GemmType(k)),

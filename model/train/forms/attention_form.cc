@@ -18,7 +18,7 @@
 namespace aft {
 namespace {
 
-constexpr double kUnseen = -std::numeric_limits<double>::infinity();
+constexpr double kMaskedScore = -std::numeric_limits<double>::infinity();
 constexpr double kShortest = 1e-6;
 
 // [B, T, h * n] -> [B, h, T, n].
@@ -33,7 +33,7 @@ at::Tensor Join(const at::Tensor& x) { return x.transpose(1, 2).flatten(2); }
 at::Tensor KeyScores(const TrainFormOptions& options, at::ScalarType type) {
   if (!options.mask.defined()) return {};
   return options.mask.to(type)
-      .masked_fill(options.mask.le(kMaskedBelow), kUnseen)
+      .masked_fill(options.mask.le(kMaskedBelow), kMaskedScore)
       .unsqueeze(1)
       .unsqueeze(2);
 }
@@ -53,7 +53,7 @@ at::Tensor SoftmaxOfSeen(const at::Tensor& scores) {
 // Scores [B, h, T, T] to outputs [B, T, hid].
 at::Tensor Mix(const MixerConfig& config, at::Tensor scores, const at::Tensor& v,
                const TrainFormOptions& options) {
-  if (config.causal) scores = scores.masked_fill(Future(scores.size(3)), kUnseen);
+  if (config.causal) scores = scores.masked_fill(Future(scores.size(3)), kMaskedScore);
   const at::Tensor keys = KeyScores(options, scores.scalar_type());
   const at::Tensor weights =
       keys.defined() ? SoftmaxOfSeen(scores + keys) : at::softmax(scores, -1);
@@ -70,7 +70,7 @@ at::Tensor Fused(const MixerConfig& config, const at::Tensor& q, const at::Tenso
                                                  config.causal, scale));
   }
   if (config.causal && q.size(2) > 1) {
-    keys = keys.expand({-1, -1, q.size(2), -1}).masked_fill(Future(q.size(2)), kUnseen);
+    keys = keys.expand({-1, -1, q.size(2), -1}).masked_fill(Future(q.size(2)), kMaskedScore);
   }
   const at::Tensor idle = keys.isneginf().all(3, /*keepdim=*/true);
   return Join(at::scaled_dot_product_attention(q, k, v, keys.masked_fill(idle, 0),
@@ -151,7 +151,7 @@ at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
   // Token 0 has a column of its own.
   at::Tensor unseen = key.lt(config.global_token ? 1 : 0).logical_or(key.ge(tokens));
   if (config.causal) unseen = unseen.logical_or(key.gt(query));
-  scores = scores.masked_fill(unseen, kUnseen);
+  scores = scores.masked_fill(unseen, kMaskedScore);
   const at::Tensor mask = KeyScores(options, packed.scalar_type());  // [B, 1, 1, T]
   if (mask.defined()) {
     scores =

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxJsonBytes = size_t{16} << 10;
-constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxOptionNameBytes = 64;
 
 // Of a number, or of a string that is one.
 template <typename T>
@@ -167,9 +167,9 @@ std::optional<bool> Apply(absl::string_view name, const Json& value, v1::Generat
 
 absl::Status GenerationOptions::Set(absl::string_view place, absl::string_view name,
                                     const Json& value) {
-  if (name.size() > kMaxNameBytes) {
-    return BadField(place,
-                    absl::StrCat("a name has ", name.size(), " bytes, at most ", kMaxNameBytes));
+  if (name.size() > kMaxOptionNameBytes) {
+    return BadField(
+        place, absl::StrCat("a name has ", name.size(), " bytes, at most ", kMaxOptionNameBytes));
   }
   const std::string path = Path(place, name);
   if (value.is_null()) return absl::OkStatus();  // not given

@@ -20,7 +20,7 @@ using inference::ModelInferRequest;
 
 static_assert(std::endian::native == std::endian::little, "raw contents are copied as they are");
 
-constexpr size_t kMaxNameBytes = 128;
+constexpr size_t kMaxTensorNameBytes = 128;
 constexpr size_t kMaxDatatypeBytes = 8;
 constexpr size_t kMaxDimensions = 8;
 constexpr size_t kLengthBytes = sizeof(uint32_t);  // in front of an element of BYTES
@@ -114,8 +114,8 @@ absl::Status CheckRaw(const InputTensor& tensor, const Datatype& datatype) {
 
 absl::StatusOr<InputTensor> ReadInput(const ModelInferRequest& message, int index) {
   const auto& input = message.inputs(index);
-  AFT_RETURN_IF_ERROR(
-      CheckLength(absl::StrCat("inputs[", index, "].name"), input.name().size(), kMaxNameBytes));
+  AFT_RETURN_IF_ERROR(CheckLength(absl::StrCat("inputs[", index, "].name"), input.name().size(),
+                                  kMaxTensorNameBytes));
   if (input.name().empty()) {
     return BadField(absl::StrCat("inputs[", index, "].name"), "must not be empty");
   }
