@@ -29,7 +29,8 @@ std::vector<float> Values(const EncodeStream& stream, size_t tokens, uint32_t wi
   return values;
 }
 
-std::vector<float> Expected(const std::string& text, FakeEncoderRunner::Options options = {}) {
+std::vector<float> ExpectedVector(const std::string& text,
+                                  FakeEncoderRunner::Options options = {}) {
   return FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode(text));
 }
 
@@ -40,7 +41,7 @@ TEST(EncodeTest, StreamsAVectorForEachToken) {
   EncodeStream stream(server.inference(), EncodeOf("hello"));
   const grpc::Status status = stream.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(Values(stream, 5), Expected("hello"));
+  EXPECT_EQ(Values(stream, 5), ExpectedVector("hello"));
   EXPECT_EQ(stream.events.back().finished().batch_rows(), 1U);
   EXPECT_EQ(server.Metric(RequestsTotal("OK", "Encode", "encoder")), 1);
   EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"encoder\"}"), 5);
@@ -68,7 +69,7 @@ TEST(EncodeTest, OneStepServesManyRequests) {
   EXPECT_EQ(first.events.back().finished().batch_rows(), 1U);
   for (size_t i = 0; i < streams.size(); ++i) {
     EXPECT_TRUE(streams[i].Finish().ok());
-    EXPECT_EQ(Values(streams[i], texts[i].size()), Expected(texts[i]));
+    EXPECT_EQ(Values(streams[i], texts[i].size()), ExpectedVector(texts[i]));
     EXPECT_EQ(streams[i].events.back().finished().batch_rows(), 4U);
   }
   EXPECT_EQ(server.encoder_control().batches().size(), 3U);
@@ -89,7 +90,7 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
   for (const v1::EncodeResponse& event : stream.events) {
     EXPECT_LT(event.ByteSizeLong(), size_t{34} << 10);
   }
-  EXPECT_EQ(Values(stream, text.size(), 700), Expected(text, options));
+  EXPECT_EQ(Values(stream, text.size(), 700), ExpectedVector(text, options));
 }
 
 }  // namespace

@@ -14,11 +14,11 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kEndless = 1'000'000;
+constexpr uint32_t kEndlessTokens = 1'000'000;
 constexpr char kModel[] = "aft.v1.InferenceService/fake";
 constexpr char kOther[] = "aft.v1.InferenceService/encoder";
 
-HealthCheckResponse::ServingStatus Check(TestServer& server, const std::string& service) {
+HealthCheckResponse::ServingStatus CheckHealth(TestServer& server, const std::string& service) {
   HealthCheckRequest request;
   HealthCheckResponse response;
   request.set_service(service);
@@ -48,7 +48,7 @@ class LostDeviceTest : public testing::Test {
  protected:
   void Start(ServerConfig config) {
     server_ = std::make_unique<TestServer>(std::move(config));
-    EXPECT_EQ(Check(*server_, "liveness"), HealthCheckResponse::SERVING);
+    EXPECT_EQ(CheckHealth(*server_, "liveness"), HealthCheckResponse::SERVING);
     server_->control().FailNextSubmit(absl::UnavailableError("device lost"));
     const grpc::Status status = GenerateStream(server_->inference(), Request("x", 1)).Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -60,10 +60,10 @@ class LostDeviceTest : public testing::Test {
 
 TEST_F(LostDeviceTest, TheModelIsFailedTheOtherServesAndHealthSaysSo) {
   Start(TestConfigWithEncoder());
-  EXPECT_EQ(Check(*server_, kModel), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(Check(*server_, kOther), HealthCheckResponse::SERVING);
-  EXPECT_EQ(Check(*server_, ""), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(Check(*server_, "liveness"), HealthCheckResponse::SERVING);  // for the grace
+  EXPECT_EQ(CheckHealth(*server_, kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(CheckHealth(*server_, kOther), HealthCheckResponse::SERVING);
+  EXPECT_EQ(CheckHealth(*server_, ""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(CheckHealth(*server_, "liveness"), HealthCheckResponse::SERVING);  // for the grace
   EXPECT_EQ(Describe(*server_, "fake").state(), v1::MODEL_STATE_FAILED);
   EXPECT_THAT(Describe(*server_, "fake").error(), HasSubstr("device lost"));
   EXPECT_EQ(Describe(*server_, "encoder").state(), v1::MODEL_STATE_READY);
@@ -78,9 +78,9 @@ TEST_F(LostDeviceTest, WhereAnyModelIsEnoughTheServerStaysReadyAndAlive) {
   config.health.readiness = "any";
   config.health.liveness_grace = std::chrono::milliseconds(0);
   Start(config);
-  EXPECT_EQ(Check(*server_, kModel), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(Check(*server_, ""), HealthCheckResponse::SERVING);
-  EXPECT_EQ(Check(*server_, "liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(CheckHealth(*server_, kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(CheckHealth(*server_, ""), HealthCheckResponse::SERVING);
+  EXPECT_EQ(CheckHealth(*server_, "liveness"), HealthCheckResponse::SERVING);
   ExpectEncodes(*server_);
 }
 
@@ -112,10 +112,10 @@ TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {
       return FakeModels().Load(options);
     });
     ASSERT_TRUE(server.server().WaitReady().ok());
-    EXPECT_EQ(Check(server, ""), std::string(readiness) == "any"
-                                     ? HealthCheckResponse::SERVING
-                                     : HealthCheckResponse::NOT_SERVING);
-    EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
+    EXPECT_EQ(CheckHealth(server, ""), std::string(readiness) == "any"
+                                           ? HealthCheckResponse::SERVING
+                                           : HealthCheckResponse::NOT_SERVING);
+    EXPECT_EQ(CheckHealth(server, "liveness"), HealthCheckResponse::SERVING);
     ExpectServes(server);
     grpc::ClientContext context;
     v1::ListResponse list;
@@ -131,12 +131,12 @@ TEST(FailureTest, AModelThatIsStuckEndsItsRequestsAndTheServerStillStops) {
   config.health.liveness_grace = std::chrono::milliseconds(0);
   TestServer server(config);
   server.control().Hold();
-  GenerateStream running(server.inference(), Request("held", kEndless));
-  GenerateStream waiting(server.inference(), Request("waits", kEndless));
+  GenerateStream running(server.inference(), Request("held", kEndlessTokens));
+  GenerateStream waiting(server.inference(), Request("waits", kEndlessTokens));
   EXPECT_EQ(running.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(Check(server, kModel), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(CheckHealth(server, kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(CheckHealth(server, "liveness"), HealthCheckResponse::NOT_SERVING);
   EXPECT_THAT(Describe(server, "fake").error(), HasSubstr("step_timeout_ms=200"));
   EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"failed\"}"), 1);
   EXPECT_EQ(server.Metric("aft_slots_used{model=\"fake\"}"), 0);

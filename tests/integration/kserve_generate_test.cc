@@ -23,7 +23,7 @@ std::vector<int64_t> IdsOf(const std::string& text) {
   return {ids.begin(), ids.end()};
 }
 
-std::vector<int64_t> ExpectedIds(const std::string& prompt, uint32_t count) {
+std::vector<int64_t> IdsOf(const std::string& prompt, uint32_t count) {
   const std::vector<TokenId> ids = Expected(Request(prompt, count));
   return {ids.begin(), ids.end()};
 }
@@ -118,7 +118,7 @@ TEST(KserveGenerateTest, TakesAndGivesTokenIds) {
     const auto answer = server.Infer(builder.request());
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
     EXPECT_THAT(OutputNames(answer.response), ElementsAre("output_ids"));
-    EXPECT_EQ(Numbers<int64_t>(answer.response, "output_ids"), ExpectedIds("abc", 12));
+    EXPECT_EQ(Numbers<int64_t>(answer.response, "output_ids"), IdsOf("abc", 12));
     EXPECT_THAT(ShapeOf(answer.response, "output_ids"), ElementsAre(12));
     EXPECT_EQ(answer.response.outputs(0).datatype(), "INT64");
   }
@@ -136,7 +136,7 @@ TEST(KserveGenerateTest, SamplingOptionsArriveFromWhereverTheyAreGiven) {
   parameters.Parameter("seed").set_uint64_param(7);
   parameters.Parameter("ignore_eos").set_bool_param(true);
   parameters.Parameter("temperature").set_double_param(1.0);
-  EXPECT_EQ(ids(parameters), ExpectedIds("abc", 4));
+  EXPECT_EQ(ids(parameters), IdsOf("abc", 4));
   InferBuilder tensors;
   tensors.Raw("max_tokens", "INT64", {1}, RawOf<int64_t>({4}))
       .Raw("seed", "INT64", {1}, RawOf<int64_t>({7}))
@@ -144,11 +144,11 @@ TEST(KserveGenerateTest, SamplingOptionsArriveFromWhereverTheyAreGiven) {
       .Raw("top_p", "FP32", {1}, RawOf<float>({1.0F}))
       .Raw("top_k", "INT32", {1}, RawOf<int32_t>({0}))
       .Flag("ignore_eos");
-  EXPECT_EQ(ids(tensors), ExpectedIds("abc", 4));
+  EXPECT_EQ(ids(tensors), IdsOf("abc", 4));
   InferBuilder json;
   json.Text("sampling_parameters",
             R"({"max_tokens": 4, "min_tokens": 4, "seed": 7, "top_k": -1, "n": 1, "stop": []})");
-  EXPECT_EQ(ids(json), ExpectedIds("abc", 4));
+  EXPECT_EQ(ids(json), IdsOf("abc", 4));
 }
 
 TEST(KserveGenerateTest, RulesForSingleTokensAreThoseOfGenerate) {
@@ -210,7 +210,7 @@ TEST(KserveGenerateTest, TypedContentsAreAsGoodAsRawOnes) {
   add("sampling_parameters", "BYTES", 1)->add_bytes_contents(R"({"top_k": 0})");
   const auto raw = server.Infer(request);
   ASSERT_TRUE(raw.status.ok()) << raw.status.error_message();
-  EXPECT_EQ(Numbers<int64_t>(raw.response, "output_ids"), ExpectedIds("abc", 6));
+  EXPECT_EQ(Numbers<int64_t>(raw.response, "output_ids"), IdsOf("abc", 6));
 
   add("return_finish_reason", "BOOL", 1)->add_bool_contents(true);
   add("return_num_output_tokens", "BOOL", 1)->add_bool_contents(true);
@@ -222,7 +222,7 @@ TEST(KserveGenerateTest, TypedContentsAreAsGoodAsRawOnes) {
   ASSERT_THAT(OutputNames(typed.response), ElementsAre("output_ids", "finish_reason",
                                                        "cumulative_logprob", "num_output_tokens"));
   const auto& ids = typed.response.outputs(0).contents().int64_contents();
-  EXPECT_EQ(std::vector<int64_t>(ids.begin(), ids.end()), ExpectedIds("abc", 6));
+  EXPECT_EQ(std::vector<int64_t>(ids.begin(), ids.end()), IdsOf("abc", 6));
   EXPECT_THAT(typed.response.outputs(1).contents().bytes_contents(), ElementsAre("length"));
   EXPECT_EQ(typed.response.outputs(2).contents().fp32_contents_size(), 1);
   EXPECT_THAT(typed.response.outputs(3).contents().uint_contents(), ElementsAre(6));
@@ -341,11 +341,11 @@ TEST(KserveGenerateTest, AFullQueueRefusesAndSaysWhenToTryAgain) {
   EXPECT_TRUE(waiting.Finish().ok());
 }
 
-InferBuilder Prompt() { return InferBuilder().Text("text_input", "x"); }
+InferBuilder OnePrompt() { return InferBuilder().Text("text_input", "x"); }
 
 TEST(KserveGenerateTest, WhatIsHarmlessIsNoError) {
   KserveServer server;
-  InferBuilder builder = Prompt();
+  InferBuilder builder = OnePrompt();
   builder.Tokens(1);
   builder.Parameter("sequence_id").set_int64_param(0);
   builder.Parameter("sequence_start").set_bool_param(false);
@@ -359,7 +359,7 @@ TEST(KserveGenerateTest, UnknownModelsAndVersionsAreNotFound) {
   KserveServer server(TestConfigWithMetrics());
   EXPECT_THAT(server.Infer(InferBuilder("other").Text("text_input", "x").request()).status,
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
-  InferBuilder builder = Prompt();
+  InferBuilder builder = OnePrompt();
   builder.request().set_model_version("2");
   EXPECT_THAT(server.Infer(builder.request()).status,
               StatusIs(absl::StatusCode::kNotFound, StartsWith("model_version: ")));

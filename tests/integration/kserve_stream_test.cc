@@ -313,9 +313,9 @@ TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
   ServerConfig config = TestConfigWithEncoder();
   config.metrics_address = "127.0.0.1:0";
   config.limits.write_stall = std::chrono::hours(1);
-  constexpr int kWidth = 100'000;
+  constexpr int kWide = 100'000;
   FakeEncoderRunner::Options options;
-  options.width = kWidth;
+  options.width = kWide;
   KserveServer server(config, {}, options);
   const auto stub = StubWithASmallWindow(server);
   InferStream stream(*stub);
@@ -326,7 +326,7 @@ TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
     server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer", "encoder"), i);
   }
   // Each is kept, copied and serialised.
-  EXPECT_GE(server.Metric("aft_memory_used_bytes"), 2 * 3 * sizeof(float) * kWidth);
+  EXPECT_GE(server.Metric("aft_memory_used_bytes"), 2 * 3 * sizeof(float) * kWide);
   EXPECT_EQ(stream.ReadAll().size(), 2U);
   EXPECT_TRUE(stream.Finish().ok());
   server.WaitForMetric("aft_memory_used_bytes", 0);

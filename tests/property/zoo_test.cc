@@ -22,16 +22,16 @@
 namespace aft {
 namespace {
 
-constexpr char kFolder[] = "model/zoo/austen-aft-local";
+constexpr char kZooFolder[] = "model/zoo/austen-aft-local";
 constexpr int64_t kChunk = 256;
 
 class ZooTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::ifstream file(std::string(kFolder) + "/held_out_sample.txt", std::ios::binary);
+    std::ifstream file(std::string(kZooFolder) + "/held_out_sample.txt", std::ios::binary);
     text_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     ASSERT_GT(text_.size(), 1900U);
-    auto checkpoint = ReadCheckpoint(kFolder);
+    auto checkpoint = ReadCheckpoint(kZooFolder);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
   }

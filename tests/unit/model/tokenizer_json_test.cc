@@ -30,7 +30,7 @@ using testing::StartsWith;
 // Made by Hugging Face's tokenizers: tests/unit/model/data/bpe/make_goldens.py.
 constexpr char kFolder[] = "tests/unit/model/data/bpe/";
 
-std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+std::string DecodeIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   std::string text;
   for (const int32_t id : ids) text += std::string(tokenizer.TokenBytes(id));
   return text;
@@ -87,7 +87,7 @@ TEST_F(TokenizerJsonTest, EncodesHostileTextsAsHuggingFacesTokenizersDoes) {
     for (int i = 0; i < sample["repeat"]; ++i) text += sample["text"].get<std::string>();
     const auto ids = tokenizer->Encode(text);
     ASSERT_TRUE(ids.ok()) << ids.status();
-    EXPECT_EQ(Decode(*tokenizer, *ids), text) << sample["text"];
+    EXPECT_EQ(DecodeIds(*tokenizer, *ids), text) << sample["text"];
     if (sample.contains("ids")) {
       EXPECT_THAT(*ids, ElementsAreArray(sample["ids"].get<std::vector<int32_t>>())) << sample;
       special += text.find(kEndOfText) != std::string::npos;
@@ -178,7 +178,7 @@ TEST_F(TokenizerJsonTest, AddedTokensAreFoundBetweenBytesThatAreNotText) {
   const auto tokenizer = Loaded();
   const std::string text = "\xFF<tool>\xE4\xB8<tool>\x80";
   const auto ids = *tokenizer->Encode(text);
-  EXPECT_EQ(Decode(*tokenizer, ids), text);
+  EXPECT_EQ(DecodeIds(*tokenizer, ids), text);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 660), 2);
 }
 

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr int32_t kForever = 1'000'000;
+constexpr int32_t kManyTokens = 1'000'000;
 
 TEST_F(EngineTest, RefusesASetupThatCannotWork) {
   const auto create = [&](int32_t slots, int64_t runner_tokens, int64_t step_tokens) {
@@ -110,7 +110,7 @@ TEST_F(EngineTest, WhoseTimeIsOverBeforeItsFirstTokenHasMissedIt) {
   model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
   StartHeld();
-  const Accepted running = Submit(Request({1}, kForever));
+  const Accepted running = Submit(Request({1}, kManyTokens));
   control->WaitUntilBlocked();
   const Accepted impatient = Submit(Request({1}, 1));
   GenerationRequest limited = Request({1}, 1);
@@ -146,7 +146,7 @@ TEST_F(EngineTest, WhoseTimeIsOverBeforeItsFirstTokenHasMissedIt) {
 TEST_F(EngineTest, AServerThatStopsMissesNoFirstToken) {
   model.slots = 1;
   StartHeld();
-  const Accepted running = Submit(Request({1}, kForever));
+  const Accepted running = Submit(Request({1}, kManyTokens));
   control->WaitUntilBlocked();
   const Sink waiting = Submit(Request({1}, 1)).sink;
   clock.Advance(seconds(5));
@@ -209,7 +209,7 @@ TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {
   StartHeld();
   Submit(Request({1}, 1));
   control->WaitUntilBlocked();
-  const Accepted second = Submit(Request(std::vector<TokenId>(10, 1), kForever));
+  const Accepted second = Submit(Request(std::vector<TokenId>(10, 1), kManyTokens));
   EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kResourceExhausted);
   control->Resume();
   second.sink->WaitForParts(1);
@@ -256,7 +256,7 @@ TEST_F(EngineTest, CancelWhileDecodingStopsAtTheNextStep) {
   model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
   StartHeld();
-  const Accepted accepted = Submit(Request({1}, kForever));
+  const Accepted accepted = Submit(Request({1}, kManyTokens));
   const Sink waiting = Submit(Request({2}, 1)).sink;
   control->RunSteps(3);
   engine->Cancel(accepted.handle);
@@ -294,7 +294,7 @@ TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndOneThatDecodes) {
   model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
   StartHeld();
-  GenerationRequest decoding = Request({1}, kForever);
+  GenerationRequest decoding = Request({1}, kManyTokens);
   decoding.deadline = clock.Now() + seconds(2);
   GenerationRequest queued = Request({1}, 1);
   queued.deadline = clock.Now() + seconds(1);
@@ -347,8 +347,8 @@ TEST_F(EngineTest, DrainingReleasesWhatWaitsForASlot) {
 TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   model.slots = 1;
   Start();
-  const Sink running = Submit(Request({1}, kForever)).sink;
-  const Sink waiting = Submit(Request({1}, kForever)).sink;
+  const Sink running = Submit(Request({1}, kManyTokens)).sink;
+  const Sink waiting = Submit(Request({1}, kManyTokens)).sink;
   running->WaitForParts(3);
   const TimePoint deadline = clock.Now() + seconds(5);
   std::thread shutdown([&] { engine->Shutdown(deadline); });
@@ -363,7 +363,7 @@ TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
 
 TEST_F(EngineTest, AnEarlierDeadlineShortensAShutdownUnderWay) {
   Start();
-  const Sink sink = Submit(Request({1}, kForever)).sink;
+  const Sink sink = Submit(Request({1}, kManyTokens)).sink;
   sink->WaitForParts(1);
   std::thread shutdown([&] { engine->Shutdown(TimePoint::max()); });
   sink->WaitForParts(3);
@@ -374,7 +374,7 @@ TEST_F(EngineTest, AnEarlierDeadlineShortensAShutdownUnderWay) {
 
 TEST_F(EngineTest, DestructionEndsEveryRequest) {
   Start();
-  const Sink sink = Submit(Request({1}, kForever)).sink;
+  const Sink sink = Submit(Request({1}, kManyTokens)).sink;
   engine.reset();
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
 }
@@ -450,7 +450,7 @@ TEST_F(EngineTest, AReaderThatIsTooSlowLosesItsRequest) {
   const auto slow = std::make_shared<RecordingSink>(/*accept=*/3);
   const GenerationRequest request = Request({1}, 20);
   const Sink other = Submit(request).sink;
-  Submit(Request({1}, kForever), slow);
+  Submit(Request({1}, kManyTokens), slow);
   EXPECT_THAT(slow->Wait().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
   EXPECT_EQ(slow->parts().size(), 3U);

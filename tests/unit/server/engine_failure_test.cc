@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int32_t kForever = 1'000'000;
+constexpr int32_t kLong = 1'000'000;
 
 class EngineFailureTest : public EngineTest {
  protected:
@@ -59,9 +59,9 @@ class EngineFailureTest : public EngineTest {
     model.slots = 1;
     StartHeld();
     Held held;
-    held.running = Submit(Request({1, 2, 3}, kForever)).sink;
+    held.running = Submit(Request({1, 2, 3}, kLong)).sink;
     control->WaitUntilBlocked();
-    held.waiting = Submit(Request({1}, kForever)).sink;
+    held.waiting = Submit(Request({1}, kLong)).sink;
     return held;
   }
   void ExpectBothEnded(const Held& held) {

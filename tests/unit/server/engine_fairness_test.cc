@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int32_t kForever = 1'000'000;
+constexpr int32_t kEndless = 1'000'000;
 
 class EngineFairnessTest : public EngineTest {
  protected:
@@ -43,7 +43,7 @@ class EngineFairnessTest : public EngineTest {
 
   // An urgent request that runs until it is cancelled, in the slot of another one.
   Accepted ParkIt() {
-    Accepted urgent = Submit(Urgent(kForever));
+    Accepted urgent = Submit(Urgent(kEndless));
     urgent.sink->WaitForParts(2);  // the gauges tell after a step
     return urgent;
   }
@@ -96,7 +96,7 @@ TEST_F(EngineFairnessTest, AParkedTextIsScoredWhole) {
 }
 
 TEST_F(EngineFairnessTest, TheGaugesSayWhatIsParked) {
-  const Accepted batch = StartBatch(Batch(kForever));
+  const Accepted batch = StartBatch(Batch(kEndless));
   const Accepted urgent = ParkIt();
   EXPECT_EQ(metrics.requests_parked.Value(), 1);
   EXPECT_EQ(metrics.requests_running.Value(), 1);
@@ -110,7 +110,7 @@ TEST_F(EngineFairnessTest, TheGaugesSayWhatIsParked) {
 }
 
 TEST_F(EngineFairnessTest, AParkedRequestCanBeCancelled) {
-  const Accepted batch = StartBatch(Batch(kForever));
+  const Accepted batch = StartBatch(Batch(kEndless));
   const Accepted urgent = ParkIt();
   engine->Cancel(batch.handle);
   const Outcome outcome = batch.sink->Wait();
@@ -123,7 +123,7 @@ TEST_F(EngineFairnessTest, AParkedRequestCanBeCancelled) {
 
 TEST_F(EngineFairnessTest, AParkedRequestHasItsDeadlineAndNoQueueTimeout) {
   options.scheduling.max_queue = seconds(1);
-  GenerationRequest request = Batch(kForever);
+  GenerationRequest request = Batch(kEndless);
   request.deadline = clock.Now() + seconds(10);
   const Accepted batch = StartBatch(request);
   const Accepted urgent = ParkIt();
@@ -136,7 +136,7 @@ TEST_F(EngineFairnessTest, AParkedRequestHasItsDeadlineAndNoQueueTimeout) {
 }
 
 TEST_F(EngineFairnessTest, AParkedRequestEndsWithTheServer) {
-  const Accepted batch = StartBatch(Batch(kForever));
+  const Accepted batch = StartBatch(Batch(kEndless));
   const Accepted urgent = ParkIt();
   engine->Shutdown(TimePoint::min());
   EXPECT_EQ(batch.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
@@ -144,7 +144,7 @@ TEST_F(EngineFairnessTest, AParkedRequestEndsWithTheServer) {
 }
 
 TEST_F(EngineFairnessTest, AStateThatCannotBeReadEndsItsRequestAndNothingElse) {
-  const GenerationRequest request = Batch(kForever);
+  const GenerationRequest request = Batch(kEndless);
   const Accepted batch = StartBatch(request);
   control->FailNextSnapshot();
   const GenerationRequest urgent = Urgent(5);
@@ -158,8 +158,8 @@ TEST_F(EngineFairnessTest, AStateThatCannotBeReadEndsItsRequestAndNothingElse) {
 TEST_F(EngineFairnessTest, AStateThatDoesNotComeBackEndsItsRequestAndNothingElse) {
   model.slots = 2;
   Start();
-  const GenerationRequest request = Batch(kForever);
-  const Sink neighbour = Submit(Urgent(kForever)).sink;
+  const GenerationRequest request = Batch(kEndless);
+  const Sink neighbour = Submit(Urgent(kEndless)).sink;
   const Sink batch = Submit(request).sink;
   batch->WaitForParts(3);
   control->FailNextRestore();
@@ -193,7 +193,7 @@ TEST_F(EngineFairnessTest, AClientThatFillsAllSlotsWithEndlessStreamsKeepsNobody
   model.slots = 4;
   Start();
   std::vector<Accepted> endless;
-  for (int i = 0; i < 6; ++i) endless.push_back(Submit(Request({1}, kForever)));
+  for (int i = 0; i < 6; ++i) endless.push_back(Submit(Request({1}, kEndless)));
   endless[3].sink->WaitForParts(3);
   for (int i = 0; i < 3; ++i) {
     GenerationRequest request = Request({5, 6}, 10);
@@ -207,7 +207,7 @@ TEST_F(EngineFairnessTest, ARequestThatWaitsTooLongIsRefusedInTheEnd) {
   model.slots = 1;
   options.scheduling.max_queue = seconds(2);
   StartHeld();
-  const Accepted running = Submit(Request({1}, kForever));
+  const Accepted running = Submit(Request({1}, kEndless));
   control->WaitUntilBlocked();
   const Sink first = Submit(Request({1}, 1)).sink;
   clock.Advance(seconds(1));
@@ -304,7 +304,7 @@ TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetBesideDecodes) {
     return clock.Now() + milliseconds(tokens);
   };
   Start();
-  const Accepted decoding = Submit(Request({1}, kForever));
+  const Accepted decoding = Submit(Request({1}, kEndless));
   decoding.sink->WaitForParts(3);
   EXPECT_EQ(Submit(Request(std::vector<TokenId>(1000, 1), 1)).sink->Wait().status,
             absl::OkStatus());
@@ -387,7 +387,7 @@ TEST_F(EngineFairnessTest, EveryStreamIsRightUnderRandomClassesClientsAndCancels
   info.vocab_size = model.vocab_size;
   options.model.parking_bytes = 2 * MaxSnapshotBytes(info);
   StartHeld();
-  const Accepted endless = Submit(Batch(kForever));  // so that there is always a next step
+  const Accepted endless = Submit(Batch(kEndless));  // so that there is always a next step
   control->WaitUntilBlocked();
   const std::shared_ptr<const Client> clients[] = {client_b, NamedClient("c"), NamedClient("d")};
   struct Open {

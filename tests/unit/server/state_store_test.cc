@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr milliseconds kHour{3'600'000};
+constexpr milliseconds kOneHour{3'600'000};
 
 class StateStoreTest : public testing::Test {
  protected:
@@ -51,7 +51,7 @@ class StateStoreTest : public testing::Test {
   }
 
   // The state of an owner of that name. REQUIRES: there is room.
-  StoredState Put(const std::string& owner, int64_t tokens, milliseconds ttl = kHour) {
+  StoredState Put(const std::string& owner, int64_t tokens, milliseconds ttl = kOneHour) {
     auto room = store().Reserve(Named(owner), 5000);
     EXPECT_TRUE(room.ok()) << room.status();
     auto state = StateBudget::Hold(*std::move(room), State(tokens));
@@ -79,7 +79,7 @@ TEST_F(StateStoreTest, KeepsWhatItGotUnderANameThatNobodyGuesses) {
     EXPECT_EQ(found->state->snapshot, std::string(1000, 's'));
     EXPECT_EQ(found->model, "model");
     EXPECT_EQ(found->bytes, StateBytes(*found->state));
-    EXPECT_EQ(found->expires - clock_.Now(), kHour);
+    EXPECT_EQ(found->expires - clock_.Now(), kOneHour);
   }
   EXPECT_EQ(metrics_.states.Value(), 10);
   EXPECT_EQ(metrics_.stored.Value(), 10);
@@ -141,7 +141,7 @@ TEST_F(StateStoreTest, DeletedIsGone) {
               StatusIs(absl::StatusCode::kNotFound, "no state of this id"));
   EXPECT_FALSE(store().Find("a", stored.id).ok());
   EXPECT_EQ(metrics_.states.Value(), 0);
-  clock_.Advance(kHour);
+  clock_.Advance(kOneHour);
   store().Expire();
   EXPECT_EQ(metrics_.expired.Value(), 0);
 }
@@ -235,7 +235,7 @@ TEST_F(StateStoreTest, ListsStatesAndNoCheckpoints) {
   const StoredState stored = Put("a", 1);
   auto state = StateBudget::Hold(*store().Reserve(Named("a"), 5000), State(2));
   const std::string name = StateStore::CheckpointName(stored.id);
-  store().Put("a", name, "model", *std::move(state), kHour);
+  store().Put("a", name, "model", *std::move(state), kOneHour);
   ASSERT_THAT(store().List("a", "", 10), SizeIs(1));
   EXPECT_EQ(store().List("a", "", 10)[0].id, stored.id);
   EXPECT_THAT(store().List("a", stored.id, 10), IsEmpty());
@@ -277,7 +277,7 @@ TEST_F(StateStoreTest, HoldsItsBudgetUnderManyThreads) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  clock_.Advance(kHour);
+  clock_.Advance(kOneHour);
   store().Expire();
   EXPECT_EQ(metrics_.bytes.Value(), 0);
   EXPECT_EQ(metrics_.states.Value(), 0);
