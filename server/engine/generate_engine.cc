@@ -366,8 +366,8 @@ void GenerateEngine::CollectOldest() {
   if (status.ok()) {
     Publish(step, flight.prompt_tokens, now);
     // With what it takes to plan a step and to hand out its tokens: streams wait for that too.
-    if (step.prompt_tokens == 0) {
-      step_costs_.Observe(step.small, step.decodes(), Work() - work_began_, Now() - advance_began_);
+    if (step.decodes() > 0) {
+      step_costs_.Observe(step.small, step.tokens, Work() - work_began_, Now() - advance_began_);
     }
     return;
   }
