@@ -217,6 +217,7 @@ void GenerateEngine::Add(Job& job, TimePoint now) {
 
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
+  if (!stream.held.tokens.empty()) GiveWithHeld(stream, {}).IgnoreError();
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
@@ -232,6 +233,7 @@ TimePoint GenerateEngine::Advance() {
   work_began_ = Work();
   Place();
   const Step* const step = scheduler_.Schedule(pacer_.PromptTokens(), step_costs_.cost());
+  if (!holding_.empty()) ReleaseHeld(step);
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // Refused: its sequences must be out before the next step is planned.
@@ -451,39 +453,6 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   outcome.reason = FinishReason::kDone;
   if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
   Deliver(stream, std::move(delta), EndOf(row) == stream.prompt_end(), std::move(outcome), now);
-}
-
-void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
-                             TimePoint now) {
-  const bool news = !delta.tokens.empty() || !delta.text.empty();
-  if (news) {
-    absl::Status status = Give(*stream.sink, std::move(delta));
-    if (!status.ok()) return Fail(stream, std::move(status), now);
-  }
-  if (!ended) return;
-  if (stream.end != nullptr) {
-    outcome.turn = TakeTurn(stream);
-    if (outcome.turn == nullptr) {
-      return StateLost(stream, "engine.store_failed", absl::DataLossError("no snapshot"));
-    }
-  } else {
-    prefixes_.HasEnded(stream);
-  }
-  End(stream, std::move(outcome), now);
-}
-
-// What the slot holds of a stream that has ended: no step names it any more. Null: the device
-// failed.
-std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
-  std::shared_ptr<TurnEnd> turn = std::move(stream.end);
-  turn->previous = stream.previous;
-  turn->model = info_.fingerprint;
-  const uint64_t before = turn->previous != nullptr ? turn->previous->outputs : 0;
-  // Without penalties, whatever these were, and without a token that is no part of the output.
-  const absl::Status status =
-      runner_->ContinueSlot(stream.slot(), SamplingParams(), before + turn->outputs.size(), {});
-  if (status.ok()) turn->snapshot = runner_->SnapshotSlot(stream.slot());
-  return turn->snapshot.empty() ? nullptr : turn;
 }
 
 void GenerateEngine::PublishGauges() {

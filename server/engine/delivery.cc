@@ -1,0 +1,80 @@
+// How GenerateEngine hands its streams' tokens to their sinks.
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "server/engine/generate_engine.h"
+
+namespace aft::server {
+
+void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
+                             TimePoint now) {
+  const bool news = !delta.tokens.empty() || !delta.text.empty();
+  // Nobody waits for longer for a first token.
+  if (news && !ended && stream.is_in_turn() && stream.further_tokens > 0) {
+    Hold(stream, std::move(delta));
+  } else if (news) {
+    absl::Status status = GiveWithHeld(stream, std::move(delta));
+    if (!status.ok()) return Fail(stream, std::move(status), now);
+  }
+  if (!ended) return;
+  if (stream.end != nullptr) {
+    outcome.turn = TakeTurn(stream);
+    if (outcome.turn == nullptr) {
+      return StateLost(stream, "engine.store_failed", absl::DataLossError("no snapshot"));
+    }
+  } else {
+    prefixes_.HasEnded(stream);
+  }
+  End(stream, std::move(outcome), now);
+}
+
+void GenerateEngine::Hold(TokenStream& stream, TokenDelta delta) {
+  TokenDelta& held = stream.held;
+  if (held.tokens.empty()) {
+    held = std::move(delta);
+    holding_.push_back(&stream);
+    return;
+  }
+  std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(held.tokens));
+  held.text += delta.text;
+}
+
+absl::Status GenerateEngine::GiveWithHeld(TokenStream& stream, TokenDelta delta) {
+  if (!stream.held.tokens.empty()) {
+    Hold(stream, std::move(delta));
+    delta = std::exchange(stream.held, {});
+    holding_.erase(std::find(holding_.begin(), holding_.end(), &stream));
+  }
+  return Give(*stream.sink, std::move(delta));
+}
+
+// `next`: the step that was planned; null: none. A stream whose next token does not come with a
+// step in flight may have to wait for it, and so may all streams where steps are not shared.
+void GenerateEngine::ReleaseHeld(const Step* next) {
+  const bool shared = next != nullptr && next->shared;
+  for (size_t i = holding_.size(); i-- > 0;) {  // from the end: those that are released leave
+    TokenStream& stream = *holding_[i];
+    if (shared && stream.flights() > 0) continue;
+    absl::Status status = GiveWithHeld(stream, {});
+    if (!status.ok()) Fail(stream, std::move(status), Now());
+  }
+}
+
+// What the slot holds of a stream that has ended: no step names it any more. Null: the device
+// failed.
+std::shared_ptr<TurnEnd> GenerateEngine::TakeTurn(TokenStream& stream) {
+  std::shared_ptr<TurnEnd> turn = std::move(stream.end);
+  turn->previous = stream.previous;
+  turn->model = info_.fingerprint;
+  const uint64_t before = turn->previous != nullptr ? turn->previous->outputs : 0;
+  // Without penalties, whatever these were, and without a token that is no part of the output.
+  const absl::Status status =
+      runner_->ContinueSlot(stream.slot(), SamplingParams(), before + turn->outputs.size(), {});
+  if (status.ok()) turn->snapshot = runner_->SnapshotSlot(stream.slot());
+  return turn->snapshot.empty() ? nullptr : turn;
+}
+
+}  // namespace aft::server
