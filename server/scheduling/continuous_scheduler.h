@@ -89,16 +89,18 @@ struct Step {
 // steps for each live sequence of its client. It has a row in every step when all live sequences
 // are of one client, or when its client could use the fewest tokens, or, but for small steps, when
 // its client needs no more than its share. Classes make no difference to it. One of kSmallStep
-// steps that could be shared is a small one, in which the cost of a token shows. A sequence that
-// sits out keeps its slot and its state, so its tokens are the same; so are those of a prompt that
-// is read in smaller pieces. Where nothing decodes no step is shared.
+// steps that could be shared is a small one, without prompts of clients that have more than their
+// share, in which the cost of a token shows. A sequence that sits out keeps its slot and its state,
+// so its tokens are the same; so are those of a prompt that is read in smaller pieces. Where
+// nothing decodes no step is shared.
 //
 // How prompts share what a step has for all of them: the first takes up to half of what is left,
 // the next up to half of the rest, and so on, each at least one token; what short prompts leave
 // over goes to the first that can use it. Better classes come first, then those that have had their
 // slot for longer. So prompts finish in about that order, and one very long prompt still leaves
 // half of the budget to those behind it. Of what a client has in a shared step its prompts get
-// their parts by the same rule, in the order of their turns.
+// their parts by the same rule, in the order of their turns; what is too little to divide goes to
+// one.
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.
 //

@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/step_shares.h"
 
 namespace aft::server {
+namespace {
+
+// A row of a prompt costs something beyond its tokens, so shares up to this are for one.
+constexpr int64_t kSmallPiece = 16;
+
+}  // namespace
 
 // Of the client of turns_[turn].
 ClientShare& ContinuousScheduler::ShareOf(size_t turn) {
@@ -31,7 +38,7 @@ bool ContinuousScheduler::HasUnequalClients(int64_t prompt_budget) {
     } else if (sequence.phase_ == Sequence::Phase::kPrompt) {
       ClientShare& share = ShareOf(i);
       const int64_t tokens =
-          std::max<int64_t>(std::min(Readable(sequence), prompt_budget - share.prompt_tokens), 1);
+          std::min(std::max<int64_t>(Readable(sequence), 1), prompt_budget - share.prompt_tokens);
       share.prompt_tokens += tokens;
       share.tokens += tokens;
     }
@@ -46,7 +53,7 @@ bool ContinuousScheduler::HasUnequalClients(int64_t prompt_budget) {
 bool ContinuousScheduler::ShareTokens(int64_t prompt_budget, const StepCost& cost) {
   if (cost.token == 0) return false;
   const int64_t room = options_.max_step_tokens - live() + 1;  // for prompts, beside all others
-  if (!HasUnequalClients(std::min(prompt_budget, room))) return false;
+  if (!HasUnequalClients(std::clamp<int64_t>(prompt_budget, 1, room))) return false;
   double tokens = 0;
   for (const ClientShare& share : shares_) tokens += static_cast<double>(share.tokens);
   const double target = Seconds(options_.itl_target);
@@ -54,6 +61,7 @@ bool ContinuousScheduler::ShareTokens(int64_t prompt_budget, const StepCost& cos
   const bool small = shared_steps_++ % kSmallStep == 0;
   step_->shared = ShareStep(cost, target, small, shares_);
   if (!step_->shared) return false;
+  step_->small = small;
   TakeTurns();
   return small;
 }
@@ -69,6 +77,8 @@ void ContinuousScheduler::TakeTurns() {
     const int64_t half = (share.in_step + (first.phase_ == Sequence::Phase::kPrompt ? 1 : 0)) / 2;
     const int64_t decodes = share.tokens - share.prompt_tokens;
     share.prompt_tokens = std::min(share.prompt_tokens, std::max(half, share.in_step - decodes));
+    // In a small step the cost of rows of prompts would hide what a step costs without them.
+    if (step_->small && share.cut) share.prompt_tokens = 0;
     share.in_step -= share.prompt_tokens;
   }
   for (size_t i = 0; i < turns_.size(); ++i) {
@@ -77,7 +87,8 @@ void ContinuousScheduler::TakeTurns() {
     ClientShare& share = ShareOf(i);
     const bool reads = sequence.phase_ == Sequence::Phase::kPrompt;
     int64_t& left = reads ? share.prompt_tokens : share.in_step;
-    sequence.allowed_ = std::min(sequence.allowed_, reads ? (left + 1) / 2 : left);
+    const int64_t most = reads && left > kSmallPiece ? (left + 1) / 2 : left;
+    sequence.allowed_ = std::min(sequence.allowed_, most);
     left -= sequence.allowed_;
     if (sequence.allowed_ == 0) continue;
     sequence.in_turn_ = ++sequence.turn_steps_ < kTurnSteps && share.cut;

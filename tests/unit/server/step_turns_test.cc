@@ -140,7 +140,7 @@ TEST_F(StepTurnsTest, APromptBesideAnotherClientsStreamIsReadInSmallPieces) {
   Start();
   AddAll({"a1"});
   Add("b1", 1000);
-  EXPECT_THAT(Rows(kThreeTokens), ElementsAre("a1", "b1:1"));  // a small step
+  EXPECT_THAT(Rows(kThreeTokens), ElementsAre("a1"));  // a small step
   for (int i = 0; i < 10; ++i) EXPECT_THAT(Rows(kThreeTokens), ElementsAre("a1", "b1:2"));
   EXPECT_THAT(Rows({.fixed = 5, .token = 1}), ElementsAre("a1", "b1:8"));
   EXPECT_THAT(Rows({.fixed = 100, .token = 1}),
@@ -153,11 +153,16 @@ TEST_F(StepTurnsTest, SeveralPromptsOfAClientHaveItsShareTogether) {
   for (const char* name : {"b1", "b2", "b3"}) Add(name, 1000);
   Add("b4", 1);
   PassSmallStep();
-  // 4, 2, 1 and 1 of 8.
-  const StepCost nine = {.fixed = 5, .token = 1};
-  EXPECT_THAT(Rows(nine), ElementsAre("a1", "b1:4", "b2:2", "b3:1", "b4:1"));
-  // The stream needs one, and the prompts have the rest: 4, 2 and 1 of 7.
-  EXPECT_THAT(Rows(nine), ElementsAre("a1", "b4", "b1:4", "b2:2", "b3:1"));
+  // Of 40.
+  const StepCost much = {.fixed = 27.6, .token = 1};
+  EXPECT_THAT(Rows(much), ElementsAre("a1", "b1:20", "b2:10", "b3:10"));
+  // Of 8, which are not worth several rows.
+  const StepCost little = {.fixed = 5, .token = 1};
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Rows(little), ElementsAre("a1", "b1:8"));
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Rows(little), ElementsAre("a1", "b2:8"));
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Rows(little), ElementsAre("a1", "b3:8"));
+  // What the last one does not need, the first in the order of turns has.
+  EXPECT_THAT(Rows(little), ElementsAre("a1", "b1:7", "b4:1"));
 }
 
 TEST_F(StepTurnsTest, WhereNothingDecodesNoPromptIsReadInSmallerPieces) {
@@ -324,7 +329,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
       if (step == nullptr) continue;
       for (size_t i = 0; i < step->sequences.size(); ++i) {
         const Sequence* const sequence = step->sequences[i];
-        waited[sequence] = -1;
+        waited[sequence] = step->small ? 0 : -1;
         others[sequence] = 0;
         Client& client = clients[sequence->client()];
         const auto tokens = static_cast<int64_t>(step->input.rows[i].tokens.size());
@@ -359,11 +364,12 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
                   std::max((1 + weights_in / smallest->weight) * alone, time(parity)));
         ASSERT_EQ(smallest->decoded, smallest->decodes);
         if (step->tokens < 64) {
-          ASSERT_EQ(smallest->read, std::min(smallest->unread, room));
+          ASSERT_GE(smallest->read, std::min(smallest->unread, room));
         }
       }
       if (step->tokens < most) ++cut;
       for (const auto& [name, client] : clients) {
+        if (step->small) continue;  // without prompts of clients that are cut
         ASSERT_GE(client.decoded + client.read, 1);
         if (step->tokens == 64) continue;  // the prompts of all share what there is
         const int64_t half = (client.decoded + client.read) / 2;
@@ -372,7 +378,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
       }
       for (const Sequence* sequence : inside) {
         others[sequence] = std::max(others[sequence], clients[sequence->client()].sequences);
-        ++waited[sequence];
+        if (!step->small) ++waited[sequence];
         ASSERT_LT(waited[sequence], ContinuousScheduler::kTurnSteps * others[sequence]);
         if (waited[sequence] > 0) ++sat_out;
       }
