@@ -162,7 +162,8 @@ TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
       };
       const auto sampled = static_cast<size_t>(std::count_if(before.begin(), before.end(), in));
       ASSERT_LE(delivered[i], sampled);
-      if (shared && in(next)) {
+      const bool small = rows == 1;  // nothing leaves before it
+      if (shared && (small || in(next))) {
         ASSERT_GT(delivered[i] + ContinuousScheduler::kTurnSteps, sampled);
       } else {
         ASSERT_EQ(delivered[i], sampled);
