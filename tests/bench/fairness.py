@@ -18,6 +18,7 @@ of the whole server, for each step: the one stream has a row in all of them. Bes
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -137,15 +138,17 @@ def measure(options, folder):
 
 
 # ---- Steps ----------------------------------------------------------------------------------------
-def run_beside(server, streams, other_load, seconds):
+def run_beside(server, streams, other_load, seconds, seed):
+    """`seed`: another one for each run, so that no prompt is known already."""
     port = server.address.rsplit(":", 1)[1]
     one, two = f"127.0.0.1:{port}", f"[::1]:{port}"
     other = None
     if streams > 0:
-        other = server.load("--streams", streams, *other_load, "--duration", seconds + 60, address=two)
+        other = server.load("--streams", streams, *other_load, "--seed", seed, "--duration", seconds + 60, address=two)
         while server.metric("aft_requests_running") < streams:
+            assert other.poll() is None
             time.sleep(0.05)
-    load = ("--max-tokens", 1000, "--duration")
+    load = ("--max-tokens", 1000, "--seed", seed, "--duration")
     server.load(*load, 1, address=one).wait()  # what a step costs is known
     start = server.counters()
     report = report_of(server.load(*load, seconds, address=one))
@@ -181,10 +184,11 @@ def measure_beside(options, folder):
             (folder / what).mkdir()
             servers[what] = stack.enter_context(Server(
                 options, folder / what, f"{config}scheduling {{ itl_target_ms: {target} }}\n", "[::]"))
+        seeds = itertools.count(1)
         for _ in range(options.rounds):
             for streams, load in loads.items():
                 for what, server in servers.items():
-                    run = run_beside(server, streams, load, options.seconds)
+                    run = run_beside(server, streams, load, options.seconds, next(seeds))
                     runs.setdefault((streams, what), []).append(run)
     rates = ("tokens/s", "tokens/engine s", "tokens/CPU s")
     print(f"load {os.getloadavg()[0]:.1f}; ms; engine, server: CPU for each step; in brackets: times that alone")
