@@ -218,6 +218,7 @@ void GenerateEngine::Add(Job& job, TimePoint now) {
 
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
+  if (!stream.held.tokens.empty()) GiveWithHeld(stream, {}).IgnoreError();
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
@@ -233,6 +234,7 @@ TimePoint GenerateEngine::Advance() {
   work_began_ = Work();
   Place();
   const Step* const step = scheduler_.Schedule(pacer_.PromptTokens(), step_costs_.cost());
+  if (!holding_.empty()) ReleaseHeld(step);
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // Refused: its sequences must be out before the next step is planned.
@@ -341,8 +343,8 @@ void GenerateEngine::CollectOldest() {
   if (status.ok()) {
     Publish(step, flight.prompt_tokens, now);
     // With what it takes to plan a step and to hand out its tokens: streams wait for that too.
-    if (step.prompt_tokens == 0) {
-      step_costs_.Observe(step.small, step.decodes(), Work() - work_began_, Now() - advance_began_);
+    if (step.decodes() > 0) {
+      step_costs_.Observe(step.small, step.tokens, Work() - work_began_, Now() - advance_began_);
     }
     return;
   }
@@ -426,24 +428,6 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   outcome.reason = FinishReason::kDone;
   if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
   Deliver(stream, std::move(delta), EndOf(row) == stream.prompt_end(), std::move(outcome), now);
-}
-
-void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
-                             TimePoint now) {
-  const bool news = !delta.tokens.empty() || !delta.text.empty();
-  if (news) {
-    absl::Status status = Give(*stream.sink, std::move(delta));
-    if (!status.ok()) return Fail(stream, std::move(status), now);
-  }
-  if (!ended) return;
-  if (stream.end != nullptr) {
-    absl::StatusOr<std::shared_ptr<TurnEnd>> turn = TakeTurn(stream);
-    if (!turn.ok()) return StateLost(stream, "engine.store_failed", turn.status());
-    outcome.turn = *std::move(turn);
-  } else {
-    prefixes_.HasEnded(stream);
-  }
-  End(stream, std::move(outcome), now);
 }
 
 void GenerateEngine::PublishGauges() {

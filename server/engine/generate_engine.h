@@ -21,8 +21,8 @@
 namespace aft::server {
 
 // Continuous batching of one language model: one thread owns sequences, scheduler, slots and
-// runner, without locks. Every step runs all live decodes and fills the rest of the token budget
-// with chunks of prompts and of texts to score. A step is
+// runner, without locks. A step runs the live decodes and fills the rest of the token budget with
+// chunks of prompts and of texts to score; clients share it where it would be too long. A step is
 //   schedule -> submit to the model -> collect -> tokens and log-probabilities to the sinks
 // and there is one whenever a request is in flight: a queued request means that slots are busy, so
 // the thread sleeps only when there is none, and queued deadlines are checked before every step.
@@ -108,8 +108,12 @@ class GenerateEngine final : public RequestLoop {
   void PublishToken(TokenStream& stream, SampledToken token, TimePoint now);
   void PublishScores(TokenStream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
-  // Ends the stream when its reader is too slow for the delta, or when `ended`.
+  // Ends the stream when its reader is too slow for the delta, or when `ended`. A stream that takes
+  // turns in shared steps gets the tokens of its turn together.
   void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
+  void Hold(TokenStream& stream, TokenDelta delta);
+  absl::Status GiveWithHeld(TokenStream& stream, TokenDelta delta);
+  void ReleaseHeld(const Step* next);
   absl::StatusOr<std::shared_ptr<TurnEnd>> TakeTurn(TokenStream& stream);
   absl::StatusOr<std::string> Snapshot(int32_t slot) const;
   // After a token.
@@ -131,11 +135,12 @@ class GenerateEngine final : public RequestLoop {
   StepCostMeter step_costs_;
   std::vector<Flight> flights_;
   TokenCounts counts_;
-  StepOutput output_;          // of the last step
-  TimePoint collected_at_;     // likewise
-  TimePoint advance_began_;    // the call of Advance that runs
-  Duration work_began_{};      // likewise, by Work()
-  bool checkpointed_ = false;  // a stream, in the step that is published
+  std::vector<TokenStream*> holding_;  // those with `held` tokens
+  StepOutput output_;                  // of the last step
+  TimePoint collected_at_;             // likewise
+  TimePoint advance_began_;            // the call of Advance that runs
+  Duration work_began_{};              // likewise, by Work()
+  bool checkpointed_ = false;          // a stream, in the step that is published
 };
 
 }  // namespace aft::server

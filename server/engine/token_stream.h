@@ -58,6 +58,7 @@ struct TokenStream final : Sequence, Job {
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;     // valid once first_output_at is set
   int64_t further_tokens = 0;  // sampled behind the first
+  TokenDelta held;             // what its sink gets with the rest of its turn
 
   // Scoring.
   uint32_t scored_tokens = 0;

@@ -57,7 +57,7 @@ void ContinuousScheduler::Remove(Sequence& sequence) {
   if (sequence.follows()) Leave(sequence);
   if (!sequence.followers_.empty()) Abandon(sequence);
   if (sequence.slot_ >= 0) {
-    live_.erase(std::find(live_.begin(), live_.end(), &sequence));
+    LeaveLive(sequence);
     Flight* last = nullptr;
     for (const auto& flight : in_flight_) {
       std::vector<Sequence*>& rows = flight->step.sequences;
@@ -264,13 +264,18 @@ Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, b
 
 void ContinuousScheduler::Park(Sequence& sequence, TimePoint now) {
   placement_.parked.push_back({&sequence, sequence.slot_});
-  live_.erase(std::find(live_.begin(), live_.end(), &sequence));
+  LeaveLive(sequence);
   if (sequence.service_class() != ServiceClass::kInteractive) --others_;
   slots_.Release(sequence.slot_);
   sequence.slot_ = -1;
   sequence.phase_ = Sequence::Phase::kParked;
   ++parked_;
   queue_.PushFront(sequence, now);
+}
+
+void ContinuousScheduler::LeaveLive(Sequence& sequence) {
+  live_.erase(std::find(live_.begin(), live_.end(), &sequence));
+  turns_.erase(std::find(turns_.begin(), turns_.end(), &sequence));
 }
 
 void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
@@ -291,6 +296,7 @@ void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
 void ContinuousScheduler::Occupy(Sequence& sequence) {
   sequence.slot_ = slots_.Acquire();
   live_.push_back(&sequence);
+  turns_.push_back(&sequence);
   if (sequence.phase_ == Sequence::Phase::kParked) {
     --parked_;
     sequence.rows_left_ = kQuantum;
@@ -303,7 +309,6 @@ void ContinuousScheduler::Occupy(Sequence& sequence) {
                     : sequence.prompt_left() > 0 ? Sequence::Phase::kPrompt
                                                  : Sequence::Phase::kDecode;
   sequence.firm_ = Claim(sequence);
-  sequence.place_ = ++last_place_;
   sequence.turn_steps_ = 0;
   if (sequence.service_class() != ServiceClass::kInteractive) ++others_;
 }
@@ -318,16 +323,20 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget, const StepCost&
   ClearRows();
   step_->sequences.clear();
   step_->prompt_tokens = 0;
+  step_->shared = false;
 
   bool streams_wait = false;  // for a token, whether or not they have a row
   for (Sequence* sequence : live_) {
-    sequence->in_step_ = !std::exchange(sequence->paused_, false) && MayRun(*sequence);
-    if (sequence->in_step_ && sequence->phase_ == Sequence::Phase::kDecode) streams_wait = true;
+    const bool paused = std::exchange(sequence->paused_, false);
+    sequence->allowed_ = paused ? 0 : Runnable(*sequence);
+    sequence->in_turn_ = false;
+    if (IsDecoding(*sequence)) streams_wait = true;
   }
-  step_->small = TakeTurns(cost);
+  if (!streams_wait) prompt_budget = kNoLimit;
+  step_->small = streams_wait && ShareTokens(prompt_budget, cost);
   prompts_.clear();
   for (Sequence* sequence : live_) {
-    if (!sequence->in_step_) continue;
+    if (sequence->allowed_ == 0) continue;
     if (sequence->phase_ == Sequence::Phase::kPrompt) {
       prompts_.push_back(sequence);
     } else {
@@ -340,7 +349,7 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget, const StepCost&
   });
   const auto prompts = static_cast<int64_t>(prompts_.size());
   const int64_t budget = options_.max_step_tokens - decodes;
-  SharePrompts(streams_wait ? std::min(budget, std::max(prompt_budget, prompts)) : budget);
+  SharePrompts(std::min(budget, std::max(prompt_budget, prompts)));
 
   for (size_t i = 0; i < prompts_.size(); ++i) AddPromptRow(*prompts_[i], chunks_[i]);
   step_->tokens = decodes + step_->prompt_tokens;
@@ -371,11 +380,16 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
   sequence.next_token_ = token;
 }
 
-bool ContinuousScheduler::MayRun(const Sequence& sequence) {
-  if (sequence.phase_ == Sequence::Phase::kPrompt) return Readable(sequence) > 0;
-  if (sequence.phase_ != Sequence::Phase::kDecode) return false;
-  if (sequence.outputs_left_ == 0) return false;  // the last ones are under way
-  return !sequence.turn_.never_ahead || sequence.pending_ == 0;
+// It waits for a token that no step has been asked for yet.
+bool ContinuousScheduler::IsDecoding(const Sequence& sequence) {
+  return sequence.phase_ == Sequence::Phase::kDecode && sequence.outputs_left_ > 0;
+}
+
+// Tokens that its next row could have.
+int64_t ContinuousScheduler::Runnable(const Sequence& sequence) {
+  if (sequence.phase_ == Sequence::Phase::kPrompt) return Readable(sequence);
+  if (!IsDecoding(sequence)) return 0;
+  return sequence.turn_.never_ahead && sequence.pending_ > 0 ? 0 : 1;
 }
 
 void ContinuousScheduler::AddDecodeRow(Sequence& sequence) {
@@ -406,11 +420,11 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
     const int64_t behind = count - 1 - i;
     const int64_t spare = budget - behind;  // at least 1: one token is kept for each one behind
     const int64_t share = behind == 0 ? spare : (spare + 1) / 2;
-    chunks_[index] = std::min(share, Readable(*prompts_[index]));
+    chunks_[index] = std::min(share, prompts_[index]->allowed_);
     budget -= chunks_[index];
   }
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
-    const int64_t more = std::min(budget, Readable(*prompts_[i]) - chunks_[i]);
+    const int64_t more = std::min(budget, prompts_[i]->allowed_ - chunks_[i]);
     chunks_[i] += more;
     budget -= more;
   }

@@ -44,7 +44,8 @@ struct Step {
   std::vector<Sequence*> sequences;
   int64_t prompt_tokens = 0;  // of all rows
   int64_t tokens = 0;
-  bool small = false;  // as of ShareStep; for StepCostMeter
+  bool small = false;   // as of ShareStep; for StepCostMeter
+  bool shared = false;  // a client has less of it than it could use
 
   bool empty() const { return sequences.empty(); }
   int64_t decodes() const { return tokens - prompt_tokens; }
@@ -76,23 +77,30 @@ struct Step {
 // Removed; the row that it has in the next step is then wasted, and its slot is free when that step
 // retires. Likewise one that is to be parked sits out a step first.
 //
-// Every step holds one row for each live decode and splits the rest of the token budget among the
-// live prompts. Because the budget exceeds the number of slots, there is room for a row of every
-// live sequence in every step.
+// A step that no client shares has one row for each live decode and splits the rest of the token
+// budget among the live prompts. Because the budget exceeds the number of slots, there is room for
+// a row of every live sequence.
 //
-// When that step would be too long beside what the client with the fewest sequences has without the
-// others, clients share it (ShareStep). The sequences of a client that has more than its share take
-// turns of kTurnSteps rows, prompts and decodes alike; one that has had its turn, or is new, comes
-// last. So one that can have a row waits for less than kTurnSteps steps for each live sequence of
-// its client. It has a row in every step when all live sequences are of one client, or when its
-// client has the fewest, or, but for small steps, when its client has no more than its share. One
-// of kSmallStep steps that could be shared and read no prompt is a small one, in which the cost of
-// a row shows. A sequence that sits out keeps its slot and its state, so its tokens are the same.
+// While a sequence decodes, and when that step would be too long beside what the client that could
+// use the fewest tokens has without the others, clients share it (ShareStep): a decode could use
+// one token, prompts what the step has room for. Half of what a client gets is for its prompts,
+// more where its decodes do not need it. Its sequences take turns of kTurnSteps rows; one that has
+// had its turn, or is new, comes last. So one that can have a row waits for less than kTurnSteps
+// steps for each live sequence of its client. It has a row in every step when all live sequences
+// are of one client, or when its client could use the fewest tokens, or, but for small steps, when
+// its client needs no more than its share. Classes make no difference to it. One of kSmallStep
+// steps that could be shared is a small one, without prompts of clients that have more than their
+// share, in which the cost of a token shows. A sequence that sits out keeps its slot and its state,
+// so its tokens are the same; so are those of a prompt that is read in smaller pieces. Where
+// nothing decodes no step is shared.
 //
-// How prompts share: the first takes up to half of what is left, the next up to half of the rest,
-// and so on, each at least one token; what short prompts leave over goes to the first that can use
-// it. Better classes come first, then those that have had their slot for longer. So prompts finish
-// in about that order, and one very long prompt still leaves half of the budget to those behind it.
+// How prompts share what a step has for all of them: the first takes up to half of what is left,
+// the next up to half of the rest, and so on, each at least one token; what short prompts leave
+// over goes to the first that can use it. Better classes come first, then those that have had their
+// slot for longer. So prompts finish in about that order, and one very long prompt still leaves
+// half of the budget to those behind it. Of what a client has in a shared step its prompts get
+// their parts by the same rule, in the order of their turns; what is too little to divide goes to
+// one.
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.
 //
@@ -116,7 +124,7 @@ class ContinuousScheduler {
     int32_t reserved_slots = 0;    // for interactive sequences; below slots
     bool strict_quotas = false;    // slots that are kept for others stay free
     int32_t max_parked = 0;
-    Duration itl_target{};  // no sequence sits out while steps are no longer
+    Duration itl_target{};  // no step is shared that is no longer
   };
   static constexpr int64_t kQuantum = 32;
   static constexpr uint64_t kSmallStep = 64;
@@ -167,7 +175,7 @@ class ContinuousScheduler {
   // sequence is live, or what is left of each hangs on results that are under way. The step is
   // valid until it retires and Schedule is called again. `prompt_budget`: tokens of prompts in a
   // step while sequences decode; each prompt in the step gets one at least. `cost`: of steps, in
-  // seconds; where rows cost nothing, all sequences are in every step. REQUIRES: as Place;
+  // seconds; where tokens cost nothing, no step is shared. REQUIRES: as Place;
   // in_flight() < max_in_flight.
   const Step* Schedule(int64_t prompt_budget = kNoLimit, const StepCost& cost = {});
 
@@ -221,6 +229,7 @@ class ContinuousScheduler {
   Sequence* ChooseVictim(const Sequence& next, bool by_age, bool own) const;
   Sequence* Borrower(TimePoint now);
   void Park(Sequence& sequence, TimePoint now);
+  void LeaveLive(Sequence& sequence);
   void Give(Sequence& sequence, TimePoint now);
   bool IsHeldBack(Sequence& sequence, MayStart may_start);
   void Occupy(Sequence& sequence);
@@ -232,9 +241,12 @@ class ContinuousScheduler {
   void Fork(Sequence& leader);
 
   // Schedule.
-  static bool MayRun(const Sequence& sequence);
-  bool TakeTurns(const StepCost& cost);
-  bool HasUnequalClients();
+  static bool IsDecoding(const Sequence& sequence);
+  static int64_t Runnable(const Sequence& sequence);
+  bool ShareTokens(int64_t prompt_budget, const StepCost& cost);
+  bool HasUnequalClients(int64_t prompt_budget);
+  ClientShare& ShareOf(size_t turn);
+  void TakeTurns();
   void AddDecodeRow(Sequence& sequence);
   void AskForToken(Sequence& sequence, StepRow& row);
   static int64_t Readable(const Sequence& sequence);  // of its prompt, by its next row
@@ -246,7 +258,8 @@ class ContinuousScheduler {
   const Options options_;
   SlotPool slots_;
   FairQueue queue_;
-  std::vector<Sequence*> live_;  // own a slot; those that have had it for longer first
+  std::vector<Sequence*> live_;   // own a slot; those that have had it for longer first
+  std::vector<Sequence*> turns_;  // the same in the order of their turns
   int32_t parked_ = 0;
   int32_t waiting_followers_ = 0;     // of leaders that wait
   int32_t unforked_ = 0;              // leaders with slots
@@ -256,8 +269,7 @@ class ContinuousScheduler {
   std::unique_ptr<Flight> retired_;
   std::vector<std::unique_ptr<Flight>> spare_;  // kept for their memory
   Step* step_ = nullptr;                        // while Schedule fills it
-  uint64_t last_place_ = 0;                     // of Sequence::place_
-  uint64_t shared_steps_ = 0;                   // that could be shorter than with a row of all
+  uint64_t shared_steps_ = 0;                   // in which a client could have had more
 
   // Valid within Place.
   std::unordered_map<const FairAccount*, int32_t> firm_;  // of each client
@@ -269,8 +281,7 @@ class ContinuousScheduler {
 
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;
-  std::vector<Sequence*> turns_;  // those of a client together, in the order of their turns
-  std::vector<ClientShare> shares_;
+  std::vector<ClientShare> shares_;  // of the clients that share the step
   std::vector<int64_t> chunks_;
   std::vector<std::vector<TokenId>> row_tokens_;  // of rows that are done with, empty
 };

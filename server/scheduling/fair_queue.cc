@@ -17,6 +17,7 @@ void FairQueue::Push(FairItem& item, TimePoint now) {
   AFT_CHECK(item.state_ == FairItem::State::kOut);
   if (waiting_ == 0) Forget();
   item.account_ = &accounts_[item.client_];
+  item.account_->weight = item.weight_;
   item.order_ = ++arrivals_;
   StartWaiting(item, now).push_back(&item);
 }

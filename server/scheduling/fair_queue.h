@@ -22,11 +22,13 @@ struct FairAccount {
   std::array<std::deque<FairItem*>, kServiceClasses> lines;  // what waits, in order
   size_t waiting = 0;                                        // items in them
   size_t serving = 0;
+  double weight = 1;  // of the item that came last
   size_t index = 0;   // in FairQueue::backlogged_, while items wait
   bool idle = false;  // in FairQueue::idle_
   double virtual_time = 0;
-  uint64_t epoch = 0;   // in which virtual_time counts
-  TimePoint last_turn;  // when one of its items was served last
+  uint64_t epoch = 0;        // in which virtual_time counts
+  TimePoint last_turn;       // when one of its items was served last
+  mutable size_t share = 0;  // for ContinuousScheduler, which uses it while it plans a step
 };
 
 // Base of what waits in a FairQueue. Must outlive its stay there.

@@ -104,6 +104,9 @@ class Sequence : public FairItem {
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
   // Of these, what may be read now: the last token only by all of a group.
   int64_t readable() const { return prompt_left() - (followers_.empty() ? 0 : 1); }
+  // It had a row in the step that was planned last, its client had less than it could use there,
+  // and the sequence is in the middle of its turn.
+  bool is_in_turn() const { return in_turn_; }
   // Where its next row must end at the latest; see ContinuousScheduler::CutAt.
   static constexpr int64_t kNoCut = std::numeric_limits<int64_t>::max();
 
@@ -131,9 +134,9 @@ class Sequence : public FairItem {
   int flights_ = 0;        // steps in flight that name it
   bool firm_ = false;      // within quota and reservation, and not batch work: never parked
   bool paused_ = false;    // no row in the next step, so that none names it after that
-  bool in_step_ = false;   // it has a row in the step that is planned
-  uint64_t place_ = 0;     // among those of its client that take turns; the lowest comes first
+  int64_t allowed_ = 0;    // tokens of the step that is planned; 0: it has no row there
   int turn_steps_ = 0;     // that its turn has had
+  bool in_turn_ = false;   // see is_in_turn()
 };
 
 }  // namespace aft::server

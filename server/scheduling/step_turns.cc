@@ -1,41 +1,46 @@
-// Of ContinuousScheduler: which sequences have a row in a step that clients share.
+// Of ContinuousScheduler: what each sequence has of a step that clients share.
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/step_shares.h"
 
 namespace aft::server {
+namespace {
 
-// Fills turns_ and shares_ with all that could have a row in this step or in a later one, and says
-// whether a client has more of them for its weight than another one.
-bool ContinuousScheduler::HasUnequalClients() {
-  turns_.clear();
-  shares_.clear();
-  for (Sequence* sequence : live_) {
-    const bool goes_on =
-        sequence->phase_ == Sequence::Phase::kPrompt ||
-        (sequence->phase_ == Sequence::Phase::kDecode && sequence->outputs_left_ > 0);
-    if (goes_on) turns_.push_back(sequence);
+// A row of a prompt costs something beyond its tokens, so shares up to this are for one.
+constexpr int64_t kSmallPiece = 16;
+
+}  // namespace
+
+// Of the client of turns_[turn].
+ClientShare& ContinuousScheduler::ShareOf(size_t turn) {
+  const FairAccount* const account = queue_.account(*turns_[turn]);
+  const bool known = account->share < shares_.size() &&
+                     queue_.account(*turns_[shares_[account->share].oldest]) == account;
+  if (!known) {
+    account->share = shares_.size();
+    shares_.push_back({.weight = account->weight, .tokens = 0, .oldest = turn});
   }
-  const auto is_other = [this](const Sequence* sequence) {
-    return queue_.account(*sequence) != queue_.account(*turns_.front());
-  };
-  if (std::none_of(turns_.begin(), turns_.end(), is_other)) return false;
-  std::sort(turns_.begin(), turns_.end(), [this](const Sequence* a, const Sequence* b) {
-    if (queue_.account(*a) != queue_.account(*b)) {
-      return std::less<const FairAccount*>()(queue_.account(*a), queue_.account(*b));
-    }
-    return a->place_ < b->place_;
-  });
+  return shares_[account->share];
+}
+
+// Fills shares_ with what clients could use of this step, or of a later one where a sequence of
+// theirs sits out, and says whether one could use more for its weight than another one.
+bool ContinuousScheduler::HasUnequalClients(int64_t prompt_budget) {
+  shares_.clear();
   for (size_t i = 0; i < turns_.size(); ++i) {
     const Sequence& sequence = *turns_[i];
-    if (i > 0 && queue_.account(sequence) == queue_.account(*turns_[i - 1])) {
-      ++shares_.back().rows;
-    } else {
-      shares_.push_back({.weight = sequence.weight(), .oldest = sequence.place_, .begin = i});
+    if (IsDecoding(sequence)) {
+      ++ShareOf(i).tokens;
+    } else if (sequence.phase_ == Sequence::Phase::kPrompt) {
+      ClientShare& share = ShareOf(i);
+      const int64_t tokens =
+          std::min(std::max<int64_t>(Readable(sequence), 1), prompt_budget - share.prompt_tokens);
+      share.prompt_tokens += tokens;
+      share.tokens += tokens;
     }
   }
   return std::any_of(shares_.begin(), shares_.end(), [this](const ClientShare& share) {
@@ -43,29 +48,63 @@ bool ContinuousScheduler::HasUnequalClients() {
   });
 }
 
-// Takes those that sit out from the step. Returns whether it is a small one.
-bool ContinuousScheduler::TakeTurns(const StepCost& cost) {
-  if (cost.row == 0 || !HasUnequalClients()) return false;
+// Lowers what sequences may have of a step that would be too long. Returns whether it is a small
+// one.
+bool ContinuousScheduler::ShareTokens(int64_t prompt_budget, const StepCost& cost) {
+  if (cost.token == 0) return false;
+  const int64_t room = options_.max_step_tokens - live() + 1;  // for prompts, beside all others
+  if (!HasUnequalClients(std::clamp<int64_t>(prompt_budget, 1, room))) return false;
+  double tokens = 0;
+  for (const ClientShare& share : shares_) tokens += static_cast<double>(share.tokens);
   const double target = Seconds(options_.itl_target);
-  if (cost.fixed + cost.row * static_cast<double>(turns_.size()) <= target) return false;
-  // A prompt's tokens would hide what rows cost.
-  const bool reads = std::any_of(turns_.begin(), turns_.end(), [](const Sequence* sequence) {
-    return sequence->in_step_ && sequence->phase_ == Sequence::Phase::kPrompt;
-  });
-  const bool small = !reads && shared_steps_++ % kSmallStep == 0;
-  if (!ShareStep(cost, target, small, shares_)) return false;
-  for (const ClientShare& share : shares_) {
-    int64_t left = share.in_step;
-    for (int64_t i = 0; i < share.rows; ++i) {
-      Sequence& sequence = *turns_[share.begin + static_cast<size_t>(i)];
-      if (!sequence.in_step_) continue;
-      sequence.in_step_ = left-- > 0;
-      if (!sequence.in_step_ || ++sequence.turn_steps_ < kTurnSteps) continue;
-      sequence.turn_steps_ = 0;
-      sequence.place_ = ++last_place_;
-    }
-  }
+  if (cost.fixed + cost.token * tokens <= target) return false;
+  const bool small = shared_steps_++ % kSmallStep == 0;
+  step_->shared = ShareStep(cost, target, small, shares_);
+  if (!step_->shared) return false;
+  step_->small = small;
+  TakeTurns();
   return small;
+}
+
+// Divides the shares of clients among their sequences.
+void ContinuousScheduler::TakeTurns() {
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    ClientShare& share = shares_[i];
+    const Sequence& first = *turns_[share.oldest];
+    queue_.account(first)->share = i;  // ShareStep has changed their order
+    // Half of it is for prompts. When it is odd, the rest goes to the first in the order of turns,
+    // so that neither prompts nor decodes wait for ever beside the others.
+    const int64_t half = (share.in_step + (first.phase_ == Sequence::Phase::kPrompt ? 1 : 0)) / 2;
+    const int64_t decodes = share.tokens - share.prompt_tokens;
+    share.prompt_tokens = std::min(share.prompt_tokens, std::max(half, share.in_step - decodes));
+    // In a small step the cost of rows of prompts would hide what a step costs without them.
+    if (step_->small && share.cut) share.prompt_tokens = 0;
+    share.in_step -= share.prompt_tokens;
+  }
+  for (size_t i = 0; i < turns_.size(); ++i) {
+    Sequence& sequence = *turns_[i];
+    if (sequence.allowed_ == 0) continue;
+    ClientShare& share = ShareOf(i);
+    const bool reads = sequence.phase_ == Sequence::Phase::kPrompt;
+    int64_t& left = reads ? share.prompt_tokens : share.in_step;
+    const int64_t most = reads && left > kSmallPiece ? (left + 1) / 2 : left;
+    sequence.allowed_ = std::min(sequence.allowed_, most);
+    left -= sequence.allowed_;
+    if (sequence.allowed_ == 0) continue;
+    sequence.in_turn_ = ++sequence.turn_steps_ < kTurnSteps && share.cut;
+  }
+  for (size_t i = 0; i < turns_.size(); ++i) {
+    Sequence& sequence = *turns_[i];
+    if (sequence.allowed_ == 0 || sequence.phase_ != Sequence::Phase::kPrompt) continue;
+    int64_t& left = ShareOf(i).prompt_tokens;
+    const int64_t more = std::min(left, Readable(sequence) - sequence.allowed_);
+    sequence.allowed_ += more;
+    left -= more;
+  }
+  const auto over = std::stable_partition(
+      turns_.begin(), turns_.end(),
+      [](const Sequence* sequence) { return sequence->turn_steps_ < kTurnSteps; });
+  std::for_each(over, turns_.end(), [](Sequence* sequence) { sequence->turn_steps_ = 0; });
 }
 
 }  // namespace aft::server

@@ -4,33 +4,36 @@
 
   fairness.py BIN [--anonymous] [--step-tokens N]    BIN: the folder of aft-server and aftload
   fairness.py BIN --rows [--seconds N] [--rounds N]
+  fairness.py BIN --prompts [--seconds N] [--rounds N]
 
 --anonymous: no tokens, so that both are one client; for servers that know none.
 --rows: one stream alone and beside 1, 10 and 100 endless generations of another client, which is another
-address, by a server with its defaults but for 128 slots. It is measured where streams take turns (itl_target_ms: 0)
-and, as "before", where every stream is in every step (60000), in turn; medians of all rounds. CPU is that of the
-engine's thread, and of the whole server, for each step: the one stream has a row in all of them. Beside builds:
-chrt -f 1 fairness.py BIN --rows.
+address, by a server with its defaults but for 128 slots. It is measured where clients share steps (itl_target_ms: 0)
+and, as "before", where they do not (60000), in turn; medians of all rounds. CPU is that of the engine's thread, and
+of the whole server, for each step: the one stream has a row in all of them. Beside builds: chrt -f 1 fairness.py BIN
+--rows.
+--prompts: the same beside prompts of 64 KiB that the other client sends back to back, one and four at a time.
 """
 
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import re
-import socket
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS = 12
-BESIDE = (0, 1, 10, 100)  # streams of the other client
+# What the other client does, by its number of streams.
+ROWS = {streams: ("--max-tokens", 1_000_000) for streams in (1, 10, 100)}
+PROMPTS = {streams: ("--max-tokens", 1, "--prompt-bytes", 1 << 16) for streams in (1, 4)}
 
 
 def main():
@@ -38,20 +41,21 @@ def main():
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--anonymous", action="store_true")
     parser.add_argument("--step-tokens", type=int, default=256)
-    parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--rows", dest="beside", action="store_const", const=ROWS)
+    parser.add_argument("--prompts", dest="beside", action="store_const", const=PROMPTS)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        (measure_rows if options.rows else measure)(options, pathlib.Path(name))
+        (measure_beside if options.beside else measure)(options, pathlib.Path(name))
 
 
 class Server:
     """`with Server(...) as server`; its files are in `folder`."""
 
-    def __init__(self, options, folder, config):
+    def __init__(self, options, folder, config, listen="127.0.0.1"):
         self.folder, self.bin = folder, options.bin
-        (folder / "config").write_text('listen_address: "127.0.0.1:0" metrics_address: "127.0.0.1:0" '
+        (folder / "config").write_text(f'listen_address: "{listen}:0" metrics_address: "127.0.0.1:0" '
                                        f'log {{ level: "info" }}\n{config}')
 
     def __enter__(self):
@@ -92,7 +96,7 @@ class Server:
 
     def counters(self):
         return [time.monotonic(), self.cpu_seconds("aft-engine"), self.cpu_seconds(),
-                *map(self.metric, ("aft_generated_tokens_total", "aft_step_rows_count"))]
+                *map(self.metric, ("aft_generated_tokens_total", "aft_prompt_tokens_total", "aft_step_rows_count"))]
 
 
 def report_of(load):
@@ -133,49 +137,28 @@ def measure(options, folder):
                 other.communicate()
 
 
-# ---- Rows -----------------------------------------------------------------------------------------
-def relay(address, source):
-    """Passes connections on to `address`, from another address of this machine. Returns its own one."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    host, port = address.rsplit(":", 1)
-
-    def copy(one, other):
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-        with contextlib.suppress(OSError):
-            other.shutdown(socket.SHUT_WR)
-
-    def accept():
-        while True:
-            one = listener.accept()[0]
-            other = socket.create_connection((host, int(port)), source_address=(source, 0))
-            for end in (one, other):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=copy, args=(one, other), daemon=True).start()
-            threading.Thread(target=copy, args=(other, one), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def run_rows(server, other_address, streams, seconds):
+# ---- Steps ----------------------------------------------------------------------------------------
+def run_beside(server, streams, other_load, seconds, seed):
+    """`seed`: another one for each run, so that no prompt is known already."""
+    port = server.address.rsplit(":", 1)[1]
+    one, two = f"127.0.0.1:{port}", f"[::1]:{port}"
     other = None
     if streams > 0:
-        other = server.load("--streams", streams, "--max-tokens", 1_000_000, "--duration", seconds + 60,
-                            address=other_address)
+        other = server.load("--streams", streams, *other_load, "--seed", seed, "--duration", seconds + 60, address=two)
         while server.metric("aft_requests_running") < streams:
+            assert other.poll() is None
             time.sleep(0.05)
-    load = ("--max-tokens", 1000, "--duration")
-    server.load(*load, 1).wait()  # what a step costs is known
+    load = ("--max-tokens", 1000, "--seed", seed, "--duration")
+    server.load(*load, 1, address=one).wait()  # what a step costs is known
     start = server.counters()
-    report = report_of(server.load(*load, seconds))
-    wall, engine, cpu, tokens, steps = (b - a for a, b in zip(start, server.counters()))
+    report = report_of(server.load(*load, seconds, address=one))
+    wall, engine, cpu, generated, prompts, steps = (b - a for a, b in zip(start, server.counters()))
     if other is not None:
         other.terminate()
         other.communicate()
         while server.metric("aft_requests_running") > 0:
             time.sleep(0.05)
+    tokens = generated + prompts
     return {
         "ITL p50": report["median_itl_ms"],
         "ITL p99": report["p99_itl_ms"],
@@ -183,41 +166,43 @@ def run_rows(server, other_address, streams, seconds):
         "TTFT p99": report["p99_ttft_ms"],
         "engine": 1000 * engine / steps,
         "server": 1000 * cpu / steps,
-        "rows": tokens / steps,
+        "tokens a step": tokens / steps,
+        "generated/s": generated / wall,
         "tokens/s": tokens / wall,
         "tokens/engine s": tokens / engine,
         "tokens/CPU s": tokens / cpu,
     }
 
 
-def measure_rows(options, folder):
+def measure_beside(options, folder):
     config = f'models {{ path: "{ROOT}/model/zoo/austen-aft-local" slots: 128 weight_format: "int8" }}\n'
+    loads = {0: (), **options.beside}
     runs = {}
     with contextlib.ExitStack() as stack:
         servers = {}
-        for what, target in (("turns", 0), ("before", 60000)):
+        for what, target in (("shared", 0), ("before", 60000)):
             (folder / what).mkdir()
-            server = stack.enter_context(
-                Server(options, folder / what, f"{config}scheduling {{ itl_target_ms: {target} }}\n"))
-            servers[what] = server, relay(server.address, "127.0.0.2")
+            servers[what] = stack.enter_context(Server(
+                options, folder / what, f"{config}scheduling {{ itl_target_ms: {target} }}\n", "[::]"))
+        seeds = itertools.count(1)
         for _ in range(options.rounds):
-            for streams in BESIDE:
-                for what, (server, other_address) in servers.items():
-                    run = run_rows(server, other_address, streams, options.seconds)
+            for streams, load in loads.items():
+                for what, server in servers.items():
+                    run = run_beside(server, streams, load, options.seconds, next(seeds))
                     runs.setdefault((streams, what), []).append(run)
     rates = ("tokens/s", "tokens/engine s", "tokens/CPU s")
     print(f"load {os.getloadavg()[0]:.1f}; ms; engine, server: CPU for each step; in brackets: times that alone")
     medians = {key: {name: statistics.median(run[name] for run in runs[key]) for name in runs[key][0]} for key in runs}
-    for streams in BESIDE:
+    for streams in loads:
         for what in servers:
             row, alone = medians[streams, what], medians[0, what]
             cells = [f"{name} {row[name]:.3g} ({row[name] / alone[name]:.3g})"
                      for name in ("engine", "server", "ITL p50", "ITL p99", "TTFT p50", "TTFT p99")]
             print(f"beside {streams:3} {what:6}  {'  '.join(cells)}  "
-                  + "  ".join(f"{name} {row[name]:.3g}" for name in ("rows", *rates)))
+                  + "  ".join(f"{name} {row[name]:.3g}" for name in ("tokens a step", "generated/s", *rates)))
         after, before = ({name: [run[name] for run in runs[streams, what]] for name in rates}
-                         for what in ("turns", "before"))
-        print(f"beside {streams:3} turns / before: " + ", ".join(
+                         for what in ("shared", "before"))
+        print(f"beside {streams:3} shared / before: " + ", ".join(
             f"{name} {statistics.median(a / b for a, b in zip(after[name], before[name])):.2f}" for name in after))
 
 

@@ -1,7 +1,7 @@
 """One replica, in two grains.
 
-StepReplica plays every step of server/scheduling/continuous_scheduler.h: a slot a sequence, one row for each decode in
-every step, the rest of the step's tokens for prompts, first come, first half. FluidReplica shares the replica's time
+StepReplica plays every step of server/scheduling/continuous_scheduler.h for one client, whose steps are not shared: a
+slot a sequence, one row for each decode in every step, the rest of the step's tokens for prompts, first come, first half. FluidReplica shares the replica's time
 between the events that change its speed, so that a request costs three events and not hundreds; fleet_test.py and
 `fleet_sim.py check` hold it against the other one.
 

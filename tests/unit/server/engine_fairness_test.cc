@@ -330,53 +330,6 @@ TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetBesideDecodes) {
   EXPECT_EQ(alone, 64);  // with no stream that waits for a token
 }
 
-TEST_F(EngineFairnessTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExact) {
-  model.slots = 24;
-  // A step works for a millisecond, and for one for each row. Then it waits for a core.
-  options.cpu_clock = [&] {
-    size_t time = 0;
-    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
-    return milliseconds(time);
-  };
-  options.clock = [&] { return clock.Now() + seconds(control->step_count()); };
-  StartHeld();
-  std::vector<GenerationRequest> requests;
-  std::vector<Sink> sinks;
-  for (int i = 0; i < 20; ++i) {
-    requests.push_back(Request({1, static_cast<TokenId>(i)}, 150));
-    sinks.push_back(Submit(requests.back()).sink);
-  }
-  control->RunSteps(5);
-  GenerationRequest one = Request({77, 78}, 100);
-  one.client = client_b;
-  const Sink sink = Submit(one).sink;
-  control->Resume();
-  ExpectServed(sink, one);
-  for (size_t i = 0; i < sinks.size(); ++i) ExpectServed(sinks[i], requests[i]);
-
-  int32_t slot = -1;         // of the one stream
-  std::vector<size_t> rows;  // of the steps that it was in
-  size_t between = 0;
-  size_t longest = 0;  // steps between two of its rows
-  for (const StepInput& step : control->steps()) {
-    const auto own = std::find_if(step.rows.begin(), step.rows.end(), [&](const StepRow& row) {
-      return slot >= 0 ? row.slot == slot : row.tokens.front() == 77;
-    });
-    ++between;
-    if (own == step.rows.end()) continue;
-    if (slot >= 0) longest = std::max(longest, between);
-    slot = own->slot;
-    between = 0;
-    rows.push_back(step.rows.size());
-    if (rows.size() == 100) break;
-  }
-  ASSERT_EQ(rows.size(), 100U);
-  EXPECT_EQ(longest, 1U);
-  if (model.max_steps_in_flight > 1) return;  // the clock above counts what was submitted
-  // Alone it takes 2 ms, so the others have two rows once that is known.
-  EXPECT_EQ(std::count_if(rows.begin() + 50, rows.end(), [](size_t n) { return n > 4; }), 0);
-}
-
 TEST_F(EngineFairnessTest, EveryStreamIsRightUnderRandomClassesClientsAndCancels) {
   TestRandom random;
   model.slots = 3;

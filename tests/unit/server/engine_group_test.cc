@@ -24,7 +24,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr int32_t kForever = 1'000'000;
+constexpr int32_t kManyOutputs = 1'000'000;
 
 class EngineGroupTest : public EngineTest {
  protected:
@@ -224,8 +224,8 @@ TEST_F(EngineGroupTest, TakesAPlaceForEachAnswerOrNone) {
 TEST_F(EngineGroupTest, AllBeginAtTheSameTime) {
   model.slots = 3;
   StartHeld();
-  const Accepted endless = Submit(Request({1}, kForever));
-  const Accepted another = Submit(Request({2}, kForever));
+  const Accepted endless = Submit(Request({1}, kManyOutputs));
+  const Accepted another = Submit(Request({2}, kManyOutputs));
   control->RunSteps(2);
   const Group group = SubmitGroup(Request({3, 4, 5}, 2), 3);
   control->RunSteps(10);
@@ -241,7 +241,7 @@ TEST_F(EngineGroupTest, AllBeginAtTheSameTime) {
 TEST_F(EngineGroupTest, OneThatEndsEarlyFreesItsSlotAtOnce) {
   model.slots = 2;
   StartHeld();
-  GenerationRequest request = Request({3, 4}, kForever);
+  GenerationRequest request = Request({3, 4}, kManyOutputs);
   const std::vector<Sink> sinks = {std::make_shared<RecordingSink>(/*accept=*/3),
                                    std::make_shared<RecordingSink>()};
   const Group group = SubmitGroup(request, sinks);
@@ -299,7 +299,7 @@ TEST_F(EngineGroupTest, BeforeTheForkTheEndOfAnotherEndsOnlyThat) {
 TEST_F(EngineGroupTest, ACancelledOneThatWaitsIsGone) {
   model.slots = 2;
   StartHeld();
-  const Accepted endless = Submit(Request({1}, kForever));
+  const Accepted endless = Submit(Request({1}, kManyOutputs));
   const GenerationRequest request = Request({3, 4}, 3);
   const Group group = SubmitGroup(request, 2);
   engine->Cancel(group.handle);
@@ -321,7 +321,7 @@ TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatItHeld) {
   EXPECT_THAT(reading.Codes(),
               ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kCancelled,
                           absl::StatusCode::kCancelled));
-  const GenerationRequest request = Request({1, 2, 3}, kForever);
+  const GenerationRequest request = Request({1, 2, 3}, kManyOutputs);
   control->Hold();
   const Group forked = SubmitGroup(request, 3);
   control->RunSteps(8);
@@ -362,7 +362,7 @@ TEST_F(EngineGroupTest, AForkThatFailsEndsItsAnswerAlone) {
 TEST_F(EngineGroupTest, DeadlineDrainAndFailureEndAllOfIt) {
   model.slots = 2;
   StartHeld();
-  const GenerationRequest endless = Request({1, 2}, kForever);
+  const GenerationRequest endless = Request({1, 2}, kManyOutputs);
   const Group running = SubmitGroup(endless, 2);
   control->RunSteps(4);
   GenerationRequest late = Request({1, 2}, 5);
@@ -419,7 +419,8 @@ TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
   options.limits.max_queued_requests = 1000;
   options.limits.max_queued_tokens = 100'000;
   StartHeld();
-  const Accepted endless = Submit(Request({0}, kForever));  // so that there is always a next step
+  const Accepted endless =
+      Submit(Request({0}, kManyOutputs));  // so that there is always a next step
   std::vector<std::shared_ptr<const SequenceState>> states = {nullptr};
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);

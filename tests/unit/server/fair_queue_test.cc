@@ -14,17 +14,13 @@
 #include "gtest/gtest.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/manual_clock.h"
+#include "tests/unit/server/named_sequence.h"
 
 namespace aft::server {
 namespace {
 
 using std::chrono::seconds;
 using ::testing::ElementsAre;
-
-constexpr Duration kAge = seconds(10);
-constexpr auto kInteractive = ServiceClass::kInteractive;
-constexpr auto kNormal = ServiceClass::kNormal;
-constexpr auto kBatch = ServiceClass::kBatch;
 
 class FairQueueTest : public testing::Test {
  protected:

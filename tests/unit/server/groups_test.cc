@@ -24,11 +24,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-constexpr auto kInteractive = ServiceClass::kInteractive;
-constexpr auto kNormal = ServiceClass::kNormal;
-constexpr auto kBatch = ServiceClass::kBatch;
-constexpr Duration kAge = seconds(10);
-
 class GroupsTest : public testing::Test {
  protected:
   void Start(ContinuousScheduler::Options options) {

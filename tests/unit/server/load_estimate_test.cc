@@ -4,14 +4,12 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
+#include "tests/unit/server/named_sequence.h"
 
 namespace aft::server {
 namespace {
 
 using std::chrono::seconds;
-
-constexpr auto kNormal = ServiceClass::kNormal;
-constexpr auto kBatch = ServiceClass::kBatch;
 
 TEST(LoadEstimateTest, KnowsNothingAtFirst) {
   const ManualClock clock;

@@ -1,12 +1,19 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/scheduling/sequence.h"
+#include "server/scheduling/time.h"
 
 namespace aft::server {
+
+inline constexpr auto kInteractive = ServiceClass::kInteractive;
+inline constexpr auto kNormal = ServiceClass::kNormal;
+inline constexpr auto kBatch = ServiceClass::kBatch;
+inline constexpr Duration kAge = std::chrono::seconds(10);  // of the queues of these tests
 
 // A sequence that generates for long, by its name in a test.
 struct NamedSequence : Sequence {

@@ -138,7 +138,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       }
       ASSERT_EQ(static_cast<int32_t>(slots.size()), scheduler.live());
 
-      const StepCost cost = {.fixed = random.Uniform(0, 3), .row = random.Uniform(0, 1)};
+      const StepCost cost = {.fixed = random.Uniform(0, 3), .token = random.Uniform(0, 1)};
       if (const Step* const step = scheduler.Schedule(random.Below(20), cost); step != nullptr) {
         ASSERT_LE(step->tokens, options.max_step_tokens);
         for (size_t i = 0; i < step->sequences.size(); ++i) {

@@ -23,11 +23,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-constexpr auto kInteractive = ServiceClass::kInteractive;
-constexpr auto kNormal = ServiceClass::kNormal;
-constexpr auto kBatch = ServiceClass::kBatch;
-constexpr Duration kAge = seconds(10);
-
 class PlacementTest : public testing::Test {
  protected:
   // A scheduler whose steps all retire before the next, as on a CPU.
