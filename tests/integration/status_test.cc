@@ -89,6 +89,8 @@ TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
   config.log.level = "error";
   ASSERT_TRUE(server_->server().Reload(config).ok());
   EXPECT_THAT(std::string(Status()["config"]), HasSubstr("level: \"error\""));
+  config.log.level = "info";  // for the tests after this one: the level is the process's
+  ASSERT_TRUE(server_->server().Reload(config).ok());
   config.limits.max_prompt_bytes += 1;
   ASSERT_FALSE(server_->server().Reload(config).ok());
   EXPECT_EQ(
