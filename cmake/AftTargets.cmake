@@ -81,22 +81,32 @@ endfunction()
 # only if all have it. GCC 12 at -O1 sees wrong bounds in std::string.
 set(AFT_TEST_OPTIONS -O1 -pthread -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict)
 
-# aft_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one CTest entry; at -O1,
-# which compiles a third faster: what must be fast is in the libraries. Labels:
+# aft_test(NAME SOURCES ... DEPS ... [LABELS ...] [SHARDS N]): one GoogleTest program; at -O1, which
+# compiles a third faster: what must be fast is in the libraries. It is one CTest entry, or N that have
+# a part of its tests each, so that a long program keeps more than one core busy. Labels:
 #   tsan         torch-free and gRPC-free: built by the target tsan_tests, run under ThreadSanitizer
 #   cuda_on_cpu  runs CUDA kernels on the CPU; the target cuda_on_cpu_tests
 #   random       draws its inputs from AFT_TEST_SEED (whoever links aft::random_inputs has it)
 add_custom_target(tsan_tests)
 add_custom_target(cuda_on_cpu_tests)
 function(aft_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
   aft_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock_main)
   target_compile_options(${name} PRIVATE ${AFT_TEST_OPTIONS})
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   if(aft::random_inputs IN_LIST ARG_DEPS)
     list(APPEND ARG_LABELS random)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  if(ARG_SHARDS)
+    math(EXPR last "${ARG_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      add_test(NAME ${name}_${shard} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+      set_tests_properties(${name}_${shard} PROPERTIES LABELS "${ARG_LABELS}" COST 100
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}")
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
   foreach(label tsan cuda_on_cpu)
     if(label IN_LIST ARG_LABELS)
       add_dependencies(${label}_tests ${name})

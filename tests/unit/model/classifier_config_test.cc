@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using testing::StartsWith;
 
-Json Encoder(const std::string& mixer = "aft_simple causal=false") {
+Json ClassifierJson(const std::string& mixer = "aft_simple causal=false") {
   Json json = Json::parse(R"({
     "format_version": 1, "architecture": "encoder", "vocab_size": 256, "d_model": 48,
     "n_layers": 2, "d_ff": 96, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
@@ -28,7 +28,7 @@ Json Encoder(const std::string& mixer = "aft_simple causal=false") {
   return json;
 }
 
-void ExpectRefused(const Json& json, const std::string& why) {
+void ExpectClassifierRefused(const Json& json, const std::string& why) {
   EXPECT_THAT(ParseNetworkConfig(json.dump()),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(why)))
       << json;
@@ -36,7 +36,7 @@ void ExpectRefused(const Json& json, const std::string& why) {
 
 TEST(ClassifierConfigTest, LabelsAreDifferentStrings) {
   const auto labelled = [](Json labels) {
-    Json json = Encoder();
+    Json json = ClassifierJson();
     json["labels"] = std::move(labels);
     return json;
   };
@@ -45,28 +45,29 @@ TEST(ClassifierConfigTest, LabelsAreDifferentStrings) {
   EXPECT_EQ(config->labels, (std::vector<std::string>{"cat", "dog", "\u00e9"}));
   for (const Json& wrong :
        {Json("cat"), Json(2), Json::object(), Json::array(), Json::array({"cat"})}) {
-    ExpectRefused(labelled(wrong), "labels: must be a list of 2 to 65536 strings");
+    ExpectClassifierRefused(labelled(wrong), "labels: must be a list of 2 to 65536 strings");
   }
-  ExpectRefused(labelled({"cat", 2}), "labels[1]: must be a string of 1 to 256 bytes");
-  ExpectRefused(labelled({"", "dog"}), "labels[0]: must be a string of 1 to 256 bytes");
-  ExpectRefused(labelled({"a", std::string(257, 'x')}), "labels[1]: must be a string of 1 to 256");
-  ExpectRefused(labelled({"a", "b", "a"}), "labels[2]: is there twice: \"a\"");
+  ExpectClassifierRefused(labelled({"cat", 2}), "labels[1]: must be a string of 1 to 256 bytes");
+  ExpectClassifierRefused(labelled({"", "dog"}), "labels[0]: must be a string of 1 to 256 bytes");
+  ExpectClassifierRefused(labelled({"a", std::string(257, 'x')}),
+                          "labels[1]: must be a string of 1 to 256");
+  ExpectClassifierRefused(labelled({"a", "b", "a"}), "labels[2]: is there twice: \"a\"");
 }
 
 TEST(ClassifierConfigTest, OnlyEncodersHaveLabels) {
-  Json decoder = Encoder("aft_simple");
+  Json decoder = ClassifierJson("aft_simple");
   decoder["architecture"] = "decoder_lm";
   decoder["tie_embeddings"] = false;
   decoder["labels"] = {"a", "b"};
-  ExpectRefused(decoder, "labels: must be absent for the architecture decoder_lm");
+  ExpectClassifierRefused(decoder, "labels: must be absent for the architecture decoder_lm");
   Json mixer = {{"format_version", 1}, {"architecture", "mixer"}, {"d_model", 48}, {"n_layers", 1}};
   mixer["mixer"] = MixerJson("aft_simple");
   mixer["labels"] = {"a", "b"};
-  ExpectRefused(mixer, "labels: must be absent for the architecture mixer");
+  ExpectClassifierRefused(mixer, "labels: must be absent for the architecture mixer");
 }
 
 TEST(ClassifierConfigTest, ClassifiersHaveAHead) {
-  Json json = Encoder("aft_conv window=3 grid=true causal=false");
+  Json json = ClassifierJson("aft_conv window=3 grid=true causal=false");
   json.erase("tokenizer");
   json["vocab_size"] = 17;
   const auto plain = ParseNetworkConfig(json.dump());

@@ -34,7 +34,7 @@ Json Causal(const std::string& mixer, int64_t max_seq_len = 0) {
   return json;
 }
 
-Json EncoderConfig(const std::string& mixer) {
+Json Encoder(const std::string& mixer) {
   Json json = Causal(mixer + " causal=false");
   json["architecture"] = "encoder";
   json.erase("tie_embeddings");
@@ -72,7 +72,7 @@ std::string Refusal(const std::string& text) {
 }
 std::string Refusal(const Json& json) { return Refusal(json.dump()); }
 
-void ExpectConfigRefused(const Json& json, const std::string& message_start) {
+void ExpectRefused(const Json& json, const std::string& message_start) {
   EXPECT_THAT(Refusal(json), StartsWith(message_start)) << json.dump();
 }
 
@@ -94,14 +94,14 @@ std::vector<Json> ValidConfigs() {
       Causal("cosine heads=4 hidden=16", 100),
       Causal("additive heads=4 score_width=7", 100),
       Causal("location band_rows=64", 64),
-      EncoderConfig("aft_simple"),
-      EncoderConfig(conv),
-      EncoderConfig(block),
-      EncoderConfig("dot_product heads=4"),
+      Encoder("aft_simple"),
+      Encoder(conv),
+      Encoder(block),
+      Encoder("dot_product heads=4"),
       Module("aft_local window=3"),
       Module("aft_conv window=3 heads=6 causal=false grid=true"),
       With("/tie_embeddings", true),
-      With("/position", {{"kind", "sinusoidal"}}, EncoderConfig(conv)),
+      With("/position", {{"kind", "sinusoidal"}}, Encoder(conv)),
   };
   for (const double eps : {1e-12, 1e-6, 3.3e-4, 0.1}) configs.push_back(With("/norm_eps", eps));
   Json many = Causal(conv, 512);
@@ -182,10 +182,10 @@ TEST(ConfigTest, EveryRequiredKeyIsNamedWhenMissing) {
   for (const char* key :
        {"format_version", "architecture", "vocab_size", "d_model", "n_layers", "d_ff", "activation",
         "norm", "norm_eps", "tie_embeddings", "mixer", "tokenizer"}) {
-    ExpectConfigRefused(Without("", key), absl::StrCat(key, ": missing"));
+    ExpectRefused(Without("", key), absl::StrCat(key, ": missing"));
   }
-  ExpectConfigRefused(Without("/mixer", "kind"), "mixer.kind: missing");
-  ExpectConfigRefused(Without("/tokenizer", "kind"), "tokenizer.kind: missing");
+  ExpectRefused(Without("/mixer", "kind"), "mixer.kind: missing");
+  ExpectRefused(Without("/tokenizer", "kind"), "tokenizer.kind: missing");
   const std::pair<const char*, const char*> of_mixers[] = {
       {"aft_local", "window"},          {"aft_conv", "window"},        {"aft_full", "band_rows"},
       {"location", "band_rows"},        {"block_local", "block_size"}, {"additive", "score_width"},
@@ -196,10 +196,9 @@ TEST(ConfigTest, EveryRequiredKeyIsNamedWhenMissing) {
 }
 
 TEST(ConfigTest, UnknownKeysAreNamedWithTheirPath) {
-  ExpectConfigRefused(With("/dropout", 0.1), "dropout: unknown key; known: format_version, ");
-  ExpectConfigRefused(With("/mixer/windwo", 32),
-                      "mixer.windwo: unknown key; known: kind, window, ");
-  ExpectConfigRefused(With("/tokenizer/path", "x"), "tokenizer.path: unknown key; known: kind");
+  ExpectRefused(With("/dropout", 0.1), "dropout: unknown key; known: format_version, ");
+  ExpectRefused(With("/mixer/windwo", 32), "mixer.windwo: unknown key; known: kind, window, ");
+  ExpectRefused(With("/tokenizer/path", "x"), "tokenizer.path: unknown key; known: kind");
 }
 
 // "/mixer/window" as messages have it.
@@ -230,11 +229,11 @@ TEST(ConfigTest, IntegersOfOtherTypesAndOutOfRangeAreRefused) {
                                           {"/mixer/score_width", 1, 4096}}) {
     for (const Json& wrong : {Json("7"), Json(true), Json(nullptr), Json(7.0), Json(1e300),
                               Json::array({7}), Json::object()}) {
-      ExpectConfigRefused(With(pointer, wrong), Path(pointer) + ": must be an integer, got ");
+      ExpectRefused(With(pointer, wrong), Path(pointer) + ": must be an integer, got ");
     }
     for (const Json& outside : {Json(min - 1), Json(max + 1), Json(Limits::min()),
                                 Json(Limits::max()), Json(std::numeric_limits<uint64_t>::max())}) {
-      ExpectConfigRefused(With(pointer, outside), Path(pointer) + ": must be ");
+      ExpectRefused(With(pointer, outside), Path(pointer) + ": must be ");
       EXPECT_THAT(Refusal(With(pointer, outside)), HasSubstr("got " + outside.dump()));
     }
   }
@@ -244,25 +243,24 @@ TEST(ConfigTest, OtherValuesOfTheWrongKindAreRefused) {
   for (const char* pointer :
        {"/architecture", "/activation", "/norm", "/mixer/kind", "/tokenizer/kind"}) {
     for (const Json& wrong : {Json("other"), Json(""), Json(1), Json(nullptr), Json::object()}) {
-      ExpectConfigRefused(With(pointer, wrong), Path(pointer) + ": must be \"");
+      ExpectRefused(With(pointer, wrong), Path(pointer) + ": must be \"");
     }
   }
   EXPECT_EQ(Refusal(With("/architecture", "rnn")),
             "architecture: must be \"decoder_lm\" or \"encoder\" or \"mixer\", got \"rnn\"");
   for (const Json& wrong : {Json(0), Json("false"), Json(nullptr)}) {
-    ExpectConfigRefused(With("/tie_embeddings", wrong),
-                        "tie_embeddings: must be true or false, got ");
+    ExpectRefused(With("/tie_embeddings", wrong), "tie_embeddings: must be true or false, got ");
   }
   for (const Json& wrong : {Json("1e-5"), Json(false), Json(nullptr), Json::array()}) {
-    ExpectConfigRefused(With("/norm_eps", wrong), "norm_eps: must be a number, got ");
+    ExpectRefused(With("/norm_eps", wrong), "norm_eps: must be a number, got ");
   }
   for (const Json& outside : {Json(0), Json(-1e-5), Json(1e-13), Json(0.11), Json(1e300)}) {
-    ExpectConfigRefused(With("/norm_eps", outside), "norm_eps: must be >= 1e-12 and <= 0.1, got ");
+    ExpectRefused(With("/norm_eps", outside), "norm_eps: must be >= 1e-12 and <= 0.1, got ");
   }
   for (const Json& wrong : {Json(1), Json("aft_local"), Json(nullptr), Json::array()}) {
-    ExpectConfigRefused(With("/mixer", wrong), "mixer: must be an object, got ");
-    ExpectConfigRefused(With("/tokenizer", wrong), "tokenizer: must be an object, got ");
-    ExpectConfigRefused(wrong, "config: must be an object, got ");
+    ExpectRefused(With("/mixer", wrong), "mixer: must be an object, got ");
+    ExpectRefused(With("/tokenizer", wrong), "tokenizer: must be an object, got ");
+    ExpectRefused(wrong, "config: must be an object, got ");
   }
 }
 
@@ -277,9 +275,8 @@ TEST(ConfigTest, FieldsOfOtherKindsAreRefusedByName) {
         "score_width=8"}) {
     const bool of_simple = field == "prefix_block=8";
     const std::string kind = of_simple ? "location band_rows=64 " : "aft_simple ";
-    ExpectConfigRefused(
-        Causal(kind + field, 64),
-        absl::StrCat("mixer.", field.substr(0, field.find('=')), ": must be absent or "));
+    ExpectRefused(Causal(kind + field, 64),
+                  absl::StrCat("mixer.", field.substr(0, field.find('=')), ": must be absent or "));
   }
   // At its default it says nothing and does no harm.
   Accepted(Causal("aft_simple window=0 heads=1 grid=false"));
@@ -324,10 +321,10 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
       {Causal("aft_simple window=4"), "mixer.window: must be absent or 0 for aft_simple, got 4"},
       // Convolutions.
       {Causal("aft_conv window=0"), "mixer.window: must be >= 1 for aft_conv"},
-      {EncoderConfig("aft_conv window=6"),
+      {Encoder("aft_conv window=6"),
        "mixer.window: must be odd for a bidirectional aft_conv, got 6"},
       {Module(conv + "grid=true"), "mixer.grid: must be false unless mixer.causal is false"},
-      {EncoderConfig(conv + "grid=true"),
+      {Encoder(conv + "grid=true"),
        "tokenizer: must be absent with mixer.grid: images are no text"},
       {Causal(conv + "grid=true causal=false"),
        "mixer.causal: must be true for the architecture decoder_lm, got false"},
@@ -340,16 +337,16 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
       {Causal(conv + "unbiased_std=false"),
        "mixer.unbiased_std: must be absent or true unless mixer.reparameterized"},
       // Causal or not.
-      {EncoderConfig("aft_simple prefix_block=4"),
+      {Encoder("aft_simple prefix_block=4"),
        "mixer.prefix_block: must be absent or 0 when mixer.causal is false, got 4"},
-      {EncoderConfig(local + "ring=bf16"),
+      {Encoder(local + "ring=bf16"),
        "mixer.ring: must be absent or \"fp32\" when mixer.causal is false: there is no ring, got "
        "\"bf16\""},
-      {With("/max_seq_len", 9, EncoderConfig("aft_full band_rows=9 bias=full ring=bf16")),
+      {With("/max_seq_len", 9, Encoder("aft_full band_rows=9 bias=full ring=bf16")),
        "mixer.ring: must be absent or "},
-      {EncoderConfig(conv + "ring=bf16"), "mixer.ring: must be absent or "},
+      {Encoder(conv + "ring=bf16"), "mixer.ring: must be absent or "},
       {Module(conv + "causal=false grid=true ring=bf16"), "mixer.ring: must be absent or "},
-      {EncoderConfig("block_local block_size=4 full_decode=true"),
+      {Encoder("block_local block_size=4 full_decode=true"),
        "mixer.full_decode: must be false when mixer.causal is false"},
       {Causal("aft_simple causal=false"),
        "mixer.causal: must be true for the architecture decoder_lm, got false"},
@@ -364,7 +361,7 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
       // Vocabularies.
       {With("/vocab_size", 65), "vocab_size: must be 256 with the bytes tokenizer, got 65"},
   };
-  for (const auto& [json, message] : refused) ExpectConfigRefused(json, message);
+  for (const auto& [json, message] : refused) ExpectRefused(json, message);
   Accepted(Causal(local + "band_rows=9 length_policy=zero"));
   Accepted(Causal(local + "band_rows=9 length_policy=clamp", 5));
   Accepted(Causal(local + "prefix_block=4"));
@@ -387,8 +384,8 @@ TEST(ConfigTest, PositionsLimitTheLength) {
   EXPECT_EQ(Refusal(with({{"kind", "learned"}}, 99)), "position.rows: missing");
   EXPECT_EQ(Refusal(with({{"kind", "sinusoidal"}, {"rows", 99}}, 99)),
             "position.rows: must be absent for sinusoidal");
-  ExpectConfigRefused(with({{"kind", "rotary"}}, 99),
-                      "position.kind: must be \"none\" or \"learned\" or ");
+  ExpectRefused(with({{"kind", "rotary"}}, 99),
+                "position.kind: must be \"none\" or \"learned\" or ");
   EXPECT_EQ(Refusal(with(3, 99)), "position: must be an object, got 3");
 }
 
@@ -402,7 +399,7 @@ TEST(ConfigTest, ArchitecturesRefuseWhatTheyDoNotHave) {
   }
   EXPECT_EQ(Refusal(With("/n_layers", 2, module)), "n_layers: must be 1, got 2");
   for (const char* key : {"head_bias", "tie_embeddings"}) {
-    Json more = EncoderConfig("aft_simple");
+    Json more = Encoder("aft_simple");
     more[key] = true;
     EXPECT_EQ(Refusal(more), absl::StrCat(key, ": must be absent for the architecture encoder"));
   }
@@ -484,7 +481,7 @@ TEST(ConfigTest, TensorsFollowTheArchitecture) {
   EXPECT_EQ(names(Module("aft_simple")),
             "layers.0.mixer.qkv.weight layers.0.mixer.qkv.bias layers.0.mixer.out.weight "
             "layers.0.mixer.out.bias ");
-  EXPECT_THAT(names(EncoderConfig("aft_simple")), Not(HasSubstr("head.")));
+  EXPECT_THAT(names(Encoder("aft_simple")), Not(HasSubstr("head.")));
   EXPECT_THAT(names(Causal("aft_simple")), HasSubstr("norm.bias head.weight head.bias"));
   EXPECT_THAT(names(Causal("additive score_width=3", 9)), HasSubstr("layers.1.mixer.score.v "));
 }

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr milliseconds kDelay{5};
-constexpr milliseconds kAge{1000};
+constexpr milliseconds kBatchAge{1000};
 
 // Batches of at most 4 texts and 100 tokens, under a clock that the test moves.
 class DelayBatcherTest : public testing::Test {
@@ -41,7 +41,7 @@ class DelayBatcherTest : public testing::Test {
   }
 
   ManualClock clock_;
-  DelayBatcher batcher_{{.max_rows = 4, .max_tokens = 100, .max_delay = kDelay, .age = kAge}};
+  DelayBatcher batcher_{{.max_rows = 4, .max_tokens = 100, .max_delay = kDelay, .age = kBatchAge}};
   std::deque<BatchItem> items_;  // whose elements stay where they are
 };
 
@@ -135,7 +135,7 @@ TEST_F(DelayBatcherTest, TextsRunByClassAndByWhatTheirClientsHaveHad) {
 
 TEST_F(DelayBatcherTest, WaitingRaisesAText) {
   Add(90, "a", ServiceClass::kBatch);
-  clock_.Advance(2 * kAge);
+  clock_.Advance(2 * kBatchAge);
   Add(91, "b", ServiceClass::kInteractive);
   EXPECT_THAT(Take(), ElementsAre(90));
 }
