@@ -12,7 +12,7 @@
 namespace aft::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::array<const char*, kBehaviours> kBehaviourNames = {"normal", "cancels", "slow",
                                                                   "deadline"};
@@ -48,14 +48,14 @@ std::string OutcomesText(const Outcomes& outcomes) {
   return text;
 }
 
-Json ToJson(const Outcomes& outcomes) {
+OrderedJson ToJson(const Outcomes& outcomes) {
   return {{"completed", outcomes.completed}, {"cut", outcomes.cut},
           {"cancelled", outcomes.cancelled}, {"expired", outcomes.expired},
           {"failed", outcomes.failed()},     {"errors", outcomes.errors}};
 }
 
-Json ToJson(const Limits& limits) {
-  Json json = Json::object();
+OrderedJson ToJson(const Limits& limits) {
+  OrderedJson json = OrderedJson::object();
   if (limits.ttft_ms) json["ttft"] = *limits.ttft_ms;
   if (limits.tpot_ms) json["tpot"] = *limits.tpot_ms;
   if (limits.e2el_ms) json["e2el"] = *limits.e2el_ms;
@@ -73,7 +73,7 @@ std::vector<Metric> Metrics(const LoadStats& stats) {
           {"longest_gap", stats.gap}};
 }
 
-void AddTimes(const LoadStats& stats, Json& json) {
+void AddTimes(const LoadStats& stats, OrderedJson& json) {
   for (const Metric& metric : Metrics(stats)) {
     const auto add = [&](const char* what, double seconds) {
       json[absl::StrCat(what, "_", metric.name, "_ms")] = seconds * 1e3;
@@ -89,28 +89,28 @@ void AddTimes(const LoadStats& stats, Json& json) {
 }
 
 // The distributions, by quantiles: dense enough to draw.
-Json Quantiles(const LoadStats& stats) {
+OrderedJson Quantiles(const LoadStats& stats) {
   std::vector<double> shares(100);
   for (size_t i = 0; i < shares.size(); ++i) shares[i] = static_cast<double>(i) / 100;
   shares.insert(shares.end(), {0.995, 0.999, 0.9999, 1});
-  Json json = {{"q", shares}};
+  OrderedJson json = {{"q", shares}};
   for (const Metric& metric : Metrics(stats)) {
     if (metric.values.count() == 0) continue;
-    Json& values = json[absl::StrCat(metric.name, "_ms")] = Json::array();
+    OrderedJson& values = json[absl::StrCat(metric.name, "_ms")] = OrderedJson::array();
     for (const double share : shares) values.push_back(metric.values.Quantile(share) * 1e3);
   }
   return json;
 }
 
 // The longest first.
-Json Breaks(const LoadStats& stats) {
+OrderedJson Breaks(const LoadStats& stats) {
   std::vector<Break> breaks = stats.breaks;
   std::sort(breaks.begin(), breaks.end(),
             [](const Break& a, const Break& b) { return a.whole() > b.whole(); });
   const auto ms = [](Clock::duration time) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
-  Json json = Json::array();
+  OrderedJson json = OrderedJson::array();
   for (const Break& one : breaks) {
     json.push_back({{"request_id", one.request_id},
                     {"tokens", one.tokens},
@@ -124,11 +124,11 @@ Json Breaks(const LoadStats& stats) {
   return json;
 }
 
-Json Timeline(const LoadStats& stats) {
-  Json json = {{"interval_s", 1},
-               {"output_tokens", Json::array()},
-               {"completed", Json::array()},
-               {"failed", Json::array()}};
+OrderedJson Timeline(const LoadStats& stats) {
+  OrderedJson json = {{"interval_s", 1},
+                      {"output_tokens", OrderedJson::array()},
+                      {"completed", OrderedJson::array()},
+                      {"failed", OrderedJson::array()}};
   for (const Second& second : stats.seconds) {
     json["output_tokens"].push_back(second.output_tokens);
     json["completed"].push_back(second.completed);
@@ -226,19 +226,20 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
     return Ratio(static_cast<double>(count), report.seconds);
   };
   const WorkloadOptions& workload = options.workload;
-  Json json = {{"model_id", workload.model},
-               {"loop", IsOpen(options) ? "open" : "closed"},
-               {"request_rate", IsOpen(options) ? Json(arrivals.rate) : Json("inf")},
-               {"burstiness", arrivals.burstiness},
-               {"max_concurrency", options.streams},
-               {"connections", options.connections},
-               {"max_tokens", workload.max_tokens.text()},
-               {"prompt_bytes", workload.prompts.empty() ? workload.prompt_bytes.text() : "file"},
-               {"prefix_bytes", workload.prefix_bytes},
-               {"seed", workload.seed},
-               {"num_prompts", normal.completed + normal.failed() + normal.cut},
-               {"duration", report.seconds},
-               {"client_cpu_seconds", report.client_cpu_seconds}};
+  OrderedJson json = {
+      {"model_id", workload.model},
+      {"loop", IsOpen(options) ? "open" : "closed"},
+      {"request_rate", IsOpen(options) ? OrderedJson(arrivals.rate) : OrderedJson("inf")},
+      {"burstiness", arrivals.burstiness},
+      {"max_concurrency", options.streams},
+      {"connections", options.connections},
+      {"max_tokens", workload.max_tokens.text()},
+      {"prompt_bytes", workload.prompts.empty() ? workload.prompt_bytes.text() : "file"},
+      {"prefix_bytes", workload.prefix_bytes},
+      {"seed", workload.seed},
+      {"num_prompts", normal.completed + normal.failed() + normal.cut},
+      {"duration", report.seconds},
+      {"client_cpu_seconds", report.client_cpu_seconds}};
   json.update(ToJson(normal));
   json.update({{"refused", stats.refused},
                {"retried", stats.retried},
@@ -280,7 +281,7 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
   for (const auto& [address, outcomes] : stats.targets) json["targets"][address] = ToJson(outcomes);
   json["quantiles"] = Quantiles(stats);
   json["timeline"] = Timeline(stats);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace aft::client
