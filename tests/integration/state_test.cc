@@ -224,11 +224,13 @@ TEST_F(StateTest, NoPlaceIsKeptForTokensThatTheModelCannotHave) {
 }
 
 TEST_F(StateTest, WhatIsCancelledLeavesNothingAndGivesItsPlaceBack) {
+  config_.limits.max_max_tokens = 1'000'000;
   Start();
   const std::string id = Run(Turn("hello", 3)).finished.state().id();
   const double bytes = server_->Metric("aft_states_bytes");
   server_->control().Hold();
-  GenerateStream stream(server_->inference(), Turn("x", 500, id));
+  // It is far from its end when the server hears of the cancellation.
+  GenerateStream stream(server_->inference(), Turn("x", 500'000, id));
   ASSERT_TRUE(stream.Next());
   EXPECT_GT(server_->Metric("aft_states_bytes"), bytes);
   stream.context().TryCancel();
