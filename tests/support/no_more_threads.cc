@@ -5,10 +5,18 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 
 namespace {
 
 constinit std::atomic<bool> refuse{false};
+
+// The function with which a thread starts is the standard library's.
+bool IsStdThread(void* (*start)(void*)) {
+  Dl_info info{};
+  return dladdr(reinterpret_cast<void*>(start), &info) != 0 && info.dli_fname != nullptr &&
+         std::strstr(info.dli_fname, "libstdc++") != nullptr;
+}
 
 }  // namespace
 
@@ -21,5 +29,5 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
     void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-  return refuse ? EAGAIN : create(thread, attributes, start, argument);
+  return refuse && IsStdThread(start) ? EAGAIN : create(thread, attributes, start, argument);
 }

@@ -2,8 +2,9 @@
 
 namespace aft {
 
-// While one lives, the system refuses every thread that this process asks for, as if there were too
-// many (EAGAIN). One at a time.
+// While one lives, the system refuses every std::thread of this process, as if there were too many
+// threads (EAGAIN). gRPC's own threads are made: it waits for ever at its end for one that was not.
+// One at a time.
 class NoMoreThreads {
  public:
   NoMoreThreads();
