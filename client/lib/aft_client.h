@@ -155,7 +155,7 @@ class Client {
                                       const EventCallback<v1::EncodeResponse>& on_event = {},
                                       const CallOptions& call = {});
 
-  // A request of the Open Inference Protocol (server/rpc/kserve/README.md): tensors in, tensors
+  // A request of the Open Inference Protocol (server/api/oip/README.md): tensors in, tensors
   // out.
   absl::StatusOr<inference::ModelInferResponse> Infer(const inference::ModelInferRequest& request,
                                                       const CallOptions& call = {});

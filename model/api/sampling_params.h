@@ -30,7 +30,7 @@ struct LogitRules {
 };
 
 // How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
-// (server/rpc) refuses what is out of range and names the field.
+// (server/api) refuses what is out of range and names the field.
 //
 // Order of application: rules, penalties, temperature, min-p, top-k, top-p. Log-probabilities
 // are taken from the raw logits, before any of it.

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/config/tensors.h"
-#include "model/kernels/packed_weight.h"
+#include "model/kernels/linear/packed_weight.h"
 
 namespace aft {
 namespace {

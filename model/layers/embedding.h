@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/config/config.h"
-#include "model/kernels/linear.h"
+#include "model/kernels/linear/linear.h"
 #include "model/layers/weights.h"
 
 namespace aft {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/kernels/linear.h"
+#include "model/kernels/linear/linear.h"
 #include "model/layers/weights.h"
 #include "model/mixers/workspace.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "model/kernels/aft.h"
+#include "model/kernels/aft/aft.h"
 #include "model/mixers/families.h"
 #include "model/mixers/tables.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/kernels/attention.h"
+#include "model/kernels/attention/attention.h"
 #include "model/mixers/families.h"
 
 namespace aft {

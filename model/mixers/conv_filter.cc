@@ -4,7 +4,7 @@
 #include "ATen/ops/std.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "model/kernels/aft.h"  // kNarrowBias
+#include "model/kernels/aft/aft.h"  // kNarrowBias
 #include "model/mixers/tables.h"
 
 namespace aft {

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/kernels/conv.h"
+#include "model/kernels/conv/conv.h"
 #include "model/mixers/families.h"
 #include "model/mixers/tables.h"
 

@@ -6,9 +6,9 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
-#include "model/kernels/aft.h"
-#include "model/kernels/attention.h"
-#include "model/kernels/conv.h"
+#include "model/kernels/aft/aft.h"
+#include "model/kernels/attention/attention.h"
+#include "model/kernels/conv/conv.h"
 #include "model/mixers/mixer.h"
 
 namespace aft {

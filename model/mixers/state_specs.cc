@@ -4,9 +4,9 @@ namespace aft {
 
 namespace {
 
-// AheadTile (model/kernels/aft_ahead-inl.h): rows of hid floats that a token reads and writes of
-// the scratch, on average over a block of kAftLookahead. Its sums, written once and read once, the
-// products of those of its block before it, its own product, the maximum.
+// AheadTile (model/kernels/aft/aft_ahead-inl.h): rows of hid floats that a token reads and writes
+// of the scratch, on average over a block of kAftLookahead. Its sums, written once and read once,
+// the products of those of its block before it, its own product, the maximum.
 constexpr int64_t kAheadRows = 2 + 2 + (kernels::kAftLookahead - 1) + 2 + 2;
 
 // Rows of tokens one after the other, `row_bytes` each; the ring is used again from its front.

@@ -1,7 +1,7 @@
 #include "model/network/weight_bytes.h"
 
 #include "model/config/tensors.h"
-#include "model/kernels/packed_weight.h"
+#include "model/kernels/linear/packed_weight.h"
 #include "model/layers/embedding.h"
 #include "model/state/aligned_buffer.h"  // RoundUpToLine
 

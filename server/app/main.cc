@@ -33,12 +33,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/api/load.h"
+#include "server/app/grpc_server.h"
 #include "server/app/server.h"
 #include "server/app/signals.h"
 #include "server/app/version.h"
 #include "server/config/loader.h"
 #include "server/observability/log.h"
-#include "server/rpc/grpc_server.h"
 
 ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");
 ABSL_FLAG(std::string, model, "",

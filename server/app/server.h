@@ -9,13 +9,13 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
+#include "server/app/grpc_server.h"
 #include "server/app/status_page.h"
 #include "server/config/config.h"
 #include "server/observability/http_server.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
-#include "server/rpc/grpc_server.h"
 
 namespace aft::server {
 

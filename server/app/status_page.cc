@@ -11,8 +11,8 @@
 #include "aft/v1/models.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
+#include "server/api/aft/model_service.h"
 #include "server/app/status_html.h"
-#include "server/rpc/model_service.h"
 
 namespace aft::server {
 namespace {

@@ -24,6 +24,11 @@ absl::Status CheckOneOf(absl::string_view path, const std::string& value,
                                      "\", got \"", value, "\""));
 }
 
+absl::Status CheckLength(absl::string_view path, size_t bytes, size_t most) {
+  if (bytes <= most) return absl::OkStatus();
+  return BadField(path, absl::StrCat("must have at most ", most, " bytes, got ", bytes));
+}
+
 absl::Status CheckName(absl::string_view path, absl::string_view name) {
   // As a part of a path the two would lead elsewhere.
   bool ok = !name.empty() && name.size() <= 128 && name != "." && name != "..";

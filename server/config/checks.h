@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -10,10 +11,15 @@
 // What validation is made of. Each is OK or INVALID_ARGUMENT "PATH: reason".
 namespace aft::server {
 
+inline constexpr int kMaxModelNameBytes = 128;
+inline constexpr int kMaxServiceNameBytes = 256;
+
 absl::Status BadField(absl::string_view path, absl::string_view reason);
 absl::Status CheckRange(absl::string_view path, int64_t value, int64_t low, int64_t high);
 absl::Status CheckOneOf(absl::string_view path, const std::string& value,
                         std::initializer_list<absl::string_view> allowed);
+// That a name is not longer than any that is served: before it is looked up, logged or echoed.
+absl::Status CheckLength(absl::string_view path, size_t bytes, size_t most);
 // 1 to 128 letters, digits, '.', '_' or '-', and not "." or "..".
 absl::Status CheckName(absl::string_view path, absl::string_view name);
 

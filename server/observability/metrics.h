@@ -114,7 +114,7 @@ struct ModelMetrics : private MetricMaker {
 
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
 
-  // By server/rpc. The time is of calls that the engine has accepted, or that need none.
+  // By calls. The time is of calls that the engine has accepted, or that need none.
   CallMetrics calls{*this, kModelMethods, 0};
   prometheus::Counter& streams_resumed(bool exact, bool from_state) {
     return *resumed_[exact ? 1 : 0][from_state ? 1 : 0];
@@ -318,7 +318,7 @@ struct ServerMetrics : private MetricMaker {
 
   const std::string version;
 
-  // By server/rpc, with label model="": methods of no model, and calls that named no served one.
+  // By calls, with label model="": methods of no model, and calls that named no served one.
   CallMetrics calls;
   // By server/admission.
   prometheus::Gauge& memory_limit =
@@ -331,7 +331,7 @@ struct ServerMetrics : private MetricMaker {
   prometheus::Gauge& memory_there = AddGauge(
       "aft_memory_machine_bytes", "Memory of the machine or of its container, the lesser.");
 
-  // By server/rpc.
+  // By calls.
   prometheus::Counter& memory_refusals =
       AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");
   prometheus::Counter& stuck_calls =

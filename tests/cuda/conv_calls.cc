@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/kernels/aft.h"  // kNarrowBias
+#include "model/kernels/aft/aft.h"  // kNarrowBias
 #include "model/kernels/cuda/conv/conv.h"
 #include "tests/cuda/kernel_family.h"
 #include "tests/support/tolerances.h"

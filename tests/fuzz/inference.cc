@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "google/protobuf/text_format.h"
-#include "server/rpc/kserve/request.h"
+#include "server/api/oip/request.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/fake_encoder_runner.h"
 #include "tests/support/fake_tokenizer.h"

@@ -16,13 +16,13 @@
 #include "google/protobuf/empty.pb.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "server/rpc/encode_codec.h"
-#include "server/rpc/generate_codec.h"
-#include "server/rpc/message_bytes.h"
-#include "server/rpc/score_codec.h"
+#include "server/api/aft/encode_codec.h"
+#include "server/api/aft/generate_codec.h"
+#include "server/api/aft/score_codec.h"
+#include "server/transport/message_bytes.h"
 #include "tests/fuzz/field_path.h"
 #include "tests/fuzz/target.h"
-#include "tests/unit/rpc/decode.h"
+#include "tests/unit/api/decode.h"
 
 namespace aft::fuzz {
 

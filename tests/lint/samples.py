@@ -5,7 +5,7 @@ BAD = [
     ("includes", "server/engine/loop.cc", '#include "grpcpp/grpcpp.h"\n'),
     ("includes", "server/scheduling/queue.cc", '#include "aft/v1/inference.pb.h"\n'),
     ("includes", "server/registry/registry.cc", '#include "aft/v1/models.grpc.pb.h"\n'),
-    ("includes", "server/rpc/codec.cc", "#include <ATen/core/Tensor.h>\n"),
+    ("includes", "server/api/aft/codec.cc", "#include <ATen/core/Tensor.h>\n"),
     ("includes", "server/app/main.cc", '#include "c10/core/Device.h"\n'),
     ("includes", "client/lib/aft_client.cc", '#include "torch/types.h"\n'),
     ("includes", "client/aftctl/main.cc", "#include <cuda_runtime.h>\n"),
@@ -22,11 +22,11 @@ BAD = [
     ("includes", "tests/unit/model/mixer_test.cc", "#include <torch/all.h>\n"),
     ("includes", "server/engine/loop.cc", '#include "prometheus/counter.h"\n'),
     ("includes", "server/scheduling/queue.cc", '#include "server/engine/engine.h"\n'),
-    ("includes", "server/engine/loop.cc", '#include "server/rpc/service.h"\n'),
+    ("includes", "server/engine/loop.cc", '#include "server/api/aft/service.h"\n'),
     ("includes", "server/engine/loop.cc", '#include "model/state/state_pool.h"\n'),
-    ("includes", "client/lib/aft_client.cc", '#include "server/rpc/service.h"\n'),
+    ("includes", "client/lib/aft_client.cc", '#include "server/api/aft/service.h"\n'),
     ("includes", "base/check.cc", '#include "server/observability/log.h"\n'),
-    ("includes", "model/kernels/aft.cc", "#include <cuda_runtime.h>\n"),
+    ("includes", "model/kernels/aft/aft.cc", "#include <cuda_runtime.h>\n"),
     ("includes", "model/state/pool.cc", '#include "ATen/core/Tensor.h"\n'),
     ("includes", "server/newcomer/a.cc", '#include "base/check.h"\n'),
     ("macros", "server/engine/loop.cc", 'void F() { LOG(INFO) << "x"; }\n'),
@@ -41,7 +41,7 @@ BAD = [
     ("machine-paths", "dev", "cp a /root/cache/b\n"),
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
     ("todo", "dev", "# FIXME(someone)\n"),
-    ("pages", "model/kernels/aft.cc", "// Explained in recurrences.md.\n"),
+    ("pages", "model/kernels/aft/aft.cc", "// Explained in recurrences.md.\n"),
     ("pages", "client/README.md", "See the service, serving.md.\n"),
     ("links", "client/README.md", "See [the service](../serve).\n"),
     ("links", "client/README.md", "# One\n```\n# Two\n```\n[there](#two)\n"),
@@ -51,7 +51,7 @@ BAD = [
 ]
 
 GOOD = [  # (path, text)
-    ("server/rpc/service.cc", '#include "grpcpp/grpcpp.h"\n#include "aft/v1/inference.grpc.pb.h"\n'
+    ("server/api/aft/service.cc", '#include "grpcpp/grpcpp.h"\n#include "aft/v1/inference.grpc.pb.h"\n'
                               '#include "server/engine/engine.h"\n'),
     ("server/config/loader.cc", '#include "aft/config/v1/server_config.pb.h"\n'),
     ("server/engine/loop.cc", '#include "model/api/model_runner.h"\n'
@@ -67,7 +67,7 @@ GOOD = [  # (path, text)
     ("dev", 'CACHE="$HOME/work/cache" OTHER="~/home/x"\n'),
     ("client/README.md", "# A `name.of` it\n## Two\n## Two\n[a](#a-nameof-it) [b](#two-1) [c](../proto/README.md#statuses) "
                          "[d](https://example.org/#x) `[e](none)`\n"),
-    ("model/kernels/aft.cc", "// README.md; proto/README.md; https://example.org/other.md\n"),
+    ("model/kernels/aft/aft.cc", "// README.md; proto/README.md; https://example.org/other.md\n"),
 ]
 
 # Files that include each other, and whether that is a circle.

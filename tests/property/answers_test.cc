@@ -14,7 +14,7 @@
 #include "tests/property/runner_fixture.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/recording_sink.h"
-#include "tests/unit/server/random_rules.h"
+#include "tests/unit/scheduling/random_rules.h"
 
 namespace aft::server {
 namespace {

@@ -1,6 +1,6 @@
 // Linear layers and norms: float64, and that a row never depends on the rows beside it.
 
-#include "model/kernels/linear.h"
+#include "model/kernels/linear/linear.h"
 
 #include <algorithm>
 #include <bit>

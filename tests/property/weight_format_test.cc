@@ -12,7 +12,7 @@
 #include "ATen/ops/from_blob.h"
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "model/kernels/packed_weight.h"
+#include "model/kernels/linear/packed_weight.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
 #include "tests/property/instruction_sets.h"

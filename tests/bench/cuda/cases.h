@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/kernels/aft.h"        // Number
-#include "model/kernels/attention.h"  // Score
+#include "model/kernels/aft/aft.h"              // Number
+#include "model/kernels/attention/attention.h"  // Score
 #include "model/kernels/cuda/types.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/cuda/timing.h"

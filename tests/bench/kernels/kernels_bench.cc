@@ -11,7 +11,7 @@
 #include "ATen/ops/randn.h"
 #include "benchmark/benchmark.h"
 #include "c10/core/InferenceMode.h"
-#include "model/kernels/linear.h"
+#include "model/kernels/linear/linear.h"
 #include "model/kernels/norm.h"
 #include "model/state/aligned_buffer.h"
 

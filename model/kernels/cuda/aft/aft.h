@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-#include "model/kernels/aft.h"  // the formula, AftStateLayout
+#include "model/kernels/aft/aft.h"  // the formula, AftStateLayout
 #include "model/kernels/cuda/types.h"
 
 // AFT-simple (window 0), AFT-local and AFT-full (window T) with the gate, on the GPU. The formula
-// and the state's layout are those of model/kernels/aft.h; qkv [N, 3 * hid] holds queries, keys,
-// values side by side.
+// and the state's layout are those of model/kernels/aft/aft.h; qkv [N, 3 * hid] holds queries,
+// keys, values side by side.
 namespace aft::kernels::cuda {
 
 // One layer's constants.
@@ -21,7 +21,7 @@ struct AftModel {
   // on to t + s - 1 when not causal. Positions from bias_rows on use the last row. Null when s = 0.
   const float* bias = nullptr;
   int64_t bias_rows = 1;
-  bool wide = false;  // some |w| is above kNarrowBias (model/kernels/aft.h)
+  bool wide = false;  // some |w| is above kNarrowBias (model/kernels/aft/aft.h)
 
   AftStateLayout layout() const { return {hid, window, prefix_block, ring}; }
 };

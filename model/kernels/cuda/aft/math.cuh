@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/kernels/aft.h"  // kEmptyMax
+#include "model/kernels/aft/aft.h"  // kEmptyMax
 #include "model/kernels/cuda/channels.cuh"
 
 // Sums of the AFT kernels. A NaN stays in its channel: maxima skip it (fmaxf), the

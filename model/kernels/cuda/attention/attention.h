@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-#include "model/kernels/attention.h"  // the formulas, AttentionParams, AttentionStateLayout
+#include "model/kernels/attention/attention.h"  // the formulas, AttentionParams, AttentionStateLayout
 #include "model/kernels/cuda/types.h"
 
 // Softmax attention on the GPU: dot product, cosine, additive, location-based and block-local. The
-// formulas, the columns of `packed` and the state's layout are those of model/kernels/attention.h;
-// the pointers in AttentionParams are to device memory here.
+// formulas, the columns of `packed` and the state's layout are those of
+// model/kernels/attention/attention.h; the pointers in AttentionParams are to device memory here.
 namespace aft::kernels::cuda {
 
 // One token of each row. y [rows, hid]. The workspace is for splitting long contexts over blocks.

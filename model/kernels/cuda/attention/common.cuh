@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "model/kernels/attention.h"
+#include "model/kernels/attention/attention.h"
 #include "model/kernels/cuda/channels.cuh"
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"

@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "model/kernels/conv.h"  // the formula, ConvStateLayout
+#include "model/kernels/conv/conv.h"  // the formula, ConvStateLayout
 #include "model/kernels/cuda/types.h"
 
 // AFT-conv with the gate, on the GPU: causal 1-D with state, bidirectional 1-D and 2-D without. The
-// formulas and the state's layout are those of model/kernels/conv.h; packed
+// formulas and the state's layout are those of model/kernels/conv/conv.h; packed
 // [N, 2 * hid + h] holds queries [hid], keys [h], values [hid].
 namespace aft::kernels::cuda {
 

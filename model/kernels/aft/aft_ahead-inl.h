@@ -1,0 +1,198 @@
+// AFT's decode steps with look-ahead, compiled once per instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "model/kernels/aft/aft_past-inl.h"
+#include "model/kernels/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aft::kernels {
+namespace HWY_NAMESPACE {
+
+// Runs a row of one token with look-ahead (README.md). A block of kAftLookahead tokens begins with
+// one pass over the ring, which adds up its part of each of their windows; each token then adds
+// those of its block before it, and itself. Terms come in the order of StepTile and ChunkTile,
+// relative to the same anchor, so the bits are theirs wherever a block begins. Sums are made anew
+// where there are none, and when the anchor changes. REQUIRES: AftSlotScratchFloats() > 0.
+//
+// A tile's part of the slot's scratch is contiguous, in rows of the tile's width:
+//
+//   kMark        which token the rest is for, in two rows
+//   kBeforeMax   a maximum of Past, with prefix blocks
+//   kBlockMax    the other one
+//   kPairs + 2a  of the block's token a: its sums [num | den], after its step its product row
+template <int kVectors, class D, class Ring>
+class AheadTile {
+  static_assert(kAftLookahead <= AftBias::kPadding);
+
+ public:
+  using V = hn::Vec<D>;
+
+  // scratch: AftScratchFloats().
+  AheadTile(D d, const AftParams& params, const Row& row, const TileState& state, float* scratch)
+      : d_(d),
+        lanes_(static_cast<int64_t>(hn::Lanes(d))),
+        width_(kVectors * lanes_),
+        params_(params),
+        row_(row),
+        state_(state),
+        age_(Age(state, row.position)),
+        rings_(d, params, state),
+        past_(d, params, state),
+        x_(scratch) {}
+
+  static void Forget(D d, const TileState& state) {
+    std::fill_n(state.ahead, 2 * kVectors * hn::Lanes(d), 0.0F);
+  }
+
+  // Fetches what Run will read first of this tile, but the rings: states come from memory when many
+  // sequences are live.
+  static HWY_INLINE void Fetch(D d, const AftParams& params, const Row& row,
+                               const TileState& state) {
+    constexpr int64_t kFloat = sizeof(float);
+    const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));
+    for (int64_t i = 0; i < 3; ++i) FetchBytes(row.q + i * params.hid, width * kFloat);
+    for (int64_t i = 0; i < (params.prefix_block > 0 ? 6 : 3); ++i) {
+      FetchBytes(state.prefix + i * state.stride, width * kFloat);
+    }
+    const int64_t age = Age(state, row.position);
+    const int64_t first = params.prefix_block > 0 ? kBeforeMax : kBlockMax;
+    const int64_t end = kPairs + 2 * (age > 0 ? age + 1 : kAftLookahead);
+    FetchBytes(state.ahead, sizeof(int64_t));
+    FetchBytes(state.ahead + first * width, (end - first) * width * kFloat);
+    const Rings<kVectors, Ring, D> rings(d, params, state);
+    rings.Fetch(rings.Element(row.position));
+  }
+
+  HWY_INLINE void Run() {
+    const int64_t t = row_.position;
+    V k[kVectors];
+    V v[kVectors];
+    LoadToken<kVectors, Ring::kRounds>(d_, row_, params_.hid, 0, k, v);
+    // Whether the scratch is of the token before, and in which one of its block sums were made.
+    const int64_t mark = Mark();
+    const bool follows = t > 0 && mark / kAftLookahead == t;
+    int64_t made_at = mark % kAftLookahead;
+    if (follows) {
+      past_.Resume(At(kBlockMax), At(kBeforeMax));
+    } else {
+      rings_.Start(t, past_);
+    }
+    bool made = follows && age_ > 0;
+    V anchor[kVectors];
+    for (int i = 0; i < kVectors; ++i) anchor[i] = Anchor(d_, past_.Max(i));
+    past_.Observe(t, k);
+    for (int i = 0; i < kVectors; ++i) {
+      const V now = Anchor(d_, past_.Max(i));
+      made = made && hn::AllTrue(d_, hn::Eq(now, anchor[i]));
+      anchor[i] = now;
+    }
+    V x[2 * kVectors];
+    V sums[2 * kVectors];
+    if (made) {
+      Load(Pair(age_), sums);
+      for (int64_t a = made_at; a < age_; ++a) {
+        Load(Pair(a), x);
+        AddTo(sums, Weight(t, age_ - a), x);
+      }
+    } else {
+      made_at = age_;
+      SumRing(t, anchor, sums);
+    }
+    ToProductRow<kVectors>(d_, k, v, anchor, x);
+    AddTo(sums, Weight(t, 0), x);
+    Store(x, Pair(age_));
+    V past[2 * kVectors];
+    past_.PrefixSums(t, anchor, past, past + kVectors);
+    for (int i = 0; i < 2 * kVectors; ++i) past[i] = hn::Add(sums[i], past[i]);
+    StoreGated<kVectors>(d_, row_, 0, true, past, past + kVectors);
+
+    past_.Save(At(kBlockMax), At(kBeforeMax));
+    SetMark((t + 1) * kAftLookahead + made_at);
+    rings_.Retire(t, k, v, past_);
+  }
+
+ private:
+  static constexpr int64_t kMark = 0;
+  static constexpr int64_t kBeforeMax = 2;
+  static constexpr int64_t kBlockMax = 3;
+  static constexpr int64_t kPairs = 4;
+  static_assert(kPairs + 2 * kAftLookahead == kAftScratchRows);
+
+  // Of the token in its block.
+  static int64_t Age(const TileState& state, int64_t position) {
+    return (position + state.phase) % kAftLookahead;
+  }
+  HWY_INLINE float* At(int64_t row) const { return state_.ahead + row * width_; }
+  HWY_INLINE float* Pair(int64_t age) const { return At(kPairs + 2 * age); }
+  int64_t Mark() const {
+    int64_t mark = 0;
+    std::memcpy(&mark, At(kMark), sizeof(mark));
+    return mark;
+  }
+  void SetMark(int64_t mark) const { std::memcpy(At(kMark), &mark, sizeof(mark)); }
+
+  HWY_INLINE void Load(const float* from, V* x) const {
+    for (int i = 0; i < 2 * kVectors; ++i) x[i] = hn::LoadU(d_, from + i * lanes_);
+  }
+  HWY_INLINE void Store(const V* x, float* to) const {
+    for (int i = 0; i < 2 * kVectors; ++i) hn::StoreU(x[i], d_, to + i * lanes_);
+  }
+
+  // exp(w) between token t and the one `age` before it.
+  HWY_INLINE V Weight(int64_t t, int64_t age) const {
+    return hn::Set(d_, params_.bias->Row(t)[params_.window() - 1 - age]);
+  }
+  static HWY_INLINE void AddTo(V* sums, V weight, const V* x) {
+    for (int i = 0; i < 2 * kVectors; ++i) sums[i] = hn::MulAdd(weight, x[i], sums[i]);
+  }
+
+  // What the ring's tokens bring to t, and to the later ones of its block, which are kept.
+  HWY_INLINE void SumRing(int64_t t, const V* anchor, V* sums) {
+    constexpr int64_t kTokens = 32;  // at a time, in L1
+    constexpr int64_t kFetched = 8;  // tokens ahead
+    HWY_ALIGN float all[kAftLookahead * 2 * kVectors * HWY_MAX_BYTES / sizeof(float)];
+    StoreZeros(d_, kAftLookahead * 2 * kVectors, all);
+    const int64_t oldest = std::max<int64_t>(t - rings_.rows(), 0);
+    int64_t fetched = rings_.Element(oldest + kFetched);
+    for (int64_t first = oldest; first < t; first += kTokens) {
+      const int64_t end = std::min(first + kTokens, t);
+      bool finite = true;
+      rings_.ForEach(first, end, [&](int64_t j, int64_t element) HWY_ATTR {
+        V k[kVectors];
+        V v[kVectors];
+        V x[2 * kVectors];
+        rings_.Fetch(fetched);
+        fetched = rings_.After(fetched);
+        rings_.LoadKey(element, k);
+        rings_.LoadValue(element, v);
+        ToProductRow<kVectors>(d_, k, v, anchor, x);
+        finite = StoreProductRow<kVectors>(d_, x, x_ + (j - first) * 2 * width_) && finite;
+      });
+      AddWindows<AddBy::kGoOn, kAftLookahead, kVectors>(d_, *params_.bias, t, kAftLookahead, first,
+                                                        end, x_, finite, all);
+    }
+    Load(all, sums);
+    for (int64_t later = 1; age_ + later < kAftLookahead; ++later) {
+      std::copy_n(all + later * 2 * width_, 2 * width_, Pair(age_ + later));
+    }
+  }
+
+  const D d_;
+  const int64_t lanes_;
+  const int64_t width_;
+  const AftParams& params_;
+  const Row& row_;
+  const TileState& state_;
+  const int64_t age_;
+  const Rings<kVectors, Ring, D> rings_;
+  Past<kVectors, D> past_;
+  float* const x_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aft::kernels
+HWY_AFTER_NAMESPACE();

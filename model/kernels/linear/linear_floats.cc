@@ -1,0 +1,119 @@
+#include "model/kernels/linear/linear_floats.h"
+
+#include "model/kernels/linear/linear-inl.h"
+#include "model/kernels/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aft::kernels {
+namespace HWY_NAMESPACE {
+
+// How many inputs of an output lie side by side, and how they are read: vector `i` of these inputs.
+struct Fp32Weights {
+  using Number = float;
+  static constexpr int kInputs = 1;
+  static HWY_INLINE LinearVec Get(LinearTag d, const float* at, int /*i*/) {
+    return hn::Load(d, at);
+  }
+};
+struct Bf16Weights {
+  using Number = uint16_t;
+  static constexpr int kInputs = 2;
+  static HWY_INLINE LinearVec Get(LinearTag d, const uint16_t* at, int i) {
+    const hn::RebindToUnsigned<LinearTag> du;
+    const auto pairs = hn::Load(du, reinterpret_cast<const uint32_t*>(at));
+    return hn::BitCast(
+        d, i == 0 ? hn::ShiftLeft<16>(pairs) : hn::And(pairs, hn::Set(du, 0xFFFF0000U)));
+  }
+};
+
+// All kRows * kPanels * 2 sums stay in registers.
+template <class Weights>
+struct FloatBlocks {
+  template <int kRows, int kPanels>
+  static HWY_INLINE void Run(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
+    using Number = typename Weights::Number;
+    constexpr int kInputs = Weights::kInputs;
+    const LinearTag d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t in = call.linear.in;
+    const int64_t panel_numbers =
+        PanelBytes(in, call.linear.format) / static_cast<int64_t>(sizeof(Number));
+    const Number* weights =
+        static_cast<const Number*>(call.linear.bytes) + panel * panel_numbers + column * kInputs;
+    const float* bias = PackedBias(call.linear) + panel * kPanel + column;
+    const float* x = call.rows.x + row * call.rows.stride;
+    const int64_t x_stride = call.rows.stride;
+
+    LinearVec sum[kRows][kPanels][2];
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) {
+        sum[r][p][0] = hn::Load(d, bias + p * kPanel);
+        sum[r][p][1] = hn::Load(d, bias + p * kPanel + lanes);
+      }
+    }
+    const auto add = [&](int64_t k, int i) HWY_ATTR {
+      LinearVec w[kPanels][2];
+      for (int p = 0; p < kPanels; ++p) {
+        w[p][0] = Weights::Get(d, weights + p * panel_numbers, i);
+        w[p][1] = Weights::Get(d, weights + p * panel_numbers + lanes * kInputs, i);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const LinearVec broadcast = hn::Set(d, x[r * x_stride + k]);
+        for (int p = 0; p < kPanels; ++p) {
+          sum[r][p][0] = hn::MulAdd(broadcast, w[p][0], sum[r][p][0]);
+          sum[r][p][1] = hn::MulAdd(broadcast, w[p][1], sum[r][p][1]);
+        }
+      }
+    };
+    int64_t k = 0;
+    for (; k + kInputs <= in; k += kInputs) {
+      for (int i = 0; i < kInputs; ++i) add(k + i, i);
+      weights += kInputs * kPanel;
+    }
+    for (int i = 0; k + i < in; ++i) add(k + i, i);
+
+    // Through memory: while the rest needs registers too, the compiler would write the sums in
+    // every turn of the loop above. (As one function with Int8Blocks, GCC 12 would do that with
+    // SSE4.)
+    HWY_ALIGN float products[kRows * kPanels * 2 * 16];
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) {
+        hn::Store(sum[r][p][0], d, products + (r * kPanels + p) * 2 * 16);
+        hn::Store(sum[r][p][1], d, products + ((r * kPanels + p) * 2 + 1) * 16);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < 2 * kPanels; ++i) {
+        const int64_t first = (panel + i / 2) * kPanel + column + i % 2 * lanes;
+        StoreSums(call, hn::Load(d, products + (r * 2 * kPanels + i) * 16), row + r, first);
+      }
+    }
+  }
+};
+
+void FloatPanels(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                 Epilogue epilogue, int64_t begin, int64_t end) {
+  const LinearCall call = {linear, rows, y, y_stride, epilogue};
+  if (linear.format == Number::kBf16) {
+    AllRows<FloatBlocks<Bf16Weights>>(call, begin, end);
+  } else {
+    AllRows<FloatBlocks<Fp32Weights>>(call, begin, end);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aft::kernels
+HWY_AFTER_NAMESPACE();
+
+#if AFT_DISPATCH
+namespace aft::kernels {
+
+AFT_EXPORT(FloatPanels);
+
+void LinearFloats(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                  Epilogue epilogue, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(FloatPanels)(linear, rows, y, y_stride, epilogue, begin, end);
+}
+
+}  // namespace aft::kernels
+#endif

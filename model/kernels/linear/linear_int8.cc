@@ -1,0 +1,270 @@
+// Products of integers. Compiled once per instruction set (simd.h), and once more for AVX3 with
+// AVX512-VNNI (AFT_INT8_DOTS), for which Highway has no set of its own.
+#include "model/kernels/linear/linear_int8.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/kernels/linear/linear-inl.h"
+#include "model/kernels/simd.h"
+
+#ifndef AFT_INT8_DOTS
+#define AFT_INT8_DOTS 0
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace aft::kernels {
+namespace HWY_NAMESPACE {
+
+using SumTag = hn::RebindToSigned<LinearTag>;
+using Sum = hn::Vec<SumTag>;
+
+// How four products are added to each 32-bit lane: what a row's four integers are in memory, as
+// lanes hold them, and the sum of their products with those of `w`.
+#if AFT_INT8_DOTS
+// Unsigned bytes times signed ones, so x has 128 added, which Correct takes away again.
+struct QuadDots {
+  using Number = uint8_t;
+  struct Four {
+    Sum x;
+  };
+  // To their places in row `x`, from input k on.
+  static HWY_INLINE void Put(Sum integers, Number* x, int64_t k) {
+    const hn::Rebind<int8_t, SumTag> bytes;
+    hn::StoreU(hn::Xor(hn::DemoteTo(bytes, integers), hn::Set(bytes, -128)), bytes,
+               reinterpret_cast<int8_t*>(x + k));
+  }
+  static HWY_INLINE Four Get(const Number* x) {
+    int32_t four;
+    std::memcpy(&four, x, sizeof(four));
+    return {hn::Set(SumTag(), four)};
+  }
+  struct Weights {
+    Sum w;
+  };
+  static HWY_INLINE Weights Of(Sum w) { return {w}; }
+  static HWY_INLINE Sum Add(Sum sum, Four x, Weights w) {
+    return Sum{_mm512_dpbusd_epi32(sum.raw, x.x.raw, w.w.raw)};
+  }
+  static HWY_INLINE Sum Correct(Sum sum, Sum of_weights) {
+    return hn::Sub(sum, hn::ShiftLeft<7>(of_weights));
+  }
+};
+#else
+// Products of 16-bit halves: bytes 0 and 2 of a lane, then 1 and 3, where x has them side by side.
+struct PairDots {
+  using Number = int16_t;
+  struct Four {
+    Sum even;
+    Sum odd;
+  };
+  static HWY_INLINE void Put(Sum integers, Number* x, int64_t k) {
+    constexpr int kPlaces[] = {0, 2, 1, 3};
+    HWY_ALIGN int32_t part[16];
+    hn::Store(integers, SumTag(), part);
+    for (size_t i = 0; i < hn::Lanes(SumTag()); ++i, ++k) {
+      x[k / 4 * 4 + kPlaces[k % 4]] = static_cast<Number>(part[i]);
+    }
+  }
+  static HWY_INLINE Four Get(const Number* x) {
+    int32_t pairs[2];
+    std::memcpy(pairs, x, sizeof(pairs));
+    return {hn::Set(SumTag(), pairs[0]), hn::Set(SumTag(), pairs[1])};
+  }
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+  struct Weights {
+    Sum even;
+    Sum odd;
+  };
+  static HWY_INLINE Weights Of(Sum w) {
+    const hn::Repartition<int16_t, SumTag> halves;
+    const SumTag d;
+    const auto bytes = hn::BitCast(halves, w);
+    return {hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes))),
+            hn::BitCast(d, hn::ShiftRight<8>(bytes))};
+  }
+  static HWY_INLINE Sum Pairs(Sum sum, Sum a, Sum b) {
+    const hn::Repartition<int16_t, SumTag> halves;
+    const SumTag d;
+    Sum unused = hn::Zero(d);
+    return hn::ReorderWidenMulAccumulate(d, hn::BitCast(halves, a), hn::BitCast(halves, b), sum,
+                                         unused);
+  }
+  static HWY_INLINE Sum Add(Sum sum, Four x, Weights w) {
+    return Pairs(Pairs(sum, x.even, w.even), x.odd, w.odd);
+  }
+#else
+  struct Weights {
+    Sum w;
+  };
+  static HWY_INLINE Weights Of(Sum w) { return {w}; }
+  static HWY_INLINE Sum Low(Sum pair) { return hn::ShiftRight<16>(hn::ShiftLeft<16>(pair)); }
+  static HWY_INLINE Sum High(Sum pair) { return hn::ShiftRight<16>(pair); }
+  static HWY_INLINE Sum Add(Sum sum, Four x, Weights w) {
+    sum = hn::Add(sum, hn::Mul(hn::ShiftRight<24>(hn::ShiftLeft<24>(w.w)), Low(x.even)));
+    sum = hn::Add(sum, hn::Mul(hn::ShiftRight<24>(hn::ShiftLeft<16>(w.w)), Low(x.odd)));
+    sum = hn::Add(sum, hn::Mul(hn::ShiftRight<24>(hn::ShiftLeft<8>(w.w)), High(x.even)));
+    return hn::Add(sum, hn::Mul(hn::ShiftRight<24>(w.w), High(x.odd)));
+  }
+#endif
+  static HWY_INLINE Sum Correct(Sum sum, Sum /*of_weights*/) { return sum; }
+};
+#endif
+
+template <class D>
+struct Int8Blocks {
+  template <int kRows, int kPanels>
+  static HWY_INLINE void Run(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
+    using Number = typename D::Number;
+    const LinearTag df;
+    const SumTag d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t in = call.linear.in;
+    const int64_t panel_bytes = PanelBytes(in, call.linear.format);
+    const int64_t row_bytes = Int8RowBytes(in);
+    const auto* weights =
+        static_cast<const int8_t*>(call.linear.bytes) + panel * panel_bytes + column * 4;
+    const auto* const rows =
+        static_cast<const unsigned char*>(call.rows.quantized) + row * row_bytes;
+    Sum sum[kRows][kPanels][2];
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) sum[r][p][0] = sum[r][p][1] = hn::Zero(d);
+    }
+    const Number* x[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      x[r] = reinterpret_cast<const Number*>(rows + r * row_bytes + kQuantizedHead);
+    }
+    for (int64_t k = 0; k < in; k += 4) {
+      typename D::Weights w[kPanels][2];
+      for (int p = 0; p < kPanels; ++p) {
+        const auto* const at = reinterpret_cast<const int32_t*>(weights + p * panel_bytes);
+        w[p][0] = D::Of(hn::Load(d, at));
+        w[p][1] = D::Of(hn::Load(d, at + lanes));
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const auto four = D::Get(x[r] + k);
+        for (int p = 0; p < kPanels; ++p) {
+          sum[r][p][0] = D::Add(sum[r][p][0], four, w[p][0]);
+          sum[r][p][1] = D::Add(sum[r][p][1], four, w[p][1]);
+        }
+      }
+      weights += 4 * kPanel;
+    }
+
+    // Through memory: as in linear_floats.cc.
+    HWY_ALIGN int32_t products[kRows * kPanels * 2 * 16];
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) {
+        hn::Store(sum[r][p][0], d, products + (r * kPanels + p) * 2 * 16);
+        hn::Store(sum[r][p][1], d, products + ((r * kPanels + p) * 2 + 1) * 16);
+      }
+    }
+    const Int8Vectors vectors(call.linear);
+    for (int r = 0; r < kRows; ++r) {
+      float scale;
+      std::memcpy(&scale, rows + r * row_bytes, sizeof(scale));
+      for (int i = 0; i < 2 * kPanels; ++i) {
+        const int64_t first = (panel + i / 2) * kPanel + column + i % 2 * lanes;
+        const Sum inexact = hn::Load(d, products + (r * 2 * kPanels + i) * 16);
+        const Sum exact = D::Correct(inexact, hn::Load(d, vectors.sums + first));
+        const LinearVec scales = hn::Mul(hn::Set(df, scale), hn::Load(df, vectors.scales + first));
+        const LinearVec product = hn::Mul(hn::ConvertTo(df, exact), scales);
+        StoreSums(call, hn::Add(product, hn::Load(df, vectors.bias + first)), row + r, first);
+      }
+    }
+  }
+};
+
+template <class D>
+void QuantizeRow(const float* x, int64_t in, unsigned char* to) {
+  const LinearTag d;
+  const SumTag di;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t whole = in / lanes * lanes;
+  LinearVec most = hn::Zero(d);
+  LinearVec zeros = hn::Zero(d);  // NaN from where something is not finite
+  for (int64_t k = 0; k < whole; k += lanes) {
+    const LinearVec v = hn::LoadU(d, x + k);
+    most = hn::Max(most, hn::Abs(v));
+    zeros = hn::MulAdd(v, hn::Zero(d), zeros);
+  }
+  float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  float zero = hn::GetLane(hn::SumOfLanes(d, zeros));
+  for (int64_t k = whole; k < in; ++k) {
+    largest = std::max(largest, std::abs(x[k]));
+    zero += x[k] * 0.0F;
+  }
+  const float scale = largest / kInt8Most + zero;
+  std::memcpy(to, &scale, sizeof(scale));
+  // So small that its inverse is infinite: nothing of the row is left.
+  const float inverse = largest > 1e-36F && std::isfinite(scale) ? kInt8Most / largest : 0.0F;
+
+  auto* const integers = reinterpret_cast<typename D::Number*>(to + kQuantizedHead);
+  const LinearVec factor = hn::Set(d, inverse);
+  const Sum most_integer = hn::Set(di, static_cast<int32_t>(kInt8Most));
+  for (int64_t k = 0; k < in; k += lanes) {
+    const Sum rounded = hn::NearestInt(hn::Mul(LoadInputs(d, x + k, in - k), factor));
+    D::Put(hn::Min(hn::Max(rounded, hn::Neg(most_integer)), most_integer), integers, k);
+  }
+}
+
+template <class D>
+HWY_INLINE void QuantizeAll(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                            void* quantized) {
+  auto* const to = static_cast<unsigned char*>(quantized);
+  for (int64_t r = begin; r < end; ++r) {
+    QuantizeRow<D>(rows.x + r * rows.stride, in, to + r * Int8RowBytes(in));
+  }
+}
+
+#if !AFT_INT8_DOTS
+void Int8Panels(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                Epilogue epilogue, int64_t begin, int64_t end) {
+  AllRows<Int8Blocks<PairDots>>({linear, rows, y, y_stride, epilogue}, begin, end);
+}
+void Int8Quantize(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized) {
+  QuantizeAll<PairDots>(rows, in, begin, end, quantized);
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+
+#if AFT_INT8_DOTS
+void LinearInt8Dots(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                    Epilogue epilogue, int64_t begin, int64_t end) {
+  using HWY_NAMESPACE::Int8Blocks;
+  using HWY_NAMESPACE::QuadDots;
+  HWY_NAMESPACE::AllRows<Int8Blocks<QuadDots>>({linear, rows, y, y_stride, epilogue}, begin, end);
+}
+void QuantizeInt8DotsRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                          void* quantized) {
+  HWY_NAMESPACE::QuantizeAll<HWY_NAMESPACE::QuadDots>(rows, in, begin, end, quantized);
+}
+#endif
+
+}  // namespace aft::kernels
+HWY_AFTER_NAMESPACE();
+
+#if AFT_DISPATCH
+namespace aft::kernels {
+
+AFT_EXPORT(Int8Panels);
+AFT_EXPORT(Int8Quantize);
+
+void LinearInt8(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
+                Epilogue epilogue, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(Int8Panels)(linear, rows, y, y_stride, epilogue, begin, end);
+}
+
+int64_t Int8RowBytes(int64_t in) {  // two bytes for each of whole vectors
+  return (kQuantizedHead + (in + 15) / 16 * 32 + 63) / 64 * 64;
+}
+
+void QuantizeInt8Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
+                      void* quantized) {
+  HWY_DYNAMIC_DISPATCH(Int8Quantize)(rows, in, begin, end, quantized);
+}
+
+}  // namespace aft::kernels
+#endif

@@ -1,0 +1,223 @@
+#include "server/api/aft/generate_codec.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "server/api/aft/logit_rules_codec.h"
+#include "server/api/aft/resume_codec.h"
+#include "server/call/call_ids.h"
+#include "server/config/checks.h"
+
+namespace aft::server {
+namespace {
+
+constexpr int kMaxStopStrings = 16;
+constexpr size_t kMaxStopStringBytes = 256;
+constexpr int kMaxStopTokens = 64;
+constexpr size_t kMaxCacheSaltBytes = 64;
+constexpr uint32_t kMaxSequences = 16;
+
+struct Range {
+  float low;
+  float high;
+  bool above_low = false;  // not low itself
+};
+
+// Leaves `param` as it is when the field is not set.
+absl::Status DecodeFloat(absl::string_view name, bool is_set, float value, const Range& range,
+                         float& param) {
+  if (!is_set) return absl::OkStatus();
+  // Written so that NaN fails.
+  if (!((range.above_low ? value > range.low : value >= range.low) && value <= range.high)) {
+    return BadField(absl::StrCat("sampling.", name),
+                    absl::StrCat("must be in ", range.above_low ? "(" : "[", range.low, ", ",
+                                 range.high, "], got ", value));
+  }
+  param = value;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {
+  SamplingParams params;
+  AFT_RETURN_IF_ERROR(DecodeFloat("temperature", message.has_temperature(), message.temperature(),
+                                  {0, 100}, params.temperature));
+  AFT_RETURN_IF_ERROR(DecodeFloat("top_p", message.has_top_p(), message.top_p(),
+                                  {0, 1, /*above_low=*/true}, params.top_p));
+  AFT_RETURN_IF_ERROR(
+      DecodeFloat("min_p", message.has_min_p(), message.min_p(), {0, 1}, params.min_p));
+  AFT_RETURN_IF_ERROR(DecodeFloat("repetition_penalty", message.has_repetition_penalty(),
+                                  message.repetition_penalty(), {0, 10, /*above_low=*/true},
+                                  params.repetition_penalty));
+  AFT_RETURN_IF_ERROR(DecodeFloat("presence_penalty", message.has_presence_penalty(),
+                                  message.presence_penalty(), {-2, 2}, params.presence_penalty));
+  AFT_RETURN_IF_ERROR(DecodeFloat("frequency_penalty", message.has_frequency_penalty(),
+                                  message.frequency_penalty(), {-2, 2}, params.frequency_penalty));
+  // More than the vocabulary keeps all, so clamping changes nothing.
+  params.top_k = static_cast<int32_t>(
+      std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));
+  params.seed = message.has_seed() ? message.seed() : RandomUint64();
+  return params;
+}
+
+absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
+                                          const LimitsConfig& limits, int64_t vocab_size) {
+  StopConditions stop;
+  stop.max_tokens = limits.default_max_tokens;
+  if (message.has_max_tokens()) {
+    if (message.max_tokens() < 1 || int64_t{message.max_tokens()} > limits.max_max_tokens) {
+      return BadField("stop.max_tokens", absl::StrCat("must be in [1, ", limits.max_max_tokens,
+                                                      "], got ", message.max_tokens()));
+    }
+    stop.max_tokens = static_cast<int32_t>(message.max_tokens());
+  }
+  if (message.min_tokens() > static_cast<uint32_t>(stop.max_tokens)) {
+    return BadField("stop.min_tokens",
+                    absl::StrCat("must be at most stop.max_tokens = ", stop.max_tokens, ", got ",
+                                 message.min_tokens()));
+  }
+  stop.min_tokens = static_cast<int32_t>(message.min_tokens());
+  if (message.strings_size() > kMaxStopStrings) {
+    return BadField("stop.strings", absl::StrCat("must have at most ", kMaxStopStrings,
+                                                 " entries, got ", message.strings_size()));
+  }
+  for (int i = 0; i < message.strings_size(); ++i) {
+    const std::string& text = message.strings(i);
+    if (text.empty() || text.size() > kMaxStopStringBytes) {
+      return BadField(
+          absl::StrCat("stop.strings[", i, "]"),
+          absl::StrCat("must have 1 to ", kMaxStopStringBytes, " bytes, got ", text.size()));
+    }
+    stop.strings.push_back(text);
+  }
+  if (message.token_ids_size() > kMaxStopTokens) {
+    return BadField("stop.token_ids", absl::StrCat("must have at most ", kMaxStopTokens,
+                                                   " entries, got ", message.token_ids_size()));
+  }
+  AFT_RETURN_IF_ERROR(
+      DecodeTokens("stop.token_ids", message.token_ids(), vocab_size, stop.token_ids));
+  stop.include_stop_string = message.include_stop_string();
+  stop.ignore_eos = message.ignore_eos();
+  return stop;
+}
+
+v1::FinishReason EncodeReason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return v1::FINISH_REASON_EOS;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kDone:
+      break;  // never of a generation
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
+                                                        const LimitsConfig& limits,
+                                                        const ServedModel& model,
+                                                        v1::Started& started) {
+  const int64_t vocab_size = model.info.vocab_size;
+  GenerationRequest request;
+  AFT_ASSIGN_OR_RETURN(request.service_class,
+                       DecodePriority(message.priority(), ServiceClass::kNormal));
+  AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
+  request.cache_salt = message.cache_salt();
+  AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
+  AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
+  AFT_ASSIGN_OR_RETURN(request.sampling.rules,
+                       DecodeLogitRules(message.sampling(), request.stop, model));
+  AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,
+                       DecodeTopLogprobs(message.output(), /*unset=*/-1));
+  AFT_ASSIGN_OR_RETURN(request.prompt, DecodeText(TextOf(message, "prompt"),
+                                                  {.limits = limits,
+                                                   .tokenizer = *model.tokenizer,
+                                                   .vocab_size = vocab_size,
+                                                   .may_be_empty = message.has_previous()}));
+  with_logprobs_ = message.output().has_top_logprobs();
+  if (message.has_n()) {
+    if (message.n() < 1 || message.n() > kMaxSequences) {
+      return BadField("n", absl::StrCat("must be in [1, ", kMaxSequences, "], got ", message.n()));
+    }
+    sequences_ = message.n();
+  }
+  started.set_seed(request.sampling.seed);
+  prompt_tokens_ = request.prompt.size();
+  started.set_prompt_tokens(static_cast<uint32_t>(prompt_tokens_));
+  started.set_fingerprint(model.info.fingerprint);
+  started.set_numerics(model.info.numerics);
+  if (message.output().echo()) {
+    AFT_RETURN_IF_ERROR(Echo(request, limits, *model.tokenizer, *started.mutable_prompt()));
+  }
+  if (message.has_resume()) AFT_RETURN_IF_ERROR(DecodeResume(message, model, request));
+  return request;
+}
+
+absl::Status GenerateCodec::Echo(const GenerationRequest& request, const LimitsConfig& limits,
+                                 const Tokenizer& tokenizer, v1::Prompt& prompt) {
+  std::string text = ToValidUtf8(BytesOf(request.prompt, tokenizer));
+  if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
+    return BadField("output.echo",
+                    absl::StrCat("must not be set: the prompt's text has ", text.size(),
+                                 " bytes, at most ", limits.max_prompt_bytes, " are repeated"));
+  }
+  prompt.mutable_token_ids()->Assign(request.prompt.begin(), request.prompt.end());
+  prompt.set_text(std::move(text));
+  echo_bytes_ = prompt.SpaceUsedLong();
+  return absl::OkStatus();
+}
+
+size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
+  const auto& rules = request.sampling.rules;
+  const size_t rules_bytes = rules != nullptr ? rules->rules.size() * sizeof(LogitRule) : 0;
+  return request.prompt.size() + (echo_bytes_ + rules_bytes) / sizeof(TokenId);
+}
+
+void GenerateCodec::Append(Part part, uint32_t sequence) {
+  Pending& pending = pending_[sequence];
+  pending.part.set_sequence(sequence);
+  v1::Delta& message = *pending.part.mutable_delta();
+  if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
+  size_t bytes = part.text.size();
+  message.mutable_text()->append(part.text);
+  for (const SampledToken& token : part.tokens) {
+    message.add_token_ids(static_cast<uint32_t>(token.id));
+    bytes += 3;
+    if (with_logprobs_) bytes += AddLogprobs(token, *message.add_logprobs());
+  }
+  PartGrew(pending, bytes);
+}
+
+void GenerateCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
+                                   const v1::State* state) {
+  v1::GenerateResponse message;
+  message.set_sequence(sequence);
+  Finish(outcome, *message.mutable_finished());
+  if (state != nullptr) *message.mutable_finished()->mutable_state() = *state;
+  AddFinished(std::move(message), sequence);
+}
+
+void GenerateCodec::Finish(const Outcome& outcome, v1::Finished& finished) const {
+  finished.set_reason(EncodeReason(outcome.reason));
+  if (outcome.reason == FinishReason::kLength) {
+    finished.set_limit(outcome.limit);
+  } else if (outcome.reason == FinishReason::kStop && outcome.stop_token_id >= 0) {
+    finished.set_stop_token_id(static_cast<uint32_t>(outcome.stop_token_id));
+  } else if (outcome.reason == FinishReason::kStop) {
+    finished.set_stop_string(outcome.stop_string);
+  }
+  *finished.mutable_usage() = EncodeUsage(outcome.usage);
+  *finished.mutable_timings() = EncodeTimings(outcome.timings);
+}
+
+}  // namespace aft::server

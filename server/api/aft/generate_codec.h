@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aft/v1/inference.pb.h"
+#include "server/api/aft/pending_sequences.h"
+#include "server/api/aft/text_codec.h"
+
+namespace aft::server {
+
+// Generate; see TypedCall. Tokens of a sequence that wait become one Delta.
+class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
+ public:
+  using Request = v1::GenerateRequest;
+  using Response = v1::GenerateResponse;
+  using Part = TokenDelta;
+  static constexpr Method kMethod = Method::kGenerate;
+  static constexpr auto kEngine = &ServedModel::generate;
+  static constexpr auto kAction = &GenerateEngine::Generate;
+
+  absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
+                                           const ServedModel& model, v1::Started& started);
+  // Of the text of each sequence, which is the same.
+  std::vector<size_t> lengths() const { return std::vector<size_t>(sequences_, prompt_tokens_); }
+  size_t kept_tokens(const GenerationRequest& request) const;
+  static int64_t MostOutputs(const GenerationRequest& request) { return request.stop.max_tokens; }
+  // As many as the request asks for, once it is decoded.
+  uint32_t sequences() const { return sequences_; }
+  void Append(Part part, uint32_t sequence = 0);
+  // The sequence's Finished follows what is pending of it. `state`: that it left behind, or null.
+  void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
+  void Finish(const Outcome& outcome, v1::Finished& finished) const;
+
+ private:
+  absl::Status Echo(const GenerationRequest& request, const LimitsConfig& limits,
+                    const Tokenizer& tokenizer, v1::Prompt& prompt);
+
+  bool with_logprobs_ = false;  // the request asks for them
+  size_t echo_bytes_ = 0;       // of Started.prompt, in memory
+  size_t prompt_tokens_ = 0;
+  uint32_t sequences_ = 1;
+};
+
+}  // namespace aft::server

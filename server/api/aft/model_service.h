@@ -1,0 +1,36 @@
+#pragma once
+
+#include "aft/v1/models.grpc.pb.h"
+#include "server/registry/model_registry.h"
+#include "server/transport/unary_call.h"
+
+namespace aft::server {
+
+v1::Model EncodeModel(const ModelStatus& status);
+
+// Tells a client of the models that it may use.
+class ModelService final
+    : public v1::ModelService::WithRawCallbackMethod_Get<
+          v1::ModelService::WithRawCallbackMethod_List<v1::ModelService::Service>> {
+ public:
+  // What the environment refers to, and the registry, must outlive the service.
+  ModelService(const CallEnvironment& environment, const ModelRegistry& registry)
+      : environment_(environment), registry_(registry) {}
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request,
+                                 grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
+                                const grpc::ByteBuffer* request,
+                                grpc::ByteBuffer* response) override;
+
+ private:
+  // Who calls, the message, the answer.
+  absl::Status AnswerList(UnaryCall& call) const;
+  absl::Status AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const;
+
+  const CallEnvironment environment_;
+  const ModelRegistry& registry_;
+};
+
+}  // namespace aft::server

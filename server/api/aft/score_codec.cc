@@ -1,0 +1,74 @@
+#include "server/api/aft/score_codec.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "server/api/aft/resume_codec.h"
+
+namespace aft::server {
+
+absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
+                                                  const LimitsConfig& limits,
+                                                  const ServedModel& model,
+                                                  v1::ScoreStarted& started) {
+  ScoringRequest request;
+  AFT_ASSIGN_OR_RETURN(request.service_class,
+                       DecodePriority(message.priority(), ServiceClass::kBatch));
+  if (message.output().echo()) {
+    return BadField("output.echo", "must not be set: of Generate and Complete alone");
+  }
+  AFT_ASSIGN_OR_RETURN(request.top_logprobs, DecodeTopLogprobs(message.output(), /*unset=*/0));
+  TextRules rules = {
+      .limits = limits, .tokenizer = *model.tokenizer, .vocab_size = model.info.vocab_size};
+  if (model.info.max_seq_len != 0) {
+    rules.max_tokens = model.info.max_seq_len;
+    rules.max_tokens_name = "the model's max_seq_len";
+  }
+  if (message.has_resume() && !message.texts().empty()) {
+    return BadField("resume",
+                    "must not be set together with texts: those without ScoreFinished are asked "
+                    "for again");
+  }
+  AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_score", rules, started));
+  started.set_fingerprint(model.info.fingerprint);
+  started.set_numerics(model.info.numerics);
+  request.survival.resumable = message.resumable();
+  if (message.has_resume()) {
+    AFT_RETURN_IF_ERROR(DecodeResume(message, model, request));
+    started.set_exact(IsExact(message.resume(), model.info));
+  }
+  return request;
+}
+
+void ScoreCodec::Append(Part part, uint32_t sequence) {
+  Pending& pending = pending_[sequence];
+  pending.part.set_index(sequence);
+  v1::ScoreChunk& message = *pending.part.mutable_chunk();
+  if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
+  size_t bytes = 0;
+  for (const SampledToken& token : part.tokens) {
+    message.add_token_ids(static_cast<uint32_t>(token.id));
+    bytes += 3 + AddLogprobs(token, *message.add_logprobs());
+  }
+  PartGrew(pending, bytes);
+}
+
+void ScoreCodec::AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) {
+  v1::ScoreResponse message;
+  message.set_index(sequence);
+  Finish(outcome, *message.mutable_finished());
+  if (state != nullptr) *message.mutable_finished()->mutable_state() = *state;
+  AddFinished(std::move(message), sequence);
+}
+
+void ScoreCodec::Finish(const Outcome& outcome, v1::ScoreFinished& finished) const {
+  const uint32_t tokens = outcome.usage.scored_tokens;
+  finished.set_scored_tokens(tokens);
+  finished.set_logprob(outcome.logprob);
+  finished.set_perplexity(tokens == 0 ? 0.0 : std::exp(-outcome.logprob / tokens));
+  finished.set_scored_bytes(outcome.scored_bytes);
+  *finished.mutable_timings() = EncodeTimings(outcome.timings);
+}
+
+}  // namespace aft::server

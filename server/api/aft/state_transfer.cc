@@ -1,0 +1,353 @@
+#include "server/api/aft/state_transfer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/catching.h"
+#include "base/status_macros.h"
+#include "server/call/call_ids.h"
+#include "server/config/checks.h"
+#include "server/observability/log.h"
+#include "server/transport/call_metadata.h"
+#include "server/transport/message_bytes.h"
+
+namespace aft::server {
+namespace {
+
+// When a refused call may find room: budgets follow no queue.
+constexpr char kRetryAfterMs[] = "1000";
+
+// No state of this model is larger when it is sealed.
+int64_t MostSealedBytes(const ModelInfo& info) {
+  constexpr int64_t kSeal = 1024;
+  return MaxStateBytes(info, std::max(info.max_seq_len, info.vocab_size), /*added=*/0) + kSeal;
+}
+
+// What both calls are. At most one operation is under way, and whoever ends it starts the next.
+class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer> {
+ protected:
+  Transfer(Method method, StateEnvironment& environment, grpc::CallbackServerContext& context)
+      : ActiveCall(context), environment_(environment), method_(method) {}
+
+  absl::Status Admit() {
+    AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
+    AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
+    charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+    return Hold(0);
+  }
+
+  // From now on the call holds so many bytes beside itself.
+  absl::Status Hold(size_t bytes) {
+    if (charge_.Resize(static_cast<int64_t>(kCallBytes + bytes))) return absl::OkStatus();
+    return environment_.RefuseForMemory();
+  }
+
+  // Runs `work` in the decode pool; an error, its own or an exception, ends the call.
+  template <typename Work>
+  void InPool(size_t bytes, Work work) {
+    environment_.decoders.Add(*client_, bytes, [this, self = shared_from_this(), work] {
+      const absl::Status status =
+          cancelled_ ? absl::CancelledError("the client cancelled the call") : Catching(work);
+      if (!status.ok()) End(status);
+    });
+  }
+
+  virtual void End(const absl::Status& status) = 0;
+
+  // Before the first message.
+  void Begin() {
+    begun_ = true;
+    SendIds(context(), ids_, Metadata::kInitial);
+  }
+
+  // Before the reactor's Finish.
+  grpc::Status Conclude(absl::Status status) {
+    OperationBegins();
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      if (!revoked_.ok()) status = revoked_;
+    }
+    ReportStateCall(environment_, context(), ids_, client_.get(), method_, arrival_, status);
+    if (!begun_) SendIds(context(), ids_, Metadata::kTrailing);
+    if (absl::IsResourceExhausted(status)) {
+      context().AddTrailingMetadata(kRetryPushbackKey, kRetryAfterMs);
+    }
+    return ToGrpcStatus(status, ids_.request);
+  }
+
+  void Cancelled() { cancelled_ = true; }
+  void Done() {
+    ContextGoes();
+    charge_.Close();
+    environment_.active.Remove(this);  // may delete this
+  }
+  void OnStuck(Duration /*waited*/) override {
+    log::Warning(
+        "request.stuck",
+        {{"id", ids_.request}, {"method", MethodName(method_)}, {"trace_id", ids_.trace.trace_id}});
+  }
+
+  StateEnvironment& environment_;
+  const Method method_;
+  const TimePoint arrival_ = std::chrono::steady_clock::now();
+  CallIds ids_;
+  std::shared_ptr<const Client> client_;
+  MemoryLedger::Charge charge_;
+  bool begun_ = false;
+  std::atomic<bool> cancelled_{false};
+  Mutex mutex_;
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // why, once the client may not call any more
+};
+
+class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
+ public:
+  ExportCall(StateEnvironment& environment, grpc::CallbackServerContext& context)
+      : Transfer(Method::kExportState, environment, context) {}
+
+  void Start(const grpc::ByteBuffer& bytes) {
+    const absl::Status status = Admit();
+    if (!status.ok()) return End(status);
+    InPool(bytes.Length(), [this, &bytes] { return Find(bytes); });
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the client cancelled the call"));
+    WriteNext();
+  }
+  void OnCancel() override { Cancelled(); }
+  void OnDone() override { Done(); }
+
+ private:
+  absl::Status Find(const grpc::ByteBuffer& bytes) {
+    AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
+    v1::StateServiceExportRequest request;
+    AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
+    environment_.states.Look(*client_, "id", request.id(),
+                             [this, self = shared_from_this()](absl::StatusOr<StoredState> stored) {
+                               if (!stored.ok()) return End(stored.status());
+                               InPool(static_cast<size_t>(stored->bytes),
+                                      [this, state = stored->state] { return Send(*state); });
+                             });
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(const SequenceState& state) {
+    AFT_RETURN_IF_ERROR(
+        Hold(static_cast<size_t>(StateSealer::SealedBytes(state)) + 2 * kStateChunkBytes));
+    AFT_ASSIGN_OR_RETURN(sealed_, environment_.states.sealer().Seal(state));
+    Begin();
+    WriteNext();
+    return absl::OkStatus();
+  }
+
+  // The end waits for the write under way.
+  void OnRevoked(const absl::Status& why) override {
+    MutexLock lock(mutex_);
+    revoked_ = why;
+  }
+
+  void WriteNext() {
+    if (next_ == sealed_.size()) return End(absl::OkStatus());
+    absl::Status revoked;
+    {
+      MutexLock lock(mutex_);
+      revoked = revoked_;
+    }
+    if (!revoked.ok()) return End(revoked);
+    v1::StateServiceExportResponse response;
+    response.set_chunk(sealed_.substr(next_, kStateChunkBytes));
+    next_ += response.chunk().size();
+    if (absl::Status status = SerializeMessage(response, outgoing_); !status.ok()) {
+      return End(status);
+    }
+    OperationBegins();
+    StartWrite(&outgoing_);
+  }
+
+  void End(const absl::Status& status) override { Finish(Conclude(status)); }
+
+  std::string sealed_;
+  size_t next_ = 0;
+  grpc::ByteBuffer outgoing_;
+};
+
+class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, public Transfer {
+ public:
+  ImportCall(StateEnvironment& environment, grpc::CallbackServerContext& context,
+             grpc::ByteBuffer& response)
+      : Transfer(Method::kImportState, environment, context), response_(response) {}
+
+  void Start() {
+    const absl::Status status = Admit();
+    if (!status.ok()) return End(status);
+    ReadNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      if (!std::exchange(reading_, false)) return;  // it crossed the end
+    }
+    OperationEnds();
+    if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
+    InPool(0, [this] {
+      return BadField("chunk",
+                      absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " came"));
+    });
+  }
+  void OnCancel() override { Cancelled(); }
+  void OnDone() override {
+    if (cancelled_ && !stored_.empty()) environment_.states.Discard(*client_, stored_);
+    Done();
+  }
+
+ private:
+  // Ends the call at once where it waits for a message; else who works on one will see it.
+  void OnRevoked(const absl::Status& why) override {
+    {
+      MutexLock lock(mutex_);
+      revoked_ = why;
+      if (!std::exchange(reading_, false)) return;
+    }
+    End(why);
+  }
+
+  void ReadNext() {
+    absl::Status revoked;
+    {
+      MutexLock lock(mutex_);
+      revoked = revoked_;
+      if (revoked.ok()) {
+        reading_ = true;
+        OperationBegins();
+        StartRead(&incoming_);  // with the lock: no read may begin behind the end
+      }
+    }
+    if (!revoked.ok()) End(revoked);
+  }
+
+  absl::Status Take() {
+    if (std::chrono::steady_clock::now() - arrival_ > environment_.limits.max_request) {
+      return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
+    }
+    AFT_RETURN_IF_ERROR(Hold(sealed_.size() + 3 * incoming_.Length()));
+    v1::StateServiceImportRequest request;
+    AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
+    incoming_.Clear();
+    if (bytes_ == 0) AFT_RETURN_IF_ERROR(Announced(request));
+    if (request.chunk().size() > bytes_ - sealed_.size()) {
+      return BadField("chunk", absl::StrCat("more came than bytes=", bytes_));
+    }
+    sealed_ += request.chunk();
+    if (sealed_.size() == bytes_) return Open();
+    ReadNext();
+    return absl::OkStatus();
+  }
+
+  absl::Status Announced(const v1::StateServiceImportRequest& request) {
+    AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
+    AFT_ASSIGN_OR_RETURN(const ModelHold model,
+                         environment_.registry.Acquire(*client_, request.model()));
+    model_name_ = model->config.name;
+    AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
+      return ModelRegistry::CheckMayUse(client, name);
+    }));
+    const auto most = static_cast<uint64_t>(MostSealedBytes(model->info));
+    if (request.bytes() < 1 || request.bytes() > most) {
+      return BadField("bytes",
+                      absl::StrCat("must be in [1, ", most, "], the largest that a state ", "of \"",
+                                   model_name_, "\" can be, got ", request.bytes()));
+    }
+    bytes_ = static_cast<size_t>(request.bytes());
+    AFT_ASSIGN_OR_RETURN(
+        place_, environment_.states.Reserve(*client_, request.store(),
+                                            kStateObjectBytes + static_cast<int64_t>(bytes_)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Open() {
+    AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
+    AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
+    AFT_ASSIGN_OR_RETURN(ModelHold model, environment_.registry.Acquire(*client_, model_name_));
+    model = environment_.registry.Matching(model, state.model);
+    AFT_RETURN_IF_ERROR(CheckStateOf(state, model->info, model_name_));
+    environment_.states.Put(std::move(place_), *client_, model_name_, std::move(state),
+                            [this, self = shared_from_this()](absl::StatusOr<v1::State> stored) {
+                              Answer(std::move(stored));
+                            });
+    return absl::OkStatus();
+  }
+
+  void Answer(absl::StatusOr<v1::State> stored) {
+    absl::Status status = stored.status();
+    if (status.ok()) {
+      v1::StateServiceImportResponse message;
+      *message.mutable_state() = *std::move(stored);
+      stored_ = message.state().id();
+      status = SerializeMessage(message, response_);
+    }
+    if (status.ok()) Begin();
+    End(status);
+  }
+
+  void End(const absl::Status& status) override {
+    place_ = {};
+    Finish(Conclude(status));
+  }
+
+  grpc::ByteBuffer& response_;
+  grpc::ByteBuffer incoming_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the first message, not yet here while bytes_ is 0. The model is held only while the state is
+  // checked: a client that sends slowly must not keep a version that was retired in memory.
+  std::string model_name_;
+  size_t bytes_ = 0;
+  StateAccess::Place place_;
+  std::string sealed_;
+  std::string stored_;  // id; set before Finish
+};
+
+}  // namespace
+
+void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
+                     const CallIds& ids, const Client* client, Method method, TimePoint arrival,
+                     const absl::Status& status) {
+  environment.Report(method, arrival, status.code());
+  if (!status.ok() && !absl::IsInternal(status) && !environment.LogsRefusal()) return;
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
+  log::Info("request.done", {{"id", ids.request},
+                             {"peer", context.peer()},
+                             {"client", client != nullptr ? client->name : ""},
+                             {"method", MethodName(method)},
+                             {"code", absl::StatusCodeToString(status.code())},
+                             {"reason", status.message()},
+                             {"total_ms", took.count()},
+                             {"trace_id", ids.trace.trace_id},
+                             {"span_id", ids.trace.span_id},
+                             {"parent_id", ids.trace.parent_id}});
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,
+                                                        grpc::CallbackServerContext& context,
+                                                        const grpc::ByteBuffer& request) {
+  const auto call = std::make_shared<ExportCall>(environment, context);
+  environment.active.Add(call);
+  call->Start(request);
+  return call.get();
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartImport(StateEnvironment& environment,
+                                                       grpc::CallbackServerContext& context,
+                                                       grpc::ByteBuffer& response) {
+  const auto call = std::make_shared<ImportCall>(environment, context, response);
+  environment.active.Add(call);
+  call->Start();
+  return call.get();
+}
+
+}  // namespace aft::server

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "aft/v1/states.pb.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/call/call_ids.h"
+#include "server/call/decode_pool.h"
+#include "server/registry/model_registry.h"
+#include "server/states/state_access.h"
+#include "server/transport/call_environment.h"
+#include "server/transport/call_metadata.h"
+
+namespace aft::server {
+
+// What the calls of StateService share. Outlives them all.
+struct StateEnvironment : CallEnvironment {
+  StateAccess& states;
+  const ModelRegistry& registry;
+  DecodePool& decoders;
+};
+
+// Counts a call of StateService that ends, and writes its line of the access log.
+void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
+                     const CallIds& ids, const Client* client, Method method, TimePoint arrival,
+                     const absl::Status& status);
+
+// StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done
+// with it. What parses, seals or opens runs in the decode pool. What a call holds is charged to the
+// memory ledger, and a call whose client stalls is cancelled (ActiveCalls).
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,
+                                                        grpc::CallbackServerContext& context,
+                                                        const grpc::ByteBuffer& request);
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartImport(StateEnvironment& environment,
+                                                       grpc::CallbackServerContext& context,
+                                                       grpc::ByteBuffer& response);
+
+}  // namespace aft::server

@@ -1,0 +1,163 @@
+#include "server/api/aft/text_codec.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/engine/token_bytes.h"
+
+namespace aft::server {
+namespace {
+
+absl::Status CheckBytes(absl::string_view path, absl::string_view text,
+                        const LimitsConfig& limits) {
+  // Before tokenising, so that a hostile text costs a gRPC thread only so much.
+  if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
+    return BadField(path, absl::StrCat("must have at most ", limits.max_prompt_bytes,
+                                       " bytes, got ", text.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCount(absl::string_view path, int64_t count, const TextRules& rules) {
+  const int64_t most = std::min(rules.limits.max_prompt_tokens, rules.max_tokens);
+  if (count <= most) return absl::OkStatus();
+  const std::string whose =
+      most == rules.max_tokens ? absl::StrCat(" (", rules.max_tokens_name, ")") : "";
+  return BadField(path,
+                  absl::StrCat("must have at most ", most, " tokens", whose, ", got ", count));
+}
+
+// What an empty text is.
+absl::StatusOr<std::vector<TokenId>> Empty(absl::string_view path, const TextRules& rules) {
+  if (rules.may_be_empty) return std::vector<TokenId>();
+  return BadField(path, "must not be empty");
+}
+
+absl::StatusOr<std::vector<TokenId>> DecodeIds(absl::string_view path, const v1::TokenIds& message,
+                                               const TextRules& rules) {
+  if (message.ids_size() == 0) return Empty(path, rules);
+  AFT_RETURN_IF_ERROR(CheckCount(path, message.ids_size(), rules));
+  std::vector<TokenId> tokens;
+  AFT_RETURN_IF_ERROR(DecodeTokens(path, message.ids(), rules.vocab_size, tokens));
+  return tokens;
+}
+
+static_assert(static_cast<int>(CacheMiss::kNone) == v1::CACHE_MISS_UNSPECIFIED &&
+              static_cast<int>(CacheMiss::kCold) == v1::CACHE_MISS_COLD &&
+              static_cast<int>(CacheMiss::kTooShort) == v1::CACHE_MISS_TOO_SHORT &&
+              static_cast<int>(CacheMiss::kDiverged) == v1::CACHE_MISS_DIVERGED &&
+              static_cast<int>(CacheMiss::kEvicted) == v1::CACHE_MISS_EVICTED);
+
+uint64_t Microseconds(Duration duration) {
+  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+  return static_cast<uint64_t>(std::max<int64_t>(count, 0));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules) {
+  const absl::string_view field = source.field();
+  if (field.empty()) {
+    if (rules.may_be_empty) return std::vector<TokenId>();
+    return BadField(source.path.empty() ? source.oneof : source.path,
+                    "one of text, raw, tokens must be set");
+  }
+  const std::string path = absl::StrCat(source.path, source.path.empty() ? "" : ".", field);
+  if (source.tokens != nullptr) return DecodeIds(path + ".ids", *source.tokens, rules);
+  const std::string& text = source.text != nullptr ? *source.text : *source.raw;
+  if (text.empty()) return Empty(path, rules);
+  AFT_RETURN_IF_ERROR(CheckBytes(path, text, rules.limits));
+  absl::StatusOr<std::vector<TokenId>> tokens = rules.tokenizer.Encode(text);
+  if (!tokens.ok()) return BadField(path, tokens.status().message());
+  if (tokens->empty()) return Empty(path, rules);
+  AFT_RETURN_IF_ERROR(CheckCount(path, static_cast<int64_t>(tokens->size()), rules));
+  return tokens;
+}
+
+std::string BytesOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer,
+                    google::protobuf::RepeatedField<uint32_t>* ends) {
+  std::string bytes;
+  for (const TokenId id : tokens) {
+    absl::StrAppend(&bytes, TokenBytes(tokenizer, id));
+    if (ends != nullptr) ends->Add(static_cast<uint32_t>(bytes.size()));
+  }
+  return bytes;
+}
+
+absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int64_t index, uint32_t id,
+                                    int64_t vocab_size) {
+  if (id < vocab_size) return static_cast<TokenId>(id);
+  return BadField(
+      absl::StrCat(list, "[", index, "]"),
+      absl::StrCat("must be below ", vocab_size, ", the size of the vocabulary, got ", id));
+}
+
+absl::Status DecodeTokens(absl::string_view list,
+                          const google::protobuf::RepeatedField<uint32_t>& ids, int64_t vocab_size,
+                          std::vector<TokenId>& tokens) {
+  tokens.reserve(tokens.size() + static_cast<size_t>(ids.size()));
+  for (int i = 0; i < ids.size(); ++i) {
+    AFT_ASSIGN_OR_RETURN(const TokenId id, DecodeToken(list, i, ids[i], vocab_size));
+    tokens.push_back(id);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset) {
+  if (!message.has_top_logprobs()) return unset;
+  if (message.top_logprobs() > static_cast<uint32_t>(kMaxTopLogprobs)) {
+    return BadField("output.top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs,
+                                                        "], got ", message.top_logprobs()));
+  }
+  return static_cast<int32_t>(message.top_logprobs());
+}
+
+absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset) {
+  switch (priority) {
+    case v1::PRIORITY_UNSPECIFIED:
+      return unset;
+    case v1::PRIORITY_INTERACTIVE:
+      return ServiceClass::kInteractive;
+    case v1::PRIORITY_NORMAL:
+      return ServiceClass::kNormal;
+    case v1::PRIORITY_BATCH:
+      return ServiceClass::kBatch;
+    default:  // of a newer client, or nonsense
+      return BadField("priority", absl::StrCat("must be a value of aft.v1.Priority, got ",
+                                               static_cast<int>(priority)));
+  }
+}
+
+size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message) {
+  message.set_logprob(token.logprob);
+  for (const TokenLogprob& alternative : token.top) {
+    v1::Alternative* top = message.add_top();
+    top->set_token_id(static_cast<uint32_t>(alternative.id));
+    top->set_logprob(alternative.logprob);
+  }
+  return 7 + 11 * token.top.size();
+}
+
+v1::Usage EncodeUsage(const Usage& usage) {
+  v1::Usage message;
+  message.set_prompt_tokens(usage.prompt_tokens);
+  message.set_generated_tokens(usage.generated_tokens);
+  message.set_scored_tokens(usage.scored_tokens);
+  message.set_resumed_tokens(usage.resumed_tokens);
+  message.set_cached_tokens(usage.cached_tokens);
+  message.set_cache_miss(static_cast<v1::CacheMiss>(usage.cache_miss));
+  message.set_diverged_at(usage.diverged_at);
+  return message;
+}
+
+v1::Timings EncodeTimings(const Timings& timings) {
+  v1::Timings message;
+  message.set_queue_us(Microseconds(timings.queue));
+  message.set_first_token_us(Microseconds(timings.first_token));
+  message.set_total_us(Microseconds(timings.total));
+  return message;
+}
+
+}  // namespace aft::server

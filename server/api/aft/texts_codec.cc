@@ -1,0 +1,71 @@
+#include "server/api/aft/texts_codec.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace aft::server {
+namespace {
+
+// Before any of them is tokenised.
+absl::Status CheckAll(const google::protobuf::RepeatedPtrField<v1::Text>& texts,
+                      const TextSource& single, const LimitsConfig& limits) {
+  constexpr absl::string_view kPath = "texts";
+  if (const absl::string_view field = single.field(); !field.empty()) {
+    return BadField(kPath, absl::StrCat("must not be set together with ", field));
+  }
+  if (texts.size() > limits.max_texts) {
+    return BadField(kPath, absl::StrCat("must have at most ", limits.max_texts,
+                                        " entries (limits.max_texts), got ", texts.size()));
+  }
+  size_t bytes = 0;
+  for (const v1::Text& text : texts) bytes += text.text().size() + text.raw().size();
+  if (static_cast<int64_t>(bytes) > limits.max_prompt_bytes) {
+    return BadField(kPath, absl::StrCat("must have at most ", limits.max_prompt_bytes,
+                                        " bytes together, got ", bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<size_t> CallTexts::lengths() const {
+  std::vector<size_t> lengths;
+  for (const std::vector<TokenId>& text : texts_) lengths.push_back(text.size());
+  return lengths;
+}
+
+size_t CallTexts::tokens() const {
+  size_t sum = 0;
+  for (const std::vector<TokenId>& text : texts_) sum += text.size();
+  return sum;
+}
+
+absl::StatusOr<std::vector<std::vector<TokenId>>> CallTexts::Decode(
+    const google::protobuf::RepeatedPtrField<v1::Text>& texts, const TextSource& single,
+    const TextRules& rules) {
+  std::vector<std::vector<TokenId>> decoded;
+  if (texts.empty()) {
+    AFT_ASSIGN_OR_RETURN(decoded.emplace_back(), DecodeText(single, rules));
+    return decoded;
+  }
+  AFT_RETURN_IF_ERROR(CheckAll(texts, single, rules.limits));
+  // As long as one text may be; and what waits of a client is at most half of what may wait, but
+  // for one text.
+  int64_t most = rules.limits.max_prompt_tokens;
+  if (texts.size() > 1) most = std::min(most, rules.limits.max_queued_tokens / 2);
+  int64_t tokens = 0;
+  for (int i = 0; i < texts.size(); ++i) {
+    TextSource source = TextOf(texts[i], /*oneof=*/"");
+    source.path = absl::StrCat("texts[", i, "]");
+    AFT_ASSIGN_OR_RETURN(decoded.emplace_back(), DecodeText(source, rules));
+    tokens += static_cast<int64_t>(decoded.back().size());
+    if (tokens > most) {
+      return BadField("texts", absl::StrCat("must have at most ", most,
+                                            " tokens together, more by texts[", i, "]"));
+    }
+  }
+  return decoded;
+}
+
+}  // namespace aft::server

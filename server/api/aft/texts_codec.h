@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aft/v1/inference.pb.h"
+#include "base/status_macros.h"
+#include "server/api/aft/text_codec.h"
+#include "server/engine/request.h"
+
+namespace aft::server {
+
+// The texts of a Score or Encode, each a sequence of its own; of most calls there is one.
+// Thread-compatible.
+class CallTexts {
+ public:
+  // These say it until Split.
+  uint32_t sequences() const { return static_cast<uint32_t>(texts_.size()); }
+  std::vector<size_t> lengths() const;  // tokens of each
+  size_t tokens() const;                // of all
+
+  // `request`, which has no text yet, once for each of them. They go.
+  template <typename Request>
+  std::vector<Request> Split(Request request) {
+    std::vector<Request> requests;
+    requests.reserve(texts_.size());
+    // One place in the queue was kept.
+    std::shared_ptr<Reservation> reservation = std::exchange(request.reservation, nullptr);
+    for (std::vector<TokenId>& text : std::exchange(texts_, {})) {
+      Request& one = requests.emplace_back(request);
+      one.text = std::move(text);
+      one.reservation = std::exchange(reservation, nullptr);
+    }
+    return requests;
+  }
+
+ protected:
+  // Those of `message`, in `texts` or in `oneof`, checked and tokenised; says in `started` how long
+  // they are. Errors start with the path of the field.
+  template <typename Message, typename Started>
+  absl::Status DecodeTexts(const Message& message, absl::string_view oneof, const TextRules& rules,
+                           Started& started) {
+    AFT_ASSIGN_OR_RETURN(texts_, Decode(message.texts(), TextOf(message, oneof), rules));
+    started.set_tokens(static_cast<uint32_t>(tokens()));
+    started.clear_text_tokens();
+    for (const std::vector<TokenId>& text : texts_) {
+      if (!message.texts().empty()) started.add_text_tokens(static_cast<uint32_t>(text.size()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::StatusOr<std::vector<std::vector<TokenId>>> Decode(
+      const google::protobuf::RepeatedPtrField<v1::Text>& texts, const TextSource& single,
+      const TextRules& rules);
+
+  std::vector<std::vector<TokenId>> texts_;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,294 @@
+#include "server/api/oip/oip_service.h"
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/api/oip/model_tensors.h"
+#include "server/config/checks.h"
+#include "server/observability/log.h"
+#include "server/transport/call_metadata.h"
+#include "server/transport/message_bytes.h"
+
+namespace aft::server::kserve {
+namespace {
+
+using grpc::health::v1::HealthCheckResponse;
+
+constexpr char kServerName[] = "aft-serve";
+
+// Of a request without tensors: names, and fields of newer clients.
+constexpr size_t kMaxRequestBytes = 1024;
+
+absl::Status NoRepositoryNames() {
+  return absl::UnimplementedError("repository_name: repositories have no names");
+}
+
+absl::Status CheckNames(const std::string& name, const std::string& version) {
+  AFT_RETURN_IF_ERROR(CheckLength("name", name.size(), kMaxModelNameBytes));
+  return CheckLength("version", version.size(), kMaxModelNameBytes);
+}
+
+const char* StateName(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return "LOADING";
+    case ModelState::kReady:
+      return "READY";
+    case ModelState::kDraining:
+    case ModelState::kFailed:
+    case ModelState::kUnloaded:
+      break;
+  }
+  return "UNAVAILABLE";
+}
+
+constexpr char kFileParameter[] = "file:";  // what tritonclient puts before the path of an upload
+
+// Of RepositoryModelLoad and RepositoryModelUnload.
+template <typename Request>
+absl::Status CheckOrder(const Request& request) {
+  if (!request.repository_name().empty()) return NoRepositoryNames();
+  AFT_RETURN_IF_ERROR(CheckName("model_name", request.model_name()));
+  constexpr bool kLoads = std::is_same_v<Request, inference::RepositoryModelLoadRequest>;
+  for (const auto& [name, value] : request.parameters()) {
+    const std::string path =
+        absl::StrCat("parameters[\"", name.substr(0, kMaxModelNameBytes), "\"]");
+    if (kLoads && (name == "config" || absl::StartsWith(name, kFileParameter))) {
+      return BadField(path,
+                      "models are loaded from the server's own folders, by its own config: "
+                      "nothing can be uploaded");
+    }
+    if (kLoads || name != "unload_dependents") return BadField(path, "is not known");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* KserveService::Answer(
+    Method method, Context& context, const Bytes& request, Bytes& response,
+    absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer) {
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, request, response);
+  absl::Status status = call->Admit();
+  if (status.ok()) status = CheckLength("request", request.Length(), kMaxRequestBytes);
+  Request parsed;
+  if (status.ok()) status = ParseMessage(request, parsed);
+  Response message;
+  if (status.ok()) status = answer(*call->client(), parsed, message);
+  if (status.ok()) status = call->Answer(message);
+  call->End(method, status);
+  return call.get();
+}
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
+    const Client& client, const std::string& name, const std::string& version) const {
+  AFT_RETURN_IF_ERROR(CheckNames(name, version));
+  return environment_.registry.Acquire(client, name, version);
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* request,
+                                                    Bytes* response) {
+  inference::ServerLiveResponse message;
+  message.set_live(health_.Find("liveness") == HealthCheckResponse::SERVING);
+  return Tell(Method::kServerLive, *context, *request, *response, message);
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerReady(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  inference::ServerReadyResponse message;
+  message.set_ready(health_.Find("") == HealthCheckResponse::SERVING);
+  return Tell(Method::kServerReady, *context, *request, *response, message);
+}
+
+grpc::ServerUnaryReactor* KserveService::Tell(Method method, Context& context, const Bytes& request,
+                                              Bytes& response,
+                                              const google::protobuf::MessageLite& message) {
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, request, response);
+  call->End(method, call->Answer(message));
+  return call.get();
+}
+
+// A model that is not there, or not for this client, is not ready.
+grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Bytes* request,
+                                                    Bytes* response) {
+  return Answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+      Method::kModelReady, *context, *request, *response,
+      [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
+        AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
+        const auto model = environment_.registry.Get(client, asked.name(), asked.version());
+        message.set_ready(model.ok() && model->state == ModelState::kReady);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const Bytes* request,
+                                                        Bytes* response) {
+  return Answer<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
+      Method::kServerMetadata, *context, *request, *response,
+      [this](const Client&, const auto&, auto& message) {
+        message.set_name(kServerName);
+        message.set_version(environment_.metrics.version);
+        for (const char* const extension :
+             {"classification", "model_configuration", "model_repository", "parameters",
+              "schedule_policy", "statistics"}) {
+          message.add_extensions(extension);
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const Bytes* request,
+                                                       Bytes* response) {
+  return Answer<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
+      Method::kModelMetadata, *context, *request, *response,
+      [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
+        AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
+        message = DescribeModel(*model);
+        message.clear_versions();
+        AFT_ASSIGN_OR_RETURN(const ModelStatus status,
+                             environment_.registry.Get(client, asked.name()));
+        for (const VersionStatus& version : status.versions) {
+          if (version.state == ModelState::kReady) message.add_versions(version.version);
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelConfig(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  return Answer<inference::ModelConfigRequest, inference::ModelConfigResponse>(
+      Method::kModelConfig, *context, *request, *response,
+      [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
+        AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
+        *message.mutable_config() = ConfigOf(*model);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const Bytes* request,
+                                                         Bytes* response) {
+  return Answer<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>(
+      Method::kModelStatistics, *context, *request, *response,
+      [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
+        AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
+        std::vector<ModelStatus> models;
+        if (asked.name().empty()) {  // all
+          models = environment_.registry.List(client);
+        } else {
+          AFT_ASSIGN_OR_RETURN(const ModelStatus model,
+                               environment_.registry.Get(client, asked.name(), asked.version()));
+          models.push_back(model);
+        }
+        for (const ModelStatus& model : models) {
+          for (const VersionStatus& version : model.versions) {
+            if (!asked.version().empty() && version.version != asked.version()) continue;
+            statistics_.Describe(model.name, version, *message.add_model_stats());
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const Bytes* request,
+                                                         Bytes* response) {
+  return Answer<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
+      Method::kRepositoryIndex, *context, *request, *response,
+      [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
+        if (!asked.repository_name().empty()) return NoRepositoryNames();
+        for (const ModelStatus& model : environment_.registry.List(client)) {
+          for (const VersionStatus& version : model.versions) {
+            if (asked.ready() && version.state != ModelState::kReady) continue;
+            auto& index = *message.add_models();
+            index.set_name(model.name);
+            index.set_version(version.version);
+            index.set_state(StateName(version.state));
+            const bool unloaded = version.state == ModelState::kUnloaded;
+            index.set_reason(unloaded ? "unloaded" : version.error);
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+absl::Status KserveService::CheckControl(const Client& client) const {
+  const std::string control = environment_.registry.control();
+  if (control == "anyone" || (control == "admin" && client.admin)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      control == "admin"
+          ? absl::StrCat("client \"", client.name, "\" is no admin in security.clients_file")
+          : "models are loaded and unloaded when the server starts or gets SIGHUP: its "
+            "repository.control is \"none\"");
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, const Bytes& bytes,
+                                               Bytes& response, Action action, const char* event) {
+  const auto call = UnaryCall::Start(environment_, MethodName(method), context, bytes, response);
+  absl::Status status = call->Admit();
+  Request request;
+  // What may be long is parsed only of those who may order something.
+  if (status.ok()) status = CheckControl(*call->client());
+  if (status.ok()) status = ParseMessage(bytes, request);
+  if (status.ok()) status = CheckOrder(request);
+  if (status.ok()) {
+    status = call->Require([this, name = request.model_name()](const Client& client) {
+      AFT_RETURN_IF_ERROR(CheckControl(client));
+      return ModelRegistry::CheckMayUse(client, name);
+    });
+  }
+  // A name that no model can have is no line of the log.
+  const bool named = CheckName("model_name", request.model_name()).ok();
+  const auto whose = call->client() != nullptr ? call->client() : AnonymousClient();
+  const auto end = [=, this, model = named ? request.model_name() : "",
+                    trace = TakeTrace(context)](absl::Status outcome) {
+    if (outcome.ok()) outcome = call->Answer(Response());
+    if (status.ok() || environment_.LogsRefusal()) {
+      log::Info(event, {{"peer", call->context().peer()},
+                        {"client", whose->name},
+                        {"model", model},
+                        {"code", absl::StatusCodeToString(outcome.code())},
+                        {"reason", outcome.message()},
+                        {"trace_id", trace.trace_id},
+                        {"span_id", trace.span_id},
+                        {"parent_id", trace.parent_id}});
+    }
+    environment_.Report(method, call->arrival(), outcome.code());
+    SendTrace(call->context(), trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
+    const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
+    call->Close(ToGrpcStatus(absl::Status(outcome.code(), told)));
+  };
+  if (!status.ok()) {
+    end(status);
+  } else if (call->Wait(end)) {
+    (environment_.registry.*action)(
+        request.model_name(),
+        [call](const absl::Status& outcome) {
+          if (const UnaryCall::Ending finish = call->TakeEnd()) finish(outcome);
+        },
+        [call] { return call->waiting(); });
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(Context* context, const Bytes* request,
+                                                             Bytes* response) {
+  return Order<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>(
+      Method::kRepositoryModelLoad, *context, *request, *response, &ModelRegistry::Load,
+      "repository.load");
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(Context* context,
+                                                               const Bytes* request,
+                                                               Bytes* response) {
+  return Order<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
+      Method::kRepositoryModelUnload, *context, *request, *response, &ModelRegistry::Unload,
+      "repository.unload");
+}
+
+}  // namespace aft::server::kserve

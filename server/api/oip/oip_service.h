@@ -1,0 +1,96 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "server/api/oip/infer_call.h"
+#include "server/api/oip/statistics.h"
+#include "server/api/oip/stream_infer.h"
+#include "server/api/oip/unary_infer.h"
+#include "server/transport/health_service.h"
+
+namespace aft::server::kserve {
+
+// inference.GRPCInferenceService, every call with raw bytes.
+using RawService = inference::GRPCInferenceService;
+using RawUnary = RawService::WithRawCallbackMethod_ServerLive<
+    RawService::WithRawCallbackMethod_ServerReady<RawService::WithRawCallbackMethod_ModelReady<
+        RawService::WithRawCallbackMethod_ServerMetadata<
+            RawService::WithRawCallbackMethod_ModelMetadata<
+                RawService::WithRawCallbackMethod_ModelConfig<
+                    RawService::WithRawCallbackMethod_ModelStatistics<
+                        RawService::WithRawCallbackMethod_RepositoryIndex<
+                            RawService::WithRawCallbackMethod_RepositoryModelLoad<
+                                RawService::WithRawCallbackMethod_RepositoryModelUnload<
+                                    RawService::Service>>>>>>>>>>;
+
+// The Open Inference Protocol, in Triton's dialect, over the same engines as aft.v1. ServerLive and
+// ServerReady, like health, ask nobody who they are; all others do. Thread-safe; must outlive every
+// call, that is, be destroyed after the gRPC server.
+class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
+                                RawService::WithRawCallbackMethod_ModelStreamInfer<RawUnary>> {
+ public:
+  // All, but for `environment` itself, must outlive the service.
+  KserveService(const CallEnvironment& environment, ModelRegistry& registry, DecodePool& decoders,
+                ClientMetrics& client_metrics, StateAccess& states, const HealthService& health)
+      : statistics_(registry),
+        environment_{{environment, registry, decoders, client_metrics, states}, statistics_},
+        health_(health) {}
+
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+  using Bytes = grpc::ByteBuffer;
+
+  Reactor* ServerLive(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ServerReady(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ModelReady(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ServerMetadata(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ModelMetadata(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ModelConfig(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ModelStatistics(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* RepositoryIndex(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* RepositoryModelLoad(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* RepositoryModelUnload(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ModelInfer(Context* context, const Bytes* request, Bytes* response) override {
+    return StartUnaryInfer(environment_, *context, *request, *response);
+  }
+  BidiReactor* ModelStreamInfer(Context* context) override {
+    return StreamInfer::Start(environment_, *context);
+  }
+
+ private:
+  // Answers whoever asks.
+  Reactor* Tell(Method method, Context& context, const Bytes& request, Bytes& response,
+                const google::protobuf::MessageLite& message);
+  // Who calls, the message, the answer.
+  template <typename Request, typename Response>
+  Reactor* Answer(Method method, Context& context, const Bytes& request, Bytes& response,
+                  absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer);
+  // Who asks may have models loaded and unloaded, as the repository's config says.
+  absl::Status CheckControl(const Client& client) const;
+  // RepositoryModelLoad and RepositoryModelUnload: ends when the registry says so, whatever becomes
+  // of the connection; or when the client may not order it any more, and with the call the order,
+  // unless it has begun.
+  using Action = void (ModelRegistry::*)(const std::string&, ModelRegistry::Done,
+                                         ModelRegistry::Wanted);
+  template <typename Request, typename Response>
+  Reactor* Order(Method method, Context& context, const Bytes& bytes, Bytes& response,
+                 Action action, const char* event);
+  // The model, if it is served and the client may use it.
+  absl::StatusOr<std::shared_ptr<const ServedModel>> Find(const Client& client,
+                                                          const std::string& name,
+                                                          const std::string& version) const;
+
+  Statistics statistics_;
+  InferEnvironment environment_;
+  const HealthService& health_;
+};
+
+}  // namespace aft::server::kserve

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "inference/grpc_service.pb.h"
+#include "server/api/oip/inference.h"
+#include "server/config/config.h"
+#include "server/registry/model_registry.h"
+
+namespace aft::server::kserve {
+
+// What `message`, whose model is `model`, asks for. INVALID_ARGUMENT begins with the name of the
+// tensor or parameter that is wrong.
+absl::StatusOr<Inference> DecodeInference(const inference::ModelInferRequest& message,
+                                          const LimitsConfig& limits, const ServedModel& model,
+                                          Call call);
+
+}  // namespace aft::server::kserve

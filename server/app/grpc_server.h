@@ -1,0 +1,105 @@
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/impl/service_type.h"
+#include "server/admission/open_streams.h"
+#include "server/config/config.h"
+#include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
+#include "server/registry/model_registry.h"
+#include "server/transport/active_calls.h"
+#include "server/transport/lingering_connections.h"
+
+namespace grpc {
+class Server;
+}  // namespace grpc
+
+namespace aft::server {
+namespace kserve {
+class KserveService;
+}  // namespace kserve
+
+class HealthService;
+class ClientIdentity;
+class DecodePool;
+class InferenceService;
+class MemoryLedger;
+class ModelService;
+class StateAccess;
+class StateService;
+
+// Sends what gRPC and protobuf log into the server's own log, at level debug: every fault that
+// matters reaches a caller as a status, and much of what gRPC calls an error is a client that left.
+// Ten lines a second; the next one says how many were left out.
+// Affects the process; call before the first use of gRPC.
+void RouteLibraryLogs();
+
+// The listening gRPC server with all of its services: aft.v1, inference, health, reflection. Owns
+// what stands before the engines: who calls, how much memory calls may hold, the threads that
+// tokenise.
+class GrpcServer {
+ public:
+  // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive it.
+  // UNAVAILABLE, naming address and reason, when it cannot listen there; INVALID_ARGUMENT or
+  // NOT_FOUND for files of config.security and config.states that cannot be used.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServerConfig& config,
+                                                            ModelRegistry& registry,
+                                                            ServerMetrics& metrics,
+                                                            prometheus::Registry& prometheus);
+  ~GrpcServer();  // cancels what still runs
+
+  // host:port with the port that was bound.
+  const std::string& address() const { return address_; }
+
+  // Health of the server ("" and each service), of models, each of which is the service
+  // "aft.v1.InferenceService/MODEL", and of the process ("liveness": false asks for a restart).
+  void SetServing(bool serving, const std::map<std::string, bool>& models, bool alive);
+
+  // ClientIdentity::Refresh.
+  void RefreshClients();
+
+  // Closes the port, ends idle streams and tells every client to go elsewhere (GOAWAY). Calls
+  // that have begun go on until `deadline`, when they are cancelled. Returns at once.
+  void BeginDrain(TimePoint deadline);
+
+  // BeginDrain, unless that was called, and returns when every call has ended.
+  void Shutdown(TimePoint deadline);
+
+ private:
+  GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,
+             std::unique_ptr<StateAccess> states, std::unique_ptr<DecodePool> decoders,
+             ModelRegistry& registry, ServerMetrics& metrics, prometheus::Registry& prometheus);
+
+  absl::Status Listen(const ServerConfig& config);
+
+  const std::unique_ptr<ClientIdentity> identity_;
+  std::unique_ptr<MemoryLedger> ledger_;
+  ClientMetrics client_metrics_;
+  ActiveCalls active_;
+  OpenStreams watches_;
+  OpenStreams infer_streams_;
+  RateLimit refusal_lines_;
+  std::unique_ptr<StateAccess> state_access_;
+  std::unique_ptr<DecodePool> decoders_;
+  std::unique_ptr<ModelService> models_;
+  std::unique_ptr<StateService> states_;
+  std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<kserve::KserveService> kserve_;
+  std::vector<std::unique_ptr<grpc::Service>> reflection_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;                             // goes before the services
+  LingeringConnections connections_;                                 // of the port
+  std::promise<std::chrono::system_clock::time_point> drain_until_;  // set when a drain begins
+  bool draining_ = false;
+  std::future<void> drain_;  // gRPC's shutdown, on a thread that is there from Listen on
+};
+
+}  // namespace aft::server

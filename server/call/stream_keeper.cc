@@ -1,0 +1,184 @@
+#include "server/call/stream_keeper.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/catching.h"
+#include "server/call/call_ids.h"
+#include "server/observability/log.h"
+#include "server/observability/rate_limit.h"
+
+namespace aft::server {
+namespace {
+
+void LogFailure(const CallIds& ids, const absl::Status& status) {
+  static RateLimit& limit = *new RateLimit(1);
+  if (const auto left_out = limit.Pass(std::chrono::steady_clock::now())) {
+    log::Warning("checkpoint.failed", {{"id", ids.request},
+                                       {"error", status.ToString()},
+                                       {"left_out", *left_out},
+                                       {"trace_id", ids.trace.trace_id}});
+  }
+}
+
+}  // namespace
+
+StreamKeeper::StreamKeeper(const Environment& environment, std::shared_ptr<const Client> client,
+                           std::string model, SequenceState text,
+                           std::shared_ptr<const SequenceState> start, std::string old_id,
+                           CallIds ids)
+    : environment_(environment),
+      client_(std::move(client)),
+      model_(std::move(model)),
+      start_(std::move(start)),
+      old_id_(std::move(old_id)),
+      ids_(std::move(ids)),
+      text_(std::make_shared<const SequenceState>(std::move(text))) {}
+
+void StreamKeeper::KeepStart() {
+  if (start_ != nullptr) Add({.start = true});
+}
+
+bool StreamKeeper::Ready() {
+  MutexLock lock(mutex_);
+  if (!busy_ && !writing_) return true;
+  environment_.metrics.checkpoints_skipped.Increment();
+  return false;
+}
+
+void StreamKeeper::OnCheckpoint(Checkpoint checkpoint) {
+  {
+    MutexLock lock(mutex_);
+    busy_ = true;
+  }
+  Add({.checkpoint = std::move(checkpoint)});
+}
+
+void StreamKeeper::HandOver(Checkpoint checkpoint, bool seal, HandedOver done) {
+  Add({.checkpoint = std::move(checkpoint), .seal = seal, .done = std::move(done)});
+}
+
+void StreamKeeper::Add(Task task) {
+  const size_t bytes = task.checkpoint.snapshot.size();
+  {
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  environment_.decoders.Add(*client_, bytes, [self = shared_from_this()] { self->Work(); });
+}
+
+void StreamKeeper::Work() {
+  Task task;
+  absl::StatusOr<SequenceState> state;
+  std::optional<SequenceState> turn;
+  uint64_t number = 0;
+  {
+    MutexLock work(work_mutex_);
+    number = ++made_;
+    {
+      MutexLock lock(mutex_);
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    const absl::Status made = Catching([&] {
+      state =
+          task.start ? absl::StatusOr<SequenceState>(*start_) : Make(std::move(task.checkpoint));
+      return state.status();
+    });
+    if (!made.ok()) state = made;
+    if (!state.ok() && !task.start) text_ = nullptr;
+    if (state.ok() && !task.done) turn = Turn(*std::move(state));
+  }
+  if (!state.ok()) {
+    Written(state.status(), task.done);
+  } else if (task.seal) {
+    absl::StatusOr<std::string> sealed;
+    const absl::Status done = Catching([&] {
+      sealed = environment_.states.sealer().Seal(*state);
+      return absl::OkStatus();
+    });
+    task.done(done.ok() ? std::move(sealed) : done);
+  } else if (task.done) {
+    any_ = any_but_start_ = true;
+    Write(*std::move(state), number, std::move(task.done));
+  } else if (turn.has_value() && !forgotten_) {
+    Write(*std::move(turn), number, nullptr);
+  }
+  MutexLock lock(mutex_);
+  busy_ = false;
+}
+
+absl::StatusOr<SequenceState> StreamKeeper::Make(Checkpoint checkpoint) {
+  if (text_ == nullptr) return absl::InternalError("a part of the text is lost");
+  SequenceState state = *text_;
+  if (!checkpoint.outputs.empty()) {
+    TurnEnd turn;
+    turn.previous = text_;
+    turn.model = text_->model;
+    turn.outputs = std::move(checkpoint.outputs);
+    turn.last_is_pending = true;
+    state = MakeState(std::move(turn));
+    text_ = std::make_shared<const SequenceState>(state);
+  }
+  state.snapshot = std::move(checkpoint.snapshot);
+  return state;
+}
+
+std::optional<SequenceState> StreamKeeper::Turn(SequenceState state) {
+  if (!any_.exchange(true)) return state;
+  std::optional<SequenceState> turn = std::exchange(last_, std::move(state));
+  if (turn.has_value()) any_but_start_ = true;
+  return turn;
+}
+
+void StreamKeeper::Write(SequenceState state, uint64_t number, HandedOver done) {
+  {
+    MutexLock lock(mutex_);
+    // Another thread was faster with a later one. That is never one that is handed over.
+    if (number < newest_) return environment_.metrics.checkpoints_skipped.Increment();
+    newest_ = number;
+    if (writing_) {
+      auto waits = std::make_shared<SequenceState>(std::move(state));
+      next_ = [self = shared_from_this(), waits, number, done = std::move(done)] {
+        self->Write(std::move(*waits), number, done);
+      };
+      return;
+    }
+    writing_ = true;
+  }
+  environment_.states.PutCheckpoint(
+      *client_, model_, id_, std::move(state),
+      [self = shared_from_this(), done = std::move(done)](const absl::Status& status) {
+        // Whoever has an output behind the start knows the new id.
+        if (status.ok() && self->any_but_start_) self->RemoveOld();
+        std::function<void()> next;
+        {
+          MutexLock lock(self->mutex_);
+          self->writing_ = self->busy_ = false;
+          next.swap(self->next_);
+        }
+        self->Written(status, done);
+        if (next) next();
+      });
+}
+
+void StreamKeeper::Written(const absl::Status& status, const HandedOver& done) {
+  StateMetrics& metrics = environment_.metrics;
+  if (!status.ok()) LogFailure(ids_, status);
+  if (!done) (status.ok() ? metrics.checkpoints_written : metrics.checkpoints_failed).Increment();
+  if (forgotten_) environment_.states.RemoveCheckpoint(*client_, id_);
+  if (done) done(status.ok() ? absl::StatusOr<std::string>("") : status);
+}
+
+void StreamKeeper::RemoveOld() {
+  if (old_id_.empty() || old_is_gone_.exchange(true)) return;
+  environment_.states.RemoveCheckpoint(*client_, old_id_);
+}
+
+void StreamKeeper::Forget(bool old) {
+  forgotten_ = true;
+  if (any_) environment_.states.RemoveCheckpoint(*client_, id_);
+  if (old) RemoveOld();
+}
+
+}  // namespace aft::server

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "server/admission/memory_ledger.h"
+#include "server/admission/open_streams.h"
+#include "server/config/config.h"
+#include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
+#include "server/scheduling/time.h"
+#include "server/transport/active_calls.h"
+#include "server/transport/client_identity.h"
+
+namespace aft::server {
+
+// What a call costs beside its message: gRPC's part of a stream and ours, about.
+inline constexpr size_t kCallBytes = size_t{16} << 10;
+
+// What the calls of all services share. Outlives them all.
+struct CallEnvironment {
+  ServerMetrics& metrics;
+  ActiveCalls& active;
+  MemoryLedger& ledger;
+  const ClientIdentity& identity;
+  OpenStreams& watches;
+  OpenStreams& infer_streams;
+  RateLimit& refusal_lines;
+  LimitsConfig limits;
+
+  // Whether a request that was refused has its line in the log. Its client decides how often that
+  // happens, so `refusal_lines` bounds them; the line `request.left_out` says how many have none,
+  // before the next one that has. Metrics count all.
+  bool LogsRefusal() const;
+
+  // A call of a method of no model has ended: its metrics.
+  void Report(Method method, TimePoint arrival, absl::StatusCode code) const;
+
+  // The ledger had no room for a call: what it ends with. Counts it.
+  absl::Status RefuseForMemory() const {
+    metrics.memory_refusals.Increment();
+    return absl::ResourceExhaustedError(
+        "memory: the requests and unread answers of this client, or of all, fill "
+        "max_client_memory_bytes or max_memory_bytes");
+  }
+};
+
+// A stream holds `fixed` bytes and, of answers that its client has not read, `unsent`: the charge
+// follows, and so does `undelivered`; once in a while only, as every token passes here twice.
+// False: there is no room.
+bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered);
+
+}  // namespace aft::server

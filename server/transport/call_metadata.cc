@@ -1,0 +1,95 @@
+#include "server/transport/call_metadata.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "grpc/support/time.h"
+#include "server/call/call_ids.h"
+
+namespace aft::server {
+
+TraceContext TakeTrace(const grpc::ServerContextBase& context) {
+  TraceContext trace;
+  const auto [first, end] = context.client_metadata().equal_range(kTraceparentKey);
+  std::optional<TraceContext> given;
+  if (first != end && std::next(first) == end) {  // several name none
+    given = ParseTraceparent({first->second.data(), first->second.size()});
+  }
+  if (given.has_value()) {
+    trace = *std::move(given);
+  } else {
+    trace.trace_id = NewId();
+  }
+  trace.span_id = absl::StrFormat("%016x", RandomUint64());
+  return trace;
+}
+
+absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids) {
+  ids = {.request = NewId(), .trace = TakeTrace(context)};
+  const auto found = context.client_metadata().find(kRequestIdKey);
+  if (found == context.client_metadata().end()) return absl::OkStatus();
+  const absl::string_view id(found->second.data(), found->second.size());
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c));
+  });
+  if (id.empty() || id.size() > 128 || !printable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kRequestIdKey, ": must be 1 to 128 printable ASCII characters"));
+  }
+  ids.request = std::string(id);
+  return absl::OkStatus();
+}
+
+void SendTrace(grpc::ServerContextBase& context, const TraceContext& trace, Metadata where) {
+  if (where == Metadata::kInitial) {
+    context.AddInitialMetadata(kTraceparentKey, trace.Traceparent());
+  } else {
+    context.AddTrailingMetadata(kTraceparentKey, trace.Traceparent());
+  }
+}
+
+void SendIds(grpc::ServerContextBase& context, const CallIds& ids, Metadata where) {
+  if (where == Metadata::kInitial) {
+    context.AddInitialMetadata(kRequestIdKey, ids.request);
+  } else {
+    context.AddTrailingMetadata(kRequestIdKey, ids.request);
+  }
+  SendTrace(context, ids.trace, where);
+}
+
+TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
+  // gRPC's time has 64 bits of seconds, of which not all fit into nanoseconds; a year is as good as
+  // none.
+  constexpr int64_t kYear = int64_t{3600} * 24 * 365;
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
+                   gpr_now(GPR_CLOCK_MONOTONIC));
+  if (left.tv_sec > kYear) return TimePoint::max();
+  return std::chrono::steady_clock::now() + std::chrono::seconds(std::max(left.tv_sec, -kYear)) +
+         std::chrono::nanoseconds(left.tv_nsec);
+}
+
+bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadline) {
+  if (deadline == TimePoint::max()) return false;
+  const Duration slack =
+      std::max<Duration>(std::chrono::milliseconds(10), (deadline - arrival) / 50);
+  return cancelled_at + slack >= deadline;
+}
+
+grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id) {
+  if (status.ok()) return grpc::Status::OK;
+  if (status.code() == absl::StatusCode::kInternal) {
+    return grpc::Status(grpc::StatusCode::INTERNAL,
+                        absl::StrCat("internal error; request id ", request_id));
+  }
+  // gRPC's codes and Abseil's are the same numbers.
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace aft::server

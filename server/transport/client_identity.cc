@@ -1,0 +1,92 @@
+#include "server/transport/client_identity.h"
+
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "grpc/grpc_security_constants.h"
+#include "grpcpp/security/auth_context.h"
+#include "server/admission/peer_address.h"
+
+namespace aft::server {
+namespace {
+
+// What clients.proto says that a certificate is known by. An authority may put what nobody has
+// proved into names of other kinds, as an e-mail address or an IP address.
+constexpr const char* kCertificateNames[] = {
+    GRPC_PEER_DNS_PROPERTY_NAME, GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
+
+// The last value of a header; empty when there is none.
+absl::string_view Header(const grpc::ServerContextBase& context, const char* name) {
+  const auto [begin, end] = context.client_metadata().equal_range(name);
+  if (begin == end) return {};
+  const grpc::string_ref& value = std::prev(end)->second;
+  return {value.data(), value.size()};
+}
+
+// RFC 6750.
+absl::StatusOr<std::shared_ptr<const Client>> FindToken(const ClientDirectory& directory,
+                                                        absl::string_view authorization) {
+  constexpr absl::string_view kScheme = "Bearer ";
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
+    return absl::UnauthenticatedError("authorization: must be \"Bearer TOKEN\"");
+  }
+  const absl::string_view token = absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+  std::shared_ptr<const Client> client = directory.FindToken(token);
+  if (client == nullptr) return absl::UnauthenticatedError("authorization: unknown token");
+  return client;
+}
+
+std::shared_ptr<const Client> FindCertificate(const ClientDirectory& directory,
+                                              const grpc::AuthContext& auth) {
+  for (const char* property : kCertificateNames) {
+    for (const grpc::string_ref& name : auth.FindPropertyValues(property)) {
+      auto client = directory.FindCertificate({name.data(), name.size()});
+      if (client != nullptr) return client;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClientIdentity>> ClientIdentity::Create(
+    const SecurityConfig& config) {
+  auto identity = absl::WrapUnique(new ClientIdentity());
+  for (const std::string& proxy : config.trusted_proxies) {
+    AFT_ASSIGN_OR_RETURN(IpNetwork network, IpNetwork::Parse(proxy));
+    identity->proxies_.push_back(network);
+  }
+  if (!config.clients_file.empty()) {
+    AFT_ASSIGN_OR_RETURN(identity->directory_,
+                         ClientDirectory::Load(config.clients_file, config.reload));
+  }
+  return identity;
+}
+
+absl::StatusOr<std::shared_ptr<const Client>> ClientIdentity::Find(
+    const grpc::ServerContextBase& context) const {
+  if (directory_ == nullptr) return AddressOf(context);
+  const absl::string_view authorization = Header(context, "authorization");
+  if (!authorization.empty()) return FindToken(*directory_, authorization);
+  const auto auth = context.auth_context();
+  std::shared_ptr<const Client> client =
+      auth == nullptr ? nullptr : FindCertificate(*directory_, *auth);
+  if (client != nullptr) return client;
+  return absl::UnauthenticatedError("authorization: a bearer token is needed");
+}
+
+std::shared_ptr<const Client> ClientIdentity::AddressOf(
+    const grpc::ServerContextBase& context) const {
+  auto client = std::make_shared<Client>();
+  client->name = ClientNameOf(context.peer(), Header(context, "x-forwarded-for"), proxies_);
+  if (directory_ != nullptr) client->name = absl::StrCat("address:", client->name);
+  return client;
+}
+
+}  // namespace aft::server

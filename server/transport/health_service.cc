@@ -1,0 +1,216 @@
+#include "server/transport/health_service.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/observability/log.h"
+#include "server/transport/call_metadata.h"
+#include "server/transport/message_bytes.h"
+
+namespace aft::server {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+namespace {
+
+// The name of the service that is asked for. Looks at the size before it parses.
+absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
+  constexpr size_t kOtherFields = 256;  // of newer clients
+  AFT_RETURN_IF_ERROR(CheckLength("service", bytes.Length(), kMaxServiceNameBytes + kOtherFields));
+  HealthCheckRequest request;
+  AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
+  AFT_RETURN_IF_ERROR(CheckLength("service", request.service().size(), kMaxServiceNameBytes));
+  return request.service();
+}
+
+}  // namespace
+
+// One Watch. As in StreamCall, `writing_` is the right to start the stream's next operation. What
+// is written is read from the service at that moment, so a watcher that reads slowly skips states
+// but always ends at the newest.
+class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                        public ActiveCall,
+                        public OpenStream,
+                        public std::enable_shared_from_this<WatchCall> {
+ public:
+  WatchCall(HealthService& service, grpc::CallbackServerContext& context,
+            MemoryLedger::Charge charge, std::string name)
+      : ActiveCall(context),
+        service_(service),
+        charge_(std::move(charge)),
+        name_(std::move(name)) {}
+
+  // Looks at the service again.
+  void Wake() {
+    {
+      MutexLock lock(mutex_);
+      if (writing_) return;
+      writing_ = true;
+    }
+    Pump();
+  }
+
+  void End(grpc::Status status) {
+    {
+      MutexLock lock(mutex_);
+      if (!end_.has_value()) end_ = std::move(status);
+    }
+    Wake();
+  }
+
+  // A Watch has no request to answer, so it is idle from its beginning.
+  void EndWhenIdle(const absl::Status& status) override { End(ToGrpcStatus(status)); }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) End(grpc::Status::CANCELLED);
+    Pump();
+  }
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
+  void OnDone() override {
+    ContextGoes();
+    service_.Remove(shared_from_this());
+  }
+
+ private:
+  // REQUIRES: the caller took `writing_`. Given back only when nothing has changed.
+  void Pump() {
+    std::optional<grpc::Status> end;
+    {
+      MutexLock lock(mutex_);
+      end = end_;
+      // A write or the end is still to come, so the context is there.
+      const HealthService::Status now = service_.FindFor(context(), name_);
+      if (!end.has_value() && written_ == now) {
+        OperationEnds();
+        writing_ = false;
+        return;
+      }
+      written_ = now;
+      response_.set_status(now);
+    }
+    if (!end.has_value()) {
+      const absl::Status serialized = SerializeMessage(response_, bytes_);
+      if (!serialized.ok()) end = ToGrpcStatus(serialized);
+    }
+    OperationBegins();
+    if (end.has_value()) {
+      Finish(*end);
+    } else {
+      StartWrite(&bytes_);
+    }
+  }
+
+  // A Watch is its address's and identifies no client: LookAgain is what it hears.
+  void OnRevoked(const absl::Status& /*why*/) override {}
+  void OnStuck(Duration waited) override {
+    log::Warning("watch.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
+  }
+
+  HealthService& service_;
+  const MemoryLedger::Charge charge_;
+  const std::string name_;
+  HealthCheckResponse response_;  // of whoever has the right to write, as is bytes_
+  grpc::ByteBuffer bytes_;
+  Mutex mutex_;  // may be held while taking the service's, never the reverse
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<HealthService::Status> written_ ABSL_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+};
+
+void HealthService::SetServing(const std::map<std::string, bool>& services) {
+  {
+    MutexLock lock(mutex_);
+    std::map<std::string, Status> before = services_;
+    for (const auto& [service, serving] : services) {
+      services_[service] =
+          serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+    }
+    if (services_ == before) return;
+  }
+  LookAgain();
+}
+
+HealthService::Status HealthService::Find(const std::string& service) const {
+  MutexLock lock(mutex_);
+  const auto found = services_.find(service);
+  return found == services_.end() ? HealthCheckResponse::SERVICE_UNKNOWN : found->second;
+}
+
+HealthService::Status HealthService::FindFor(const grpc::CallbackServerContext& context,
+                                             const std::string& service) const {
+  absl::string_view model = service;
+  if (environment_.identity.directory() != nullptr && absl::ConsumePrefix(&model, kHealthOfModel)) {
+    const auto client = environment_.identity.Find(context);
+    if (!client.ok() || !(*client)->MayUse(model)) return HealthCheckResponse::SERVICE_UNKNOWN;
+  }
+  return Find(service);
+}
+
+void HealthService::LookAgain() {
+  std::vector<std::shared_ptr<WatchCall>> watches;
+  {
+    MutexLock lock(mutex_);
+    watches.assign(watches_.begin(), watches_.end());
+  }
+  for (const auto& watch : watches) watch->Wake();
+}
+
+void HealthService::Remove(const std::shared_ptr<WatchCall>& call) {
+  {
+    MutexLock lock(mutex_);
+    watches_.erase(call);
+  }
+  environment_.watches.Remove(call.get());
+  environment_.active.Remove(call.get());
+}
+
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  const auto call = UnaryCall::Start(environment_, "Check", *context, *request, *response);
+  call->Close(ToGrpcStatus(Answer(*call, *request)));
+  return call.get();
+}
+
+absl::Status HealthService::Answer(UnaryCall& call, const grpc::ByteBuffer& request) const {
+  AFT_ASSIGN_OR_RETURN(const std::string service, ServiceName(request));
+  HealthCheckResponse message;
+  message.set_status(FindFor(call.context(), service));
+  if (message.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
+    return absl::NotFoundError(absl::StrCat("no service is called \"", service, "\""));
+  }
+  return call.Answer(message);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  absl::StatusOr<std::string> name = ServiceName(*request);
+  const auto client = environment_.identity.AddressOf(*context);
+  MemoryLedger::Charge charge(environment_.ledger, *client);
+  absl::Status status = name.status();
+  if (status.ok() && !charge.Resize(kCallBytes)) {
+    status = absl::ResourceExhaustedError("memory: no room for another watch");
+  }
+  auto call = std::make_shared<WatchCall>(*this, *context, std::move(charge),
+                                          name.ok() ? *std::move(name) : "");
+  environment_.active.Add(call);
+  {
+    MutexLock lock(mutex_);
+    watches_.insert(call);
+  }
+  if (status.ok()) status = environment_.watches.Add(call, client->name);
+  if (status.ok()) {
+    call->Wake();
+  } else {
+    call->End(ToGrpcStatus(status));
+  }
+  return call.get();  // the environment's ActiveCalls keep it until OnDone
+}
+
+}  // namespace aft::server

@@ -1,0 +1,121 @@
+#include "server/transport/message_bytes.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/proto_buffer_reader.h"
+
+namespace aft::server {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using Traits = grpc::SerializationTraits<google::protobuf::MessageLite>;
+
+// Of those that IsModest counts. A request has a few dozen.
+constexpr int kMostFields = 1000;
+
+// Whether parsing takes memory in proportion to the bytes. A string of a list, or a field that is
+// not known, takes up to 50 times its two bytes; so at most `fields_left` are not numbers of a
+// list. And no string reaches beyond the end, because protobuf would reserve up to 50 MB for it.
+// REQUIRES: `type` does not contain itself.
+bool IsModest(google::protobuf::io::CodedInputStream& input,
+              const google::protobuf::Descriptor& type, int& fields_left) {
+  while (const uint32_t tag = input.ReadTag()) {
+    const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
+    const bool in_numbers = field != nullptr && field->is_packable() &&
+                            (wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+                             wire == WireFormatLite::WireTypeForFieldType(
+                                         static_cast<WireFormatLite::FieldType>(field->type())));
+    if (!in_numbers && --fields_left < 0) return false;
+    if (wire == WireFormatLite::WIRETYPE_START_GROUP) return false;  // there are none
+    if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED || field == nullptr ||
+        field->message_type() == nullptr) {
+      if (!WireFormatLite::SkipField(&input, tag)) return false;
+      continue;
+    }
+    int size = 0;
+    if (!input.ReadVarintSizeAsInt(&size)) return false;
+    const auto outer = input.PushLimit(size);
+    if (!IsModest(input, *field->message_type(), fields_left)) return false;
+    input.PopLimit(outer);
+  }
+  return input.ConsumedEntireMessage();
+}
+
+}  // namespace
+
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  if (!bytes.Valid()) return absl::CancelledError("the call was cancelled before its message came");
+  grpc::Slice whole;
+  if (!bytes.TrySingleSlice(&whole).ok()) bytes.DumpToSingleSlice(&whole);
+  const auto size = static_cast<int>(whole.size());
+  google::protobuf::io::CodedInputStream input(whole.begin(), size);
+  int fields = kMostFields;
+  if (IsModest(input, *message.GetDescriptor(), fields) &&
+      message.ParseFromArray(whole.begin(), size)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("request: is no ", message.GetTypeName(),
+                   "; its strings must be valid UTF-8, its fields at most ", kMostFields));
+}
+
+std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  google::protobuf::io::CodedInputStream input(&reader);
+  const uint32_t tag = WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+  if (input.ReadTag() != tag) return "";
+  std::string value;
+  int size = 0;
+  const bool read =
+      input.ReadVarintSizeAsInt(&size) && size <= most && input.ReadString(&value, size);
+  return read ? std::make_optional(std::move(value)) : std::nullopt;
+}
+
+std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  google::protobuf::io::CodedInputStream input(&reader);
+  std::vector<std::string> values(static_cast<size_t>(last));
+  for (int before = 0; before < last;) {
+    const uint32_t tag = input.ReadTag();
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    int size = 0;
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+        field <= before || field > last || !input.ReadVarintSizeAsInt(&size) ||
+        static_cast<size_t>(size) > most) {
+      break;
+    }
+    std::string value;
+    if (!input.ReadString(&value, size)) break;
+    values[static_cast<size_t>(field) - 1] = std::move(value);
+    before = field;
+  }
+  return values;
+}
+
+absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
+                              grpc::ByteBuffer& bytes) {
+  bytes.Clear();
+  // gRPC casts the size to int before it looks at it.
+  const size_t size = message.ByteSizeLong();
+  if (size > kMaxMessageBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the answer has ", size, " bytes, a message at most ", kMaxMessageBytes));
+  }
+  bool own_buffer = true;
+  const grpc::Status status = Traits::Serialize(message, &bytes, &own_buffer);
+  if (status.ok()) return absl::OkStatus();
+  bytes.Clear();
+  return absl::InternalError(
+      absl::StrCat("the answer cannot be serialised: ", status.error_message()));
+}
+
+}  // namespace aft::server

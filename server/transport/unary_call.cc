@@ -1,0 +1,110 @@
+#include "server/transport/unary_call.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "server/observability/log.h"
+#include "server/transport/call_metadata.h"
+#include "server/transport/message_bytes.h"
+
+namespace aft::server {
+
+std::shared_ptr<UnaryCall> UnaryCall::Start(const CallEnvironment& environment, const char* method,
+                                            grpc::CallbackServerContext& context,
+                                            const grpc::ByteBuffer& request,
+                                            grpc::ByteBuffer& response) {
+  auto call = std::make_shared<UnaryCall>(environment, method, context, request, response);
+  environment.active.Add(call);
+  return call;
+}
+
+UnaryCall::UnaryCall(const CallEnvironment& environment, const char* method,
+                     grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
+                     grpc::ByteBuffer& response)
+    : ActiveCall(context),
+      environment_(environment),
+      method_(method),
+      arrival_(std::chrono::steady_clock::now()),
+      request_(request),
+      response_(response) {}
+
+absl::Status UnaryCall::Admit() {
+  AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
+  charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+  if (charge_.Resize(static_cast<int64_t>(kCallBytes + request_.Length()))) {
+    return absl::OkStatus();
+  }
+  return environment_.RefuseForMemory();
+}
+
+absl::Status UnaryCall::Answer(const google::protobuf::MessageLite& message) {
+  AFT_RETURN_IF_ERROR(SerializeMessage(message, response_));
+  DropRequest();
+  if (charge_.Resize(static_cast<int64_t>(kCallBytes + response_.Length()))) {
+    return absl::OkStatus();
+  }
+  response_.Clear();
+  return environment_.RefuseForMemory();
+}
+
+bool UnaryCall::Wait(Ending end) {
+  absl::Status revoked;
+  {
+    MutexLock lock(mutex_);
+    revoked = revoked_;
+    if (revoked.ok()) end_ = std::move(end);
+  }
+  if (revoked.ok()) return true;
+  end(revoked);
+  return false;
+}
+
+UnaryCall::Ending UnaryCall::TakeEnd() {
+  MutexLock lock(mutex_);
+  return std::exchange(end_, nullptr);
+}
+
+bool UnaryCall::waiting() const {
+  MutexLock lock(mutex_);
+  return end_ != nullptr;
+}
+
+void UnaryCall::OnRevoked(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    revoked_ = why;
+  }
+  if (const Ending end = TakeEnd()) end(why);
+}
+
+void UnaryCall::End(Method method, const absl::Status& status) {
+  environment_.Report(method, arrival_, status.code());
+  SendTrace(context(), TakeTrace(context()),
+            status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  Close(ToGrpcStatus(status));
+}
+
+void UnaryCall::Close(const grpc::Status& status) {
+  DropRequest();
+  OperationBegins();
+  Finish(status);
+}
+
+// gRPC would keep it as long as the call; it is not constant, only passed so.
+void UnaryCall::DropRequest() { const_cast<grpc::ByteBuffer&>(request_).Clear(); }
+
+void UnaryCall::OnDone() {
+  ContextGoes();
+  charge_.Close();
+  environment_.active.Remove(this);  // may delete this
+}
+
+void UnaryCall::OnStuck(Duration waited) {
+  log::Warning("request.stuck", {{"peer", context().peer()},
+                                 {"client", client_ != nullptr ? client_->name : ""},
+                                 {"method", method_},
+                                 {"waited_ms", 1000 * Seconds(waited)}});
+}
+
+}  // namespace aft::server

@@ -1,0 +1,143 @@
+// Requests that never get to a codec. That it refuses each bad field: method_test.cc here, and
+// tests/unit/api/bad_field_test.cc.
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/support/fake_loader.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(BadInputTest, ABadRequestIdIsRefused) {
+  TestServer server;
+  for (const std::string& id : {std::string(), std::string(129, 'x')}) {
+    GenerateStream stream(server.inference(), Request("x", 1), [&](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", id);
+    });
+    EXPECT_THAT(stream.Finish(),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("x-request-id: ")));
+  }
+  ExpectServes(server);
+}
+
+// One call with any bytes, through gRPC's untyped client.
+grpc::Status CallWithBytes(const std::string& address, const std::string& method,
+                           const std::string& bytes, std::string* answer = nullptr) {
+  grpc::GenericStub stub(TestServer::Connect(address));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  grpc::Slice flat;
+  if (answer != nullptr && response.DumpToSingleSlice(&flat).ok()) {
+    answer->assign(flat.begin(), flat.end());
+  }
+  return status;
+}
+
+// For which there is never enough memory.
+class GreedyTokenizer final : public Tokenizer {
+ public:
+  int32_t vocab_size() const override { return plain_.vocab_size(); }
+  int32_t eos_id() const override { return plain_.eos_id(); }
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    if (text == "too much") throw std::bad_alloc();
+    return plain_.Encode(text);
+  }
+  absl::string_view TokenBytes(int32_t id) const override { return plain_.TokenBytes(id); }
+
+ private:
+  const FakeTokenizer plain_;
+};
+
+TEST(BadInputTest, ACallThatNoMemoryIsLeftForIsRefusedForWantOfIt) {
+  const FakeModels fakes;
+  const ModelLoader loader = [&](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
+    LoadedModel model = fakes.Load(load);
+    model.tokenizer = std::make_shared<GreedyTokenizer>();
+    return model;
+  };
+  KserveServer server(TestConfig(), loader, fakes);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  const auto refused = StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: "));
+  GenerateStream stream(server.inference(), Request("too much", 1));
+  EXPECT_THAT(stream.Finish(), refused);
+  EXPECT_THAT(server.Infer(InferBuilder().Text("text_input", "too much").request()).status,
+              refused);
+  ExpectServes(server);
+}
+
+TEST(BadInputTest, ACallThatIsCancelledBeforeItsMessageCameIsBookedSo) {
+  TestServer server(TestConfigWithMetrics());
+  grpc::GenericStub stub(TestServer::Connect(server.server().address()));
+  for (const char* const method : {"InferenceService/Generate", "ModelService/Get"}) {
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    auto call = stub.PrepareCall(&context, std::string("/aft.v1.") + method, &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    call->StartCall(nullptr);
+    queue.Next(&tag, &ok);  // the call is on its way, without its message
+    context.TryCancel();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    queue.Next(&tag, &ok);
+  }
+  server.WaitForMetric(RequestsTotal("CANCELLED", "Generate", ""), 1);
+  server.WaitForMetric(RequestsTotal("CANCELLED", "GetModel", ""), 1);
+}
+
+TEST(BadInputTest, BytesThatAreNoRequestAreRefused) {
+  TestServer server;
+  for (const std::string method : {"Generate", "Score", "Encode"}) {
+    for (const std::string& bytes :
+         {std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11), std::string(100, '\xff'),
+          std::string("\x0a\x05hi", 4), std::string("\x12\x01\xff")}) {
+      EXPECT_THAT(
+          CallWithBytes(server.server().address(), "/aft.v1.InferenceService/" + method, bytes),
+          StatusIs(absl::StatusCode::kInvalidArgument,
+                   "request: is no aft.v1." + method +
+                       "Request; its strings must be valid UTF-8, its fields at most 1000"));
+    }
+  }
+  ExpectServes(server);
+}
+
+TEST(BadInputTest, AnUnknownMethodIsUnimplemented) {
+  TestServer server;
+  EXPECT_EQ(
+      CallWithBytes(server.server().address(), "/aft.v1.InferenceService/Dream", "").error_code(),
+      grpc::StatusCode::UNIMPLEMENTED);
+  ExpectServes(server);
+}
+
+TEST(BadInputTest, APromptBeyondTheModelsLimitIsRefused) {
+  FakeModelRunner::Options options;
+  options.max_seq_len = 16;
+  TestServer server(TestConfig(), options);
+  GenerateStream stream(server.inference(), Request(std::string(17, 'x'), 1));
+  EXPECT_THAT(stream.Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_seq_len=16")));
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,166 @@
+// The prefix cache over real gRPC, with a fake model: what requests are told of it.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/integration/server_fixture.h"
+
+namespace aft::server {
+namespace {
+
+class PrefixTest : public testing::Test {
+ protected:
+  v1::Usage Run(const v1::GenerateRequest& request) {
+    GenerateStream stream(server_.inference(), request);
+    const grpc::Status status = stream.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(stream.tokens, Expected(request));
+    return stream.finished.usage();
+  }
+  v1::Usage Run(const std::string& prompt) { return Run(Request(prompt, 4)); }
+  double Metric(const std::string& name) {
+    return server_.Metric(absl::StrCat("aft_prefix_cache_", name, "{model=\"fake\"}"));
+  }
+  double Misses(const std::string& reason) {
+    return server_.Metric(
+        absl::StrCat("aft_prefix_cache_misses_total{model=\"fake\",reason=\"", reason, "\"}"));
+  }
+
+  TestServer server_{TestConfigWithMetrics()};
+  const std::string system_ = std::string(300, 's') + "The answers are short.";
+};
+
+TEST_F(PrefixTest, EveryRequestIsToldWhatWasCachedOrWhyNothingWas) {
+  EXPECT_EQ(Run("short").cache_miss(), v1::CACHE_MISS_TOO_SHORT);
+  EXPECT_EQ(Run(system_ + "First?").cache_miss(), v1::CACHE_MISS_COLD);
+  const v1::Usage second = Run(system_ + "Second?");
+  EXPECT_EQ(second.cache_miss(), v1::CACHE_MISS_DIVERGED);
+  EXPECT_EQ(second.diverged_at(), system_.size());
+  EXPECT_EQ(second.cached_tokens(), 0U);
+  const v1::Usage third = Run(system_ + "The third?");
+  EXPECT_EQ(third.cache_miss(), v1::CACHE_MISS_UNSPECIFIED);
+  EXPECT_EQ(third.cached_tokens(), system_.size());
+  EXPECT_EQ(third.prompt_tokens(), system_.size() + 10);
+  EXPECT_EQ(Misses("too_short"), 1);
+  EXPECT_EQ(Misses("cold"), 1);
+  EXPECT_EQ(Misses("diverged"), 1);
+  EXPECT_EQ(Metric("hits_total"), 1);
+  EXPECT_EQ(Metric("hit_tokens_total"), static_cast<double>(system_.size()));
+  EXPECT_GT(Metric("states"), 0);
+  EXPECT_GT(Metric("bytes"), 0);
+  EXPECT_EQ(Metric("limit_bytes"), static_cast<double>(ModelConfig().prefix_cache_bytes));
+  // What is told apart: tokens that were computed, and those that were not.
+  EXPECT_EQ(server_.Metric("aft_prompt_tokens_total{model=\"fake\"}"),
+            static_cast<double>(5 + 2 * system_.size() + 6 + 7 + 10));
+}
+
+TEST_F(PrefixTest, AClientIsChargedForWhatIsComputed) {
+  const auto tokens = [&] { return server_.Metric("aft_client_tokens_total{client=\"other\"}"); };
+  for (const char* const question : {"First?", "Second?"}) Run(system_ + question);
+  const double before = tokens();
+  const auto stub =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_.server().address()));
+  const std::string prompt = system_ + "Third?";
+  const auto infer = [&](int max_tokens) {
+    InferBuilder builder;
+    builder.Text("text_input", prompt).Tokens(max_tokens);
+    grpc::ClientContext context;
+    ModelInferResponse response;
+    EXPECT_TRUE(stub->ModelInfer(&context, builder.request(), &response).ok());
+  };
+  infer(4);
+  EXPECT_EQ(tokens() - before, 6 + 4);
+  EXPECT_EQ(Run(system_ + "Fourth?").cached_tokens(), system_.size());
+  EXPECT_EQ(tokens() - before, 6 + 4 + 7 + 4);
+}
+
+TEST_F(PrefixTest, ASaltKeepsUsersApart) {
+  v1::GenerateRequest request = Request(system_, 4);
+  request.set_cache_salt("user 1");
+  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
+  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_DIVERGED);
+  EXPECT_EQ(Run(request).cached_tokens(), system_.size() - 1);
+  request.set_cache_salt("user 2");
+  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
+  request.clear_cache_salt();
+  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
+}
+
+TEST_F(PrefixTest, ATurnOfAConversationReadsWhatIsNewOnly) {
+  std::string text = system_;
+  uint32_t known = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    v1::GenerateRequest request;
+    for (const char c : text) request.mutable_tokens()->add_ids(static_cast<unsigned char>(c));
+    request.mutable_sampling()->set_seed(3);
+    request.mutable_stop()->set_max_tokens(40);
+    request.mutable_stop()->set_ignore_eos(true);
+    GenerateStream stream(server_.inference(), request);
+    ASSERT_TRUE(stream.Finish().ok());
+    EXPECT_EQ(stream.finished.usage().cached_tokens(), known) << turn;
+    // Of the vocabulary's 257 tokens one is no byte.
+    for (const TokenId token : stream.tokens) text.push_back(static_cast<char>(token % 256));
+    const bool bytes =
+        std::find(stream.tokens.begin(), stream.tokens.end(), 256) == stream.tokens.end();
+    if (!bytes) return;
+    known = static_cast<uint32_t>(text.size()) - 1;
+    text += "And then?";
+  }
+}
+
+TEST_F(PrefixTest, ScoresTakeNoPart) {
+  for (int i = 0; i < 3; ++i) {
+    v1::ScoreRequest request;
+    request.set_text(system_);
+    ScoreStream stream(server_.inference(), request);
+    ASSERT_TRUE(stream.Finish().ok());
+    EXPECT_EQ(stream.event().finished().scored_tokens(), system_.size() - 1);
+  }
+  EXPECT_EQ(Run(system_).cache_miss(), v1::CACHE_MISS_COLD);
+  EXPECT_EQ(Misses("cold"), 1);
+}
+
+TEST_F(PrefixTest, AStreamThatFailsSaysItInItsTrailers) {
+  for (int i = 0; i < 2; ++i) Run(system_);
+  server_.control().Hold();
+  GenerateStream stream(server_.inference(), Request(system_, 1000));
+  server_.control().RunSteps(3);
+  server_.control().FailNextCollect(absl::InternalError("boom"));
+  server_.control().Resume();
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::INTERNAL);
+  v1::Usage usage;
+  ASSERT_TRUE(usage.ParseFromString(stream.TrailingMetadata("aft-usage-bin")));
+  EXPECT_EQ(usage.cached_tokens(), system_.size() - 1);
+}
+
+// 64 streams at once behind one system prompt: it is read once.
+TEST_F(PrefixTest, ManyThatArriveTogetherReadTheirPrefixOnce) {
+  constexpr int kStreams = 64;
+  server_.control().Hold();
+  std::vector<v1::GenerateRequest> requests;
+  std::vector<std::unique_ptr<GenerateStream>> streams;
+  for (int i = 0; i < kStreams; ++i) {
+    requests.push_back(Request(absl::StrCat(system_, 100 + i), 4));
+    streams.push_back(std::make_unique<GenerateStream>(server_.inference(), requests.back()));
+  }
+  server_.control().WaitUntilBlocked();
+  server_.WaitForMetric("aft_requests_waiting{model=\"fake\"}", kStreams - 1);
+  server_.control().Resume();
+  for (int i = 0; i < kStreams; ++i) {
+    GenerateStream& stream = *streams[static_cast<size_t>(i)];
+    ASSERT_TRUE(stream.Finish().ok());
+    EXPECT_EQ(stream.tokens, Expected(requests[static_cast<size_t>(i)]));
+  }
+  // Where two numbers begin alike the states may be a token apart.
+  const double read = server_.Metric("aft_prompt_tokens_total{model=\"fake\"}");
+  EXPECT_LE(read, static_cast<double>(system_.size()) + kStreams * 4);
+  EXPECT_EQ(Metric("hits_total"), kStreams - 1);
+}
+
+}  // namespace
+}  // namespace aft::server

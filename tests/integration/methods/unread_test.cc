@@ -1,0 +1,173 @@
+// Unary answers that their clients do not read, over real gRPC: they are charged, and they end.
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/states/state_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kCall = 16 << 10;  // what a call is charged beside its messages
+constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
+constexpr char kStuckCalls[] = "aft_stuck_calls_total";
+
+// A unary call that reads as much as the test says: its client takes it for a stream of answers,
+// which looks the same on the wire.
+class Call {
+ public:
+  Call(grpc::Channel& channel, const char* path, const google::protobuf::Message& request,
+       const Prepare& prepare = {}) {
+    if (prepare) prepare(*context_);
+    const grpc::internal::RpcMethod method(path, grpc::internal::RpcMethod::SERVER_STREAMING);
+    reader_.reset(grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(
+        &channel, method, context_.get(), request));
+  }
+
+  size_t Read() {
+    grpc::ByteBuffer answer;
+    return reader_->Read(&answer) ? answer.Length() : 0;
+  }
+  grpc::Status Finish() {
+    while (Read() > 0) {
+    }
+    return reader_->Finish();
+  }
+
+ private:
+  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
+  std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> reader_;
+};
+
+struct Question {
+  const char* path;
+  std::function<std::unique_ptr<google::protobuf::Message>()> request;
+};
+
+// A message that asks for the model "fake", if it can.
+template <typename Request>
+std::unique_ptr<google::protobuf::Message> Of() {
+  auto request = std::make_unique<Request>();
+  if constexpr (requires { request->set_name("fake"); }) request->set_name("fake");
+  return request;
+}
+
+class UnreadTest : public StateTest {
+ protected:
+  // Of the client "a". Its window takes no more of an answer than gRPC's head of a message.
+  std::deque<Call> Ask(const Question& question, int calls, const Prepare& prepare) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 5);
+    channel_ = TestServer::Connect(server_->server().address(), arguments);
+    std::deque<Call> asked;
+    for (int i = 0; i < calls; ++i) {
+      asked.emplace_back(*channel_, question.path, *question.request(), prepare);
+    }
+    return asked;
+  }
+
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+// What only a known client may ask; "a" has the state.
+std::vector<Question> Charged(const std::string& state) {
+  return {
+      {"/aft.v1.ModelService/List", Of<v1::ListRequest>},
+      {"/aft.v1.ModelService/Get", Of<v1::GetRequest>},
+      {"/aft.v1.StateService/List", Of<v1::StateServiceListRequest>},
+      {"/aft.v1.StateService/Get",
+       [state] {
+         auto request = std::make_unique<v1::StateServiceGetRequest>();
+         request->set_id(state);
+         return request;
+       }},
+      {"/inference.GRPCInferenceService/ModelReady", Of<inference::ModelReadyRequest>},
+      {"/inference.GRPCInferenceService/ServerMetadata", Of<inference::ServerMetadataRequest>},
+      {"/inference.GRPCInferenceService/ModelMetadata", Of<inference::ModelMetadataRequest>},
+      {"/inference.GRPCInferenceService/ModelConfig", Of<inference::ModelConfigRequest>},
+      {"/inference.GRPCInferenceService/ModelStatistics", Of<inference::ModelStatisticsRequest>},
+      {"/inference.GRPCInferenceService/RepositoryIndex", Of<inference::RepositoryIndexRequest>},
+  };
+}
+
+// Those that ask nobody.
+std::vector<Question> Free() {
+  return {
+      {"/grpc.health.v1.Health/Check",
+       [] { return std::make_unique<grpc::health::v1::HealthCheckRequest>(); }},
+      {"/inference.GRPCInferenceService/ServerLive", Of<inference::ServerLiveRequest>},
+      {"/inference.GRPCInferenceService/ServerReady", Of<inference::ServerReadyRequest>},
+  };
+}
+
+TEST_F(UnreadTest, AnswersAreChargedUntilTheyAreRead) {
+  KnowClients();
+  config_.limits.write_stall = std::chrono::hours(1);
+  Start();
+  const std::string state = Run(Turn("hello", 10), As("a")).finished.state().id();
+  server_->WaitForMetric(kMemoryUsed, 0);
+  for (const Question& question : Charged(state)) {
+    SCOPED_TRACE(question.path);
+    const size_t bytes = Ask(question, 1, As("a")).front().Read();
+    ASSERT_GT(bytes, 0);
+    server_->WaitForMetric(kMemoryUsed, 0);
+    std::deque<Call> unread = Ask(question, 3, As("a"));
+    server_->WaitForMetric(kMemoryUsed, 3 * (kCall + static_cast<double>(bytes)));
+    for (Call& call : unread) EXPECT_TRUE(call.Finish().ok());
+    server_->WaitForMetric(kMemoryUsed, 0);
+  }
+}
+
+TEST_F(UnreadTest, TheirCallsAreCancelled) {
+  KnowClients();
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.path();
+  Start();
+  const std::string state = Run(Turn("hello", 10), As("a")).finished.state().id();
+  config_.limits.write_stall = std::chrono::milliseconds(50);
+  server_.reset();
+  Start();  // with the same states
+  std::vector<Question> all = Charged(state);
+  for (Question& question : Free()) all.push_back(std::move(question));
+  double stuck = server_->Metric(kStuckCalls);
+  for (const Question& question : all) {
+    SCOPED_TRACE(question.path);
+    std::deque<Call> unread = Ask(question, 3, As("a"));
+    server_->WaitForMetric(kStuckCalls, stuck += 3);
+    server_->WaitForMetric(kMemoryUsed, 0);  // while the client still does not read
+    for (Call& call : unread) EXPECT_FALSE(call.Finish().ok());
+  }
+}
+
+TEST_F(UnreadTest, WhoFillsItsShareIsRefusedAndOthersAndHealthAreNot) {
+  KnowClients();
+  config_.limits.write_stall = std::chrono::hours(1);
+  config_.limits.max_memory_bytes = 5 * static_cast<int64_t>(kCall);
+  Start();
+  const std::vector<Question> questions = Charged("");
+  const Question& list = questions.front();
+  const std::deque<Call> unread = Ask(list, 2, As("a"));  // and there is no room for a third
+  while (server_->Metric(kMemoryUsed) <= 2 * kCall) std::this_thread::yield();
+  EXPECT_THAT(Ask(list, 1, As("a")).front().Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_memory_bytes")));
+  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 1);
+  EXPECT_TRUE(Ask(list, 1, As("b")).front().Finish().ok());
+  for (const Question& question : Free()) {
+    EXPECT_TRUE(Ask(question, 1, {}).front().Finish().ok()) << question.path;
+  }
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,25 @@
+// NVIDIA's tritonclient against this server: kserve_client.py.
+#include <fstream>
+#include <string>
+
+#include "google/protobuf/descriptor.pb.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+TEST(KserveClientTest, TritonsOwnClientWorksUnmodified) {
+  google::protobuf::FileDescriptorSet descriptors;
+  inference::ModelInferRequest::descriptor()->file()->CopyTo(descriptors.add_file());
+  inference::ModelConfig::descriptor()->file()->CopyTo(descriptors.add_file());
+  const TempFolder folder;
+  const std::string file = folder.File("inference.pb");
+  std::ofstream(file, std::ios::binary) << descriptors.SerializeAsString();
+  KserveServer server(TestConfigWithEncoder());
+  RunTritonclient("kserve_client.py", server.server(), {file});
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,281 @@
+// ModelInfer of an encoder, over real gRPC, with a fake one of width 3.
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr size_t kWidth = 3;
+
+ServerConfig WithMetrics() {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  return config;
+}
+
+InferBuilder Encoder() { return InferBuilder("encoder"); }
+
+std::vector<float> Vectors(const std::vector<TokenId>& text) {
+  return FakeEncoderRunner::Vectors({}, text);
+}
+
+std::vector<float> NativePooled(KserveServer& server, const std::string& text, v1::Pooling pooling,
+                                bool normalize = false) {
+  v1::EncodeRequest request;
+  request.set_model("encoder");
+  request.set_text(text);
+  request.set_pooling(pooling);
+  request.set_normalize(normalize);
+  EncodeStream stream(server.inference(), request);
+  EXPECT_TRUE(stream.Finish().ok());
+  std::vector<float> values;
+  for (const auto& event : stream.events) {
+    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
+  }
+  return values;
+}
+
+TEST(KserveEncodeTest, AMaskSaysWhatIsPadding) {
+  KserveServer server(WithMetrics());
+  const auto answer = server.Infer(
+      Encoder()
+          .Raw("input_ids", "INT64", {2, 4}, RawOf<int64_t>({1, 2, 999, -5, 3, 4, 5, 6}))
+          .Raw("attention_mask", "INT64", {2, 4}, RawOf<int64_t>({1, 1, 0, 0, 1, 1, 1, 1}))
+          .Id("7")
+          .request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_THAT(OutputNames(answer.response), ElementsAre("last_hidden_state", "embedding"));
+  EXPECT_THAT(ShapeOf(answer.response, "last_hidden_state"), ElementsAre(2, 4, 3));
+  EXPECT_THAT(ShapeOf(answer.response, "embedding"), ElementsAre(2, 3));
+  std::vector<float> expected = Vectors({1, 2});
+  const std::vector<float> mean = {(expected[0] + expected[3]) / 2, (expected[1] + expected[4]) / 2,
+                                   (expected[2] + expected[5]) / 2};
+  expected.resize(4 * kWidth, 0);
+  const std::vector<float> second = Vectors({3, 4, 5, 6});
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_EQ(Numbers<float>(answer.response, "last_hidden_state"), expected);
+  const auto embedding = Numbers<float>(answer.response, "embedding");
+  EXPECT_EQ(std::vector<float>(embedding.begin(), embedding.begin() + 3), mean);
+  EXPECT_EQ(answer.response.id(), "7");
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelInfer", "encoder")), 1);
+  EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"encoder\"}"), 6);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveEncodeTest, MasksMayBeOfEveryIntegerAndOfBooleans) {
+  KserveServer server(TestConfigWithEncoder());
+  std::vector<InferBuilder> builders(3, Encoder());
+  builders[0].Raw("attention_mask", "INT32", {2}, RawOf<int32_t>({1, 0}));
+  builders[1].Raw("attention_mask", "BOOL", {2}, std::string("\1\0", 2));
+  builders[2].Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({1, 0}));
+  for (InferBuilder& builder : builders) {
+    const auto answer = server.Infer(builder.Ids({9, 8}).request());
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    std::vector<float> expected = Vectors({9});
+    expected.resize(2 * kWidth, 0);
+    EXPECT_EQ(Numbers<float>(answer.response, "last_hidden_state"), expected);
+    EXPECT_THAT(ShapeOf(answer.response, "last_hidden_state"), ElementsAre(2, 3));  // no batch
+    EXPECT_THAT(ShapeOf(answer.response, "embedding"), ElementsAre(3));
+  }
+}
+
+TEST(KserveEncodeTest, TextsArePaddedToTheLongest) {
+  KserveServer server(TestConfigWithEncoder());
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {2, 1}}) {
+    const auto answer = server.Infer(
+        Encoder().Raw("text_input", "BYTES", shape, RawText("ab") + RawText("c")).request());
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    std::vector<float> expected = Vectors({'a', 'b'});
+    const std::vector<float> second = Vectors({'c'});
+    expected.insert(expected.end(), second.begin(), second.end());
+    expected.resize(4 * kWidth, 0);
+    EXPECT_EQ(Numbers<float>(answer.response, "last_hidden_state"), expected);
+    EXPECT_THAT(ShapeOf(answer.response, "last_hidden_state"), ElementsAre(2, 2, 3));
+  }
+}
+
+TEST(KserveEncodeTest, PoolsAsEncodeDoes) {
+  KserveServer server(TestConfigWithEncoder());
+  const std::pair<const char*, v1::Pooling> poolings[] = {
+      {"mean", v1::POOLING_MEAN}, {"first", v1::POOLING_FIRST}, {"last", v1::POOLING_LAST}};
+  for (const auto& [name, pooling] : poolings) {
+    for (const bool normalize : {false, true}) {
+      for (const bool alone : {false, true}) {  // in the engine, or here
+        InferBuilder builder = Encoder().Text("text_input", "hello");
+        builder.Parameter("pooling").set_string_param(name);
+        builder.Parameter("normalize").set_bool_param(normalize);
+        if (alone) builder.Output("embedding");
+        const auto answer = server.Infer(builder.request());
+        ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+        EXPECT_EQ(answer.response.outputs_size(), alone ? 1 : 2);
+        EXPECT_EQ(Numbers<float>(answer.response, "embedding"),
+                  NativePooled(server, "hello", pooling, normalize));
+      }
+    }
+  }
+}
+
+TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
+  KserveServer server(TestConfigWithEncoder());
+  InferStream stream(server.kserve());
+  ASSERT_TRUE(
+      stream.Send(Encoder().Text("text_input", "ab").Output("last_hidden_state").request()));
+  const auto responses = stream.ReadAll();
+  ASSERT_EQ(responses.size(), 1U);
+  EXPECT_TRUE(IsFinal(responses[0]));
+  EXPECT_THAT(OutputNames(responses[0].infer_response()), ElementsAre("last_hidden_state"));
+  EXPECT_EQ(Numbers<float>(responses[0].infer_response(), "last_hidden_state"),
+            Vectors({'a', 'b'}));
+}
+
+// Above 32 KiB an answer is made by another thread.
+TEST(KserveEncodeTest, LargeAnswersArriveWhole) {
+  ServerConfig config = WithMetrics();
+  config.models[1].max_batch_tokens = 2000;
+  FakeEncoderRunner::Options options;
+  options.width = 300;
+  KserveServer server(config, {}, options);
+  const std::string text(2000, 'x');
+  const auto answer = server.Infer(Encoder().Text("text_input", text).request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(Numbers<float>(answer.response, "last_hidden_state"),
+            FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode(text)));
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveEncodeTest, AnAnswerIsChargedBeforeAnyWork) {
+  ServerConfig config = WithMetrics();
+  config.models[1].max_batch_tokens = 2000;
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 1 << 20;
+  FakeEncoderRunner::Options options;
+  options.width = 300;
+  KserveServer server(config, {}, options);
+  const auto answer = server.Infer(Encoder().Text("text_input", std::string(2000, 'x')).request());
+  EXPECT_THAT(answer.status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+  EXPECT_TRUE(server.encoder_control().batches().empty());
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveEncodeTest, OneTextThatFailsEndsTheRequestAndNoOther) {
+  FakeEncoderRunner::Options options;
+  options.nan_token = 'n';
+  KserveServer server(WithMetrics(), {}, options);
+  const auto answer = server.Infer(
+      Encoder()
+          .Raw("text_input", "BYTES", {3}, RawText("ab") + RawText("an") + RawText("cd"))
+          .request());
+  EXPECT_THAT(answer.status,
+              StatusIs(absl::StatusCode::kInternal, StartsWith("internal error; request id ")));
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+  EXPECT_TRUE(server.Infer(Encoder().Text("text_input", "ab").request()).status.ok());
+}
+
+// Beyond a batch of four one text may wait, so of a second request of four not all have room.
+TEST(KserveEncodeTest, AQueueThatHasRoomForSomeTextsTakesNone) {
+  ServerConfig config = WithMetrics();
+  config.limits.max_queued_requests = 1;
+  KserveServer server(config);
+  server.encoder_control().Hold();
+  InferStream stream(server.kserve());
+  std::string texts;
+  for (int i = 0; i < 4; ++i) texts += RawText("x");
+  for (const char* id : {"first", "second"}) {
+    ASSERT_TRUE(stream.Send(Encoder().Raw("text_input", "BYTES", {4}, texts).Id(id).request()));
+    if (id == std::string("second")) break;
+    server.encoder_control().WaitUntilBlocked();
+    EXPECT_EQ(server.encoder_control().batches()[0].size(), 4U);
+  }
+  const auto rejected = [&](const char* reason) {
+    return server.Metric(
+        absl::StrCat(R"(aft_rejected_total{model="encoder",reason=")", reason, R"("})"));
+  };
+  while (rejected("queued_requests") + rejected("client_queue") == 0) std::this_thread::yield();
+  EXPECT_EQ(server.Metric(R"(aft_requests_waiting{model="encoder"})"), 0);
+  server.encoder_control().Resume();
+  std::map<std::string, std::string> errors;
+  for (const auto& response : stream.ReadAll()) {
+    EXPECT_TRUE(IsFinal(response));
+    errors[response.infer_response().id()] = response.error_message();
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(errors["first"], "");
+  EXPECT_THAT(errors["second"], HasSubstr("max_queued_requests"));
+  EXPECT_EQ(errors.size(), 2U);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
+  KserveServer server(TestConfigWithEncoder());
+  struct Fault {
+    const char* error;
+    InferBuilder builder;
+  };
+  InferBuilder pooling = Encoder().Text("text_input", "x");
+  pooling.Parameter("pooling").set_string_param("max");
+  InferBuilder unknown = Encoder().Text("text_input", "x");
+  unknown.Parameter("max_tokens").set_int64_param(1);
+  std::string five;
+  for (int i = 0; i < 5; ++i) five += RawText("x");
+  const Fault faults[] = {
+      {"text_input: exactly one of", Encoder()},
+      {"text_input: must have 1 to 4 rows (max_batch_size), got 5",
+       Encoder().Raw("text_input", "BYTES", {5}, five)},
+      {"text_input: must be of shape [B] or [B, 1], got [1, 2]",
+       Encoder().Raw("text_input", "BYTES", {1, 2}, RawText("x") + RawText("y"))},
+      {"text_input[1]: must not be empty",
+       Encoder().Raw("text_input", "BYTES", {2}, RawText("x") + RawText(""))},
+      {"text_input: must have at most 64 tokens (the model's batch.max_tokens) with padding, got 2",
+       Encoder().Raw("text_input", "BYTES", {2}, RawText(std::string(40, 'x')) + RawText("y"))},
+      {"text_input[0]: must have at most 64 tokens",
+       Encoder().Text("text_input", std::string(65, 'x'))},
+      {"input_ids[1][0]: must be in [0, 257)",
+       Encoder().Raw("input_ids", "INT64", {2, 1}, RawOf<int64_t>({1, 300}))},
+      {"input_ids: must have 1 to 4 rows", Encoder().Raw("input_ids", "INT64", {0, 3}, "")},
+      {"input_ids: must be of shape [B, T] or [T], got [1, 1, 1]",
+       Encoder().Raw("input_ids", "INT64", {1, 1, 1}, RawOf<int64_t>({1}))},
+      {"input_ids[0]: must not be empty", Encoder().Raw("input_ids", "INT64", {1, 0}, "")},
+      {"attention_mask: must have a number for each token, [2], got [1]",
+       Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
+      {"attention_mask[0]: must be one or more ones, then zeros",
+       Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({0, 1}))},
+      {"attention_mask[0]: must be one or more ones, then zeros",
+       Encoder().Ids({1, 2, 3}).Raw("attention_mask", "INT64", {3}, RawOf<int64_t>({1, 0, 1}))},
+      {"attention_mask[0]: must be one or more ones, then zeros",
+       Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({1, 2}))},
+      {"attention_mask[0]: must be one or more ones, then zeros",
+       Encoder().Ids({1}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({0}))},
+      {"attention_mask: must be INT64, INT32 or BOOL, got FP32",
+       Encoder().Ids({1}).Raw("attention_mask", "FP32", {1}, RawOf<float>({1}))},
+      {"attention_mask: is of input_ids and inputs_embeds",
+       Encoder().Text("text_input", "x").Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
+      {"stream: is no input of model \"encoder\"",
+       Encoder().Text("text_input", "x").Flag("stream")},
+      {"text_output: is no output of", Encoder().Text("text_input", "x").Output("text_output")},
+      {"parameters.pooling: must be one of \"mean\", \"first\", \"last\"", pooling},
+      {"parameters.max_tokens: there is no such parameter", unknown},
+  };
+  for (Fault fault : faults) {
+    EXPECT_THAT(server.Infer(fault.builder.request()).status,
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(fault.error)))
+        << fault.builder.request().ShortDebugString();
+  }
+  EXPECT_TRUE(server.encoder_control().batches().empty());
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,373 @@
+// ModelInfer of a language model, over real gRPC, with a fake one.
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<int64_t> IdsOf(const std::string& text) {
+  const std::vector<TokenId> ids = *FakeTokenizer().Encode(text);
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<int64_t> IdsOf(const std::string& prompt, uint32_t count) {
+  const std::vector<TokenId> ids = Expected(Request(prompt, count));
+  return {ids.begin(), ids.end()};
+}
+
+std::string NativeText(KserveServer& server, const v1::GenerateRequest& request) {
+  GenerateStream stream(server.inference(), request);
+  EXPECT_TRUE(stream.Finish().ok());
+  return stream.text;
+}
+
+TEST(KserveGenerateTest, AWholeTextStandsBehindItsPrompt) {
+  KserveServer server(TestConfigWithMetrics());
+  const std::string text = NativeText(server, Request("a prompt", 20));
+  const auto answer =
+      server.Infer(InferBuilder().Text("text_input", "a prompt").Tokens(20).Id("mine").request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(TextOutput(answer.response, "text_output"), "a prompt" + text);
+  EXPECT_THAT(OutputNames(answer.response), ElementsAre("text_output"));
+  EXPECT_THAT(ShapeOf(answer.response, "text_output"), ElementsAre(1));
+  EXPECT_EQ(answer.response.model_name(), "fake");
+  EXPECT_EQ(answer.response.model_version(), "1");
+  EXPECT_EQ(answer.response.id(), "mine");
+  EXPECT_EQ(answer.response.parameters_size(), 0);
+  EXPECT_EQ(answer.context->GetServerInitialMetadata().count("x-request-id"), 1U);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelInfer")), 1);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveGenerateTest, GivesWhatIsAskedForBeside) {
+  KserveServer server;
+  v1::GenerateRequest native = Request("a prompt", 5);
+  native.mutable_output()->set_top_logprobs(2);
+  GenerateStream stream(server.inference(), native);
+  ASSERT_TRUE(stream.Finish().ok());
+  std::vector<v1::TokenLogprobs> logprobs;
+  float sum = 0;
+  for (const auto& event : stream.events) {
+    for (const auto& token : event.delta().logprobs()) {
+      logprobs.push_back(token);
+      sum += token.logprob();
+    }
+  }
+  const auto answer = server.Infer(
+      InferBuilder()
+          .Text("text_input", "a prompt")
+          .Text("sampling_parameters",
+                R"({"max_tokens": 5, "seed": "7", "ignore_eos": "true", "logprobs": 2})")
+          .Flag("exclude_input_in_output")
+          .Flag("return_finish_reason")
+          .Flag("return_cumulative_logprob")
+          .Flag("return_logprobs")
+          .Flag("return_num_input_tokens")
+          .Flag("return_num_output_tokens")
+          .request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  const ModelInferResponse& response = answer.response;
+  EXPECT_THAT(OutputNames(response),
+              ElementsAre("text_output", "finish_reason", "cumulative_logprob", "logprobs",
+                          "num_input_tokens", "num_output_tokens"));
+  EXPECT_EQ(TextOutput(response, "text_output"), stream.text);
+  EXPECT_EQ(TextOutput(response, "finish_reason"), "length");
+  EXPECT_NEAR(Numbers<float>(response, "cumulative_logprob")[0], sum, 1e-4);
+  EXPECT_THAT(Numbers<uint32_t>(response, "num_input_tokens"), ElementsAre(8));
+  EXPECT_THAT(Numbers<uint32_t>(response, "num_output_tokens"), ElementsAre(5));
+  const auto json = nlohmann::json::parse(TextOutput(response, "logprobs"));
+  ASSERT_EQ(json.size(), 5U);
+  ASSERT_EQ(logprobs.size(), 5U);
+  for (size_t i = 0; i < 5; ++i) {
+    const auto& own = json[i][std::to_string(stream.tokens[i])];
+    EXPECT_FLOAT_EQ(own["logprob"].get<float>(), logprobs[i].logprob());
+    EXPECT_TRUE(own.contains("decoded_token"));
+    for (int rank = 0; rank < logprobs[i].top_size(); ++rank) {
+      const auto& top = json[i][std::to_string(logprobs[i].top(rank).token_id())];
+      EXPECT_FLOAT_EQ(top["logprob"].get<float>(), logprobs[i].top(rank).logprob());
+      EXPECT_EQ(top["rank"].get<int>(), rank + 1);
+    }
+  }
+}
+
+TEST(KserveGenerateTest, TakesAndGivesTokenIds) {
+  KserveServer server;
+  for (const bool narrow : {false, true}) {
+    InferBuilder builder;
+    if (narrow) {
+      builder.Raw("input_ids", "INT32", {1, 3}, RawOf<int32_t>({'a', 'b', 'c'}));
+    } else {
+      builder.Ids(IdsOf("abc"));
+    }
+    builder.Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({12}))
+        .Raw("seed", "UINT64", {1, 1}, RawOf<uint64_t>({7}))
+        .Flag("ignore_eos");
+    const auto answer = server.Infer(builder.request());
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_THAT(OutputNames(answer.response), ElementsAre("output_ids"));
+    EXPECT_EQ(Numbers<int64_t>(answer.response, "output_ids"), IdsOf("abc", 12));
+    EXPECT_THAT(ShapeOf(answer.response, "output_ids"), ElementsAre(12));
+    EXPECT_EQ(answer.response.outputs(0).datatype(), "INT64");
+  }
+}
+
+TEST(KserveGenerateTest, SamplingOptionsArriveFromWhereverTheyAreGiven) {
+  KserveServer server;
+  const auto ids = [&](InferBuilder& builder) {
+    const auto answer = server.Infer(builder.Ids(IdsOf("abc")).request());
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    return Numbers<int64_t>(answer.response, "output_ids");
+  };
+  InferBuilder parameters;
+  parameters.Parameter("max_tokens").set_int64_param(4);
+  parameters.Parameter("seed").set_uint64_param(7);
+  parameters.Parameter("ignore_eos").set_bool_param(true);
+  parameters.Parameter("temperature").set_double_param(1.0);
+  EXPECT_EQ(ids(parameters), IdsOf("abc", 4));
+  InferBuilder tensors;
+  tensors.Raw("max_tokens", "INT64", {1}, RawOf<int64_t>({4}))
+      .Raw("seed", "INT64", {1}, RawOf<int64_t>({7}))
+      .Raw("temperature", "FP32", {1}, RawOf<float>({1.0F}))
+      .Raw("top_p", "FP32", {1}, RawOf<float>({1.0F}))
+      .Raw("top_k", "INT32", {1}, RawOf<int32_t>({0}))
+      .Flag("ignore_eos");
+  EXPECT_EQ(ids(tensors), IdsOf("abc", 4));
+  InferBuilder json;
+  json.Text("sampling_parameters",
+            R"({"max_tokens": 4, "min_tokens": 4, "seed": 7, "top_k": -1, "n": 1, "stop": []})");
+  EXPECT_EQ(ids(json), IdsOf("abc", 4));
+}
+
+TEST(KserveGenerateTest, RulesForSingleTokensAreThoseOfGenerate) {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t, int64_t) { return FakeTokenizer::kEos; };
+  KserveServer server(TestConfig(), options);
+  const auto text = [&](const std::string& json) {
+    const auto answer = server.Infer(InferBuilder()
+                                         .Text("text_input", "ab")
+                                         .Text("sampling_parameters", json)
+                                         .Flag("exclude_input_in_output")
+                                         .request());
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    return TextOutput(answer.response, "text_output");
+  };
+  EXPECT_EQ(text(R"({"max_tokens": 5})"), "");
+  EXPECT_EQ(text(R"({"max_tokens": 5, "min_tokens": 2})"), std::string(2, '\0'));
+  EXPECT_EQ(text(R"({"max_tokens": 3, "allowed_token_ids": [98, "99"]})"), "bbb");
+  EXPECT_EQ(text(R"({"max_tokens": 3, "allowed_token_ids": 99, "logit_bias": {"99": -1}})"), "ccc");
+}
+
+TEST(KserveGenerateTest, StopsAtAString) {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t, int64_t count) { return static_cast<TokenId>('a' + count); };
+  KserveServer server(TestConfig(), options);
+  for (const char* stop : {R"("ef")", R"(["x", "ef"])"}) {
+    const auto answer =
+        server.Infer(InferBuilder()
+                         .Text("text_input", "ab")
+                         .Text("sampling_parameters", std::string("{\"stop\": ") + stop + "}")
+                         .Flag("exclude_input_in_output")
+                         .Flag("return_finish_reason")
+                         .request());
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_EQ(TextOutput(answer.response, "text_output"), "cd");
+    EXPECT_EQ(TextOutput(answer.response, "finish_reason"), "stop");
+  }
+}
+
+TEST(KserveGenerateTest, TypedContentsAreAsGoodAsRawOnes) {
+  KserveServer server;
+  ModelInferRequest request;
+  request.set_model_name("fake");
+  const auto add = [&](const char* name, const char* datatype, int64_t size) {
+    auto& input = *request.add_inputs();
+    input.set_name(name);
+    input.set_datatype(datatype);
+    input.add_shape(size);
+    return input.mutable_contents();
+  };
+  for (const int64_t id : IdsOf("abc")) {
+    if (request.inputs_size() == 0) add("input_ids", "INT64", 3);
+    request.mutable_inputs(0)->mutable_contents()->add_int64_contents(id);
+  }
+  add("max_tokens", "INT32", 1)->add_int_contents(6);
+  add("seed", "UINT64", 1)->add_uint64_contents(7);
+  add("ignore_eos", "BOOL", 1)->add_bool_contents(true);
+  add("temperature", "FP32", 1)->add_fp32_contents(1.0F);
+  add("sampling_parameters", "BYTES", 1)->add_bytes_contents(R"({"top_k": 0})");
+  const auto raw = server.Infer(request);
+  ASSERT_TRUE(raw.status.ok()) << raw.status.error_message();
+  EXPECT_EQ(Numbers<int64_t>(raw.response, "output_ids"), IdsOf("abc", 6));
+
+  add("return_finish_reason", "BOOL", 1)->add_bool_contents(true);
+  add("return_num_output_tokens", "BOOL", 1)->add_bool_contents(true);
+  add("return_cumulative_logprob", "BOOL", 1)->add_bool_contents(true);
+  (*request.mutable_parameters())["binary_data_output"].set_bool_param(false);
+  const auto typed = server.Infer(request);
+  ASSERT_TRUE(typed.status.ok()) << typed.status.error_message();
+  EXPECT_EQ(typed.response.raw_output_contents_size(), 0);
+  ASSERT_THAT(OutputNames(typed.response), ElementsAre("output_ids", "finish_reason",
+                                                       "cumulative_logprob", "num_output_tokens"));
+  const auto& ids = typed.response.outputs(0).contents().int64_contents();
+  EXPECT_EQ(std::vector<int64_t>(ids.begin(), ids.end()), IdsOf("abc", 6));
+  EXPECT_THAT(typed.response.outputs(1).contents().bytes_contents(), ElementsAre("length"));
+  EXPECT_EQ(typed.response.outputs(2).contents().fp32_contents_size(), 1);
+  EXPECT_THAT(typed.response.outputs(3).contents().uint_contents(), ElementsAre(6));
+}
+
+TEST(KserveGenerateTest, AScoreIsWhatTheModelGivesTheText) {
+  KserveServer server;
+  const std::string text(100, 'q');
+  const auto expected = FakeModelRunner::Score(*FakeTokenizer().Encode(text), 0);
+  const auto answer = server.Infer(InferBuilder().Text("text_input", text).Flag("score").request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_THAT(OutputNames(answer.response),
+              ElementsAre("token_ids", "token_logprobs", "cumulative_logprob", "num_input_tokens"));
+  const auto ids = Numbers<int64_t>(answer.response, "token_ids");
+  const auto logprobs = Numbers<float>(answer.response, "token_logprobs");
+  ASSERT_EQ(ids.size(), expected.size());
+  ASSERT_EQ(logprobs.size(), expected.size());
+  double sum = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(ids[i], expected[i].id);
+    EXPECT_EQ(logprobs[i], expected[i].logprob);
+    sum += double{expected[i].logprob};
+  }
+  EXPECT_FLOAT_EQ(Numbers<float>(answer.response, "cumulative_logprob")[0],
+                  static_cast<float>(sum));
+  EXPECT_THAT(Numbers<uint32_t>(answer.response, "num_input_tokens"), ElementsAre(100));
+  const auto some = server.Infer(
+      InferBuilder().Ids(IdsOf(text)).Flag("score").Output("cumulative_logprob").request());
+  EXPECT_THAT(OutputNames(some.response), ElementsAre("cumulative_logprob"));
+}
+
+TEST(KserveGenerateTest, OnlyTheOutputsThatAreNamedComeBack) {
+  KserveServer server;
+  const auto answer = server.Infer(InferBuilder()
+                                       .Text("text_input", "a")
+                                       .Tokens(2)
+                                       .Flag("return_finish_reason")
+                                       .Flag("return_num_input_tokens")
+                                       .Output("finish_reason")
+                                       .Output("output_ids")  // of another request
+                                       .request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_THAT(OutputNames(answer.response), ElementsAre("finish_reason"));
+}
+
+TEST(KserveGenerateTest, ATimeoutEndsARequest) {
+  KserveServer server;
+  InferBuilder builder;
+  builder.Text("text_input", "late").Tokens(1000).Parameter("timeout").set_uint64_param(1);
+  EXPECT_EQ(server.Infer(builder.request()).status.error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  ExpectServes(server);
+}
+
+TEST(KserveGenerateTest, ACancelledCallFreesItsSlot) {
+  KserveServer server(TestConfigWithMetrics());
+  server.control().Hold();
+  grpc::ClientContext context;
+  std::thread call([&] {
+    ModelInferResponse response;
+    const ModelInferRequest request =
+        InferBuilder().Text("text_input", "endless").Tokens(1'000'000).request();
+    EXPECT_EQ(server.kserve().ModelInfer(&context, request, &response).error_code(),
+              grpc::StatusCode::CANCELLED);
+  });
+  server.control().WaitUntilBlocked();
+  context.TryCancel();
+  call.join();
+  server.control().Resume();
+  server.WaitForMetric(RequestsTotal("CANCELLED", "ModelInfer"), 1);
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveGenerateTest, AnAnswerThatIsNoStreamIsBounded) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_stream_buffer_bytes = 256;
+  KserveServer server(config);
+  const auto answer =
+      server.Infer(InferBuilder().Text("text_input", "long").Tokens(1'000'000).request());
+  EXPECT_THAT(answer.status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_stream_buffer_bytes")));
+  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 0U);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveGenerateTest, AFullBudgetRefusesBeforeAnyWork) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 24'000;
+  KserveServer server(config);
+  const auto answer =
+      server.Infer(InferBuilder().Text("text_input", std::string(500, 'x')).request());
+  EXPECT_THAT(answer.status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
+  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("x-request-id"), 1U);
+  EXPECT_EQ(server.Metric("aft_memory_refused_total"), 1);
+  EXPECT_TRUE(server.Infer(InferBuilder().Text("text_input", "x").Tokens(1).request()).status.ok());
+}
+
+TEST(KserveGenerateTest, AFullQueueRefusesAndSaysWhenToTryAgain) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 1;
+  KserveServer server(config);
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("running", 5));
+  server.control().WaitUntilBlocked();
+  GenerateStream waiting(server.inference(), Request("waiting", 5));
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  const auto answer = server.Infer(InferBuilder().Text("text_input", "x").Tokens(1).request());
+  EXPECT_THAT(answer.status, StatusIs(absl::StatusCode::kResourceExhausted, _));
+  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
+}
+
+InferBuilder OnePrompt() { return InferBuilder().Text("text_input", "x"); }
+
+TEST(KserveGenerateTest, WhatIsHarmlessIsNoError) {
+  KserveServer server;
+  InferBuilder builder = OnePrompt();
+  builder.Tokens(1);
+  builder.Parameter("sequence_id").set_int64_param(0);
+  builder.Parameter("sequence_start").set_bool_param(false);
+  builder.Parameter("priority").set_uint64_param(1);
+  builder.Parameter("timeout").set_int64_param(0);
+  builder.request().set_model_version("1");
+  EXPECT_TRUE(server.Infer(builder.request()).status.ok());
+}
+
+TEST(KserveGenerateTest, UnknownModelsAndVersionsAreNotFound) {
+  KserveServer server(TestConfigWithMetrics());
+  EXPECT_THAT(server.Infer(InferBuilder("other").Text("text_input", "x").request()).status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
+  InferBuilder builder = OnePrompt();
+  builder.request().set_model_version("2");
+  EXPECT_THAT(server.Infer(builder.request()).status,
+              StatusIs(absl::StatusCode::kNotFound, StartsWith("model_version: ")));
+  EXPECT_THAT(server.Infer(InferBuilder(std::string(129, 'm')).request()).status,
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("model_name: ")));
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ModelInfer", "")), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ModelInfer")), 1);
+}
+
+}  // namespace
+}  // namespace aft::server

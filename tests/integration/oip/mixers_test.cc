@@ -1,0 +1,325 @@
+// Imported modules and single operators, served as they are: what ModelInfer answers over real gRPC
+// is what the packages computed (tests/parity/goldens), with masks, odd lengths and images, whoever
+// else is in the batch.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/eye.h"
+#include "ATen/ops/zeros.h"
+#include "gtest/gtest.h"
+#include "model/api/load.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/tensors.h"
+#include "model/convert/import.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/parity/goldens.h"
+#include "tests/support/mixer_of.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/temp_files.h"
+#include "tests/support/tolerances.h"
+
+namespace aft::server {
+namespace {
+
+// Checkpoints in a folder, each a model of its own.
+class Models {
+ public:
+  void Add(const std::string& name, const absl::StatusOr<Import>& import) {
+    ASSERT_TRUE(import.ok()) << import.status();
+    const absl::Status written = WriteImport(folder_.File(name), *import);
+    ASSERT_TRUE(written.ok()) << written;
+    names_.push_back(name);
+  }
+
+  // A mixer between projections that change nothing: its packed input goes in, and its output comes
+  // out in the first columns.
+  void AddOperator(const std::string& name, const MixerConfig& mixer, int64_t hid,
+                   const TensorMap& tables, int64_t max_seq_len = 0) {
+    NetworkConfig config;
+    config.architecture = Architecture::kMixer;
+    config.n_layers = 1;
+    config.d_model = PackedWidth(mixer, hid);
+    config.mixer = mixer;
+    config.mixer.hidden = hid;
+    config.max_seq_len = max_seq_len;
+    config.tokenizer.clear();
+    config.qkv_bias = false;
+    TensorMap tensors;
+    for (const auto& [table, tensor] : tables) tensors["layers.0.mixer." + table] = tensor;
+    tensors["layers.0.mixer.qkv.weight"] = at::eye(config.d_model, at::kFloat);
+    tensors["layers.0.mixer.out.weight"] = at::eye(config.d_model, hid, at::kFloat);
+    tensors["layers.0.mixer.out.bias"] = at::zeros({config.d_model}, at::kFloat);
+    const absl::Status written = WriteCheckpoint(folder_.File(name), config, tensors);
+    ASSERT_TRUE(written.ok()) << written;
+    names_.push_back(name);
+  }
+
+  // One server with all of them.
+  ServerConfig Config() const {
+    ServerConfig config = TestConfig();
+    const ModelConfig like = TestConfigWithEncoder().models[1];
+    config.models.clear();
+    for (const std::string& name : names_) {
+      ModelConfig& model = config.models.emplace_back(like);
+      model.name = name;
+      model.checkpoint_dir = folder_.File(name);
+      model.intra_op_threads = 1;
+      model.max_batch_rows = 8;
+      model.max_batch_tokens = 256;
+    }
+    return config;
+  }
+
+ private:
+  const TempFolder folder_;
+  std::vector<std::string> names_;
+};
+
+// x [B, T, d] or [B, H, W, d], mask without the last dimension or undefined: the request.
+ModelInferRequest Request(const std::string& model, const at::Tensor& x, const at::Tensor& mask) {
+  InferBuilder builder(model);
+  builder.Raw("inputs_embeds", "FP32", x.sizes().vec(), RawOf(Floats(x)));
+  if (mask.defined()) {
+    builder.Raw("attention_mask", "FP32", mask.sizes().vec(), RawOf(Floats(mask)));
+  }
+  return builder.request();
+}
+
+at::Tensor Answer(KserveServer& server, const std::string& model, const at::Tensor& x,
+                  const at::Tensor& mask = {}) {
+  const auto answer = server.Infer(Request(model, x, mask));
+  EXPECT_TRUE(answer.status.ok()) << model << ": " << answer.status.error_message();
+  const std::vector<int64_t> shape = ShapeOf(answer.response, "last_hidden_state");
+  EXPECT_EQ(shape, x.sizes().vec());
+  at::Tensor y = at::zeros(x.sizes(), at::kFloat);
+  const std::vector<float> values = Numbers<float>(answer.response, "last_hidden_state");
+  EXPECT_EQ(static_cast<int64_t>(values.size()), y.numel());
+  std::copy(values.begin(), values.end(), y.data_ptr<float>());
+  return y;
+}
+
+class ModulesTest : public testing::Test {
+ protected:
+  static constexpr const char* kLabml[] = {"labml_aft_local", "labml_aft_local_nobias"};
+
+  ModulesTest() {
+    for (const std::string kind : {"full", "simple", "local"}) {
+      for (const char* const hidden : {"_16", "_32"}) {
+        const std::string name = "aft_pytorch_" + kind + hidden;
+        const auto window = kind == "local" ? std::optional<int64_t>(8) : std::nullopt;
+        models_.Add(name, ImportAftPytorch(ReadGoldens(name).tensors, window));
+        names_.push_back(name);
+      }
+    }
+    for (const std::string name : kLabml) {
+      models_.Add(name, ImportLabml(ReadGoldens(name).tensors, {}));
+      names_.push_back(name);
+    }
+  }
+
+  Models models_;
+  std::vector<std::string> names_;
+};
+
+TEST_F(ModulesTest, AnswerWhatThePackagesDo) {
+  KserveServer server(models_.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  for (const std::string& name : names_) {
+    const TensorMap cases = ReadGoldens(name + ".cases").tensors;
+    for (const int64_t t : {1, 7, 8, 9, 64}) {
+      const at::Tensor y = Answer(server, name, cases.at("x").narrow(0, 0, t).unsqueeze(0))[0];
+      const std::string length = "." + std::to_string(t);
+      EXPECT_TRUE(Close(y, cases.at("expected" + length), tolerance::kLayer)) << name << t;
+      EXPECT_TRUE(Close(y, cases.at("package" + length), tolerance::kLayer)) << name << t;
+    }
+  }
+}
+
+// Behind a mask lie other texts' tokens: what is hidden changes nothing of what the package says of
+// the text alone.
+TEST_F(ModulesTest, HiddenKeysAreAsIfTheyWereNotThere) {
+  KserveServer server(models_.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  for (const std::string& name : names_) {
+    const TensorMap cases = ReadGoldens(name + ".cases").tensors;
+    const at::Tensor x = cases.at("x").narrow(0, 0, 23).unsqueeze(0);
+    for (const int64_t t : {1, 7, 9}) {
+      at::Tensor mask = at::zeros({1, 23}, at::kFloat);
+      mask.narrow(1, t, 23 - t).fill_(-HUGE_VAL);
+      const at::Tensor y = Answer(server, name, x, mask)[0].narrow(0, 0, t);
+      EXPECT_TRUE(Close(y, cases.at("package." + std::to_string(t)), tolerance::kLayer)) << name;
+    }
+  }
+}
+
+// labml's own mask [T, T, 1], of which its AFTLocal needs the causal one.
+TEST_F(ModulesTest, LabmlsCausalMaskIsTaken) {
+  KserveServer server(models_.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  for (const std::string name : kLabml) {
+    const TensorMap cases = ReadGoldens(name + ".cases").tensors;
+    std::string mask;
+    for (int i = 0; i < 81; ++i) mask += i % 9 <= i / 9 ? '\1' : '\0';
+    ModelInferRequest request =
+        Request(name, cases.at("x").narrow(0, 0, 9).unsqueeze(0), at::Tensor());
+    auto& input = *request.add_inputs();
+    input.set_name("attention_mask");
+    input.set_datatype("BOOL");
+    for (const int64_t size : {9, 9, 1}) input.add_shape(size);
+    request.add_raw_input_contents(mask);
+    const auto answer = server.Infer(request);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_TRUE(aft::Close(Numbers<float>(answer.response, "last_hidden_state"),
+                           Floats(cases.at("package.9")), tolerance::kLayer));
+  }
+}
+
+// B requests of a row at once, one of B rows, and each row alone: the same bits.
+TEST_F(ModulesTest, TheSameRowsHaveTheSameBitsHoweverTheyCome) {
+  KserveServer server(models_.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  for (const std::string& name : names_) {
+    const at::Tensor all = ReadGoldens(name + ".cases").tensors.at("x");
+    constexpr int64_t kRows = 6;
+    constexpr int64_t kTokens = 11;
+    at::Tensor x = at::zeros({kRows, kTokens, all.size(1)}, at::kFloat);
+    at::Tensor mask = at::zeros({kRows, kTokens}, at::kFloat);
+    for (int64_t row = 0; row < kRows; ++row) {
+      x[row].copy_(all.narrow(0, 5 * row, kTokens));
+      if (row % 2 == 1) mask[row].narrow(0, row, 3).fill_(-HUGE_VAL);
+    }
+    const at::Tensor together = Answer(server, name, x, mask);
+    std::vector<std::vector<float>> apart(kRows);
+    std::vector<std::thread> clients;
+    for (int64_t row = 0; row < kRows; ++row) {
+      clients.emplace_back([&, row] {
+        const auto answer = server.Infer(Request(
+            name, x.narrow(0, row, 1), row % 2 == 1 ? mask.narrow(0, row, 1) : at::Tensor()));
+        apart[static_cast<size_t>(row)] = Numbers<float>(answer.response, "last_hidden_state");
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    for (int64_t row = 0; row < kRows; ++row) {
+      const std::vector<float> alone =
+          Floats(Answer(server, name, x.narrow(0, row, 1), mask.narrow(0, row, 1)));
+      EXPECT_TRUE(SameBits(Floats(together[row]), alone)) << name << " " << row;
+      EXPECT_TRUE(SameBits(apart[static_cast<size_t>(row)], alone)) << name << " " << row;
+    }
+  }
+}
+
+// Every published operator, 2-D filters with their images included.
+TEST(OperatorsTest, AnswerFloat64WithMasksAndImages) {
+  const SafetensorsFile goldens = ReadGoldens("operators");
+  constexpr int64_t kColumns = 7;  // of the images
+  Models models;
+  int images = 0;
+  int masked = 0;
+  for (const auto& [name, mixer] : goldens.metadata) {
+    const MixerConfig config = MixerOf(mixer);
+    const at::Tensor& expected = goldens.tensors.at(name + ".expected");
+    const int64_t hid = expected.size(1);
+    TensorMap tables;
+    for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
+      tables[spec.name] = goldens.tensors.at(name + "." + spec.name);
+    }
+    const bool limited = (config.causal && StateGrows(config)) ||
+                         (config.band_rows > 0 && config.length_policy == LengthPolicy::kError);
+    models.AddOperator(name, config, hid, tables,
+                       !limited               ? 0
+                       : config.band_rows > 0 ? config.band_rows
+                                              : expected.size(0));
+  }
+  KserveServer server(models.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  for (const auto& [name, mixer] : goldens.metadata) {
+    const at::Tensor& expected = goldens.tensors.at(name + ".expected");
+    at::Tensor x = goldens.tensors.at(name + ".packed").unsqueeze(0);
+    const int64_t width = x.size(2);
+    at::Tensor mask;
+    if (goldens.tensors.count(name + ".mask") > 0) {
+      mask = goldens.tensors.at(name + ".mask").unsqueeze(0);
+      ++masked;
+    }
+    if (MixerOf(mixer).grid) {
+      x = x.reshape({1, -1, kColumns, width});
+      if (mask.defined()) mask = mask.reshape({1, -1, kColumns});
+      ++images;
+    }
+    const at::Tensor y =
+        Answer(server, name, x, mask).reshape({-1, width}).narrow(1, 0, expected.size(1));
+    EXPECT_TRUE(Close(y, expected, tolerance::kFp32)) << name;
+  }
+  EXPECT_GE(images, 1);
+  EXPECT_GE(masked, 1);
+}
+
+// lsg_converter's attention.
+TEST(OperatorsTest, BlockLocalAttentionAnswersWhatThePackageDoes) {
+  const TensorMap goldens = ReadGoldens("block_local").tensors;
+  constexpr int64_t kHid = 16;
+  const std::pair<const char*, const char*> forms[] = {
+      {"causal.global", ""},
+      {"causal.local", " global_token=false"},
+      {"bidirectional.global", " causal=false"},
+      {"bidirectional.local", " causal=false global_token=false"}};
+  Models models;
+  for (const auto& [form, fields] : forms) {
+    models.AddOperator(form, MixerOf(std::string("block_local heads=2 block_size=4") + fields),
+                       kHid, {});
+  }
+  KserveServer server(models.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  const at::Tensor& packed = goldens.at("packed");
+  for (const auto& [form, fields] : forms) {
+    const std::string of_form = form;
+    for (const int64_t t : {1, 4, 8, 9, 19}) {
+      const at::Tensor y =
+          Answer(server, form, packed.narrow(0, 0, 1).narrow(1, 0, t))[0].narrow(1, 0, kHid);
+      EXPECT_TRUE(
+          Close(y, goldens.at(of_form + ".package." + std::to_string(t)), tolerance::kLayer))
+          << form << t;
+    }
+    for (const std::string value : {"inf", "min"}) {
+      const at::Tensor y = Answer(server, form, packed, goldens.at("mask." + value));
+      const int64_t lengths[] = {16, 9};
+      for (int64_t b = 0; b < 2; ++b) {
+        const at::Tensor text = y[b].narrow(0, 0, lengths[b]).narrow(1, 0, kHid);
+        EXPECT_TRUE(
+            Close(text, goldens.at(of_form + ".package.mask." + value)[b].narrow(0, 0, lengths[b]),
+                  tolerance::kLayer))
+            << form << value << b;
+      }
+    }
+  }
+}
+
+// tritonclient with inputs that no file holds, against the equations in NumPy:
+// kserve_mixers.py.
+TEST_F(ModulesTest, TritonclientGetsFloat64) {
+  const TensorMap operators = ReadGoldens("operators").tensors;
+  const SafetensorsFile goldens = ReadGoldens("operators");
+  for (const auto& [name, mixer] : goldens.metadata) {
+    const MixerConfig config = MixerOf(mixer);
+    if (!config.grid) continue;
+    const int64_t hid = operators.at(name + ".expected").size(1);
+    TensorMap tables;
+    for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
+      tables[spec.name] = operators.at(name + "." + spec.name);
+    }
+    models_.AddOperator(name, config, hid, tables);
+  }
+  KserveServer server(models_.Config(), LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  RunTritonclient("kserve_mixers.py", server.server());
+}
+
+}  // namespace
+}  // namespace aft::server

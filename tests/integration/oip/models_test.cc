@@ -1,0 +1,319 @@
+// What inference.GRPCInferenceService says of server and models, over real gRPC, with fake models.
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Stub = inference::GRPCInferenceService::Stub;
+
+template <auto kMethod, typename Request, typename Response>
+grpc::Status Call(KserveServer& server, const Request& request, Response& response) {
+  grpc::ClientContext context;
+  return (server.kserve().*kMethod)(&context, request, &response);
+}
+
+bool Live(KserveServer& server) {
+  inference::ServerLiveResponse response;
+  EXPECT_TRUE(Call<&Stub::ServerLive>(server, inference::ServerLiveRequest(), response).ok());
+  return response.live();
+}
+bool Ready(KserveServer& server) {
+  inference::ServerReadyResponse response;
+  EXPECT_TRUE(Call<&Stub::ServerReady>(server, inference::ServerReadyRequest(), response).ok());
+  return response.ready();
+}
+bool ModelReady(KserveServer& server, const std::string& name, const std::string& version = "") {
+  inference::ModelReadyRequest request;
+  request.set_name(name);
+  request.set_version(version);
+  inference::ModelReadyResponse response;
+  const grpc::Status status = Call<&Stub::ModelReady>(server, request, response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.ready();
+}
+
+TEST(KserveModelsTest, ReadinessIsThatOfHealth) {
+  KserveServer server;
+  EXPECT_TRUE(Live(server));
+  EXPECT_TRUE(Ready(server));
+  EXPECT_TRUE(ModelReady(server, "fake"));
+  EXPECT_TRUE(ModelReady(server, "fake", "1"));
+  EXPECT_FALSE(ModelReady(server, "fake", "2"));
+  EXPECT_FALSE(ModelReady(server, "other"));
+}
+
+TEST(KserveModelsTest, BeforeTheModelIsLoadedTheServerIsOnlyLive) {
+  const FakeModels fakes;
+  fakes.loads->Hold();
+  KserveServer server(TestConfig(), FakeLoader(fakes));
+  EXPECT_TRUE(Live(server));
+  EXPECT_FALSE(Ready(server));
+  EXPECT_FALSE(ModelReady(server, "fake"));
+  inference::RepositoryIndexRequest request;
+  inference::RepositoryIndexResponse response;
+  ASSERT_TRUE(Call<&Stub::RepositoryIndex>(server, request, response).ok());
+  ASSERT_EQ(response.models_size(), 1);
+  EXPECT_EQ(response.models(0).state(), "LOADING");
+  request.set_ready(true);
+  ASSERT_TRUE(Call<&Stub::RepositoryIndex>(server, request, response).ok());
+  EXPECT_EQ(response.models_size(), 0);
+  inference::ModelMetadataRequest metadata;
+  metadata.set_name("fake");
+  inference::ModelMetadataResponse described;
+  EXPECT_THAT(Call<&Stub::ModelMetadata>(server, metadata, described),
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  EXPECT_THAT(server.Infer(InferBuilder().Text("text_input", "x").request()).status,
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  fakes.loads->Resume();
+}
+
+TEST(KserveModelsTest, TheServerNamesItself) {
+  KserveServer server;
+  inference::ServerMetadataResponse response;
+  ASSERT_TRUE(
+      Call<&Stub::ServerMetadata>(server, inference::ServerMetadataRequest(), response).ok());
+  EXPECT_EQ(response.name(), "aft-serve");
+  EXPECT_EQ(response.version(), "test");
+  EXPECT_THAT(response.extensions(), Contains("statistics"));
+}
+
+struct Tensor {
+  std::string datatype;
+  std::vector<int64_t> shape;
+};
+bool operator==(const Tensor& a, const Tensor& b) {
+  return a.datatype == b.datatype && a.shape == b.shape;
+}
+
+template <typename Tensors>
+std::map<std::string, Tensor> ByName(const Tensors& tensors) {
+  std::map<std::string, Tensor> named;
+  for (const auto& tensor : tensors) {
+    named[tensor.name()] = {tensor.datatype(), {tensor.shape().begin(), tensor.shape().end()}};
+  }
+  return named;
+}
+
+// A config's tensors as metadata writes them.
+template <typename Tensors>
+std::map<std::string, Tensor> ByNameOfConfig(const Tensors& tensors, bool batch) {
+  std::map<std::string, Tensor> named;
+  for (const auto& tensor : tensors) {
+    std::string type = inference::DataType_Name(tensor.data_type()).substr(5);
+    Tensor& added = named[tensor.name()];
+    added.datatype = type == "STRING" ? "BYTES" : type;
+    if (batch) added.shape.push_back(-1);
+    added.shape.insert(added.shape.end(), tensor.dims().begin(), tensor.dims().end());
+  }
+  return named;
+}
+
+TEST(KserveModelsTest, MetadataAndConfigSayTheSame) {
+  KserveServer server(TestConfigWithEncoder());
+  for (const bool encoder : {false, true}) {
+    const std::string name = encoder ? "encoder" : "fake";
+    inference::ModelMetadataRequest request;
+    request.set_name(name);
+    inference::ModelMetadataResponse metadata;
+    ASSERT_TRUE(Call<&Stub::ModelMetadata>(server, request, metadata).ok());
+    EXPECT_EQ(metadata.name(), name);
+    EXPECT_THAT(metadata.versions(), ElementsAre("1"));
+    EXPECT_NE(metadata.platform(), "");
+    inference::ModelConfigRequest config_request;
+    config_request.set_name(name);
+    config_request.set_version("1");
+    inference::ModelConfigResponse response;
+    ASSERT_TRUE(Call<&Stub::ModelConfig>(server, config_request, response).ok());
+    const inference::ModelConfig& config = response.config();
+    EXPECT_EQ(config.name(), name);
+    EXPECT_EQ(config.max_batch_size(), encoder ? 4 : 0);
+    EXPECT_EQ(config.model_transaction_policy().decoupled(), !encoder);
+    EXPECT_EQ(config.has_dynamic_batching(), encoder);
+    EXPECT_EQ(ByNameOfConfig(config.input(), encoder), ByName(metadata.inputs()));
+    EXPECT_EQ(ByNameOfConfig(config.output(), encoder), ByName(metadata.outputs()));
+    for (const auto& input : config.input()) EXPECT_TRUE(input.optional());
+    const auto inputs = ByName(metadata.inputs());
+    const auto outputs = ByName(metadata.outputs());
+    if (encoder) {
+      EXPECT_EQ(inputs.at("text_input"), (Tensor{"BYTES", {-1, 1}}));
+      EXPECT_EQ(inputs.at("attention_mask"), (Tensor{"INT64", {-1, -1}}));
+      EXPECT_EQ(outputs.at("last_hidden_state"), (Tensor{"FP32", {-1, -1, 3}}));
+      EXPECT_EQ(outputs.at("embedding"), (Tensor{"FP32", {-1, 3}}));
+    } else {
+      EXPECT_EQ(inputs.at("text_input"), (Tensor{"BYTES", {1}}));
+      EXPECT_EQ(inputs.at("stream"), (Tensor{"BOOL", {1}}));
+      EXPECT_EQ(inputs.at("input_ids"), (Tensor{"INT64", {-1}}));
+      EXPECT_EQ(outputs.at("text_output"), (Tensor{"BYTES", {1}}));
+    }
+  }
+}
+
+TEST(KserveModelsTest, UnknownModelsAreNotFound) {
+  KserveServer server;
+  inference::ModelMetadataRequest request;
+  inference::ModelMetadataResponse response;
+  request.set_name("other");
+  EXPECT_THAT(Call<&Stub::ModelMetadata>(server, request, response),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
+  request.set_name("fake");
+  request.set_version("7");
+  EXPECT_THAT(Call<&Stub::ModelMetadata>(server, request, response),
+              StatusIs(absl::StatusCode::kNotFound, StartsWith("model_version: ")));
+  request.set_name(std::string(129, 'm'));
+  EXPECT_THAT(Call<&Stub::ModelMetadata>(server, request, response),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("name: ")));
+  request.set_name(std::string(2000, 'm'));
+  EXPECT_THAT(Call<&Stub::ModelMetadata>(server, request, response),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("request: ")));
+  inference::ModelStatisticsRequest statistics;
+  statistics.set_name("other");
+  inference::ModelStatisticsResponse counted;
+  EXPECT_THAT(Call<&Stub::ModelStatistics>(server, statistics, counted),
+              StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST(KserveModelsTest, StatisticsCountWhatCameThisWay) {
+  KserveServer server(TestConfigWithEncoder());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        server.Infer(InferBuilder().Text("text_input", "x").Tokens(4).request()).status.ok());
+  }
+  EXPECT_FALSE(server.Infer(InferBuilder().Text("text_input", "").request()).status.ok());
+  inference::ModelStatisticsResponse response;
+  ASSERT_TRUE(
+      Call<&Stub::ModelStatistics>(server, inference::ModelStatisticsRequest(), response).ok());
+  ASSERT_EQ(response.model_stats_size(), 2);
+  const inference::ModelStatistics& fake = response.model_stats(0);
+  EXPECT_EQ(fake.name(), "fake");
+  EXPECT_EQ(fake.version(), "1");
+  EXPECT_EQ(fake.inference_count(), 3U);
+  EXPECT_EQ(fake.execution_count(), 12U);  // steps
+  EXPECT_GT(fake.last_inference(), 1'600'000'000'000U);
+  const inference::InferStatistics& stats = fake.inference_stats();
+  EXPECT_EQ(stats.success().count(), 3U);
+  EXPECT_EQ(stats.fail().count(), 1U);
+  EXPECT_EQ(stats.queue().count(), 3U);
+  EXPECT_EQ(stats.compute_infer().count(), 3U);
+  EXPECT_EQ(stats.compute_input().count(), 3U);
+  EXPECT_EQ(stats.compute_output().count(), 3U);
+  EXPECT_EQ(stats.success().ns(), stats.queue().ns() + stats.compute_infer().ns());
+  EXPECT_GT(stats.compute_infer().ns(), 0U);
+  EXPECT_EQ(response.model_stats(1).name(), "encoder");
+  EXPECT_EQ(response.model_stats(1).inference_count(), 0U);
+  inference::ModelStatisticsRequest one;
+  one.set_name("encoder");
+  one.set_version("1");
+  ASSERT_TRUE(Call<&Stub::ModelStatistics>(server, one, response).ok());
+  ASSERT_EQ(response.model_stats_size(), 1);
+  EXPECT_EQ(response.model_stats(0).name(), "encoder");
+}
+
+TEST(KserveModelsTest, TheRepositoryIsTheConfig) {
+  KserveServer server(TestConfigWithEncoder());
+  inference::RepositoryIndexRequest request;
+  inference::RepositoryIndexResponse response;
+  request.set_ready(true);
+  ASSERT_TRUE(Call<&Stub::RepositoryIndex>(server, request, response).ok());
+  ASSERT_EQ(response.models_size(), 2);
+  EXPECT_EQ(response.models(0).name(), "fake");
+  EXPECT_EQ(response.models(0).version(), "1");
+  EXPECT_EQ(response.models(0).state(), "READY");
+  EXPECT_EQ(response.models(0).reason(), "");
+  request.set_repository_name("some");
+  EXPECT_THAT(Call<&Stub::RepositoryIndex>(server, request, response),
+              StatusIs(absl::StatusCode::kUnimplemented, StartsWith("repository_name: ")));
+  inference::RepositoryModelLoadRequest load;
+  load.set_model_name("fake");
+  inference::RepositoryModelLoadResponse loaded;
+  EXPECT_THAT(Call<&Stub::RepositoryModelLoad>(server, load, loaded),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control")));
+  inference::RepositoryModelUnloadRequest unload;
+  inference::RepositoryModelUnloadResponse unloaded;
+  EXPECT_THAT(Call<&Stub::RepositoryModelUnload>(server, unload, unloaded),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control")));
+}
+
+class KserveIdentityTest : public testing::Test {
+ protected:
+  KserveIdentityTest() {
+    ServerConfig config = TestConfigWithEncoder();
+    config.metrics_address = "127.0.0.1:0";
+    config.security.clients_file = folder_.File("clients.textproto");
+    // SHA-256 of "token".
+    std::ofstream(config.security.clients_file)
+        << "clients { name: 'one' models: 'fake' token_sha256: "
+           "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
+    server_ = std::make_unique<KserveServer>(config);
+  }
+  static void Authorize(grpc::ClientContext& context) {
+    context.AddMetadata("authorization", "Bearer token");
+  }
+
+  const TempFolder folder_;
+  std::unique_ptr<KserveServer> server_;
+};
+
+TEST_F(KserveIdentityTest, HealthAsksNobodyAndEverythingElseDoes) {
+  EXPECT_TRUE(Live(*server_));
+  EXPECT_TRUE(Ready(*server_));
+  const auto unknown = StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: "));
+  inference::ModelReadyResponse ready;
+  EXPECT_THAT(Call<&Stub::ModelReady>(*server_, inference::ModelReadyRequest(), ready), unknown);
+  inference::ServerMetadataResponse metadata;
+  EXPECT_THAT(Call<&Stub::ServerMetadata>(*server_, inference::ServerMetadataRequest(), metadata),
+              unknown);
+  inference::RepositoryModelLoadResponse loaded;
+  EXPECT_THAT(
+      Call<&Stub::RepositoryModelLoad>(*server_, inference::RepositoryModelLoadRequest(), loaded),
+      unknown);
+  EXPECT_THAT(server_->Infer(InferBuilder().Text("text_input", "x").request()).status, unknown);
+  InferStream stream(server_->kserve());
+  ModelStreamInferResponse response;
+  EXPECT_FALSE(stream.Next(response));
+  EXPECT_THAT(stream.Finish(), unknown);
+  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "ModelInfer", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "ModelStreamInfer", "")), 1);
+}
+
+TEST_F(KserveIdentityTest, AClientSeesAndUsesItsOwnModels) {
+  grpc::ClientContext index;
+  Authorize(index);
+  inference::RepositoryIndexResponse models;
+  ASSERT_TRUE(
+      server_->kserve().RepositoryIndex(&index, inference::RepositoryIndexRequest(), &models).ok());
+  ASSERT_EQ(models.models_size(), 1);
+  EXPECT_EQ(models.models(0).name(), "fake");
+  grpc::ClientContext all;
+  Authorize(all);
+  inference::ModelStatisticsResponse statistics;
+  ASSERT_TRUE(server_->kserve()
+                  .ModelStatistics(&all, inference::ModelStatisticsRequest(), &statistics)
+                  .ok());
+  EXPECT_EQ(statistics.model_stats_size(), 1);
+  InferStream stream(server_->kserve(), Authorize);
+  ASSERT_TRUE(stream.Send(InferBuilder("encoder").Text("text_input", "x").request()));
+  ModelStreamInferResponse response;
+  ASSERT_TRUE(stream.Next(response));
+  EXPECT_THAT(response.error_message(), HasSubstr("may not use model \"encoder\""));
+  ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "x").Tokens(1).request()));
+  EXPECT_EQ(stream.ReadAll().size(), 1U);
+}
+
+}  // namespace
+}  // namespace aft::server

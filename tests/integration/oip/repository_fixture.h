@@ -1,0 +1,149 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+// A server whose repository has the model "m". A version's fingerprint is its number; one with a
+// file "bad" or "cut" does not load.
+class KserveRepositoryTest : public testing::Test {
+ protected:
+  KserveRepositoryTest() : config_(TestConfig()) {
+    config_.models.clear();
+    config_.repository.folder = folder_.path();
+    config_.repository.control = "anyone";
+    config_.repository.settings.slots = 4;
+    config_.repository.settings.max_step_tokens = 64;
+    AddVersion("m/1");
+  }
+
+  void AddVersion(const std::string& path) {
+    std::filesystem::create_directories(folder_.File(path));
+  }
+
+  // There are two from here on: "a", an admin, with the token "admin" and these fields, and "b"
+  // with the token "token".
+  void KnowClients(const std::string& fields_of_a = "") {
+    config_.security.clients_file = folder_.File("clients.textproto");
+    WriteBytes(
+        config_.security.clients_file,
+        absl::StrCat("clients { name: 'a' admin: true ", fields_of_a, " token_sha256: ",
+                     "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } ",
+                     "clients { name: 'b' token_sha256: ",
+                     "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }"));
+  }
+
+  void Start() {
+    const ModelLoader loader = [this](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
+      const std::filesystem::path path = load.checkpoint_dir;
+      if (std::filesystem::exists(path / "bad")) return absl::DataLossError("weights: are bad");
+      if (std::filesystem::exists(path / "cut")) {
+        return absl::DataLossError(absl::StrCat((path / "weights").string(), ": is cut"));
+      }
+      FakeModels fakes = fakes_;
+      fakes.options.fingerprint = std::stoul(path.filename().string());
+      ++alive_;
+      // Lives as long as the runner.
+      const std::shared_ptr<void> witness(nullptr, [this](void* /*nothing*/) { --alive_; });
+      fakes.options.not_finite = [witness](uint64_t, uint64_t) { return false; };
+      return fakes.Load(load);
+    };
+    server_ = std::make_unique<KserveServer>(config_, loader, fakes_);
+    ASSERT_TRUE(server_->server().WaitReady().ok());
+  }
+  inference::GRPCInferenceService::Stub& kserve() { return server_->kserve(); }
+
+  template <typename Request>
+  static Request Order(const std::string& model) {
+    Request request;
+    request.set_model_name(model);
+    return request;
+  }
+  grpc::Status Load(const inference::RepositoryModelLoadRequest& request,
+                    const std::string& token = "") {
+    grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    inference::RepositoryModelLoadResponse response;
+    return kserve().RepositoryModelLoad(&context, request, &response);
+  }
+  grpc::Status Load(const std::string& model = "m", const std::string& token = "") {
+    return Load(Order<inference::RepositoryModelLoadRequest>(model), token);
+  }
+  grpc::Status Unload(const inference::RepositoryModelUnloadRequest& request,
+                      const std::string& token = "") {
+    grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    inference::RepositoryModelUnloadResponse response;
+    return kserve().RepositoryModelUnload(&context, request, &response);
+  }
+  grpc::Status Unload(const std::string& model = "m") {
+    return Unload(Order<inference::RepositoryModelUnloadRequest>(model));
+  }
+  // "m 2 READY reason".
+  std::vector<std::string> Index(bool ready = false, const std::string& token = "") {
+    inference::RepositoryIndexRequest request;
+    request.set_ready(ready);
+    inference::RepositoryIndexResponse response;
+    grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    EXPECT_TRUE(kserve().RepositoryIndex(&context, request, &response).ok());
+    std::vector<std::string> models;
+    for (const auto& model : response.models()) {
+      models.push_back(absl::StrCat(model.name(), " ", model.version(), " ", model.state(), " ",
+                                    model.reason()));
+    }
+    return models;
+  }
+  bool Ready(const std::string& version) {
+    inference::ModelReadyRequest request;
+    request.set_name("m");
+    request.set_version(version);
+    inference::ModelReadyResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(kserve().ModelReady(&context, request, &response).ok());
+    return response.ready();
+  }
+  // The version that answered, or the error.
+  std::string Infer(const std::string& version = "") {
+    ModelInferRequest request = InferBuilder("m").Text("text_input", "x").Tokens(2).request();
+    request.set_model_version(version);
+    const KserveServer::Answer answer = server_->Infer(request);
+    return answer.status.ok() ? answer.response.model_version() : answer.status.error_message();
+  }
+  v1::GenerateRequest Native(const std::string& version = "") {
+    v1::GenerateRequest request = Request("x", 2);
+    request.set_model("m");
+    request.set_model_version(version);
+    return request;
+  }
+  GenerateStream Run(const v1::GenerateRequest& request) {
+    GenerateStream stream(server_->inference(), request);
+    const grpc::Status status = stream.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return stream;
+  }
+  grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& service) {
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(service);
+    grpc::health::v1::HealthCheckResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(server_->health().Check(&context, request, &response).ok());
+    return response.status();
+  }
+
+  const TempFolder folder_;
+  const FakeModels fakes_;
+  ServerConfig config_;
+  std::atomic<int> alive_{0};  // models
+  std::unique_ptr<KserveServer> server_;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,434 @@
+// Models that come, change and go while the server runs, over real gRPC, with fake models.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/observability/log.h"
+#include "tests/integration/oip/repository_fixture.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/client/process.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST_F(KserveRepositoryTest, NobodyMayOrderUnlessTheConfigSaysSo) {
+  config_.repository.control = "none";
+  Start();
+  const auto off = StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control"));
+  EXPECT_THAT(Load(), off);
+  EXPECT_THAT(Unload(), off);
+  EXPECT_EQ(Infer(), "1");
+}
+
+TEST_F(KserveRepositoryTest, OnlyAdminsMayOrderAndOnlyWhatTheyMayUse) {
+  KnowClients("models: 'm'");
+  config_.repository.control = "admin";
+  AddVersion("n/1");
+  Start();
+  EXPECT_THAT(Load("m"), StatusIs(absl::StatusCode::kUnauthenticated, _));
+  EXPECT_THAT(Load("m", "token"), StatusIs(absl::StatusCode::kPermissionDenied,
+                                           "client \"b\" is no admin in security.clients_file"));
+  EXPECT_THAT(Load("n", "admin"),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model \"n\"")));
+  EXPECT_TRUE(Load("m", "admin").ok());
+}
+
+TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
+  KnowClients();
+  config_.repository.control = "anyone";
+  Start();
+  AddVersion("m/2/cut");
+  const auto errors = [&](const std::string& token) {
+    const auto with_token = [&] {
+      auto context = std::make_unique<grpc::ClientContext>();
+      context->AddMetadata("authorization", "Bearer " + token);
+      return context;
+    };
+    std::vector<std::string> all = {Load("m", token).error_message()};
+    v1::ListResponse list;
+    EXPECT_TRUE(server_->models().List(with_token().get(), {}, &list).ok());
+    for (const auto& version : list.models(0).versions()) all.push_back(version.error());
+    v1::GetRequest get;
+    get.set_name("m");
+    get.set_version("2");
+    v1::GetResponse got;
+    EXPECT_TRUE(server_->models().Get(with_token().get(), get, &got).ok());
+    all.push_back(got.model().error());
+    inference::RepositoryIndexResponse index;
+    EXPECT_TRUE(kserve().RepositoryIndex(with_token().get(), {}, &index).ok());
+    for (const auto& model : index.models()) all.push_back(model.reason());
+    return absl::StrJoin(all, "\n");
+  };
+  const std::string path = folder_.File("m/2/weights");
+  EXPECT_THAT(errors("admin"), HasSubstr(path + ": is cut"));
+  EXPECT_THAT(errors("token"), AllOf(HasSubstr("weights: is cut"), Not(HasSubstr(folder_.path()))));
+}
+
+TEST_F(KserveRepositoryTest, NothingIsUploaded) {
+  Start();
+  const auto refused = [&](const std::string& parameter, const std::string& why) {
+    auto request = Order<inference::RepositoryModelLoadRequest>("m");
+    (*request.mutable_parameters())[parameter].set_bytes_param(std::string(5000, 'x'));
+    EXPECT_THAT(Load(request),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith("parameters[\"" + parameter + "\"]: "), HasSubstr(why))));
+  };
+  refused("config", "nothing can be uploaded");
+  refused("file:1/model.safetensors", "nothing can be uploaded");
+  refused("unload_dependents", "is not known");
+  auto unload = Order<inference::RepositoryModelUnloadRequest>("m");
+  (*unload.mutable_parameters())["other"].set_bool_param(true);
+  EXPECT_THAT(Unload(unload), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("other")));
+  unload.mutable_parameters()->clear();
+  (*unload.mutable_parameters())["unload_dependents"].set_bool_param(true);
+  unload.set_repository_name("some");
+  EXPECT_THAT(Unload(unload), StatusIs(absl::StatusCode::kUnimplemented, _));
+  EXPECT_EQ(Infer(), "1");
+  unload.clear_repository_name();
+  EXPECT_TRUE(Unload(unload).ok());
+  for (const char* name : {"", "..", "../m", "m/1"}) {
+    EXPECT_THAT(Load(name),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("model_name: ")))
+        << name;
+  }
+  EXPECT_THAT(Load("other"), StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
+  Start();
+  testing::internal::CaptureStderr();
+  const std::string name(1'000'000, 'x');
+  EXPECT_THAT(Load(name), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1000000 bytes")));
+  EXPECT_THAT(Unload(name), StatusIs(absl::StatusCode::kInvalidArgument, _));
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, AllOf(HasSubstr("event=repository.load "), HasSubstr("repository.unload ")));
+  EXPECT_LT(lines.size(), 2000U);
+}
+
+TEST_F(KserveRepositoryTest, AskingWhetherAModelIsReadyIsNoRefusedRequest) {
+  config_.metrics_address = "127.0.0.1:0";
+  Start();
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_FALSE(Ready(""));
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
+  EXPECT_THAT(Infer(), HasSubstr("not loaded"));
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);
+}
+
+TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
+  config_.metrics_address = "127.0.0.1:0";
+  config_.limits.write_stall = std::chrono::minutes(5);
+  Start();
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_model("m");
+  request.set_bytes(100);
+  request.mutable_store();
+  request.set_chunk("x");
+  ASSERT_TRUE(writer->Write(request));
+  request.Clear();
+  request.set_chunk("y");
+  ASSERT_TRUE(writer->Write(request));
+  // The first message was taken: its byte is kept, beside the second message.
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         (16 << 10) + 1 + 3 * static_cast<double>(request.ByteSizeLong()));
+  EXPECT_TRUE(Unload().ok());  // once it is gone
+  EXPECT_EQ(alive_, 0);
+  request.set_chunk(std::string(98, 'z'));
+  writer->Write(request);
+  EXPECT_THAT(writer->Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("chunk: not a state")));
+}
+
+TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
+  AddVersion("m/2");
+  config_.repository.latest_versions = 2;
+  Start();
+  EXPECT_THAT(Index(), ElementsAre("m 2 READY ", "m 1 READY "));
+  EXPECT_TRUE(Ready(""));
+  EXPECT_TRUE(Ready("1"));
+  EXPECT_FALSE(Ready("3"));
+  EXPECT_EQ(Infer(), "2");
+  EXPECT_EQ(Infer("1"), "1");
+  EXPECT_EQ(Infer("2"), "2");
+  EXPECT_THAT(Infer("3"), StartsWith("model_version: model \"m\" has version \"2\", \"1\", not"));
+  EXPECT_EQ(Run(Native()).started.model_version(), "2");
+  EXPECT_EQ(Run(Native("1")).started.model_version(), "1");
+  GenerateStream none(server_->inference(), Native("3"));
+  EXPECT_THAT(none.Finish(), StatusIs(absl::StatusCode::kNotFound, StartsWith("model_version: ")));
+  GenerateStream longest(server_->inference(), Native(std::string(129, '1')));
+  EXPECT_THAT(longest.Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("model_version: ")));
+
+  grpc::ClientContext context;
+  inference::ModelMetadataRequest metadata;
+  metadata.set_name("m");
+  inference::ModelMetadataResponse described;
+  ASSERT_TRUE(kserve().ModelMetadata(&context, metadata, &described).ok());
+  EXPECT_THAT(described.versions(), ElementsAre("2", "1"));
+
+  grpc::ClientContext get;
+  v1::GetRequest asked;
+  asked.set_name("m");
+  asked.set_version("1");
+  v1::GetResponse got;
+  ASSERT_TRUE(server_->models().Get(&get, asked, &got).ok());
+  EXPECT_EQ(got.model().version(), "1");
+  ASSERT_EQ(got.model().versions_size(), 2);
+  EXPECT_EQ(got.model().versions(0).version(), "2");
+  EXPECT_EQ(got.model().versions(0).state(), v1::MODEL_STATE_READY);
+}
+
+TEST_F(KserveRepositoryTest, StatisticsAreThoseOfAVersion) {
+  AddVersion("m/2");
+  config_.repository.latest_versions = 2;
+  Start();
+  Infer("1");
+  Infer("2");
+  Infer("2");
+  const auto statistics = [&](const std::string& version) {
+    grpc::ClientContext context;
+    inference::ModelStatisticsRequest request;
+    request.set_name("m");
+    request.set_version(version);
+    inference::ModelStatisticsResponse response;
+    EXPECT_TRUE(kserve().ModelStatistics(&context, request, &response).ok());
+    std::vector<std::string> found;
+    for (const auto& model : response.model_stats()) {
+      found.push_back(absl::StrCat(model.version(), ": ", model.inference_count(), " in ",
+                                   model.execution_count()));
+    }
+    return found;
+  };
+  EXPECT_THAT(statistics(""), ElementsAre("2: 2 in 4", "1: 1 in 2"));
+  EXPECT_THAT(statistics("1"), ElementsAre("1: 1 in 2"));
+  AddVersion("m/3");
+  ASSERT_TRUE(Load().ok());
+  Infer();
+  EXPECT_THAT(statistics(""), ElementsAre("3: 1 in 2", "2: 2 in 4"));
+}
+
+TEST_F(KserveRepositoryTest, AStateGoesOnWithTheVersionThatMadeIt) {
+  Start();
+  v1::GenerateRequest first = Native();
+  first.mutable_store();
+  const std::string state = Run(first).finished.state().id();
+  const GenerateStream stream = Run(Native());
+  AddVersion("m/2");
+  config_.repository.latest_versions = 2;
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  ASSERT_TRUE(Load().ok());  // behind the reload
+  v1::GenerateRequest next = Native();
+  next.mutable_previous()->set_state_id(state);
+  EXPECT_EQ(Run(next).started.model_version(), "1");
+  EXPECT_EQ(Run(next).started.fingerprint(), 1U);
+  v1::GenerateRequest resumed = Native();
+  resumed.mutable_resume()->set_fingerprint(1);
+  resumed.mutable_resume()->set_numerics(stream.started.numerics());
+  resumed.mutable_resume()->add_token_ids(static_cast<uint32_t>(stream.tokens.at(0)));
+  EXPECT_EQ(Run(resumed).started.model_version(), "1");
+  EXPECT_EQ(Run(Native()).started.model_version(), "2");
+
+  // Who names another one gets that, and its error.
+  next.set_model_version("2");
+  GenerateStream other(server_->inference(), next);
+  EXPECT_THAT(other.Finish(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("previous: ")));
+  resumed.set_model_version("2");
+  GenerateStream another(server_->inference(), resumed);
+  EXPECT_THAT(another.Finish(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("resume.fingerprint: ")));
+  // So does who comes too late.
+  AddVersion("m/3");
+  ASSERT_TRUE(Load().ok());
+  next.clear_model_version();
+  GenerateStream late(server_->inference(), next);
+  EXPECT_THAT(late.Finish(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("previous: ")));
+}
+
+TEST_F(KserveRepositoryTest, AFailedLoadIsToldAndChangesNothing) {
+  Start();
+  AddVersion("m/2");
+  std::ofstream(folder_.File("m/2/bad")) << "x";
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss,
+                               "model \"m\", version \"2\": weights: are bad"));
+  EXPECT_THAT(Index(), ElementsAre("m 2 UNAVAILABLE weights: are bad", "m 1 READY "));
+  EXPECT_THAT(Index(/*ready=*/true), ElementsAre("m 1 READY "));
+  EXPECT_EQ(Infer(), "1");
+  EXPECT_EQ(Health(""), grpc::health::v1::HealthCheckResponse::SERVING);
+}
+
+TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
+  AddVersion("n/1");
+  Start();
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_EQ(alive_, 1);
+  EXPECT_THAT(Index(), ElementsAre("m 1 UNAVAILABLE unloaded", "n 1 READY "));
+  EXPECT_EQ(Infer(), "model \"m\" is not loaded");
+  using Status = grpc::health::v1::HealthCheckResponse;
+  EXPECT_EQ(Health("aft.v1.InferenceService/m"), Status::NOT_SERVING);
+  EXPECT_EQ(Health("aft.v1.InferenceService/n"), Status::SERVING);
+  EXPECT_EQ(Health(""), Status::SERVING);
+  ASSERT_TRUE(Load().ok());
+  EXPECT_EQ(Health("aft.v1.InferenceService/m"), Status::SERVING);
+  AddVersion("new/1");
+  ASSERT_TRUE(Load("new").ok());
+  EXPECT_EQ(Health("aft.v1.InferenceService/new"), Status::SERVING);
+}
+
+TEST_F(KserveRepositoryTest, ALoadGoesOnWithoutWhoAskedForIt) {
+  Start();
+  AddVersion("m/2");
+  fakes_.loads->Hold();
+  grpc::ClientContext context;
+  std::thread caller([&] {
+    inference::RepositoryModelLoadResponse response;
+    const auto request = Order<inference::RepositoryModelLoadRequest>("m");
+    EXPECT_THAT(kserve().RepositoryModelLoad(&context, request, &response),
+                StatusIs(absl::StatusCode::kCancelled, _));
+  });
+  fakes_.loads->WaitUntilBlocked();
+  context.TryCancel();
+  caller.join();
+  EXPECT_EQ(Infer(), "1");
+  fakes_.loads->Resume();
+  EXPECT_TRUE(Load().ok());  // behind that one
+  EXPECT_THAT(Index(), ElementsAre("m 2 READY "));
+}
+
+TEST_F(KserveRepositoryTest, AnOrderOfAnAdminWhoIsNoneAnyMoreIsDroppedBeforeItBegins) {
+  config_.repository.control = "admin";
+  config_.metrics_address = "127.0.0.1:0";
+  KnowClients();
+  const std::string admins = ReadBytes(config_.security.clients_file);
+  WriteBytes(config_.security.clients_file,
+             absl::StrReplaceAll(admins, {{"name: 'b'", "name: 'b' admin: true"}}));
+  AddVersion("n/1");
+  Start();
+  ASSERT_TRUE(Unload(Order<inference::RepositoryModelUnloadRequest>("n"), "admin").ok());
+  AddVersion("m/2");
+  fakes_.loads->Hold();
+  auto running = std::async(std::launch::async, [&] { return Load("m", "admin"); });
+  fakes_.loads->WaitUntilBlocked();
+  // Behind it, by the other admin: each is in the queue when it is charged, or about to be.
+  const auto load = Order<inference::RepositoryModelLoadRequest>("n");
+  const auto unload = Order<inference::RepositoryModelUnloadRequest>("m");
+  auto queued_load = std::async(std::launch::async, [&] { return Load(load, "token"); });
+  auto queued_unload = std::async(std::launch::async, [&] { return Unload(unload, "token"); });
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         3 * (16 << 10) + 2.0 * static_cast<double>(load.ByteSizeLong()) +
+                             static_cast<double>(unload.ByteSizeLong()));
+  WriteBytes(config_.security.clients_file, admins);
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  const auto dropped = StatusIs(absl::StatusCode::kPermissionDenied,
+                                "client \"b\" is no admin in security.clients_file");
+  EXPECT_THAT(queued_load.get(), dropped);  // while the loader is still busy
+  EXPECT_THAT(queued_unload.get(), dropped);
+  fakes_.loads->Resume();
+  EXPECT_TRUE(running.get().ok());
+  EXPECT_TRUE(Load("m", "admin").ok());  // behind what was dropped
+  EXPECT_THAT(Index(/*ready=*/false, "admin"),
+              ElementsAre("m 2 READY ", "n 1 UNAVAILABLE unloaded"));
+}
+
+TEST_F(KserveRepositoryTest, AftctlListsLoadsAndUnloads) {
+  Start();
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {AFTCTL, "repository"});
+    arguments.insert(arguments.end(), {"--address", server_->server().address()});
+    return client::RunToEnd(arguments);
+  };
+  AddVersion("m/2");
+  EXPECT_EQ(run({"load", "m"}).code, 0);
+  EXPECT_EQ(run({"list"}).out, "m\t2\tready\n");
+  AddVersion("m/3");
+  std::ofstream(folder_.File("m/3/bad")) << "x";
+  const client::Ended failed = run({"load", "m"});
+  EXPECT_NE(failed.code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("version \"3\": weights: are bad"));
+  EXPECT_EQ(run({"list"}).out, "m\t3\tfailed\tweights: are bad\nm\t2\tready\n");
+  EXPECT_EQ(run({"unload", "m"}).code, 0);
+  EXPECT_EQ(run({"list"}).out, "m\t3\tunloaded\nm\t2\tunloaded\n");
+  EXPECT_EQ(run({"load"}).code, 2);
+  EXPECT_EQ(run({"list", "m"}).code, 2);
+}
+
+TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
+  Start();
+  AddVersion("m/2");
+  fakes_.control->Hold();
+  GenerateStream stream(server_->inference(), Native());
+  fakes_.control->WaitUntilBlocked();
+  std::vector<std::thread> callers;
+  callers.emplace_back([&] { EXPECT_TRUE(Unload().ok()); });  // waits for the stream
+  while (Ready("")) {
+  }
+  fakes_.loads->Hold();
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] { EXPECT_FALSE(Load().ok()); });  // CANCELLED: it met the GOAWAY
+  }
+  fakes_.loads->WaitUntilBlocked();
+  std::thread stop([&] { server_->server().Drain(); });
+  server_->server().RequestDrain();
+  while (Infer() == "model \"m\" is loading") {
+  }
+  fakes_.control->Resume();
+  fakes_.loads->Resume();
+  stop.join();
+  for (std::thread& caller : callers) caller.join();
+  stream.Finish();
+}
+
+TEST_F(KserveRepositoryTest, AReloadTakesWhatItCanAndRefusesTheRest) {
+  Start();
+  AddVersion("m/2");
+  ServerConfig changed = config_;
+  changed.limits.max_queued_requests = 7;
+  changed.drain.grace = std::chrono::milliseconds(1);
+  EXPECT_THAT(server_->server().Reload(changed),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("limits.max_queued_requests: 256 -> 7"),
+                             HasSubstr("drain.grace_ms: 30000 -> 1"))));
+  changed = config_;
+  changed.repository.folder = "elsewhere";
+  EXPECT_THAT(server_->server().Reload(changed),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("repository.folder")));
+  changed = config_;
+  changed.log.level = "loud";
+  EXPECT_THAT(server_->server().Reload(changed),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("log.level")));
+  EXPECT_EQ(Infer(), "1");
+  changed = config_;
+  changed.log.level = "error";
+  changed.repository.latest_versions = 0;
+  changed.repository.control = "none";
+  EXPECT_EQ(server_->server().Reload(changed), absl::OkStatus());
+  while (Index(true).size() != 2) {
+  }
+  EXPECT_EQ(Infer(), "2");
+  EXPECT_EQ(Infer("1"), "1");
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kPermissionDenied, _));
+  EXPECT_EQ(server_->server().Reload(config_), absl::OkStatus());  // and back
+}
+}  // namespace
+}  // namespace aft::server

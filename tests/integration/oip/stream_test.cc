@@ -1,0 +1,403 @@
+// ModelStreamInfer over real gRPC, with a fake language model.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int kEndless = 1'000'000;
+
+InferBuilder Ids(const std::string& prompt, int tokens, const std::string& id = "one") {
+  const std::vector<TokenId> ids = *FakeTokenizer().Encode(prompt);
+  return InferBuilder().Ids({ids.begin(), ids.end()}).Tokens(tokens).Id(id);
+}
+std::vector<int64_t> ExpectedIds(const std::string& prompt, uint32_t count) {
+  const std::vector<TokenId> ids = Expected(Request(prompt, count));
+  return {ids.begin(), ids.end()};
+}
+void EnableEmptyFinal(InferBuilder& builder) {
+  builder.Parameter("triton_enable_empty_final_response").set_bool_param(true);
+}
+
+// As TestServer's, of this service.
+std::unique_ptr<inference::GRPCInferenceService::Stub> StubWithASmallWindow(KserveServer& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  return inference::GRPCInferenceService::NewStub(
+      TestServer::Connect(server.server().address(), arguments));
+}
+
+TEST(KserveStreamTest, EveryTokenIsAResponse) {
+  KserveServer server(TestConfigWithMetrics());
+  for (const bool empty_final : {false, true}) {
+    InferStream stream(server.kserve());
+    InferBuilder builder = Ids("abc", 30);
+    if (empty_final) EnableEmptyFinal(builder);
+    ASSERT_TRUE(stream.Send(builder.request()));
+    const auto responses = stream.ReadAll();
+    EXPECT_TRUE(stream.Finish().ok());
+    ASSERT_EQ(responses.size(), empty_final ? 31U : 30U);
+    std::vector<int64_t> ids;
+    for (size_t i = 0; i < responses.size(); ++i) {
+      const ModelInferResponse& response = responses[i].infer_response();
+      EXPECT_EQ(responses[i].error_message(), "");
+      EXPECT_EQ(response.id(), "one");
+      EXPECT_EQ(response.model_name(), "fake");
+      EXPECT_EQ(response.model_version(), "1");
+      EXPECT_EQ(IsFinal(responses[i]), i == 30);
+      if (i == 30) {
+        EXPECT_EQ(response.outputs_size(), 0);
+        EXPECT_EQ(response.raw_output_contents_size(), 0);
+        continue;
+      }
+      const auto token = Numbers<int64_t>(response, "output_ids");
+      ASSERT_EQ(token.size(), 1U);
+      ids.push_back(token[0]);
+    }
+    EXPECT_EQ(ids, ExpectedIds("abc", 30));
+  }
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelStreamInfer")), 2);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveStreamTest, TheLastResponseSaysWhyWhenThatIsAskedFor) {
+  KserveServer server;
+  GenerateStream native(server.inference(), Request("a prompt", 10));
+  ASSERT_TRUE(native.Finish().ok());
+  InferStream stream(server.kserve());
+  ASSERT_TRUE(stream.Send(InferBuilder()
+                              .Text("text_input", "a prompt")
+                              .Tokens(10)
+                              .Flag("stream")
+                              .Flag("exclude_input_in_output")
+                              .Flag("return_finish_reason")
+                              .Flag("return_num_output_tokens")
+                              .request()));
+  const auto responses = stream.ReadAll();
+  std::string text;
+  uint32_t tokens = 0;
+  for (size_t i = 0; i < responses.size(); ++i) {
+    const ModelInferResponse& response = responses[i].infer_response();
+    const bool last = i + 1 == responses.size();
+    EXPECT_EQ(IsFinal(responses[i]), last);
+    text += TextOutput(response, "text_output");
+    tokens += Numbers<uint32_t>(response, "num_output_tokens")[0];
+    EXPECT_EQ(TextOutput(response, "finish_reason"), last ? "length" : "None");
+  }
+  EXPECT_EQ(text, native.text);
+  EXPECT_EQ(tokens, 10U);
+  EXPECT_GE(responses.size(), 11U);
+}
+
+TEST(KserveStreamTest, WithoutStreamTheWholeTextIsOneFinalResponse) {
+  KserveServer server;
+  InferStream stream(server.kserve());
+  ASSERT_TRUE(stream.Send(Ids("abc", 10).Flag("stream", false).request()));
+  ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "x").Flag("score").request()));
+  const auto responses = stream.ReadAll();
+  ASSERT_EQ(responses.size(), 2U);
+  for (const auto& response : responses) {
+    EXPECT_TRUE(IsFinal(response));
+    if (response.infer_response().id() == "one") {
+      EXPECT_EQ(Numbers<int64_t>(response.infer_response(), "output_ids"), ExpectedIds("abc", 10));
+    }
+  }
+}
+
+TEST(KserveStreamTest, RequestsRunSideBySideEachInItsOrder) {
+  KserveServer server;
+  InferStream stream(server.kserve());
+  std::map<std::string, std::vector<int64_t>> expected;
+  server.control().Hold();
+  for (int i = 0; i < 12; ++i) {
+    const std::string id = absl::StrCat("request ", i);
+    const std::string prompt(static_cast<size_t>(i) + 1, 'p');
+    InferBuilder builder = Ids(prompt, 10 + i, id);
+    EnableEmptyFinal(builder);
+    ASSERT_TRUE(stream.Send(builder.request()));
+    expected[id] = ExpectedIds(prompt, static_cast<uint32_t>(10 + i));
+  }
+  server.control().Resume();
+  std::map<std::string, std::vector<int64_t>> got;
+  std::set<std::string> finals;
+  int switches = 0;
+  std::string before;
+  for (const auto& response : stream.ReadAll()) {
+    const std::string& id = response.infer_response().id();
+    EXPECT_EQ(finals.count(id), 0U) << "a response behind the last one";
+    if (IsFinal(response)) {
+      EXPECT_TRUE(finals.insert(id).second);
+    } else {
+      got[id].push_back(Numbers<int64_t>(response.infer_response(), "output_ids").at(0));
+    }
+    switches += id != before ? 1 : 0;
+    before = id;
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(finals.size(), 12U);
+  EXPECT_GT(switches, 12);  // not one after the other
+}
+
+TEST(KserveStreamTest, AnErrorIsAResponseAndTheStreamGoesOn) {
+  KserveServer server(TestConfigWithMetrics());
+  InferStream stream(server.kserve());
+  ASSERT_TRUE(stream.Send(InferBuilder().Id("bad").Text("text_input", "").request()));
+  ModelStreamInferResponse response;
+  ASSERT_TRUE(stream.Next(response));
+  EXPECT_THAT(response.error_message(), StartsWith("text_input: must not be empty"));
+  EXPECT_EQ(response.infer_response().id(), "bad");
+  EXPECT_EQ(response.infer_response().outputs_size(), 0);
+  EXPECT_TRUE(IsFinal(response));
+  ASSERT_TRUE(stream.Send(InferBuilder("nobody").Id("lost").Text("text_input", "x").request()));
+  ASSERT_TRUE(stream.Next(response));
+  EXPECT_THAT(response.error_message(), HasSubstr("nobody"));
+  EXPECT_EQ(response.infer_response().id(), "lost");
+  ASSERT_TRUE(stream.Send(Ids("abc", 3).request()));
+  EXPECT_EQ(stream.ReadAll().size(), 3U);
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelStreamInfer")), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ModelStreamInfer", "")), 1);
+}
+
+TEST(KserveStreamTest, AnErrorEndsAStreamThatAsksForIt) {
+  KserveServer server(TestConfigWithMetrics());
+  server.control().Hold();
+  InferStream stream(server.kserve(), [](grpc::ClientContext& context) {
+    context.AddMetadata("triton_grpc_error", "true");
+  });
+  ASSERT_TRUE(stream.Send(Ids("abc", kEndless).request()));
+  server.control().WaitUntilBlocked();
+  ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "").request()));
+  server.WaitForMetric(RequestsTotal("INVALID_ARGUMENT", "ModelStreamInfer"), 1);
+  server.control().AllowSteps(1);
+  ModelStreamInferResponse response;
+  while (stream.Next(response)) EXPECT_EQ(response.error_message(), "");
+  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        StartsWith("text_input: must not be empty")));
+  server.WaitForMetric(RequestsTotal("CANCELLED", "ModelStreamInfer"), 1);
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+}
+
+TEST(KserveStreamTest, WhatCannotBeParsedIsAnErrorToo) {
+  KserveServer server;
+  InferStream stream(server.kserve());
+  InferBuilder builder = Ids("abc", 3, "many fields");
+  for (int i = 0; i < 2000; ++i) builder.Output("text_output");
+  ASSERT_TRUE(stream.Send(builder.request()));
+  const auto responses = stream.ReadAll();
+  ASSERT_EQ(responses.size(), 1U);
+  EXPECT_THAT(responses[0].error_message(), StartsWith("request: is no inference."));
+  EXPECT_EQ(responses[0].infer_response().id(), "many fields");
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
+  KserveServer server(TestConfigWithMetrics());
+  server.control().Hold();
+  InferStream stream(server.kserve());
+  for (int i = 0; i < 8; ++i) {  // of which four wait
+    ASSERT_TRUE(stream.Send(Ids("abc", kEndless, absl::StrCat(i)).request()));
+  }
+  server.control().RunSteps(10);
+  ModelStreamInferResponse response;
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(stream.Next(response));
+  stream.context().TryCancel();
+  while (stream.Next(response)) {
+  }
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  while (server.Metric("aft_slots_used{model=\"fake\"}") != 0) {
+    server.control().AllowSteps(1);  // step by step, the cancellation comes at any of them
+  }
+  server.control().Resume();
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+  ExpectServes(server);
+}
+
+// With more than the queue takes of one client, every request would not be answered if the stream
+// were read faster than it is.
+TEST(KserveStreamTest, ReadsNoMoreThanItAnswers) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.scheduling.max_client_queued_requests = 128;
+  KserveServer server(config);
+  server.control().Hold();
+  InferStream stream(server.kserve());
+  constexpr int kRequests = 600;
+  const auto send = [&](int i) {
+    return stream.Send(Ids("abc", 2, absl::StrCat(i)).Flag("stream", false).request());
+  };
+  ASSERT_TRUE(send(0));
+  server.control().WaitUntilBlocked();
+  std::thread writer([&] {
+    for (int i = 1; i < kRequests; ++i) EXPECT_TRUE(send(i));
+    stream.HalfClose();
+  });
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 127);  // and one is in the step
+  server.control().Resume();
+  std::set<std::string> ids;
+  ModelStreamInferResponse response;
+  while (stream.Next(response)) {
+    EXPECT_EQ(response.error_message(), "");
+    EXPECT_TRUE(ids.insert(response.infer_response().id()).second);
+  }
+  writer.join();
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(ids.size(), size_t{kRequests});
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// Refusals count as well: nobody reads them, so after the most that may be unanswered nothing more
+// is read.
+TEST(KserveStreamTest, ErrorsThatNobodyReadsAreBounded) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.write_stall = std::chrono::milliseconds(500);
+  KserveServer server(config);
+  const auto stub = StubWithASmallWindow(server);
+  InferStream stream(*stub);
+  const ModelInferRequest bad =
+      InferBuilder().Id(std::string(256, 'i')).Text("text_input", "").request();
+  int sent = 0;
+  while (stream.Send(bad)) ++sent;  // until the server has cancelled it
+  ModelStreamInferResponse response;
+  int errors = 0;
+  while (stream.Next(response)) ++errors;
+  EXPECT_NE(stream.Finish().error_code(), grpc::StatusCode::OK);
+  EXPECT_LE(errors, sent);
+  server.WaitForMetric("aft_stuck_calls_total", 1);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+  ExpectServes(server);
+}
+
+TEST(KserveStreamTest, AClientThatNeverReadsHoldsNoSlotAndNoMemory) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.write_stall = std::chrono::milliseconds(500);
+  config.limits.max_stream_buffer_bytes = 64 << 10;
+  KserveServer server(config);
+  const auto stub = StubWithASmallWindow(server);
+  InferStream stream(*stub);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(stream.Send(Ids("abc", kEndless, absl::StrCat(i)).request()));
+  }
+  server.WaitForMetric(RequestsTotal("RESOURCE_EXHAUSTED", "ModelStreamInfer"), 4);
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  server.WaitForMetric("aft_stuck_calls_total", 1);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+  ModelStreamInferResponse response;
+  while (stream.Next(response)) {
+  }
+  EXPECT_NE(stream.Finish().error_code(), grpc::StatusCode::OK);
+  ExpectServes(server);
+}
+
+// Also while it is written, and no longer in the queue of answers.
+TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  config.limits.write_stall = std::chrono::hours(1);
+  constexpr int kWide = 100'000;
+  FakeEncoderRunner::Options options;
+  options.width = kWide;
+  KserveServer server(config, {}, options);
+  const auto stub = StubWithASmallWindow(server);
+  InferStream stream(*stub);
+  InferBuilder request("encoder");
+  request.Text("text_input", "x").Output("last_hidden_state");
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_TRUE(stream.Send(request.request()));
+    server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer", "encoder"), i);
+  }
+  // Each is kept, copied and serialised.
+  EXPECT_GE(server.Metric("aft_memory_used_bytes"), 2 * 3 * sizeof(float) * kWide);
+  EXPECT_EQ(stream.ReadAll().size(), 2U);
+  EXPECT_TRUE(stream.Finish().ok());
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// A client that is far behind gets several tokens in a response, and all of them.
+TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
+  KserveServer server(TestConfigWithMetrics());
+  const auto stub = StubWithASmallWindow(server);  // which is full long before the last token
+  InferStream stream(*stub);
+  constexpr uint32_t kTokens = 8'000;
+  ASSERT_TRUE(stream.Send(Ids("abc", kTokens).request()));
+  server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer"), 1);  // before anything is read
+  std::vector<int64_t> ids;
+  size_t largest = 0;
+  for (const auto& response : stream.ReadAll()) {
+    EXPECT_EQ(response.error_message(), "");
+    const auto some = Numbers<int64_t>(response.infer_response(), "output_ids");
+    EXPECT_THAT(ShapeOf(response.infer_response(), "output_ids"), ElementsAre(some.size()));
+    largest = std::max(largest, some.size());
+    ids.insert(ids.end(), some.begin(), some.end());
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(ids, ExpectedIds("abc", kTokens));
+  EXPECT_GT(largest, 1U);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveStreamTest, AStreamIsChargedForWhatItHolds) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 40 << 10;
+  KserveServer server(config);
+  InferStream first(server.kserve());
+  InferStream second(server.kserve());
+  server.WaitForMetric("aft_memory_used_bytes", 2 * (16 << 10));
+  InferStream third(server.kserve());
+  ModelStreamInferResponse response;
+  EXPECT_FALSE(third.Next(response));
+  EXPECT_THAT(third.Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+  ASSERT_TRUE(first.Send(Ids("abc", 3).request()));  // no room for a request either
+  const auto responses = first.ReadAll();
+  ASSERT_EQ(responses.size(), 1U);
+  EXPECT_THAT(responses[0].error_message(), HasSubstr("max_memory_bytes"));
+  EXPECT_EQ(responses[0].infer_response().id(), "one");
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(second.ReadAll().empty());
+  EXPECT_TRUE(second.Finish().ok());
+}
+
+TEST(KserveStreamTest, ADrainEndsIdleStreamsAndLetsOthersAnswer) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.drain.grace = std::chrono::hours(1);
+  KserveServer server(config);
+  server.control().Hold();
+  InferStream idle(server.kserve());
+  InferStream busy(server.kserve());
+  ASSERT_TRUE(busy.Send(Ids("abc", 10).request()));
+  server.control().WaitUntilBlocked();
+  server.WaitForMetric("aft_memory_used_bytes", 3 * (16 << 10) + 3 * 4 + 1024);
+  std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
+  ModelStreamInferResponse response;
+  EXPECT_FALSE(idle.Next(response));
+  EXPECT_THAT(idle.Finish(), StatusIs(absl::StatusCode::kUnavailable, _));
+  server.control().Resume();
+  int tokens = 0;
+  while (busy.Next(response)) ++tokens;
+  EXPECT_EQ(tokens, 10);
+  EXPECT_THAT(busy.Finish(), StatusIs(absl::StatusCode::kUnavailable, _));
+  drain.join();
+}
+
+}  // namespace
+}  // namespace aft::server

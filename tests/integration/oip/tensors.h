@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/integration/oip/fixture.h"
+
+// Requests with vectors to the fake encoder, of width 3, which may be a bare mixer.
+namespace aft::server {
+
+inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+inline ServerConfig WithMetrics() {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  return config;
+}
+
+// Of "encoder", with vectors only.
+inline FakeEncoderRunner::Options BareMixer(bool causal = true, int64_t max_image_width = 0) {
+  FakeEncoderRunner::Options options;
+  options.vocab_size = 0;
+  options.causal = causal;
+  options.max_image_width = max_image_width;
+  return options;
+}
+
+inline std::vector<float> Count(int64_t n, float first = 1) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < n; ++i) values.push_back(first + static_cast<float>(i));
+  return values;
+}
+
+inline InferBuilder Vectors(const std::vector<int64_t>& shape, const std::vector<float>& values) {
+  return InferBuilder("encoder").Raw("inputs_embeds", "FP32", shape, RawOf(values));
+}
+// [1, tokens, 3]
+inline InferBuilder Row(int64_t tokens) { return Vectors({1, tokens, 3}, Count(tokens * 3)); }
+
+}  // namespace aft::server

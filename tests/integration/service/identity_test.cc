@@ -1,0 +1,439 @@
+// Who may call: tokens, certificates, reflection.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
+#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/methods/token_fixture.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/integration/server_fixture.h"
+#include "tests/support/certificates.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST_F(TokenTest, OnlyKnownOnesMayCall) {
+  for (const char* bad :
+       {"Bearer token c", "Bearer ", "token a", "Basic token a", "Bearer TOKEN A"}) {
+    EXPECT_THAT(Call(Authorization(bad)),
+                StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: ")))
+        << bad;
+  }
+  EXPECT_THAT(Call(), StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: ")));
+  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "Generate", "")), 6);
+  EXPECT_TRUE(Call(Authorization("Bearer token a")).ok());
+  EXPECT_TRUE(Call(Authorization("bearer  token a ")).ok());
+}
+
+TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
+  EXPECT_THAT(Call(Authorization("Bearer token b")),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       "client \"team-b\" may not use model \"fake\""));
+  const auto list = [&](const char* token) {
+    grpc::ClientContext context;
+    if (token != nullptr) context.AddMetadata("authorization", token);
+    v1::ListResponse response;
+    const grpc::Status status = server_->models().List(&context, {}, &response);
+    return status.ok() ? response.models_size() : -1;
+  };
+  EXPECT_EQ(list("Bearer token a"), 1);
+  EXPECT_EQ(list("Bearer token b"), 0);
+  EXPECT_EQ(list(nullptr), -1);
+  v1::GetRequest get;
+  get.set_name("fake");
+  v1::GetResponse got;
+  grpc::ClientContext with_token;
+  with_token.AddMetadata("authorization", "Bearer token b");
+  EXPECT_THAT(server_->models().Get(&with_token, get, &got),
+              StatusIs(absl::StatusCode::kPermissionDenied, _));
+  grpc::ClientContext without;
+  EXPECT_THAT(server_->models().Get(&without, get, &got),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
+}
+
+// A client learns no name and no version of a model that it may not use, whatever it asks for.
+TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  const auto with_token = [](grpc::ClientContext& context) {
+    context.AddMetadata("authorization", "Bearer token b");
+  };
+  const auto ask = [&](auto& stub, auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    with_token(context);
+    return (stub.*method)(&context, request, &response);
+  };
+  using Kserve = inference::GRPCInferenceService::Stub;
+  const auto named = [](auto request, const char* model, const char* version) {
+    request.set_name(model);
+    request.set_version(version);
+    return request;
+  };
+  for (const char* const model : {"other", "nothing", "fake"}) {
+    const grpc::StatusCode expected = std::string(model) == "other"
+                                          ? grpc::StatusCode::NOT_FOUND
+                                          : grpc::StatusCode::PERMISSION_DENIED;
+    v1::GenerateRequest generate = Request("x", 3);
+    generate.set_model(model);
+    generate.set_model_version("9");
+    v1::TokenizeRequest tokenize;
+    tokenize.set_model(model);
+    tokenize.set_model_version("9");
+    inference::ModelInferRequest infer;
+    infer.set_model_name(model);
+    infer.set_model_version("9");
+    v1::StateServiceImportRequest import;
+    import.set_model(model);
+    grpc::ClientContext import_context;
+    with_token(import_context);
+    v1::StateServiceImportResponse imported;
+    const auto writer = server_->states().Import(&import_context, &imported);
+    writer->Write(import);
+    writer->WritesDone();
+    for (const grpc::Status& status :
+         {GenerateStream(server_->inference(), generate, with_token).Finish(),
+          ask(server_->inference(), &v1::InferenceService::Stub::Tokenize, tokenize,
+              v1::TokenizeResponse()),
+          ask(server_->models(), &v1::ModelService::Stub::Get, named(v1::GetRequest(), model, "9"),
+              v1::GetResponse()),
+          ask(*kserve, &Kserve::ModelInfer, infer, inference::ModelInferResponse()),
+          ask(*kserve, &Kserve::ModelMetadata, named(inference::ModelMetadataRequest(), model, "9"),
+              inference::ModelMetadataResponse()),
+          ask(*kserve, &Kserve::ModelConfig, named(inference::ModelConfigRequest(), model, "9"),
+              inference::ModelConfigResponse()),
+          ask(*kserve, &Kserve::ModelStatistics,
+              named(inference::ModelStatisticsRequest(), model, "9"),
+              inference::ModelStatisticsResponse()),
+          writer->Finish()}) {
+      EXPECT_EQ(status.error_code(), expected) << status.error_message();
+      if (std::string(model) != "fake") {
+        EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("fake")));
+      }
+      EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("version")));
+    }
+  }
+}
+
+// Neither a place in the queue nor a word about the model's state.
+TEST_F(TokenTest, PermissionIsCheckedBeforeAPlaceInTheQueueIsTaken) {
+  server_.reset();
+  config_.models[0].slots = 1;
+  config_.limits.max_queued_requests = 1;
+  server_ = std::make_unique<TestServer>(config_);
+  server_->control().Hold();
+  std::vector<GenerateStream> streams;
+  for (int i = 1; i <= 2; ++i) {  // the slot, and the queue
+    streams.emplace_back(server_->inference(), Request("x", 3), Authorization("Bearer token a"));
+    server_->WaitForMetric(i == 1 ? "aft_requests_running" : "aft_requests_waiting", 1);
+  }
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  v1::GenerateRequest generate = Request("x", 3);
+  generate.set_model("fake");
+  EXPECT_THAT(
+      GenerateStream(server_->inference(), generate, Authorization("Bearer token b")).Finish(),
+      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer token b");
+  inference::ModelInferRequest infer;
+  infer.set_model_name("fake");
+  inference::ModelInferResponse response;
+  EXPECT_THAT(kserve->ModelInfer(&context, infer, &response),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
+  server_->control().Resume();
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(TokenTest, CallsOfAClientThatIsGoneFromTheFileEnd) {
+  server_->control().Hold();
+  GenerateStream gone(server_->inference(), Request("x", 100'000), Authorization("Bearer token a"));
+  server_->WaitForMetric("aft_requests_running", 1);
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
+  grpc::ClientContext unary;
+  unary.AddMetadata("authorization", "Bearer token a");
+  grpc::Status unary_status;
+  inference::ModelInferResponse response;
+  std::thread infer([&] {
+    unary_status = kserve->ModelInfer(
+        &unary, InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request(), &response);
+  });
+  server_->WaitForMetric("aft_requests_waiting", 1);  // for the step to end
+  InferStream idle(*kserve, Authorization("Bearer token a"));
+  ASSERT_TRUE(idle.Send(InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request()));
+  server_->WaitForMetric("aft_requests_waiting", 2);
+
+  Replace(config_.security.clients_file,
+          absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token new"), "' }\n"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  server_->control().Resume();
+  const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  EXPECT_THAT(gone.Finish(), revoked);
+  infer.join();
+  EXPECT_THAT(unary_status, revoked);
+  for (ModelStreamInferResponse token; idle.Next(token);) {
+  }
+  EXPECT_THAT(idle.Finish(), revoked);
+  server_->WaitForMetric("aft_requests_running", 0);
+  EXPECT_TRUE(Call(Authorization("Bearer token new")).ok());
+}
+
+TEST_F(TokenTest, AReflectionOfAClientThatIsGoneFromTheFileEnds) {
+  using Service = grpc::reflection::v1::ServerReflection;
+  const auto stub = Service::NewStub(TestServer::Connect(server_->server().address()));
+  grpc::ClientContext context;
+  Authorization("Bearer token a")(context);
+  const auto stream = stub->ServerReflectionInfo(&context);
+  grpc::reflection::v1::ServerReflectionRequest request;
+  request.set_list_services("");
+  grpc::reflection::v1::ServerReflectionResponse response;
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&response));
+  Replace(config_.security.clients_file, "clients { name: 'team-b' certificate: 'b' }");
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_THAT(stream->Finish(),
+              StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token"));
+}
+
+TEST_F(TokenTest, HealthIsFreeForAll) {
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckResponse response;
+  EXPECT_TRUE(server_->health().Check(&context, {}, &response).ok());
+}
+
+TEST_F(TokenTest, MetricsNameTheFirstClientsAndSumUpTheRest) {
+  EXPECT_TRUE(Call(Authorization("Bearer token a")).ok());
+  EXPECT_FALSE(Call(Authorization("Bearer token b")).ok());
+  const auto requests = [&](const char* client, const char* result) {
+    return server_->Metric(
+        absl::StrCat("aft_client_requests_total{client=\"", client, "\",result=\"", result, "\"}"));
+  };
+  EXPECT_EQ(requests("team-a", "ok"), 1);
+  EXPECT_EQ(requests("team-a", "failed"), 0);
+  EXPECT_EQ(requests("other", "ok"), 0);
+  EXPECT_EQ(requests("other", "failed"), 1);
+  EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"team-a\"}"), 1 + 3);
+  EXPECT_THAT(server_->Metrics(), testing::Not(HasSubstr("team-b")));
+}
+
+class TlsTest : public testing::Test {
+ protected:
+  TlsTest() { Write("server", MakeCertificate(authority_, "localhost")); }
+
+  void Write(const std::string& name, const Certificate& certificate) {
+    Replace(Path(name + ".key"), certificate.key);
+    Replace(Path(name + ".pem"), certificate.certificate);
+  }
+  std::string Path(const std::string& name) const { return folder_.File(name); }
+
+  ServerConfig Config() const {
+    ServerConfig config = TestConfig();
+    config.listen_address = "localhost:0";
+    config.security.tls.cert_file = Path("server.pem");
+    config.security.tls.key_file = Path("server.key");
+    return config;
+  }
+
+  // Trusts `authority`; shows `own` where there is one.
+  static grpc::Status Call(TestServer& server, const Certificate& authority,
+                           const Certificate& own = {}) {
+    const grpc::SslCredentialsOptions options{authority.certificate, own.key, own.certificate};
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+        server.server().address(), grpc::SslCredentials(options), arguments));
+    return GenerateStream(*stub, Request("x", 3)).Finish();
+  }
+
+  const TempFolder folder_;
+  const Certificate authority_ = MakeAuthority("one");
+};
+
+TEST_F(TlsTest, ClientsThatTrustTheAuthorityMayCallAndPlaintextMayNot) {
+  TestServer server(Config());
+  EXPECT_TRUE(Call(server, authority_).ok());
+  const Certificate other = MakeAuthority("two");
+  EXPECT_THAT(Call(server, other), StatusIs(absl::StatusCode::kUnavailable, _));
+  EXPECT_THAT(GenerateStream(server.inference(), Request("x", 3)).Finish(),
+              StatusIs(absl::StatusCode::kUnavailable, _));
+}
+
+TEST_F(TlsTest, CertificatesAreReadAgainWhenTheyChange) {
+  ServerConfig config = Config();
+  config.security.reload = std::chrono::seconds(1);
+  TestServer server(config);
+  ASSERT_TRUE(Call(server, authority_).ok());
+  const Certificate next = MakeAuthority("next");
+  Write("server", MakeCertificate(next, "localhost"));
+  while (!Call(server, next).ok()) {
+  }
+  EXPECT_FALSE(Call(server, authority_).ok());
+}
+
+TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
+  const Certificate clients = MakeAuthority("clients");
+  Replace(Path("ca.pem"), clients.certificate);
+  Replace(Path("clients.textproto"),
+          "clients { name: 'service-a' certificate: 'a.example' models: 'fake' }"
+          "clients { name: 'service-u' certificate: 'spiffe://u' }"
+          "clients { name: 'others' certificate: 'a@b.example' certificate: '127.0.0.9' }"
+          "clients { name: 'service-b' certificate: 'b.example' models: 'other' }");
+  ServerConfig config = Config();
+  config.security.tls.client_ca_file = Path("ca.pem");
+  config.security.clients_file = Path("clients.textproto");
+  TestServer server(config);
+  const auto call = [&](const Certificate& certificate) {
+    return Call(server, authority_, certificate);
+  };
+  EXPECT_TRUE(call(MakeCertificate(clients, "a.example")).ok());
+  EXPECT_TRUE(call(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")).ok());
+  EXPECT_TRUE(call(MakeCertificate(clients, "x", "URI:spiffe://u")).ok());
+  // Names of other kinds are none that clients.proto knows.
+  EXPECT_THAT(call(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
+  EXPECT_THAT(call(MakeCertificate(clients, "b.example")),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")));
+  EXPECT_THAT(call(MakeCertificate(clients, "c.example")),
+              StatusIs(absl::StatusCode::kUnauthenticated, _));
+  EXPECT_THAT(call(MakeCertificate(authority_, "a.example")),  // of another authority
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  EXPECT_THAT(Call(server, authority_),  // has none
+              StatusIs(absl::StatusCode::kUnavailable, _));
+}
+
+TEST_F(TlsTest, FilesThatCannotBeUsedAreNamedAtStart) {
+  const auto fault = [](const ServerConfig& config) {
+    auto server = Server::Create(config, FakeLoader(), {.version = "test"});
+    EXPECT_TRUE(server.ok());
+    return (*server)->Start();
+  };
+  ServerConfig config = Config();
+  config.security.tls.cert_file = Path("missing");
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      StartsWith("security.tls.cert_file: cannot use ")));
+  config = Config();
+  Replace(config.security.tls.key_file, MakeAuthority("another").key);
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      StartsWith("security.tls.key_file: cannot use ")));
+  Write("server", MakeCertificate(authority_, "localhost"));
+  config.security.tls.client_ca_file = Path("missing");
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      StartsWith("security.tls.client_ca_file: cannot use ")));
+  config = Config();
+  config.security.clients_file = Path("missing");
+  EXPECT_THAT(fault(config), StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
+}
+
+struct V1 {
+  using Service = grpc::reflection::v1::ServerReflection;
+  using Request = grpc::reflection::v1::ServerReflectionRequest;
+  using Response = grpc::reflection::v1::ServerReflectionResponse;
+};
+struct V1Alpha {
+  using Service = grpc::reflection::v1alpha::ServerReflection;
+  using Request = grpc::reflection::v1alpha::ServerReflectionRequest;
+  using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
+};
+
+template <typename Api>
+class ReflectionTest : public testing::Test {
+ protected:
+  using Request = typename Api::Request;
+  using Response = typename Api::Response;
+
+  // Sends them one after the other on one stream.
+  grpc::Status Ask(TestServer& server, const std::vector<Request>& requests) {
+    const auto stub = Api::Service::NewStub(TestServer::Connect(server.server().address()));
+    grpc::ClientContext context;
+    const auto stream = stub->ServerReflectionInfo(&context);
+    responses_.clear();
+    for (const Request& request : requests) {
+      stream->Write(request);
+      Response response;
+      if (!stream->Read(&response)) break;
+      responses_.push_back(response);
+    }
+    stream->WritesDone();
+    return stream->Finish();
+  }
+
+  std::vector<Response> responses_;
+};
+
+using Apis = testing::Types<V1, V1Alpha>;
+TYPED_TEST_SUITE(ReflectionTest, Apis);
+
+TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
+  TestServer server;
+  std::vector<typename TypeParam::Request> requests(7);
+  requests[0].set_list_services("*");
+  requests[1].set_file_containing_symbol("aft.v1.InferenceService");
+  requests[2].set_file_by_filename("grpc/health/v1/health.proto");
+  requests[3].set_file_containing_symbol("aft.v1.Nothing");
+  requests[4].set_all_extension_numbers_of_type("aft.v1.Usage");
+  requests[5].mutable_file_containing_extension()->set_containing_type("aft.v1.Usage");
+  ASSERT_TRUE(this->Ask(server, requests).ok());
+  const auto& responses = this->responses_;
+  ASSERT_EQ(responses.size(), 7U);
+  std::vector<std::string> names;
+  for (const auto& service : responses[0].list_services_response().service()) {
+    names.push_back(service.name());
+  }
+  EXPECT_THAT(names,
+              ElementsAre("aft.v1.InferenceService", "aft.v1.ModelService", "aft.v1.StateService",
+                          "grpc.health.v1.Health", "inference.GRPCInferenceService"));
+  EXPECT_EQ(responses[0].original_request().list_services(), "*");
+  ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(),
+            4);  // with imports
+  EXPECT_THAT(responses[1].file_descriptor_response().file_descriptor_proto(0),
+              HasSubstr("GenerateRequest"));
+  EXPECT_EQ(responses[2].file_descriptor_response().file_descriptor_proto_size(), 1);
+  EXPECT_EQ(responses[3].error_response().error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(responses[4].all_extension_numbers_response().base_type_name(), "aft.v1.Usage");
+  EXPECT_EQ(responses[5].error_response().error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(responses[6].error_response().error_code(), grpc::INVALID_ARGUMENT);
+}
+
+TYPED_TEST(ReflectionTest, ALongNameEndsTheStream) {
+  TestServer server;
+  std::vector<typename TypeParam::Request> requests(1);
+  requests[0].set_file_containing_symbol(std::string(100'000, 's'));
+  EXPECT_THAT(this->Ask(server, requests), StatusIs(absl::StatusCode::kInvalidArgument, _));
+}
+
+TYPED_TEST(ReflectionTest, CanBeSwitchedOff) {
+  ServerConfig config = TestConfig();
+  config.security.reflection = false;
+  TestServer server(config);
+  EXPECT_THAT(this->Ask(server, {{}}), StatusIs(absl::StatusCode::kUnimplemented, _));
+}
+
+TYPED_TEST(ReflectionTest, IsForKnownClientsAndWithinTheirMemory) {
+  const TempFolder folder;
+  ServerConfig config = TestConfig();
+  config.security.clients_file = folder.File("clients");
+  Replace(config.security.clients_file,
+          absl::StrCat("clients { name: 'a' token_sha256: '", Sha256("t"), "' }"));
+  TestServer closed(config);
+  EXPECT_THAT(this->Ask(closed, {{}}), StatusIs(absl::StatusCode::kUnauthenticated, _));
+  config = TestConfig();
+  config.limits.max_memory_bytes = 1000;
+  TestServer small(config);
+  EXPECT_THAT(this->Ask(small, {{}}), StatusIs(absl::StatusCode::kResourceExhausted, _));
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,334 @@
+// The line that the log has of each call, over real gRPC with a fake model.
+#include "server/observability/log.h"
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/integration/server_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RequestLogTest : public testing::Test {
+ protected:
+  RequestLogTest() {
+    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+    testing::internal::CaptureStderr();
+  }
+  ~RequestLogTest() override { testing::internal::GetCapturedStderr(); }
+
+  template <typename Stream, typename Request>
+  Stream Open(const Request& request) {
+    return Stream(server_.inference(), request,
+                  [](grpc::ClientContext& context) { context.AddMetadata("x-request-id", "r-1"); });
+  }
+
+  // What the log says of the only call since the last, from its level on.
+  template <typename Stream>
+  std::string LogOf(Stream&& stream) {
+    stream.Finish();
+    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+    const std::string text = testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+    constexpr char kEvent[] = " event=request.done ";
+    const size_t event = text.find(kEvent);
+    if (event == std::string::npos || text.rfind(kEvent) != event) {
+      ADD_FAILURE() << "not one line: " << text;
+      return "";
+    }
+    const size_t level = text.rfind("level=", event);
+    return text.substr(level, text.find('\n', event) - level);
+  }
+
+  TestServer server_;
+};
+
+TEST_F(RequestLogTest, SaysWhoAskedForWhatAndHowItEnded) {
+  const std::string line = LogOf(Open<GenerateStream>(Request("hello", 3)));
+  EXPECT_THAT(line, StartsWith("level=info event=request.done id=r-1 peer=ipv4:127.0.0.1:"));
+  EXPECT_THAT(line, HasSubstr(" client=127.0.0.1 method=Generate model=fake code=OK reason=length "
+                              "n=1 prompt_tokens=5 generated_tokens=3 resumed_tokens=0 queue_ms="));
+}
+
+// But for write_ms: its answer is written behind the line.
+TEST_F(RequestLogTest, ModelInferHasTheFieldsOfGenerate) {
+  const auto names_of = [](const std::string& line) {
+    std::vector<std::string> names;
+    for (const auto field : absl::StrSplit(line, ' ')) {
+      const std::string name(field.substr(0, field.find('=')));
+      if (name != "write_ms") names.push_back(name);
+    }
+    return names;
+  };
+  struct Infer {
+    void Finish() {
+      const auto stub =
+          inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
+      grpc::ClientContext context;
+      inference::ModelInferResponse response;
+      EXPECT_TRUE(stub->ModelInfer(&context,
+                                   InferBuilder().Text("text_input", "hello").Tokens(3).request(),
+                                   &response)
+                      .ok());
+    }
+    TestServer& server;
+  };
+  EXPECT_EQ(names_of(LogOf(Infer{server_})),
+            names_of(LogOf(Open<GenerateStream>(Request("hello", 3)))));
+}
+
+TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
+  v1::GenerateRequest request = Request("hello", 100);
+  request.mutable_stop()->add_token_ids(static_cast<uint32_t>(Expected(request)[1]));
+  EXPECT_THAT(LogOf(Open<GenerateStream>(request)), HasSubstr(" code=OK reason=stop "));
+  v1::ScoreRequest score;
+  score.set_text("hello");
+  EXPECT_THAT(LogOf(Open<ScoreStream>(score)),
+              HasSubstr(" method=Score model=fake code=OK reason=done n=1 prompt_tokens=5 "));
+}
+
+TEST_F(RequestLogTest, TheReasonOfARefusalIsItsMessage) {
+  EXPECT_THAT(
+      LogOf(Open<GenerateStream>(Request("", 3))),
+      AllOf(StartsWith("level=info "),
+            HasSubstr(
+                " model=fake code=INVALID_ARGUMENT reason=\"text: must not be empty\" "
+                "n=1 prompt_tokens=0 generated_tokens=0 resumed_tokens=0 queue_ms=0 ttft_ms=0 ")));
+  v1::GenerateRequest request = Request("hello", 3);
+  request.set_model("other");
+  EXPECT_THAT(LogOf(Open<GenerateStream>(request)),
+              HasSubstr(" model=other code=NOT_FOUND reason=\"no model is called \\\"other\\\"; "
+                        "there is \\\"fake\\\"\" "));
+}
+
+TEST_F(RequestLogTest, ADefectIsAnErrorWithItsReason) {
+  server_.control().FailNextCollect(absl::InternalError("why"));
+  EXPECT_THAT(LogOf(Open<GenerateStream>(Request("hello", 3))),
+              AllOf(StartsWith("level=error "),
+                    HasSubstr(" code=INTERNAL reason=\"request r-1: a model step failed\" ")));
+}
+
+constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+constexpr char kParent[] = "00f067aa0ba902b7";
+
+class TraceTest : public RequestLogTest {
+ protected:
+  static void Prepare(grpc::ClientContext& context) {
+    context.AddMetadata("traceparent", absl::StrCat("00-", kTrace, "-", kParent, "-01"));
+  }
+  // The value of a field of a line, up to a space.
+  static std::string Field(const std::string& line, const std::string& name) {
+    const size_t at = line.find(" " + name + "=");
+    if (at == std::string::npos) return "absent";
+    const size_t begin = at + name.size() + 2;
+    return line.substr(begin, line.find(' ', begin) - begin);
+  }
+};
+
+TEST_F(TraceTest, TheCallIsASpanOfTheClientsTraceInTheLogAndInTheAnswer) {
+  GenerateStream stream(server_.inference(), Request("hello", 3), Prepare);
+  const std::string line = LogOf(stream);
+  EXPECT_EQ(Field(line, "trace_id"), kTrace);
+  EXPECT_EQ(Field(line, "parent_id"), kParent);
+  const std::string span = Field(line, "span_id");
+  EXPECT_THAT(span, testing::MatchesRegex("[0-9a-f]{16}"));
+  EXPECT_NE(span, kParent);
+  EXPECT_EQ(stream.InitialMetadata("traceparent"), absl::StrCat("00-", kTrace, "-", span, "-01"));
+
+  GenerateStream refused(server_.inference(), Request("", 3), Prepare);
+  const std::string refusal = LogOf(refused);
+  EXPECT_EQ(Field(refusal, "trace_id"), kTrace);
+  EXPECT_EQ(refused.TrailingMetadata("traceparent"),
+            absl::StrCat("00-", kTrace, "-", Field(refusal, "span_id"), "-01"));
+  EXPECT_NE(Field(refusal, "span_id"), span);
+}
+
+TEST_F(TraceTest, WithoutAValidOneATraceBegins) {
+  std::set<std::string> traces;
+  for (const std::string& given :
+       {std::string(), absl::StrCat("00-", std::string(32, '0'), "-", kParent, "-01"),
+        std::string("nonsense")}) {
+    GenerateStream stream(server_.inference(), Request("hello", 1),
+                          [&given](grpc::ClientContext& context) {
+                            if (!given.empty()) context.AddMetadata("traceparent", given);
+                          });
+    const std::string line = LogOf(stream);
+    const std::string trace = Field(line, "trace_id");
+    EXPECT_THAT(trace, testing::MatchesRegex("[0-9a-f]{32}"));
+    EXPECT_EQ(Field(line, "parent_id"), "\"\"");
+    EXPECT_EQ(stream.InitialMetadata("traceparent"),
+              absl::StrCat("00-", trace, "-", Field(line, "span_id"), "-00"));
+    EXPECT_TRUE(traces.insert(trace).second);
+  }
+  GenerateStream twice(server_.inference(), Request("hello", 1), [](grpc::ClientContext& context) {
+    Prepare(context);
+    Prepare(context);
+  });
+  EXPECT_NE(Field(LogOf(twice), "trace_id"), kTrace);
+}
+
+TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
+  const auto expect = [](const grpc::ClientContext& context, bool ok) {
+    const auto& metadata =
+        ok ? context.GetServerInitialMetadata() : context.GetServerTrailingMetadata();
+    const auto found = metadata.find("traceparent");
+    ASSERT_NE(found, metadata.end());
+    EXPECT_THAT(std::string(found->second.data(), found->second.size()),
+                StartsWith(absl::StrCat("00-", kTrace)));
+  };
+  const auto call = [&expect](auto& stub, auto method, const auto& request, auto response) {
+    grpc::ClientContext context;
+    Prepare(context);
+    expect(context, ((stub.*method)(&context, request, &response)).ok());
+  };
+  using v1::InferenceService;
+  call(server_.inference(), &InferenceService::Stub::Complete, Request("hello", 1),
+       v1::CompleteResponse());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("hello");
+  call(server_.inference(), &InferenceService::Stub::Tokenize, tokenize, v1::TokenizeResponse());
+  call(server_.models(), &v1::ModelService::Stub::List, v1::ListRequest(), v1::ListResponse());
+  call(server_.models(), &v1::ModelService::Stub::Get, v1::GetRequest(), v1::GetResponse());
+  call(server_.states(), &v1::StateService::Stub::Get, v1::StateServiceGetRequest(),
+       v1::StateServiceGetResponse());
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_.server().address()));
+  using Kserve = inference::GRPCInferenceService::Stub;
+  call(*kserve, &Kserve::ServerLive, inference::ServerLiveRequest(),
+       inference::ServerLiveResponse());
+  call(*kserve, &Kserve::ModelMetadata, inference::ModelMetadataRequest(),
+       inference::ModelMetadataResponse());
+  call(*kserve, &Kserve::RepositoryModelLoad, inference::RepositoryModelLoadRequest(),
+       inference::RepositoryModelLoadResponse());
+  inference::ModelInferRequest infer;
+  infer.set_model_name("fake");
+  call(*kserve, &Kserve::ModelInfer, infer, inference::ModelInferResponse());
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  const std::string text = testing::internal::GetCapturedStderr();
+  testing::internal::CaptureStderr();
+  std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines.size(), 5);  // of models and of what is asked without an id there is none
+  for (const std::string& line : lines) EXPECT_EQ(Field(line, "trace_id"), kTrace) << line;
+}
+
+TEST_F(TraceTest, ThePhasesAreTheWholeCall) {
+  const std::string line = LogOf(GenerateStream(server_.inference(), Request("hello", 3)));
+  const auto ms = [&line](const std::string& name) {
+    double value = -1;
+    EXPECT_TRUE(absl::SimpleAtod(Field(line, name), &value)) << name;
+    return value;
+  };
+  EXPECT_GT(ms("prefill_ms"), 0);
+  EXPECT_GT(ms("decode_ms"), 0);
+  EXPECT_GE(ms("write_ms"), 0);
+  EXPECT_NEAR(ms("queue_ms") + ms("prefill_ms"), ms("ttft_ms"), 1e-3 + 1e-5 * ms("ttft_ms"));
+  EXPECT_LE(ms("ttft_ms") + ms("decode_ms"), ms("total_ms") * (1 + 1e-5) + 1e-3);
+  EXPECT_LE(ms("write_ms"), ms("total_ms"));
+}
+
+TEST_F(TraceTest, WhoNeverHadASlotWasInTheQueueToItsEnd) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.limits.max_max_tokens = 1'000'000;
+  auto server = std::make_unique<TestServer>(config);
+  server->control().Hold();
+  GenerateStream running(server->inference(), Request("hello", 1'000'000));
+  server->control().WaitUntilBlocked();
+  GenerateStream waiting(server->inference(), Request("hello", 1), Prepare);
+  server->WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  waiting.context().TryCancel();
+  server->control().Resume();
+  server->WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
+  running.context().TryCancel();
+  waiting.Finish();
+  running.Finish();
+  server.reset();
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  const std::string text = testing::internal::GetCapturedStderr();
+  testing::internal::CaptureStderr();
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (Field(std::string(line), "trace_id") != kTrace) continue;
+    EXPECT_NE(Field(std::string(line), "queue_ms"), "0") << line;
+    EXPECT_EQ(Field(std::string(line), "prefill_ms"), "0") << line;
+    EXPECT_EQ(Field(std::string(line), "decode_ms"), "0") << line;
+    return;
+  }
+  FAIL() << text;
+}
+
+TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {
+  auto stream = Open<GenerateStream>(Request("hello", 3));
+  const std::string line = LogOf(stream);
+  const auto microseconds = [&line](const std::string& field) {
+    const size_t begin = line.find(" " + field + "=") + field.size() + 2;
+    double milliseconds = -1;
+    EXPECT_TRUE(absl::SimpleAtod(line.substr(begin, line.find(' ', begin) - begin), &milliseconds));
+    return 1000 * milliseconds;
+  };
+  const auto expect = [&](const std::string& field, uint64_t told) {
+    const auto expected = static_cast<double>(told);
+    EXPECT_NEAR(microseconds(field), expected, 1 + 1e-5 * expected) << line;
+  };
+  const v1::Timings& timings = stream.finished.timings();
+  expect("queue_ms", timings.queue_us());
+  expect("ttft_ms", timings.first_token_us());
+  EXPECT_GT(timings.total_us(), 0U);
+  // Until the line was written.
+  EXPECT_GE(microseconds("total_ms") * (1 + 1e-5) + 1, static_cast<double>(timings.total_us()));
+}
+
+// Who is refused cannot fill the log; metrics have all of them. Whatever the server's speed, each
+// refusal has a line or is counted by one.
+TEST(RefusalLogTest, RefusalsInMassesHaveTwentyLinesASecond) {
+  TestServer server(TestConfigWithMetrics());
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  testing::internal::CaptureStderr();
+  v1::GenerateRequest request = Request("x", 1);
+  request.set_model("nothing");
+  constexpr int kRefusals = 400;
+  for (int i = 0; i < kRefusals; ++i) {
+    EXPECT_EQ(GenerateStream(server.inference(), request).Finish().error_code(),
+              grpc::StatusCode::NOT_FOUND);
+  }
+  // Until the next one that has a line, which tells of all before it.
+  std::string text;
+  int refusals = kRefusals;
+  for (; !absl::StrContains(text, " id=last "); ++refusals) {
+    GenerateStream(server.inference(), request, [](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", "last");
+    }).Finish();
+    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+    text += testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+  }
+  testing::internal::GetCapturedStderr();
+  int lines = 0;
+  int left_out = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    lines += absl::StrContains(line, "event=request.done") ? 1 : 0;
+    const std::vector<std::string> parts = absl::StrSplit(line, "event=request.left_out refused=");
+    int count = 0;
+    if (parts.size() == 2 && absl::SimpleAtoi(parts[1], &count)) left_out += count;
+  }
+  EXPECT_GT(left_out, 0);
+  EXPECT_EQ(lines + left_out, refusals) << text;
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "Generate", "")), refusals);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,475 @@
+// The metrics page after real traffic, with fake models: what is counted where, that labels are
+// bounded, and that the page, its documentation and Prometheus' conventions agree.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "re2/re2.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/client/process.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsSubsetOf;
+
+constexpr int kEndless = 1'000'000;
+
+ServerConfig Config() {
+  ServerConfig config = TestConfigWithEncoder();
+  config.metrics_address = "127.0.0.1:0";
+  config.limits.max_max_tokens = kEndless;
+  config.limits.max_stream_buffer_bytes = 1 << 30;
+  return config;
+}
+
+std::string Labels(const std::string& method, const std::string& model = "fake") {
+  return absl::StrCat("{method=\"", method, "\",model=\"", model, "\"}");
+}
+
+class MetricsTest : public testing::Test {
+ protected:
+  void Start(const ServerConfig& config = Config()) {
+    server_ = std::make_unique<KserveServer>(config);
+  }
+
+  double Metric(const std::string& name) { return server_->Metric(name); }
+  double Of(const std::string& name, const std::string& method, const std::string& model = "fake") {
+    return Metric(name + Labels(method, model));
+  }
+
+  grpc::Status Generate(uint32_t tokens, uint32_t n = 1,
+                        v1::Priority priority = v1::PRIORITY_UNSPECIFIED) {
+    v1::GenerateRequest request = Request("abc", tokens);
+    if (n > 1) request.set_n(n);
+    request.set_priority(priority);
+    return GenerateStream(server_->inference(), request).Finish();
+  }
+  grpc::Status Complete(uint32_t tokens, uint32_t n = 1) {
+    v1::GenerateRequest request = Request("abcd", tokens);
+    if (n > 1) request.set_n(n);
+    grpc::ClientContext context;
+    v1::CompleteResponse response;
+    return server_->inference().Complete(&context, request, &response);
+  }
+  grpc::Status Score(const std::string& text) {
+    v1::ScoreRequest request;
+    request.set_model("fake");
+    request.set_text(text);
+    return ScoreStream(server_->inference(), request).Finish();
+  }
+  grpc::Status Encode(const std::string& text) {
+    v1::EncodeRequest request;
+    request.set_model("encoder");
+    request.set_text(text);
+    return EncodeStream(server_->inference(), request).Finish();
+  }
+  grpc::Status Tokenize() {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_model("fake");
+    request.set_text("abc");
+    v1::TokenizeResponse response;
+    return server_->inference().Tokenize(&context, request, &response);
+  }
+  grpc::Status Detokenize() {
+    grpc::ClientContext context;
+    v1::DetokenizeRequest request;
+    request.set_model("fake");
+    request.add_token_ids('a');
+    v1::DetokenizeResponse response;
+    return server_->inference().Detokenize(&context, request, &response);
+  }
+  grpc::Status Infer(InferBuilder builder) { return server_->Infer(builder.request()).status; }
+  static InferBuilder Tokens(int tokens) {
+    return InferBuilder().Text("text_input", "abcde").Tokens(tokens);
+  }
+
+  // A call of a method of no model.
+  template <typename Stub, typename Request, typename Response>
+  grpc::Status Call(Stub& stub,
+                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    const Request& request = {}) {
+    grpc::ClientContext context;
+    Response response;
+    return (stub.*method)(&context, request, &response);
+  }
+
+  // Everything that the server does, so that every metric has something to say.
+  void CallEveryMethod() {
+    ASSERT_TRUE(Generate(6).ok());
+    ASSERT_TRUE(Generate(4, 3).ok());
+    ASSERT_TRUE(Complete(2, 2).ok());
+    ASSERT_TRUE(Score("0123456789").ok());
+    ASSERT_TRUE(Encode("hello").ok());
+    ASSERT_TRUE(Tokenize().ok());
+    ASSERT_TRUE(Detokenize().ok());
+    ASSERT_TRUE(Infer(Tokens(7)).ok());
+    ASSERT_TRUE(Infer(InferBuilder().Text("text_input", "score me").Flag("score")).ok());
+    ASSERT_TRUE(
+        Infer(InferBuilder("encoder").Raw("text_input", "BYTES", {2}, RawText("ab") + RawText("c")))
+            .ok());
+    InferStream stream(server_->kserve());
+    ASSERT_TRUE(stream.Send(Tokens(5).Id("1").request()));
+    ASSERT_TRUE(stream.Send(Tokens(3).Id("2").request()));
+    EXPECT_EQ(stream.ReadAll().size(), 8U);
+    ASSERT_TRUE(stream.Finish().ok());
+
+    ASSERT_TRUE(Call(server_->models(), &v1::ModelService::Stub::List).ok());
+    v1::GetRequest nobody;
+    nobody.set_name("nobody");
+    EXPECT_EQ(Call(server_->models(), &v1::ModelService::Stub::Get, nobody).error_code(),
+              grpc::StatusCode::NOT_FOUND);
+    using Kserve = inference::GRPCInferenceService::Stub;
+    ASSERT_TRUE(Call(server_->kserve(), &Kserve::ServerLive).ok());
+    ASSERT_TRUE(Call(server_->kserve(), &Kserve::RepositoryIndex).ok());
+    EXPECT_EQ(Call(server_->kserve(), &Kserve::RepositoryModelLoad).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_EQ(Call(server_->states(), &v1::StateService::Stub::List).error_code(),
+              grpc::StatusCode::FAILED_PRECONDITION);  // clients are not known
+  }
+
+  std::unique_ptr<KserveServer> server_;
+};
+
+TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
+  Start();
+  CallEveryMethod();
+  struct Expected {
+    const char* method;
+    const char* model;
+    double calls;
+    double requests;
+    double prompt;
+    double generated;  // each request's gaps are one less than its tokens
+    double scored;
+    double encoded;
+    double first_tokens;  // requests that generate
+  };
+  const Expected methods[] = {
+      // A group's leader reads the prompt, and each of the others its last token.
+      {"Generate", "fake", 2, 4, 3 + 3 + 2, 6 + 3 * 4, 0, 0, 4},
+      {"Complete", "fake", 1, 2, 4 + 1, 2 * 2, 0, 0, 2},
+      {"Score", "fake", 1, 1, 10, 0, 9, 0, 0},
+      {"ModelInfer", "fake", 2, 2, 5 + 8, 7, 7, 0, 1},
+      {"ModelInfer", "encoder", 1, 2, 0, 0, 0, 3, 0},
+      {"ModelStreamInfer", "fake", 2, 2, 5 + 5, 5 + 3, 0, 0, 2},
+      {"Encode", "encoder", 1, 1, 0, 0, 0, 5, 0},
+  };
+  for (const Expected& expected : methods) {
+    SCOPED_TRACE(absl::StrCat(expected.method, " of ", expected.model));
+    const auto of = [&](const char* name) { return Of(name, expected.method, expected.model); };
+    EXPECT_EQ(Metric(RequestsTotal("OK", expected.method, expected.model)), expected.calls);
+    EXPECT_EQ(of("aft_requests_total"), expected.calls);
+    EXPECT_EQ(of("aft_e2e_seconds_count"), expected.calls);
+    EXPECT_EQ(of("aft_queue_seconds_count"), expected.requests);
+    EXPECT_EQ(of("aft_prompt_tokens_total"), expected.prompt);
+    EXPECT_EQ(of("aft_generated_tokens_total"), expected.generated);
+    EXPECT_EQ(of("aft_scored_tokens_total"), expected.scored);
+    EXPECT_EQ(of("aft_encoded_tokens_total"), expected.encoded);
+    EXPECT_EQ(of("aft_ttft_seconds_count"), expected.first_tokens);
+    EXPECT_EQ(of("aft_inter_token_seconds_count"), expected.generated - expected.first_tokens);
+    EXPECT_EQ(of("aft_time_per_output_token_seconds_count"), expected.first_tokens);
+  }
+  for (const char* method : {"Tokenize", "Detokenize"}) {
+    EXPECT_EQ(Of("aft_requests_total", method), 1);
+    EXPECT_EQ(Of("aft_e2e_seconds_count", method), 1);
+  }
+  // Nothing is counted beside these.
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake"})"), 4 + 2 + 1 + 2 + 2);
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="done"})"), 2);
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="length"})"), 9);
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="encoder",reason="done"})"), 3);
+  EXPECT_EQ(Metric(R"(aft_requests_total{model="fake"})"), 2 + 1 + 1 + 2 + 2 + 2);
+  EXPECT_EQ(Metric("aft_step_tokens_sum{model=\"encoder\"}"), 5 + 3);
+  EXPECT_EQ(Metric("aft_rejected_total"), 0);
+  EXPECT_EQ(Metric("aft_engine_failures_total"), 0);
+
+  for (const auto& [method, code] :
+       std::map<std::string, std::string>{{"ListModels", "OK"},
+                                          {"GetModel", "NOT_FOUND"},
+                                          {"ServerLive", "OK"},
+                                          {"RepositoryIndex", "OK"},
+                                          {"RepositoryModelLoad", "PERMISSION_DENIED"},
+                                          {"ListStates", "FAILED_PRECONDITION"}}) {
+    EXPECT_EQ(Metric(RequestsTotal(code, method, "")), 1) << method;
+    EXPECT_EQ(Of("aft_e2e_seconds_count", method, ""), 1) << method;
+  }
+  EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), 6);
+}
+
+TEST_F(MetricsTest, RefusalsAreCountedByReasonAndNotTimed) {
+  ServerConfig config = Config();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 1;
+  Start(config);
+  EXPECT_EQ(Generate(0x7fff'ffff).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Infer(InferBuilder("encoder").Tokens(1)).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  server_->control().Hold();
+  GenerateStream running(server_->inference(), Request("abc", 10'000));
+  server_->control().WaitUntilBlocked();
+  GenerateStream waiting(server_->inference(), Request("abc", 2));
+  server_->WaitForMetric(R"(aft_requests_waiting{model="fake"})", 1);
+  EXPECT_EQ(Generate(1).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Score("text").error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  waiting.context().TryCancel();
+  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  // The engine hears of it between two steps.
+  while (Metric(R"(aft_requests_waiting{model="fake"})") > 0) server_->control().RunSteps(1);
+  server_->control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  server_->WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
+
+  const auto rejected = [&](const std::string& model, const std::string& reason) {
+    return Metric(
+        absl::StrCat("aft_rejected_total{model=\"", model, "\",reason=\"", reason, "\"}"));
+  };
+  EXPECT_EQ(rejected("fake", "invalid"), 1);
+  EXPECT_EQ(rejected("encoder", "invalid"), 1);
+  EXPECT_EQ(rejected("fake", "queued_requests"), 2);
+  EXPECT_EQ(Metric("aft_rejected_total"), 4);
+  EXPECT_EQ(Of("aft_requests_total", "Generate"), 4);
+  EXPECT_EQ(Of("aft_e2e_seconds_count", "Generate"), 2);  // one ran, and one was cancelled
+  EXPECT_EQ(Of("aft_e2e_seconds_count", "Score"), 0);
+  EXPECT_EQ(Of("aft_e2e_seconds_count", "ModelInfer", "encoder"), 0);
+  EXPECT_EQ(Of("aft_queue_seconds_count", "Generate"), 2);
+  EXPECT_EQ(Of("aft_ttft_seconds_count", "Generate"), 1);
+  EXPECT_EQ(Of("aft_ttft_missed_seconds_count", "Generate"), 1);
+}
+
+TEST_F(MetricsTest, WhatRunsAndWaitsIsToldByPriority) {
+  ServerConfig config = Config();
+  config.models[0].slots = 2;
+  config.scheduling.max_client_slots = 2;
+  Start(config);
+  const auto gauge = [&](const std::string& name, const std::string& priority) {
+    return Metric(absl::StrCat(name, "{model=\"fake\",priority=\"", priority, "\"}"));
+  };
+  const auto open = [&](const std::string& text, v1::Priority priority) {
+    v1::GenerateRequest request = Request(text, 3);
+    request.set_priority(priority);
+    return GenerateStream(server_->inference(), request);
+  };
+  server_->control().Hold();
+  std::vector<GenerateStream> streams;
+  streams.push_back(open("1", v1::PRIORITY_INTERACTIVE));
+  server_->control().WaitUntilBlocked();
+  // In its first step already, which may be the one that never ends.
+  EXPECT_EQ(gauge("aft_requests_running_by_priority", "interactive"), 1);
+  EXPECT_EQ(Metric(R"(aft_requests_running{model="fake"})"), 1);
+  streams.push_back(open("22", v1::PRIORITY_BATCH));
+  streams.push_back(open("333", v1::PRIORITY_BATCH));
+  streams.push_back(open("4444", v1::PRIORITY_UNSPECIFIED));
+  server_->WaitForMetric(R"(aft_requests_waiting{model="fake"})", 3);
+  EXPECT_EQ(gauge("aft_requests_waiting_by_priority", "interactive"), 0);
+  EXPECT_EQ(gauge("aft_requests_waiting_by_priority", "normal"), 1);
+  EXPECT_EQ(gauge("aft_requests_waiting_by_priority", "batch"), 2);
+  EXPECT_EQ(Metric(R"(aft_waiting_tokens{model="fake"})"), 2 + 3 + 4);
+
+  server_->control().RunSteps(1);  // the normal one goes first
+  EXPECT_EQ(gauge("aft_requests_running_by_priority", "normal"), 1);
+  EXPECT_EQ(gauge("aft_requests_running_by_priority", "batch"), 0);
+  EXPECT_EQ(Metric(R"(aft_waiting_tokens{model="fake"})"), 2 + 3);
+  server_->control().Resume();
+  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
+  for (const char* priority : {"interactive", "normal", "batch"}) {
+    EXPECT_EQ(gauge("aft_requests_running_by_priority", priority), 0);
+    EXPECT_EQ(gauge("aft_requests_waiting_by_priority", priority), 0);
+  }
+  EXPECT_EQ(Metric(R"(aft_waiting_tokens{model="fake"})"), 0);
+  const auto queued = [&](const std::string& priority) {
+    return gauge("aft_queue_seconds_count", priority);
+  };
+  EXPECT_EQ(queued("interactive"), 1);
+  EXPECT_EQ(queued("normal"), 1);
+  EXPECT_EQ(queued("batch"), 2);
+}
+
+TEST_F(MetricsTest, AgesGrowWhileAStepDoesNotEnd) {
+  ServerConfig config = Config();
+  config.models[0].slots = 1;
+  Start(config);
+  const std::string waiting = R"(aft_oldest_waiting_seconds{model="fake"})";
+  const std::string step = R"(aft_last_step_age_seconds{model="fake"})";
+  const auto wait_until_beyond = [&](const std::string& name, double value) {
+    while (Metric(name) <= value) continue;
+  };
+  EXPECT_EQ(Metric(waiting), 0);
+  wait_until_beyond(step, 0);  // since it was loaded
+  server_->control().Hold();
+  GenerateStream running(server_->inference(), Request("abc", 2));
+  server_->control().WaitUntilBlocked();
+  EXPECT_EQ(Metric(waiting), 0);
+  GenerateStream second(server_->inference(), Request("abc", 2));
+  server_->WaitForMetric(R"(aft_requests_waiting{model="fake"})", 1);
+  for (int i = 0; i < 3; ++i) {
+    wait_until_beyond(waiting, Metric(waiting));
+    wait_until_beyond(step, Metric(step));
+  }
+  server_->control().RunSteps(1);
+  const double in_queue = Metric(waiting);  // the engine has it now
+  EXPECT_GT(in_queue, 0);
+  wait_until_beyond(waiting, in_queue);
+  server_->control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(second.Finish().ok());
+  server_->WaitForMetric(waiting, 0);
+}
+
+TEST_F(MetricsTest, WhatAClientDoesNotReadIsUndelivered) {
+  Start();
+  EXPECT_EQ(Metric("aft_undelivered_bytes"), 0);
+  const auto stub = server_->StubWithASmallWindow();
+  auto unread = std::make_unique<GenerateStream>(*stub, Request("abc", kEndless));
+  while (Metric("aft_undelivered_bytes") < 100'000) continue;
+  unread->context().TryCancel();
+  EXPECT_EQ(unread->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->WaitForMetric("aft_undelivered_bytes", 0);
+}
+
+TEST_F(MetricsTest, FailuresOfTheEngineAreCounted) {
+  Start();
+  server_->control().FailNextCollect(absl::InternalError("no luck"));
+  EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(Metric(R"(aft_engine_failures_total{model="fake",reason="step"})"), 1);
+  EXPECT_EQ(Of("aft_e2e_seconds_count", "Generate"), 1);
+  server_->control().FailNextCollect(absl::UnavailableError("it is gone"));
+  EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Metric(R"(aft_engine_failures_total{model="fake",reason="step"})"), 2);
+  EXPECT_EQ(Metric(R"(aft_engine_failures_total{model="fake",reason="model"})"), 1);
+  EXPECT_EQ(Metric("aft_engine_failures_total"), 3);
+}
+
+// The samples' names with their labels.
+std::set<std::string> Series(const std::string& page) {
+  std::set<std::string> series;
+  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+    if (absl::StartsWith(line, "aft_") || absl::StartsWith(line, "process_")) {
+      series.insert(std::string(line.substr(0, line.rfind(' '))));
+    }
+  }
+  return series;
+}
+
+TEST_F(MetricsTest, NothingThatClientsMakeUpBecomesALabel) {
+  ServerConfig config = Config();
+  config.security.trusted_proxies = {"127.0.0.0/8"};
+  Start(config);
+  const std::set<std::string> before = Series(server_->Metrics());
+  EXPECT_GT(before.size(), 1000U);
+  grpc::GenericStub generic(TestServer::Connect(server_->server().address()));
+  for (int i = 0; i < 1000; ++i) {
+    const std::string evil = absl::StrCat("evil-", i, "\"} 1\nforged{a=\"");
+    v1::GenerateRequest request = Request("x", 1);
+    request.set_model(evil);
+    request.set_model_version(evil);
+    request.set_cache_salt(evil);
+    request.set_priority(static_cast<v1::Priority>(i));
+    const std::string address = absl::StrCat("10.0.", i / 250, ".", i % 250);
+    GenerateStream stream(server_->inference(), request, [&](grpc::ClientContext& context) {
+      context.AddMetadata("x-forwarded-for", address);
+    });
+    EXPECT_FALSE(stream.Finish().ok());
+    EXPECT_FALSE(Infer(InferBuilder(evil).Id(evil).Text("text_input", "x")).ok());
+    request.set_model("fake");
+    request.set_model_version("");
+    GenerateStream(server_->inference(), request).Finish();  // of some priority or none
+    grpc::ClientContext context;
+    const grpc::Slice empty;
+    const grpc::ByteBuffer nothing(&empty, 1);
+    grpc::ByteBuffer response;
+    std::promise<grpc::Status> ended;
+    generic.UnaryCall(&context, absl::StrCat("/aft.v1.InferenceService/Evil", i), {}, &nothing,
+                      &response, [&ended](grpc::Status status) { ended.set_value(status); });
+    EXPECT_EQ(ended.get_future().get().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_EQ(Series(server_->Metrics()), before);
+  EXPECT_THAT(server_->Metrics(), testing::Not(HasSubstr("evil")));
+}
+
+// The metrics that a text names between backticks.
+std::set<std::string> Documented(const std::string& file) {
+  std::ifstream in(file);
+  std::set<std::string> names;
+  for (std::string line; std::getline(in, line);) {
+    if (!absl::StartsWith(line, "| `")) continue;
+    re2::StringPiece cell(line.data() + 1, line.find(" | ") - 1);
+    std::string name;
+    while (RE2::FindAndConsume(&cell, "`((?:aft|process)_[a-z0-9_]+)`", &name)) names.insert(name);
+  }
+  return names;
+}
+
+std::set<std::string> Families(const std::string& page) {
+  re2::StringPiece rest(page);
+  std::set<std::string> names;
+  std::string name;
+  while (RE2::FindAndConsume(&rest, "\n# TYPE ([a-z0-9_]+) ", &name)) names.insert(name);
+  return names;
+}
+
+TEST_F(MetricsTest, ThePageHasWhatIsDocumentedAndNothingElse) {
+  Start();
+  const std::set<std::string> documented = Documented("docs/metrics.md");
+  EXPECT_GT(documented.size(), 60U);
+  EXPECT_EQ(Families(server_->Metrics()), documented);
+  // Other pages name no metric that there is not.
+  EXPECT_THAT(Documented("README.md"), IsSubsetOf(documented));
+  for (const char* other : {"SECURITY.md", "docs/routers.md", "server/README.md"}) {
+    std::stringstream text;
+    text << std::ifstream(other).rdbuf();
+    const std::string all = text.str();
+    re2::StringPiece rest(all);
+    std::string name;
+    while (RE2::FindAndConsume(&rest, "`(aft_[a-z0-9_]+)[`{]", &name)) {
+      EXPECT_TRUE(documented.contains(name)) << name << " in " << other;
+    }
+  }
+}
+
+TEST_F(MetricsTest, TheModelSaysWhichItIs) {
+  Start();
+  GenerateStream stream(server_->inference(), Request("abc", 2));
+  ASSERT_TRUE(stream.Finish().ok());
+  const std::string page = server_->Metrics();
+  std::string fingerprint;
+  ASSERT_TRUE(RE2::PartialMatch(
+      page, R"re(\naft_model_info\{model="fake",version="1",fingerprint="(\d+)",)re",
+      &fingerprint));
+  EXPECT_EQ(fingerprint, std::to_string(stream.started.fingerprint()));
+  EXPECT_EQ(Metric(R"(aft_model_info{model="encoder"})"), 1);
+  EXPECT_EQ(Metric(R"(aft_build_info{version="test"})"), 1);
+}
+
+TEST_F(MetricsTest, PrometheusOwnLintHasNothingToSay) {
+  const char* const folder = std::getenv("AFT_PROMETHEUS");
+  if (folder == nullptr) GTEST_SKIP() << "no promtool: AFT_PROMETHEUS is not set";
+  Start();
+  CallEveryMethod();
+  const std::string answer = server_->Metrics();
+  const std::string page = answer.substr(answer.find("\r\n\r\n") + 4);
+  const client::Ended lint =
+      client::RunToEnd({absl::StrCat(folder, "/promtool"), "check", "metrics"}, page);
+  EXPECT_EQ(lint.code, 0);
+  EXPECT_EQ(lint.out + lint.err, "");
+}
+
+}  // namespace
+}  // namespace aft::server

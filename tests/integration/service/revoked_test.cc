@@ -1,0 +1,253 @@
+// What becomes of calls under way, and of what health tells, when the file of clients changes.
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/methods/token_fixture.h"
+#include "tests/integration/oip/fixture.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Of "team-a", which has every model at first, and of "team-b", which has others.
+class RevokedTest : public TokenTest {
+ protected:
+  void Start() { server_ = std::make_unique<TestServer>(config_); }
+
+  // From here on team-a has that token and these fields.
+  void Change(const std::string& token, const std::string& fields) {
+    Replace(config_.security.clients_file,
+            absl::StrCat("clients { name: 'team-a' ", fields, " token_sha256: '", Sha256(token),
+                         "' }\nclients { name: 'team-b' models: 'other' token_sha256: '",
+                         Sha256("token b"), "' }"));
+    ASSERT_TRUE(server_->server().Reload(config_).ok());
+  }
+
+  std::unique_ptr<inference::GRPCInferenceService::Stub> Kserve() {
+    return inference::GRPCInferenceService::NewStub(
+        TestServer::Connect(server_->server().address()));
+  }
+
+  // As if it were unknown: SERVICE_UNKNOWN. `value`: of the metadata "authorization"; "": none.
+  HealthCheckResponse::ServingStatus Check(const std::string& service,
+                                           const std::string& value = "") {
+    grpc::ClientContext context;
+    if (!value.empty()) Authorization(value)(context);
+    HealthCheckRequest request;
+    request.set_service(service);
+    HealthCheckResponse response;
+    const grpc::Status status = server_->health().Check(&context, request, &response);
+    if (status.ok()) return response.status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound,
+                                 absl::StrCat("no service is called \"", service, "\"")));
+    return HealthCheckResponse::SERVICE_UNKNOWN;
+  }
+};
+
+constexpr char kOwn[] = "Bearer token a";
+constexpr char kFake[] = "aft.v1.InferenceService/fake";
+
+ModelInferRequest LongRequest() {
+  return InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request();
+}
+
+const auto kNarrowed =
+    StatusIs(absl::StatusCode::kPermissionDenied, "client \"team-a\" may not use model \"fake\"");
+
+TEST_F(RevokedTest, CallsWhoseModelIsTakenFromTheirClientEnd) {
+  server_->control().Hold();
+  GenerateStream running(server_->inference(), Request("x", 100'000), Authorization(kOwn));
+  server_->WaitForMetric("aft_requests_running", 1);
+  const auto kserve = Kserve();
+  grpc::Status unary_status;
+  std::thread unary([&] {
+    grpc::ClientContext context;
+    Authorization(kOwn)(context);
+    ModelInferResponse response;
+    unary_status = kserve->ModelInfer(&context, LongRequest(), &response);
+  });
+  server_->WaitForMetric("aft_requests_waiting", 1);  // for the step to end
+  Change("token a", "models: 'other'");
+  server_->control().Resume();
+  EXPECT_THAT(running.Finish(), kNarrowed);
+  unary.join();
+  EXPECT_THAT(unary_status, kNarrowed);
+  EXPECT_THAT(Call(Authorization(kOwn)), kNarrowed);
+  server_->WaitForMetric("aft_requests_running", 0);
+}
+
+TEST_F(RevokedTest, CallsWhoseModelIsStillPermittedContinue) {
+  server_->control().Hold();
+  GenerateStream running(server_->inference(), Request("x", 100), Authorization(kOwn));
+  const auto kserve = Kserve();
+  InferStream stream(*kserve, Authorization(kOwn));
+  ASSERT_TRUE(stream.Send(InferBuilder("fake").Text("text_input", "x").Tokens(3).request()));
+  server_->control().WaitUntilBlocked();
+  Change("token a", "models: 'fake' weight: 2");
+  server_->control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_EQ(running.tokens, Expected(Request("x", 100)));
+  EXPECT_EQ(stream.ReadAll().size(), 3U);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+// A stream of requests continues without those whose model its client lost.
+TEST_F(RevokedTest, AnInferStreamGoesByWhatItsClientMayUseNow) {
+  const auto kserve = Kserve();
+  server_->control().Hold();
+  InferStream stream(*kserve, Authorization(kOwn));
+  ASSERT_TRUE(stream.Send(LongRequest()));
+  server_->control().WaitUntilBlocked();
+  Change("token a", "models: 'other'");
+  server_->control().Resume();
+  ModelStreamInferResponse response;
+  while (stream.Next(response) && response.error_message().empty()) {
+  }
+  EXPECT_THAT(response.error_message(), HasSubstr("may not use model \"fake\""));
+  ASSERT_TRUE(stream.Send(LongRequest()) && stream.Next(response));
+  EXPECT_THAT(response.error_message(), HasSubstr("may not use model \"fake\""));
+  Change("token a", "models: 'fake'");
+  ASSERT_TRUE(stream.Send(InferBuilder("fake").Text("text_input", "x").Tokens(2).request()));
+  for (const ModelStreamInferResponse& answer : stream.ReadAll()) {
+    EXPECT_THAT(answer.error_message(), IsEmpty());
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(RevokedTest, AnImportOfAModelThatIsTakenFromItsClientEnds) {
+  grpc::ClientContext context;
+  Authorization(kOwn)(context);
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest begin;
+  begin.set_model("fake");
+  begin.set_bytes(100);
+  begin.set_chunk("x");
+  ASSERT_TRUE(writer->Write(begin));
+  while (server_->Metric("aft_states_bytes") == 0) std::this_thread::yield();  // its place
+  Change("token a", "models: 'other'");
+  EXPECT_THAT(writer->Finish(), kNarrowed);
+}
+
+TEST_F(RevokedTest, CallsWhoseTokenIsAnotherClientsNowEnd) {
+  server_->control().Hold();
+  GenerateStream running(server_->inference(), Request("x", 100'000), Authorization(kOwn));
+  server_->control().WaitUntilBlocked();
+  Replace(config_.security.clients_file,
+          absl::StrCat("clients { name: 'team-c' token_sha256: '", Sha256("token a"), "' }"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  server_->control().Resume();
+  EXPECT_THAT(running.Finish(), StatusIs(absl::StatusCode::kUnauthenticated,
+                                         "authorization: it is another client's now"));
+  EXPECT_TRUE(Call(Authorization(kOwn)).ok());
+}
+
+TEST_F(RevokedTest, StateCallsThatWaitForRedisEndAtOnce) {
+  server_.reset();
+  std::promise<void> go_on;
+  const std::shared_future<void> going_on = go_on.get_future().share();
+  FakeRedis redis([&](const RedisCommand&) {
+    going_on.wait();
+    return FakeRedis::kHangUp;
+  });
+  config_.states.redis.address = redis.address();
+  config_.states.redis.timeout = std::chrono::minutes(1);
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  Start();
+  server_->WaitForMetric("aft_states_redis_up", 1);
+  const auto ask = [&](auto method, auto request, auto response) {
+    return std::async(std::launch::async, [=, this]() mutable {
+      grpc::ClientContext context;
+      Authorization(kOwn)(context);
+      return (server_->states().*method)(&context, request, &response);
+    });
+  };
+  v1::StateServiceGetRequest get;
+  get.set_id(std::string(32, 'a'));
+  v1::StateServiceDeleteRequest remove;
+  remove.set_id(std::string(32, 'a'));
+  using Stub = v1::StateService::Stub;
+  std::vector<std::future<grpc::Status>> calls;
+  calls.push_back(ask(&Stub::Get, get, v1::StateServiceGetResponse()));
+  calls.push_back(ask(&Stub::Delete, remove, v1::StateServiceDeleteResponse()));
+  calls.push_back(ask(&Stub::List, v1::StateServiceListRequest(), v1::StateServiceListResponse()));
+  server_->WaitForMetric("aft_states_redis_waiting", 2);  // behind the one that is asked
+  Change("token new", "");
+  for (std::future<grpc::Status>& call : calls) {
+    EXPECT_THAT(call.get(),
+                StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token"));
+  }
+  go_on.set_value();
+  // The answers that come late end nothing twice.
+  server_->WaitForMetric("aft_states_redis_waiting", 0);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+  for (const char* method : {"GetState", "DeleteState", "ListStates"}) {
+    EXPECT_EQ(server_->Metric(absl::StrCat("aft_requests_total{method=\"", method, "\"}")), 1)
+        << method;
+  }
+}
+
+TEST_F(RevokedTest, HealthNamesModelsOnlyToClientsThatMayUseThem) {
+  for (const char* open : {"", "aft.v1.InferenceService", "liveness"}) {
+    EXPECT_EQ(Check(open), HealthCheckResponse::SERVING) << open;
+  }
+  EXPECT_EQ(Check(kFake, kOwn), HealthCheckResponse::SERVING);
+  for (const char* others : {"", "Bearer token b", "Bearer token c", "token a"}) {
+    EXPECT_EQ(Check(kFake, others), HealthCheckResponse::SERVICE_UNKNOWN) << others;
+  }
+  for (const char* value : {"", kOwn, "Bearer token b"}) {
+    EXPECT_EQ(Check("aft.v1.InferenceService/other", value), HealthCheckResponse::SERVICE_UNKNOWN);
+  }
+}
+
+TEST_F(RevokedTest, AWatchHearsOfAModelOnlyWhileItsClientMayUseIt) {
+  const auto watch = [&](const std::string& value, grpc::ClientContext& context) {
+    if (!value.empty()) Authorization(value)(context);
+    HealthCheckRequest request;
+    request.set_service(kFake);
+    return server_->health().Watch(&context, request);
+  };
+  grpc::ClientContext contexts[3];
+  const auto own = watch(kOwn, contexts[0]);
+  const auto other = watch("Bearer token b", contexts[1]);
+  const auto anybody = watch("", contexts[2]);
+  HealthCheckResponse response;
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  for (auto* stranger : {other.get(), anybody.get()}) {
+    ASSERT_TRUE(stranger->Read(&response));
+    EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  }
+  Change("token new", "");  // a revoked client
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  Change("token a", "models: 'fake'");
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  Change("token a", "models: 'other'");  // a narrowed one
+  ASSERT_TRUE(own->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  // Its state is told to nobody of these either: the next thing that they hear is the end.
+  EXPECT_TRUE(server_->server().Drain());
+  for (auto* watcher : {own.get(), other.get(), anybody.get()}) {
+    EXPECT_FALSE(watcher->Read(&response));
+    EXPECT_EQ(watcher->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,222 @@
+// Streams that survive their server, over real gRPC, with a fake model: what a client has of one
+// goes on at another server.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/states/state_fixture.h"
+#include "tests/property/random_inputs.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kExactly[] = "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
+constexpr char kOtherwise[] =
+    "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
+
+// What a client asks for that has the first `count` tokens of a stream.
+v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
+                            const std::vector<TokenId>& tokens, size_t count) {
+  request.mutable_sampling()->set_seed(started.seed());
+  v1::Resume& resume = *request.mutable_resume();
+  resume.set_fingerprint(started.fingerprint());
+  resume.set_numerics(started.numerics());
+  resume.set_resume_id(started.resume_id());
+  for (size_t i = 0; i < count; ++i) resume.add_token_ids(static_cast<uint32_t>(tokens[i]));
+  return request;
+}
+
+class ResumeTest : public StateTest {
+ protected:
+  // That is refused: what is wrong, as its status says it.
+  std::string Wrong(const v1::GenerateRequest& request) {
+    const grpc::Status status = Refused(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+    return status.error_message();
+  }
+};
+
+TEST_F(ResumeTest, AStreamGoesOnAtAnotherServer) {
+  options_.fingerprint = 0xABCD;
+  Start();
+  TestServer other(config_, options_);
+  v1::GenerateRequest request = Request("hello", 30);
+  request.mutable_sampling()->clear_seed();
+  request.mutable_output()->set_top_logprobs(2);
+  const GenerateStream whole = Run(request);
+  EXPECT_EQ(whole.started.fingerprint(), 0xABCDU);
+  EXPECT_EQ(whole.started.numerics(), "fake");
+  EXPECT_FALSE(whole.started.exact());
+  for (const size_t cut : {0U, 1U, 17U, 29U, 30U}) {
+    SCOPED_TRACE(cut);
+    GenerateStream rest(other.inference(), Resumed(request, whole.started, whole.tokens, cut));
+    EXPECT_TRUE(rest.Finish().ok());
+    std::vector<TokenId> tokens(whole.tokens.begin(),
+                                whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut));
+    tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
+    EXPECT_EQ(tokens, whole.tokens);
+    EXPECT_EQ(rest.started.seed(), whole.started.seed());
+    EXPECT_EQ(rest.started.prompt_tokens(), 5U);
+    EXPECT_TRUE(rest.started.exact());
+    EXPECT_EQ(rest.finished.limit(), whole.finished.limit());
+    EXPECT_EQ(rest.finished.usage().prompt_tokens(), 5U);
+    EXPECT_EQ(rest.finished.usage().generated_tokens(), 30U);
+    EXPECT_EQ(rest.finished.usage().resumed_tokens(), cut);
+  }
+  EXPECT_EQ(other.Metric(kExactly), 5);
+  EXPECT_EQ(other.Metric(kOtherwise), 0);
+  EXPECT_EQ(server_->Metric(kExactly), 0);
+  // Another 35 tokens for each but the first, which brought nothing: 1 + 17 + 29, and 30 unread.
+  EXPECT_EQ(other.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 4 * 5 + 47);
+  EXPECT_EQ(other.Metric("aft_client_tokens_total{client=\"other\"}"), 4 * 35);
+}
+
+TEST_F(ResumeTest, OnlyTheSameBitsAreExact) {
+  Start();
+  const v1::GenerateRequest request = Request("hello", 10);
+  const GenerateStream whole = Run(request);
+  const auto exact_at = [&](const FakeModelRunner::Options& options, size_t cut,
+                            const std::string& numerics = "fake") {
+    TestServer other(config_, options);
+    v1::GenerateRequest resumed = Resumed(request, whole.started, whole.tokens, cut);
+    resumed.mutable_resume()->set_numerics(numerics);
+    GenerateStream rest(other.inference(), resumed);
+    EXPECT_TRUE(rest.Finish().ok());
+    EXPECT_EQ(other.Metric(kOtherwise), rest.started.exact() ? 0 : 1);
+    return rest.started.exact();
+  };
+  EXPECT_TRUE(exact_at(options_, 4));
+  EXPECT_FALSE(exact_at(options_, 4, "AVX2"));
+  EXPECT_FALSE(exact_at(options_, 4, ""));
+  EXPECT_TRUE(exact_at(options_, 0, "AVX2"));  // all of it is computed there
+  FakeModelRunner::Options no_promise = options_;
+  no_promise.numerics = "";
+  EXPECT_FALSE(exact_at(no_promise, 4, ""));
+  EXPECT_TRUE(exact_at(no_promise, 0, ""));
+  FakeModelRunner::Options differ = options_;
+  differ.generated_differ = true;
+  EXPECT_FALSE(exact_at(differ, 4));
+  EXPECT_TRUE(exact_at(differ, 0));
+}
+
+TEST_F(ResumeTest, BehindAnAnswerAllIsReadAsTheModelsOwn) {
+  options_.generated_differ = true;
+  Start();
+  const GenerateStream first = Run(Turn("hello", 5));
+  const v1::GenerateRequest request = Turn(" you", 10, first.finished.state().id());
+  const GenerateStream whole = Run(request);
+  const GenerateStream rest = Run(Resumed(request, whole.started, whole.tokens, 6));
+  EXPECT_TRUE(rest.started.exact());
+  EXPECT_EQ(rest.finished.state().history(), whole.finished.state().history());
+  EXPECT_EQ(rest.finished.state().tokens(), whole.finished.state().tokens());
+}
+
+TEST_F(ResumeTest, EveryFieldIsCheckedByName) {
+  options_.fingerprint = 0xABCD;
+  Start();
+  const v1::GenerateRequest request = Request("hello", 4);
+  const GenerateStream whole = Run(request);
+  const v1::GenerateRequest good = Resumed(request, whole.started, whole.tokens, 2);
+  const auto with = [&](const auto& change) {
+    v1::GenerateRequest bad = good;
+    change(bad);
+    return bad;
+  };
+  EXPECT_THAT(Wrong(with([](auto& bad) { bad.mutable_sampling()->clear_seed(); })),
+              HasSubstr("sampling.seed: must be set with resume"));
+  EXPECT_THAT(Wrong(with([](auto& bad) { bad.set_n(2); })),
+              AllOf(HasSubstr("resume: "), HasSubstr("n=1")));
+  EXPECT_THAT(Wrong(with([](auto& bad) { bad.mutable_resume()->add_token_ids(257); })),
+              HasSubstr("resume.token_ids[2]: must be below 257"));
+  EXPECT_THAT(Wrong(with([](auto& bad) { bad.mutable_resume()->add_token_ids(~0U); })),
+              HasSubstr("resume.token_ids[2]"));
+  EXPECT_THAT(Wrong(with([](auto& bad) {
+                for (int i = 0; i < 3; ++i) bad.mutable_resume()->add_token_ids(1);
+              })),
+              HasSubstr("resume.token_ids: 5 tokens, but the output ends with 4"));
+  EXPECT_THAT(
+      Wrong(with([](auto& bad) { bad.mutable_resume()->set_numerics(std::string(129, 'x')); })),
+      AllOf(HasSubstr("resume.numerics"), Not(HasSubstr("xxx"))));
+  EXPECT_THAT(
+      Wrong(with([](auto& bad) { bad.mutable_resume()->set_resume_id(std::string(33, 'x')); })),
+      AllOf(HasSubstr("resume.resume_id"), Not(HasSubstr("xxx"))));
+  EXPECT_THAT(Wrong(with([](auto& bad) { bad.clear_text(); })), HasSubstr("prompt: "));
+  for (const uint64_t fingerprint : {uint64_t{0}, uint64_t{0xABCE}}) {
+    const grpc::Status status =
+        Refused(with([&](auto& bad) { bad.mutable_resume()->set_fingerprint(fingerprint); }));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(status.error_message(),
+                AllOf(HasSubstr("resume.fingerprint"), HasSubstr("000000000000abcd")));
+  }
+  EXPECT_EQ(server_->Metric(kExactly), 0);
+  EXPECT_EQ(Run(with([](auto& bad) { bad.set_n(1); })).tokens.size(), 2U);
+  ExpectServes(*server_);
+}
+
+TEST_F(ResumeTest, AnUnknownIdIsNoError) {
+  Start();
+  const v1::GenerateRequest request = Request("hello", 8);
+  const GenerateStream whole = Run(request);
+  v1::GenerateRequest resumed = Resumed(request, whole.started, whole.tokens, 5);
+  for (const std::string& id : {std::string(32, '0'), std::string("x"), std::string(32, '\0')}) {
+    resumed.mutable_resume()->set_resume_id(id);
+    resumed.mutable_resume()->set_state(id);
+    EXPECT_EQ(Run(resumed).tokens,
+              std::vector<TokenId>(whole.tokens.begin() + 5, whole.tokens.end()));
+  }
+}
+
+// Whatever outputs are claimed: they are refused, or go on as this model goes on behind them.
+TEST_F(ResumeTest, ForgedOutputsAreRefusedOrReplayed) {
+  options_.fingerprint = 0xABCD;
+  Start();
+  TestRandom random;
+  int replayed = 0;
+  int refused = 0;
+  for (int round = 0; round < 1000; ++round) {
+    SCOPED_TRACE(round);
+    const auto most = static_cast<uint32_t>(1 + random.Below(12));
+    v1::GenerateRequest request = Request("hello", most, static_cast<uint64_t>(round));
+    v1::Resume& resume = *request.mutable_resume();
+    resume.set_fingerprint(random.Below(10) == 0 ? 0xABCC : 0xABCD);
+    resume.set_numerics(std::string(static_cast<size_t>(random.Below(140)), 'n'));
+    std::vector<TokenId> outputs(static_cast<size_t>(random.Below(14)));
+    for (TokenId& id : outputs) {
+      id = static_cast<TokenId>(random.Below(random.Below(20) == 0 ? 100'000 : 257));
+      resume.add_token_ids(static_cast<uint32_t>(id));
+    }
+    GenerateStream stream(server_->inference(), request);
+    const grpc::Status status = stream.Finish();
+    if (!status.ok()) {
+      EXPECT_THAT(status.error_message(), HasSubstr("resume."));
+      EXPECT_TRUE(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+                  status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+      EXPECT_THAT(stream.events, IsEmpty());
+      ++refused;
+      continue;
+    }
+    ++replayed;
+    ASSERT_LE(outputs.size(), most);
+    FakeModelRunner::Text text(options_);
+    SamplingParams params;
+    params.seed = static_cast<uint64_t>(round);
+    text.Read(*FakeTokenizer().Encode("hello"));
+    text.Replay(outputs);
+    EXPECT_EQ(stream.tokens, text.Sample(params, static_cast<int64_t>(most) -
+                                                     static_cast<int64_t>(outputs.size())));
+    EXPECT_EQ(stream.finished.usage().generated_tokens(), most);
+  }
+  EXPECT_GT(replayed, 100);
+  EXPECT_GT(refused, 100);
+  ExpectServes(*server_);
+}
+
+}  // namespace
+}  // namespace aft::server

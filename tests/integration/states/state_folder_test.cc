@@ -1,0 +1,154 @@
+// States that outlive their server.
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/observability/log.h"
+#include "tests/integration/states/state_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+namespace fs = std::filesystem;
+
+class StateFolderServerTest : public StateTest {
+ protected:
+  StateFolderServerTest() {
+    WriteBytes(folder_.File("key"), std::string(32, 'k'));
+    config_.states.key_files = {folder_.File("key")};
+    config_.states.folder = folder_.File("states");
+    fs::create_directory(config_.states.folder);
+  }
+
+  // The next server, after this one is gone.
+  void Restart() {
+    server_.reset();
+    Start();
+  }
+  std::string FileOf(const std::string& id) const {
+    return config_.states.folder + "/" + id + ".state";
+  }
+};
+
+TEST_F(StateFolderServerTest, TheConversationGoesOnWithTheNextServer) {
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  ASSERT_TRUE(fs::exists(FileOf(state.id())));
+  const GenerateStream expected = Run(Turn(" you", 5, state.id()));
+  const double bytes = server_->Metric("aft_states_bytes");
+  Restart();
+  EXPECT_EQ(server_->Metric("aft_states"), 2);
+  EXPECT_EQ(server_->Metric("aft_states_bytes"), bytes);
+  v1::StateServiceGetResponse found;
+  ASSERT_TRUE(Get(state.id(), found).ok());
+  EXPECT_EQ(found.state().model(), "fake");
+  EXPECT_EQ(found.state().tokens(), state.tokens());
+  EXPECT_EQ(found.state().history(), state.history());
+  EXPECT_EQ(found.state().bytes(), state.bytes());
+  EXPECT_EQ(found.state().pending(), state.pending());
+  EXPECT_LE(found.state().ttl_ms(), state.ttl_ms());
+  EXPECT_GT(found.state().ttl_ms(), 0);
+  const GenerateStream again = Run(Turn(" you", 5, state.id()));
+  EXPECT_EQ(again.tokens, expected.tokens);
+  EXPECT_EQ(again.finished.state().history(), expected.finished.state().history());
+}
+
+TEST_F(StateFolderServerTest, DeletedStaysDeleted) {
+  Start();
+  const std::string id = Run(Turn("hello", 10)).finished.state().id();
+  EXPECT_TRUE(Delete(id).ok());
+  EXPECT_FALSE(fs::exists(FileOf(id)));
+  EXPECT_EQ(Delete(id).error_code(), grpc::StatusCode::NOT_FOUND);
+  Restart();
+  EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(server_->Metric("aft_states_bytes"), 0);
+}
+
+TEST_F(StateFolderServerTest, AFileGoesThoughNobodyAsks) {
+  Start();
+  v1::GenerateRequest request = Turn("hello", 10);
+  request.mutable_store()->set_ttl_ms(1);
+  const std::string id = Run(request).finished.state().id();
+  // What looks once a second looks at states, then at files, so a second state's end says that the
+  // first one's file was looked at.
+  server_->WaitForMetric("aft_states_expired_total", 1);
+  Run(request);
+  server_->WaitForMetric("aft_states_expired_total", 2);
+  server_.reset();
+  EXPECT_FALSE(fs::exists(FileOf(id)));
+}
+
+TEST_F(StateFolderServerTest, WhatCannotBeRemovedStays) {
+  Start();
+  const std::string id = Run(Turn("hello", 10)).finished.state().id();
+  const std::string bytes = ReadBytes(FileOf(id));
+  fs::remove(FileOf(id));
+  fs::create_directory(FileOf(id));
+  EXPECT_THAT(Delete(id), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.folder")));
+  EXPECT_TRUE(Get(id).ok());
+  fs::remove(FileOf(id));
+  EXPECT_TRUE(Delete(id).ok());
+  EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(StateFolderServerTest, AFolderThatTakesNothingEndsWhoStoresAndNobodyElse) {
+  Start();
+  const std::string id = Run(Turn("hello", 10)).finished.state().id();
+  const double bytes = server_->Metric("aft_states_bytes");
+  fs::rename(config_.states.folder, folder_.File("away"));
+  GenerateStream stores(server_->inference(), Turn("hello", 5));
+  EXPECT_THAT(stores.Finish(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.folder")));
+  EXPECT_EQ(Run(Request("hello", 5)).tokens.size(), 5);  // stores nothing
+  EXPECT_TRUE(Get(id).ok());
+  EXPECT_EQ(server_->Metric("aft_states"), 1);
+  EXPECT_EQ(server_->Metric("aft_states_bytes"), bytes);
+  EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"unwritten\"}"), 1);
+  fs::rename(folder_.File("away"), config_.states.folder);
+  Run(Turn("hello", 5));
+  EXPECT_EQ(server_->Metric("aft_states"), 2);
+}
+
+TEST_F(StateFolderServerTest, WhatTheNextServerHasNoPlaceForIsLeftInTheFolder) {
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::string other = Run(Turn("hello", 10)).finished.state().id();
+  config_.states.max_client_bytes = static_cast<int64_t>(state.bytes());
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  testing::internal::CaptureStderr();
+  Restart();
+  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, HasSubstr("event=states.skipped "));
+  // Who knows an id may use the state.
+  for (const std::string& id : {state.id(), other}) EXPECT_THAT(lines, Not(HasSubstr(id)));
+  EXPECT_EQ(server_->Metric("aft_states"), 1);
+  EXPECT_EQ(server_->Metric("aft_states_skipped_total"), 1);
+  EXPECT_THAT(Refused(Turn("hello", 10)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+  config_.states.max_client_bytes = 0;
+  Restart();
+  EXPECT_EQ(server_->Metric("aft_states"), 2);
+  EXPECT_EQ(server_->Metric("aft_states_skipped_total"), 0);
+}
+
+TEST_F(StateFolderServerTest, NoStateLivesLongerThanTheNextServerAllows) {
+  Start();
+  const std::string id = Run(Turn("hello", 10)).finished.state().id();
+  config_.states.max_ttl = config_.states.default_ttl = std::chrono::milliseconds(60'000);
+  Restart();
+  v1::StateServiceGetResponse found;
+  ASSERT_TRUE(Get(id, found).ok());
+  EXPECT_LE(found.state().ttl_ms(), 60'000);
+}
+
+}  // namespace
+}  // namespace aft::server

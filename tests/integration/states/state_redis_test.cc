@@ -1,0 +1,328 @@
+// States in Redis, shared by servers, over real gRPC.
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/states/state_fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/redis_server.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class StateRedisServerTest : public StateTest {
+ protected:
+  StateRedisServerTest() {
+    WriteBytes(folder_.File("key"), std::string(32, 'k'));
+    config_.states.key_files = {folder_.File("key")};
+    config_.states.redis.timeout = std::chrono::minutes(1);
+    config_.limits.max_queued_requests = 2000;
+  }
+
+  void StartWith(const std::string& address) {
+    config_.states.redis.address = address;
+    Start();
+    server_->WaitForMetric("aft_states_redis_up", 1);
+  }
+  // Calls go to the other server from here on.
+  void Swap() { server_.swap(other_); }
+  void StartTwo(const std::string& address) {
+    StartWith(address);
+    Swap();
+    StartWith(address);
+  }
+
+  std::unique_ptr<TestServer> other_;
+};
+
+TEST_F(StateRedisServerTest, EachServerGoesOnWithTheOthersConversation) {
+  const RedisServer redis;
+  StartTwo(redis.address());
+  FakeModelRunner::Text text(options_);
+  text.Read(*FakeTokenizer().Encode("hello"));
+  SamplingParams params;
+  params.seed = 7;
+  v1::State before;
+  const auto take = [&](const GenerateStream& turn, int tokens) {
+    EXPECT_EQ(turn.tokens, text.Sample(params, tokens));
+    before = turn.finished.state();
+  };
+  take(Run(Turn("hello", 10)), 10);
+  for (int i = 0; i < 20; ++i) {
+    Swap();
+    v1::StateServiceGetResponse found;
+    ASSERT_TRUE(Get(before.id(), found).ok());
+    EXPECT_EQ(found.state().tokens(), before.tokens());
+    EXPECT_EQ(found.state().bytes(), before.bytes());
+    EXPECT_EQ(found.state().history(), before.history());
+    EXPECT_EQ(found.state().pending(), before.pending());
+    EXPECT_EQ(found.state().model(), "fake");
+    EXPECT_LE(found.state().ttl_ms(), before.ttl_ms());
+    EXPECT_GT(found.state().ttl_ms(), 0U);
+    text.Read(*FakeTokenizer().Encode(" you"));
+    take(Run(Turn(" you", 5, before.id())), 5);
+  }
+  // Neither keeps anything in its memory.
+  server_->WaitForMetric("aft_states_bytes", 0);
+  other_->WaitForMetric("aft_states_bytes", 0);
+  const std::string id = before.id();
+  EXPECT_TRUE(Delete(id).ok());
+  Swap();
+  EXPECT_THAT(Get(id),
+              StatusIs(absl::StatusCode::kNotFound, "id: no state of this id, or it has expired"));
+  EXPECT_THAT(Delete(id), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no state")));
+  EXPECT_THAT(Refused(Turn("x", 1, id)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "previous.state_id: no state of this id, or it has expired"));
+}
+
+TEST_F(StateRedisServerTest, AStateGoesWhenItsTimeIsOver) {
+  const RedisServer redis;
+  StartWith(redis.address());
+  v1::GenerateRequest request = Turn("hello", 3);
+  request.mutable_store()->set_ttl_ms(1);
+  const std::string id = Run(request).finished.state().id();
+  grpc::Status status;
+  do {
+    status = Get(id);
+  } while (status.ok());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(StateRedisServerTest, ExportAndScoreFindThemToo) {
+  const RedisServer redis;
+  StartTwo(redis.address());
+  const std::string id = Run(Turn("hello", 3)).finished.state().id();
+  Swap();
+  v1::StateServiceExportRequest request;
+  request.set_id(id);
+  grpc::ClientContext context;
+  const auto reader = server_->states().Export(&context, request);
+  v1::StateServiceExportResponse response;
+  std::string sealed;
+  while (reader->Read(&response)) sealed += response.chunk();
+  ASSERT_TRUE(reader->Finish().ok());
+  v1::GenerateRequest inline_turn = Request(" you", 4);
+  inline_turn.mutable_previous()->set_state(sealed);
+  EXPECT_EQ(Run(inline_turn).tokens, Run(Turn(" you", 4, id)).tokens);
+  v1::ScoreRequest score;
+  score.set_text("abc");
+  score.mutable_previous()->set_state_id(id);
+  score.mutable_store();
+  ScoreStream stream(server_->inference(), score);
+  ASSERT_TRUE(stream.Finish().ok());
+  Swap();
+  EXPECT_TRUE(Get(stream.events.back().finished().state().id()).ok());
+}
+
+TEST_F(StateRedisServerTest, ARestartOfRedisCostsAtMostWhatRunsMeanwhile) {
+  RedisServer redis;
+  StartTwo(redis.address());
+  const std::string id = Run(Turn("hello", 10)).finished.state().id();
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, id)).tokens;
+  redis.Kill();
+  const auto down = StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.redis"));
+  for (int i = 0; i < 2; ++i) {
+    Swap();
+    EXPECT_THAT(Refused(Turn(" you", 5, id)), down);
+    EXPECT_THAT(Get(id), down);
+    EXPECT_THAT(Delete(id), down);
+    // What is generated was for nothing, and has no id.
+    GenerateStream stores(server_->inference(), Turn("hello", 5));
+    EXPECT_THAT(stores.Finish(), down);
+    EXPECT_FALSE(stores.finished.has_state());
+    ExpectServes(*server_);
+    EXPECT_EQ(server_->Metric("aft_states_redis_up"), 0);
+    server_->WaitForMetric("aft_states_bytes", 0);
+  }
+  redis.Start();
+  for (int i = 0; i < 2; ++i) {
+    Swap();
+    server_->WaitForMetric("aft_states_redis_up", 1);
+    EXPECT_EQ(Run(Turn(" you", 5, id)).tokens, expected);
+  }
+  redis.Kill();
+  redis.Start();  // noticed by nobody who asks only now
+  EXPECT_EQ(Run(Turn(" you", 5, id)).tokens, expected);
+  redis.Do({"FLUSHALL"});
+  EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(StateRedisServerTest, OneThatFallsSilentHoldsUpNobodyElse) {
+  std::atomic<int> asked = 0;
+  std::promise<void> go_on;
+  const std::shared_future<void> going_on = go_on.get_future().share();
+  FakeRedis redis([&](const RedisCommand&) {
+    ++asked;
+    going_on.wait();
+    return FakeRedis::kHangUp;
+  });
+  StartWith(redis.address());
+  std::vector<std::thread> lookups;
+  for (int i = 0; i < 8; ++i) {  // more than there are decode threads
+    lookups.emplace_back([this] {
+      EXPECT_THAT(Refused(Turn("x", 1, std::string(32, 'a'))),
+                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.redis")));
+    });
+  }
+  server_->WaitForMetric("aft_states_redis_waiting", 7);
+  ExpectServes(*server_);
+  go_on.set_value();
+  for (std::thread& lookup : lookups) lookup.join();
+  server_->WaitForMetric(RequestsTotal("UNAVAILABLE", "Generate"), 8);
+  ExpectServes(*server_);
+}
+
+TEST_F(StateRedisServerTest, CancelAndDeadlineEndACallThatWaitsForRedisOnce) {
+  std::promise<void> asked;
+  std::promise<void> go_on;
+  std::atomic<bool> first = true;
+  FakeRedis redis([&](const RedisCommand&) -> std::string {
+    if (!first.exchange(false)) return "$0\r\n\r\n";
+    asked.set_value();
+    go_on.get_future().wait();
+    return "$0\r\n\r\n";
+  });
+  StartWith(redis.address());
+  const v1::GenerateRequest request = Turn("x", 1, std::string(32, 'a'));
+  GenerateStream cancelled(server_->inference(), request);
+  asked.get_future().wait();
+  GenerateStream late(server_->inference(), request, [](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + milliseconds(50));
+  });
+  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  cancelled.context().TryCancel();
+  EXPECT_EQ(cancelled.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  go_on.set_value();
+  // The answer may overtake what ends the call.
+  const auto ended = [this] {
+    return server_->Metric(RequestsTotal("CANCELLED", "Generate")) +
+           server_->Metric(RequestsTotal("DEADLINE_EXCEEDED", "Generate")) +
+           server_->Metric(RequestsTotal("NOT_FOUND", "Generate"));
+  };
+  while (ended() < 2) std::this_thread::yield();
+  ExpectServes(*server_);
+  EXPECT_EQ(ended(), 2);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+  EXPECT_EQ(server_->Metric("aft_requests_waiting{model=\"fake\"}"), 0);
+}
+
+TEST_F(StateRedisServerTest, ADrainWaitsForWhatIsBeingLookedUpAndWritten) {
+  std::atomic<int> asked = 0;
+  std::promise<void> go_on;
+  const std::shared_future<void> going_on = go_on.get_future().share();
+  FakeRedis redis([&](const RedisCommand& command) -> std::string {
+    ++asked;
+    going_on.wait();
+    return command[0] == "EVAL" ? ":-1\r\n" : "$0\r\n\r\n";
+  });
+  config_.drain.grace = std::chrono::minutes(1);
+  StartWith(redis.address());
+  GenerateStream stores(server_->inference(), Turn("hello", 3));
+  ASSERT_TRUE(stores.Next());
+  while (asked == 0) std::this_thread::yield();
+  GenerateStream looks_up(server_->inference(), Turn("x", 1, std::string(32, 'a')));
+  server_->WaitForMetric("aft_states_redis_waiting", 1);
+  std::thread drain([this] { server_->server().Drain(); });
+  server_->WaitForMetric("aft_draining", 1);
+  server_->WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
+  go_on.set_value();
+  EXPECT_TRUE(stores.Finish().ok());
+  EXPECT_THAT(stores.finished.state().id(), SizeIs(32));
+  EXPECT_FALSE(looks_up.Finish().ok());
+  drain.join();
+}
+
+TEST_F(StateRedisServerTest, AnswersThatAreNoneEndTheCallThatAsked) {
+  Mutex mutex;
+  std::string answer;
+  FakeRedis redis([&](const RedisCommand&) {
+    MutexLock lock(mutex);
+    return answer;
+  });
+  StartWith(redis.address());
+  for (const char* bytes :
+       {"-OOM command not allowed\r\n", "-READONLY You can't write\r\n", "-WRONGTYPE no\r\n",
+        "-NOAUTH Authentication required.\r\n", "-LOADING soon\r\n", "-ERR what\r\n", ":7\r\n",
+        "$-1\r\n", "$5\r\nhello\r\n", "*2\r\n:1\r\n:2\r\n", "*-1\r\n", "SSH-2.0-OpenSSH\r\n",
+        "$99999999999\r\nx"}) {
+    SCOPED_TRACE(bytes);
+    {
+      MutexLock lock(mutex);
+      answer = bytes;
+    }
+    if (absl::string_view(bytes) != "$99999999999\r\nx") {  // which takes the whole time-out
+      EXPECT_THAT(Refused(Turn("x", 1, std::string(32, 'a'))).error_code(),
+                  ::testing::AnyOf(grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::NOT_FOUND,
+                                   grpc::StatusCode::RESOURCE_EXHAUSTED));
+      server_->WaitForMetric("aft_states_redis_up", 1);
+      EXPECT_FALSE(Get(std::string(32, 'a')).ok());
+      server_->WaitForMetric("aft_states_redis_up", 1);
+      GenerateStream stores(server_->inference(), Turn("hello", 3));
+      const grpc::Status status = stores.Finish();
+      EXPECT_FALSE(status.ok());
+      EXPECT_FALSE(stores.finished.has_state());
+      server_->WaitForMetric("aft_states_redis_up", 1);
+    }
+    ExpectServes(*server_);
+  }
+  server_->WaitForMetric("aft_states_bytes", 0);
+}
+
+// Where clients are known.
+class OwnedRedisStateTest : public StateRedisServerTest {
+ protected:
+  OwnedRedisStateTest() { KnowClients(); }
+};
+
+TEST_F(OwnedRedisStateTest, EachClientHasItsOwn) {
+  const RedisServer redis;
+  StartTwo(redis.address());
+  const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
+  Swap();
+  const grpc::Status none = Get(std::string(32, '0'), As("b"));
+  EXPECT_EQ(none.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Get(id, As("b")).error_message(), none.error_message());
+  EXPECT_EQ(Delete(id, As("b")).error_message(), none.error_message());
+  EXPECT_EQ(Refused(Turn("x", 1, id), As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  v1::StateServiceListResponse list;
+  ASSERT_TRUE(List(list, As("b")).ok());
+  EXPECT_THAT(list.states(), IsEmpty());
+  ASSERT_TRUE(List(list, As("a")).ok());
+  ASSERT_THAT(list.states(), SizeIs(1));
+  EXPECT_EQ(list.states(0).id(), id);
+  EXPECT_EQ(list.states(0).tokens(), 8U);
+  EXPECT_TRUE(Get(id, As("a")).ok());
+}
+
+TEST_F(OwnedRedisStateTest, ListsMoreThanOnePage) {
+  const RedisServer redis;
+  StartWith(redis.address());
+  std::set<std::string> ids;
+  for (int i = 0; i < 120; ++i) ids.insert(Run(Turn("hello", 1), As("a")).finished.state().id());
+  std::vector<std::string> listed;
+  v1::StateServiceListResponse page;
+  do {
+    page.Clear();
+    ASSERT_TRUE(List(page, As("a"), listed.empty() ? "" : listed.back()).ok());
+    for (const v1::State& state : page.states()) listed.push_back(state.id());
+  } while (!page.states().empty());
+  EXPECT_EQ(listed, std::vector<std::string>(ids.begin(), ids.end()));
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,366 @@
+// Turns over real gRPC, with a fake model: what requests leave behind and go on from, who may have
+// it, and what it may take.
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/observability/log.h"
+#include "tests/integration/states/state_fixture.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
+  Start();
+  const GenerateStream first = Run(Turn("hello", 10));
+  const v1::State& state = first.finished.state();
+  EXPECT_THAT(state.id(), SizeIs(32));
+  EXPECT_EQ(state.model(), "fake");
+  EXPECT_EQ(state.tokens(), 15U);
+  EXPECT_GT(state.bytes(), 0U);
+  EXPECT_TRUE(state.pending());
+  EXPECT_LE(state.ttl_ms(), 3'600'000U);
+  EXPECT_GT(state.ttl_ms(), 3'000'000U);
+
+  SamplingParams params;
+  params.seed = 7;
+  FakeModelRunner::Text text(options_);
+  text.Read(*FakeTokenizer().Encode("hello"));
+  text.Sample(params, 10);
+  // An edit is one more answer to an older state; neither disturbs the other.
+  for (const char* more : {" you", " there", " you"}) {
+    SCOPED_TRACE(more);
+    FakeModelRunner::Text next = text;
+    next.Read(*FakeTokenizer().Encode(more));
+    const GenerateStream second = Run(Turn(more, 5, state.id()));
+    EXPECT_EQ(second.tokens, next.Sample(params, 5));
+    EXPECT_EQ(second.started.prompt_tokens(), std::string(more).size());
+    EXPECT_EQ(second.finished.usage().prompt_tokens(), std::string(more).size());
+    EXPECT_NE(second.finished.state().id(), state.id());
+    EXPECT_EQ(second.finished.state().tokens(), 15 + std::string(more).size() + 5);
+    // Without new text the answer goes on.
+    v1::GenerateRequest empty = Turn("", 4, second.finished.state().id());
+    EXPECT_EQ(Run(empty).tokens, next.Sample(params, 4));
+  }
+  EXPECT_EQ(server_->Metric("aft_states"), 7);
+  EXPECT_EQ(server_->Metric("aft_states_stored_total"), 7);
+}
+
+TEST_F(StateTest, NothingIsStoredUnasked) {
+  Start();
+  EXPECT_FALSE(Run(Request("hello", 3)).finished.has_state());
+  v1::GenerateRequest request = Request("x", 3);
+  request.mutable_previous()->set_state_id(Run(Turn("hello", 3)).finished.state().id());
+  EXPECT_FALSE(Run(request).finished.has_state());
+  EXPECT_EQ(server_->Metric("aft_states"), 1);
+}
+
+TEST_F(StateTest, AnAnswerThatAStopTokenEndedNeedsNewText) {
+  options_.next_token = [](uint64_t, int64_t count) { return count < 8 ? 'x' : 'y'; };
+  Start();
+  v1::GenerateRequest request = Turn("hello", 10);
+  request.mutable_stop()->add_token_ids('y');
+  const v1::State state = Run(request).finished.state();
+  EXPECT_EQ(state.tokens(), 8U);
+  EXPECT_FALSE(state.pending());
+  request = Turn("", 10, state.id());
+  request.clear_prompt();
+  EXPECT_THAT(Refused(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prompt: must not be empty")));
+  EXPECT_EQ(Run(Turn("abc", 1, state.id())).finished.state().tokens(), 12U);
+}
+
+TEST_F(StateTest, ATextIsScoredPieceByPiece) {
+  Start();
+  const std::string whole = "It is a truth universally acknowledged";
+  const std::vector<SampledToken> expected =
+      FakeModelRunner::Score(*FakeTokenizer().Encode(whole), 0);
+  std::vector<float> scores;
+  std::string previous;
+  for (size_t at = 0; at < whole.size(); at += 10) {
+    v1::ScoreRequest request;
+    request.set_text(whole.substr(at, 10));
+    request.mutable_store();
+    if (at > 0) request.mutable_previous()->set_state_id(previous);
+    ScoreStream stream(server_->inference(), request);
+    ASSERT_TRUE(stream.Finish().ok());
+    for (const v1::ScoreResponse& event : stream.events) {
+      for (const v1::TokenLogprobs& token : event.chunk().logprobs()) {
+        scores.push_back(token.logprob());
+      }
+    }
+    previous = stream.events.back().finished().state().id();
+  }
+  ASSERT_EQ(scores.size(), expected.size());
+  for (size_t i = 0; i < scores.size(); ++i) EXPECT_EQ(scores[i], expected[i].logprob);
+  // And a generation goes on from there.
+  FakeModelRunner::Text text(options_);
+  text.Read(*FakeTokenizer().Encode(whole));
+  SamplingParams params;
+  params.seed = 7;
+  EXPECT_EQ(Run(Turn("", 6, previous)).tokens, text.Sample(params, 6));
+}
+
+TEST_F(StateTest, SaysWhatItKnowsOfAState) {
+  Start();
+  v1::GenerateRequest request = Turn("hello", 3);
+  request.mutable_store()->set_ttl_ms(86'400'000);
+  const v1::State stored = Run(request).finished.state();
+  v1::StateServiceGetResponse response;
+  ASSERT_TRUE(Get(stored.id(), response).ok());
+  EXPECT_EQ(response.state().tokens(), 8U);
+  EXPECT_EQ(response.state().history(), stored.history());
+  EXPECT_GT(response.state().ttl_ms(), 86'000'000U);
+  EXPECT_TRUE(Delete(stored.id()).ok());
+  EXPECT_THAT(Get(stored.id()), StatusIs(absl::StatusCode::kNotFound, "id: no state of this id"));
+  EXPECT_THAT(Delete(stored.id()),
+              StatusIs(absl::StatusCode::kNotFound, "id: no state of this id"));
+  EXPECT_THAT(Refused(Turn("x", 3, stored.id())),
+              StatusIs(absl::StatusCode::kNotFound, "previous.state_id: no state of this id"));
+  EXPECT_EQ(server_->Metric("aft_states_bytes"), 0);
+  EXPECT_EQ(server_->Metric("aft_rejected_total{model=\"fake\",reason=\"invalid\"}"), 1);
+}
+
+TEST_F(StateTest, AStateThatHasExpiredIsNotFoundAndSaysSo) {
+  Start();
+  v1::GenerateRequest request = Turn("hello", 3);
+  request.mutable_store()->set_ttl_ms(1);
+  const std::string id = Run(request).finished.state().id();
+  grpc::Status status;
+  do {
+    status = Get(id);
+  } while (status.ok());
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, "id: this state has expired"));
+  EXPECT_THAT(Refused(Turn("x", 3, id)),
+              StatusIs(absl::StatusCode::kNotFound, "previous.state_id: this state has expired"));
+}
+
+TEST_F(StateTest, AStateThatHasExpiredGoesThoughNobodyAsks) {
+  Start();
+  v1::GenerateRequest request = Turn("hello", 3);
+  request.mutable_store()->set_ttl_ms(1);
+  Run(request);
+  server_->WaitForMetric("aft_states_expired_total", 1);
+  server_->WaitForMetric("aft_states_bytes", 0);
+  EXPECT_EQ(server_->Metric("aft_states"), 0);
+}
+
+TEST_F(StateTest, BadFieldsAreNamed) {
+  Start();
+  const auto refused = [&](const auto& spoil) {
+    v1::GenerateRequest request = Turn("x", 3);
+    spoil(request);
+    return Refused(request);
+  };
+  const auto invalid = [](const std::string& message) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
+  };
+  EXPECT_THAT(refused([](auto& request) { request.mutable_previous(); }),
+              invalid("previous.state_id: must not be empty"));
+  EXPECT_THAT(refused([](auto& request) {
+                request.mutable_previous()->set_state_id(std::string(33, 'a'));
+              }),
+              invalid("previous.state_id: "));
+  EXPECT_THAT(refused([](auto& request) { request.mutable_store()->set_ttl_ms(0); }),
+              invalid("store.ttl_ms: must be in [1, 86400000], got 0"));
+  EXPECT_THAT(refused([](auto& request) { request.mutable_store()->set_ttl_ms(86'400'001); }),
+              invalid("store.ttl_ms: must be in [1, 86400000], got 86400001"));
+  EXPECT_THAT(Get(""), invalid("id: must not be empty"));
+  EXPECT_THAT(Get(std::string(33, 'a')), invalid("id: "));
+  EXPECT_THAT(Delete(std::string(100'000, 'a')), invalid("id: "));
+  EXPECT_EQ(server_->control().step_count(), 0);
+}
+
+TEST_F(StateTest, AFullBudgetIsSaidBeforeAnyWork) {
+  config_.states.max_bytes = 8000;
+  Start();
+  const v1::GenerateRequest small = Turn("hello", 3);
+  std::vector<std::string> ids;
+  while (true) {
+    const double before = server_->Metric("aft_states_bytes");
+    const int64_t steps = server_->control().step_count();
+    GenerateStream stream(server_->inference(), small);
+    const grpc::Status status = stream.Finish();
+    if (status.ok()) {
+      ids.push_back(stream.finished.state().id());
+      continue;
+    }
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("exceed states.max_client_bytes=4000")));
+    EXPECT_NE(stream.TrailingMetadata("grpc-retry-pushback-ms"), "");
+    EXPECT_EQ(server_->control().step_count(), steps);
+    EXPECT_EQ(server_->Metric("aft_states_bytes"), before);
+    break;
+  }
+  EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"full\"}"), 1);
+  ASSERT_FALSE(ids.empty());
+  EXPECT_TRUE(Delete(ids.front()).ok());
+  Run(small);
+  // What an answer may need is kept for it from the beginning.
+  EXPECT_THAT(Refused(Turn("hello", 1000)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("states: ")));
+  ExpectServes(*server_);
+}
+
+TEST_F(StateTest, NoPlaceIsKeptForTokensThatTheModelCannotHave) {
+  config_.states.max_bytes = 8000;
+  options_.max_seq_len = 40;
+  Start();
+  EXPECT_EQ(Run(Turn("hello", 1000)).tokens.size(), 35U);
+}
+
+TEST_F(StateTest, WhatIsCancelledLeavesNothingAndGivesItsPlaceBack) {
+  config_.limits.max_max_tokens = 1'000'000;
+  Start();
+  const std::string id = Run(Turn("hello", 3)).finished.state().id();
+  const double bytes = server_->Metric("aft_states_bytes");
+  server_->control().Hold();
+  // It is far from its end when the server hears of the cancellation.
+  GenerateStream stream(server_->inference(), Turn("x", 500'000, id));
+  ASSERT_TRUE(stream.Next());
+  EXPECT_GT(server_->Metric("aft_states_bytes"), bytes);
+  stream.context().TryCancel();
+  server_->control().Resume();
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->WaitForMetric("aft_states_bytes", bytes);
+  EXPECT_EQ(server_->Metric("aft_states"), 1);
+  EXPECT_TRUE(Get(id).ok());
+}
+
+// It is stored while the end is unread.
+TEST_F(StateTest, WhatIsCancelledAfterItWasStoredIsGoneToo) {
+  config_.limits.max_stream_buffer_bytes = 1 << 30;
+  Start();
+  v1::GenerateRequest request = Turn("x", 1000);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_output()->set_top_logprobs(20);  // more than the connection takes unread
+  const auto stub = server_->StubWithASmallWindow();
+  GenerateStream stream(*stub, request);
+  server_->WaitForMetric("aft_states_stored_total", 1);
+  stream.context().TryCancel();
+  server_->WaitForMetric("aft_states", 0);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(StateTest, AServerThatKeepsNoneSaysSo) {
+  config_.states.max_bytes = 0;
+  Start();
+  const auto off = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("states.max_bytes"));
+  EXPECT_THAT(Refused(Turn("x", 3)), off);
+  v1::GenerateRequest request = Request("x", 3);
+  request.mutable_previous()->set_state_id("a");
+  EXPECT_THAT(Refused(request), off);
+  EXPECT_THAT(Get("a"), off);
+  EXPECT_THAT(Delete("a"), off);
+  ExpectServes(*server_);
+}
+
+TEST_F(StateTest, WithoutKnownClientsNobodyListsStates) {
+  Start();
+  Run(Turn("x", 3));
+  v1::StateServiceListResponse response;
+  EXPECT_THAT(List(response),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("security.clients_file")));
+}
+
+TEST_F(StateTest, CallsAreLoggedWithTheirIds) {
+  Start();
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(Get("a", [](grpc::ClientContext& context) {
+                 context.AddMetadata("x-request-id", "mine");
+               }).ok());
+  log::Flush(std::chrono::hours(1));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("event=request.done"), HasSubstr("id=mine"),
+                    HasSubstr("method=GetState"), HasSubstr("code=NOT_FOUND")));
+}
+
+TEST_F(StateTest, CallsAreCountedByMethodAndStatus) {
+  Start();
+  const std::string id = Run(Turn("x", 3)).finished.state().id();
+  EXPECT_TRUE(Get(id).ok());
+  EXPECT_TRUE(Get(id).ok());
+  EXPECT_TRUE(Delete(id).ok());
+  EXPECT_FALSE(Delete(id).ok());
+  v1::StateServiceListResponse list;
+  EXPECT_FALSE(List(list).ok());
+  grpc::ClientContext context;
+  v1::StateServiceExportRequest request;
+  request.set_id(id);
+  EXPECT_FALSE(server_->states().Export(&context, request)->Finish().ok());
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "GetState", "")), 2);
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "DeleteState", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("NOT_FOUND", "DeleteState", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("FAILED_PRECONDITION", "ListStates", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("NOT_FOUND", "ExportState", "")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "ImportState", "")), 0);
+}
+
+// Where clients are known.
+class OwnedStateTest : public StateTest {
+ protected:
+  OwnedStateTest() { KnowClients(); }
+};
+
+TEST_F(OwnedStateTest, AnothersStateIsAsUnknownAsNone) {
+  Start();
+  const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
+  const std::string none(32, '0');
+  EXPECT_TRUE(Get(id, As("a")).ok());
+  EXPECT_EQ(Get(id, As("b")).error_message(), Get(none, As("b")).error_message());
+  EXPECT_EQ(Get(id, As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Delete(id, As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Refused(Turn("x", 3, id), As("b")).error_message(),
+            Refused(Turn("x", 3, none), As("b")).error_message());
+  EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  Run(Turn("x", 3, id), As("a"));
+}
+
+TEST_F(OwnedStateTest, ItsOwnerHasItWithTheNextServerToo) {
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.path();
+  Start();
+  const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
+  server_.reset();
+  Start();
+  EXPECT_TRUE(Get(id, As("a")).ok());
+  EXPECT_EQ(Get(id, As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Delete(id, As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_TRUE(Delete(id, As("a")).ok());
+}
+
+TEST_F(OwnedStateTest, EveryClientListsItsOwn) {
+  Start();
+  std::set<std::string> ids;
+  for (int i = 0; i < 101; ++i) ids.insert(Run(Turn("hello", 1), As("a")).finished.state().id());
+  Run(Turn("hello", 1), As("b"));
+  std::vector<std::string> listed;
+  v1::StateServiceListResponse page;
+  for (int pages = 0; pages < 2; ++pages) {
+    ASSERT_TRUE(List(page, As("a"), listed.empty() ? "" : listed.back()).ok());
+    EXPECT_EQ(page.states_size(), pages == 0 ? 100 : 1);
+    for (const v1::State& state : page.states()) listed.push_back(state.id());
+    page.clear_states();
+  }
+  EXPECT_EQ(listed, std::vector<std::string>(ids.begin(), ids.end()));
+  ASSERT_TRUE(List(page, As("b")).ok());
+  EXPECT_EQ(page.states_size(), 1);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,330 @@
+// States as bytes, over real gRPC: out of one server, into another, and what is refused.
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/lib/aft_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/states/state_fixture.h"
+#include "tests/property/random_inputs.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class StateTransferTest : public StateTest {
+ protected:
+  // The bytes of an export.
+  grpc::Status Export(const std::string& id, std::string& bytes, const Prepare& prepare = {}) {
+    grpc::ClientContext context;
+    if (prepare) prepare(context);
+    v1::StateServiceExportRequest request;
+    request.set_id(id);
+    const auto reader = server_->states().Export(&context, request);
+    v1::StateServiceExportResponse response;
+    bytes.clear();
+    while (reader->Read(&response)) bytes += response.chunk();
+    return reader->Finish();
+  }
+  std::string Export(const std::string& id) {
+    std::string bytes;
+    const grpc::Status status = Export(id, bytes);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return bytes;
+  }
+
+  // In pieces of `chunk` bytes, of which `announced` were said to come.
+  grpc::Status Import(const std::string& bytes, v1::StateServiceImportResponse& response,
+                      size_t chunk = 100, size_t announced = 0) {
+    grpc::ClientContext context;
+    const auto writer = server_->states().Import(&context, &response);
+    v1::StateServiceImportRequest request;
+    request.set_bytes(announced != 0 ? announced : bytes.size());
+    request.mutable_store();
+    for (size_t at = 0; at < bytes.size(); at += chunk) {
+      request.set_chunk(bytes.substr(at, chunk));
+      if (!writer->Write(request)) break;
+      request.Clear();
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  }
+  grpc::Status Import(const std::string& bytes, size_t chunk = 100, size_t announced = 0) {
+    v1::StateServiceImportResponse response;
+    return Import(bytes, response, chunk, announced);
+  }
+};
+
+TEST_F(StateTransferTest, WhatWasExportedGoesOnAsTheOriginalDoes) {
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::string bytes = Export(state.id());
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
+  for (const size_t chunk : {size_t{7}, size_t{1'000'000}}) {
+    v1::StateServiceImportResponse response;
+    const grpc::Status status = Import(bytes, response, chunk);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_NE(response.state().id(), state.id());
+    EXPECT_EQ(response.state().tokens(), state.tokens());
+    EXPECT_EQ(response.state().history(), state.history());
+    EXPECT_EQ(Run(Turn(" you", 5, response.state().id())).tokens, expected);
+  }
+  v1::GenerateRequest brings = Turn(" you", 5);
+  brings.mutable_previous()->set_state(bytes);
+  EXPECT_EQ(Run(brings).tokens, expected);
+  brings.mutable_previous()->set_state_id(state.id());
+  EXPECT_THAT(Refused(brings), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("previous: must have one of")));
+}
+
+TEST_F(StateTransferTest, TheClientLibraryDoesAllOfIt) {
+  Start();
+  client::ClientOptions options;
+  options.address = server_->server().address();
+  const auto client = client::Client::Create(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const auto bytes = (*client)->ExportState(state.id());
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(*bytes, Export(state.id()));
+  const auto imported = (*client)->ImportState("fake", *bytes);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ((*client)->GetState(imported->id())->history(), state.history());
+  EXPECT_TRUE((*client)->DeleteState(imported->id()).ok());
+  EXPECT_EQ((*client)->GetState(imported->id()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ((*client)->ListStates().status().code(), absl::StatusCode::kFailedPrecondition);
+  // Of several chunks; refused as a whole.
+  EXPECT_EQ((*client)->ImportState("fake", std::string(1'000'000, 'x')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// As every other call of theirs.
+TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
+  KnowClients();
+  config_.limits.write_stall = std::chrono::hours(1);
+  options_.state_bytes = 1 << 20;
+  Start();
+  const v1::State state = Run(Turn("hello", 10), As("a")).finished.state();
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+
+  grpc::ClientContext importing;
+  As("a")(importing);
+  v1::StateServiceImportResponse imported;
+  const auto writer = server_->states().Import(&importing, &imported);
+  v1::StateServiceImportRequest first;
+  first.set_bytes(1000);
+  first.set_chunk("the rest never comes");
+  ASSERT_TRUE(writer->Write(first));
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         (16 << 10) + 3 * static_cast<double>(first.ByteSizeLong()));
+
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window smaller than a chunk
+  const auto stub =
+      v1::StateService::NewStub(TestServer::Connect(server_->server().address(), arguments));
+  grpc::ClientContext exporting;
+  As("a")(exporting);
+  v1::StateServiceExportRequest request;
+  request.set_id(state.id());
+  const auto reader = stub->Export(&exporting, request);
+  reader->WaitForInitialMetadata();  // it has begun
+
+  WriteBytes(folder_.File("next"), "clients { name: 'b' certificate: 'b' }");
+  std::filesystem::rename(folder_.File("next"), config_.security.clients_file);
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  EXPECT_THAT(writer->Finish(), revoked);
+  v1::StateServiceExportResponse chunk;
+  EXPECT_TRUE(reader->Read(&chunk));  // was under way
+  EXPECT_FALSE(reader->Read(&chunk));
+  EXPECT_THAT(reader->Finish(), revoked);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::string bytes = Export(state.id());
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
+  Start();  // another one
+  v1::GenerateRequest brings = Turn(" you", 5);
+  brings.mutable_previous()->set_state(bytes);
+  EXPECT_EQ(Run(brings).tokens, expected);
+  options_.fingerprint = 2;
+  Start();
+  EXPECT_THAT(Refused(brings),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("0000000000000001"), HasSubstr("0000000000000002"))));
+  EXPECT_EQ(Import(bytes).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  config_.states.key_files.clear();
+  Start();
+  EXPECT_THAT(Import(bytes), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("chunk: not a state that can be used here")));
+  EXPECT_THAT(Refused(brings), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("previous.state: not a state")));
+  EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"invalid\"}"), 2);
+}
+
+// The model has consumed all of such a state's text, and of an output that has ended there is
+// nothing more for it to consume.
+TEST_F(StateTransferTest, AnEndedStreamMayBringAStateWithoutAPendingToken) {
+  Start();
+  v1::ScoreRequest score;
+  score.set_model("fake");
+  score.set_raw("A");
+  score.mutable_store();
+  ScoreStream scored(server_->inference(), score);
+  const grpc::Status status = scored.Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const v1::State& state = scored.events.back().finished().state();
+  EXPECT_FALSE(state.pending());
+  v1::GenerateRequest request = Request("A", 1, /*seed=*/1);
+  GenerateStream first(server_->inference(), request);
+  ASSERT_TRUE(first.Finish().ok());
+  request.mutable_resume()->add_token_ids(66);
+  request.mutable_resume()->set_fingerprint(first.started.fingerprint());
+  request.mutable_resume()->set_state(Export(state.id()));
+  for (const bool store : {false, true}) {
+    if (store) request.mutable_store();
+    const GenerateStream resumed = Run(request);
+    EXPECT_THAT(resumed.tokens, ::testing::IsEmpty());
+    EXPECT_EQ(resumed.finished.limit(), "stop.max_tokens=1");
+    EXPECT_EQ(resumed.finished.has_state(), store);
+  }
+}
+
+TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.File("states");
+  std::filesystem::create_directory(config_.states.folder);
+  Start();
+  const std::string bytes = Export(Run(Turn("hello", 10)).finished.state().id());
+  v1::StateServiceImportResponse response;
+  ASSERT_TRUE(Import(bytes, response).ok());
+  std::filesystem::rename(config_.states.folder, folder_.File("away"));
+  EXPECT_THAT(Import(bytes), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.folder")));
+  std::filesystem::rename(folder_.File("away"), config_.states.folder);
+  server_.reset();
+  Start();
+  EXPECT_EQ(Export(response.state().id()), bytes);
+  EXPECT_EQ(server_->Metric("aft_states"), 2);
+}
+
+TEST_F(StateTransferTest, HostileBytesAreRefusedAndDisturbNobody) {
+  Start();
+  const v1::State state = Run(Turn("hello", 10)).finished.state();
+  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
+  const double kept = server_->Metric("aft_states_bytes");
+  const std::string good = Export(state.id());
+  TestRandom random;
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = good;
+    const auto at = static_cast<size_t>(random.Below(static_cast<int64_t>(good.size())));
+    if (i % 3 == 0) {
+      bad.resize(at);
+    } else {
+      bad[at] = static_cast<char>(bad[at] ^ (1 << random.Below(8)));
+    }
+    if (bad.empty()) continue;
+    ASSERT_EQ(Import(bad, 1 + at).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
+    v1::GenerateRequest brings = Turn(" you", 5);
+    brings.mutable_previous()->set_state(bad);
+    ASSERT_EQ(Refused(brings).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
+  }
+  EXPECT_EQ(Run(Turn(" you", 5, state.id())).tokens, expected);
+  EXPECT_EQ(server_->Metric("aft_states"), 3);
+  EXPECT_GT(server_->Metric("aft_states_bytes"), kept);  // of the last one, and no other
+  EXPECT_LT(server_->Metric("aft_states_bytes"), 2 * kept);
+  ExpectServes(*server_);
+}
+
+TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  const auto invalid = [](const std::string& message) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
+  };
+  EXPECT_THAT(Import(good, 100, good.size() - 1),
+              invalid(absl::StrCat("chunk: more came than bytes=", good.size() - 1)));
+  EXPECT_THAT(Import(good, 100, good.size() + 1),
+              invalid(absl::StrCat("only ", good.size(), " of bytes=", good.size() + 1)));
+  EXPECT_THAT(Import(""), invalid("chunk: only 0"));
+  EXPECT_THAT(Import(good, 100, 1'000'000), invalid("bytes: must be in"));
+  EXPECT_EQ(server_->Metric("aft_states"), 1);
+  EXPECT_TRUE(Import(good).ok());
+}
+
+// Its client need not say that nothing more comes.
+TEST_F(StateTransferTest, AnImportEndsWithItsLastByte) {
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "mine");
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(good.size());
+  request.set_chunk(good);
+  ASSERT_TRUE(writer->Write(request));
+  EXPECT_TRUE(writer->Finish().ok());
+  EXPECT_TRUE(Get(response.state().id()).ok());
+  EXPECT_EQ(context.GetServerInitialMetadata().find("x-request-id")->second, "mine");
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("x-request-id"), 0u);
+}
+
+TEST_F(StateTransferTest, ARefusalForLackOfRoomSaysWhenToComeAgain) {
+  config_.states.max_client_bytes = 20'000;
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  grpc::Status status;
+  while (status.ok()) status = Import(good);
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("states.max_client_bytes")));
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(good.size());
+  writer->Write(request);
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
+}
+
+TEST_F(StateTransferTest, AnExportOfNothingSaysSo) {
+  Start();
+  std::string bytes;
+  EXPECT_THAT(Export(std::string(32, '0'), bytes),
+              StatusIs(absl::StatusCode::kNotFound, "id: no state of this id"));
+  EXPECT_THAT(Export(std::string(33, '0'), bytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("id: ")));
+  EXPECT_THAT(Export("", bytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, "id: must not be empty"));
+}
+
+TEST_F(StateTransferTest, AnImportThatStallsIsCancelled) {
+  config_.limits.write_stall = std::chrono::milliseconds(100);
+  Start();
+  const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
+  const double kept = server_->Metric("aft_states_bytes");
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(good.size());
+  request.set_chunk(good.substr(0, 10));
+  ASSERT_TRUE(writer->Write(request));
+  server_->WaitForMetric("aft_stuck_calls_total", 1);
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->WaitForMetric("aft_states_bytes", kept);
+}
+
+}  // namespace
+}  // namespace aft::server

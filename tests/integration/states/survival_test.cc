@@ -1,0 +1,287 @@
+// Streams that say that they can be resumed: what their server leaves behind while it runs, and how
+// it hands them over when it drains.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/states/state_fixture.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kFromState[] =
+    "aft_streams_resumed_total{exact=\"yes\",from=\"state\",model=\"fake\"}";
+constexpr char kFromText[] =
+    "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
+constexpr char kRead[] = "aft_prompt_tokens_total{model=\"fake\"}";
+constexpr char kGenerated[] = "aft_generated_tokens_total{model=\"fake\"}";
+constexpr char kWritten[] = "aft_checkpoints_total{result=\"written\"}";
+constexpr char kSkipped[] = "aft_checkpoints_total{result=\"skipped\"}";
+constexpr char kFailed[] = "aft_checkpoints_total{result=\"failed\"}";
+
+class SurvivalTest : public StateTest {
+ protected:
+  SurvivalTest() {
+    WriteBytes(folder_.File("key"), std::string(32, 'k'));
+    config_.drain.grace = std::chrono::hours(1);
+    // A prompt takes one step.
+    config_.models[0].max_step_tokens = options_.max_step_tokens = 512;
+  }
+
+  static v1::GenerateRequest Resumable(const std::string& prompt, uint32_t max_tokens) {
+    v1::GenerateRequest request = Request(prompt, max_tokens);
+    request.set_resumable(true);
+    request.mutable_sampling()->set_frequency_penalty(0.5F);
+    return request;
+  }
+  // Goes on behind all that came.
+  static v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
+                                     const std::vector<TokenId>& tokens) {
+    v1::Resume& resume = *request.mutable_resume();
+    resume.set_fingerprint(started.fingerprint());
+    resume.set_numerics(started.numerics());
+    resume.set_resume_id(started.resume_id());
+    for (const TokenId id : tokens) resume.add_token_ids(static_cast<uint32_t>(id));
+    return request;
+  }
+  static v1::GenerateRequest Resumed(const v1::GenerateRequest& request,
+                                     const GenerateStream& stream) {
+    v1::GenerateRequest resumed = Resumed(request, stream.started, stream.tokens);
+    for (const v1::GenerateResponse& event : stream.events) {
+      resumed.mutable_resume()->mutable_state()->append(event.hand_over().chunk());
+    }
+    return resumed;
+  }
+  std::vector<TokenId> Whole(const v1::GenerateRequest& request, size_t count = 0) const {
+    SamplingParams params;
+    params.seed = request.sampling().seed();
+    params.frequency_penalty = request.sampling().frequency_penalty();
+    return FakeModelRunner::Generate(
+        options_, *FakeTokenizer().Encode(request.text()), params,
+        count > 0 ? static_cast<int64_t>(count) : int64_t{request.stop().max_tokens()});
+  }
+  static void ExpectWhole(std::vector<TokenId> tokens, const GenerateStream& rest,
+                          const std::vector<TokenId>& whole) {
+    EXPECT_EQ(rest.finished.usage().resumed_tokens(), tokens.size());
+    tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
+    EXPECT_EQ(tokens, whole);
+    EXPECT_TRUE(rest.started.exact());
+  }
+
+  // Reads `count` tokens of a stream whose model makes no more. It does not end by itself.
+  GenerateStream Break(v1::GenerateRequest request, size_t count) {
+    request.mutable_stop()->set_max_tokens(1'000'000);
+    server_->control().Hold();
+    generated_ = server_->Metric(kGenerated);
+    GenerateStream stream(server_->inference(), request);
+    while (stream.tokens.size() < count) {
+      server_->control().AllowSteps(1);
+      if (!stream.Next()) ADD_FAILURE() << "it has ended";
+      if (testing::Test::HasFailure()) break;
+    }
+    return stream;
+  }
+  // The same; one of a prompt longer than `interval`, at which states are taken. None is left out.
+  GenerateStream BreakWithCheckpoints(v1::GenerateRequest request, size_t count, size_t interval) {
+    request.mutable_stop()->set_max_tokens(1'000'000);
+    while (true) {
+      const double written = server_->Metric(kWritten);
+      const double skipped = server_->Metric(kSkipped);
+      server_->control().Hold();
+      generated_ = server_->Metric(kGenerated);
+      GenerateStream stream(server_->inference(), request);
+      while (stream.tokens.size() < count) {
+        server_->control().AllowSteps(1);
+        if (!stream.Next()) ADD_FAILURE() << "it has ended";
+        if (testing::Test::HasFailure()) return stream;
+        const size_t tokens = stream.tokens.size();
+        if (tokens % interval != 1) continue;
+        // The first one at once, and then each when the next one is taken.
+        const double expected =
+            written + static_cast<double>(std::max<size_t>(tokens / interval, 1));
+        while (server_->Metric(kWritten) < expected && server_->Metric(kSkipped) == skipped) {
+          std::this_thread::yield();
+        }
+      }
+      if (server_->Metric(kSkipped) == skipped) return stream;
+      Leave(stream);
+    }
+  }
+  // Its server learns of it sooner or later. Returns how many tokens it has made since Break.
+  size_t Leave(GenerateStream& stream) {
+    stream.context().TryCancel();
+    stream.Finish();
+    while (server_->Metric("aft_requests_running{model=\"fake\"}") > 0) {
+      server_->control().AllowSteps(1);
+    }
+    server_->control().Resume();
+    return static_cast<size_t>(server_->Metric(kGenerated) - generated_);
+  }
+
+  // Tokens that a server made behind the first `count`, while nobody looked after its checkpoints.
+  static double Since(size_t count, const std::vector<TokenId>& output) {
+    return static_cast<double>(output.size() - count);
+  }
+
+  double generated_ = 0;  // before Break
+};
+
+TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastCheckpointOnly) {
+  config_.states.checkpoint_tokens = 20;
+  Start();
+  v1::GenerateRequest request = Resumable(std::string(200, 'p'), 100);
+  GenerateStream part = BreakWithCheckpoints(request, 73, 10);
+  EXPECT_THAT(part.started.resume_id(), SizeIs(32));
+  const std::vector<TokenId> output = Whole(request, Leave(part));
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
+  const double read = server_->Metric(kRead);
+  const GenerateStream rest = Run(Resumed(request, part.started, output));
+  ExpectWhole(output, rest, Whole(request));
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+  EXPECT_LE(server_->Metric(kRead) - read, 20 + Since(73, output));
+  EXPECT_NE(rest.started.resume_id(), part.started.resume_id());
+  // It has ended well, and nothing of it is left: what would go on with it reads all of it.
+  server_->WaitForMetric("aft_states", 0);
+  ExpectWhole(output, Run(Resumed(request, part.started, output)), Whole(request));
+  EXPECT_EQ(server_->Metric(kFromText), 1);
+}
+
+TEST_F(SurvivalTest, ACheckpointThatTheClientIsBehindIsOfNoUseAndNoHarm) {
+  config_.states.checkpoint_tokens = 20;
+  Start();
+  const v1::GenerateRequest request = Resumable(std::string(30, 'p'), 60);
+  GenerateStream part = BreakWithCheckpoints(request, 45, 10);
+  Leave(part);
+  part.tokens.resize(10);
+  ExpectWhole(part.tokens, Run(Resumed(request, part)), Whole(request));
+  EXPECT_EQ(server_->Metric(kFromText), 1);
+}
+
+TEST_F(SurvivalTest, AStreamThatBreaksAgainAndAgainKeepsWhatItHas) {
+  config_.states.checkpoint_tokens = 8;
+  Start();
+  v1::GenerateRequest request = Resumable(std::string(100, 'p'), 80);
+  GenerateStream first = BreakWithCheckpoints(request, 30, 4);
+  std::vector<TokenId> output = Whole(request, Leave(first));
+  // It breaks at once, before it leaves anything behind but what it began from.
+  const double written = server_->Metric(kWritten);
+  GenerateStream second = Break(Resumed(request, first.started, output), 1);
+  while (server_->Metric(kWritten) <= written) std::this_thread::yield();
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+  output = Whole(request, output.size() + Leave(second));
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
+  const double read = server_->Metric(kRead);
+  const GenerateStream rest = Run(Resumed(request, second.started, output));
+  ExpectWhole(output, rest, Whole(request));
+  EXPECT_EQ(server_->Metric(kFromState), 2);
+  EXPECT_LE(server_->Metric(kRead) - read, 8 + Since(30, output));
+}
+
+TEST_F(SurvivalTest, OnlyWhoCanResumeLeavesAnythingBehind) {
+  config_.states.checkpoint_tokens = 4;
+  Start();
+  v1::GenerateRequest request = Resumable("hello", 40);
+  request.set_resumable(false);
+  EXPECT_EQ(Run(request).started.resume_id(), "");
+  EXPECT_EQ(server_->Metric(kWritten), 0);
+}
+
+TEST_F(SurvivalTest, ABudgetThatIsFullCostsNoStream) {
+  config_.states.checkpoint_tokens = 4;
+  config_.states.max_bytes = 100;  // not one
+  Start();
+  const v1::GenerateRequest request = Resumable("hello", 60);
+  GenerateStream stream = Break(request, 20);
+  while (server_->Metric(kFailed) == 0) std::this_thread::yield();
+  Leave(stream);
+  EXPECT_EQ(Run(request).tokens, Whole(request));
+  EXPECT_EQ(server_->Metric(kWritten), 0);
+}
+
+TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
+  config_.states.key_files = {folder_.File("key")};
+  Start();
+  v1::GenerateRequest request = Resumable("hello", 500);
+  GenerateStream part = Break(request, 5);
+  const v1::GenerateRequest patient = Request("patient", 100'000);
+  GenerateStream waits(server_->inference(), patient);
+  while (server_->Metric("aft_requests_running{model=\"fake\"}") < 2) {
+    server_->control().AllowSteps(1);
+  }
+  std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  server_->WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
+  server_->control().Resume();
+  const grpc::Status status = part.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("draining"));
+  EXPECT_TRUE(part.event().has_hand_over());
+  EXPECT_EQ(part.started.resume_id(), "");
+  EXPECT_TRUE(waits.Finish().ok());
+  EXPECT_EQ(waits.tokens, Expected(patient));
+  drain.join();
+
+  server_ = nullptr;
+  Start();
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 30));
+  const GenerateStream rest = Run(Resumed(request, part));
+  ExpectWhole(part.tokens, rest, Whole(request));
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+  EXPECT_EQ(server_->Metric(kRead), 1);
+  EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"other\"}"), 1 + 30);
+  // What does not fit is not taken, whatever it is.
+  v1::GenerateRequest other = Resumed(request, part);
+  other.mutable_resume()->mutable_token_ids()->RemoveLast();
+  GenerateStream shorter = Run(other);
+  EXPECT_EQ(shorter.tokens.size(), rest.tokens.size() + 1);
+  other = Resumed(request, part);
+  (*other.mutable_resume()->mutable_state())[100] ^= 1;
+  EXPECT_EQ(Run(other).tokens, rest.tokens);
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+  EXPECT_EQ(server_->Metric(kFromText), 2);
+}
+
+TEST_F(SurvivalTest, WithAFolderTheNextServerGoesOnWithWhatTheLastOneLeft) {
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.path();
+  config_.states.checkpoint_tokens = 10;
+  Start();
+  v1::GenerateRequest request = Resumable(std::string(150, 'p'), 300);
+  GenerateStream part = BreakWithCheckpoints(request, 64, 5);
+  const std::vector<TokenId> output = Whole(request, Leave(part));
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
+  server_ = nullptr;
+  Start();
+  const GenerateStream rest = Run(Resumed(request, part.started, output));
+  ExpectWhole(output, rest, Whole(request));
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+  EXPECT_LE(server_->Metric(kRead), 10 + Since(64, output));
+}
+
+TEST_F(SurvivalTest, WithoutAnythingToLeaveADrainStillEndsIt) {
+  Start();
+  v1::GenerateRequest request = Resumable("hello", 500);
+  GenerateStream part = Break(request, 5);
+  std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  server_->WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
+  server_->control().Resume();
+  EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_FALSE(part.event().has_hand_over());
+  drain.join();
+  server_ = nullptr;
+  Start();
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 30));
+  ExpectWhole(part.tokens, Run(Resumed(request, part)), Whole(request));
+}
+
+}  // namespace
+}  // namespace aft::server

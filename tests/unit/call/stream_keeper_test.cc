@@ -1,0 +1,94 @@
+#include "server/call/stream_keeper.h"
+
+#include <sched.h>
+
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+
+namespace aft::server {
+namespace {
+
+class StreamKeeperTest : public testing::Test {
+ protected:
+  StreamKeeperTest() {
+    auto access = StateAccess::Create(
+        StatesConfig(), /*known_clients=*/true, metrics_,
+        [](const Client&, size_t, const std::function<void()>& task) { task(); });
+    EXPECT_TRUE(access.ok()) << access.status();
+    access_ = *std::move(access);
+    pool_.emplace();
+  }
+
+  static SequenceState State(int64_t tokens, size_t bytes) {
+    SequenceState state;
+    state.tokens = tokens;
+    state.snapshot = std::string(bytes, 's');
+    return state;
+  }
+
+  std::shared_ptr<StreamKeeper> Keeper(SequenceState text, SequenceState start) {
+    return std::make_shared<StreamKeeper>(
+        StreamKeeper::Environment{*access_, *pool_, metrics_}, client_, "austen", std::move(text),
+        std::make_shared<const SequenceState>(std::move(start)), "", CallIds());
+  }
+
+  // Returns when the keepers have done all that they were asked for.
+  void Finish() {
+    pool_.reset();
+    pool_.emplace();
+  }
+
+  // Tokens of the state that is kept; -1: there is none.
+  int64_t Kept(const StreamKeeper& keeper) {
+    int64_t tokens = -1;
+    access_->FindCheckpoint(*client_, keeper.id(),
+                            [&](const absl::StatusOr<std::shared_ptr<const SequenceState>>& state) {
+                              if (state.ok()) tokens = (*state)->tokens;
+                            });
+    return tokens;
+  }
+
+  prometheus::Registry registry_;
+  StateMetrics metrics_{registry_};
+  std::unique_ptr<StateAccess> access_;
+  std::optional<DecodePool> pool_;
+  const std::shared_ptr<const Client> client_ = std::make_shared<const Client>();
+};
+
+// The thread with the start may lose its processor between the two steps of making the state and of
+// writing it: on a single one it does so in every other round.
+TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  Finish();  // threads of the pool are made anew, and run there
+  for (int round = 0; round < 20; ++round) {
+    const auto keeper = Keeper(State(11, 0), State(10, 30'000'000));
+    keeper->KeepStart();
+    std::promise<void> done;
+    keeper->HandOver({.snapshot = "s", .outputs = {}}, /*seal=*/false,
+                     [&done](const absl::StatusOr<std::string>& handed) {
+                       EXPECT_TRUE(handed.ok()) << handed.status();
+                       done.set_value();
+                     });
+    done.get_future().wait();
+    Finish();
+    EXPECT_EQ(Kept(*keeper), 11) << round;
+    keeper->Forget(/*old=*/false);
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,482 @@
+// Several answers to one prompt, through the engine.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/property/random_inputs.h"
+#include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/scheduling/random_rules.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr int32_t kManyOutputs = 1'000'000;
+
+class EngineGroupTest : public EngineTest {
+ protected:
+  struct Group {
+    RequestHandle handle;
+    std::vector<Sink> sinks;
+
+    std::vector<absl::StatusCode> Codes() const {
+      std::vector<absl::StatusCode> codes;
+      for (const Sink& sink : sinks) codes.push_back(sink->Wait().status.code());
+      return codes;
+    }
+  };
+
+  static std::vector<Sink> Sinks(size_t count) {
+    std::vector<Sink> sinks(count);
+    for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
+    return sinks;
+  }
+  absl::StatusOr<RequestHandle> Offer(const GenerationRequest& request,
+                                      const std::vector<Sink>& sinks) {
+    return engine->GenerateGroup(request, {sinks.begin(), sinks.end()});
+  }
+  // REQUIRES: the engine accepts it.
+  Group SubmitGroup(const GenerationRequest& request, std::vector<Sink> sinks) {
+    const absl::StatusOr<RequestHandle> handle = Offer(request, sinks);
+    AFT_CHECK(handle.ok());
+    return {*handle, std::move(sinks)};
+  }
+  Group SubmitGroup(const GenerationRequest& request, size_t count) {
+    return SubmitGroup(request, Sinks(count));
+  }
+  absl::Status RefusedGroup(const GenerationRequest& request, size_t count) {
+    const std::vector<Sink> sinks = Sinks(count);
+    const absl::Status status = Offer(request, sinks).status();
+    EXPECT_FALSE(status.ok());
+    for (const Sink& sink : sinks) EXPECT_FALSE(sink->finished());
+    return status;
+  }
+
+  // The request without others, for answer `i`.
+  static GenerationRequest Single(GenerationRequest request, size_t i) {
+    request.sampling.seed += i;
+    return request;
+  }
+  void ExpectAnswers(const Group& group, const GenerationRequest& request) const {
+    for (size_t i = 0; i < group.sinks.size(); ++i) {
+      ExpectServed(group.sinks[i], Single(request, i));
+    }
+  }
+
+  static std::shared_ptr<const SequenceState> StateOf(const Outcome& outcome) {
+    AFT_CHECK(outcome.status.ok() && outcome.turn != nullptr);
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+  }
+  static void ExpectSameState(const SequenceState& a, const SequenceState& b) {
+    EXPECT_EQ(a.model, b.model);
+    EXPECT_EQ(a.snapshot, b.snapshot);
+    EXPECT_EQ(a.tokens, b.tokens);
+    EXPECT_EQ(a.outputs, b.outputs);
+    EXPECT_EQ(a.history, b.history);
+    EXPECT_EQ(a.pending, b.pending);
+    EXPECT_EQ(a.had, b.had);
+  }
+
+  int64_t TokensRead(const std::vector<StepInput>& steps) const {
+    int64_t tokens = 0;
+    for (const StepInput& step : steps) {
+      for (const StepRow& row : step.rows) tokens += static_cast<int64_t>(row.tokens.size());
+    }
+    return tokens;
+  }
+};
+
+TEST_F(EngineGroupTest, EachAnswerIsThatOfItsSeedAndThePromptIsReadOnce) {
+  model.max_step_tokens = 8;
+  Start();
+  const GenerationRequest request = Request({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, 6);
+  const Group group = SubmitGroup(request, 4);
+  ExpectAnswers(group, request);
+  EXPECT_NE(group.sinks[0]->tokens(), group.sinks[1]->tokens());
+  // The prompt, its last token three times more, and five outputs of each that are consumed.
+  EXPECT_EQ(TokensRead(control->steps()), 13 + 3 + 4 * 5);
+  EXPECT_EQ(metrics.prompt_tokens.Value(), 13 + 3);
+  EXPECT_EQ(metrics.generated_tokens.Value(), 4 * 6);
+}
+
+TEST_F(EngineGroupTest, SeedsWrapAround) {
+  Start();
+  GenerationRequest request = Request({1, 2}, 5);
+  request.sampling.seed = ~uint64_t{0};
+  const Group group = SubmitGroup(request, 2);
+  group.sinks[1]->Wait();
+  request.sampling.seed = 0;
+  EXPECT_EQ(group.sinks[1]->tokens(), Expected(request));
+}
+
+TEST_F(EngineGroupTest, UsageCountsThePromptOnce) {
+  Start();
+  const Group group = SubmitGroup(Request({1, 2, 3}, 2), 3);
+  std::vector<uint32_t> prompt;
+  for (const Sink& sink : group.sinks) {
+    const Usage usage = sink->Wait().usage;
+    prompt.push_back(usage.prompt_tokens);
+    EXPECT_EQ(usage.generated_tokens, 2U);
+  }
+  EXPECT_THAT(prompt, ElementsAre(3, 0, 0));
+}
+
+TEST_F(EngineGroupTest, APromptOfOneTokenWorks) {
+  Start();
+  const GenerationRequest request = Request({7}, 4);
+  ExpectAnswers(SubmitGroup(request, 3), request);
+  EXPECT_EQ(TokensRead(control->steps()), 3 + 3 * 3);
+}
+
+TEST_F(EngineGroupTest, AnswersGoOnFromAStateAndLeaveTheirOwn) {
+  Start();
+  GenerationRequest first = Request({1, 2, 3}, 3);
+  first.store = true;
+  const auto state = StateOf(Submit(first).sink->Wait());
+  // With new text of several tokens, of one, and of none: there is only the pending token.
+  for (const std::vector<TokenId>& prompt : std::vector<std::vector<TokenId>>{{4, 5, 6}, {4}, {}}) {
+    SCOPED_TRACE(prompt.size());
+    GenerationRequest request = Request(prompt, 5);
+    request.previous = state;
+    request.store = true;
+    request.sampling.repetition_penalty = 1.3F;
+    request.sampling.frequency_penalty = 0.4F;
+    const Group group = SubmitGroup(request, 3);
+    for (size_t i = 0; i < 3; ++i) {
+      const Accepted single = Submit(Single(request, i));
+      const Outcome alone = single.sink->Wait();
+      const Outcome outcome = group.sinks[i]->Wait();
+      EXPECT_EQ(group.sinks[i]->tokens(), single.sink->tokens());
+      ExpectSameState(*StateOf(outcome), *StateOf(alone));
+    }
+  }
+}
+
+TEST_F(EngineGroupTest, RefusesMoreThanCanEverRunAtTheSameTime) {
+  model.slots = 3;
+  Start();
+  EXPECT_THAT(RefusedGroup(Request({1}, 1), 4),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(StartsWith("n: must be at most 3"), HasSubstr("got 4"))));
+  EXPECT_EQ(metrics.rejected(Rejection::kInvalid).Value(), 1);
+  EXPECT_THAT(RefusedGroup(Request({}, 1), 2),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is empty")));
+  const GenerationRequest request = Request({1, 2}, 3);
+  ExpectAnswers(SubmitGroup(request, 3), request);
+}
+
+TEST_F(EngineGroupTest, RefusesWhatAStrictQuotaNeverAllows) {
+  options.scheduling.strict_quotas = true;
+  options.scheduling.max_client_slots = 2;
+  Start();
+  EXPECT_THAT(RefusedGroup(Request({1}, 1), 3),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("n: must be at most 2")));
+  Client client;
+  EXPECT_TRUE(engine->CheckGroup(client, ServiceClass::kNormal, 2).ok());
+  EXPECT_FALSE(engine->CheckGroup(client, ServiceClass::kNormal, 3).ok());
+  client.max_slots = 3;
+  EXPECT_TRUE(engine->CheckGroup(client, ServiceClass::kNormal, 3).ok());
+  EXPECT_FALSE(engine->CheckGroup(client, ServiceClass::kNormal, 4).ok());
+}
+
+TEST_F(EngineGroupTest, TakesAPlaceForEachAnswerOrNone) {
+  model.slots = 3;
+  options.limits.max_queued_requests = 4;
+  options.limits.max_queued_tokens = 10;
+  StartHeld();
+  const GenerationRequest running = Request({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 2);
+  const Group first = SubmitGroup(running, 3);  // in free slots: its length does not matter
+  const Group second = SubmitGroup(Request({1, 2, 3, 4, 5, 6}, 1), 2);  // two of four places
+  const GenerationRequest more = Request({1}, 1);
+  const auto place = *engine->Reserve(*client_b);
+  GenerationRequest other = more;
+  other.client = client_b;
+  other.reservation = place;
+  EXPECT_THAT(RefusedGroup(other, 3),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_requests=4")));
+  EXPECT_THAT(RefusedGroup(more, 1),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the client's part")));
+  EXPECT_EQ(engine->load().waiting, 2);  // and the reserved place is given back
+  other.reservation = nullptr;
+  const Group third = SubmitGroup(other, 2);
+  EXPECT_EQ(engine->load().waiting, 4);
+  control->Resume();
+  for (const Group& group : {first, second, third}) {
+    EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kOk));
+  }
+  EXPECT_EQ(engine->load().waiting + engine->load().running, 0);
+  EXPECT_EQ(metrics.requests_waiting.Value(), 0);
+}
+
+TEST_F(EngineGroupTest, AllBeginAtTheSameTime) {
+  model.slots = 3;
+  StartHeld();
+  const Accepted endless = Submit(Request({1}, kManyOutputs));
+  const Accepted another = Submit(Request({2}, kManyOutputs));
+  control->RunSteps(2);
+  const Group group = SubmitGroup(Request({3, 4, 5}, 2), 3);
+  control->RunSteps(10);
+  EXPECT_EQ(metrics.requests_waiting.Value(), 3);
+  engine->Cancel(endless.handle);
+  control->RunSteps(10);
+  EXPECT_EQ(metrics.requests_waiting.Value(), 3);
+  engine->Cancel(another.handle);
+  control->Resume();
+  EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kOk));
+}
+
+TEST_F(EngineGroupTest, OneThatEndsEarlyFreesItsSlotAtOnce) {
+  model.slots = 2;
+  StartHeld();
+  GenerationRequest request = Request({3, 4}, kManyOutputs);
+  const std::vector<Sink> sinks = {std::make_shared<RecordingSink>(/*accept=*/3),
+                                   std::make_shared<RecordingSink>()};
+  const Group group = SubmitGroup(request, sinks);
+  const GenerationRequest next = Request({5}, 3);
+  const Accepted waiting = Submit(next);
+  control->Resume();
+  EXPECT_EQ(group.sinks[0]->Wait().status.code(), absl::StatusCode::kResourceExhausted);
+  ExpectServed(waiting.sink, next);
+  EXPECT_FALSE(group.sinks[1]->finished());
+  engine->Cancel(group.handle + 1);
+  EXPECT_EQ(group.sinks[1]->Wait().status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(EngineGroupTest, EachHasItsOwnReason) {
+  Start();
+  GenerationRequest request = Request({3, 4, 5}, 30);
+  const std::vector<TokenId> second = Expected(Single(request, 1));
+  request.stop.token_ids = {second[6]};
+  const Group group = SubmitGroup(request, 2);
+  const Outcome stopped = group.sinks[1]->Wait();
+  EXPECT_EQ(stopped.reason, FinishReason::kStop);
+  EXPECT_LE(stopped.usage.generated_tokens, 6U);
+  const Outcome other = group.sinks[0]->Wait();
+  EXPECT_NE(other.usage.generated_tokens, stopped.usage.generated_tokens);
+}
+
+TEST_F(EngineGroupTest, BeforeTheForkTheEndOfTheFirstEndsAll) {
+  model.max_step_tokens = 8;
+  StartHeld();
+  const GenerationRequest request = Request(std::vector<TokenId>(100, 3), 5);
+  const Group group = SubmitGroup(request, 3);
+  control->RunSteps(2);
+  engine->Cancel(group.handle);
+  control->Resume();
+  EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kCancelled));
+  for (const Sink& sink : group.sinks) EXPECT_THAT(sink->tokens(), IsEmpty());
+  ExpectServes();
+  EXPECT_EQ(engine->load().running, 0);
+}
+
+TEST_F(EngineGroupTest, BeforeTheForkTheEndOfAnotherEndsOnlyThat) {
+  model.max_step_tokens = 8;
+  StartHeld();
+  const GenerationRequest request = Request(std::vector<TokenId>(100, 3), 5);
+  const Group group = SubmitGroup(request, 3);
+  control->RunSteps(2);
+  engine->Cancel(group.handle + 1);
+  control->Resume();
+  EXPECT_THAT(group.Codes(), ElementsAre(absl::StatusCode::kOk, absl::StatusCode::kCancelled,
+                                         absl::StatusCode::kOk));
+  ExpectServed(group.sinks[0], Single(request, 0));
+  ExpectServed(group.sinks[2], Single(request, 2));
+}
+
+TEST_F(EngineGroupTest, ACancelledOneThatWaitsIsGone) {
+  model.slots = 2;
+  StartHeld();
+  const Accepted endless = Submit(Request({1}, kManyOutputs));
+  const GenerationRequest request = Request({3, 4}, 3);
+  const Group group = SubmitGroup(request, 2);
+  engine->Cancel(group.handle);
+  control->RunSteps(3);
+  EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kCancelled));
+  engine->Cancel(endless.handle);
+  control->Resume();
+  ExpectServes();
+}
+
+TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatItHeld) {
+  model.max_step_tokens = 8;
+  options.health.max_failed_steps = 100;
+  StartHeld();
+  const Group reading = SubmitGroup(Request(std::vector<TokenId>(100, 3), 5), 3);
+  control->RunSteps(1);
+  control->FailNextCollect(absl::InternalError("a step"));
+  control->Resume();
+  EXPECT_THAT(reading.Codes(),
+              ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kCancelled,
+                          absl::StatusCode::kCancelled));
+  const GenerationRequest request = Request({1, 2, 3}, kManyOutputs);
+  control->Hold();
+  const Group forked = SubmitGroup(request, 3);
+  control->RunSteps(8);
+  control->FailNextSubmit(absl::InternalError("a step"));
+  control->Resume();
+  EXPECT_THAT(forked.Codes(), Each(absl::StatusCode::kInternal));
+  ExpectServes();
+}
+
+TEST_F(EngineGroupTest, ALostStateEndsTheGroupBeforeItHasBegun) {
+  Start();
+  GenerationRequest first = Request({1, 2, 3}, 3);
+  first.store = true;
+  const auto state = StateOf(Submit(first).sink->Wait());
+  for (const std::vector<TokenId>& prompt : std::vector<std::vector<TokenId>>{{}, {4, 5, 6}}) {
+    GenerationRequest request = Request(prompt, 5);
+    request.previous = state;
+    control->FailNextRestore();
+    const Group group = SubmitGroup(request, 3);
+    EXPECT_THAT(group.Codes(),
+                ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kCancelled,
+                            absl::StatusCode::kCancelled));
+  }
+  ExpectServes();
+}
+
+TEST_F(EngineGroupTest, AForkThatFailsEndsItsAnswerAlone) {
+  Start();
+  const GenerationRequest request = Request({1, 2, 3}, 5);
+  control->FailNextContinue();
+  const Group group = SubmitGroup(request, 3);
+  EXPECT_THAT(group.sinks[1]->Wait().status,
+              StatusIs(absl::StatusCode::kInternal, Not(HasSubstr("secret"))));
+  ExpectServed(group.sinks[0], Single(request, 0));
+  ExpectServed(group.sinks[2], Single(request, 2));
+}
+
+TEST_F(EngineGroupTest, DeadlineDrainAndFailureEndAllOfIt) {
+  model.slots = 2;
+  StartHeld();
+  const GenerationRequest endless = Request({1, 2}, kManyOutputs);
+  const Group running = SubmitGroup(endless, 2);
+  control->RunSteps(4);
+  GenerationRequest late = Request({1, 2}, 5);
+  late.deadline = clock.Now() + seconds(1);
+  const Group expired = SubmitGroup(late, 2);
+  clock.Advance(seconds(2));
+  control->RunSteps(2);
+  EXPECT_THAT(expired.Codes(), Each(absl::StatusCode::kDeadlineExceeded));
+  const Group queued = SubmitGroup(Request({1, 2}, 5), 2);
+  engine->BeginDrain();
+  control->RunSteps(2);
+  EXPECT_THAT(queued.Codes(), Each(absl::StatusCode::kUnavailable));
+  control->FailNextSubmit(absl::UnavailableError("lost"));
+  control->Resume();
+  EXPECT_THAT(running.Codes(), Each(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(EngineGroupTest, ATokenThatIsNotFiniteEndsItsAnswerAlone) {
+  model.not_finite = [](uint64_t seed, uint64_t index) { return seed == 8 && index == 3; };
+  Start();
+  GenerationRequest request = Request({1, 2, 3}, 10);
+  request.sampling.seed = 7;
+  const Group group = SubmitGroup(request, 3);
+  EXPECT_THAT(group.Codes(), ElementsAre(absl::StatusCode::kOk, absl::StatusCode::kInternal,
+                                         absl::StatusCode::kOk));
+  EXPECT_THAT(group.sinks[1]->tokens(), SizeIs(3));
+  ExpectServed(group.sinks[2], Single(request, 2));
+}
+
+TEST_F(EngineGroupTest, BatchGroupsAreParkedOneByOneAndGoOnExactlyWhereTheyWere) {
+  model.slots = 3;
+  StartHeld();
+  GenerationRequest request = Request({1, 2, 3}, 150);
+  request.service_class = ServiceClass::kBatch;
+  const Group group = SubmitGroup(request, 3);
+  control->RunSteps(6);
+  for (int i = 0; i < 4; ++i) {
+    GenerationRequest urgent = Request({9}, 3);
+    urgent.service_class = ServiceClass::kInteractive;
+    Submit(urgent);
+    control->RunSteps(20);
+  }
+  control->Resume();
+  ExpectAnswers(group, request);
+  EXPECT_GE(metrics.parks.Value(), 3);
+}
+
+// Groups and single requests of all classes and clients, with states, penalties and stop tokens;
+// some are cancelled. Each answer is what a single request gives, to the last bit of its state.
+TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
+  TestRandom random;
+  model.slots = 5;
+  model.max_step_tokens = 16;
+  options.limits.max_queued_requests = 1000;
+  options.limits.max_queued_tokens = 100'000;
+  StartHeld();
+  const Accepted endless =
+      Submit(Request({0}, kManyOutputs));  // so that there is always a next step
+  std::vector<std::shared_ptr<const SequenceState>> states = {nullptr};
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    struct One {
+      GenerationRequest request;
+      Group group;
+      bool cancelled = false;
+    };
+    std::vector<One> all;
+    control->Hold();
+    for (int i = 0; i < 5; ++i) {
+      if (i > 1) control->RunSteps(1 + random.Below(3));
+      const size_t from = static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())));
+      std::vector<TokenId> prompt(static_cast<size_t>(
+          (states[from] != nullptr && states[from]->pending != kNoToken ? 0 : 1) +
+          random.Below(30)));
+      for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(256));
+      GenerationRequest request = Request(prompt, static_cast<int32_t>(1 + random.Below(20)));
+      request.previous = states[from];
+      request.store = true;
+      request.service_class = static_cast<ServiceClass>(random.Below(3));
+      if (random.Below(2) == 0) request.client = client_b;
+      if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
+      if (random.Below(2) == 0) request.sampling.presence_penalty = 0.5F;
+      for (int64_t n = random.Below(2) * 15; n > 0; --n) {
+        request.stop.token_ids.push_back(static_cast<TokenId>(random.Below(256)));
+      }
+      if (random.Below(2) == 0) {
+        request.sampling.rules = RandomRules(random, model.vocab_size, request.stop.token_ids);
+        request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));
+      }
+      const Group group = SubmitGroup(request, static_cast<size_t>(1 + random.Below(4)));
+      all.push_back({request, group});
+      if (random.Below(6) != 0) continue;
+      all.back().cancelled = true;
+      const auto size = static_cast<int64_t>(group.sinks.size());
+      engine->Cancel(group.handle + static_cast<RequestHandle>(random.Below(size)));
+    }
+    control->Resume();
+    for (const One& one : all) {
+      for (size_t i = 0; i < one.group.sinks.size(); ++i) {
+        SCOPED_TRACE(i);
+        const Outcome outcome = one.group.sinks[i]->Wait();
+        if (one.cancelled && !outcome.status.ok()) continue;
+        ASSERT_EQ(outcome.status, absl::OkStatus());
+        const Accepted single = Submit(Single(one.request, i));
+        const auto state = StateOf(single.sink->Wait());
+        ASSERT_EQ(one.group.sinks[i]->tokens(), single.sink->tokens());
+        ExpectSameState(*StateOf(outcome), *state);
+        if (state->tokens < 500) states.push_back(state);
+      }
+    }
+  }
+  engine->Cancel(endless.handle);
+  EXPECT_GT(metrics.parks.Value(), 0);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,207 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "server/engine/resumption.h"
+#include "tests/property/random_inputs.h"
+#include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/scheduling/random_rules.h"
+
+namespace aft::server {
+
+// Keeps every checkpoint that it is ready for.
+class CheckpointRecorder : public CheckpointSink {
+ public:
+  bool Ready() override {
+    MutexLock lock(mutex_);
+    ++asked_;
+    return ready_;
+  }
+  void OnCheckpoint(Checkpoint checkpoint) override {
+    MutexLock lock(mutex_);
+    checkpoints_.push_back(std::move(checkpoint));
+  }
+
+  void SetReady(bool ready) {
+    MutexLock lock(mutex_);
+    ready_ = ready;
+  }
+  int asked() const {
+    MutexLock lock(mutex_);
+    return asked_;
+  }
+  std::vector<Checkpoint> checkpoints() const {
+    MutexLock lock(mutex_);
+    return checkpoints_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = true;
+  int asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Checkpoint> checkpoints_ ABSL_GUARDED_BY(mutex_);
+};
+
+class EngineResumeTest : public EngineTest {
+ protected:
+  using State = std::shared_ptr<const SequenceState>;
+
+  // What came of a request.
+  struct Answer {
+    std::vector<TokenId> tokens;
+    std::vector<std::string> texts;  // that came with each token
+    std::string last_text;           // that came without one
+    Outcome outcome;
+
+    std::string text(size_t from = 0) const {
+      std::string all;
+      for (size_t i = from; i < texts.size(); ++i) all += texts[i];
+      return all + last_text;
+    }
+  };
+  static Answer Read(const Sink& sink, size_t resumed = 0) {
+    Answer answer;
+    answer.outcome = sink->Wait();
+    for (const TokenDelta& delta : sink->parts()) {
+      EXPECT_EQ(delta.first_index, resumed + answer.tokens.size());
+      if (delta.tokens.empty()) {
+        answer.last_text += delta.text;
+        continue;
+      }
+      EXPECT_EQ(delta.tokens.size(), 1U);
+      answer.tokens.push_back(delta.tokens.front().id);
+      answer.texts.push_back(delta.text);
+    }
+    return answer;
+  }
+  Answer Run(GenerationRequest request) {
+    const size_t resumed = request.resumed;
+    return Read(Submit(std::move(request)).sink, resumed);
+  }
+
+  // The same with no other request beside it, so that all that steps read was read for it.
+  Answer RunAlone(GenerationRequest request) {
+    const double before = metrics.prompt_tokens.Value();
+    Answer answer = Run(std::move(request));
+    const double read = metrics.prompt_tokens.Value() - before;
+    EXPECT_EQ(answer.outcome.computed_tokens, read + static_cast<double>(answer.tokens.size()));
+    return answer;
+  }
+
+  // The request that goes on behind the first `count` tokens.
+  static GenerationRequest Resumed(GenerationRequest request, const std::vector<TokenId>& output,
+                                   size_t count) {
+    request.prompt.insert(request.prompt.end(), output.begin(),
+                          output.begin() + static_cast<std::ptrdiff_t>(count));
+    request.resumed = count;
+    return request;
+  }
+
+  std::vector<TokenId> RandomText(int64_t length) {
+    std::vector<TokenId> tokens(static_cast<size_t>(length));
+    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(256));
+    return tokens;
+  }
+
+  GenerationRequest RandomRequest(const State& previous) {
+    GenerationRequest request =
+        Request(RandomText(1 + random.Below(20)), static_cast<int32_t>(1 + random.Below(40)));
+    request.previous = previous;
+    request.store = random.Below(2) == 0;
+    if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
+    if (random.Below(3) == 0) request.sampling.presence_penalty = 0.5F;
+    if (random.Below(3) == 0) request.sampling.frequency_penalty = 0.5F;
+    request.stop.ignore_eos = random.Below(2) == 0;
+    RandomOwner(request);
+    return request;
+  }
+  void RandomOwner(GenerationRequest& request) {
+    request.service_class = static_cast<ServiceClass>(random.Below(3));
+    request.client = random.Below(2) == 0 ? client_b : AnonymousClient();
+  }
+  // Ends that the request meets, somewhere in `output`.
+  void RandomStops(const std::vector<TokenId>& output, GenerationRequest& request) {
+    const auto size = static_cast<int64_t>(output.size());
+    if (size > 0 && random.Below(3) == 0) {
+      request.stop.token_ids = {output[static_cast<size_t>(random.Below(size))], 7};
+    }
+    if (size > 0 && random.Below(2) == 0) {
+      const int64_t first = random.Below(size);
+      std::string text;
+      for (int64_t i = first; i < std::min(size, first + 3); ++i) {
+        absl::StrAppend(&text, tokenizer->TokenBytes(output[static_cast<size_t>(i)]));
+      }
+      request.stop.strings = {text + "z", text};
+      request.stop.include_stop_string = random.Below(2) == 0;
+    }
+    if (random.Below(2) == 0) return;
+    std::vector<TokenId> ends = request.stop.token_ids;
+    if (!request.stop.ignore_eos) ends.push_back(tokenizer->eos_id());
+    request.sampling.rules = RandomRules(random, model.vocab_size, ends);
+    request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));
+  }
+
+  void ExpectSameState(const Outcome& outcome, const Outcome& expected) {
+    ASSERT_EQ(outcome.turn != nullptr, expected.turn != nullptr);
+    if (expected.turn == nullptr) return;
+    const SequenceState state = MakeState(*outcome.turn);
+    const SequenceState whole = MakeState(*expected.turn);
+    EXPECT_EQ(state.snapshot, whole.snapshot);
+    EXPECT_EQ(state.tokens, whole.tokens);
+    EXPECT_EQ(state.outputs, whole.outputs);
+    EXPECT_EQ(state.history, whole.history);
+    EXPECT_EQ(state.pending, whole.pending);
+    EXPECT_EQ(state.had, whole.had);
+    EXPECT_EQ(state.model, whole.model);
+  }
+
+  void ExpectGoesOn(const Answer& rest, const Answer& whole, size_t from) {
+    const auto first = whole.tokens.begin() + static_cast<std::ptrdiff_t>(from);
+    EXPECT_EQ(rest.tokens, std::vector<TokenId>(first, whole.tokens.end()));
+    EXPECT_EQ(rest.text(), whole.text(from));
+    const Outcome& outcome = rest.outcome;
+    const Outcome& expected = whole.outcome;
+    EXPECT_EQ(outcome.status, absl::OkStatus());
+    EXPECT_EQ(outcome.reason, expected.reason);
+    EXPECT_EQ(outcome.limit, expected.limit);
+    EXPECT_EQ(outcome.stop_string, expected.stop_string);
+    EXPECT_EQ(outcome.stop_token_id, expected.stop_token_id);
+    EXPECT_EQ(outcome.usage.prompt_tokens, expected.usage.prompt_tokens);
+    EXPECT_EQ(outcome.usage.generated_tokens, expected.usage.generated_tokens);
+    EXPECT_EQ(outcome.usage.resumed_tokens, from);
+    ExpectSameState(outcome, expected);
+  }
+
+  // The state that it is, behind the request's prompt and `outputs`.
+  State StateOf(const GenerationRequest& request, const Checkpoint& checkpoint,
+                std::vector<TokenId> outputs) const {
+    TurnEnd turn;
+    turn.previous = request.previous;
+    turn.model = model.fingerprint;
+    turn.snapshot = checkpoint.snapshot;
+    turn.text = request.prompt;
+    turn.outputs = std::move(outputs);
+    turn.last_is_pending = true;
+    return std::make_shared<const SequenceState>(MakeState(std::move(turn)));
+  }
+  ModelInfo info() const {
+    ModelInfo facts;
+    facts.vocab_size = model.vocab_size;
+    facts.fingerprint = model.fingerprint;
+    return facts;
+  }
+
+  absl::Status RefusedOutput(GenerationRequest request, const std::vector<TokenId>& output) {
+    return Refused(Resumed(std::move(request), output, output.size()));
+  }
+
+  TestRandom random;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,198 @@
+// Steps that clients share, through the engine.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tests/property/random_inputs.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int32_t kUnending = 1'000'000;
+
+using EngineSharesTest = EngineTest;
+
+TEST_F(EngineSharesTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExact) {
+  model.slots = 24;
+  // A step works for a millisecond, and for one for each row. Then it waits for a core.
+  options.cpu_clock = [&] {
+    size_t time = 0;
+    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
+    return milliseconds(time);
+  };
+  options.clock = [&] { return clock.Now() + seconds(control->step_count()); };
+  StartHeld();
+  std::vector<GenerationRequest> requests;
+  std::vector<Sink> sinks;
+  for (int i = 0; i < 20; ++i) {
+    requests.push_back(Request({1, static_cast<TokenId>(i)}, 150));
+    sinks.push_back(Submit(requests.back()).sink);
+  }
+  control->RunSteps(5);
+  GenerationRequest one = Request({77, 78}, 100);
+  one.client = client_b;
+  const Sink sink = Submit(one).sink;
+  control->Resume();
+  ExpectServed(sink, one);
+  for (size_t i = 0; i < sinks.size(); ++i) ExpectServed(sinks[i], requests[i]);
+
+  int32_t slot = -1;         // of the one stream
+  std::vector<size_t> rows;  // of the steps that it was in
+  size_t between = 0;
+  size_t longest = 0;  // steps between two of its rows
+  for (const StepInput& step : control->steps()) {
+    const auto own = std::find_if(step.rows.begin(), step.rows.end(), [&](const StepRow& row) {
+      return slot >= 0 ? row.slot == slot : row.tokens.front() == 77;
+    });
+    ++between;
+    if (own == step.rows.end()) continue;
+    if (slot >= 0) longest = std::max(longest, between);
+    slot = own->slot;
+    between = 0;
+    rows.push_back(step.rows.size());
+    if (rows.size() == 100) break;
+  }
+  ASSERT_EQ(rows.size(), 100U);
+  EXPECT_EQ(longest, 1U);
+  if (model.max_steps_in_flight > 1) return;  // the clock above counts what was submitted
+  // Alone it takes 2 ms, so the others have two rows once that is known.
+  EXPECT_EQ(std::count_if(rows.begin() + 50, rows.end(), [](size_t n) { return n > 4; }), 0);
+}
+
+TEST_F(EngineSharesTest, PromptsOfAnotherClientCostAStreamNoMoreThanItsStreamsWould) {
+  model.max_steps_in_flight = 1;  // the clocks below count what was submitted
+  model.slots = 8;
+  model.max_step_tokens = 256;
+  // A step takes a millisecond, and a tenth for each token: 1.1 alone.
+  const auto time = [&] {
+    int64_t tenths = 0;
+    for (const StepInput& step : control->steps()) {
+      tenths += 10;
+      for (const StepRow& row : step.rows) tenths += static_cast<int64_t>(row.tokens.size());
+    }
+    return std::chrono::microseconds(100 * tenths);
+  };
+  options.clock = [&, time] { return clock.Now() + time(); };
+  options.cpu_clock = time;
+  StartHeld();
+  GenerationRequest one = Request({77, 78}, kUnending);
+  one.client = client_b;
+  const Accepted stream = Submit(one);
+  // There is always a prompt, from before the stream's first step on.
+  std::deque<std::pair<GenerationRequest, Sink>> prompts;
+  size_t read = 0;
+  const auto refill = [&] {
+    while (prompts.size() < read + 2) {
+      const std::vector<TokenId> prompt(500, static_cast<TokenId>(prompts.size()));  // each its own
+      prompts.emplace_back(Request(prompt, 1), nullptr);
+      prompts.back().second = Submit(prompts.back().first).sink;
+    }
+    while (read < prompts.size() && prompts[read].second->finished()) ++read;
+  };
+  for (int i = 0; i < 600; ++i) {
+    refill();
+    control->RunSteps(1);
+  }
+  const std::vector<StepInput> steps = control->steps();
+  int64_t tokens = 0;
+  for (size_t i = 200; i < steps.size(); ++i) {
+    int64_t in_step = 0;
+    for (const StepRow& row : steps[i].rows) in_step += static_cast<int64_t>(row.tokens.size());
+    EXPECT_LT(10 + in_step, 3 * 11) << i;
+    tokens += in_step;
+  }
+  EXPECT_GT(tokens, 12 * 400);                            // of 16 that are planned
+  EXPECT_EQ(stream.sink->tokens().size(), steps.size());  // one in each
+  engine->Cancel(stream.handle);
+  control->Resume();
+  for (const auto& [request, sink] : prompts) ExpectServed(sink, request);
+}
+
+// Of a client that has more than its share a stream's tokens come together, at the end of its turn.
+TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
+  model.max_steps_in_flight = 1;  // the clocks below count what was submitted
+  model.slots = 24;
+  options.cpu_clock = [&] {
+    size_t time = 0;
+    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
+    return milliseconds(time);
+  };
+  options.clock = [&] { return clock.Now() + options.cpu_clock(); };
+  StartHeld();
+  std::vector<Accepted> streams;
+  for (TokenId i = 0; i < 8; ++i) streams.push_back(Submit(Request({i}, kUnending)));
+  // Two other clients come and go. With both of them the first one's share is larger, so that turns
+  // are interrupted when one goes.
+  struct Other {
+    std::shared_ptr<const Client> client;
+    std::optional<Accepted> stream;
+  };
+  Other others[] = {{client_b, {}}, {NamedClient("c"), {}}};
+  TestRandom random;
+  size_t most = 0;     // tokens that came together
+  int over_small = 0;  // whose tokens are held while a small step has no row of them
+  for (int round = 0; round < 400; ++round) {
+    for (Other& other : others) {
+      if (random.Below(15) != 0) continue;
+      if (other.stream) {
+        engine->Cancel(other.stream->handle);
+        other.stream.reset();
+      } else {
+        GenerationRequest request = Request({8}, kUnending);
+        request.client = other.client;
+        other.stream = Submit(request);
+      }
+    }
+    control->RunSteps(1);
+    const std::vector<StepInput> before = control->steps();
+    std::vector<size_t> delivered;
+    for (const Accepted& stream : streams) delivered.push_back(stream.sink->tokens().size());
+    control->RunSteps(1);
+    const StepInput next = control->steps()[before.size()];
+    const auto rows = std::count_if(next.rows.begin(), next.rows.end(), [&](const StepRow& row) {
+      return row.slot < static_cast<int32_t>(streams.size());
+    });
+    const bool shared = rows < static_cast<std::ptrdiff_t>(streams.size());
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const auto in = [&](const StepInput& step) {
+        return std::any_of(step.rows.begin(), step.rows.end(),
+                           [&](const StepRow& row) { return row.slot == static_cast<int32_t>(i); });
+      };
+      const auto sampled = static_cast<size_t>(std::count_if(before.begin(), before.end(), in));
+      ASSERT_LE(delivered[i], sampled);
+      const bool small = rows == 1;  // nothing leaves before it
+      if (shared && (small || in(next))) {
+        ASSERT_GT(delivered[i] + ContinuousScheduler::kTurnSteps, sampled);
+        if (!in(next) && delivered[i] < sampled) ++over_small;
+      } else {
+        ASSERT_EQ(delivered[i], sampled);
+      }
+    }
+    for (const Other& other : others) {
+      if (!other.stream) continue;
+      for (const TokenDelta& part : other.stream->sink->parts()) ASSERT_EQ(part.tokens.size(), 1U);
+    }
+  }
+  control->Resume();
+  for (const Accepted& stream : streams) {
+    engine->Cancel(stream.handle);
+    const Outcome outcome = stream.sink->Wait();
+    EXPECT_EQ(stream.sink->tokens().size(), outcome.usage.generated_tokens);
+    for (const TokenDelta& part : stream.sink->parts()) most = std::max(most, part.tokens.size());
+  }
+  EXPECT_EQ(most, static_cast<size_t>(ContinuousScheduler::kTurnSteps));
+  EXPECT_GT(over_small, 0);
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,325 @@
+// Streams that their server does not survive: what they leave behind, and what comes of it.
+
+#include "tests/support/short_memory.h"
+#include "tests/unit/engine/engine_resume_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using EngineSurvivalTest = EngineResumeTest;
+
+TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatCameAfter) {
+  model.max_step_tokens = 16;
+  Start();
+  std::vector<State> states = {nullptr};
+  size_t seen = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    GenerationRequest request = RandomRequest(
+        states[static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())))]);
+    RandomStops(Run(request).tokens, request);
+    GenerationRequest survives = request;
+    const auto recorder = std::make_shared<CheckpointRecorder>();
+    survives.survival = {.resumable = true, .sink = recorder, .interval = 1 + random.Below(12)};
+    const Answer whole = Run(survives);
+    if (whole.outcome.turn != nullptr) {
+      states.push_back(std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn)));
+    }
+    std::vector<TokenId> outputs;
+    for (const Checkpoint& checkpoint : recorder->checkpoints()) {
+      ++seen;
+      outputs.insert(outputs.end(), checkpoint.outputs.begin(), checkpoint.outputs.end());
+      ASSERT_LE(outputs.size(), whole.tokens.size());
+      ASSERT_TRUE(std::equal(outputs.begin(), outputs.end(), whole.tokens.begin()));
+      const size_t more = whole.tokens.size() - outputs.size();
+      const size_t cut =
+          outputs.size() + static_cast<size_t>(random.Below(static_cast<int64_t>(more) + 1));
+      GenerationRequest resumed = Resumed(request, whole.tokens, cut);
+      resumed.start = StateOf(request, checkpoint, outputs);
+      ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
+      const double read = metrics.prompt_tokens.Value();
+      const Answer rest = RunAlone(resumed);
+      ExpectGoesOn(rest, whole, cut);
+      const double reads = metrics.prompt_tokens.Value() - read;
+      EXPECT_LE(reads, static_cast<double>(cut - outputs.size() + 1));
+      if (cut == whole.tokens.size()) continue;  // it may have ended: nothing is read
+      EXPECT_EQ(rest.outcome.usage.cached_tokens + reads,
+                static_cast<double>(request.prompt.size() + cut));
+    }
+  }
+  EXPECT_GT(seen, 50U);
+}
+
+TEST_F(EngineSurvivalTest, CheckpointsComeByTheTokensThatWouldBeReadAgain) {
+  Start();
+  GenerationRequest request = Request(RandomText(30), 60);
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  request.survival = {.resumable = true, .sink = recorder, .interval = 10};
+  Run(request);
+  const std::vector<Checkpoint> checkpoints = recorder->checkpoints();
+  // The prompt alone is more than an interval. With two steps in flight one passes first.
+  const size_t late = model.max_steps_in_flight == 2 ? 1 : 0;
+  ASSERT_GE(checkpoints.size(), 5U);
+  EXPECT_EQ(checkpoints[0].outputs.size(), 1 + late);
+  for (size_t i = 1; i < checkpoints.size(); ++i) {
+    EXPECT_EQ(checkpoints[i].outputs.size(), 10U) << i;
+  }
+}
+
+TEST_F(EngineSurvivalTest, ACheckpointThatIsNotWantedIsLeftOutAndNotItsTokens) {
+  Start();
+  GenerationRequest request = Request({1}, 40);
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  recorder->SetReady(false);
+  request.survival = {.resumable = true, .sink = recorder, .interval = 8};
+  const Answer whole = Run(request);
+  EXPECT_THAT(recorder->checkpoints(), IsEmpty());
+  EXPECT_GE(recorder->asked(), 3);
+  EXPECT_LE(recorder->asked(), 5);
+  EXPECT_EQ(whole.tokens, Expected(request));
+  // A snapshot that fails harms nobody either.
+  recorder->SetReady(true);
+  control->FailNextSnapshot();
+  EXPECT_EQ(Run(request).tokens, whole.tokens);
+  ASSERT_GE(recorder->checkpoints().size(), 2U);
+  EXPECT_GE(recorder->checkpoints().front().outputs.size(), 16U);
+}
+
+TEST_F(EngineSurvivalTest, OnlyAStateOfTheTextIsWithinIt) {
+  Start();
+  GenerationRequest request = Request({1, 2, 3}, 20);
+  const Answer whole = Run(request);
+  const GenerationRequest resumed = Resumed(request, whole.tokens, 10);
+  const auto state = [&](size_t count) {
+    return *StateOf(request, {"x", {}},
+                    {whole.tokens.begin(), whole.tokens.begin() + static_cast<int>(count)});
+  };
+  const auto within = [&](const auto& change) {
+    SequenceState changed = state(7);
+    change(changed);
+    return IsWithin(changed, resumed, info());
+  };
+  EXPECT_TRUE(within([](SequenceState&) {}));
+  EXPECT_TRUE(IsWithin(state(10), resumed, info()));
+  EXPECT_TRUE(IsWithin(state(1), resumed, info()));
+  EXPECT_FALSE(IsWithin(state(11), resumed, info()));
+  EXPECT_FALSE(within([](SequenceState& s) { s.history ^= 1; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.model ^= 1; }));
+  EXPECT_FALSE(within([](SequenceState& s) { ++s.outputs; }));
+  EXPECT_FALSE(within([](SequenceState& s) { --s.outputs; }));
+  EXPECT_FALSE(within([](SequenceState& s) { ++s.tokens; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.tokens = 0; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.tokens = -1; }));
+  EXPECT_FALSE(within([](SequenceState& s) { s.pending = (s.pending + 1) % 256; }));
+  EXPECT_TRUE(within([](SequenceState& s) { s.pending = kNoToken; }));
+  SequenceState all = state(10);
+  all.pending = kNoToken;  // nothing would be left to read
+  EXPECT_FALSE(IsWithin(all, resumed, info()));
+  GenerationRequest other = resumed;
+  other.prompt[1] = 9;
+  EXPECT_FALSE(IsWithin(state(7), other, info()));
+}
+
+// States of a text, with or without a pending token, of every length; outputs that have ended or
+// not, none included; with and without a state that is stored.
+TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt) {
+  Start();
+  const std::vector<State> before = {nullptr, StateBehind(nullptr, {9, 8, 7}, 0, false),
+                                     StateBehind(nullptr, {9, 8, 7}, 1, true)};
+  int used = 0;
+  for (const State& previous : before) {
+    for (size_t prompt = 0; prompt < 4; ++prompt) {
+      if (prompt == 0 && (previous == nullptr || previous->pending == kNoToken)) continue;
+      GenerationRequest request = Request(RandomText(static_cast<int64_t>(prompt)), 3);
+      request.previous = previous;
+      request.store = true;
+      const Answer whole = Run(request);
+      ASSERT_EQ(whole.tokens.size(), 3U);
+      for (size_t cut = 0; cut <= 3; ++cut) {
+        for (const bool store : {true, false}) {
+          request.store = store;
+          GenerationRequest resumed = Resumed(request, whole.tokens, cut);
+          const Answer expected = RunAlone(resumed);
+          const std::vector<TokenId> text = resumed.prompt;
+          const bool empty = previous == nullptr || previous->pending == kNoToken;
+          for (size_t read = 1; read <= text.size(); ++read) {
+            for (const bool pending : {false, true}) {
+              if (pending && read == 1 && empty) continue;  // no such state: it has read nothing
+              SCOPED_TRACE(absl::StrCat("prompt ", prompt, ", cut ", cut, ", store ", store,
+                                        ", read ", read, ", pending ", pending));
+              const size_t outputs = read > prompt ? read - prompt : 0;
+              const auto last = text.begin() + static_cast<std::ptrdiff_t>(read);
+              resumed.start = StateBehind(previous, {text.begin(), last}, outputs, pending);
+              const bool within = IsWithin(*resumed.start, resumed, info());
+              EXPECT_EQ(within, pending || read < text.size());
+              if (!within) continue;
+              ++used;
+              const Answer answer = RunAlone(resumed);
+              EXPECT_EQ(answer.outcome.status, absl::OkStatus());
+              EXPECT_EQ(answer.tokens, expected.tokens);
+              EXPECT_EQ(answer.outcome.reason, expected.outcome.reason);
+              ExpectSameState(answer.outcome, expected.outcome);
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(used, 300);
+}
+
+TEST_F(EngineSurvivalTest, BehindEveryStateAGroupGivesWhatItsAnswersGiveAlone) {
+  Start();
+  const std::vector<TokenId> text = {5, 6, 7, 8};
+  for (const bool penalties : {false, true}) {
+    for (auto last = text.begin() + 1; last <= text.end(); ++last) {
+      for (const bool pending : {false, true}) {
+        if (pending ? last == text.begin() + 1 : last == text.end()) continue;  // no such request
+        GenerationRequest request = Request({last, text.end()}, 4);
+        request.previous = StateBehind(nullptr, {text.begin(), last}, 0, pending);
+        if (penalties) request.sampling.repetition_penalty = 1.5F;
+        request.store = true;
+        std::vector<Sink> sinks(3);
+        for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
+        ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
+        for (const Sink& sink : sinks) {
+          const Outcome outcome = sink->Wait();
+          EXPECT_EQ(outcome.status, absl::OkStatus());
+          GenerationRequest alone = Request(text, 4);
+          alone.sampling = request.sampling;
+          alone.store = true;
+          const Sink expected = Submit(alone).sink;
+          const SequenceState whole = MakeState(*expected->Wait().turn);
+          EXPECT_EQ(sink->tokens(), expected->tokens());
+          ASSERT_NE(outcome.turn, nullptr);
+          const SequenceState state = MakeState(*outcome.turn);
+          EXPECT_EQ(state.snapshot, whole.snapshot);
+          EXPECT_EQ(state.history, whole.history);
+          ++request.sampling.seed;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) {
+  model.slots = 3;
+  StartHeld();
+  const GenerationRequest patient = Request({4, 5}, 60);
+  const Accepted waits = Submit(patient);
+  const GenerationRequest request = Request({1, 2, 3}, 1'000'000);
+  GenerationRequest survives = request;
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  survives.survival = {.resumable = true, .sink = recorder};
+  const Accepted leaves = Submit(survives);
+  survives.survival.sink = nullptr;
+  const Accepted textless = Submit(survives);
+  control->RunSteps(9);
+  engine->BeginDrain();
+  control->Resume();
+  const Answer part = Read(leaves.sink);
+  EXPECT_THAT(part.outcome.status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume the stream elsewhere")));
+  EXPECT_GE(part.tokens.size(), 7U);
+  ASSERT_NE(part.outcome.hand_over, nullptr);
+  EXPECT_EQ(part.outcome.hand_over->outputs, part.tokens);  // none is lost
+  EXPECT_EQ(textless.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(textless.sink->Wait().hand_over, nullptr);
+  EXPECT_EQ(Read(waits.sink).tokens, Expected(patient));
+  engine.reset();
+
+  Start();
+  GenerationRequest resumed = Resumed(request, part.tokens, part.tokens.size());
+  resumed.stop.max_tokens = static_cast<int32_t>(part.tokens.size()) + 20;
+  resumed.start = StateOf(request, *part.outcome.hand_over, part.tokens);
+  ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
+  const double read = metrics.prompt_tokens.Value();
+  const Answer rest = Run(resumed);
+  EXPECT_EQ(metrics.prompt_tokens.Value() - read, 1);
+  EXPECT_EQ(rest.outcome.usage.cached_tokens, request.prompt.size() + part.tokens.size() - 1);
+  GenerationRequest undisturbed = request;
+  undisturbed.stop.max_tokens = resumed.stop.max_tokens;
+  std::vector<TokenId> all = part.tokens;
+  all.insert(all.end(), rest.tokens.begin(), rest.tokens.end());
+  EXPECT_EQ(all, Expected(undisturbed));
+}
+
+TEST_F(EngineSurvivalTest, ADrainLeavesNothingBehindOfAPrompt) {
+  model.max_step_tokens = 8;
+  StartHeld();
+  GenerationRequest request = Request(RandomText(100), 5);
+  request.survival = {.resumable = true, .sink = std::make_shared<CheckpointRecorder>()};
+  const Accepted reads = Submit(request);
+  control->RunSteps(2);
+  engine->BeginDrain();
+  control->Resume();
+  const Outcome outcome = reads.sink->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(outcome.hand_over, nullptr);
+}
+
+TEST_F(EngineSurvivalTest, AParkedStreamIsHandedOverAsItIs) {
+  model.slots = 1;
+  StartHeld();
+  GenerationRequest request = Request({1, 2, 3}, 1'000'000);
+  request.service_class = ServiceClass::kBatch;
+  request.survival = {.resumable = true, .sink = std::make_shared<CheckpointRecorder>()};
+  const Accepted parked = Submit(request);
+  control->RunSteps(5);
+  const GenerationRequest urgent = Request({7}, 40);
+  const Accepted goes_first = Submit(urgent);
+  while (metrics.parks.Value() == 0) control->RunSteps(1);
+  engine->BeginDrain();
+  control->Resume();
+  const Answer part = Read(parked.sink);
+  ASSERT_NE(part.outcome.hand_over, nullptr);
+  EXPECT_EQ(part.outcome.hand_over->outputs, part.tokens);
+  GenerationRequest resumed = Resumed(request, part.tokens, part.tokens.size());
+  resumed.start = StateOf(request, *part.outcome.hand_over, part.tokens);
+  EXPECT_TRUE(IsWithin(*resumed.start, resumed, info()));
+  goes_first.sink->Wait();
+}
+
+TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
+  model.slots = 1;
+  model.state_bytes = int64_t{1} << 20;
+  Start();
+  const ShortMemory short_memory(size_t{1} << 20);
+  const auto no_memory = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory"));
+  GenerationRequest stores = Request({1, 2}, 3);
+  stores.store = true;
+  const Outcome stored = Submit(stores).sink->Wait();
+  EXPECT_THAT(stored.status, no_memory);
+  EXPECT_EQ(stored.turn, nullptr);
+  // One that is to be parked.
+  GenerationRequest batch = Request({3}, 1'000'000);
+  batch.service_class = ServiceClass::kBatch;
+  const Accepted parks = Submit(batch);
+  parks.sink->WaitForParts(3);
+  const GenerationRequest urgent = Request({4}, 5);
+  ExpectServed(Submit(urgent).sink, urgent);
+  EXPECT_THAT(parks.sink->Wait().status, no_memory);
+  // These are errors of the server, and its client may read as fast as it likes.
+  EXPECT_EQ(metrics.finished(Ending::kError).Value(), 2);
+  EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
+  // A checkpoint is left out, and nothing is handed over.
+  GenerationRequest survives = Request({5, 6}, 40);
+  const auto recorder = std::make_shared<CheckpointRecorder>();
+  survives.survival = {.resumable = true, .sink = recorder, .interval = 8};
+  ExpectServed(Submit(survives).sink, survives);
+  EXPECT_GE(recorder->asked(), 3);
+  survives.stop.max_tokens = 1'000'000;
+  const Accepted leaves = Submit(survives);
+  leaves.sink->WaitForParts(3);
+  engine->BeginDrain();
+  const Outcome left = leaves.sink->Wait();
+  EXPECT_EQ(left.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(left.hand_over, nullptr);
+  EXPECT_THAT(recorder->checkpoints(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace aft::server

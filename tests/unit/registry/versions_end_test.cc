@@ -1,0 +1,223 @@
+// How versions of models go: with their last requests, or when their time is over.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/registry/versions_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST_F(VersionsTest, ASwapLeavesTheOldVersionItsStreams) {
+  Add("m/1");
+  Serve();
+  control("m/1").Hold();
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto running = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(old->generate->Generate(Tokens(5), running).ok());
+  control("m/1").WaitUntilBlocked();
+  Add("m/2");
+  ASSERT_EQ(Load(), absl::OkStatus());
+  EXPECT_THAT(Versions(), ElementsAre("2 ready"));
+  EXPECT_EQ(Serving(), "2");
+  EXPECT_EQ(Gauge("aft_model_versions"), 2);
+  EXPECT_EQ(Gauge("aft_slots"), 128);
+
+  // A request that got the old version before the swap may still begin.
+  const auto late = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(old->generate->Generate(Tokens(5), late).ok());
+  control("m/1").Resume();
+  EXPECT_EQ(running->Wait().status, absl::OkStatus());
+  EXPECT_EQ(late->Wait().status, absl::OkStatus());
+  EXPECT_EQ(destroyed(), 0U);
+  old.reset();
+  WaitDestroyed(1);
+  while (Gauge("aft_model_versions") != 1) std::this_thread::yield();
+  EXPECT_EQ(Gauge("aft_slots"), 64);
+  EXPECT_EQ(Serving(), "2");
+}
+
+TEST_F(VersionsTest, TheLastRequestMayLetGoOnTheThreadOfItsOwnEngine) {
+  Add("m/1");
+  Serve();
+  control("m/1").Hold();
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto sink = std::make_shared<HoldingSink>(model);
+  ASSERT_TRUE(model->generate->Generate(Tokens(2), sink).ok());
+  model.reset();
+  Ordered unload;
+  registry_->Unload("m", unload.Done());
+  control("m/1").WaitUntilBlocked();
+  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // so the unload is under way
+  control("m/1").Resume();
+  EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+  EXPECT_THAT(sink->last_thread(), StartsWith("aft-engine"));
+  EXPECT_EQ(unload.Wait(), absl::OkStatus());
+  WaitDestroyed(1);
+}
+
+TEST_F(VersionsTest, LoadsAndUnloadsAtOnceEndInTheLastOnesState) {
+  Add("m/1");
+  Serve();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this, i] {
+      for (int j = 0; j < 10; ++j) {
+        EXPECT_EQ(i % 2 == 0 ? Load() : Unload(), absl::OkStatus());
+        const auto model = registry_->Acquire(*AnonymousClient(), "m");
+        if (!model.ok()) continue;
+        const auto sink = std::make_shared<HoldingSink>(*model);
+        ASSERT_TRUE((*model)->generate->Generate(Tokens(2), sink).ok());
+        EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Unload(), absl::OkStatus());
+  EXPECT_EQ(Gauge("aft_model_versions"), 0);
+  EXPECT_EQ(Gauge("aft_slots"), 0);
+  EXPECT_EQ(destroyed(), loaded().size());
+}
+
+TEST_F(VersionsTest, OnlySoManyOrdersWait) {
+  Add("m/1");
+  loads_.Hold();
+  Start();
+  loads_.WaitUntilBlocked();
+  std::vector<Ordered> orders(65);
+  for (Ordered& order : orders) registry_->Load("m", order.Done());
+  EXPECT_FALSE(orders[63].done());
+  EXPECT_EQ(orders[64].Wait().code(), absl::StatusCode::kResourceExhausted);
+  registry_->BeginDrain();
+  EXPECT_THAT(orders[0].Wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_THAT(orders[63].Wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+}
+
+TEST_F(VersionsTest, ADrainDuringALoadDropsTheNewVersion) {
+  Add("m/1");
+  Serve();
+  Add("m/2");
+  loads_.Hold();
+  Ordered load;
+  registry_->Load("m", load.Done());
+  loads_.WaitUntilBlocked();
+  registry_->BeginDrain();
+  EXPECT_EQ(Load("m").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Unload("m").code(), absl::StatusCode::kUnavailable);
+  loads_.Resume();
+  EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
+  EXPECT_EQ(load.Wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Versions(), ElementsAre("2 draining", "1 draining"));
+  WaitDestroyed(1);
+}
+
+TEST_F(VersionsTest, AnUnloadIsOverWhenTheLastRequestIs) {
+  Add("m/1");
+  Serve();
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
+  Ordered unload;
+  registry_->Unload("m", unload.Done());
+  while (registry_->Acquire(*AnonymousClient(), "m").ok()) std::this_thread::yield();
+  EXPECT_EQ(Serving(), "model \"m\" is not loaded");
+  EXPECT_THAT(Versions(), ElementsAre("1 unloaded"));
+  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // others need not wait
+  EXPECT_FALSE(unload.done());
+  model.reset();
+  EXPECT_EQ(unload.Wait(), absl::OkStatus());
+  EXPECT_EQ(destroyed(), 1U);  // what it had is free
+  EXPECT_EQ(Gauge("aft_model_versions"), 0);
+  EXPECT_EQ(Unload(), absl::OkStatus());  // again
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(Serving(), "1");
+}
+
+TEST_F(VersionsTest, AShutdownAnswersAnUnloadThatWaits) {
+  Add("m/1");
+  Serve();
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
+  Ordered unload;
+  registry_->Unload("m", unload.Done());
+  while (registry_->Acquire(*AnonymousClient(), "m").ok()) std::this_thread::yield();
+  EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
+  EXPECT_EQ(unload.Wait(), absl::OkStatus());
+  EXPECT_EQ(destroyed(), 0U);
+}
+
+TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionDrains) {
+  Add("m/1");
+  config_.repository.drain = std::chrono::milliseconds(0);
+  config_.drain.grace = std::chrono::hours(1);
+  config_.repository.settings.slots = 2;
+  config_.repository.settings.max_step_tokens = 3;
+  Serve();
+  control("m/1").Hold();
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto send = [&](bool resumable) {
+    GenerationRequest request = Tokens(20);
+    request.survival.resumable = resumable;
+    const auto sink = std::make_shared<RecordingSink>();
+    EXPECT_TRUE(old->generate->Generate(request, sink).ok());
+    return sink;
+  };
+  const auto plain = send(false);
+  const auto resumable = send(true);
+  control("m/1").RunSteps(3);  // both are in it
+  const auto queued = send(false);
+  Add("m/2");
+  ASSERT_EQ(Load(), absl::OkStatus());
+  // It drains at once: nothing is accepted any more.
+  while (old->generate->Reserve(Client()).ok()) std::this_thread::yield();
+  control("m/1").Resume();
+  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(resumable->Wait().status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+  EXPECT_EQ(plain->Wait().status, absl::OkStatus());
+  old.reset();
+  WaitDestroyed(1);
+}
+
+TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsWhatIsLeft) {
+  Add("m/1");
+  config_.repository.drain = config_.drain.grace = std::chrono::milliseconds(0);
+  Serve();
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto endless = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(old->generate->Generate(Tokens(1 << 30), endless).ok());
+  endless->WaitForParts(1);
+  Add("m/2");
+  ASSERT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(endless->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Serving(), "2");
+  EXPECT_EQ(destroyed(), 0U);  // somebody has it
+}
+
+TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsNotWaitedForButToldOf) {
+  Add("m/1");
+  config_.health.step_timeout = std::chrono::milliseconds(1);
+  Serve();
+  control("m/1").Hold();
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+  control("m/1").WaitUntilBlocked();
+  model.reset();
+  Ordered unload;
+  registry_->Unload("m", unload.Done());
+  while (!sink->finished()) registry_->CheckProgress();
+  EXPECT_EQ(Load(), absl::OkStatus());  // others are served
+  EXPECT_FALSE(registry_->Shutdown(TimePoint::min()));
+  EXPECT_EQ(unload.Wait(), absl::OkStatus());
+  EXPECT_EQ(destroyed(), 0U);
+}
+
+}  // namespace
+}  // namespace aft::server

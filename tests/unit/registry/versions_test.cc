@@ -1,0 +1,328 @@
+// Versions of models that come while others serve.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/registry/versions_fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST_F(VersionsTest, TheNewestVersionsThatThePolicyWantsServe) {
+  for (const char* path : {"m/1", "m/9", "m/10"}) Add(path);
+  config_.repository.latest_versions = 2;
+  Serve();
+  EXPECT_THAT(Versions(), ElementsAre("10 ready", "9 ready"));
+  EXPECT_EQ(Serving(), "10");
+  EXPECT_EQ((*registry_->Acquire(*AnonymousClient(), "m", "9"))->config.version, "9");
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "1").status(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "model_version: model \"m\" has version \"10\", \"9\", not \"1\""));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->version, "10");
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "9")->version, "9");
+  EXPECT_FALSE(registry_->Get(*AnonymousClient(), "m", "1").ok());
+  // Who does not know yet which version it wants gets none of several.
+  EXPECT_EQ(registry_->AcquireOnly(*AnonymousClient(), "m").status().code(),
+            absl::StatusCode::kNotFound);
+  Add("n/1");
+  ASSERT_EQ(Load("n"), absl::OkStatus());
+  EXPECT_EQ((*registry_->AcquireOnly(*AnonymousClient(), "n"))->config.version, "1");
+  EXPECT_EQ(Gauge("aft_model_versions"), 2);
+}
+
+TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndOneThatIsNotThereIsNot) {
+  Serve();
+  EXPECT_TRUE(registry_->List().empty());
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none yet")));
+  registry_.reset();
+  config_.repository.folder = folder_.File("other");
+  Start();
+  EXPECT_THAT(WaitLoaded(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr(config_.repository.folder)));
+}
+
+TEST_F(VersionsTest, WhatDoesNotLoadTakesNothingAway) {
+  Add("m/1");
+  Serve();
+  const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
+  Add("m/2", "bad");
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss,
+                               "model \"m\", version \"2\": weights: are bad"));
+  EXPECT_EQ(*registry_->Acquire(*AnonymousClient(), "m"), old);
+  EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 ready"));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->state, ModelState::kReady);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "2")->error, "weights: are bad");
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("failed to load")));
+  EXPECT_EQ(registry_->FindMetrics("m")->loads(true).Value(), 1);
+  EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), 1);
+  Add("m/2", "2");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_THAT(Versions(), ElementsAre("2 ready"));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "2")->error, "");
+}
+
+TEST_F(VersionsTest, OfSeveralNewVersionsThoseThatLoadServe) {
+  Add("m/1");
+  config_.repository.latest_versions = 2;
+  Serve();
+  Add("m/2");
+  Add("m/3", "bad");
+  EXPECT_THAT(Load().message(), HasSubstr("version \"3\""));
+  EXPECT_THAT(Versions(), ElementsAre("3 failed", "2 ready", "1 ready"));
+  EXPECT_EQ(Serving(), "2");
+}
+
+TEST_F(VersionsTest, FilesThatHaveChangedAreLoadedAgainAndOthersAreNot) {
+  Add("m/1");
+  Serve();
+  ModelHold first = *registry_->Acquire(*AnonymousClient(), "m");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(*registry_->Acquire(*AnonymousClient(), "m"), first);
+  EXPECT_THAT(loaded(), ElementsAre("m/1"));
+  Add("m/1", "worse");
+  EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(*registry_->Acquire(*AnonymousClient(), "m"), first);
+  EXPECT_THAT(Versions(), ElementsAre("1 ready"));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "1")->error, "weights: are bad");
+  Add("m/1", "22");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ((*registry_->Acquire(*AnonymousClient(), "m"))->info.fingerprint, 22U);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "1")->error, "");
+  first.reset();
+  WaitDestroyed(1);
+}
+
+TEST_F(VersionsTest, SettingsThatHaveChangedLoadAgain) {
+  Add("m/1");
+  Serve();
+  config_.repository.settings.slots = 7;
+  Rescan();
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->slots, 7);
+}
+
+TEST_F(VersionsTest, OrdersForOneModelFollowEachOther) {
+  Add("m/1");
+  Serve();
+  loads_.Hold();
+  Add("m/2");
+  std::vector<Ordered> orders(8);
+  for (Ordered& order : orders) registry_->Load("m", order.Done());
+  loads_.WaitUntilBlocked();
+  EXPECT_EQ(Serving(), "1");
+  loads_.Resume();
+  for (Ordered& order : orders) EXPECT_EQ(order.Wait(), absl::OkStatus());
+  EXPECT_THAT(loaded(), ElementsAre("m/1", "m/2"));
+}
+
+TEST_F(VersionsTest, AVersionThatFailsWhileItServesLeavesItToTheOthers) {
+  for (const char* path : {"m/1", "m/2"}) Add(path);
+  config_.repository.latest_versions = 2;
+  config_.health.max_failed_steps = 1;
+  Serve();
+  const auto fail = [&](const ModelHold& model, const std::string& path) {
+    control(path).FailNextSubmit(absl::InternalError("no luck"));
+    const auto sink = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+    EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  };
+  fail(*registry_->Acquire(*AnonymousClient(), "m", "2"), "m/2");
+  EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 ready"));
+  EXPECT_EQ(Serving(), "1");
+  EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status().message(),
+              HasSubstr("has failed"));
+  // A load mends it.
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(Serving(), "2");
+  // One that is retired is nobody's state.
+  const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m", "1");
+  Add("m/3");
+  ASSERT_EQ(Load(), absl::OkStatus());
+  fail(old, "m/1");
+  EXPECT_THAT(Versions(), ElementsAre("3 ready", "2 ready"));
+}
+
+TEST_F(VersionsTest, AFingerprintFindsItsVersion) {
+  Add("m/1", "11");
+  Add("m/2", "22");
+  Add("other/1", "33");
+  config_.repository.latest_versions = 2;
+  Serve();
+  const ModelHold newest = *registry_->Acquire(*AnonymousClient(), "m");
+  const ModelHold oldest = *registry_->Acquire(*AnonymousClient(), "m", "1");
+  EXPECT_EQ(registry_->Matching(newest, 22), newest);
+  EXPECT_EQ(registry_->Matching(newest, 11), oldest);
+  EXPECT_EQ(registry_->Matching(oldest, 22), newest);
+  EXPECT_EQ(registry_->Matching(newest, 33), newest);  // another model's
+  Add("m/3", "44");
+  ASSERT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(registry_->Matching(newest, 11), newest);  // it is retired
+}
+
+TEST_F(VersionsTest, TheFolderIsReadAgain) {
+  for (const char* path : {"m/1", "gone/1", "off/1"}) Add(path);
+  config_.models.push_back(config_.repository.settings);
+  config_.models.back().name = "fixed";
+  config_.models.back().checkpoint_dir = folder_.File("m/1");
+  Serve();
+  ASSERT_EQ(Unload("off"), absl::OkStatus());
+  Remove("gone");
+  Add("m/2");
+  Add("new/1");
+  Add("empty");
+  Add("fixed/7");
+  config_.repository.versions = {1, 2};
+  Rescan();
+  EXPECT_THAT(Versions(), ElementsAre("2 ready", "1 ready"));
+  EXPECT_EQ(Serving("new"), "1");
+  EXPECT_EQ(Serving("gone"), "model \"gone\" is not loaded");
+  EXPECT_EQ(Serving("off"), "model \"off\" is not loaded");  // somebody has wanted that
+  EXPECT_FALSE(registry_->Get(*AnonymousClient(), "empty").ok());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "fixed")->version, "1");  // the config's model
+  Add("gone/2");
+  ASSERT_EQ(Load("off"), absl::OkStatus());
+  Rescan();
+  EXPECT_EQ(Serving("gone"), "2");
+  EXPECT_EQ(Serving("off"), "1");
+}
+
+TEST_F(VersionsTest, AModelOfTheConfigIsLoadedAgainToo) {
+  Add("m/1");
+  ModelConfig model;
+  model.name = "fixed";
+  model.version = "v9";
+  model.checkpoint_dir = folder_.File("m/1");
+  config_.models = {model};
+  config_.repository = RepositoryConfig();
+  Serve();
+  EXPECT_EQ(Serving("fixed"), "v9");
+  Add("m/1", "22");
+  EXPECT_EQ(Load("fixed"), absl::OkStatus());
+  EXPECT_EQ((*registry_->Acquire(*AnonymousClient(), "fixed"))->info.fingerprint, 22U);
+  EXPECT_EQ(Unload("fixed"), absl::OkStatus());
+  EXPECT_EQ(Serving("fixed"), "model \"fixed\" is not loaded");
+  EXPECT_EQ(Load("m").code(), absl::StatusCode::kNotFound);  // there is no repository
+}
+
+TEST_F(VersionsTest, AFolderThatGoesAwayBeforeItsLoadFails) {
+  Add("a/1");
+  Add("m/1");
+  loads_.Hold();
+  Start();
+  loads_.WaitUntilBlocked();  // "a" loads
+  Remove("m");
+  loads_.Resume();
+  EXPECT_EQ(WaitLoaded(), absl::OkStatus());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->state, ModelState::kFailed);
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "m")->error, HasSubstr("cannot read"));
+  EXPECT_EQ(Load().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(VersionsTest, AVersionWithWrongChecksumsIsNotLoaded) {
+  Add("m/1");
+  Serve();
+  Add("m/2");
+  WriteBytes(folder_.File("m/2/SHA256SUMS"), std::string(64, '0') + "  weights\n");
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("its SHA-256 is")));
+  EXPECT_THAT(loaded(), ElementsAre("m/1"));
+  EXPECT_EQ(Serving(), "1");
+}
+
+TEST_F(VersionsTest, AVersionThatShouldBeServedAndIsNotIsCounted) {
+  Add("m/1");
+  Add("m/2", "bad");
+  config_.repository.latest_versions = 2;
+  Serve();
+  const std::string failed = "aft_model_versions_failed";
+  EXPECT_EQ(Gauge(failed), 1);
+  EXPECT_EQ(Serving(), "1");
+  Add("m/2", "2");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(Gauge(failed), 0);
+  Add("m/2", "worse");
+  EXPECT_FALSE(Load().ok());
+  EXPECT_EQ(Gauge(failed), 1);  // though the one before is served
+  EXPECT_EQ(Serving(), "2");
+  EXPECT_EQ(Unload(), absl::OkStatus());
+  EXPECT_EQ(Gauge(failed), 0);
+  Remove("m");
+  const double before = registry_->FindMetrics("m")->loads(false).Value();
+  EXPECT_FALSE(Load().ok());
+  EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), before + 1);
+}
+
+// An engine that is stuck is no younger for others that step, nor one that steps older for others
+// that are idle; whether new requests get it or not.
+TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
+  Add("m/1");
+  Add("m/2");
+  config_.repository.latest_versions = 2;
+  Serve();
+  const auto age = [&] { return registry_->Ages().at("m").since_step; };
+  const auto age_of = [&](const std::string& version) {
+    return registry_->Get(*AnonymousClient(), "m", version)->load.since_step;
+  };
+  ModelHold first = *registry_->Acquire(*AnonymousClient(), "m", "1");
+  const auto endless = std::make_shared<HoldingSink>(first);
+  const RequestHandle handle = *first->generate->Generate(Tokens(1'000'000), endless);
+  endless->WaitForParts(1);  // so its last step is younger than the other's loading
+  Duration idle = age_of("2");
+  EXPECT_LT(age(), idle);
+
+  control("m/1").Hold();
+  control("m/1").WaitUntilBlocked();
+  const ModelHold second = *registry_->Acquire(*AnonymousClient(), "m", "2");
+  const auto other = std::make_shared<HoldingSink>(second);
+  const RequestHandle other_handle = *second->generate->Generate(Tokens(1'000'000), other);
+  other->WaitForParts(1);
+  Duration stuck = first->engine().load().since_step;
+  EXPECT_GE(age(), stuck);
+  // And when it only serves its last stream, and who waits for one of its slots.
+  std::vector<std::shared_ptr<HoldingSink>> waiting;
+  for (int i = 0; i < first->engine().load().slots; ++i) {
+    waiting.push_back(std::make_shared<HoldingSink>(first));
+    ASSERT_TRUE(first->generate->Generate(Tokens(1), waiting.back()).ok());
+  }
+  Remove("m/1");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_THAT(Versions(), ElementsAre("2 ready"));
+  EngineLoad load = first->engine().load();
+  EXPECT_GT(load.oldest_waiting, Duration(0));
+  const ModelAges ages = registry_->Ages().at("m");
+  EXPECT_GE(ages.since_step, load.since_step);
+  EXPECT_GE(ages.oldest_waiting, load.oldest_waiting);
+  first->generate->Cancel(handle);
+  second->generate->Cancel(other_handle);
+  control("m/1").Resume();
+  endless->Wait();
+  other->Wait();
+  for (const auto& sink : waiting) sink->Wait();
+}
+
+TEST_F(VersionsTest, AHundredSwapsLeaveNoMetricsBehind) {
+  Add("m/1");
+  Serve();
+  const size_t before = MetricCount();
+  for (int i = 2; i <= 101; ++i) {
+    Add("m/" + std::to_string(i));
+    ASSERT_EQ(Load(), absl::OkStatus());
+    Remove("m/" + std::to_string(i - 1));
+  }
+  WaitDestroyed(100);
+  while (Gauge("aft_model_versions") != 1) std::this_thread::yield();
+  EXPECT_EQ(MetricCount(), before);
+  EXPECT_EQ(Gauge("aft_slots"), 64);
+  EXPECT_EQ(registry_->FindMetrics("m")->loads(true).Value(), 101);
+  EXPECT_THAT(Versions(), ElementsAre("101 ready"));
+}
+
+}  // namespace
+}  // namespace aft::server

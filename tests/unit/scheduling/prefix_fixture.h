@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tests/property/random_inputs.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace aft::server {
+
+using Tokens = std::vector<TokenId>;
+
+inline Tokens Joined(Tokens text, const Tokens& more) {
+  text.insert(text.end(), more.begin(), more.end());
+  return text;
+}
+
+// Prompts that share beginnings.
+class EnginePrefixTest : public EngineTest {
+ protected:
+  EnginePrefixTest() {
+    model.slots = 4;
+    model.max_step_tokens = 64;
+    options.model.prefix_cache_interval_tokens = 0;
+  }
+
+  Tokens RandomText(int64_t length) {
+    Tokens tokens(static_cast<size_t>(length));
+    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(256));
+    return tokens;
+  }
+
+  // Serves it, and checks the answer.
+  Usage Serve(const GenerationRequest& request) {
+    const Sink sink = Submit(request).sink;
+    const Outcome outcome = sink->Wait();
+    EXPECT_EQ(outcome.status, absl::OkStatus());
+    EXPECT_EQ(sink->tokens(), Expected(request));
+    EXPECT_EQ(outcome.usage.prompt_tokens, request.prompt.size());
+    return outcome.usage;
+  }
+  Usage Serve(const Tokens& prompt, int32_t max_tokens = 3) {
+    return Serve(Request(prompt, max_tokens));
+  }
+  Usage UsageOf(const Accepted& accepted, const GenerationRequest& request) {
+    ExpectServed(accepted.sink, request);
+    return accepted.sink->Wait().usage;
+  }
+
+  // Of all prompts, tokens that the model was given in rows of more than one.
+  double read() const { return metrics.prompt_tokens.Value(); }
+
+  TestRandom random;
+};
+
+}  // namespace aft::server

@@ -1,0 +1,203 @@
+// Checkpoints: states that are written again and again under one id.
+#include "server/states/state_access.h"
+
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+enum class Place { kMemory, kFolder, kRedis };
+
+class CheckpointTest : public testing::TestWithParam<Place> {
+ protected:
+  CheckpointTest() {
+    config_.max_bytes = 20'000;
+    config_.max_client_bytes = 10'000;
+    WriteBytes(temp_.File("key"), std::string(32, 'k'));
+    config_.key_files = {temp_.File("key")};
+    if (GetParam() == Place::kFolder) {
+      config_.folder = temp_.File("states");
+      std::filesystem::create_directory(config_.folder);
+    } else if (GetParam() == Place::kRedis) {
+      redis_.emplace();
+      config_.redis.address = redis_->address();
+      config_.redis.max_client_bytes = 8'000;
+      config_.redis.timeout = std::chrono::minutes(1);
+    }
+    ada_.name = "ada";
+    bob_.name = "bob";
+    Open();
+  }
+
+  // As a new process.
+  void Open() {
+    access_.reset();
+    const auto at_once = [](const Client&, size_t, const std::function<void()>& task) { task(); };
+    auto access = StateAccess::Create(config_, /*known_clients=*/true, metrics_, at_once);
+    ASSERT_TRUE(access.ok()) << access.status();
+    access_ = *std::move(access);
+  }
+
+  static SequenceState State(int64_t tokens, size_t bytes = 1000) {
+    SequenceState state;
+    state.tokens = tokens;
+    state.snapshot = std::string(bytes, 's');
+    return state;
+  }
+
+  absl::Status Put(const std::string& id, SequenceState state) {
+    std::promise<absl::Status> done;
+    access_->PutCheckpoint(ada_, "austen", id, std::move(state),
+                           [&](const absl::Status& status) { done.set_value(status); });
+    return done.get_future().get();
+  }
+  using Looked = absl::StatusOr<std::shared_ptr<const SequenceState>>;
+  Looked Find(const Client& client, const std::string& id) {
+    std::promise<Looked> found;
+    access_->FindCheckpoint(client, id, [&](const Looked& state) { found.set_value(state); });
+    return found.get_future().get();
+  }
+  Looked FindPrevious(const Client& client, const std::string& id) {
+    v1::Previous previous;
+    previous.set_state_id(id);
+    std::promise<Looked> found;
+    access_->Find(client, previous, [&](const Looked& state) { found.set_value(state); });
+    return found.get_future().get();
+  }
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Ask(void (StateAccess::*method)(const Client&, const Request&,
+                                                           const StateAccess::Answer<Response>&),
+                               const Request& request) {
+    std::promise<absl::StatusOr<Response>> got;
+    ((*access_).*method)(ada_, request,
+                         [&](const absl::StatusOr<Response>& answer) { got.set_value(answer); });
+    return got.get_future().get();
+  }
+
+  TempFolder temp_;
+  std::optional<RedisServer> redis_;
+  prometheus::Registry registry_;
+  StateMetrics metrics_{registry_};
+  StatesConfig config_;
+  Client ada_;
+  Client bob_;
+  std::unique_ptr<StateAccess> access_;
+};
+
+TEST_P(CheckpointTest, TheNewestTakesTheLastOnesPlace) {
+  const std::string id = StateAccess::NewCheckpointId();
+  EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
+  for (const int64_t tokens : {10, 20, 30}) {
+    ASSERT_TRUE(Put(id, State(tokens)).ok());
+    const auto found = Find(ada_, id);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ((*found)->tokens, tokens);
+    EXPECT_EQ((*found)->snapshot, std::string(1000, 's'));
+  }
+  const bool in_memory = GetParam() != Place::kRedis;
+  const double bytes = in_memory ? static_cast<double>(StateBytes(State(1))) : 0;
+  while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
+  Open();
+  const auto found = Find(ada_, id);
+  EXPECT_EQ(found.ok(), GetParam() != Place::kMemory);
+  if (found.ok()) {
+    EXPECT_EQ((*found)->tokens, 30);
+  }
+}
+
+TEST_P(CheckpointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
+  const std::string id = StateAccess::NewCheckpointId();
+  ASSERT_TRUE(Put(id, State(10)).ok());
+  const absl::Status none = Find(ada_, StateAccess::NewCheckpointId()).status();
+  EXPECT_THAT(none, StatusIs(absl::StatusCode::kNotFound, StartsWith("resume_id: ")));
+  EXPECT_EQ(Find(bob_, id).status(), none);
+  EXPECT_EQ(FindPrevious(ada_, id).status().code(), absl::StatusCode::kNotFound);
+  v1::StateServiceGetRequest get;
+  get.set_id(id);
+  EXPECT_EQ(Ask(&StateAccess::Get, get).status().code(), absl::StatusCode::kNotFound);
+  v1::StateServiceDeleteRequest remove;
+  remove.set_id(id);
+  EXPECT_EQ(Ask(&StateAccess::Delete, remove).status().code(), absl::StatusCode::kNotFound);
+  const std::string name = StateStore::CheckpointName(id);
+  EXPECT_EQ(FindPrevious(ada_, name).status().code(), absl::StatusCode::kInvalidArgument);
+  get.set_id(name);
+  EXPECT_EQ(Ask(&StateAccess::Get, get).status().code(), absl::StatusCode::kInvalidArgument);
+  const auto list = Ask(&StateAccess::List, v1::StateServiceListRequest());
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_THAT(list->states(), IsEmpty());
+  EXPECT_TRUE(Find(ada_, id).ok());
+}
+
+TEST_P(CheckpointTest, WithoutRoomTheLastOneStays) {
+  const std::string id = StateAccess::NewCheckpointId();
+  ASSERT_TRUE(Put(id, State(10, 2000)).ok());
+  EXPECT_THAT(Put(id, State(20, 9000)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+  EXPECT_EQ((*Find(ada_, id))->tokens, 10);
+  const double bytes =
+      GetParam() != Place::kRedis ? static_cast<double>(StateBytes(State(10, 2000))) : 0;
+  while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
+  ASSERT_TRUE(Put(id, State(30, 2000)).ok());
+  EXPECT_EQ((*Find(ada_, id))->tokens, 30);
+}
+
+TEST_P(CheckpointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
+  const std::string id = StateAccess::NewCheckpointId();
+  const absl::Status large = Put(id, State(10, 6000));  // there is room for it, and not for two
+  if (GetParam() == Place::kMemory) {
+    EXPECT_TRUE(large.ok()) << large;
+    return;
+  }
+  EXPECT_THAT(large, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+  ASSERT_TRUE(Put(id, State(20, 2000)).ok());
+  const bool in_memory = GetParam() != Place::kRedis;
+  const double bytes = in_memory ? static_cast<double>(StateBytes(State(20, 2000))) : 0;
+  while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
+}
+
+TEST_P(CheckpointTest, RemovedIsGoneEvenIfItIsBeingPut) {
+  const std::string id = StateAccess::NewCheckpointId();
+  std::promise<absl::Status> put;
+  access_->PutCheckpoint(ada_, "austen", id, State(10),
+                         [&](const absl::Status& status) { put.set_value(status); });
+  access_->RemoveCheckpoint(ada_, id);
+  EXPECT_TRUE(put.get_future().get().ok());
+  ASSERT_TRUE(Put(StateAccess::NewCheckpointId(), State(1)).ok());  // behind the removal
+  EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
+  access_->RemoveCheckpoint(ada_, id);
+  Open();
+  EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(CheckpointTest, AServerThatKeepsNoneSaysSo) {
+  config_.max_bytes = 0;
+  config_.folder.clear();
+  config_.redis.address.clear();
+  Open();
+  const std::string id = StateAccess::NewCheckpointId();
+  EXPECT_EQ(Put(id, State(1)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kFailedPrecondition);
+  access_->RemoveCheckpoint(ada_, id);
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, CheckpointTest,
+                         testing::Values(Place::kMemory, Place::kFolder, Place::kRedis));
+
+}  // namespace
+}  // namespace aft::server
