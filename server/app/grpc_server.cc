@@ -150,21 +150,27 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
           metrics.infer_streams),
       refusal_lines_(kRefusalLinesPerSecond),
       state_access_(std::move(states)),
-      decoders_(std::move(decoders)) {
-  const CallEnvironment environment{metrics,  active_,        *ledger_,       *identity_,
-                                    watches_, infer_streams_, refusal_lines_, config.limits};
-  models_ = std::make_unique<ModelService>(environment, registry);
-  inference_ = std::make_unique<InferenceService>(environment, registry, *decoders_,
-                                                  client_metrics_, *state_access_);
+      decoders_(std::move(decoders)),
+      transport_{{metrics, *ledger_, refusal_lines_, config.limits},
+                 active_,
+                 *identity_,
+                 watches_,
+                 infer_streams_},
+      calls_{{metrics, *ledger_, refusal_lines_, config.limits},
+             registry,
+             *decoders_,
+             client_metrics_,
+             *state_access_} {
+  models_ = std::make_unique<ModelService>(transport_, registry);
+  inference_ = std::make_unique<InferenceService>(transport_, calls_);
   states_ = std::make_unique<StateService>(
-      StateEnvironment{environment, *state_access_, registry, *decoders_});
-  health_ = std::make_unique<HealthService>(environment);
-  kserve_ = std::make_unique<kserve::KserveService>(environment, registry, *decoders_,
-                                                    client_metrics_, *state_access_, *health_);
+      StateEnvironment{transport_, *state_access_, registry, *decoders_});
+  health_ = std::make_unique<HealthService>(transport_);
+  kserve_ = std::make_unique<kserve::KserveService>(transport_, calls_, *health_);
   if (config.security.reflection) {
     const std::vector<std::string> names(std::begin(kServices) + 1, std::end(kServices));
     for (const int version : {0, 1}) {
-      reflection_.push_back(MakeReflectionService(version, environment, names));
+      reflection_.push_back(MakeReflectionService(version, transport_, names));
     }
   }
   identity_->OnChange([this] {

@@ -10,12 +10,14 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/impl/service_type.h"
 #include "server/admission/open_streams.h"
+#include "server/call/call.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
 #include "server/observability/rate_limit.h"
 #include "server/registry/model_registry.h"
 #include "server/transport/active_calls.h"
 #include "server/transport/lingering_connections.h"
+#include "server/transport/transport_environment.h"
 
 namespace grpc {
 class Server;
@@ -88,6 +90,8 @@ class GrpcServer {
   RateLimit refusal_lines_;
   std::unique_ptr<StateAccess> state_access_;
   std::unique_ptr<DecodePool> decoders_;
+  TransportEnvironment transport_;
+  InferenceEnvironment calls_;
   std::unique_ptr<ModelService> models_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<InferenceService> inference_;

@@ -18,6 +18,9 @@
 
 namespace aft::server {
 
+// Of a sealed state in one message: far below gRPC's default limit.
+inline constexpr size_t kStateChunkBytes = size_t{256} << 10;
+
 // The states that are kept, as calls see them: who may have which, what the fields of a request
 // mean. Errors begin with the field's path. Thread-safe.
 //

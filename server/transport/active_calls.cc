@@ -8,12 +8,7 @@
 
 namespace aft::server {
 
-void ActiveCall::OperationBegins() { Restart(std::chrono::steady_clock::now()); }
-
-void ActiveCall::Restart(TimePoint since) {
-  const TimePoint begun = since_.exchange(since);
-  if (begun != TimePoint::max()) writing_ += std::chrono::steady_clock::now() - begun;
-}
+void ActiveCall::OperationBegins() { since_.store(std::chrono::steady_clock::now()); }
 
 void ActiveCall::ContextGoes() {
   MutexLock lock(context_mutex_);

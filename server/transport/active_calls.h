@@ -35,10 +35,7 @@ class ActiveCall {
 
   // Around every write, and before the end; of whoever may start operations.
   void OperationBegins();
-  void OperationEnds() { Restart(TimePoint::max()); }
-
-  // How long operations were under way; without one that is. Of whoever may start operations.
-  Duration time_writing() const { return writing_; }
+  void OperationEnds() { since_.store(TimePoint::max()); }
 
   // To be called first in OnDone.
   void ContextGoes();
@@ -74,8 +71,6 @@ class ActiveCall {
  private:
   friend class ActiveCalls;
 
-  // Ends the operation, if there is one, and begins another at `since`; max(): none.
-  void Restart(TimePoint since);
   // Returns whether it has cancelled the call.
   bool CancelIfStuck(TimePoint now, Duration longest);
   void CheckClient(const ClientIdentity& identity);
@@ -84,7 +79,6 @@ class ActiveCall {
 
   grpc::CallbackServerContext& context_;
   std::atomic<TimePoint> since_{TimePoint::max()};  // of the operation under way
-  Duration writing_{};                              // by those that have ended
   std::atomic<bool> stuck_{false};
   Mutex context_mutex_;
   bool context_gone_ ABSL_GUARDED_BY(context_mutex_) = false;

@@ -75,13 +75,6 @@ TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
          std::chrono::nanoseconds(left.tv_nsec);
 }
 
-bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadline) {
-  if (deadline == TimePoint::max()) return false;
-  const Duration slack =
-      std::max<Duration>(std::chrono::milliseconds(10), (deadline - arrival) / 50);
-  return cancelled_at + slack >= deadline;
-}
-
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id) {
   if (status.ok()) return grpc::Status::OK;
   if (status.code() == absl::StatusCode::kInternal) {

@@ -36,11 +36,6 @@ void SendIds(grpc::ServerContextBase& context, const CallIds& ids, Metadata wher
 // The client's deadline on the monotonic clock; TimePoint::max() when it set none.
 TimePoint DeadlineOf(const grpc::ServerContextBase& context);
 
-// Whether a client that cancelled at `cancelled_at` did so because its deadline had come. It does
-// so a moment before the server's own clock gets there: the deadline came rounded up (by 1 % or a
-// millisecond) and after the way here.
-bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadline);
-
 // The same code and message, except that INTERNAL shows the client its request id and nothing else.
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id = "");
 

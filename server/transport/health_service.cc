@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
 
 }  // namespace
 
-// One Watch. As in StreamCall, `writing_` is the right to start the stream's next operation. What
+// One Watch. As in StreamInfer, `writing_` is the right to start the stream's next operation. What
 // is written is read from the service at that moment, so a watcher that reads slowly skips states
 // but always ends at the newest.
 class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,

@@ -30,7 +30,7 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-  explicit HealthService(const CallEnvironment& environment) : environment_(environment) {}
+  explicit HealthService(const TransportEnvironment& environment) : environment_(environment) {}
 
   // Sets, all at the same moment, which services serve. Services are unknown until they are set.
   // Watchers hear of a change at once.
@@ -57,7 +57,7 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
   // Answers Check. NOT_FOUND: no such service.
   absl::Status Answer(UnaryCall& call, const grpc::ByteBuffer& request) const;
 
-  const CallEnvironment environment_;
+  const TransportEnvironment environment_;
   mutable Mutex mutex_;
   std::map<std::string, Status> services_ ABSL_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<WatchCall>> watches_ ABSL_GUARDED_BY(mutex_);

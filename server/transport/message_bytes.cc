@@ -118,4 +118,10 @@ absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
       absl::StrCat("the answer cannot be serialised: ", status.error_message()));
 }
 
+grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {
+  grpc::ByteBuffer taken(request);
+  const_cast<grpc::ByteBuffer&>(request).Clear();
+  return taken;
+}
+
 }  // namespace aft::server

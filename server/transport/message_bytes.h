@@ -14,12 +14,13 @@
 // (a string that is not UTF-8) with a bare UNIMPLEMENTED, and this server names the fault.
 namespace aft::server {
 
-// Of a sealed state in one message: far below gRPC's default limit.
-inline constexpr size_t kStateChunkBytes = size_t{256} << 10;
-
 // Refuses what would take memory out of proportion to its bytes, before it does. INVALID_ARGUMENT
 // names the message's type; CANCELLED: the message has never arrived.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+
+// The bytes of a request, which gRPC passes as constant and would keep as long as the call: it
+// keeps none.
+grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request);
 
 // The value of a string field with which the message begins, as every serialiser writes the field
 // of the lowest number; empty when it begins with another one. Nothing when the value is longer

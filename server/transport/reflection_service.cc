@@ -99,7 +99,7 @@ class Stream final : public Reactor,
                      public OpenStream,
                      public std::enable_shared_from_this<Stream<Api>> {
  public:
-  Stream(const CallEnvironment& environment, const std::vector<std::string>& names,
+  Stream(const TransportEnvironment& environment, const std::vector<std::string>& names,
          grpc::CallbackServerContext& context)
       : ActiveCall(context), environment_(environment), names_(names) {}
 
@@ -191,7 +191,7 @@ class Stream final : public Reactor,
     log::Warning("reflection.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
   }
 
-  const CallEnvironment& environment_;
+  const TransportEnvironment& environment_;
   const std::vector<std::string>& names_;
   MemoryLedger::Charge charge_;
   grpc::ByteBuffer bytes_;
@@ -206,7 +206,7 @@ class ReflectionService final
     : public Api::Service::template WithRawCallbackMethod_ServerReflectionInfo<
           typename Api::Service::Service> {
  public:
-  ReflectionService(const CallEnvironment& environment, std::vector<std::string> names)
+  ReflectionService(const TransportEnvironment& environment, std::vector<std::string> names)
       : environment_(environment), names_(std::move(names)) {}
 
   Reactor* ServerReflectionInfo(grpc::CallbackServerContext* context) override {
@@ -217,14 +217,14 @@ class ReflectionService final
   }
 
  private:
-  const CallEnvironment environment_;
+  const TransportEnvironment environment_;
   const std::vector<std::string> names_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeReflectionService(int version,
-                                                     const CallEnvironment& environment,
+                                                     const TransportEnvironment& environment,
                                                      std::vector<std::string> names) {
   if (version == 1) return std::make_unique<ReflectionService<V1>>(environment, std::move(names));
   return std::make_unique<ReflectionService<V1Alpha>>(environment, std::move(names));

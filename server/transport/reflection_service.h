@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "grpcpp/impl/service_type.h"
-#include "server/transport/call_environment.h"
+#include "server/transport/transport_environment.h"
 
 namespace aft::server {
 
@@ -14,7 +14,7 @@ namespace aft::server {
 // stream. `names`: the services that it lists. The service must outlive its calls, that is, be
 // destroyed after the gRPC server.
 std::unique_ptr<grpc::Service> MakeReflectionService(int version,
-                                                     const CallEnvironment& environment,
+                                                     const TransportEnvironment& environment,
                                                      std::vector<std::string> names);
 
 }  // namespace aft::server

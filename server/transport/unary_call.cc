@@ -10,7 +10,8 @@
 
 namespace aft::server {
 
-std::shared_ptr<UnaryCall> UnaryCall::Start(const CallEnvironment& environment, const char* method,
+std::shared_ptr<UnaryCall> UnaryCall::Start(const TransportEnvironment& environment,
+                                            const char* method,
                                             grpc::CallbackServerContext& context,
                                             const grpc::ByteBuffer& request,
                                             grpc::ByteBuffer& response) {
@@ -19,7 +20,7 @@ std::shared_ptr<UnaryCall> UnaryCall::Start(const CallEnvironment& environment, 
   return call;
 }
 
-UnaryCall::UnaryCall(const CallEnvironment& environment, const char* method,
+UnaryCall::UnaryCall(const TransportEnvironment& environment, const char* method,
                      grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
                      grpc::ByteBuffer& response)
     : ActiveCall(context),
@@ -91,8 +92,7 @@ void UnaryCall::Close(const grpc::Status& status) {
   Finish(status);
 }
 
-// gRPC would keep it as long as the call; it is not constant, only passed so.
-void UnaryCall::DropRequest() { const_cast<grpc::ByteBuffer&>(request_).Clear(); }
+void UnaryCall::DropRequest() { TakeRequest(request_); }
 
 void UnaryCall::OnDone() {
   ContextGoes();

@@ -9,7 +9,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/transport/call_environment.h"
+#include "server/transport/transport_environment.h"
 
 namespace aft::server {
 
@@ -21,8 +21,8 @@ namespace aft::server {
 class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
  public:
   // `method` names the call in the log, and lives for ever; the messages are gRPC's.
-  static std::shared_ptr<UnaryCall> Start(const CallEnvironment& environment, const char* method,
-                                          grpc::CallbackServerContext& context,
+  static std::shared_ptr<UnaryCall> Start(const TransportEnvironment& environment,
+                                          const char* method, grpc::CallbackServerContext& context,
                                           const grpc::ByteBuffer& request,
                                           grpc::ByteBuffer& response);
 
@@ -55,7 +55,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   using ActiveCall::Require;
 
   // For Start.
-  UnaryCall(const CallEnvironment& environment, const char* method,
+  UnaryCall(const TransportEnvironment& environment, const char* method,
             grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
             grpc::ByteBuffer& response);
 
@@ -64,7 +64,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   void OnStuck(Duration waited) override;
   void OnRevoked(const absl::Status& why) override;
 
-  const CallEnvironment& environment_;
+  const TransportEnvironment& environment_;
   const char* const method_;
   const TimePoint arrival_;
   const grpc::ByteBuffer& request_;

@@ -6,7 +6,7 @@
 
 namespace aft::server {
 
-// Complete: Generate, of which all that is pending stays until the end; see TypedCall.
+// Complete: Generate, of which all that is pending stays until the end; see TypedExchange.
 class CompleteCodec : public GenerateCodec {
  public:
   using Response = v1::CompleteResponse;

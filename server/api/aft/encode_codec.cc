@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/call/outcome_messages.h"
 
 namespace aft::server {
 namespace {

@@ -13,6 +13,7 @@
 #include "server/api/aft/logit_rules_codec.h"
 #include "server/api/aft/resume_codec.h"
 #include "server/call/call_ids.h"
+#include "server/call/outcome_messages.h"
 #include "server/config/checks.h"
 
 namespace aft::server {

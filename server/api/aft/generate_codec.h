@@ -11,7 +11,7 @@
 
 namespace aft::server {
 
-// Generate; see TypedCall. Tokens of a sequence that wait become one Delta.
+// Generate; see TypedExchange. Tokens of a sequence that wait become one Delta.
 class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
  public:
   using Request = v1::GenerateRequest;

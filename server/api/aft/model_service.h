@@ -14,7 +14,7 @@ class ModelService final
           v1::ModelService::WithRawCallbackMethod_List<v1::ModelService::Service>> {
  public:
   // What the environment refers to, and the registry, must outlive the service.
-  ModelService(const CallEnvironment& environment, const ModelRegistry& registry)
+  ModelService(const TransportEnvironment& environment, const ModelRegistry& registry)
       : environment_(environment), registry_(registry) {}
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
@@ -29,7 +29,7 @@ class ModelService final
   absl::Status AnswerList(UnaryCall& call) const;
   absl::Status AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const;
 
-  const CallEnvironment environment_;
+  const TransportEnvironment environment_;
   const ModelRegistry& registry_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "server/api/aft/resume_codec.h"
+#include "server/call/outcome_messages.h"
 
 namespace aft::server {
 

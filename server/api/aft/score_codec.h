@@ -10,7 +10,7 @@
 
 namespace aft::server {
 
-// Score; see TypedCall. Scores of a text that wait become one ScoreChunk.
+// Score; see TypedExchange. Scores of a text that wait become one ScoreChunk.
 class ScoreCodec : public CallTexts, public PendingSequences<v1::ScoreResponse> {
  public:
   using Request = v1::ScoreRequest;

@@ -8,13 +8,13 @@
 #include "server/call/decode_pool.h"
 #include "server/registry/model_registry.h"
 #include "server/states/state_access.h"
-#include "server/transport/call_environment.h"
 #include "server/transport/call_metadata.h"
+#include "server/transport/transport_environment.h"
 
 namespace aft::server {
 
 // What the calls of StateService share. Outlives them all.
-struct StateEnvironment : CallEnvironment {
+struct StateEnvironment : TransportEnvironment {
   StateAccess& states;
   const ModelRegistry& registry;
   DecodePool& decoders;

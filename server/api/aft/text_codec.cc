@@ -44,17 +44,6 @@ absl::StatusOr<std::vector<TokenId>> DecodeIds(absl::string_view path, const v1:
   return tokens;
 }
 
-static_assert(static_cast<int>(CacheMiss::kNone) == v1::CACHE_MISS_UNSPECIFIED &&
-              static_cast<int>(CacheMiss::kCold) == v1::CACHE_MISS_COLD &&
-              static_cast<int>(CacheMiss::kTooShort) == v1::CACHE_MISS_TOO_SHORT &&
-              static_cast<int>(CacheMiss::kDiverged) == v1::CACHE_MISS_DIVERGED &&
-              static_cast<int>(CacheMiss::kEvicted) == v1::CACHE_MISS_EVICTED);
-
-uint64_t Microseconds(Duration duration) {
-  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
-  return static_cast<uint64_t>(std::max<int64_t>(count, 0));
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules) {
@@ -138,26 +127,6 @@ size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message) {
     top->set_logprob(alternative.logprob);
   }
   return 7 + 11 * token.top.size();
-}
-
-v1::Usage EncodeUsage(const Usage& usage) {
-  v1::Usage message;
-  message.set_prompt_tokens(usage.prompt_tokens);
-  message.set_generated_tokens(usage.generated_tokens);
-  message.set_scored_tokens(usage.scored_tokens);
-  message.set_resumed_tokens(usage.resumed_tokens);
-  message.set_cached_tokens(usage.cached_tokens);
-  message.set_cache_miss(static_cast<v1::CacheMiss>(usage.cache_miss));
-  message.set_diverged_at(usage.diverged_at);
-  return message;
-}
-
-v1::Timings EncodeTimings(const Timings& timings) {
-  v1::Timings message;
-  message.set_queue_us(Microseconds(timings.queue));
-  message.set_first_token_us(Microseconds(timings.first_token));
-  message.set_total_us(Microseconds(timings.total));
-  return message;
 }
 
 }  // namespace aft::server

@@ -78,7 +78,4 @@ absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass 
 // Returns the bytes that this adds on the wire, approximately.
 size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message);
 
-v1::Usage EncodeUsage(const Usage& usage);
-v1::Timings EncodeTimings(const Timings& timings);
-
 }  // namespace aft::server

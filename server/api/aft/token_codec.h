@@ -8,7 +8,7 @@
 
 namespace aft::server {
 
-// Tokenize and Detokenize; see AnswerCall. Pure functions. Errors start with the field's path;
+// Tokenize and Detokenize; see AnswerExchange. Pure functions. Errors start with the field's path;
 // FAILED_PRECONDITION: the model has no tokenizer.
 struct TokenizeCodec {
   using Request = v1::TokenizeRequest;

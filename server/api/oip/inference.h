@@ -25,6 +25,6 @@ struct Inference {
 };
 
 // Whether a request may be answered by more than one response.
-enum class Call { kUnary, kStream };
+enum class Reply { kUnary, kStream };
 
 }  // namespace aft::server::kserve

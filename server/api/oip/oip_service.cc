@@ -74,7 +74,7 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* KserveService::Answer(
     Method method, Context& context, const Bytes& request, Bytes& response,
     absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer) {
-  const auto call = UnaryCall::Start(environment_, MethodName(method), context, request, response);
+  const auto call = UnaryCall::Start(transport_, MethodName(method), context, request, response);
   absl::Status status = call->Admit();
   if (status.ok()) status = CheckLength("request", request.Length(), kMaxRequestBytes);
   Request parsed;
@@ -89,7 +89,7 @@ grpc::ServerUnaryReactor* KserveService::Answer(
 absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
     const Client& client, const std::string& name, const std::string& version) const {
   AFT_RETURN_IF_ERROR(CheckNames(name, version));
-  return environment_.registry.Acquire(client, name, version);
+  return registry_.Acquire(client, name, version);
 }
 
 grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* request,
@@ -109,7 +109,7 @@ grpc::ServerUnaryReactor* KserveService::ServerReady(Context* context, const Byt
 grpc::ServerUnaryReactor* KserveService::Tell(Method method, Context& context, const Bytes& request,
                                               Bytes& response,
                                               const google::protobuf::MessageLite& message) {
-  const auto call = UnaryCall::Start(environment_, MethodName(method), context, request, response);
+  const auto call = UnaryCall::Start(transport_, MethodName(method), context, request, response);
   call->End(method, call->Answer(message));
   return call.get();
 }
@@ -121,7 +121,7 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Byte
       Method::kModelReady, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
-        const auto model = environment_.registry.Get(client, asked.name(), asked.version());
+        const auto model = registry_.Get(client, asked.name(), asked.version());
         message.set_ready(model.ok() && model->state == ModelState::kReady);
         return absl::OkStatus();
       });
@@ -133,7 +133,7 @@ grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const 
       Method::kServerMetadata, *context, *request, *response,
       [this](const Client&, const auto&, auto& message) {
         message.set_name(kServerName);
-        message.set_version(environment_.metrics.version);
+        message.set_version(transport_.metrics.version);
         for (const char* const extension :
              {"classification", "model_configuration", "model_repository", "parameters",
               "schedule_policy", "statistics"}) {
@@ -151,8 +151,7 @@ grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const B
         AFT_ASSIGN_OR_RETURN(const auto model, Find(client, asked.name(), asked.version()));
         message = DescribeModel(*model);
         message.clear_versions();
-        AFT_ASSIGN_OR_RETURN(const ModelStatus status,
-                             environment_.registry.Get(client, asked.name()));
+        AFT_ASSIGN_OR_RETURN(const ModelStatus status, registry_.Get(client, asked.name()));
         for (const VersionStatus& version : status.versions) {
           if (version.state == ModelState::kReady) message.add_versions(version.version);
         }
@@ -179,10 +178,10 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
         AFT_RETURN_IF_ERROR(CheckNames(asked.name(), asked.version()));
         std::vector<ModelStatus> models;
         if (asked.name().empty()) {  // all
-          models = environment_.registry.List(client);
+          models = registry_.List(client);
         } else {
           AFT_ASSIGN_OR_RETURN(const ModelStatus model,
-                               environment_.registry.Get(client, asked.name(), asked.version()));
+                               registry_.Get(client, asked.name(), asked.version()));
           models.push_back(model);
         }
         for (const ModelStatus& model : models) {
@@ -201,7 +200,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const
       Method::kRepositoryIndex, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
         if (!asked.repository_name().empty()) return NoRepositoryNames();
-        for (const ModelStatus& model : environment_.registry.List(client)) {
+        for (const ModelStatus& model : registry_.List(client)) {
           for (const VersionStatus& version : model.versions) {
             if (asked.ready() && version.state != ModelState::kReady) continue;
             auto& index = *message.add_models();
@@ -217,7 +216,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const
 }
 
 absl::Status KserveService::CheckControl(const Client& client) const {
-  const std::string control = environment_.registry.control();
+  const std::string control = registry_.control();
   if (control == "anyone" || (control == "admin" && client.admin)) return absl::OkStatus();
   return absl::PermissionDeniedError(
       control == "admin"
@@ -229,7 +228,7 @@ absl::Status KserveService::CheckControl(const Client& client) const {
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, const Bytes& bytes,
                                                Bytes& response, Action action, const char* event) {
-  const auto call = UnaryCall::Start(environment_, MethodName(method), context, bytes, response);
+  const auto call = UnaryCall::Start(transport_, MethodName(method), context, bytes, response);
   absl::Status status = call->Admit();
   Request request;
   // What may be long is parsed only of those who may order something.
@@ -248,7 +247,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   const auto end = [=, this, model = named ? request.model_name() : "",
                     trace = TakeTrace(context)](absl::Status outcome) {
     if (outcome.ok()) outcome = call->Answer(Response());
-    if (status.ok() || environment_.LogsRefusal()) {
+    if (status.ok() || transport_.LogsRefusal()) {
       log::Info(event, {{"peer", call->context().peer()},
                         {"client", whose->name},
                         {"model", model},
@@ -258,15 +257,15 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
                         {"span_id", trace.span_id},
                         {"parent_id", trace.parent_id}});
     }
-    environment_.Report(method, call->arrival(), outcome.code());
+    transport_.Report(method, call->arrival(), outcome.code());
     SendTrace(call->context(), trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
-    const std::string told = environment_.registry.ToldTo(*whose, outcome.message());
+    const std::string told = registry_.ToldTo(*whose, outcome.message());
     call->Close(ToGrpcStatus(absl::Status(outcome.code(), told)));
   };
   if (!status.ok()) {
     end(status);
   } else if (call->Wait(end)) {
-    (environment_.registry.*action)(
+    (registry_.*action)(
         request.model_name(),
         [call](const absl::Status& outcome) {
           if (const UnaryCall::Ending finish = call->TakeEnd()) finish(outcome);

@@ -10,10 +10,11 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "inference/grpc_service.grpc.pb.h"
-#include "server/api/oip/infer_call.h"
+#include "server/api/oip/infer_exchange.h"
 #include "server/api/oip/statistics.h"
 #include "server/api/oip/stream_infer.h"
-#include "server/api/oip/unary_infer.h"
+#include "server/call/call.h"
+#include "server/transport/call_carrier.h"
 #include "server/transport/health_service.h"
 
 namespace aft::server::kserve {
@@ -37,11 +38,13 @@ using RawUnary = RawService::WithRawCallbackMethod_ServerLive<
 class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
                                 RawService::WithRawCallbackMethod_ModelStreamInfer<RawUnary>> {
  public:
-  // All, but for `environment` itself, must outlive the service.
-  KserveService(const CallEnvironment& environment, ModelRegistry& registry, DecodePool& decoders,
-                ClientMetrics& client_metrics, StateAccess& states, const HealthService& health)
-      : statistics_(registry),
-        environment_{{environment, registry, decoders, client_metrics, states}, statistics_},
+  // All must outlive the service.
+  KserveService(TransportEnvironment& transport, InferenceEnvironment& inference,
+                const HealthService& health)
+      : statistics_(inference.registry),
+        transport_(transport),
+        inference_(inference),
+        registry_(inference.registry),
         health_(health) {}
 
   using Context = grpc::CallbackServerContext;
@@ -59,10 +62,11 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   Reactor* RepositoryModelLoad(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* RepositoryModelUnload(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* ModelInfer(Context* context, const Bytes* request, Bytes* response) override {
-    return StartUnaryInfer(environment_, *context, *request, *response);
+    return UnaryCarrier::Start(transport_, inference_, std::make_unique<InferExchange>(statistics_),
+                               *context, *request, *response);
   }
   BidiReactor* ModelStreamInfer(Context* context) override {
-    return StreamInfer::Start(environment_, *context);
+    return StreamInfer::Start(transport_, inference_, statistics_, *context);
   }
 
  private:
@@ -89,7 +93,9 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
                                                           const std::string& version) const;
 
   Statistics statistics_;
-  InferEnvironment environment_;
+  TransportEnvironment& transport_;
+  InferenceEnvironment& inference_;
+  ModelRegistry& registry_;
   const HealthService& health_;
 };
 

@@ -148,8 +148,8 @@ absl::Status DecodeGeneration(const Source& source, GenerationOptions& options,
   v1::GenerateRequest& message = options.message();
   message.set_priority(source.priority);
   AFT_RETURN_IF_ERROR(SetText(source, message));
-  AFT_ASSIGN_OR_RETURN(inference.streams, source.Flag("stream", source.call == Call::kStream));
-  if (inference.streams && source.call == Call::kUnary) {
+  AFT_ASSIGN_OR_RETURN(inference.streams, source.Flag("stream", source.reply == Reply::kStream));
+  if (inference.streams && source.reply == Reply::kUnary) {
     return BadField("stream", "ModelInfer has one response; ModelStreamInfer streams");
   }
   AFT_ASSIGN_OR_RETURN(form.finish_reason, source.Flag("return_finish_reason"));
@@ -240,11 +240,11 @@ absl::Status CheckNames(const ModelInferRequest& message, Source& source) {
 }
 
 absl::StatusOr<Inference> Decode(const ModelInferRequest& message, const LimitsConfig& limits,
-                                 const ServedModel& model, Call call) {
+                                 const ServedModel& model, Reply reply) {
   AFT_ASSIGN_OR_RETURN(std::vector<InputTensor> inputs, ReadInputs(message));
   Source source = {.limits = limits,
                    .model = model,
-                   .call = call,
+                   .reply = reply,
                    .inputs = std::move(inputs),
                    .parameters = message.parameters()};
   AFT_RETURN_IF_ERROR(CheckNames(message, source));
@@ -280,8 +280,8 @@ absl::Status Printable(const absl::Status& error) {
 
 absl::StatusOr<Inference> DecodeInference(const ModelInferRequest& message,
                                           const LimitsConfig& limits, const ServedModel& model,
-                                          Call call) {
-  auto inference = Decode(message, limits, model, call);
+                                          Reply reply) {
+  auto inference = Decode(message, limits, model, reply);
   if (!inference.ok()) return Printable(inference.status());
   return inference;
 }

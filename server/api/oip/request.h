@@ -12,6 +12,6 @@ namespace aft::server::kserve {
 // tensor or parameter that is wrong.
 absl::StatusOr<Inference> DecodeInference(const inference::ModelInferRequest& message,
                                           const LimitsConfig& limits, const ServedModel& model,
-                                          Call call);
+                                          Reply reply);
 
 }  // namespace aft::server::kserve

@@ -27,7 +27,7 @@ inline constexpr char kParameters[] = "parameters";
 struct Source {
   const LimitsConfig& limits;
   const ServedModel& model;
-  Call call;
+  Reply reply;
   std::vector<InputTensor> inputs;
   const google::protobuf::Map<std::string, inference::InferParameter>& parameters;
   AnswerForm form{};

@@ -323,7 +323,7 @@ TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
   request.Text("text_input", "x").Output("last_hidden_state");
   for (int i = 1; i <= 2; ++i) {
     ASSERT_TRUE(stream.Send(request.request()));
-    server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer", "encoder"), i);
+    server.WaitForMetric("aft_request_finished_total{model=\"encoder\"}", i);
   }
   // Each is kept, copied and serialised.
   EXPECT_GE(server.Metric("aft_memory_used_bytes"), 2 * 3 * sizeof(float) * kWide);
@@ -339,7 +339,7 @@ TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
   InferStream stream(*stub);
   constexpr uint32_t kTokens = 8'000;
   ASSERT_TRUE(stream.Send(Ids("abc", kTokens).request()));
-  server.WaitForMetric(RequestsTotal("OK", "ModelStreamInfer"), 1);  // before anything is read
+  server.WaitForMetric("aft_request_finished_total", 1);  // before anything is read
   std::vector<int64_t> ids;
   size_t largest = 0;
   for (const auto& response : stream.ReadAll()) {

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "server/api/aft/model_service.h"
 #include "server/app/grpc_server.h"
+#include "server/call/deadline.h"
 #include "server/call/retry_hint.h"
 #include "server/observability/log.h"
 #include "server/transport/active_calls.h"

@@ -1,4 +1,4 @@
-#include "server/transport/call_environment.h"
+#include "server/call/call_environment.h"
 
 #include <chrono>
 

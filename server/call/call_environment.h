@@ -5,27 +5,21 @@
 
 #include "absl/status/status.h"
 #include "server/admission/memory_ledger.h"
-#include "server/admission/open_streams.h"
 #include "server/config/config.h"
+#include "server/observability/methods.h"
 #include "server/observability/metrics.h"
 #include "server/observability/rate_limit.h"
 #include "server/scheduling/time.h"
-#include "server/transport/active_calls.h"
-#include "server/transport/client_identity.h"
 
 namespace aft::server {
 
-// What a call costs beside its message: gRPC's part of a stream and ours, about.
+// What a call costs beside its message: the transport's part of it and ours, about.
 inline constexpr size_t kCallBytes = size_t{16} << 10;
 
 // What the calls of all services share. Outlives them all.
 struct CallEnvironment {
   ServerMetrics& metrics;
-  ActiveCalls& active;
   MemoryLedger& ledger;
-  const ClientIdentity& identity;
-  OpenStreams& watches;
-  OpenStreams& infer_streams;
   RateLimit& refusal_lines;
   LimitsConfig limits;
 

@@ -1,0 +1,200 @@
+#include "server/api/oip/infer_exchange.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/api/oip/request.h"
+#include "server/config/checks.h"
+
+namespace aft::server::kserve {
+namespace {
+
+constexpr int kIdField = 3;  // of ModelInferRequest
+constexpr size_t kMaxIdBytes = 256;
+
+// What a byte of a message can become: itself, once more while it is parsed, a typed number of
+// eight, the same as a number of a tensor, a token.
+constexpr size_t kInferBytesPerRequestByte = 22;
+
+// What an engine's request costs beside its tokens.
+constexpr size_t kEngineRequestBytes = 1024;
+
+// An answer is kept, copied into its response, and serialised.
+constexpr size_t kAnswerCopies = 3;
+
+// The largest message that protobuf and gRPC can carry, without names, shapes and parameters.
+constexpr size_t kMostAnswerBytes = (size_t{1} << 31) - 1 - (size_t{1} << 16);
+
+// Of a response beside its tensors' data, of a token and of an alternative, on the wire, about.
+constexpr size_t kPartBytes = 64;
+constexpr size_t kTokenBytes = 8;
+constexpr size_t kAlternativeBytes = 11;
+
+// In memory all of that is an object.
+constexpr size_t kHeldPerByte = 5;
+
+// Of so many responses that wait, one may be several tokens: who is that far behind needs fewer.
+constexpr size_t kManyParts = 256;
+
+constexpr char kFinalKey[] = "triton_final_response";
+
+size_t BytesOfDelta(const TokenDelta& delta) {
+  size_t bytes = delta.text.size();
+  for (const SampledToken& token : delta.tokens) {
+    bytes += kTokenBytes + token.top.size() * kAlternativeBytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+size_t InferExchange::bytes_per_request_byte() const { return kInferBytesPerRequestByte; }
+
+// A refusal names the request too, as far as its id can be had without parsing.
+void InferExchange::Peek(const RequestBytes& bytes) {
+  std::string id = bytes.PeekStrings(kIdField, kMaxIdBytes).back();
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c));
+  });
+  if (printable) id_ = std::move(id);
+}
+
+absl::Status InferExchange::CheckRequest() {
+  id_.clear();
+  AFT_RETURN_IF_ERROR(CheckLength("id", request_->id().size(), kMaxIdBytes));
+  id_ = request_->id();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
+                                                     const LimitsConfig& limits) {
+  model_ = model.config.name;
+  version_ = model.config.version;
+  AFT_ASSIGN_OR_RETURN(
+      Inference inference,
+      DecodeInference(*request_, limits, model, is_stream() ? Reply::kStream : Reply::kUnary));
+  streams_ = inference.streams;
+  empty_final_ = inference.empty_final;
+  answer_ = std::move(inference.answer);
+  if (answer_->most_bytes() > kMostAnswerBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outputs: the answer may have ", answer_->most_bytes(),
+                     " bytes, and a message has at most ", kMostAnswerBytes));
+  }
+  DecodedRequest decoded;
+  if (auto* const generation = std::get_if<GenerationRequest>(&inference.work)) {
+    decoded.work = std::move(*generation);
+  } else if (auto* const scoring = std::get_if<ScoringRequest>(&inference.work)) {
+    decoded.work.emplace<std::vector<ScoringRequest>>().push_back(std::move(*scoring));
+  } else {
+    auto& texts = std::get<std::vector<EncodingRequest>>(inference.work);
+    decoded.sequences = static_cast<uint32_t>(texts.size());
+    decoded.work = std::move(texts);
+  }
+  decoded.bytes = inference.tokens * sizeof(TokenId) + inference.tensor_bytes +
+                  decoded.sequences * kEngineRequestBytes + kAnswerCopies * answer_->most_bytes();
+  decoded.timeout = inference.timeout;
+  return decoded;
+}
+
+void InferExchange::Prepare() {
+  request_.reset();
+  answer_->Prepare();
+}
+
+void InferExchange::Append(TokenDelta delta, uint32_t /*sequence*/) {
+  if (!streams_) return answer_->Collect(std::move(delta));
+  size_t bytes = BytesOfDelta(delta);
+  if (parts_.size() >= kManyParts) {
+    Part& last = parts_.back();
+    last.token.text += delta.text;
+    for (SampledToken& token : delta.tokens) last.token.tokens.push_back(std::move(token));
+    last.bytes += bytes;
+  } else {
+    bytes += kPartBytes;
+    parts_.push_back({std::move(delta), bytes});
+  }
+  part_bytes_ += bytes;
+  *unread_ += bytes;
+}
+
+void InferExchange::Append(std::vector<float> vectors, uint32_t sequence) {
+  answer_->CollectRow(sequence, std::move(vectors));
+}
+
+bool InferExchange::Take(std::string& /*state*/) {
+  if (parts_.empty()) return false;
+  taken_ = std::move(parts_.front().token);
+  part_bytes_ -= parts_.front().bytes;
+  *unread_ -= parts_.front().bytes;
+  parts_.pop_front();
+  return true;
+}
+
+void InferExchange::Drop() {
+  parts_.clear();
+  if (unread_ != nullptr) *unread_ -= part_bytes_;
+  part_bytes_ = 0;
+}
+
+size_t InferExchange::pending_bytes() const {
+  return streams_ ? unread_->load() : answer_->held_bytes();
+}
+
+size_t InferExchange::held_bytes() const {
+  if (answer_ == nullptr) return 0;
+  return streams_ ? kHeldPerByte * part_bytes_ : kAnswerCopies * answer_->held_bytes();
+}
+
+absl::string_view InferExchange::too_much() const {
+  return streams_ ? "slow client: it reads slower than the models write"
+                  : "the answer is longer than limits.max_stream_buffer_bytes; a stream of tokens "
+                    "may be longer";
+}
+
+inference::ModelInferResponse& InferExchange::Begin(bool final) {
+  response_.Clear();
+  inference::ModelInferResponse& response = *response_.mutable_infer_response();
+  response.set_model_name(model_);
+  response.set_model_version(version_);
+  response.set_id(id_);
+  if (is_stream()) (*response.mutable_parameters())[kFinalKey].set_bool_param(final);
+  return response;
+}
+
+const google::protobuf::MessageLite& InferExchange::outgoing() {
+  if (taken_.has_value()) {
+    answer_->WriteToken(*taken_, Begin(/*final=*/false));
+    taken_.reset();
+  } else if (finished_.has_value()) {
+    answer_->WriteEnd(*finished_, Begin(/*final=*/true));
+    finished_.reset();
+  }
+  if (is_stream()) return response_;
+  return response_.infer_response();
+}
+
+bool InferExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
+  finished_ = outcome;
+  if (!streams_) return true;
+  outgoing();
+  return empty_final_ || response_.infer_response().outputs_size() > 0;
+}
+
+size_t InferExchange::last_message_bytes() const {
+  return answer_ != nullptr ? answer_->most_bytes() : 0;
+}
+
+void InferExchange::SetError(const std::string& message) {
+  response_.Clear();
+  inference::ModelInferResponse& response = *response_.mutable_infer_response();
+  response.set_id(id_);
+  (*response.mutable_parameters())[kFinalKey].set_bool_param(true);
+  response_.set_error_message(message);
+}
+
+}  // namespace aft::server::kserve

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "inference/grpc_service.pb.h"
+#include "server/api/oip/answer.h"
+#include "server/api/oip/statistics.h"
+#include "server/call/exchange.h"
+
+namespace aft::server::kserve {
+
+// One request of ModelInfer or ModelStreamInfer. Tensors become requests of an engine, and what the
+// engine says becomes tensors: of one response, or of a response for each token where a stream asks
+// for that.
+class InferExchange final : public Exchange {
+ public:
+  // Of ModelInfer.
+  explicit InferExchange(Statistics& statistics) : statistics_(statistics) {}
+  // Of ModelStreamInfer. `unread`: what the client of the stream has not read of all its requests.
+  InferExchange(Statistics& statistics, std::shared_ptr<std::atomic<size_t>> unread)
+      : statistics_(statistics), unread_(std::move(unread)) {}
+  ~InferExchange() override { Drop(); }
+
+  // Of a stream: makes outgoing() the response of a request that has failed.
+  void SetError(const std::string& message);
+
+  Method method() const override {
+    return is_stream() ? Method::kModelStreamInfer : Method::kModelInfer;
+  }
+  size_t bytes_per_request_byte() const override;
+  void Peek(const RequestBytes& bytes) override;
+  google::protobuf::Message& request() override { return *request_; }
+  ModelName model_name() const override {
+    return {"model_name", request_->model_name(), "model_version", request_->model_version()};
+  }
+  absl::Status CheckRequest() override;
+  absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
+                                        const LimitsConfig& limits) override;
+  void Prepare() override;
+
+  void Append(TokenDelta delta, uint32_t sequence) override;
+  void Append(std::vector<float> vectors, uint32_t sequence) override;
+  bool Take(std::string& state) override;
+  void Drop() override;
+  size_t pending_bytes() const override;
+  size_t held_bytes() const override;
+  absl::string_view too_much() const override;
+
+  const google::protobuf::MessageLite& outgoing() override;
+  bool Finish(const Outcome& outcome, const v1::State* stored) override;
+  size_t last_message_bytes() const override;
+  void Record(const ServedModel& model, const absl::Status& status,
+              const Timings& timings) override {
+    statistics_.Record(model, status, timings);
+  }
+
+ private:
+  // What waits to be a response: a token, or several of a client that is far behind.
+  struct Part {
+    TokenDelta token;
+    size_t bytes = 0;  // on the wire, about
+  };
+
+  bool is_stream() const { return unread_ != nullptr; }
+  // An empty response of this request.
+  inference::ModelInferResponse& Begin(bool final);
+
+  Statistics& statistics_;
+  const std::shared_ptr<std::atomic<size_t>> unread_;  // null: ModelInfer's
+  std::unique_ptr<inference::ModelInferRequest> request_ =
+      std::make_unique<inference::ModelInferRequest>();
+  std::string id_;  // that the request gave itself
+  std::string model_;
+  std::string version_;
+  bool streams_ = false;      // a response a token
+  bool empty_final_ = false;  // a last response is wanted even if it is empty
+  std::unique_ptr<Answer> answer_;
+  std::deque<Part> parts_;
+  size_t part_bytes_ = 0;            // of all parts
+  std::optional<TokenDelta> taken_;  // that the next outgoing() is made of
+  std::optional<Outcome> finished_;  // likewise
+  inference::ModelStreamInferResponse response_;
+};
+
+}  // namespace aft::server::kserve

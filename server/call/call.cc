@@ -1,0 +1,491 @@
+#include "server/call/call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/catching.h"
+#include "base/status_macros.h"
+#include "server/call/call_report.h"
+#include "server/config/checks.h"
+#include "server/engine/resumption.h"
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+// What a last message of this size costs is not for a thread of the engine.
+constexpr size_t kLargeMessageBytes = size_t{32} << 10;
+
+// Calls `set` with each request of the work that may follow another text.
+template <typename Set>
+void ForEachTurn(Work& work, const Set& set) {
+  if (auto* const generation = std::get_if<GenerationRequest>(&work)) set(*generation);
+  if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
+    for (ScoringRequest& text : *texts) set(text);
+  }
+}
+
+}  // namespace
+
+// The sink of one sequence of the call.
+template <typename Part>
+class Call::SequenceSink final : public Sink<Part> {
+ public:
+  SequenceSink(std::shared_ptr<Call> call, uint32_t sequence)
+      : call_(std::move(call)), sequence_(sequence) {}
+
+  // As many as the call has sequences.
+  static std::vector<std::shared_ptr<Sink<Part>>> Of(const std::shared_ptr<Call>& call) {
+    std::vector<std::shared_ptr<Sink<Part>>> sinks;
+    for (uint32_t i = 0; i < call->sequences_; ++i) {
+      sinks.push_back(std::make_shared<SequenceSink>(call, i));
+    }
+    return sinks;
+  }
+
+  void OnStarted() override { call_->Begin(); }
+  absl::Status OnPart(Part part) override { return call_->Offer(std::move(part), sequence_); }
+  void OnFinished(const Outcome& outcome) override { call_->End(outcome, sequence_); }
+
+ private:
+  const std::shared_ptr<Call> call_;
+  const uint32_t sequence_;
+};
+
+Call::Call(InferenceEnvironment& environment, std::unique_ptr<Exchange> exchange,
+           std::shared_ptr<Carrier> carrier)
+    : environment_(environment),
+      exchange_(std::move(exchange)),
+      carrier_(std::move(carrier)),
+      arrival_(std::chrono::steady_clock::now()),
+      states_(environment.states, environment.decoders, environment.metrics.states),
+      outbox_(environment, *exchange_) {}
+
+// ---- The way in ---------------------------------------------------------------------------------
+
+void Call::Start(Caller caller, absl::Status admitted, std::unique_ptr<RequestBytes> message) {
+  caller_ = std::move(caller);
+  deadline_ = std::min(caller_.deadline, arrival_ + environment_.limits.max_request);
+  message_ = std::move(message);
+  exchange_->Peek(*message_);
+  {
+    MutexLock lock(mutex_);
+    if (client_ == nullptr) client_ = caller_.client;
+  }
+  if (admitted.ok()) admitted = Admit();
+  if (!admitted.ok()) return Refuse(std::move(admitted));
+  environment_.decoders.AddAnswer(*caller_.client, message_->size(), [call = shared_from_this()] {
+    call->Attempt([&] { return call->Submit(); });
+    return call->answered_bytes_;
+  });
+}
+
+absl::Status Call::Admit() {
+  const std::optional<std::string> model =
+      message_->PeekString(Exchange::kModelField, kMaxModelNameBytes);
+  if (model.has_value() && exchange_->needs_engine()) AFT_RETURN_IF_ERROR(Reserve(*model));
+  outbox_.Open(MemoryLedger::Charge(environment_.ledger, *caller_.client));
+  const size_t bytes = kCallBytes + exchange_->bytes_per_request_byte() * message_->size();
+  return outbox_.Hold(bytes) ? absl::OkStatus() : environment_.RefuseForMemory();
+}
+
+// Before the message is parsed, so only by a `model` that stands at its beginning, and where there
+// is no choice of versions: FindModel knows the last one.
+absl::Status Call::Reserve(const std::string& model) {
+  absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(*caller_.client, model);
+  absl::Status status = served.status();
+  if (served.ok()) {
+    model_ = *served;
+    absl::StatusOr<std::shared_ptr<Reservation>> place = model_->engine().Reserve(*caller_.client);
+    status = place.status();
+    if (place.ok()) reservation_ = *std::move(place);
+  } else if (!absl::IsUnavailable(status) && !absl::IsPermissionDenied(status)) {
+    return absl::OkStatus();
+  }
+  if (!status.ok()) {
+    metrics_ = environment_.registry.FindMetrics(model);
+    model_name_ = model_ != nullptr ? model_->config.name : model;
+  }
+  return status;
+}
+
+void Call::Attempt(absl::FunctionRef<absl::Status()> part) {
+  absl::Status status = outbox_.CheckClient();
+  if (status.ok()) status = Catching(part);
+  // The engine has it; or the next part will see.
+  if (!status.ok()) Refuse(std::move(status));
+}
+
+void Call::Refuse(absl::Status status) {
+  reservation_.reset();
+  message_.reset();
+  states_.DropPlaces();
+  refused_ = true;
+  Outcome refusal;
+  refusal.status = std::move(status);
+  refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
+  outbox_.EndCall(std::move(refusal));
+  carrier_->Wake(*this);
+}
+
+absl::Status Call::Submit() {
+  AFT_RETURN_IF_ERROR(message_->ParseInto(exchange_->request()));
+  message_.reset();
+  AFT_RETURN_IF_ERROR(exchange_->CheckRequest());
+  AFT_RETURN_IF_ERROR(FindModel());
+  const Continuation continuation = exchange_->continuation();
+  if (continuation.resumes.has_value()) PreferVersion(*continuation.resumes);
+  AFT_RETURN_IF_ERROR(Decode());
+  if (!exchange_->needs_engine()) return Answer();
+  AFT_RETURN_IF_ERROR(CheckSequences());
+  if (continuation.previous == nullptr) return PrepareTurn();
+  using Found = absl::StatusOr<std::shared_ptr<const SequenceState>>;
+  states_.FindPrevious(*caller_.client, *continuation.previous,
+                       [call = shared_from_this()](const Found& found) {
+                         call->Attempt([&] {
+                           if (!found.ok()) return call->StateError(found.status());
+                           AFT_RETURN_IF_ERROR(call->SetPrevious(*found));
+                           return call->PrepareTurn();
+                         });
+                       });
+  return absl::OkStatus();
+}
+
+absl::Status Call::FindModel() {
+  const auto [field, name, version_field, version] = exchange_->model_name();
+  AFT_RETURN_IF_ERROR(CheckLength(field, name.size(), kMaxModelNameBytes));
+  AFT_RETURN_IF_ERROR(CheckLength(version_field, version.size(), kMaxModelNameBytes));
+  names_version_ = !version.empty();
+  absl::StatusOr<ModelHold> model = environment_.registry.Acquire(*caller_.client, name, version);
+  model_name_ = model.ok() ? (*model)->config.name : name;
+  // After Acquire: a model that is served has metrics.
+  metrics_ = environment_.registry.FindMetrics(model_name_);
+  if (!model.ok()) return model.status();
+  if (*model != model_) reservation_.reset();  // it was of another one
+  model_ = *std::move(model);
+  MutexLock lock(mutex_);
+  found_ = true;
+  return CheckModel();
+}
+
+absl::Status Call::CheckModel() const {
+  return found_ ? ModelRegistry::CheckMayUse(*client_, model_name_) : absl::OkStatus();
+}
+
+bool Call::PreferVersion(uint64_t fingerprint) {
+  if (names_version_) return false;
+  ModelHold model = environment_.registry.Matching(model_, fingerprint);
+  if (model == model_) return false;
+  reservation_.reset();
+  model_ = std::move(model);
+  return true;
+}
+
+absl::Status Call::Decode() {
+  auto decoded = exchange_->Decode(*model_, environment_.limits);
+  if (!decoded.ok()) return Invalid(decoded.status());
+  decoded_ = *std::move(decoded);
+  sequences_ = decoded_.sequences;
+  if (decoded_.timeout.count() > 0) deadline_ = std::min(deadline_, arrival_ + decoded_.timeout);
+  return absl::OkStatus();
+}
+
+absl::Status Call::CheckSequences() const {
+  if (sequences_ == 1) return absl::OkStatus();
+  if (const auto* const generation = std::get_if<GenerationRequest>(&decoded_.work)) {
+    return Invalid(
+        model_->generate->CheckGroup(*caller_.client, generation->service_class, sequences_));
+  }
+  if (exchange_->TextPath(0).empty()) return absl::OkStatus();
+  return Invalid(model_->engine().CheckTexts(*caller_.client, sequences_));
+}
+
+absl::Status Call::Invalid(absl::Status status) const {
+  if (!status.ok()) metrics_->rejected(Rejection::kInvalid).Increment();
+  return status;
+}
+
+absl::Status Call::StateError(absl::Status status) const {
+  const bool ours = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+  return ours ? status : Invalid(std::move(status));
+}
+
+absl::Status Call::SetPrevious(const std::shared_ptr<const SequenceState>& previous) {
+  if (PreferVersion(previous->model)) AFT_RETURN_IF_ERROR(Decode());
+  absl::Status status;
+  ForEachTurn(decoded_.work, [&](TurnRequest& request) {
+    request.previous = previous;
+    if (status.ok()) status = CheckPrevious(request, model_->info, model_->config.name);
+  });
+  return Invalid(std::move(status));
+}
+
+absl::Status Call::PrepareTurn() {
+  const Continuation continuation = exchange_->continuation();
+  auto* const generation = std::get_if<GenerationRequest>(&decoded_.work);
+  if (continuation.store != nullptr) {
+    std::vector<size_t> lengths;
+    int64_t before = 0;
+    ForEachTurn(decoded_.work, [&](TurnRequest& request) {
+      request.store = true;
+      before = request.tokens_before();
+    });
+    if (generation != nullptr) {
+      lengths.assign(sequences_, generation->prompt.size() - generation->resumed);
+    } else if (const auto* texts = std::get_if<std::vector<ScoringRequest>>(&decoded_.work)) {
+      for (const ScoringRequest& text : *texts) lengths.push_back(text.text.size());
+    }
+    const absl::Status kept = states_.KeepPlaces(
+        *caller_.client, *continuation.store, model_->info, lengths,
+        /*most_outputs=*/generation != nullptr ? generation->stop.max_tokens : 0, before);
+    if (!kept.ok()) return StateError(kept);
+  }
+  if (continuation.resume == nullptr) return PrepareStream();
+  states_.FindStart(
+      *caller_.client, *continuation.resume, model_->info, *generation,
+      [call = shared_from_this()] { call->Attempt([&] { return call->PrepareStream(); }); });
+  return absl::OkStatus();
+}
+
+absl::Status Call::PrepareStream() {
+  auto* const generation = std::get_if<GenerationRequest>(&decoded_.work);
+  if (exchange_->continuation().resumes.has_value()) {
+    resumed_ = &metrics_->streams_resumed(
+        exchange_->SetExact(decoded_.work, model_->info),
+        /*from_state=*/generation != nullptr && generation->start != nullptr);
+  }
+  // Of several answers each would be a state.
+  if (exchange_->resumable() && sequences_ == 1) {
+    states_.Survive(caller_.client, *model_, caller_.ids, *generation,
+                    [this](size_t bytes) { return outbox_.HoldMore(bytes); });
+    if (!states_.resume_id().empty()) exchange_->SetResumeId(states_.resume_id());
+  }
+  return Enter();
+}
+
+absl::Status Call::Enter() {
+  AFT_RETURN_IF_ERROR(Charge());
+  exchange_->Prepare();
+  const absl::StatusOr<RequestHandle> handle = Ask();
+  AFT_RETURN_IF_ERROR(handle.status());
+  if (outbox_.Accepted(*handle)) CancelAll(*handle);
+  return absl::OkStatus();
+}
+
+absl::Status Call::Charge() {
+  outbox_.ExpectSequences(sequences_);
+  if (outbox_.Hold(kCallBytes + decoded_.bytes + states_.brought_bytes() + states_.kept_bytes())) {
+    return absl::OkStatus();
+  }
+  const auto [bytes, may_ever] = outbox_.Need();
+  if (may_ever || sequences_ == 1 || exchange_->TextPath(0).empty()) {
+    return environment_.RefuseForMemory();
+  }
+  return Invalid(absl::InvalidArgumentError(
+      absl::StrCat("texts: they and their answers would take ", bytes,
+                   " bytes, more than max_client_memory_bytes or max_memory_bytes")));
+}
+
+void Call::Fill(RequestHeader& header) {
+  header.method = exchange_->method();
+  header.id = caller_.ids.request;
+  header.trace_id = caller_.ids.trace.trace_id;
+  header.arrival = arrival_;
+  header.deadline = deadline_;
+  header.client = caller_.client;
+  header.reservation = std::move(reservation_);  // one place in the queue was kept
+}
+
+absl::StatusOr<RequestHandle> Call::Ask() {
+  Work work = std::exchange(decoded_.work, {});
+  if (auto* const generation = std::get_if<GenerationRequest>(&work)) {
+    Fill(*generation);
+    const auto sinks = SequenceSink<TokenDelta>::Of(shared_from_this());
+    return sinks.size() > 1 ? model_->generate->GenerateGroup(*generation, sinks)
+                            : model_->generate->Generate(std::move(*generation), sinks[0]);
+  }
+  if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
+    for (ScoringRequest& text : *texts) Fill(text);
+    return model_->generate->ScoreTexts(std::move(*texts),
+                                        SequenceSink<TokenDelta>::Of(shared_from_this()));
+  }
+  auto& texts = std::get<std::vector<EncodingRequest>>(work);
+  for (EncodingRequest& text : texts) Fill(text);
+  return model_->encode->EncodeTexts(std::move(texts),
+                                     SequenceSink<std::vector<float>>::Of(shared_from_this()));
+}
+
+absl::Status Call::Answer() {
+  answered_bytes_ = exchange_->held_bytes();
+  if (!outbox_.Hold(kCallBytes)) return environment_.RefuseForMemory();
+  Outcome outcome;
+  outcome.reason = FinishReason::kDone;
+  outcome.timings.total = std::chrono::steady_clock::now() - arrival_;
+  outbox_.EndCall(std::move(outcome));
+  carrier_->Wake(*this);
+  return absl::OkStatus();
+}
+
+// ---- The engine's side
+// ----------------------------------------------------------------------------
+
+void Call::Begin() {
+  CountResumed();
+  states_.KeepStart();
+  outbox_.Begin();
+  carrier_->Wake(*this);
+}
+
+template <typename Part>
+absl::Status Call::Offer(Part part, uint32_t sequence) {
+  AFT_RETURN_IF_ERROR(outbox_.Offer(std::move(part), sequence));
+  carrier_->Wake(*this);
+  return absl::OkStatus();
+}
+
+void Call::End(const Outcome& outcome, uint32_t sequence) {
+  if (outcome.hand_over != nullptr) return HandOver(outcome, sequence);
+  if (outcome.turn == nullptr) {
+    states_.DropPlace(sequence);
+    return EndNow(outcome, sequence, std::nullopt);
+  }
+  environment_.decoders.Add(*caller_.client,
+                            outcome.turn->text.size() + outcome.turn->outputs.size(),
+                            [call = shared_from_this(), outcome = Outcome(outcome), sequence] {
+                              call->Store(outcome, sequence);
+                            });
+}
+
+// Takes the turn out of the outcome, whose status becomes the error where it cannot be stored.
+void Call::Store(Outcome outcome, uint32_t sequence) {
+  std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
+  if (outbox_.ended_early()) {  // nobody would learn of it
+    states_.DropPlace(sequence);
+    return EndNow(outcome, sequence, std::nullopt);
+  }
+  states_.Put(
+      *caller_.client, model_->config.name, sequence, std::move(turn),
+      [call = shared_from_this(), outcome, sequence](absl::StatusOr<v1::State> stored) mutable {
+        if (stored.ok()) return call->EndNow(outcome, sequence, *std::move(stored));
+        log::Error("request.store_failed", {{"id", call->caller_.ids.request},
+                                            {"error", stored.status().ToString()},
+                                            {"trace_id", call->caller_.ids.trace.trace_id}});
+        outcome.status = stored.status();
+        call->EndNow(outcome, sequence, std::nullopt);
+      });
+}
+
+void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
+  states_.DropPlace(sequence);
+  states_.HandOver(std::move(*outcome.hand_over),
+                   [call = shared_from_this(), outcome, sequence](std::string sealed) {
+                     call->outbox_.SetHandOver(std::move(sealed));
+                     call->EndNow(outcome, sequence, std::nullopt);
+                   });
+}
+
+void Call::EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored) {
+  const auto [last, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
+  if (others.has_value()) CancelAll(*others);
+  const size_t bytes = last ? exchange_->last_message_bytes() : 0;
+  if (bytes < kLargeMessageBytes) return carrier_->Wake(*this);
+  environment_.decoders.Add(*caller_.client, bytes,
+                            [call = shared_from_this()] { call->carrier_->Wake(*call); });
+}
+
+void Call::CancelAll(RequestHandle first) {
+  for (uint32_t i = 0; i < sequences_; ++i) model_->engine().Cancel(first + i);
+}
+
+void Call::Cancel(const absl::Status& why) {
+  const std::optional<RequestHandle> handle = outbox_.Cancel(why);
+  // The slot is freed now, and not when the transport is done with the call: a blocked connection
+  // can delay that for minutes.
+  if (handle.has_value()) CancelAll(*handle);
+}
+
+void Call::OnClient(std::shared_ptr<const Client> client) {
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    client_ = std::move(client);
+    status = CheckModel();
+  }
+  if (!status.ok()) Cancel(status);
+}
+
+// ---- The way out
+// ----------------------------------------------------------------------------------
+
+Call::Next Call::Take() {
+  const Next next = outbox_.Take();
+  if (next == Next::kMessage) taken_at_ = std::chrono::steady_clock::now();
+  if (next == Next::kEnd) Conclude();
+  return next;
+}
+
+void Call::Written() {
+  if (taken_at_.has_value()) writing_ += std::chrono::steady_clock::now() - *taken_at_;
+  taken_at_.reset();
+}
+
+void Call::Conclude() {
+  const Outcome& outcome = outbox_.outcome();
+  ending_.status = outbox_.FinalStatus(arrival_, deadline_);
+  ending_.begun = outbox_.begun();
+  ending_.path = outbox_.failed_path();
+  ending_.usage = outcome.usage;
+  ending_.timings = outcome.timings;
+  Report();
+  states_.Forget(ending_.status.code(), ending_.begun);
+  if (ending_.status.ok()) {
+    ending_.message = exchange_->Finish(outcome, outbox_.stored());
+  } else if (!ending_.begun && absl::IsResourceExhausted(ending_.status)) {
+    const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
+    ending_.retry_after = environment_.retry_hint.After(load);
+  }
+}
+
+void Call::CountResumed() {
+  if (auto* const counter = std::exchange(resumed_, nullptr)) counter->Increment();
+}
+
+void Call::Report() {
+  const Timings& timings = ending_.timings;
+  const Method method = exchange_->method();
+  const absl::Status& status = ending_.status;
+  const Duration total = std::chrono::steady_clock::now() - arrival_;
+  if (!refused_) {
+    CountResumed();
+    metrics_->calls.Observe(method, total);
+  }
+  (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method, status.code());
+  if (model_ != nullptr && status.ok() && exchange_->needs_engine()) {
+    environment_.retry_hint.Record(timings.total - timings.queue);
+  }
+  if (model_ != nullptr) exchange_->Record(*model_, status, timings);
+  if (caller_.client != nullptr) {
+    environment_.client_metrics.Count(caller_.client->name, status.code(),
+                                      outbox_.computed_tokens());
+  }
+  if (refused_ && !absl::IsInternal(status) && !environment_.LogsRefusal()) return;
+  LogRequest({.caller = caller_,
+              .method = method,
+              .model = model_name_,
+              .sequences = sequences_,
+              .ending = ending_,
+              .reason = outbox_.outcome().reason,
+              .total = total,
+              .writing = writing_});
+}
+
+void Call::Close() {
+  const bool told_all = ending_.message;
+  for (const std::string& id : outbox_.Close(told_all)) {
+    environment_.states.Discard(*caller_.client, id);
+  }
+}
+
+}  // namespace aft::server

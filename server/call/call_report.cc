@@ -1,0 +1,67 @@
+#include "server/call/call_report.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+double Milliseconds(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+const std::string& NameOf(const Caller& caller) {
+  static const std::string& none = *new std::string();
+  return caller.client != nullptr ? caller.client->name : none;
+}
+
+}  // namespace
+
+void LogRequest(const CallReport& report) {
+  const CallEnd& ending = report.ending;
+  const Usage& usage = ending.usage;
+  const Timings& timings = ending.timings;
+  const Phases phases(timings);
+  const CallIds& ids = report.caller.ids;
+  const std::string reason =
+      ending.status.ok()
+          ? kFinishReasonNames[static_cast<size_t>(report.reason)]
+          : absl::StrCat(ending.path.empty() ? "" : ending.path + ": ", ending.status.message());
+  const auto log = absl::IsInternal(ending.status) ? log::Error : log::Info;
+  log("request.done", {{"id", ids.request},
+                       {"peer", report.caller.peer},
+                       {"client", NameOf(report.caller)},
+                       {"method", MethodName(report.method)},
+                       {"model", report.model},
+                       {"code", absl::StatusCodeToString(ending.status.code())},
+                       {"reason", reason},
+                       {"n", report.sequences},
+                       {"prompt_tokens", usage.prompt_tokens},
+                       {"generated_tokens", usage.generated_tokens},
+                       {"resumed_tokens", usage.resumed_tokens},
+                       {"queue_ms", Milliseconds(timings.queue)},
+                       {"ttft_ms", Milliseconds(timings.first_token)},
+                       {"total_ms", Milliseconds(report.total)},
+                       {"cached_tokens", usage.cached_tokens},
+                       {"cache_miss", kCacheMissNames[static_cast<size_t>(usage.cache_miss)]},
+                       {"diverged_at", usage.diverged_at},
+                       {"prefill_ms", Milliseconds(phases.prefill)},
+                       {"decode_ms", Milliseconds(phases.decode)},
+                       {"write_ms", Milliseconds(report.writing)},
+                       {"trace_id", ids.trace.trace_id},
+                       {"span_id", ids.trace.span_id},
+                       {"parent_id", ids.trace.parent_id}});
+}
+
+void LogStuck(const Caller& caller, Method method, Duration waited) {
+  log::Warning("request.stuck", {{"id", caller.ids.request},
+                                 {"peer", caller.peer},
+                                 {"client", NameOf(caller)},
+                                 {"method", MethodName(method)},
+                                 {"waited_ms", Milliseconds(waited)},
+                                 {"trace_id", caller.ids.trace.trace_id}});
+}
+
+}  // namespace aft::server

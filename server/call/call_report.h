@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/call/carrier.h"
+#include "server/engine/request.h"
+#include "server/observability/methods.h"
+#include "server/scheduling/time.h"
+
+namespace aft::server {
+
+// What the access log says of a call that has ended.
+struct CallReport {
+  const Caller& caller;
+  Method method;
+  const std::string& model;  // as it is called, or as it was asked for
+  uint32_t sequences;
+  const CallEnd& ending;
+  FinishReason reason;  // of an OK status
+  Duration total;
+  Duration writing;  // how long messages were under way
+};
+
+// Writes the line `request.done`: the only place that does.
+void LogRequest(const CallReport& report);
+
+// The client does not read; the line `request.stuck`.
+void LogStuck(const Caller& caller, Method method, Duration waited);
+
+}  // namespace aft::server

@@ -1,0 +1,137 @@
+#include "server/call/call_states.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/catching.h"
+#include "model/api/snapshot_bytes.h"
+#include "server/engine/resumption.h"
+
+namespace aft::server {
+namespace {
+
+// Of the stream so far, without a snapshot.
+SequenceState TextOf(const GenerationRequest& request, uint64_t model) {
+  const auto first = request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed);
+  TurnEnd turn;
+  turn.previous = request.previous;
+  turn.model = model;
+  turn.text.assign(request.prompt.begin(), first);
+  turn.outputs.assign(first, request.prompt.end());
+  turn.last_is_pending = request.resumed > 0;
+  return MakeState(std::move(turn));
+}
+
+}  // namespace
+
+void CallStates::FindPrevious(const Client& client, const v1::Previous& previous,
+                              StateAccess::Found done) {
+  const bool brought = !previous.state().empty();
+  states_.Find(client, previous,
+               [this, brought, done = std::move(done)](
+                   absl::StatusOr<std::shared_ptr<const SequenceState>> found) {
+                 if (brought && found.ok())
+                   brought_bytes_ += static_cast<size_t>(StateBytes(**found));
+                 done(std::move(found));
+               });
+}
+
+absl::Status CallStates::KeepPlaces(const Client& client, const v1::Store& store,
+                                    const ModelInfo& info, const std::vector<size_t>& lengths,
+                                    int64_t most_outputs, int64_t tokens_before) {
+  const int64_t longest = info.max_seq_len;
+  for (const size_t length : lengths) {
+    int64_t added = static_cast<int64_t>(length) + most_outputs;
+    if (longest > 0) added = std::min(added, std::max<int64_t>(longest - tokens_before, 0));
+    const int64_t bytes = MaxStateBytes(info, tokens_before + added, added);
+    auto place = states_.Reserve(client, store, bytes);
+    if (!place.ok()) return place.status();
+    places_.push_back(*std::move(place));
+  }
+  return absl::OkStatus();
+}
+
+void CallStates::Put(const Client& client, const std::string& model, uint32_t sequence,
+                     std::shared_ptr<TurnEnd> turn, StateAccess::Stored done) {
+  StateAccess::Place place = std::exchange(places_[sequence], {});
+  std::optional<SequenceState> state;
+  const absl::Status made = Catching([&] {
+    state = MakeState(std::move(*turn));
+    return absl::OkStatus();
+  });
+  if (made.ok()) {
+    states_.Put(std::move(place), client, model, *std::move(state), std::move(done));
+  } else {
+    place = {};
+    done(made);
+  }
+}
+
+void CallStates::FindStart(const Client& client, const v1::Resume& resume, const ModelInfo& info,
+                           GenerationRequest& request, std::function<void()> done) {
+  if (!resume.state().empty()) {
+    auto state = states_.Open("resume.state", resume.state());
+    if (state.ok() && IsWithin(*state, request, info)) {
+      brought_bytes_ += static_cast<size_t>(StateBytes(*state));
+      request.start = std::make_shared<const SequenceState>(*std::move(state));
+      return done();
+    }
+  }
+  if (resume.resume_id().empty() || !states_.keeps()) return done();
+  states_.FindCheckpoint(client, resume.resume_id(),
+                         [this, &resume, &info, &request, done = std::move(done)](
+                             const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
+                           if (found.ok()) found_id_ = resume.resume_id();
+                           if (found.ok() && IsWithin(**found, request, info)) {
+                             request.start = *found;
+                           }
+                           done();
+                         });
+}
+
+bool CallStates::Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
+                         const CallIds& ids, GenerationRequest& request,
+                         const std::function<bool(size_t)>& hold) {
+  const StatesConfig& config = states_.config();
+  const bool kept = states_.keeps() && (config.checkpoint_tokens > 0 || states_.outlive_server());
+  hands_to_client_ = !states_.shared() && !config.key_files.empty();
+  if (!kept && !hands_to_client_) return false;
+
+  // One that is held, and one that is written or sent.
+  const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
+  const int64_t most = MaxStateBytes(model.info, before + request.stop.max_tokens, /*added=*/0);
+  const auto bytes = static_cast<size_t>(2 * (most + 2 * model.info.vocab_size));
+  if (!hold(bytes)) return false;
+  kept_bytes_ = bytes;
+  keeper_ = std::make_shared<StreamKeeper>(
+      StreamKeeper::Environment{states_, decoders_, metrics_}, client, model.config.name,
+      TextOf(request, model.info.fingerprint), request.start, found_id_, ids);
+  request.survival.sink = keeper_;
+  if (states_.keeps() && config.checkpoint_tokens > 0) {
+    request.survival.interval = std::max<int64_t>(config.checkpoint_tokens / 2, 1);
+  }
+  if (kept) resume_id_ = keeper_->id();
+  return true;
+}
+
+void CallStates::HandOver(Checkpoint checkpoint, std::function<void(std::string)> done) {
+  keeper_->HandOver(
+      std::move(checkpoint), hands_to_client_,
+      [&metrics = metrics_, done = std::move(done)](absl::StatusOr<std::string> sealed) {
+        auto& counter = !sealed.ok()      ? metrics.handed_text_only
+                        : sealed->empty() ? metrics.handed_to_store
+                                          : metrics.handed_to_client;
+        counter.Increment();
+        done(sealed.ok() ? *std::move(sealed) : "");
+      });
+}
+
+void CallStates::Forget(absl::StatusCode code, bool begun) {
+  if (keeper_ == nullptr) return;
+  // What a client goes on from.
+  const bool broken = code == absl::StatusCode::kUnavailable ||
+                      code == absl::StatusCode::kCancelled || code == absl::StatusCode::kInternal;
+  if (!broken || !begun) keeper_->Forget(/*old=*/begun);
+}
+
+}  // namespace aft::server

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "server/scheduling/time.h"
+
+namespace aft::server {
+
+// Whether a client that cancelled at `cancelled_at` did so because its deadline had come. It does
+// so a moment before the server's own clock gets there: the deadline came rounded up (by 1 % or a
+// millisecond) and after the way here.
+inline bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadline) {
+  if (deadline == TimePoint::max()) return false;
+  const Duration slack =
+      std::max<Duration>(std::chrono::milliseconds(10), (deadline - arrival) / 50);
+  return cancelled_at + slack >= deadline;
+}
+
+}  // namespace aft::server

@@ -1,0 +1,17 @@
+#include "server/call/exchange.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace aft::server {
+
+absl::Status WrongTask(const ServedModel& model, Method method) {
+  const char* const task =
+      model.generate != nullptr    ? "a language model: it serves Generate and Score"
+      : model.tokenizer != nullptr ? "an encoder: it serves Encode"
+      : model.info.vocab_size == 0 ? "a bare mixer: it serves ModelInfer"
+                                   : "an encoder of images: it serves ModelInfer";
+  return absl::FailedPreconditionError(
+      absl::StrCat("model \"", model.config.name, "\" is ", task, ", not ", MethodName(method)));
+}
+
+}  // namespace aft::server

@@ -1,0 +1,180 @@
+#include "server/call/outbox.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "server/call/deadline.h"
+#include "server/call/outcome_sum.h"
+#include "server/states/state_access.h"
+
+namespace aft::server {
+
+Outbox::Outbox(const CallEnvironment& environment, Exchange& exchange)
+    : most_pending_(static_cast<size_t>(environment.limits.max_stream_buffer_bytes)),
+      exchange_(exchange),
+      undelivered_(environment.metrics.undelivered_bytes) {}
+
+// ---- Memory -------------------------------------------------------------------------------------
+
+void Outbox::Open(MemoryLedger::Charge charge) {
+  MutexLock lock(mutex_);
+  charge_ = std::move(charge);
+}
+
+bool Outbox::Hold(size_t bytes) {
+  MutexLock lock(mutex_);
+  request_bytes_ = bytes;
+  return charge_.Resize(static_cast<int64_t>(bytes + exchange_.held_bytes()));
+}
+
+bool Outbox::HoldMore(size_t bytes) {
+  MutexLock lock(mutex_);
+  return charge_.Resize(charge_.bytes() + static_cast<int64_t>(bytes));
+}
+
+std::pair<size_t, bool> Outbox::Need() const {
+  MutexLock lock(mutex_);
+  const size_t bytes = request_bytes_ + exchange_.held_bytes();
+  return {bytes, charge_.MayEverHold(static_cast<int64_t>(bytes))};
+}
+
+bool Outbox::Recharge() {
+  return HoldUnsent(request_bytes_, exchange_.held_bytes() + sending_bytes_, charge_, undelivered_);
+}
+
+// ---- The client ---------------------------------------------------------------------------------
+
+std::optional<RequestHandle> Outbox::Cancel(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  if (!cancelled_) {
+    cancelled_with_ = why;
+    cancelled_at_ = std::chrono::steady_clock::now();
+  }
+  cancelled_ = true;
+  exchange_.Drop();
+  hand_over_ = {};
+  Recharge();
+  return handle_;
+}
+
+absl::Status Outbox::CheckClient() const {
+  MutexLock lock(mutex_);
+  return cancelled_ ? absl::CancelledError("the client cancelled the request") : absl::OkStatus();
+}
+
+bool Outbox::ended_early() const {
+  MutexLock lock(mutex_);
+  return cancelled_ || failed_;
+}
+
+// ---- The engine's side --------------------------------------------------------------------------
+
+bool Outbox::Accepted(RequestHandle first) {
+  MutexLock lock(mutex_);
+  handle_ = first;
+  return cancelled_ || failed_;
+}
+
+void Outbox::Begin() {
+  MutexLock lock(mutex_);
+  if (first_ != First::kKept) return;
+  first_ = exchange_.has_first_message() ? First::kMayLeave : First::kSent;
+}
+
+bool Outbox::IsBehind() const { return exchange_.pending_bytes() > most_pending_; }
+
+absl::Status Outbox::Overflow(bool behind) {
+  failed_ = true;
+  exchange_.Drop();
+  Recharge();
+  return absl::ResourceExhaustedError(behind ? exchange_.too_much()
+                                             : "memory: no room for an answer that is not read");
+}
+
+void Outbox::SetHandOver(std::string sealed) {
+  MutexLock lock(mutex_);
+  if (!cancelled_) hand_over_ = std::move(sealed);
+}
+
+std::pair<bool, std::optional<RequestHandle>> Outbox::EndSequence(const Outcome& outcome,
+                                                                  uint32_t sequence,
+                                                                  std::optional<v1::State> stored) {
+  MutexLock lock(mutex_);
+  if (stored.has_value()) unknown_states_.push_back(stored->id());
+  computed_tokens_ += outcome.computed_tokens;
+  const bool last = ++ended_ == sequences_;
+  if (sequences_ == 1) {
+    stored_ = std::move(stored);
+    outcome_ = outcome;
+    return {last, std::nullopt};
+  }
+  if (total_.status.ok() && absl::IsInternal(outcome.status)) {
+    failed_path_ = exchange_.TextPath(sequence);
+  }
+  AddOutcome(outcome, total_);
+  if (outcome.status.ok() && !cancelled_ && !failed_) {
+    exchange_.AppendFinished(outcome, sequence, stored.has_value() ? &*stored : nullptr);
+    Recharge();
+  }
+  failed_ = failed_ || !outcome.status.ok();
+  if (last) outcome_ = total_;
+  const bool cancels = !last && !outcome.status.ok();
+  return {last, cancels ? handle_ : std::nullopt};
+}
+
+void Outbox::EndCall(Outcome outcome) {
+  MutexLock lock(mutex_);
+  outcome_ = std::move(outcome);
+}
+
+// ---- The carrier's side -------------------------------------------------------------------------
+
+Outbox::Next Outbox::Take() {
+  MutexLock lock(mutex_);
+  const size_t held = exchange_.held_bytes();
+  const bool failed = outcome_.has_value() && !outcome_->status.ok();
+  Next next = Next::kMessage;
+  sending_bytes_ = 0;
+  std::string state;
+  if (first_ == First::kMayLeave && !failed) {
+    first_ = First::kSent;
+  } else if (first_ == First::kSent && exchange_.Take(state)) {
+    sending_bytes_ = held - exchange_.held_bytes();
+  } else if (first_ != First::kSent || !outcome_.has_value() || !TakeHandOver()) {
+    next = outcome_.has_value() ? Next::kEnd : Next::kNothing;
+  }
+  if (!state.empty()) {
+    unknown_states_.erase(std::remove(unknown_states_.begin(), unknown_states_.end(), state),
+                          unknown_states_.end());
+  }
+  Recharge();
+  return next;
+}
+
+bool Outbox::TakeHandOver() {
+  if (handed_over_ >= hand_over_.size()) return false;
+  exchange_.SetHandOver(hand_over_.substr(handed_over_, kStateChunkBytes));
+  handed_over_ += kStateChunkBytes;
+  return true;
+}
+
+absl::Status Outbox::FinalStatus(TimePoint arrival, TimePoint deadline) const {
+  MutexLock lock(mutex_);
+  const absl::Status& status = outcome_->status;
+  if (!absl::IsCancelled(status) || !cancelled_) return status;
+  return absl::IsCancelled(cancelled_with_) && EndedByDeadline(cancelled_at_, arrival, deadline)
+             ? absl::DeadlineExceededError(status.message())
+             : cancelled_with_;
+}
+
+std::vector<std::string> Outbox::Close(bool told_all) {
+  std::vector<std::string> lost;
+  MutexLock lock(mutex_);
+  charge_.Close();
+  undelivered_.Set(0);
+  // The only Finished of a single sequence leaves with the status: who did not cancel has it.
+  if (cancelled_ || (sequences_ > 1 && !told_all)) lost.swap(unknown_states_);
+  return lost;
+}
+
+}  // namespace aft::server

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "aft/v1/inference.pb.h"
+#include "server/engine/request.h"
+
+namespace aft::server {
+
+// How an outcome is told on the wire.
+v1::Usage EncodeUsage(const Usage& usage);
+v1::Timings EncodeTimings(const Timings& timings);
+
+}  // namespace aft::server

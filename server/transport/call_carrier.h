@@ -1,0 +1,126 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/call/call.h"
+#include "server/call/carrier.h"
+#include "server/transport/active_calls.h"
+#include "server/transport/transport_environment.h"
+
+namespace aft::server {
+
+// The bytes of a request of gRPC's.
+class GrpcRequestBytes final : public RequestBytes {
+ public:
+  explicit GrpcRequestBytes(grpc::ByteBuffer bytes) { bytes_.Swap(&bytes); }
+
+  size_t size() const override { return bytes_.Length(); }
+  std::optional<std::string> PeekString(int field, int most) const override;
+  std::vector<std::string> PeekStrings(int last, size_t most) const override;
+  absl::Status ParseInto(google::protobuf::Message& message) override;
+
+ private:
+  grpc::ByteBuffer bytes_;
+};
+
+// What a call of gRPC that is one Call does for it: says who calls, hears of the client, and gives
+// the right to send to one thread at a time. ActiveCalls owns it from Start to OnDone, and its Call
+// for as long as an engine has that; an operation that gets nowhere, because the client does not
+// read, has the call cancelled (ActiveCall).
+class CallCarrier : public ActiveCall, public Carrier {
+ public:
+  void Wake(Call& call) final;
+
+ protected:
+  explicit CallCarrier(grpc::CallbackServerContext& context) : ActiveCall(context) {}
+
+  // Makes the call and starts it. `self`: this. `request` is gRPC's; its bytes are taken.
+  void Start(const std::shared_ptr<CallCarrier>& self, TransportEnvironment& transport,
+             InferenceEnvironment& inference, std::unique_ptr<Exchange> exchange,
+             const grpc::ByteBuffer& request);
+
+  // Starts to send what Call::Take has made, and calls Sent when that is done; or the end.
+  virtual void SendMessage(Call& call) = 0;
+  virtual void SendEnd(Call& call) = 0;
+  void Sent();
+
+  // The ids go before the first message, or with the status of a refusal.
+  void SendIdsOnce(const Call& call, bool with_status);
+  // What goes with a status that is not OK. `unary`: the answer is one message.
+  grpc::Status EndWith(const Call& call, bool unary);
+
+  void Cancelled();
+  // The rest of OnDone; may delete this.
+  void Done();
+
+ private:
+  void Pump(Call& call);
+  std::shared_ptr<Call> call() const;
+  void OnStuck(Duration waited) final;
+  void OnRevoked(const absl::Status& why) final;
+  void OnClient(const std::shared_ptr<const Client>& client) final;
+
+  ActiveCalls* active_ = nullptr;
+  bool ids_sent_ = false;  // of whoever has the right to send
+  mutable Mutex mutex_;
+  std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // from Start to Done
+  bool sending_ ABSL_GUARDED_BY(mutex_) = false;        // somebody has the right to
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;          // since the last Take
+};
+
+// A method whose answer is a stream.
+class StreamCarrier final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public CallCarrier {
+ public:
+  // Returns the reactor for gRPC.
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(TransportEnvironment& transport,
+                                                           InferenceEnvironment& inference,
+                                                           std::unique_ptr<Exchange> exchange,
+                                                           grpc::CallbackServerContext& context,
+                                                           const grpc::ByteBuffer& request);
+
+  explicit StreamCarrier(grpc::CallbackServerContext& context) : CallCarrier(context) {}
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { Cancelled(); }
+  void OnDone() override { Done(); }
+
+ private:
+  void SendMessage(Call& call) override;
+  void SendEnd(Call& call) override;
+
+  grpc::ByteBuffer outgoing_;  // of whoever has the right to send
+};
+
+// A method whose answer is one message.
+class UnaryCarrier final : public grpc::ServerUnaryReactor, public CallCarrier {
+ public:
+  // Returns the reactor for gRPC. `response` is gRPC's.
+  static grpc::ServerUnaryReactor* Start(TransportEnvironment& transport,
+                                         InferenceEnvironment& inference,
+                                         std::unique_ptr<Exchange> exchange,
+                                         grpc::CallbackServerContext& context,
+                                         const grpc::ByteBuffer& request,
+                                         grpc::ByteBuffer& response);
+
+  UnaryCarrier(grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
+      : CallCarrier(context), response_(response) {}
+
+  void OnCancel() override { Cancelled(); }
+  void OnDone() override { Done(); }
+
+ private:
+  void SendMessage(Call& /*call*/) override {}  // nothing leaves before the end
+  void SendEnd(Call& call) override;
+
+  grpc::ByteBuffer& response_;
+};
+
+}  // namespace aft::server

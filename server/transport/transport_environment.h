@@ -1,0 +1,18 @@
+#pragma once
+
+#include "server/admission/open_streams.h"
+#include "server/call/call_environment.h"
+#include "server/transport/active_calls.h"
+#include "server/transport/client_identity.h"
+
+namespace aft::server {
+
+// What the services of gRPC share beside. Outlives all their calls.
+struct TransportEnvironment : CallEnvironment {
+  ActiveCalls& active;
+  const ClientIdentity& identity;
+  OpenStreams& watches;
+  OpenStreams& infer_streams;
+};
+
+}  // namespace aft::server
