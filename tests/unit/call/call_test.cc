@@ -1,0 +1,435 @@
+// The whole way of a call, from a request's bytes to the last message, with an engine's thread and
+// a carrier's but without gRPC: so under ThreadSanitizer too.
+#include "server/call/call.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "server/api/aft/typed_exchange.h"
+#include "tests/property/random_inputs.h"
+#include "tests/support/fake_loader.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A request as bytes, all of them in one string.
+class StringBytes final : public RequestBytes {
+ public:
+  explicit StringBytes(const google::protobuf::MessageLite& message)
+      : bytes_(message.SerializeAsString()) {}
+
+  size_t size() const override { return bytes_.size(); }
+  // The messages here begin with a short name, as every serialiser writes it.
+  std::optional<std::string> PeekString(int field, int /*most*/) const override {
+    if (bytes_.size() < 2 || bytes_[0] != static_cast<char>(field << 3 | 2)) return "";
+    return bytes_.substr(2, static_cast<size_t>(bytes_[1]));
+  }
+  std::vector<std::string> PeekStrings(int last, size_t /*most*/) const override {
+    return std::vector<std::string>(static_cast<size_t>(last));
+  }
+  absl::Status ParseInto(google::protobuf::Message& message) override {
+    return message.ParseFromString(bytes_) ? absl::OkStatus()
+                                           : absl::InvalidArgumentError("not a message");
+  }
+
+ private:
+  const std::string bytes_;
+};
+
+// Takes on a thread of its own, like a transport whose writes end some time later. Keeps the
+// messages, serialised.
+class ThreadCarrier final : public Carrier, public std::enable_shared_from_this<ThreadCarrier> {
+ public:
+  // `reads`: false: the client does not read, until Read.
+  explicit ThreadCarrier(bool reads = true) : reads_(reads) {}
+
+  void Start(const std::shared_ptr<Call>& call) {
+    thread_ = std::thread([this, call] { Run(*call); });
+  }
+  void Wake(Call& /*call*/) override {
+    MutexLock lock(mutex_);
+    woken_ = true;
+    changed_.NotifyAll();
+  }
+  void Read() {
+    MutexLock lock(mutex_);
+    reads_ = true;
+    changed_.NotifyAll();
+  }
+  // Blocks until so many messages have been sent.
+  void WaitForMessages(size_t count) {
+    MutexLock lock(mutex_);
+    while (messages_.size() < count) changed_.Wait(mutex_);
+  }
+  // Blocks until the call has ended.
+  const CallEnd& Join(const Call& call) {
+    thread_.join();
+    return call.ending();
+  }
+  const std::vector<std::string>& messages() const { return messages_; }  // after Join
+
+ private:
+  void Run(Call& call) {
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        while (!woken_ || !reads_) changed_.Wait(mutex_);
+        woken_ = false;
+      }
+      Call::Next next = call.Take();
+      for (; next == Call::Next::kMessage; next = call.Take()) {
+        Keep(call);
+        call.Written();
+      }
+      if (next == Call::Next::kEnd) break;
+    }
+    if (call.ending().message) Keep(call);
+    call.Close();
+  }
+  void Keep(Call& call) {
+    std::string message = call.exchange().outgoing().SerializeAsString();
+    MutexLock lock(mutex_);
+    messages_.push_back(std::move(message));
+    changed_.NotifyAll();
+  }
+
+  std::thread thread_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool reads_;
+  bool woken_ = false;
+  std::vector<std::string> messages_;
+};
+
+class CallTest : public testing::Test {
+ protected:
+  CallTest() {
+    ServerConfig config;
+    ModelConfig model;
+    model.name = "fake";
+    model.checkpoint_dir = "nowhere";
+    model.slots = 4;
+    model.max_step_tokens = 64;
+    config.models.push_back(model);
+    model.name = model.checkpoint_dir = "encoder";
+    model.max_batch_delay = std::chrono::microseconds(0);
+    model.max_batch_rows = 4;
+    model.max_batch_tokens = 64;
+    config.models.push_back(model);
+    config.limits = limits_;
+    registry_ = std::make_unique<ModelRegistry>(
+        config, [this](const LoadOptions& load) { return fakes_.Load(load); }, prometheus_,
+        [this] {
+          MutexLock lock(mutex_);
+          changed_.NotifyAll();
+        });
+    registry_->StartLoading();
+    MutexLock lock(mutex_);
+    while (!registry_->load_result().has_value()) changed_.Wait(mutex_);
+    EXPECT_TRUE(registry_->load_result()->ok());
+    auto states = StateAccess::Create(
+        StatesConfig(), /*known_clients=*/true, metrics_.states,
+        [](const Client&, size_t, const std::function<void()>& task) { task(); });
+    EXPECT_TRUE(states.ok()) << states.status();
+    states_ = *std::move(states);
+    environment_.reset(new InferenceEnvironment{{metrics_, ledger_, refusal_lines_, limits_},
+                                                *registry_,
+                                                decoders_,
+                                                client_metrics_,
+                                                *states_});
+  }
+  ~CallTest() override {
+    fakes_.control->Resume();
+    fakes_.encoder_control->Resume();
+    EXPECT_EQ(ledger_.used(), 0);
+    EXPECT_EQ(ledger_.clients(), 0U);
+    for (const std::string& violation : fakes_.control->violations()) ADD_FAILURE() << violation;
+  }
+
+  // A call under way.
+  struct Open {
+    std::shared_ptr<ThreadCarrier> carrier;
+    std::shared_ptr<Call> call;
+
+    const CallEnd& Join() { return carrier->Join(*call); }
+    template <typename Message>
+    std::vector<Message> Messages() const {
+      std::vector<Message> messages;
+      for (const std::string& bytes : carrier->messages()) {
+        EXPECT_TRUE(messages.emplace_back().ParseFromString(bytes));
+      }
+      return messages;
+    }
+  };
+  template <typename E>
+  Open Start(const google::protobuf::MessageLite& request, bool reads = true,
+             TimePoint deadline = TimePoint::max()) {
+    return StartIn<E>(*environment_, request, reads, deadline);
+  }
+  template <typename E>
+  Open StartIn(InferenceEnvironment& environment, const google::protobuf::MessageLite& request,
+               bool reads = true, TimePoint deadline = TimePoint::max()) {
+    Open open;
+    open.carrier = std::make_shared<ThreadCarrier>(reads);
+    open.call = std::make_shared<Call>(environment, std::make_unique<E>(), open.carrier);
+    open.carrier->Start(open.call);
+    Caller caller;
+    caller.client = client_;
+    caller.deadline = deadline;
+    open.call->Start(std::move(caller), absl::OkStatus(), std::make_unique<StringBytes>(request));
+    return open;
+  }
+
+  static v1::GenerateRequest Prompt(const std::string& text, uint32_t tokens, uint32_t n = 1) {
+    v1::GenerateRequest request;
+    request.set_model("fake");
+    request.set_text(text);
+    request.mutable_sampling()->set_seed(7);
+    request.mutable_stop()->set_max_tokens(tokens);
+    request.mutable_stop()->set_ignore_eos(true);
+    request.set_n(n);
+    return request;
+  }
+  static std::shared_ptr<const Client> Named(const std::string& name,
+                                             std::vector<std::string> models = {}) {
+    auto client = std::make_shared<Client>();
+    client->name = name;
+    client->models = std::move(models);
+    return client;
+  }
+
+  LimitsConfig limits_;
+  FakeModels fakes_;
+  std::shared_ptr<const Client> client_ = Named("ada");
+  Mutex mutex_;
+  CondVar changed_;
+  prometheus::Registry prometheus_;
+  ServerMetrics metrics_{prometheus_, {.version = "test"}};
+  ClientMetrics client_metrics_{prometheus_, {}};
+  MemoryLedger ledger_{int64_t{64} << 20, int64_t{32} << 20, metrics_};
+  RateLimit refusal_lines_{1};
+  std::unique_ptr<StateAccess> states_;
+  std::unique_ptr<ModelRegistry> registry_;
+  DecodePool decoders_;
+  std::unique_ptr<InferenceEnvironment> environment_;
+};
+
+using Generate = TypedExchange<GenerateCodec>;
+using Complete = TypedExchange<CompleteCodec>;
+using Score = TypedExchange<ScoreCodec>;
+using Encode = TypedExchange<EncodeCodec>;
+using Tokenize = AnswerExchange<TokenizeCodec>;
+
+TEST_F(CallTest, AStreamBeginsHasAllTokensInOrderAndEndsOnce) {
+  Open open = Start<Generate>(Prompt("abc", 40));
+  const CallEnd& end = open.Join();
+  EXPECT_TRUE(end.status.ok()) << end.status;
+  EXPECT_TRUE(end.begun);
+  const auto messages = open.Messages<v1::GenerateResponse>();
+  ASSERT_GE(messages.size(), 3U);
+  EXPECT_TRUE(messages.front().has_started());
+  EXPECT_EQ(messages.back().finished().usage().generated_tokens(), 40U);
+  uint32_t next = 0;
+  for (size_t i = 1; i + 1 < messages.size(); ++i) {
+    EXPECT_EQ(messages[i].delta().first_index(), next);
+    next += static_cast<uint32_t>(messages[i].delta().token_ids_size());
+  }
+  EXPECT_EQ(next, 40U);
+}
+
+TEST_F(CallTest, SeveralSequencesEndEachAndTheCallWithTheLast) {
+  Open open = Start<Generate>(Prompt("abc", 5, /*n=*/3));
+  EXPECT_TRUE(open.Join().status.ok());
+  EXPECT_FALSE(open.call->ending().message);
+  size_t finished = 0;
+  for (const auto& message : open.Messages<v1::GenerateResponse>()) {
+    finished += message.has_finished() ? 1 : 0;
+  }
+  EXPECT_EQ(finished, 3U);
+}
+
+TEST_F(CallTest, AUnaryMethodHasOneMessage) {
+  Open open = Start<Complete>(Prompt("abc", 5, /*n=*/2));
+  EXPECT_TRUE(open.Join().status.ok());
+  const auto messages = open.Messages<v1::CompleteResponse>();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_EQ(messages[0].answers_size(), 2);
+  EXPECT_EQ(messages[0].answers(1).token_ids_size(), 5);
+}
+
+TEST_F(CallTest, TextsAreScoredAndEncoded) {
+  v1::ScoreRequest score;
+  score.set_model("fake");
+  score.add_texts()->set_text("abc");
+  score.add_texts()->set_text("de");
+  Open scores = Start<Score>(score);
+  EXPECT_TRUE(scores.Join().status.ok());
+  EXPECT_EQ(scores.Messages<v1::ScoreResponse>().back().finished().scored_tokens() > 0, true);
+  v1::EncodeRequest encode;
+  encode.set_model("encoder");
+  encode.set_text("abc");
+  Open vectors = Start<Encode>(encode);
+  EXPECT_TRUE(vectors.Join().status.ok());
+  EXPECT_TRUE(vectors.Messages<v1::EncodeResponse>().back().has_finished());
+}
+
+TEST_F(CallTest, WhatNeedsNoEngineTakesNoPlaceInIt) {
+  fakes_.control->Hold();
+  v1::TokenizeRequest request;
+  request.set_model("fake");
+  request.set_text("abc");
+  Open open = Start<Tokenize>(request);
+  EXPECT_TRUE(open.Join().status.ok());
+  EXPECT_EQ(open.Messages<v1::TokenizeResponse>().at(0).token_ids_size(), 3);
+}
+
+TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
+  Open unknown = Start<Generate>([] {
+    v1::GenerateRequest request = Prompt("abc", 5);
+    request.set_model("nobody");
+    return request;
+  }());
+  EXPECT_THAT(unknown.Join().status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("nobody")));
+  EXPECT_FALSE(unknown.call->ending().begun);
+  EXPECT_FALSE(unknown.call->ending().retry_after.has_value());
+  EXPECT_TRUE(unknown.carrier->messages().empty());
+
+  MemoryLedger full(1, 1, metrics_);
+  InferenceEnvironment without_room{
+      {metrics_, full, refusal_lines_, limits_}, *registry_, decoders_, client_metrics_, *states_};
+  Open refused = StartIn<Generate>(without_room, Prompt("abc", 5));
+  EXPECT_THAT(refused.Join().status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+  EXPECT_TRUE(refused.call->ending().retry_after.has_value());
+}
+
+TEST_F(CallTest, AnErrorOfTheTransportEndsTheCallBeforeAnythingElse) {
+  const auto carrier = std::make_shared<ThreadCarrier>();
+  const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
+  carrier->Start(call);
+  call->Start(Caller(), absl::UnauthenticatedError("no token"),
+              std::make_unique<StringBytes>(Prompt("abc", 5)));
+  EXPECT_THAT(carrier->Join(*call).status,
+              StatusIs(absl::StatusCode::kUnauthenticated, "no token"));
+}
+
+TEST_F(CallTest, WhoDoesNotReadGetsNoMoreThanTheBufferHolds) {
+  LimitsConfig small = limits_;
+  small.max_stream_buffer_bytes = 64;
+  InferenceEnvironment environment{
+      {metrics_, ledger_, refusal_lines_, small}, *registry_, decoders_, client_metrics_, *states_};
+  Open open = StartIn<Generate>(environment, Prompt("abc", 1'000'000), /*reads=*/false);
+  // The engine ends it, so that its slot is free for others.
+  Open other = Start<Generate>(Prompt("def", 5, /*n=*/4));
+  EXPECT_TRUE(other.Join().status.ok());
+  open.carrier->Read();
+  EXPECT_THAT(open.Join().status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
+  EXPECT_TRUE(open.carrier->messages().empty());  // so that the client may try again
+}
+
+TEST_F(CallTest, ACancelledCallFreesItsSlotsAtOnce) {
+  for (const uint32_t n : {1U, 3U}) {
+    Open open = Start<Generate>(Prompt("abc", 1'000'000, n));
+    open.carrier->WaitForMessages(2);
+    open.call->Cancel(absl::CancelledError("the client left"));
+    EXPECT_THAT(open.Join().status, StatusIs(absl::StatusCode::kCancelled, "the client left"));
+  }
+}
+
+TEST_F(CallTest, OneThatIsCancelledBeforeItStartsEndsSo) {
+  const auto carrier = std::make_shared<ThreadCarrier>();
+  const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
+  carrier->Start(call);
+  call->Cancel(absl::ResourceExhaustedError("slow client"));
+  Caller caller;
+  caller.client = client_;
+  call->Start(std::move(caller), absl::OkStatus(),
+              std::make_unique<StringBytes>(Prompt("abc", 1'000'000)));
+  EXPECT_THAT(carrier->Join(*call).status,
+              StatusIs(absl::StatusCode::kResourceExhausted, "slow client"));
+}
+
+TEST_F(CallTest, WhoMayNotUseTheModelAnyMoreIsTold) {
+  Open open = Start<Generate>(Prompt("abc", 1'000'000));
+  open.carrier->WaitForMessages(2);
+  open.call->OnClient(Named("ada", {"fake"}));
+  open.call->OnClient(Named("ada", {"encoder"}));
+  EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kPermissionDenied);
+  // Also if it is told before the call knows its model.
+  const auto carrier = std::make_shared<ThreadCarrier>();
+  const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
+  carrier->Start(call);
+  call->OnClient(Named("ada", {"encoder"}));
+  Caller caller;
+  caller.client = client_;
+  call->Start(std::move(caller), absl::OkStatus(), std::make_unique<StringBytes>(Prompt("abc", 5)));
+  EXPECT_EQ(carrier->Join(*call).status.code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(CallTest, AClientWhoseDeadlineHasComeIsToldThat) {
+  const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+  Open open = Start<Generate>(Prompt("abc", 1'000'000), /*reads=*/true, deadline);
+  EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(CallTest, AStateIsLeftAndGoneOnFrom) {
+  v1::GenerateRequest first = Prompt("abc", 5);
+  first.mutable_store();
+  Open open = Start<Generate>(first);
+  EXPECT_TRUE(open.Join().status.ok());
+  const auto messages = open.Messages<v1::GenerateResponse>();
+  v1::GenerateRequest second = Prompt("def", 5);
+  second.mutable_previous()->set_state_id(messages.back().finished().state().id());
+  Open next = Start<Generate>(second);
+  EXPECT_TRUE(next.Join().status.ok());
+  second.mutable_previous()->set_state_id(std::string(32, 'a'));
+  Open unknown = Start<Generate>(second);
+  EXPECT_EQ(unknown.Join().status.code(), absl::StatusCode::kNotFound);
+}
+
+// Nothing is lost, told twice or left charged, whatever happens when.
+TEST_F(CallTest, CallsThatEndInAllWaysAtOnce) {
+  TestRandom random;
+  for (int round = 0; round < 15; ++round) {
+    std::vector<Open> calls;
+    for (int i = 0; i < 12; ++i) {
+      const auto n = static_cast<uint32_t>(1 + random.Below(3));
+      v1::GenerateRequest request = Prompt("abc", static_cast<uint32_t>(1 + random.Below(60)), n);
+      if (random.Below(3) == 0) request.mutable_store();
+      calls.push_back(random.Below(2) == 0 ? Start<Complete>(request) : Start<Generate>(request));
+    }
+    std::vector<std::thread> clients;
+    for (Open& open : calls) {
+      const int64_t fate = random.Below(4);
+      clients.emplace_back([&open, fate] {
+        if (fate == 0) open.call->Cancel(absl::CancelledError("the client left"));
+        if (fate == 1) open.call->OnClient(Named("ada", {"encoder"}));
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    for (Open& open : calls) {
+      const absl::StatusCode code = open.Join().status.code();
+      EXPECT_TRUE(code == absl::StatusCode::kOk || code == absl::StatusCode::kCancelled ||
+                  code == absl::StatusCode::kResourceExhausted ||
+                  code == absl::StatusCode::kPermissionDenied)
+          << open.call->ending().status;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aft::server
