@@ -55,6 +55,20 @@ void LogRequest(const CallReport& report) {
                        {"parent_id", ids.trace.parent_id}});
 }
 
+void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
+                            Duration total) {
+  log::Info("request.done", {{"id", caller.ids.request},
+                             {"peer", caller.peer},
+                             {"client", NameOf(caller)},
+                             {"method", MethodName(method)},
+                             {"code", absl::StatusCodeToString(status.code())},
+                             {"reason", status.message()},
+                             {"total_ms", Milliseconds(total)},
+                             {"trace_id", caller.ids.trace.trace_id},
+                             {"span_id", caller.ids.trace.span_id},
+                             {"parent_id", caller.ids.trace.parent_id}});
+}
+
 void LogStuck(const Caller& caller, Method method, Duration waited) {
   log::Warning("request.stuck", {{"id", caller.ids.request},
                                  {"peer", caller.peer},

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "server/call/carrier.h"
 #include "server/engine/request.h"
 #include "server/observability/methods.h"
@@ -22,8 +23,12 @@ struct CallReport {
   Duration writing;  // how long messages were under way
 };
 
-// Writes the line `request.done`: the only place that does.
+// Writes the line `request.done`.
 void LogRequest(const CallReport& report);
+
+// The same of a call that no model has a part in, in fewer fields.
+void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
+                            Duration total);
 
 // The client does not read; the line `request.stuck`.
 void LogStuck(const Caller& caller, Method method, Duration waited);

@@ -211,6 +211,16 @@ def check_locks(path, text):
                   "{0}: Debian's Abseil has no race detection; use base/mutex.h")
 
 
+def check_calls(path, text):
+  """A request has one way to an engine: what it passes on that way is server/call's alone."""
+  if not path.startswith("server/") or path.startswith(("server/call/", "server/engine/", "server/registry/")):
+    return
+  yield from find_all(r'"request\.done"', re.sub(r"//[^\n]*", "", text), "{0}: server/call writes the access log")
+  yield from find_all(
+      r"(->|\.)(Generate|GenerateGroup|Score|ScoreTexts|EncodeTexts|AcquireOnly)\(|\bengine\(\)\.\w+\(",
+      strip_comments_and_strings(text), "{0}: requests reach an engine through server/call alone")
+
+
 def check_string_view(path, text):
   return find_all(r"\bstd::(w|u8)?string_view\b", strip_comments_and_strings(text),
                   "{0} is not absl::string_view on Debian 12; use absl's in headers")
@@ -282,6 +292,7 @@ RULES = [  # (name, which files, check)
     ("includes", CODE, check_includes),
     ("macros", CODE, check_macros),
     ("locks", CODE, check_locks),
+    ("calls", CODE, check_calls),
     ("string-view", r"\.(h|cuh)$", check_string_view),
     ("guard", r"\.(h|cuh)$", check_guard),
     ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),

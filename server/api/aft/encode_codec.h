@@ -12,9 +12,9 @@
 
 namespace aft::server {
 
-// Encode; see TypedExchange. The vectors of a text come all at once, and leave in messages of bounded
-// size, text after text as they come. How large the answer is to all texts is known before they are
-// encoded: it is held, as far as the ledger goes, from then on until it is sent.
+// Encode; see TypedExchange. The vectors of a text come all at once, and leave in messages of
+// bounded size, text after text as they come. How large the answer is to all texts is known before
+// they are encoded: it is held, as far as the ledger goes, from then on until it is sent.
 class EncodeCodec : public CallTexts {
  public:
   using Request = v1::EncodeRequest;

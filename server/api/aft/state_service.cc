@@ -31,8 +31,8 @@ grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Re
   Request request;
   const absl::Status begun = Begin(bytes, *call, ids, request);
   const auto end = [this, method, call, ids](const absl::Status& status) {
-    ReportStateCall(environment_, call->context(), ids, call->client().get(), method,
-                    call->arrival(), status);
+    const Caller caller{.ids = ids, .peer = call->context().peer(), .client = call->client()};
+    ReportStateCall(environment_, caller, method, call->arrival(), status);
     SendIds(call->context(), ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
     call->Close(ToGrpcStatus(status, ids.request));
   };

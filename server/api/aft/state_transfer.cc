@@ -10,9 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/catching.h"
 #include "base/status_macros.h"
-#include "server/call/call_ids.h"
+#include "server/call/call_report.h"
 #include "server/config/checks.h"
-#include "server/observability/log.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
 
@@ -35,9 +34,10 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
       : ActiveCall(context), environment_(environment), method_(method) {}
 
   absl::Status Admit() {
-    AFT_RETURN_IF_ERROR(TakeIds(context(), ids_));
-    AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
-    charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
+    caller_.peer = context().peer();
+    AFT_RETURN_IF_ERROR(TakeIds(context(), caller_.ids));
+    AFT_ASSIGN_OR_RETURN(caller_.client, Identify(environment_.identity));
+    charge_ = MemoryLedger::Charge(environment_.ledger, *caller_.client);
     return Hold(0);
   }
 
@@ -50,7 +50,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   // Runs `work` in the decode pool; an error, its own or an exception, ends the call.
   template <typename Work>
   void InPool(size_t bytes, Work work) {
-    environment_.decoders.Add(*client_, bytes, [this, self = shared_from_this(), work] {
+    environment_.decoders.Add(*caller_.client, bytes, [this, self = shared_from_this(), work] {
       const absl::Status status =
           cancelled_ ? absl::CancelledError("the client cancelled the call") : Catching(work);
       if (!status.ok()) End(status);
@@ -62,7 +62,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   // Before the first message.
   void Begin() {
     begun_ = true;
-    SendIds(context(), ids_, Metadata::kInitial);
+    SendIds(context(), caller_.ids, Metadata::kInitial);
   }
 
   // Before the reactor's Finish.
@@ -72,12 +72,12 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
       MutexLock lock(mutex_);
       if (!revoked_.ok()) status = revoked_;
     }
-    ReportStateCall(environment_, context(), ids_, client_.get(), method_, arrival_, status);
-    if (!begun_) SendIds(context(), ids_, Metadata::kTrailing);
+    ReportStateCall(environment_, caller_, method_, arrival_, status);
+    if (!begun_) SendIds(context(), caller_.ids, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
       context().AddTrailingMetadata(kRetryPushbackKey, kRetryAfterMs);
     }
-    return ToGrpcStatus(status, ids_.request);
+    return ToGrpcStatus(status, caller_.ids.request);
   }
 
   void Cancelled() { cancelled_ = true; }
@@ -86,17 +86,12 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
     charge_.Close();
     environment_.active.Remove(this);  // may delete this
   }
-  void OnStuck(Duration /*waited*/) override {
-    log::Warning(
-        "request.stuck",
-        {{"id", ids_.request}, {"method", MethodName(method_)}, {"trace_id", ids_.trace.trace_id}});
-  }
+  void OnStuck(Duration waited) override { LogStuck(caller_, method_, waited); }
 
   StateEnvironment& environment_;
   const Method method_;
   const TimePoint arrival_ = std::chrono::steady_clock::now();
-  CallIds ids_;
-  std::shared_ptr<const Client> client_;
+  Caller caller_;  // its client is null until it is known
   MemoryLedger::Charge charge_;
   bool begun_ = false;
   std::atomic<bool> cancelled_{false};
@@ -127,7 +122,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
     AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
     v1::StateServiceExportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
-    environment_.states.Look(*client_, "id", request.id(),
+    environment_.states.Look(*caller_.client, "id", request.id(),
                              [this, self = shared_from_this()](absl::StatusOr<StoredState> stored) {
                                if (!stored.ok()) return End(stored.status());
                                InPool(static_cast<size_t>(stored->bytes),
@@ -202,7 +197,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   }
   void OnCancel() override { Cancelled(); }
   void OnDone() override {
-    if (cancelled_ && !stored_.empty()) environment_.states.Discard(*client_, stored_);
+    if (cancelled_ && !stored_.empty()) environment_.states.Discard(*caller_.client, stored_);
     Done();
   }
 
@@ -252,7 +247,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   absl::Status Announced(const v1::StateServiceImportRequest& request) {
     AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
     AFT_ASSIGN_OR_RETURN(const ModelHold model,
-                         environment_.registry.Acquire(*client_, request.model()));
+                         environment_.registry.Acquire(*caller_.client, request.model()));
     model_name_ = model->config.name;
     AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
       return ModelRegistry::CheckMayUse(client, name);
@@ -265,7 +260,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     }
     bytes_ = static_cast<size_t>(request.bytes());
     AFT_ASSIGN_OR_RETURN(
-        place_, environment_.states.Reserve(*client_, request.store(),
+        place_, environment_.states.Reserve(*caller_.client, request.store(),
                                             kStateObjectBytes + static_cast<int64_t>(bytes_)));
     return absl::OkStatus();
   }
@@ -273,10 +268,11 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   absl::Status Open() {
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
-    AFT_ASSIGN_OR_RETURN(ModelHold model, environment_.registry.Acquire(*client_, model_name_));
+    AFT_ASSIGN_OR_RETURN(ModelHold model,
+                         environment_.registry.Acquire(*caller_.client, model_name_));
     model = environment_.registry.Matching(model, state.model);
     AFT_RETURN_IF_ERROR(CheckStateOf(state, model->info, model_name_));
-    environment_.states.Put(std::move(place_), *client_, model_name_, std::move(state),
+    environment_.states.Put(std::move(place_), *caller_.client, model_name_, std::move(state),
                             [this, self = shared_from_this()](absl::StatusOr<v1::State> stored) {
                               Answer(std::move(stored));
                             });
@@ -314,22 +310,11 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 
 }  // namespace
 
-void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
-                     const CallIds& ids, const Client* client, Method method, TimePoint arrival,
-                     const absl::Status& status) {
+void ReportStateCall(StateEnvironment& environment, const Caller& caller, Method method,
+                     TimePoint arrival, const absl::Status& status) {
   environment.Report(method, arrival, status.code());
   if (!status.ok() && !absl::IsInternal(status) && !environment.LogsRefusal()) return;
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - arrival;
-  log::Info("request.done", {{"id", ids.request},
-                             {"peer", context.peer()},
-                             {"client", client != nullptr ? client->name : ""},
-                             {"method", MethodName(method)},
-                             {"code", absl::StatusCodeToString(status.code())},
-                             {"reason", status.message()},
-                             {"total_ms", took.count()},
-                             {"trace_id", ids.trace.trace_id},
-                             {"span_id", ids.trace.span_id},
-                             {"parent_id", ids.trace.parent_id}});
+  LogRequestWithoutModel(caller, method, status, std::chrono::steady_clock::now() - arrival);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,

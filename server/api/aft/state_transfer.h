@@ -4,7 +4,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/call/call_ids.h"
+#include "server/call/carrier.h"
 #include "server/call/decode_pool.h"
 #include "server/registry/model_registry.h"
 #include "server/states/state_access.h"
@@ -21,9 +21,8 @@ struct StateEnvironment : TransportEnvironment {
 };
 
 // Counts a call of StateService that ends, and writes its line of the access log.
-void ReportStateCall(StateEnvironment& environment, const grpc::CallbackServerContext& context,
-                     const CallIds& ids, const Client* client, Method method, TimePoint arrival,
-                     const absl::Status& status);
+void ReportStateCall(StateEnvironment& environment, const Caller& caller, Method method,
+                     TimePoint arrival, const absl::Status& status);
 
 // StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done
 // with it. What parses, seals or opens runs in the decode pool. What a call holds is charged to the
