@@ -206,8 +206,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool bare = data[0] / 8 % 2 == 1;
   const bool images = data[0] / 64 % 2 == 1;
   const ServedModel& model = models[!encoder ? 0 : (bare ? 3 : 1) + (images ? 1 : 0)];
-  const auto call =
-      data[0] / 2 % 2 == 1 ? server::kserve::Call::kStream : server::kserve::Call::kUnary;
+  const auto reply =
+      data[0] / 2 % 2 == 1 ? server::kserve::Reply::kStream : server::kserve::Reply::kUnary;
   LimitsConfig limits;
   if (data[0] / 4 % 2 == 1) {
     limits.max_prompt_bytes = 8;
@@ -223,7 +223,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Saw("no message");
     return 0;
   }
-  const auto inference = DecodeInference(message, limits, model, call);
+  const auto inference = DecodeInference(message, limits, model, reply);
   if (!inference.ok()) {
     CheckError(inference.status());
     return 0;
@@ -231,7 +231,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Saw(!encoder ? "language model" : bare ? "bare mixer" : images ? "classifier" : "encoder");
   CheckAccepted(*inference, limits, model);
   if (message.raw_input_contents_size() > 0) return 0;
-  const auto raw = DecodeInference(AsRaw(message), limits, model, call);
+  const auto raw = DecodeInference(AsRaw(message), limits, model, reply);
   AFT_CHECK(raw.ok());
   const std::vector<EncoderInput> rows = TextsOf(*raw).rows;
   const std::vector<EncoderInput> typed = TextsOf(*inference).rows;
