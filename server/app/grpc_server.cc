@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <utility>
@@ -15,7 +16,6 @@
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
-#include "grpc/support/log.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "server/admission/memory_ledger.h"
@@ -25,8 +25,6 @@
 #include "server/api/oip/oip_service.h"
 #include "server/call/decode_pool.h"
 #include "server/config/memory_plan.h"
-#include "server/observability/log.h"
-#include "server/observability/rate_limit.h"
 #include "server/states/state_access.h"
 #include "server/transport/bind_error.h"
 #include "server/transport/client_identity.h"
@@ -45,7 +43,6 @@ constexpr const char* kServices[] = {"",
                                      "grpc.health.v1.Health",
                                      "inference.GRPCInferenceService"};
 
-constexpr int kLibraryLinesPerSecond = 10;
 constexpr int kRefusalLinesPerSecond = 20;
 
 // For clients to close their connections.
@@ -113,23 +110,13 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const ServerConfig& confi
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
 }
 
-// Clients decide how often these come.
-void LogOfLibrary(absl::string_view event, const char* file, int line, absl::string_view text) {
-  static RateLimit& limit = *new RateLimit(kLibraryLinesPerSecond);
-  if (const auto left_out = limit.Pass(std::chrono::steady_clock::now())) {
-    log::Debug(event, {{"file", file}, {"line", line}, {"text", text}, {"left_out", *left_out}});
-  }
-}
-
 }  // namespace
 
-void RouteLibraryLogs() {
-  gpr_set_log_function([](gpr_log_func_args* args) {
-    LogOfLibrary("grpc.log", args->file, args->line, args->message);
-  });
-  google::protobuf::SetLogHandler(
-      [](google::protobuf::LogLevel /*level*/, const char* file, int line,
-         const std::string& message) { LogOfLibrary("protobuf.log", file, line, message); });
+void QuietLibraries() {
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+#if GOOGLE_PROTOBUF_VERSION < 4022000  // later ones log by Abseil
+  google::protobuf::SetLogHandler(nullptr);
+#endif
 }
 
 GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentity> identity,

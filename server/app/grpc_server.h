@@ -37,11 +37,11 @@ class ModelService;
 class StateAccess;
 class StateService;
 
-// Sends what gRPC and protobuf log into the server's own log, at level debug: every fault that
-// matters reaches a caller as a status, and much of what gRPC calls an error is a client that left.
-// Ten lines a second; the next one says how many were left out.
-// Affects the process; call before the first use of gRPC.
-void RouteLibraryLogs();
+// Keeps what gRPC and protobuf log off stderr, where the server's own log is: every fault that
+// matters reaches a caller as a status, and clients decide how often the others come. Who wants
+// gRPC's log sets its variable GRPC_VERBOSITY. Affects the process; call before the first use of
+// gRPC, while there is one thread.
+void QuietLibraries();
 
 // The listening gRPC server with all of its services: aft.v1, inference, health, reflection. Owns
 // what stands before the engines: who calls, how much memory calls may hold, the threads that

@@ -126,7 +126,7 @@ absl::StatusOr<ServerConfig> EffectiveConfig() {
 void InitLog(const LogConfig& config) {
   // Both were validated.
   log::Init(*log::ParseLevel(config.level), *log::ParseFormat(config.format));
-  RouteLibraryLogs();
+  QuietLibraries();
 }
 
 // Readers see the whole file or none.

@@ -7,14 +7,14 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpc/slice.h"
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "grpcpp/support/slice.h"
 
 namespace aft::server {
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
-using Traits = grpc::SerializationTraits<google::protobuf::MessageLite>;
 
 // Of those that IsModest counts. A request has a few dozen.
 constexpr int kMostFields = 1000;
@@ -110,12 +110,11 @@ absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
     return absl::ResourceExhaustedError(
         absl::StrCat("the answer has ", size, " bytes, a message at most ", kMaxMessageBytes));
   }
-  bool own_buffer = true;
-  const grpc::Status status = Traits::Serialize(message, &bytes, &own_buffer);
-  if (status.ok()) return absl::OkStatus();
-  bytes.Clear();
-  return absl::InternalError(
-      absl::StrCat("the answer cannot be serialised: ", status.error_message()));
+  grpc_slice memory = grpc_slice_malloc(size);
+  message.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(memory));
+  const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
+  grpc::ByteBuffer(&slice, 1).Swap(&bytes);
+  return absl::OkStatus();
 }
 
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {

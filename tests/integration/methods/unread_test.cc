@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/states/state_fixture.h"
@@ -26,27 +27,52 @@ constexpr char kStuckCalls[] = "aft_stuck_calls_total";
 // which looks the same on the wire.
 class Call {
  public:
-  Call(grpc::Channel& channel, const char* path, const google::protobuf::Message& request,
-       const Prepare& prepare = {}) {
-    if (prepare) prepare(*context_);
-    const grpc::internal::RpcMethod method(path, grpc::internal::RpcMethod::SERVER_STREAMING);
-    reader_.reset(grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(
-        &channel, method, context_.get(), request));
+  Call(const std::shared_ptr<grpc::Channel>& channel, const char* path,
+       const google::protobuf::Message& request, const Prepare& prepare = {})
+      : stub_(channel) {
+    if (prepare) prepare(context_);
+    call_ = stub_.PrepareCall(&context_, path, &queue_);
+    call_->StartCall(nullptr);
+    Wait();
+    const grpc::Slice bytes(request.SerializeAsString());
+    call_->WriteLast(grpc::ByteBuffer(&bytes, 1), grpc::WriteOptions(), nullptr);
+    Wait();
   }
+  ~Call() {
+    if (finished_) return;
+    context_.TryCancel();
+    Finish();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   size_t Read() {
     grpc::ByteBuffer answer;
-    return reader_->Read(&answer) ? answer.Length() : 0;
+    call_->Read(&answer, nullptr);
+    return Wait() ? answer.Length() : 0;
   }
   grpc::Status Finish() {
     while (Read() > 0) {
     }
-    return reader_->Finish();
+    grpc::Status status;
+    call_->Finish(&status, nullptr);
+    Wait();
+    finished_ = true;
+    return status;
   }
 
  private:
-  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
-  std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> reader_;
+  bool Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  bool finished_ = false;
 };
 
 struct Question {
@@ -72,7 +98,7 @@ class UnreadTest : public StateTest {
     channel_ = TestServer::Connect(server_->server().address(), arguments);
     std::deque<Call> asked;
     for (int i = 0; i < calls; ++i) {
-      asked.emplace_back(*channel_, question.path, *question.request(), prepare);
+      asked.emplace_back(channel_, question.path, *question.request(), prepare);
     }
     return asked;
   }
