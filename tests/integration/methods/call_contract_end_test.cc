@@ -1,0 +1,304 @@
+// What every call promises of its end, whatever its method and carrier, over real gRPC with fake
+// models.
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/methods/call_contract_fixture.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::_;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+INSTANTIATE_TEST_SUITE_P(All, ContractTest, testing::ValuesIn(EngineCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(All, LongContractTest, testing::ValuesIn(LongCases()), CaseName);
+
+TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) {
+  config_.models[0].slots += GetParam().sequences;
+  config_.scheduling.max_client_slots = config_.models[0].slots;
+  Start();
+  ContractCall neighbour = OpenFiller();
+  ContractCall call = Open(Ask::kLong);
+  const double both = 2.0 * GetParam().sequences;
+  while (server_->Metric(OfModel("aft_slots_used")) != both) gate().RunSteps(1);
+  call.Cancel();
+  EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::CANCELLED);
+  const LogLine line = StepUntilLineOf(call);
+  EXPECT_EQ(line["code"], "CANCELLED");
+  EXPECT_EQ(Calls("CANCELLED"), 1);
+  while (server_->Metric(OfModel("aft_slots_used")) != both / 2) gate().AllowSteps(1);
+  EXPECT_TRUE(neighbour.Next());
+  neighbour.Cancel();
+  neighbour.Finish();
+  EXPECT_EQ(StepUntilLineOf(neighbour)["code"], "CANCELLED");
+}
+
+TEST_P(ContractTest, ACancelledCallThatWaitsLeavesTheQueueAndEndsNothingElse) {
+  config_.limits.max_queued_requests = 2 * kFillerTexts;
+  config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
+  Start();
+  ContractCall filler = OpenFiller();
+  const double before = server_->Metric(OfModel("aft_requests_waiting"));
+  ContractCall call = Open();
+  WaitUntilWaiting(before + GetParam().sequences);
+  call.Cancel();
+  EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::CANCELLED);
+  const LogLine line = StepUntilLineOf(call);
+  EXPECT_EQ(line["code"], "CANCELLED");
+  EXPECT_GT(line.Number("queue_ms"), 0);
+  EXPECT_EQ(line["prefill_ms"], "0");
+  EXPECT_EQ(line["decode_ms"], "0");
+  EXPECT_EQ(line["ttft_ms"], "0");
+  EXPECT_EQ(Calls("CANCELLED"), 1);
+  EXPECT_TRUE(filler.Next());
+  gate().Resume();
+  if (!GetParam().encoder()) filler.Cancel();
+  EXPECT_EQ(filler.Finish().status.ok(), GetParam().encoder());
+}
+
+TEST_P(LongContractTest, TheServersLimitEndsACallThatRuns) {
+  config_.limits.max_request = std::chrono::milliseconds(30);
+  // Whoever reads slowly shall not be the reason.
+  config_.limits.max_stream_buffer_bytes = 1 << 30;
+  refuses_all_ = true;  // where the machine is slow
+  Start();
+  gate().Hold();
+  ContractCall call = Open(Ask::kLong);
+  while (server_->Metric(kMemoryUsed) == 0) std::this_thread::yield();  // until it has arrived
+  const auto over = std::chrono::steady_clock::now() + config_.limits.max_request;
+  while (std::chrono::steady_clock::now() < over) std::this_thread::yield();
+  gate().Resume();
+  ExpectEnd(call, absl::StatusCode::kDeadlineExceeded,
+            "it took longer than limits.max_request_ms=30");
+  EXPECT_EQ(Calls("DEADLINE_EXCEEDED"), 1);
+}
+
+// Its deadline is longer each time, until the server had the call before it came.
+TEST_P(ContractTest, TheClientsDeadlineEndsACallThatWaits) {
+  config_.limits.max_queued_requests = 2 * kFillerTexts;
+  config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
+  Start();
+  ContractCall filler = OpenFiller();
+  const double before = server_->Metric(OfModel("aft_requests_waiting"));
+  for (auto patience = std::chrono::milliseconds(100);; patience *= 2) {
+    const auto deadline = std::chrono::system_clock::now() + patience;
+    ContractCall call = Open(
+        Ask::kShort, [deadline](grpc::ClientContext& context) { context.set_deadline(deadline); });
+    bool waits = false;
+    while (!waits && std::chrono::system_clock::now() < deadline) {
+      waits = server_->Metric(OfModel("aft_requests_waiting")) == before + GetParam().sequences;
+    }
+    EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    if (!waits) {
+      unsure_.insert(call.id());
+      times_unsure_ = true;
+      continue;
+    }
+    EXPECT_EQ(StepUntilLineOf(call)["code"], "DEADLINE_EXCEEDED");
+    EXPECT_GE(Calls("DEADLINE_EXCEEDED"), 1);
+    break;
+  }
+  EXPECT_TRUE(filler.Next());
+  gate().Resume();
+  if (!GetParam().encoder()) filler.Cancel();
+  EXPECT_EQ(filler.Finish().status.ok(), GetParam().encoder());
+}
+
+TEST_P(LongContractTest, TheClientsDeadlineEndsACallThatRuns) {
+  Start();
+  for (auto patience = std::chrono::milliseconds(100);; patience *= 2) {
+    gate().Hold();
+    const auto deadline = std::chrono::system_clock::now() + patience;
+    ContractCall call = Open(
+        Ask::kLong, [deadline](grpc::ClientContext& context) { context.set_deadline(deadline); });
+    bool runs = false;
+    while (!runs && std::chrono::system_clock::now() < deadline) {
+      runs = server_->Metric(OfModel("aft_slots_used")) == GetParam().sequences;
+    }
+    EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    if (!runs) {
+      unsure_.insert(call.id());
+      times_unsure_ = true;
+      gate().Resume();
+      continue;
+    }
+    EXPECT_EQ(StepUntilLineOf(call)["code"], "DEADLINE_EXCEEDED");
+    EXPECT_GE(Calls("DEADLINE_EXCEEDED"), 1);
+    break;
+  }
+}
+
+TEST_P(ContractTest, AFailedStepIsADefectThatShowsTheRequestsIdAndNothingElse) {
+  Start();
+  ContractCall call = OpenHeld();
+  FailNextStep(absl::InternalError("secret pointer 0xdead"));
+  gate().Resume();
+  // Of several texts the one is named.
+  const bool texts = std::string(GetParam().name).find("Texts") != std::string::npos;
+  ExpectEnd(call, absl::StatusCode::kInternal,
+            (texts ? "texts[0]: " : "") + ("internal error; request id " + call.id()));
+  EXPECT_EQ(Calls("INTERNAL"), 1);
+  const LogLine line = LineOf(call);
+  EXPECT_EQ(line["level"], "error");
+  EXPECT_THAT(line["reason"], StartsWith((texts ? "texts[0]: request " : "request ") + call.id()));
+  EXPECT_THAT(line["reason"], Not(HasSubstr("secret")));
+  EXPECT_THAT(log_.Text(), HasSubstr("secret pointer 0xdead"));
+}
+
+TEST_P(ContractTest, ADrainLetsWhatRunsEndAndReleasesWhatWaits) {
+  Start();
+  ContractCall running = OpenHeld();
+  ContractCall waiting = Open();
+  WaitUntilWaiting(GetParam().sequences);
+  std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  server_->WaitForMetric(OfModel("aft_model_state", ",state=\"draining\""), 1);
+  EXPECT_EQ(server_->server().lifecycle(), Lifecycle::kDraining);
+  EXPECT_EQ(server_->Metric("aft_draining"), 1);
+  ContractCall late = Open();
+  EXPECT_FALSE(late.Finish().status.ok());
+  unsure_.insert(late.id());
+  gate().Resume();
+  ExpectAnswered(running);
+  const ContractCall::End end = waiting.Finish();
+  if (GetParam().infer_stream()) {
+    EXPECT_EQ(end.error_id, waiting.id());
+  } else {
+    EXPECT_EQ(end.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_EQ(waiting.Initial("x-request-id"), "") << "gRPC would not try it again";
+    EXPECT_EQ(waiting.Trailing("x-request-id"), waiting.id());
+  }
+  EXPECT_EQ(end.responses, 0);
+  EXPECT_EQ(LineOf(waiting)["code"], "UNAVAILABLE");
+  EXPECT_EQ(LineOf(running)["code"], "OK");
+  drain.join();
+  EXPECT_EQ(server_->server().lifecycle(), Lifecycle::kStopped);
+  drained_ = true;
+}
+
+TEST_P(LongContractTest, ACallWhoseModelIsTakenFromItsClientEnds) {
+  KnowTeamA("token a", "");
+  Start();
+  gate().Hold();
+  ContractCall call = Open(Ask::kLong, AsTeamA());
+  gate().WaitUntilBlocked();
+  KnowTeamA("token a", "models: 'other'");
+  gate().Resume();
+  ExpectEnd(call, absl::StatusCode::kPermissionDenied,
+            "client \"team-a\" may not use model \"fake\"");
+  EXPECT_EQ(Calls("PERMISSION_DENIED"), 1);
+}
+
+TEST_P(LongContractTest, ACallWhoseModelItsClientKeepsGoesOn) {
+  KnowTeamA("token a", "");
+  Start();
+  gate().Hold();
+  ContractCall call = Open(Ask::kShort, AsTeamA());
+  gate().WaitUntilBlocked();
+  KnowTeamA("token a", "models: 'fake' weight: 2");
+  gate().Resume();
+  ExpectAnswered(call);
+}
+
+TEST_P(LongContractTest, ACallWhoseClientIsRemovedEnds) {
+  KnowTeamA("token a", "");
+  Start();
+  gate().Hold();
+  ContractCall call = Open(Ask::kLong, AsTeamA());
+  gate().WaitUntilBlocked();
+  KnowTeamA("another token", "");
+  gate().Resume();
+  ExpectEnd(call, absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  EXPECT_EQ(Calls("UNAUTHENTICATED"), 1);
+}
+
+// Before the engine hears of it, which is in its first step.
+TEST_P(ContractTest, ACallThatWaitsEndsWithItsClientToo) {
+  KnowTeamA("token a", "");
+  Start();
+  gate().Hold();
+  ContractCall running = Open(Ask::kShort, AsTeamA());
+  gate().WaitUntilBlocked();
+  ContractCall waiting = Open(Ask::kShort, AsTeamA());
+  WaitUntilWaiting(GetParam().sequences);
+  KnowTeamA("another token", "");
+  gate().Resume();
+  ExpectEnd(waiting, absl::StatusCode::kUnauthenticated, "authorization: unknown token");
+  running.Finish();  // its only step may be done already
+}
+
+// Streams whose client is slower than the model; answers as a whole that are larger than they may
+// be. What has been sent is read first.
+TEST_P(LongContractTest, ACallWhoseAnswerIsNotReadEndsAndOthersAreServed) {
+  config_.limits.max_stream_buffer_bytes = 64 << 10;
+  config_.limits.write_stall = std::chrono::hours(1);
+  Start();
+  ContractCall call = OpenUnread(Ask::kLong);
+  while (server_->Metric(OfModel("aft_request_finished_total", ",reason=\"slow_client\"")) == 0) {
+    std::this_thread::yield();
+  }
+  server_->WaitForMetric(OfModel("aft_slots_used"), 0);
+  ExpectNeighbourIsServed();
+  const bool whole = GetParam().carrier == CarrierKind::kUnary;
+  const char* const why = GetParam().streams() ? "slow client: it reads slower than the model"
+                          : whole              ? "the answer is larger than max_stream_buffer_bytes"
+                                  : "the answer is longer than limits.max_stream_buffer_bytes";
+  ExpectEnd(call, absl::StatusCode::kResourceExhausted, StartsWith(why));
+  EXPECT_EQ(Calls("RESOURCE_EXHAUSTED"), 1);
+  // What has begun is no matter for gRPC's retries. Of Complete it is said.
+  EXPECT_EQ(call.Trailing("grpc-retry-pushback-ms"), whole ? "-1" : "");
+  const bool usage = !GetParam().infer();
+  EXPECT_EQ(call.Trailing("aft-usage-bin") != "", usage);
+  EXPECT_EQ(call.Trailing("aft-timings-bin") != "", usage);
+}
+
+TEST_P(LongContractTest, ACallWhoseAnswerFillsTheMemoryEnds) {
+  config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 1'000'000;
+  config_.limits.max_stream_buffer_bytes = 1 << 30;
+  config_.limits.write_stall = std::chrono::hours(1);
+  const bool small = std::string(GetParam().name) == "InferScoring";
+  if (small) config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 500'000;
+  Start();
+  ContractCall call = OpenUnread(Ask::kLong);
+  while (server_->Metric(OfModel("aft_request_finished_total", ",reason=\"slow_client\"")) == 0) {
+    std::this_thread::yield();
+  }
+  server_->WaitForMetric(OfModel("aft_slots_used"), 0);
+  ExpectEnd(call, absl::StatusCode::kResourceExhausted,
+            StartsWith("memory: no room for an answer that is not "));
+}
+
+// All that it held is free while the client still does not read.
+TEST_P(ContractTest, ACallWhoseClientNeverReadsIsCancelled) {
+  config_.limits.write_stall = std::chrono::milliseconds(50);
+  config_.limits.max_stream_buffer_bytes = 1 << 30;
+  encoder_options_.width = 20'000;
+  // The last call would need a client that reads within that time.
+  refuses_all_ = true;
+  Start();
+  const bool endless = GetParam().streams() && GetParam().generates();
+  ContractCall call = OpenUnread(endless ? Ask::kLong : Ask::kLarge);
+  server_->WaitForMetric("aft_stuck_calls_total", 1);
+  server_->WaitForMetric(kMemoryUsed, 0);
+  server_->WaitForMetric(OfModel("aft_slots_used"), 0);
+  const LogLine line = LineOf(call);
+  if (endless) {
+    EXPECT_EQ(line["code"], "RESOURCE_EXHAUSTED");
+    EXPECT_THAT(line["reason"], StartsWith("slow client: it did not read"));
+  }
+  ASSERT_THAT(log_.Lines("request.stuck"), testing::SizeIs(1));
+  const LogLine stuck = log_.Lines("request.stuck").front();
+  EXPECT_EQ(stuck["id"], call.id());
+  EXPECT_EQ(stuck["method"], GetParam().method);
+  EXPECT_EQ(stuck["trace_id"], line["trace_id"]);
+  EXPECT_FALSE(call.Finish().status.ok());
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,427 @@
+#include "tests/integration/methods/call_contract_fixture.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "inference/grpc_service.pb.h"
+#include "server/observability/log.h"
+#include "tests/integration/methods/token_fixture.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+// All fields of request.done, behind those of every line.
+constexpr const char* kFields[] = {
+    "id",        "peer",     "client",        "method",           "model",          "code",
+    "reason",    "n",        "prompt_tokens", "generated_tokens", "resumed_tokens", "queue_ms",
+    "ttft_ms",   "total_ms", "cached_tokens", "cache_miss",       "diverged_at",    "prefill_ms",
+    "decode_ms", "write_ms", "trace_id",      "span_id",          "parent_id"};
+
+std::string ValueOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
+                    const std::string& key) {
+  if (metadata.count(key) != 1) return "";
+  const grpc::string_ref value = metadata.find(key)->second;
+  return {value.data(), value.size()};
+}
+
+std::string BytesOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  AFT_CHECK(buffer.Dump(&slices).ok());
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+// Of a line in logfmt.
+LogLine Parse(absl::string_view text) {
+  LogLine line;
+  while (!text.empty()) {
+    const size_t equals = text.find('=');
+    if (equals == absl::string_view::npos) break;
+    std::string name(text.substr(0, equals));
+    text.remove_prefix(equals + 1);
+    std::string value;
+    if (absl::StartsWith(text, "\"")) {
+      size_t at = 1;
+      for (; at < text.size() && text[at] != '"'; ++at) {
+        if (text[at] == '\\') ++at;
+        value += text[at];
+      }
+      text.remove_prefix(std::min(at + 1, text.size()));
+    } else {
+      value = std::string(text.substr(0, text.find(' ')));
+      text.remove_prefix(value.size());
+    }
+    if (!text.empty()) text.remove_prefix(1);
+    line.fields.emplace_back(std::move(name), std::move(value));
+  }
+  return line;
+}
+
+std::shared_ptr<grpc::Channel> SmallWindow(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  return TestServer::Connect(address, arguments);
+}
+
+}  // namespace
+
+ContractCall::ContractCall(grpc::Channel& channel, const Case& one, Ask ask,
+                           const std::string& model, const std::string& id, const Prepare& prepare)
+    : infer_stream_(one.infer_stream()), id_(id) {
+  if (!id.empty()) context_->AddMetadata("x-request-id", id);
+  if (prepare) prepare(*context_);
+  const grpc::internal::RpcMethod method(one.path, grpc::internal::RpcMethod::BIDI_STREAMING);
+  stream_.reset(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          &channel, method, context_.get()));
+  const grpc::Slice slice(one.message(model, ask, id));
+  stream_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions());
+}
+
+bool ContractCall::Next() {
+  grpc::ByteBuffer answer;
+  if (!stream_->Read(&answer)) return false;
+  inference::ModelStreamInferResponse response;
+  EXPECT_TRUE(!infer_stream_ || response.ParseFromString(BytesOf(answer)));
+  EXPECT_EQ(end_.error, "") << "a response behind the error";
+  if (response.error_message().empty()) {
+    ++end_.responses;
+  } else {
+    end_.error = response.error_message();
+    end_.error_id = response.infer_response().id();
+    EXPECT_TRUE(response.infer_response().parameters().at("triton_final_response").bool_param());
+    EXPECT_EQ(response.infer_response().outputs_size(), 0);
+  }
+  return true;
+}
+
+ContractCall::End ContractCall::Finish() {
+  while (Next()) {
+  }
+  end_.status = stream_->Finish();
+  return end_;
+}
+
+std::string ContractCall::Initial(const std::string& key) const {
+  return ValueOf(context_->GetServerInitialMetadata(), key);
+}
+std::string ContractCall::Trailing(const std::string& key) const {
+  return ValueOf(context_->GetServerTrailingMetadata(), key);
+}
+
+bool LogLine::has(const std::string& name) const {
+  return std::any_of(fields.begin(), fields.end(),
+                     [&](const auto& field) { return field.first == name; });
+}
+
+const std::string& LogLine::operator[](const std::string& name) const {
+  static const std::string kNone = "absent";
+  for (const auto& [field, value] : fields) {
+    if (field == name) return value;
+  }
+  ADD_FAILURE() << "no field " << name;
+  return kNone;
+}
+
+double LogLine::Number(const std::string& name) const {
+  double number = -1;
+  EXPECT_TRUE(absl::SimpleAtod((*this)[name], &number)) << name << "=" << (*this)[name];
+  return number;
+}
+
+CapturedLog::CapturedLog() : stderr_(dup(STDERR_FILENO)), file_(memfd_create("log", MFD_CLOEXEC)) {
+  AFT_CHECK(stderr_ >= 0 && file_ >= 0);
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  AFT_CHECK(dup2(file_, STDERR_FILENO) >= 0);
+}
+
+CapturedLog::~CapturedLog() {
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  AFT_CHECK(dup2(stderr_, STDERR_FILENO) >= 0);
+  close(stderr_);
+  close(file_);
+}
+
+std::string CapturedLog::Text() const {
+  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
+  std::string text(static_cast<size_t>(lseek(file_, 0, SEEK_END)), '\0');
+  AFT_CHECK(pread(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  return text;
+}
+
+std::vector<LogLine> CapturedLog::Lines(const std::string& event) const {
+  std::vector<LogLine> lines;
+  const std::string text = Text();
+  const std::string marker = absl::StrCat(" event=", event, " ");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::StrContains(line, marker)) lines.push_back(Parse(line));
+  }
+  return lines;
+}
+
+ContractTest::ContractTest() : config_(TestConfigWithEncoder()) {
+  const int sequences = GetParam().sequences;
+  config_.metrics_address = "127.0.0.1:0";
+  config_.models[0].slots = sequences;
+  config_.models[1].max_batch_rows = sequences;
+  config_.limits.max_queued_requests = sequences;
+  config_.limits.max_texts = kFillerTexts;
+  config_.scheduling.max_client_queued_requests = sequences;
+  config_.scheduling.max_client_slots = sequences;
+  config_.drain.grace = std::chrono::hours(1);
+}
+
+ContractCall ContractTest::OpenAs(const Case& one, Ask ask, const ContractCall::Prepare& prepare,
+                                  const std::string& model, grpc::Channel& channel) {
+  const std::string id = absl::StrCat("call-", ids_.size() + 1);
+  ids_.insert(id);
+  return ContractCall(channel, one, ask, model, id, prepare);
+}
+
+ContractCall ContractTest::Open(Ask ask, const ContractCall::Prepare& prepare,
+                                const std::string& model) {
+  channels_.push_back(TestServer::Connect(server_->server().address()));
+  return OpenAs(GetParam(), ask, prepare, model, *channels_.back());
+}
+
+ContractCall ContractTest::OpenUnread(Ask ask) {
+  channels_.push_back(SmallWindow(server_->server().address()));
+  return OpenAs(GetParam(), ask, {}, GetParam().model, *channels_.back());
+}
+
+ContractCall ContractTest::OpenHeld(Ask ask) {
+  gate().Hold();
+  ContractCall call = Open(ask);
+  gate().WaitUntilBlocked();
+  return call;
+}
+
+ContractCall ContractTest::OpenFiller() {
+  const Case filler = FillerOf(GetParam());
+  channels_.push_back(TestServer::Connect(server_->server().address()));
+  gate().Hold();
+  ContractCall call = OpenAs(filler, Ask::kLong, {}, filler.model, *channels_.back());
+  gate().WaitUntilBlocked();
+  return call;
+}
+
+ContractCall ContractTest::OpenHeldTokenizing() {
+  const Case tokenizing = HeldTokenizing();
+  channels_.push_back(TestServer::Connect(server_->server().address()));
+  return OpenAs(tokenizing, Ask::kShort, Authorization("Bearer token b"), tokenizing.model,
+                *channels_.back());
+}
+
+ContractCall ContractTest::OpenNamed(const std::string& id, Ask ask,
+                                     const ContractCall::Prepare& prepare) {
+  if (!id.empty()) ids_.insert(id);
+  channels_.push_back(TestServer::Connect(server_->server().address()));
+  return ContractCall(*channels_.back(), GetParam(), ask, GetParam().model, id, prepare);
+}
+
+void ContractTest::ExpectNeighbourIsServed() {
+  const Case neighbour = AllCases().front();
+  channels_.push_back(TestServer::Connect(server_->server().address()));
+  ContractCall call = OpenAs(neighbour, Ask::kShort, {}, neighbour.model, *channels_.back());
+  EXPECT_THAT(call.Finish().status, StatusIs(absl::StatusCode::kOk, ""));
+}
+
+void ContractTest::ExpectEnd(ContractCall& call, absl::StatusCode code,
+                             const testing::Matcher<std::string>& message) {
+  const ContractCall::End end = call.Finish();
+  std::string told = end.status.error_message();
+  // Who may not call at all loses the stream of requests, too.
+  if (GetParam().infer_stream() && code != absl::StatusCode::kUnauthenticated) {
+    EXPECT_THAT(end.status, StatusIs(absl::StatusCode::kOk, ""));
+    EXPECT_EQ(end.error_id, call.id());
+    told = end.error;
+  } else {
+    EXPECT_THAT(end.status, StatusIs(code, testing::_));
+  }
+  EXPECT_THAT(told, message);
+  if (without_line_.count(call.id()) > 0) return;
+  const LogLine line = LineOf(call);
+  EXPECT_EQ(line["code"], absl::StatusCodeToString(code));
+  // A defect's is for those who run the server.
+  if (code != absl::StatusCode::kInternal) {
+    EXPECT_EQ(line["reason"], told);
+  }
+}
+
+void ContractTest::ExpectRefused(ContractCall& call, absl::StatusCode code,
+                                 const testing::Matcher<std::string>& message) {
+  IsRefused(call);
+  ExpectEnd(call, code, message);
+  if (GetParam().infer_stream()) return;
+  EXPECT_EQ(call.Trailing("x-request-id"), call.id());
+  EXPECT_EQ(call.Initial("x-request-id"), "") << "gRPC would not try it again";
+  EXPECT_EQ(call.Trailing("aft-usage-bin"), "");
+  EXPECT_EQ(call.Trailing("aft-timings-bin"), "");
+}
+
+void ContractTest::ExpectAnswered(ContractCall& call) {
+  const ContractCall::End end = call.Finish();
+  EXPECT_THAT(end.status, StatusIs(absl::StatusCode::kOk, ""));
+  EXPECT_EQ(end.error, "");
+  EXPECT_GT(end.responses, 0);
+  EXPECT_EQ(LineOf(call)["code"], "OK");
+}
+
+StepGate& ContractTest::gate() {
+  if (GetParam().encoder()) return server_->encoder_control();
+  return server_->control();
+}
+
+void ContractTest::FailNextStep(const absl::Status& status) {
+  if (GetParam().encoder()) {
+    server_->encoder_control().FailNext(status);
+  } else {
+    server_->control().FailNextCollect(status);
+  }
+}
+
+std::string ContractTest::OfModel(const std::string& name, const std::string& more) const {
+  return absl::StrCat(name, "{model=\"", GetParam().model, "\"", more, "}");
+}
+
+double ContractTest::Calls(const std::string& code) {
+  return server_->Metric(RequestsTotal(code, GetParam().method, GetParam().model));
+}
+
+void ContractTest::WaitUntilWaiting(double sequences) {
+  server_->WaitForMetric(OfModel("aft_requests_waiting"), sequences);
+}
+
+std::optional<LogLine> ContractTest::FindLine(const std::string& id) const {
+  for (LogLine& line : log_.Lines("request.done")) {
+    if (line["id"] == id) return std::move(line);
+  }
+  return std::nullopt;
+}
+
+LogLine ContractTest::LineOf(const ContractCall& call) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (std::chrono::steady_clock::now() < limit) {
+    if (auto line = FindLine(call.id())) return *std::move(line);
+    std::this_thread::yield();
+  }
+  ADD_FAILURE() << "no line of " << call.id() << ": " << log_.Text();
+  return {};
+}
+
+LogLine ContractTest::StepUntilLineOf(const ContractCall& call) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!FindLine(call.id()).has_value() && std::chrono::steady_clock::now() < limit) {
+    gate().AllowSteps(1);
+    std::this_thread::yield();
+  }
+  return LineOf(call);
+}
+
+void ContractTest::KnowTeamA(const std::string& token, const std::string& fields) {
+  config_.security.clients_file = folder_.File("clients.textproto");
+  Replace(config_.security.clients_file,
+          absl::StrCat("clients { name: 'team-a' ", fields, " token_sha256: '", Sha256(token),
+                       "' }\nclients { name: 'team-b' token_sha256: '", Sha256("token b"), "' }"));
+  ASSERT_TRUE(server_ == nullptr || server_->server().Reload(config_).ok());
+}
+
+ContractCall::Prepare ContractTest::AsTeamA() { return Authorization("Bearer token a"); }
+
+void ContractTest::ExpectNothingIsHeld() {
+  server_->WaitForMetric(kMemoryUsed, 0);
+  for (const char* gauge : {"aft_slots_used", "aft_requests_waiting", "aft_requests_running"}) {
+    server_->WaitForMetric(OfModel(gauge), 0);
+  }
+  EXPECT_EQ(server_->Metric("aft_undelivered_bytes"), 0);
+}
+
+void ContractTest::ExpectCounts(const std::vector<LogLine>& lines) {
+  std::map<std::pair<std::string, std::string>, double> ended;  // method and code
+  std::map<std::string, double> timed;
+  std::map<std::string, double> clients;  // by result
+  for (const LogLine& line : lines) {
+    if (line["client"] != "") clients[line["code"] == "OK" ? "ok" : "failed"] += 1;
+    ended[{line["method"], line["code"]}] += 1;
+    timed[line["method"]] += refused_.count(line["id"]) > 0 ? 0 : 1;
+  }
+  for (const auto& [id, code] : without_line_) ended[{GetParam().method, code}] += 1;
+  double all = 0;
+  for (const auto& [which, count] : ended) {
+    const auto& [method, code] = which;
+    EXPECT_EQ(server_->Metric(
+                  absl::StrCat("aft_requests_total{code=\"", code, "\",method=\"", method, "\"}")),
+              count)
+        << method << " " << code;
+    all += count;
+  }
+  EXPECT_EQ(server_->Metric("aft_requests_total"), all);
+  for (const auto& [result, count] : clients) {
+    EXPECT_EQ(server_->Metric(absl::StrCat("aft_client_requests_total{result=\"", result, "\"}")),
+              count);
+  }
+  for (const auto& [method, count] : timed) {
+    if (times_unsure_) continue;
+    EXPECT_EQ(server_->Metric(absl::StrCat("aft_e2e_seconds_count{method=\"", method, "\"}")),
+              count)
+        << method;
+  }
+}
+
+void ContractTest::TearDown() {
+  if (server_ == nullptr) return;
+  server_->control().Resume();
+  server_->encoder_control().Resume();
+  if (!drained_) {
+    ExpectNothingIsHeld();
+    const bool known = !config_.security.clients_file.empty();
+    if (known) KnowTeamA("token a", "");
+    if (!refuses_all_) {
+      ContractCall last = Open(Ask::kShort, known ? AsTeamA() : nullptr);
+      ExpectAnswered(last);
+      server_->WaitForMetric(kMemoryUsed, 0);
+    }
+    ExpectCounts(log_.Lines("request.done"));
+  }
+  server_.reset();
+  std::map<std::string, int> lines;
+  std::vector<std::string> names;
+  for (const LogLine& line : log_.Lines("request.done")) {
+    ++lines[line["id"]];
+    EXPECT_EQ(ids_.count(line["id"]), 1U) << "a line of no call: " << line["id"];
+    names.clear();
+    for (const auto& [name, value] : line.fields) names.push_back(name);
+    std::vector<std::string> all = {"time", "level", "event"};
+    all.insert(all.end(), std::begin(kFields), std::end(kFields));
+    if (kOipLogGaps && GetParam().infer()) std::erase(all, "write_ms");
+    if (absl::StrContains(line["method"], "Infer") == GetParam().infer()) {
+      EXPECT_THAT(names, ElementsAreArray(all));
+    }
+  }
+  for (const std::string& id : ids_) {
+    const int expected = without_line_.count(id) > 0 ? 0 : 1;
+    if (unsure_.count(id) == 0) {
+      EXPECT_EQ(lines[id], expected) << id;
+    } else {
+      EXPECT_LE(lines[id], 1) << id;
+    }
+  }
+}
+
+}  // namespace aft::server
