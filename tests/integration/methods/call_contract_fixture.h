@@ -20,10 +20,6 @@
 // What a call promises, whatever its method and carrier.
 namespace aft::server {
 
-// What is known to be missing today: the lines of the Open Inference Protocol have no write_ms, and
-// n is 1 of however many rows. To be deleted with what it excuses.
-inline constexpr bool kOipLogGaps = true;
-
 inline constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
 inline constexpr int kCall = 16 << 10;  // what a call is charged beside its message
 

@@ -168,7 +168,7 @@ TEST_P(AnyRefusalContractTest, AnUnknownClientIsUnauthenticated) {
   KnowTeamA("token a", "");
   Start();
   ContractCall call = Open();
-  if (GetParam().infer()) without_line_[call.id()] = "UNAUTHENTICATED";
+  if (GetParam().infer_stream()) without_line_[call.id()] = "UNAUTHENTICATED";
   IsRefused(call);
   ExpectEnd(call, absl::StatusCode::kUnauthenticated, StartsWith("authorization: "));
   EXPECT_EQ(call.Trailing("x-request-id"), call.id());

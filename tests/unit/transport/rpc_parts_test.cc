@@ -109,8 +109,10 @@ TEST(DeadlineTest, ACancelShortlyBeforeItIsTheDeadlines) {
     return EndedByDeadline(start + milliseconds(cancelled_ms), start,
                            start + milliseconds(deadline_ms));
   };
-  EXPECT_FALSE(ended(89, 100));  // 10 ms at least,
-  EXPECT_TRUE(ended(90, 100));
+  EXPECT_FALSE(ended(74, 100));  // a quarter of short ones,
+  EXPECT_TRUE(ended(75, 100));
+  EXPECT_FALSE(ended(899, 1'000));  // at most 100 ms,
+  EXPECT_TRUE(ended(900, 1'000));
   EXPECT_FALSE(ended(9'799, 10'000));  // of long ones 2 %
   EXPECT_TRUE(ended(9'800, 10'000));
   EXPECT_TRUE(ended(10'001, 10'000));
