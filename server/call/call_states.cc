@@ -78,15 +78,15 @@ void CallStates::FindStart(const Client& client, const v1::Resume& resume, const
     }
   }
   if (resume.resume_id().empty() || !states_.keeps()) return done();
-  states_.FindCheckpoint(client, resume.resume_id(),
-                         [this, &resume, &info, &request, done = std::move(done)](
-                             const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
-                           if (found.ok()) found_id_ = resume.resume_id();
-                           if (found.ok() && IsWithin(**found, request, info)) {
-                             request.start = *found;
-                           }
-                           done();
-                         });
+  states_.FindResumePoint(client, resume.resume_id(),
+                          [this, &resume, &info, &request, done = std::move(done)](
+                              const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
+                            if (found.ok()) found_id_ = resume.resume_id();
+                            if (found.ok() && IsWithin(**found, request, info)) {
+                              request.start = *found;
+                            }
+                            done();
+                          });
 }
 
 bool CallStates::Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
@@ -114,9 +114,9 @@ bool CallStates::Survive(const std::shared_ptr<const Client>& client, const Serv
   return true;
 }
 
-void CallStates::HandOver(Checkpoint checkpoint, std::function<void(std::string)> done) {
+void CallStates::HandOver(ResumePoint point, std::function<void(std::string)> done) {
   keeper_->HandOver(
-      std::move(checkpoint), hands_to_client_,
+      std::move(point), hands_to_client_,
       [&metrics = metrics_, done = std::move(done)](absl::StatusOr<std::string> sealed) {
         auto& counter = !sealed.ok()      ? metrics.handed_text_only
                         : sealed->empty() ? metrics.handed_to_store

@@ -22,8 +22,8 @@
 namespace aft::server {
 
 // What a call goes on from and what it leaves behind: room for the states that it stores, and the
-// checkpoints of a stream that is to survive its server. Thread-compatible; the callbacks come from
-// threads of the decode pool or of the place where states rest.
+// resume points of a stream that is to survive its server. Thread-compatible; the callbacks come
+// from threads of the decode pool or of the place where states rest.
 class CallStates {
  public:
   // All must outlive this.
@@ -59,7 +59,7 @@ class CallStates {
   bool Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
                const CallIds& ids, GenerationRequest& request,
                const std::function<bool(size_t)>& hold);
-  // Under which its checkpoints are kept; "": they are not.
+  // Under which its resume points are kept; "": they are not.
   const std::string& resume_id() const { return resume_id_; }
   size_t kept_bytes() const { return kept_bytes_; }
 
@@ -67,9 +67,9 @@ class CallStates {
   void KeepStart() {
     if (keeper_ != nullptr) keeper_->KeepStart();
   }
-  // The last checkpoint. `done` gets the sealed state for the client, if the client is to have it;
-  // else "". Does not fail: a state that is lost costs its stream time, nothing else.
-  void HandOver(Checkpoint checkpoint, std::function<void(std::string)> done);
+  // The last resume point. `done` gets the sealed state for the client, if the client is to have
+  // it; else "". Does not fail: a state that is lost costs its stream time, nothing else.
+  void HandOver(ResumePoint point, std::function<void(std::string)> done);
   // The call has ended so. What a client may resume stays.
   void Forget(absl::StatusCode code, bool begun);
 

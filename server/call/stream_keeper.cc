@@ -46,20 +46,20 @@ bool StreamKeeper::Ready() {
   return false;
 }
 
-void StreamKeeper::OnCheckpoint(Checkpoint checkpoint) {
+void StreamKeeper::OnResumePoint(ResumePoint point) {
   {
     MutexLock lock(mutex_);
     busy_ = true;
   }
-  Add({.checkpoint = std::move(checkpoint)});
+  Add({.point = std::move(point)});
 }
 
-void StreamKeeper::HandOver(Checkpoint checkpoint, bool seal, HandedOver done) {
-  Add({.checkpoint = std::move(checkpoint), .seal = seal, .done = std::move(done)});
+void StreamKeeper::HandOver(ResumePoint point, bool seal, HandedOver done) {
+  Add({.point = std::move(point), .seal = seal, .done = std::move(done)});
 }
 
 void StreamKeeper::Add(Task task) {
-  const size_t bytes = task.checkpoint.snapshot.size();
+  const size_t bytes = task.point.snapshot.size();
   {
     MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -81,8 +81,7 @@ void StreamKeeper::Work() {
       tasks_.pop_front();
     }
     const absl::Status made = Catching([&] {
-      state =
-          task.start ? absl::StatusOr<SequenceState>(*start_) : Make(std::move(task.checkpoint));
+      state = task.start ? absl::StatusOr<SequenceState>(*start_) : Make(std::move(task.point));
       return state.status();
     });
     if (!made.ok()) state = made;
@@ -108,19 +107,19 @@ void StreamKeeper::Work() {
   busy_ = false;
 }
 
-absl::StatusOr<SequenceState> StreamKeeper::Make(Checkpoint checkpoint) {
+absl::StatusOr<SequenceState> StreamKeeper::Make(ResumePoint point) {
   if (text_ == nullptr) return absl::InternalError("a part of the text is lost");
   SequenceState state = *text_;
-  if (!checkpoint.outputs.empty()) {
+  if (!point.outputs.empty()) {
     TurnEnd turn;
     turn.previous = text_;
     turn.model = text_->model;
-    turn.outputs = std::move(checkpoint.outputs);
+    turn.outputs = std::move(point.outputs);
     turn.last_is_pending = true;
     state = MakeState(std::move(turn));
     text_ = std::make_shared<const SequenceState>(state);
   }
-  state.snapshot = std::move(checkpoint.snapshot);
+  state.snapshot = std::move(point.snapshot);
   return state;
 }
 
@@ -146,7 +145,7 @@ void StreamKeeper::Write(SequenceState state, uint64_t number, HandedOver done) 
     }
     writing_ = true;
   }
-  environment_.states.PutCheckpoint(
+  environment_.states.PutResumePoint(
       *client_, model_, id_, std::move(state),
       [self = shared_from_this(), done = std::move(done)](const absl::Status& status) {
         // Whoever has an output behind the start knows the new id.
@@ -166,18 +165,18 @@ void StreamKeeper::Written(const absl::Status& status, const HandedOver& done) {
   StateMetrics& metrics = environment_.metrics;
   if (!status.ok()) LogFailure(ids_, status);
   if (!done) (status.ok() ? metrics.checkpoints_written : metrics.checkpoints_failed).Increment();
-  if (forgotten_) environment_.states.RemoveCheckpoint(*client_, id_);
+  if (forgotten_) environment_.states.RemoveResumePoint(*client_, id_);
   if (done) done(status.ok() ? absl::StatusOr<std::string>("") : status);
 }
 
 void StreamKeeper::RemoveOld() {
   if (old_id_.empty() || old_is_gone_.exchange(true)) return;
-  environment_.states.RemoveCheckpoint(*client_, old_id_);
+  environment_.states.RemoveResumePoint(*client_, old_id_);
 }
 
 void StreamKeeper::Forget(bool old) {
   forgotten_ = true;
-  if (any_) environment_.states.RemoveCheckpoint(*client_, id_);
+  if (any_) environment_.states.RemoveResumePoint(*client_, id_);
   if (old) RemoveOld();
 }
 

@@ -14,14 +14,14 @@
 #include "server/call/call_ids.h"
 #include "server/call/decode_pool.h"
 #include "server/config/client.h"
-#include "server/engine/checkpoint.h"
+#include "server/engine/resume_point.h"
 #include "server/engine/sequence_state.h"
 #include "server/observability/metrics.h"
 #include "server/states/state_access.h"
 
 namespace aft::server {
 
-// Keeps what a resumable stream leaves behind: checkpoints under an id of its own, and what it is
+// Keeps what a resumable stream leaves behind: resume points under an id of its own, and what it is
 // handed over with. States are made, sealed and written on other threads than the engine's; one
 // that cannot be written harms nobody.
 //
@@ -29,7 +29,7 @@ namespace aft::server {
 // to it. So the one that is kept is the last but one, and twice as many are taken.
 //
 // Thread-safe.
-class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<StreamKeeper> {
+class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this<StreamKeeper> {
  public:
   // What the keepers of all streams share; outlives them.
   struct Environment {
@@ -44,20 +44,20 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
                std::string model, SequenceState text, std::shared_ptr<const SequenceState> start,
                std::string old_id, CallIds ids);
 
-  // Where its checkpoints are: an id that is no one else's.
+  // Where its resume points are: an id that is no one else's.
   const std::string& id() const { return id_; }
 
   // The stream begins: keeps its start. Before the rest. Does not block.
   void KeepStart();
 
-  // CheckpointSink
+  // ResumePointSink
   bool Ready() override;
-  void OnCheckpoint(Checkpoint checkpoint) override;
+  void OnResumePoint(ResumePoint point) override;
 
   // The last one. Calls `done` once, on another thread: with the sealed state if `seal`, else with
   // "" when it is kept. An error: it is lost.
   using HandedOver = std::function<void(absl::StatusOr<std::string>)>;
-  void HandOver(Checkpoint checkpoint, bool seal, HandedOver done);
+  void HandOver(ResumePoint point, bool seal, HandedOver done);
 
   // Nobody will go on with the stream; nor, if `old`, with the one that it goes on with.
   void Forget(bool old);
@@ -65,15 +65,14 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
  private:
   struct Task {
     bool start = false;  // and nothing else
-    Checkpoint checkpoint{};
+    ResumePoint point{};
     bool seal = false;
     HandedOver done{};  // of the last one
   };
 
   void Add(Task task);
   void Work();
-  absl::StatusOr<SequenceState> Make(Checkpoint checkpoint)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
+  absl::StatusOr<SequenceState> Make(ResumePoint point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
   // The one that is to be written now, if there is.
   std::optional<SequenceState> Turn(SequenceState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
   // `number`: of its task, in the order of the tasks. One that is older than what was written, or
@@ -85,7 +84,7 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
   const Environment environment_;
   const std::shared_ptr<const Client> client_;
   const std::string model_;
-  const std::string id_ = StateAccess::NewCheckpointId();
+  const std::string id_ = StateAccess::NewResumeId();
   const std::shared_ptr<const SequenceState> start_;
   const std::string old_id_;
   const CallIds ids_;             // for the log
@@ -102,7 +101,7 @@ class StreamKeeper : public CheckpointSink, public std::enable_shared_from_this<
 
   Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a checkpoint waits, or is made
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a resume point waits, or is made
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // one is being put
   uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;         // number of the last one for Write
   std::function<void()> next_ ABSL_GUARDED_BY(mutex_);  // waits for that

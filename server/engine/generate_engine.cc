@@ -271,7 +271,7 @@ void GenerateEngine::Place() {
   for (Sequence* sequence : placement.following) {
     started.push_back(&static_cast<TokenStream&>(*sequence));
   }
-  for (Sequence* sequence : placement.resumed) Resume(static_cast<TokenStream&>(*sequence));
+  for (Sequence* sequence : placement.unparked) Unpark(static_cast<TokenStream&>(*sequence));
   for (const auto& [leader, sequence] : placement.forked) {
     Fork(static_cast<const TokenStream&>(*leader), static_cast<TokenStream&>(*sequence));
   }
@@ -363,7 +363,7 @@ absl::Status GenerateEngine::Collect(const Flight& flight, const Step& step) {
 
 void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& prompt_tokens,
                              TimePoint now) {
-  checkpointed_ = false;
+  left_point_ = false;
   size_t sampled = 0;
   size_t scored = 0;
   for (size_t i = 0; i < step.sequences.size(); ++i) {
@@ -398,7 +398,7 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   prefixes_.HasSampled(stream, delta.tokens);
   if (!ended && stream.survival.sink != nullptr) {
     stream.unsaved.push_back(id);
-    LeaveCheckpoint(stream);
+    LeaveResumePoint(stream);
   }
   if (stream.end != nullptr) {
     for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);

@@ -99,7 +99,7 @@ class GenerateEngine final : public RequestLoop {
   absl::Status TryBind(TokenStream& stream);
   void Fork(const TokenStream& leader, TokenStream& stream);
   void Park(TokenStream& stream, int32_t slot);
-  void Resume(TokenStream& stream);
+  void Unpark(TokenStream& stream);
   void StateLost(TokenStream& stream, const char* event, const absl::Status& error);
   void Launch(const Step& step);
   void CollectOldest();
@@ -117,7 +117,7 @@ class GenerateEngine final : public RequestLoop {
   absl::StatusOr<std::shared_ptr<TurnEnd>> TakeTurn(TokenStream& stream);
   absl::StatusOr<std::string> Snapshot(int32_t slot) const;
   // After a token.
-  void LeaveCheckpoint(TokenStream& stream);
+  void LeaveResumePoint(TokenStream& stream);
   // How long the engine has worked, counted from some moment. The engine thread's CPU time says
   // it, but not where a GPU does the work: there all time counts.
   Duration Work() const {
@@ -140,7 +140,7 @@ class GenerateEngine final : public RequestLoop {
   TimePoint collected_at_;             // likewise
   TimePoint advance_began_;            // the call of Advance that runs
   Duration work_began_{};              // likewise, by Work()
-  bool checkpointed_ = false;          // a stream, in the step that is published
+  bool left_point_ = false;            // a stream, in the step that is published
 };
 
 }  // namespace aft::server

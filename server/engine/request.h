@@ -13,7 +13,7 @@
 #include "model/api/encoder_runner.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
-#include "server/engine/checkpoint.h"
+#include "server/engine/resume_point.h"
 #include "server/engine/sequence_state.h"
 #include "server/observability/methods.h"
 #include "server/scheduling/service_class.h"
@@ -171,7 +171,7 @@ struct Outcome {
   // request brought and nobody read.
   uint64_t computed_tokens = 0;
   // A resumable stream, which a drain has ended and that leaves something behind.
-  std::shared_ptr<Checkpoint> hand_over;
+  std::shared_ptr<ResumePoint> hand_over;
   std::shared_ptr<TurnEnd> turn;  // set when the request was to store it, and `status` is OK
   Usage usage;
   Timings timings;

@@ -30,7 +30,7 @@ void GenerateEngine::Park(TokenStream& stream, int32_t slot) {
   stream.snapshot = *std::move(snapshot);
 }
 
-void GenerateEngine::Resume(TokenStream& stream) {
+void GenerateEngine::Unpark(TokenStream& stream) {
   const absl::Status status = Catching([&] {
     return runner_->RestoreSlot(stream.slot(), stream.snapshot, stream.sampling).status();
   });
@@ -69,22 +69,22 @@ void GenerateEngine::StateLost(TokenStream& stream, const char* event, const abs
 }
 
 // At most one begins in a step, so that no step is much longer for them.
-void GenerateEngine::LeaveCheckpoint(TokenStream& stream) {
+void GenerateEngine::LeaveResumePoint(TokenStream& stream) {
   const Survival& survival = stream.survival;
-  if (survival.interval == 0 || stream.position() < stream.next_checkpoint) return;
+  if (survival.interval == 0 || stream.position() < stream.next_point) return;
   if (!stream.sits_out) {
-    if (std::exchange(checkpointed_, true)) return;
+    if (std::exchange(left_point_, true)) return;
     if (!survival.sink->Ready()) {
-      stream.next_checkpoint = stream.position() + survival.interval;
+      stream.next_point = stream.position() + survival.interval;
       return;
     }
   }
   stream.sits_out = stream.flights() > 0;
   if (stream.sits_out) return ContinuousScheduler::Pause(stream);
-  stream.next_checkpoint = stream.position() + survival.interval;
+  stream.next_point = stream.position() + survival.interval;
   absl::StatusOr<std::string> snapshot = Snapshot(stream.slot());
   if (!snapshot.ok()) return;  // the next one may succeed; of a device that fails, its steps say so
-  survival.sink->OnCheckpoint({*std::move(snapshot), std::exchange(stream.unsaved, {})});
+  survival.sink->OnResumePoint({*std::move(snapshot), std::exchange(stream.unsaved, {})});
 }
 
 // Of a prompt nothing is left behind: whoever goes on with it reads it again.
@@ -99,8 +99,8 @@ void GenerateEngine::Leave(Job& job, TimePoint now) {
                                                ? std::move(stream.snapshot)  // it is parked
                                                : Snapshot(stream.slot());
     if (snapshot.ok() && !snapshot->empty()) {
-      outcome.hand_over =
-          std::make_shared<Checkpoint>(Checkpoint{*std::move(snapshot), std::move(stream.unsaved)});
+      outcome.hand_over = std::make_shared<ResumePoint>(
+          ResumePoint{*std::move(snapshot), std::move(stream.unsaved)});
     }
   }
   End(stream, std::move(outcome), now);

@@ -124,7 +124,7 @@ TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
       end(EndOf(request, std::move(request.prompt), request.resumed)),
       first_output(OutputsBefore(previous.get()) + request.resumed),
       survival(std::move(request.survival)),
-      next_checkpoint(position() + survival.interval),
+      next_point(position() + survival.interval),
       ended(std::move(resumption.ended)),
       output(std::move(builder)),
       had_(std::move(resumption.had)) {

@@ -45,10 +45,10 @@ struct TokenStream final : Sequence, Job {
   std::unique_ptr<PrefixRead> prefix;                   // null: it takes no part in the cache
   const uint64_t first_output;                          // index of the first one that it samples
 
-  // Where it leaves checkpoints.
+  // Where it leaves resume points.
   const Survival survival;
   std::vector<TokenId> unsaved;  // outputs since the last one
-  int64_t next_checkpoint = 0;   // the position from which on there may be one
+  int64_t next_point = 0;        // the position from which on there may be one
   bool sits_out = false;         // so that no step names it
 
   // Generation.

@@ -81,7 +81,7 @@ const Placement& ContinuousScheduler::Place(TimePoint now, MayStart may_start) {
   placement_.parked.clear();
   placement_.started.clear();
   placement_.following.clear();
-  placement_.resumed.clear();
+  placement_.unparked.clear();
   placement_.forked.clear();
   placement_.abandoned.clear();
   placement_.abandoned.swap(abandoned_);
@@ -195,7 +195,7 @@ Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
 
 // Those that come back have not left memory when others come into it.
 int32_t ContinuousScheduler::ParkingRoom() const {
-  return options_.max_parked - parked_ - static_cast<int32_t>(placement_.resumed.size());
+  return options_.max_parked - parked_ - static_cast<int32_t>(placement_.unparked.size());
 }
 
 // Chooses victims_, batch work to be parked for the sequence that is returned. Null: nothing that
@@ -300,7 +300,7 @@ void ContinuousScheduler::Occupy(Sequence& sequence) {
   if (sequence.phase_ == Sequence::Phase::kParked) {
     --parked_;
     sequence.rows_left_ = kQuantum;
-    placement_.resumed.push_back(&sequence);
+    placement_.unparked.push_back(&sequence);
   } else {
     sequence.rows_left_ = 1;
     (sequence.follows() ? placement_.following : placement_.started).push_back(&sequence);

@@ -27,7 +27,7 @@ struct Placement {
   std::vector<Parked> parked;        // SnapshotSlot
   std::vector<Sequence*> started;    // BindSlot
   std::vector<Sequence*> following;  // have slots from now on, and will be forked
-  std::vector<Sequence*> resumed;    // RestoreSlot
+  std::vector<Sequence*> unparked;   // RestoreSlot
   struct Forked {
     Sequence* leader;  // no step in flight names its slot
     Sequence* sequence;

@@ -76,7 +76,7 @@ constexpr char kRemove[] = R"(
   return redis.call('DEL', KEYS[1])
 )";
 
-// ARGV: id that comes before the first, or "", and how many. Those of states, no checkpoints.
+// ARGV: id that comes before the first, or "", and how many. Those of states, no resume points.
 constexpr char kList[] = R"(
   local first = ARGV[1] == '' and '-' or '(' .. ARGV[1] .. ';'
   return redis.call('ZRANGEBYLEX', KEYS[3], first, '(g', 'LIMIT', 0, ARGV[2])

@@ -183,22 +183,23 @@ void StateAccess::Remove(const Client& client, const std::string& name) {
 
 void StateAccess::Discard(const Client& client, const std::string& id) { Remove(client, id); }
 
-void StateAccess::PutCheckpoint(const Client& client, const std::string& model,
-                                const std::string& id, SequenceState state, StatePlace::Done done) {
+void StateAccess::PutResumePoint(const Client& client, const std::string& model,
+                                 const std::string& id, SequenceState state,
+                                 StatePlace::Done done) {
   absl::StatusOr<Place> place = Reserve(client, v1::Store(), StateBytes(state));
   if (!place.ok()) return done(place.status());
-  Keep(*std::move(place), client, model, StateStore::CheckpointName(id), std::move(state),
+  Keep(*std::move(place), client, model, StateStore::ResumePointName(id), std::move(state),
        [done = std::move(done)](const absl::StatusOr<StoredState>& kept) { done(kept.status()); });
 }
 
-void StateAccess::FindCheckpoint(const Client& client, const std::string& id, Found found) {
+void StateAccess::FindResumePoint(const Client& client, const std::string& id, Found found) {
   const absl::Status wanted = CheckWanted("resume_id", id);
   if (!wanted.ok()) return found(wanted);
-  Find(client, "resume_id", StateStore::CheckpointName(id), StateOf(std::move(found)));
+  Find(client, "resume_id", StateStore::ResumePointName(id), StateOf(std::move(found)));
 }
 
-void StateAccess::RemoveCheckpoint(const Client& client, const std::string& id) {
-  if (place_ != nullptr) Remove(client, StateStore::CheckpointName(id));
+void StateAccess::RemoveResumePoint(const Client& client, const std::string& id) {
+  if (place_ != nullptr) Remove(client, StateStore::ResumePointName(id));
 }
 
 void StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,

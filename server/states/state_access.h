@@ -77,20 +77,20 @@ class StateAccess {
   // The client will never learn of this state.
   void Discard(const Client& client, const std::string& id);
 
-  // A checkpoint: what a stream under way leaves behind again and again under one id, so that
+  // A resume point: what a stream under way leaves behind again and again under one id, so that
   // another call can go on from there. Its client's only, and of the client's budget, as states
-  // are; but only FindCheckpoint finds it, and no request of StateService. Each one takes the place
-  // of the last: who looks meanwhile finds the one or the other, whole. It is kept for
+  // are; but only FindResumePoint finds it, and no request of StateService. Each one takes the
+  // place of the last: who looks meanwhile finds the one or the other, whole. It is kept for
   // states.default_ttl_ms from its Put on, or until it is removed.
-  static std::string NewCheckpointId() { return StateStore::NewId(); }
+  static std::string NewResumeId() { return StateStore::NewId(); }
   // RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as Reserve; UNAVAILABLE: as Put. What was there before
   // may stay. The caller waits for `done` before the next one.
-  void PutCheckpoint(const Client& client, const std::string& model, const std::string& id,
-                     SequenceState state, StatePlace::Done done);
-  // Errors as Find: an id that is no checkpoint's, or not this client's, is NOT_FOUND.
-  void FindCheckpoint(const Client& client, const std::string& id, Found found);
+  void PutResumePoint(const Client& client, const std::string& model, const std::string& id,
+                      SequenceState state, StatePlace::Done done);
+  // Errors as Find: an id that is no resume point's, or not this client's, is NOT_FOUND.
+  void FindResumePoint(const Client& client, const std::string& id, Found found);
   // Also the one that is being put. REQUIRES: the id was the client's.
-  void RemoveCheckpoint(const Client& client, const std::string& id);
+  void RemoveResumePoint(const Client& client, const std::string& id);
 
   // Of StateService.
   void Get(const Client& client, const v1::StateServiceGetRequest& request,

@@ -227,7 +227,7 @@ absl::Status StateFolder::WriteNow(const File& file, int64_t expires, TimePoint 
   const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);
   MutexLock lock(mutex_);
   if (!status.ok()) {
-    // It may be there, but not for certain. A checkpoint may be the one before: as good as this.
+    // It may be there, but not for certain. A resume point may be the one before: as good as this.
     if (expiries_.count(file.id) == 0) unlink(PathOf(file.id).c_str());
     return absl::Status(
         status.code(),

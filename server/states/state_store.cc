@@ -91,7 +91,7 @@ std::vector<StoredState> StateStore::List(const std::string& owner, const std::s
   ExpireAt(clock_(), gone);
   for (auto it = states_.upper_bound({owner, after});
        it != states_.end() && it->first.first == owner && found.size() < most; ++it) {
-    if (it->first.second.size() > kIdBytes) break;  // a checkpoint, behind all states
+    if (it->first.second.size() > kIdBytes) break;  // a resume point, behind all states
     found.push_back(it->second);
   }
   return found;

@@ -50,9 +50,9 @@ class StateStore {
   // kIdBytes of 0-9 and a-f.
   static std::string NewId();
 
-  // The name under which the checkpoint of that id is kept: longer than every id that a request can
-  // ask for, and behind all of them in their order. Lists leave it out.
-  static std::string CheckpointName(const std::string& id) { return "r" + id; }
+  // The name under which the resume point of that id is kept: longer than every id that a request
+  // can ask for, and behind all of them in their order. Lists leave it out.
+  static std::string ResumePointName(const std::string& id) { return "r" + id; }
   // What the log may say of a name: who knows all of an id may use the state, and its beginning is
   // enough to find the file.
   static std::string ShownName(absl::string_view name) {

@@ -92,7 +92,7 @@ class SurvivalTest : public StateTest {
     return stream;
   }
   // The same; one of a prompt longer than `interval`, at which states are taken. None is left out.
-  GenerateStream BreakWithCheckpoints(v1::GenerateRequest request, size_t count, size_t interval) {
+  GenerateStream BreakWithResumePoints(v1::GenerateRequest request, size_t count, size_t interval) {
     request.mutable_stop()->set_max_tokens(1'000'000);
     while (true) {
       const double written = server_->Metric(kWritten);
@@ -128,7 +128,8 @@ class SurvivalTest : public StateTest {
     return static_cast<size_t>(server_->Metric(kGenerated) - generated_);
   }
 
-  // Tokens that a server made behind the first `count`, while nobody looked after its checkpoints.
+  // Tokens that a server made behind the first `count`, while nobody looked after its resume
+  // points.
   static double Since(size_t count, const std::vector<TokenId>& output) {
     return static_cast<double>(output.size() - count);
   }
@@ -136,11 +137,11 @@ class SurvivalTest : public StateTest {
   double generated_ = 0;  // before Break
 };
 
-TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastCheckpointOnly) {
+TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastResumePointOnly) {
   config_.states.checkpoint_tokens = 20;
   Start();
   v1::GenerateRequest request = Resumable(std::string(200, 'p'), 100);
-  GenerateStream part = BreakWithCheckpoints(request, 73, 10);
+  GenerateStream part = BreakWithResumePoints(request, 73, 10);
   EXPECT_THAT(part.started.resume_id(), SizeIs(32));
   const std::vector<TokenId> output = Whole(request, Leave(part));
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
@@ -156,11 +157,11 @@ TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastCheckpointOnly) {
   EXPECT_EQ(server_->Metric(kFromText), 1);
 }
 
-TEST_F(SurvivalTest, ACheckpointThatTheClientIsBehindIsOfNoUseAndNoHarm) {
+TEST_F(SurvivalTest, AResumePointThatTheClientIsBehindIsOfNoUseAndNoHarm) {
   config_.states.checkpoint_tokens = 20;
   Start();
   const v1::GenerateRequest request = Resumable(std::string(30, 'p'), 60);
-  GenerateStream part = BreakWithCheckpoints(request, 45, 10);
+  GenerateStream part = BreakWithResumePoints(request, 45, 10);
   Leave(part);
   part.tokens.resize(10);
   ExpectWhole(part.tokens, Run(Resumed(request, part)), Whole(request));
@@ -171,7 +172,7 @@ TEST_F(SurvivalTest, AStreamThatBreaksAgainAndAgainKeepsWhatItHas) {
   config_.states.checkpoint_tokens = 8;
   Start();
   v1::GenerateRequest request = Resumable(std::string(100, 'p'), 80);
-  GenerateStream first = BreakWithCheckpoints(request, 30, 4);
+  GenerateStream first = BreakWithResumePoints(request, 30, 4);
   std::vector<TokenId> output = Whole(request, Leave(first));
   // It breaks at once, before it leaves anything behind but what it began from.
   const double written = server_->Metric(kWritten);
@@ -256,7 +257,7 @@ TEST_F(SurvivalTest, WithAFolderTheNextServerGoesOnWithWhatTheLastOneLeft) {
   config_.states.checkpoint_tokens = 10;
   Start();
   v1::GenerateRequest request = Resumable(std::string(150, 'p'), 300);
-  GenerateStream part = BreakWithCheckpoints(request, 64, 5);
+  GenerateStream part = BreakWithResumePoints(request, 64, 5);
   const std::vector<TokenId> output = Whole(request, Leave(part));
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
   server_ = nullptr;

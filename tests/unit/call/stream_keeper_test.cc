@@ -47,10 +47,11 @@ class StreamKeeperTest : public testing::Test {
   // Tokens of the state that is kept; -1: there is none.
   int64_t Kept(const StreamKeeper& keeper) {
     int64_t tokens = -1;
-    access_->FindCheckpoint(*client_, keeper.id(),
-                            [&](const absl::StatusOr<std::shared_ptr<const SequenceState>>& state) {
-                              if (state.ok()) tokens = (*state)->tokens;
-                            });
+    access_->FindResumePoint(
+        *client_, keeper.id(),
+        [&](const absl::StatusOr<std::shared_ptr<const SequenceState>>& state) {
+          if (state.ok()) tokens = (*state)->tokens;
+        });
     return tokens;
   }
 

@@ -15,17 +15,17 @@
 
 namespace aft::server {
 
-// Keeps every checkpoint that it is ready for.
-class CheckpointRecorder : public CheckpointSink {
+// Keeps every resume point that it is ready for.
+class ResumePointRecorder : public ResumePointSink {
  public:
   bool Ready() override {
     MutexLock lock(mutex_);
     ++asked_;
     return ready_;
   }
-  void OnCheckpoint(Checkpoint checkpoint) override {
+  void OnResumePoint(ResumePoint point) override {
     MutexLock lock(mutex_);
-    checkpoints_.push_back(std::move(checkpoint));
+    points_.push_back(std::move(point));
   }
 
   void SetReady(bool ready) {
@@ -36,16 +36,16 @@ class CheckpointRecorder : public CheckpointSink {
     MutexLock lock(mutex_);
     return asked_;
   }
-  std::vector<Checkpoint> checkpoints() const {
+  std::vector<ResumePoint> points() const {
     MutexLock lock(mutex_);
-    return checkpoints_;
+    return points_;
   }
 
  private:
   mutable Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = true;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Checkpoint> checkpoints_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ResumePoint> points_ ABSL_GUARDED_BY(mutex_);
 };
 
 class EngineResumeTest : public EngineTest {
@@ -179,12 +179,12 @@ class EngineResumeTest : public EngineTest {
   }
 
   // The state that it is, behind the request's prompt and `outputs`.
-  State StateOf(const GenerationRequest& request, const Checkpoint& checkpoint,
+  State StateOf(const GenerationRequest& request, const ResumePoint& point,
                 std::vector<TokenId> outputs) const {
     TurnEnd turn;
     turn.previous = request.previous;
     turn.model = model.fingerprint;
-    turn.snapshot = checkpoint.snapshot;
+    turn.snapshot = point.snapshot;
     turn.text = request.prompt;
     turn.outputs = std::move(outputs);
     turn.last_is_pending = true;

@@ -11,7 +11,7 @@ using ::testing::IsEmpty;
 
 using EngineSurvivalTest = EngineResumeTest;
 
-TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatCameAfter) {
+TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamGoesOnAndReadsNoMoreThanWhatCameAfter) {
   model.max_step_tokens = 16;
   Start();
   std::vector<State> states = {nullptr};
@@ -22,23 +22,23 @@ TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatC
         states[static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())))]);
     RandomStops(Run(request).tokens, request);
     GenerationRequest survives = request;
-    const auto recorder = std::make_shared<CheckpointRecorder>();
+    const auto recorder = std::make_shared<ResumePointRecorder>();
     survives.survival = {.resumable = true, .sink = recorder, .interval = 1 + random.Below(12)};
     const Answer whole = Run(survives);
     if (whole.outcome.turn != nullptr) {
       states.push_back(std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn)));
     }
     std::vector<TokenId> outputs;
-    for (const Checkpoint& checkpoint : recorder->checkpoints()) {
+    for (const ResumePoint& point : recorder->points()) {
       ++seen;
-      outputs.insert(outputs.end(), checkpoint.outputs.begin(), checkpoint.outputs.end());
+      outputs.insert(outputs.end(), point.outputs.begin(), point.outputs.end());
       ASSERT_LE(outputs.size(), whole.tokens.size());
       ASSERT_TRUE(std::equal(outputs.begin(), outputs.end(), whole.tokens.begin()));
       const size_t more = whole.tokens.size() - outputs.size();
       const size_t cut =
           outputs.size() + static_cast<size_t>(random.Below(static_cast<int64_t>(more) + 1));
       GenerationRequest resumed = Resumed(request, whole.tokens, cut);
-      resumed.start = StateOf(request, checkpoint, outputs);
+      resumed.start = StateOf(request, point, outputs);
       ASSERT_TRUE(IsWithin(*resumed.start, resumed, info()));
       const double read = metrics.prompt_tokens.Value();
       const Answer rest = RunAlone(resumed);
@@ -53,30 +53,30 @@ TEST_F(EngineSurvivalTest, FromAnyCheckpointAStreamGoesOnAndReadsNoMoreThanWhatC
   EXPECT_GT(seen, 50U);
 }
 
-TEST_F(EngineSurvivalTest, CheckpointsComeByTheTokensThatWouldBeReadAgain) {
+TEST_F(EngineSurvivalTest, ResumePointsComeByTheTokensThatWouldBeReadAgain) {
   Start();
   GenerationRequest request = Request(RandomText(30), 60);
-  const auto recorder = std::make_shared<CheckpointRecorder>();
+  const auto recorder = std::make_shared<ResumePointRecorder>();
   request.survival = {.resumable = true, .sink = recorder, .interval = 10};
   Run(request);
-  const std::vector<Checkpoint> checkpoints = recorder->checkpoints();
+  const std::vector<ResumePoint> points = recorder->points();
   // The prompt alone is more than an interval. With two steps in flight one passes first.
   const size_t late = model.max_steps_in_flight == 2 ? 1 : 0;
-  ASSERT_GE(checkpoints.size(), 5U);
-  EXPECT_EQ(checkpoints[0].outputs.size(), 1 + late);
-  for (size_t i = 1; i < checkpoints.size(); ++i) {
-    EXPECT_EQ(checkpoints[i].outputs.size(), 10U) << i;
+  ASSERT_GE(points.size(), 5U);
+  EXPECT_EQ(points[0].outputs.size(), 1 + late);
+  for (size_t i = 1; i < points.size(); ++i) {
+    EXPECT_EQ(points[i].outputs.size(), 10U) << i;
   }
 }
 
-TEST_F(EngineSurvivalTest, ACheckpointThatIsNotWantedIsLeftOutAndNotItsTokens) {
+TEST_F(EngineSurvivalTest, AResumePointThatIsNotWantedIsLeftOutAndNotItsTokens) {
   Start();
   GenerationRequest request = Request({1}, 40);
-  const auto recorder = std::make_shared<CheckpointRecorder>();
+  const auto recorder = std::make_shared<ResumePointRecorder>();
   recorder->SetReady(false);
   request.survival = {.resumable = true, .sink = recorder, .interval = 8};
   const Answer whole = Run(request);
-  EXPECT_THAT(recorder->checkpoints(), IsEmpty());
+  EXPECT_THAT(recorder->points(), IsEmpty());
   EXPECT_GE(recorder->asked(), 3);
   EXPECT_LE(recorder->asked(), 5);
   EXPECT_EQ(whole.tokens, Expected(request));
@@ -84,8 +84,8 @@ TEST_F(EngineSurvivalTest, ACheckpointThatIsNotWantedIsLeftOutAndNotItsTokens) {
   recorder->SetReady(true);
   control->FailNextSnapshot();
   EXPECT_EQ(Run(request).tokens, whole.tokens);
-  ASSERT_GE(recorder->checkpoints().size(), 2U);
-  EXPECT_GE(recorder->checkpoints().front().outputs.size(), 16U);
+  ASSERT_GE(recorder->points().size(), 2U);
+  EXPECT_GE(recorder->points().front().outputs.size(), 16U);
 }
 
 TEST_F(EngineSurvivalTest, OnlyAStateOfTheTextIsWithinIt) {
@@ -212,7 +212,7 @@ TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) 
   const Accepted waits = Submit(patient);
   const GenerationRequest request = Request({1, 2, 3}, 1'000'000);
   GenerationRequest survives = request;
-  const auto recorder = std::make_shared<CheckpointRecorder>();
+  const auto recorder = std::make_shared<ResumePointRecorder>();
   survives.survival = {.resumable = true, .sink = recorder};
   const Accepted leaves = Submit(survives);
   survives.survival.sink = nullptr;
@@ -251,7 +251,7 @@ TEST_F(EngineSurvivalTest, ADrainLeavesNothingBehindOfAPrompt) {
   model.max_step_tokens = 8;
   StartHeld();
   GenerationRequest request = Request(RandomText(100), 5);
-  request.survival = {.resumable = true, .sink = std::make_shared<CheckpointRecorder>()};
+  request.survival = {.resumable = true, .sink = std::make_shared<ResumePointRecorder>()};
   const Accepted reads = Submit(request);
   control->RunSteps(2);
   engine->BeginDrain();
@@ -266,7 +266,7 @@ TEST_F(EngineSurvivalTest, AParkedStreamIsHandedOverAsItIs) {
   StartHeld();
   GenerationRequest request = Request({1, 2, 3}, 1'000'000);
   request.service_class = ServiceClass::kBatch;
-  request.survival = {.resumable = true, .sink = std::make_shared<CheckpointRecorder>()};
+  request.survival = {.resumable = true, .sink = std::make_shared<ResumePointRecorder>()};
   const Accepted parked = Submit(request);
   control->RunSteps(5);
   const GenerationRequest urgent = Request({7}, 40);
@@ -305,9 +305,9 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
   // These are errors of the server, and its client may read as fast as it likes.
   EXPECT_EQ(metrics.finished(Ending::kError).Value(), 2);
   EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
-  // A checkpoint is left out, and nothing is handed over.
+  // A resume point is left out, and nothing is handed over.
   GenerationRequest survives = Request({5, 6}, 40);
-  const auto recorder = std::make_shared<CheckpointRecorder>();
+  const auto recorder = std::make_shared<ResumePointRecorder>();
   survives.survival = {.resumable = true, .sink = recorder, .interval = 8};
   ExpectServed(Submit(survives).sink, survives);
   EXPECT_GE(recorder->asked(), 3);
@@ -318,7 +318,7 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
   const Outcome left = leaves.sink->Wait();
   EXPECT_EQ(left.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(left.hand_over, nullptr);
-  EXPECT_THAT(recorder->checkpoints(), IsEmpty());
+  EXPECT_THAT(recorder->points(), IsEmpty());
 }
 
 }  // namespace

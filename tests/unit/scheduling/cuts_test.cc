@@ -198,7 +198,7 @@ TEST(HoldBackTest, NothingIsParkedForOneThatMayNotStart) {
   EXPECT_THAT(placement.started, ElementsAre(&urgent));
   scheduler.Remove(urgent);
   // One that was parked has started before: nobody asks.
-  EXPECT_THAT(scheduler.Place(TimePoint(), never).resumed, ElementsAre(&batch));
+  EXPECT_THAT(scheduler.Place(TimePoint(), never).unparked, ElementsAre(&batch));
 }
 
 TEST(HoldBackTest, OneThatIsHeldBackMayBeRemovedWithThoseThatFollowIt) {

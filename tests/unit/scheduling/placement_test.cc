@@ -53,7 +53,7 @@ class PlacementTest : public testing::Test {
     return names;
   }
   std::vector<std::string> Started() { return Names(scheduler_->Place(clock_.Now()).started); }
-  std::vector<std::string> Resumed() { return Names(scheduler_->Place(clock_.Now()).resumed); }
+  std::vector<std::string> Unparked() { return Names(scheduler_->Place(clock_.Now()).unparked); }
 
   // So many steps in which everybody that lives has a row.
   void Run(int64_t steps = 1) {
@@ -132,7 +132,7 @@ TEST_F(PlacementTest, AParkedSequenceComesBackBeforeItsClientsOthersAndKeepsItsP
   EXPECT_EQ(a.slot(), -1);
   Run();
   scheduler_->Remove(b);
-  EXPECT_THAT(Resumed(), ElementsAre("a1"));
+  EXPECT_THAT(Unparked(), ElementsAre("a1"));
   EXPECT_EQ(scheduler_->parked(), 0);
   EXPECT_EQ(a.position(), position);
   const Step* const step = scheduler_->Schedule();
@@ -152,7 +152,7 @@ TEST_F(PlacementTest, APromptIsParkedInTheMiddle) {
   NamedSequence& b = Add("b1");
   EXPECT_THAT(Parked(), ElementsAre("a1"));
   scheduler_->Remove(b);
-  EXPECT_THAT(Resumed(), ElementsAre("a1"));
+  EXPECT_THAT(Unparked(), ElementsAre("a1"));
   EXPECT_EQ(a.phase(), Sequence::Phase::kPrompt);
   const Step* const step = scheduler_->Schedule();
   EXPECT_EQ(step->input.rows[0].first_position, 1000);
@@ -168,7 +168,7 @@ TEST_F(PlacementTest, OneThatIsBackHasItsQuantumBeforeItIsParkedAgain) {
   NamedSequence& b = Add("b1");
   EXPECT_THAT(Parked(), ElementsAre("a1"));
   scheduler_->Remove(b);
-  EXPECT_THAT(Resumed(), ElementsAre("a1"));
+  EXPECT_THAT(Unparked(), ElementsAre("a1"));
   Add("b2");
   for (int64_t row = 0; row < ContinuousScheduler::kQuantum; ++row) {
     EXPECT_THAT(Parked(), IsEmpty()) << row;

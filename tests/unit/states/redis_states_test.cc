@@ -173,10 +173,10 @@ TEST_F(RedisStatesTest, RemovedIsGone) {
   EXPECT_EQ(BytesOf("ada"), StateBytes(*File("ada", Id('b')).state));
 }
 
-TEST_F(RedisStatesTest, ListsStatesInOrderPageByPageAndNoCheckpoints) {
+TEST_F(RedisStatesTest, ListsStatesInOrderPageByPageAndNoResumePoints) {
   for (const char digit : std::string("7f0a3")) {
     ASSERT_TRUE(Put(*replica_, File("ada", Id(digit))).ok());
-    ASSERT_TRUE(Put(*replica_, File("ada", StateStore::CheckpointName(Id(digit)))).ok());
+    ASSERT_TRUE(Put(*replica_, File("ada", StateStore::ResumePointName(Id(digit)))).ok());
   }
   ASSERT_TRUE(Put(*replica_, File("bob", Id('5'))).ok());
   EXPECT_THAT(*List(*replica_, "ada"), ElementsAre(Id('0'), Id('3'), Id('7'), Id('a'), Id('f')));
@@ -191,7 +191,7 @@ TEST_F(RedisStatesTest, ListsStatesInOrderPageByPageAndNoCheckpoints) {
 }
 
 TEST_F(RedisStatesTest, ANewStateOfAnIdTakesTheLastOnesPlace) {
-  const std::string id = StateStore::CheckpointName(Id('a'));
+  const std::string id = StateStore::ResumePointName(Id('a'));
   const auto other = Open();
   for (const int64_t tokens : {10, 20, 30}) {
     const size_t bytes = static_cast<size_t>(tokens) * 100;
@@ -205,7 +205,7 @@ TEST_F(RedisStatesTest, ANewStateOfAnIdTakesTheLastOnesPlace) {
 }
 
 TEST_F(RedisStatesTest, AReaderGetsOneOrTheOtherWhileTheyAreWritten) {
-  const std::string id = StateStore::CheckpointName(Id('a'));
+  const std::string id = StateStore::ResumePointName(Id('a'));
   ASSERT_TRUE(Put(*replica_, File("ada", id, 0, 0)).ok());
   std::atomic<bool> over = false;
   std::thread writer([&] {
@@ -285,8 +285,8 @@ TEST_F(RedisStatesTest, EveryByteIsUnderASeal) {
   }
   expect_refused(Id('a'), good + "x");
   expect_refused(Id('b'), good);  // under another id
-  ASSERT_TRUE(Put(*replica_, File("ada", StateStore::CheckpointName(Id('a')), 12, 300)).ok());
-  expect_refused(Id('a'), Value(StateStore::CheckpointName(Id('a'))));
+  ASSERT_TRUE(Put(*replica_, File("ada", StateStore::ResumePointName(Id('a')), 12, 300)).ok());
+  expect_refused(Id('a'), Value(StateStore::ResumePointName(Id('a'))));
   // The summary of one state and the bytes of another one, of the same lines.
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'), 13, 300)).ok());
   const size_t sealed = static_cast<size_t>(StateSealer::SealedBytes(*File("", "", 12, 300).state));

@@ -1,4 +1,4 @@
-// Checkpoints: states that are written again and again under one id.
+// Resume points: states that are written again and again under one id.
 #include "server/states/state_access.h"
 
 #include <filesystem>
@@ -24,9 +24,9 @@ using ::testing::StartsWith;
 
 enum class Place { kMemory, kFolder, kRedis };
 
-class CheckpointTest : public testing::TestWithParam<Place> {
+class ResumePointTest : public testing::TestWithParam<Place> {
  protected:
-  CheckpointTest() {
+  ResumePointTest() {
     config_.max_bytes = 20'000;
     config_.max_client_bytes = 10'000;
     WriteBytes(temp_.File("key"), std::string(32, 'k'));
@@ -63,14 +63,14 @@ class CheckpointTest : public testing::TestWithParam<Place> {
 
   absl::Status Put(const std::string& id, SequenceState state) {
     std::promise<absl::Status> done;
-    access_->PutCheckpoint(ada_, "austen", id, std::move(state),
-                           [&](const absl::Status& status) { done.set_value(status); });
+    access_->PutResumePoint(ada_, "austen", id, std::move(state),
+                            [&](const absl::Status& status) { done.set_value(status); });
     return done.get_future().get();
   }
   using Looked = absl::StatusOr<std::shared_ptr<const SequenceState>>;
   Looked Find(const Client& client, const std::string& id) {
     std::promise<Looked> found;
-    access_->FindCheckpoint(client, id, [&](const Looked& state) { found.set_value(state); });
+    access_->FindResumePoint(client, id, [&](const Looked& state) { found.set_value(state); });
     return found.get_future().get();
   }
   Looked FindPrevious(const Client& client, const std::string& id) {
@@ -100,8 +100,8 @@ class CheckpointTest : public testing::TestWithParam<Place> {
   std::unique_ptr<StateAccess> access_;
 };
 
-TEST_P(CheckpointTest, TheNewestTakesTheLastOnesPlace) {
-  const std::string id = StateAccess::NewCheckpointId();
+TEST_P(ResumePointTest, TheNewestTakesTheLastOnesPlace) {
+  const std::string id = StateAccess::NewResumeId();
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
   for (const int64_t tokens : {10, 20, 30}) {
     ASSERT_TRUE(Put(id, State(tokens)).ok());
@@ -121,10 +121,10 @@ TEST_P(CheckpointTest, TheNewestTakesTheLastOnesPlace) {
   }
 }
 
-TEST_P(CheckpointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
-  const std::string id = StateAccess::NewCheckpointId();
+TEST_P(ResumePointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
+  const std::string id = StateAccess::NewResumeId();
   ASSERT_TRUE(Put(id, State(10)).ok());
-  const absl::Status none = Find(ada_, StateAccess::NewCheckpointId()).status();
+  const absl::Status none = Find(ada_, StateAccess::NewResumeId()).status();
   EXPECT_THAT(none, StatusIs(absl::StatusCode::kNotFound, StartsWith("resume_id: ")));
   EXPECT_EQ(Find(bob_, id).status(), none);
   EXPECT_EQ(FindPrevious(ada_, id).status().code(), absl::StatusCode::kNotFound);
@@ -134,7 +134,7 @@ TEST_P(CheckpointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
   v1::StateServiceDeleteRequest remove;
   remove.set_id(id);
   EXPECT_EQ(Ask(&StateAccess::Delete, remove).status().code(), absl::StatusCode::kNotFound);
-  const std::string name = StateStore::CheckpointName(id);
+  const std::string name = StateStore::ResumePointName(id);
   EXPECT_EQ(FindPrevious(ada_, name).status().code(), absl::StatusCode::kInvalidArgument);
   get.set_id(name);
   EXPECT_EQ(Ask(&StateAccess::Get, get).status().code(), absl::StatusCode::kInvalidArgument);
@@ -144,8 +144,8 @@ TEST_P(CheckpointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
   EXPECT_TRUE(Find(ada_, id).ok());
 }
 
-TEST_P(CheckpointTest, WithoutRoomTheLastOneStays) {
-  const std::string id = StateAccess::NewCheckpointId();
+TEST_P(ResumePointTest, WithoutRoomTheLastOneStays) {
+  const std::string id = StateAccess::NewResumeId();
   ASSERT_TRUE(Put(id, State(10, 2000)).ok());
   EXPECT_THAT(Put(id, State(20, 9000)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
@@ -157,8 +157,8 @@ TEST_P(CheckpointTest, WithoutRoomTheLastOneStays) {
   EXPECT_EQ((*Find(ada_, id))->tokens, 30);
 }
 
-TEST_P(CheckpointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
-  const std::string id = StateAccess::NewCheckpointId();
+TEST_P(ResumePointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
+  const std::string id = StateAccess::NewResumeId();
   const absl::Status large = Put(id, State(10, 6000));  // there is room for it, and not for two
   if (GetParam() == Place::kMemory) {
     EXPECT_TRUE(large.ok()) << large;
@@ -171,32 +171,32 @@ TEST_P(CheckpointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
   while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
 }
 
-TEST_P(CheckpointTest, RemovedIsGoneEvenIfItIsBeingPut) {
-  const std::string id = StateAccess::NewCheckpointId();
+TEST_P(ResumePointTest, RemovedIsGoneEvenIfItIsBeingPut) {
+  const std::string id = StateAccess::NewResumeId();
   std::promise<absl::Status> put;
-  access_->PutCheckpoint(ada_, "austen", id, State(10),
-                         [&](const absl::Status& status) { put.set_value(status); });
-  access_->RemoveCheckpoint(ada_, id);
+  access_->PutResumePoint(ada_, "austen", id, State(10),
+                          [&](const absl::Status& status) { put.set_value(status); });
+  access_->RemoveResumePoint(ada_, id);
   EXPECT_TRUE(put.get_future().get().ok());
-  ASSERT_TRUE(Put(StateAccess::NewCheckpointId(), State(1)).ok());  // behind the removal
+  ASSERT_TRUE(Put(StateAccess::NewResumeId(), State(1)).ok());  // behind the removal
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
-  access_->RemoveCheckpoint(ada_, id);
+  access_->RemoveResumePoint(ada_, id);
   Open();
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_P(CheckpointTest, AServerThatKeepsNoneSaysSo) {
+TEST_P(ResumePointTest, AServerThatKeepsNoneSaysSo) {
   config_.max_bytes = 0;
   config_.folder.clear();
   config_.redis.address.clear();
   Open();
-  const std::string id = StateAccess::NewCheckpointId();
+  const std::string id = StateAccess::NewResumeId();
   EXPECT_EQ(Put(id, State(1)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kFailedPrecondition);
-  access_->RemoveCheckpoint(ada_, id);
+  access_->RemoveResumePoint(ada_, id);
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, CheckpointTest,
+INSTANTIATE_TEST_SUITE_P(Places, ResumePointTest,
                          testing::Values(Place::kMemory, Place::kFolder, Place::kRedis));
 
 }  // namespace

@@ -190,7 +190,7 @@ TEST_F(StateFolderTest, NothingButAnIdBecomesAPath) {
 
 TEST_F(StateFolderTest, ANewStateOfAnIdTakesTheLastOnesPlaceOrLeavesIt) {
   Open();
-  const std::string id = StateStore::CheckpointName(Id('a'));
+  const std::string id = StateStore::ResumePointName(Id('a'));
   StateFolder::File file = File(id);
   ASSERT_TRUE(Write(file).ok());
   ASSERT_TRUE(Write(File(Id('a'))).ok());  // another state
@@ -231,13 +231,13 @@ TEST_F(StateFolderTest, FilesGoWhenTheirTimeIsOverAndNotBefore) {
   EXPECT_EQ(metrics_.skipped.Value(), 0);
 }
 
-// A stream may write its checkpoint again at the moment when the one before expires.
+// A stream may write its resume point again at the moment when the one before expires.
 TEST_F(StateFolderTest, WhatIsWrittenAgainWhileItExpiresStays) {
   constexpr int kFiles = 64;
   Open();
   std::vector<std::string> ids;
   for (int i = 0; i < kFiles; ++i) {
-    ids.push_back(StateStore::CheckpointName(absl::StrFormat("%032x", i)));
+    ids.push_back(StateStore::ResumePointName(absl::StrFormat("%032x", i)));
     folder_->Write(File(ids.back()), [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
   }
   Finish();

@@ -211,7 +211,7 @@ TEST_F(StateStoreTest, AStateThatOutgrewItsPlaceIsNotKept) {
 }
 
 TEST_F(StateStoreTest, ANewStateOfAnIdTakesTheLastOnesPlaceAndTime) {
-  const std::string id = StateStore::CheckpointName(StateStore::NewId());
+  const std::string id = StateStore::ResumePointName(StateStore::NewId());
   const auto put = [&](const std::string& owner, int64_t tokens, milliseconds ttl) {
     auto state = StateBudget::Hold(*store().Reserve(Named(owner), 5000), State(tokens));
     return store().Put(owner, id, "model", *std::move(state), ttl);
@@ -231,10 +231,10 @@ TEST_F(StateStoreTest, ANewStateOfAnIdTakesTheLastOnesPlaceAndTime) {
   EXPECT_EQ(metrics_.expired.Value(), 1);
 }
 
-TEST_F(StateStoreTest, ListsStatesAndNoCheckpoints) {
+TEST_F(StateStoreTest, ListsStatesAndNoResumePoints) {
   const StoredState stored = Put("a", 1);
   auto state = StateBudget::Hold(*store().Reserve(Named("a"), 5000), State(2));
-  const std::string name = StateStore::CheckpointName(stored.id);
+  const std::string name = StateStore::ResumePointName(stored.id);
   store().Put("a", name, "model", *std::move(state), kOneHour);
   ASSERT_THAT(store().List("a", "", 10), SizeIs(1));
   EXPECT_EQ(store().List("a", "", 10)[0].id, stored.id);
@@ -245,7 +245,7 @@ TEST_F(StateStoreTest, ListsStatesAndNoCheckpoints) {
 
 TEST_F(StateStoreTest, KnowsItsNames) {
   EXPECT_TRUE(StateStore::IsName(StateStore::NewId()));
-  EXPECT_TRUE(StateStore::IsName(StateStore::CheckpointName(StateStore::NewId())));
+  EXPECT_TRUE(StateStore::IsName(StateStore::ResumePointName(StateStore::NewId())));
   for (const std::string& name :
        {std::string(), std::string(31, 'a'), std::string(33, 'a'), 's' + std::string(32, 'a'),
         'r' + std::string(31, 'a'), "rr" + std::string(32, 'a'), std::string(32, 'A'),
