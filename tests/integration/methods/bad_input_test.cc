@@ -1,5 +1,5 @@
-// Requests that never get to a codec. That it refuses each bad field: method_test.cc here, and
-// tests/unit/api/bad_field_test.cc.
+// Requests that never get to a codec. That it refuses each bad field: call_contract_refusal_test.cc
+// here, and tests/unit/api/bad_field_test.cc.
 #include <memory>
 #include <new>
 #include <string>
@@ -18,18 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-TEST(BadInputTest, ABadRequestIdIsRefused) {
-  TestServer server;
-  for (const std::string& id : {std::string(), std::string(129, 'x')}) {
-    GenerateStream stream(server.inference(), Request("x", 1), [&](grpc::ClientContext& context) {
-      context.AddMetadata("x-request-id", id);
-    });
-    EXPECT_THAT(stream.Finish(),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("x-request-id: ")));
-  }
-  ExpectServes(server);
-}
 
 // One call with any bytes, through gRPC's untyped client.
 grpc::Status CallWithBytes(const std::string& address, const std::string& method,

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -21,7 +23,6 @@ namespace aft::server {
 namespace {
 
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
 
 // All fields of request.done, behind those of every line.
 constexpr const char* kFields[] = {
@@ -224,8 +225,7 @@ ContractCall ContractTest::OpenFiller() {
 ContractCall ContractTest::OpenHeldTokenizing() {
   const Case tokenizing = HeldTokenizing();
   channels_.push_back(TestServer::Connect(server_->server().address()));
-  return OpenAs(tokenizing, Ask::kShort, Authorization("Bearer token b"), tokenizing.model,
-                *channels_.back());
+  return OpenAs(tokenizing, Ask::kShort, AsTeamB(), tokenizing.model, *channels_.back());
 }
 
 ContractCall ContractTest::OpenNamed(const std::string& id, Ask ask,
@@ -242,8 +242,8 @@ void ContractTest::ExpectNeighbourIsServed() {
   EXPECT_THAT(call.Finish().status, StatusIs(absl::StatusCode::kOk, ""));
 }
 
-void ContractTest::ExpectEnd(ContractCall& call, absl::StatusCode code,
-                             const testing::Matcher<std::string>& message) {
+ContractCall::End ContractTest::ExpectEnd(ContractCall& call, absl::StatusCode code,
+                                          const testing::Matcher<std::string>& message) {
   const ContractCall::End end = call.Finish();
   std::string told = end.status.error_message();
   // Who may not call at all loses the stream of requests, too.
@@ -255,19 +255,20 @@ void ContractTest::ExpectEnd(ContractCall& call, absl::StatusCode code,
     EXPECT_THAT(end.status, StatusIs(code, testing::_));
   }
   EXPECT_THAT(told, message);
-  if (without_line_.count(call.id()) > 0) return;
+  if (without_line_.count(call.id()) > 0) return end;
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["code"], absl::StatusCodeToString(code));
   // A defect's is for those who run the server.
   if (code != absl::StatusCode::kInternal) {
     EXPECT_EQ(line["reason"], told);
   }
+  return end;
 }
 
 void ContractTest::ExpectRefused(ContractCall& call, absl::StatusCode code,
                                  const testing::Matcher<std::string>& message) {
   IsRefused(call);
-  ExpectEnd(call, code, message);
+  EXPECT_EQ(ExpectEnd(call, code, message).responses, 0);
   if (GetParam().infer_stream()) return;
   EXPECT_EQ(call.Trailing("x-request-id"), call.id());
   EXPECT_EQ(call.Initial("x-request-id"), "") << "gRPC would not try it again";
@@ -343,6 +344,7 @@ void ContractTest::KnowTeamA(const std::string& token, const std::string& fields
 }
 
 ContractCall::Prepare ContractTest::AsTeamA() { return Authorization("Bearer token a"); }
+ContractCall::Prepare ContractTest::AsTeamB() { return Authorization("Bearer token b"); }
 
 void ContractTest::ExpectNothingIsHeld() {
   server_->WaitForMetric(kMemoryUsed, 0);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -119,8 +118,8 @@ class ContractTest : public testing::TestWithParam<Case> {
   void ExpectNeighbourIsServed();
 
   // Reads the rest: the client is told that, by a status or a response, and the log says the same.
-  void ExpectEnd(ContractCall& call, absl::StatusCode code,
-                 const testing::Matcher<std::string>& message);
+  ContractCall::End ExpectEnd(ContractCall& call, absl::StatusCode code,
+                              const testing::Matcher<std::string>& message);
   // The same, of a call that was refused before it began: there was nothing but the status.
   void ExpectRefused(ContractCall& call, absl::StatusCode code,
                      const testing::Matcher<std::string>& message);
@@ -144,6 +143,7 @@ class ContractTest : public testing::TestWithParam<Case> {
   // team-b, who may use all.
   void KnowTeamA(const std::string& token, const std::string& fields);
   static ContractCall::Prepare AsTeamA();
+  static ContractCall::Prepare AsTeamB();
 
   const TempFolder folder_;
   ServerConfig config_;

@@ -38,17 +38,19 @@ TEST_P(AnyContractTest, EchoesTheRequestIdOrMakesOne) {
 
 TEST_P(AnyContractTest, AnIdThatIsNoneIsRefusedUnderAnother) {
   Start();
-  ContractCall call = OpenNamed("", Ask::kShort, [](grpc::ClientContext& context) {
-    context.AddMetadata("x-request-id", std::string(129, '~'));
-  });
-  EXPECT_THAT(call.Finish().status,
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("x-request-id")));
-  const std::string id = call.Trailing("x-request-id");
-  EXPECT_THAT(id, MatchesRegex("[0-9a-f]{32}"));
-  Knows(id);
-  IsRefusedAs(id);
-  if (GetParam().infer_stream()) without_line_[id] = "INVALID_ARGUMENT";
-  EXPECT_EQ(server_->Metric(RequestsTotal("INVALID_ARGUMENT", GetParam().method, "")), 1);
+  for (const std::string& given : {std::string(), std::string(129, '~')}) {
+    ContractCall call = OpenNamed("", Ask::kShort, [&given](grpc::ClientContext& context) {
+      context.AddMetadata("x-request-id", given);
+    });
+    EXPECT_THAT(call.Finish().status,
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("x-request-id: ")));
+    const std::string id = call.Trailing("x-request-id");
+    EXPECT_THAT(id, MatchesRegex("[0-9a-f]{32}"));
+    Knows(id);
+    IsRefusedAs(id);
+    if (GetParam().infer_stream()) without_line_[id] = "INVALID_ARGUMENT";
+  }
+  EXPECT_EQ(server_->Metric(RequestsTotal("INVALID_ARGUMENT", GetParam().method, "")), 2);
 }
 
 TEST_P(AnyContractTest, TheCallIsASpanOfItsClientsTrace) {
@@ -93,6 +95,12 @@ TEST_P(AnyContractTest, WithoutAValidTraceOneBegins) {
     EXPECT_EQ(line["parent_id"], "");
     EXPECT_EQ(call.Initial("traceparent"), absl::StrCat("00-", last, "-", line["span_id"], "-00"));
   }
+  ContractCall twice = Open(Ask::kShort, [](grpc::ClientContext& context) {
+    WithTrace(context);
+    WithTrace(context);
+  });
+  ExpectAnswered(twice);
+  EXPECT_NE(LineOf(twice)["trace_id"], kTrace);
 }
 
 TEST_P(AnyContractTest, TheLineOfASuccessSaysWhatTheCallWas) {

@@ -8,6 +8,9 @@
 //                               that is no input of the model, or that is missing
 //   an unknown client, or an    aft.v1: a line of the log. ModelInfer: none. Of a ModelStreamInfer
 //   id that is none             there is no request yet
+//   an answer without room      Encode of texts: INVALID_ARGUMENT, if it never will have any. Rows
+//   of
+//                               the Open Inference Protocol: RESOURCE_EXHAUSTED, as of one text
 //   retry hint                  with every RESOURCE_EXHAUSTED of a call that has not begun, but for
 //                               the requests of a ModelStreamInfer, which have no metadata
 #include <atomic>
@@ -24,7 +27,6 @@
 #include "gtest/gtest.h"
 #include "tests/integration/methods/call_contract_fixture.h"
 #include "tests/support/fake_tokenizer.h"
-#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -77,17 +79,21 @@ TEST_P(RefusalContractTest, AFullQueueRefusesBeforeTheMessageIsParsed) {
 // a call of its own, and has that room.
 TEST_P(AnyRefusalContractTest, AFullBudgetRefuses) {
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = kCall;
+  config_.limits.max_message_bytes = 8 << 20;
   refuses_all_ = true;
   Start();
-  ContractCall call = Open();
-  ExpectRefused(call, absl::StatusCode::kResourceExhausted,
-                AllOf(StartsWith("memory: "), HasSubstr("max_client_memory_bytes"),
-                      HasSubstr("max_memory_bytes")));
-  ExpectRetryHint(call);
-  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 1);
+  for (const Ask ask : {Ask::kShort, Ask::kBad}) {  // which is not parsed
+    ContractCall call = Open(ask);
+    ExpectRefused(call, absl::StatusCode::kResourceExhausted,
+                  AllOf(StartsWith("memory: "), HasSubstr("max_client_memory_bytes"),
+                        HasSubstr("max_memory_bytes")));
+    ExpectRetryHint(call);
+  }
+  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 2);
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
   EXPECT_EQ(server_->Metric(absl::StrCat("aft_requests_total{code=\"RESOURCE_EXHAUSTED\",method=\"",
                                          GetParam().method, "\"}")),
-            1);
+            2);
   EXPECT_EQ(server_->control().step_count(), 0);
   server_->WaitForMetric(kMemoryUsed, 0);
 }
@@ -105,6 +111,27 @@ TEST_P(RefusalContractTest, ACallIsChargedWhileItRunsAndWhileItWaits) {
   gate().Resume();
   ExpectAnswered(running);
   ExpectAnswered(waiting);
+}
+
+// An encoder's answer is charged as a whole before any work, so it may have no room. Of several
+// texts it is said that it never will have.
+TEST_P(RefusalContractTest, AnAnswerThatHasNoRoomIsRefusedBeforeAnyWork) {
+  if (!GetParam().encoder()) return;  // the others' answers are charged as they come to be
+  config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 300'000;
+  encoder_options_.width = 20'000;
+  refuses_all_ = true;
+  Start();
+  ContractCall call = Open();
+  if (std::string(GetParam().name) == "EncodeTexts") {
+    ExpectRefused(call, absl::StatusCode::kInvalidArgument,
+                  StartsWith("texts: they and their answers would take "));
+    EXPECT_EQ(Rejected("invalid"), 1);
+  } else {
+    ExpectRefused(call, absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes"));
+    ExpectRetryHint(call);
+    EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 1);
+  }
+  EXPECT_EQ(server_->encoder_control().batches().size(), 0U);
 }
 
 TEST_P(AnyRefusalContractTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
@@ -146,16 +173,25 @@ TEST_P(RefusalContractTest, AModelForOtherMethodsSaysWhichItServes) {
       1);
 }
 
-// Without a place: the queue may be full, and the message is not parsed.
+// Neither a place nor a word about the model's state: the queue is full, of team-b. Nor is the
+// message parsed.
 TEST_P(RefusalContractTest, AModelThatItsClientMayNotUseIsRefusedBeforeAPlaceIsTaken) {
   KnowTeamA("token a", "models: 'other'");
   Start();
+  gate().Hold();
+  ContractCall running = Open(Ask::kShort, AsTeamB());
+  gate().WaitUntilBlocked();
+  ContractCall waiting = Open(Ask::kShort, AsTeamB());
+  WaitUntilWaiting(GetParam().sequences);
   for (const Ask ask : {Ask::kShort, Ask::kBad}) {
     ContractCall call = Open(ask, AsTeamA());
     ExpectRefused(call, absl::StatusCode::kPermissionDenied,
                   absl::StrCat("client \"team-a\" may not use model \"", GetParam().model, "\""));
     EXPECT_EQ(LineOf(call)["client"], "team-a");
   }
+  gate().Resume();
+  ExpectAnswered(running);
+  ExpectAnswered(waiting);
   EXPECT_EQ(Calls("PERMISSION_DENIED"), 2);
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
   // Whether it is served or not.

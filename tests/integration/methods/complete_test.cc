@@ -1,5 +1,4 @@
 // Complete and the options for single tokens over real gRPC, with a fake model.
-#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,7 +12,6 @@
 namespace aft::server {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -125,19 +123,6 @@ TEST_F(CompleteTest, GoesOnBehindAnOutputThatTheClientHas) {
   EXPECT_TRUE(response.started().exact());
 }
 
-TEST_F(CompleteTest, AnAnswerThatIsTooLargeEndsItAndIsNotAskedForAgain) {
-  config_.limits.max_stream_buffer_bytes = 4096;
-  Start();
-  const Completed completed = Complete(Request("a prompt", kEndless));
-  EXPECT_EQ(completed.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(completed.status.error_message(), StartsWith("the answer is larger than "));
-  EXPECT_EQ(completed.pushback, "-1");
-  EXPECT_TRUE(completed.usage);
-  EXPECT_FALSE(completed.id.empty());
-  EXPECT_EQ(server_->Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Complete")), 1);
-  WaitUntilIdle();
-}
-
 TEST_F(CompleteTest, RefusalsAreThoseOfGenerate) {
   Start();
   v1::GenerateRequest request = Request("x", 3);
@@ -177,39 +162,6 @@ TEST_F(CompleteTest, WhoLeavesFreesTheSlotAndStoresNothing) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
   server_->WaitForMetric(RequestsTotal("CANCELLED", "Complete"), 1);
   server_->WaitForMetric("aft_states", 0);
-  WaitUntilIdle();
-}
-
-TEST_F(CompleteTest, TheDeadlineEndsIt) {
-  Start();
-  server_->control().Hold();
-  const Completed completed =
-      Complete(Request("a prompt", kEndless), [](grpc::ClientContext& context) {
-        context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-      });
-  EXPECT_EQ(completed.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  server_->control().Resume();
-  WaitUntilIdle();
-}
-
-TEST_F(CompleteTest, AFailedStepIsADefectWithItsRequestId) {
-  Start();
-  server_->control().FailNextCollect(absl::InternalError("secret detail"));
-  const Completed completed = Complete(Request("a prompt", 5));
-  EXPECT_EQ(completed.status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_THAT(completed.status.error_message(),
-              AllOf(HasSubstr(completed.id), ::testing::Not(HasSubstr("secret"))));
-  WaitUntilIdle();
-}
-
-TEST_F(CompleteTest, MemoryIsChargedToTheClientUntilTheEnd) {
-  Start();
-  server_->control().Hold();
-  std::thread call([&] { Answered(Request("a prompt", 100)); });
-  server_->control().RunSteps(90);
-  EXPECT_GT(server_->Metric("aft_memory_used_bytes"), 16 << 10);
-  server_->control().Resume();
-  call.join();
   WaitUntilIdle();
 }
 

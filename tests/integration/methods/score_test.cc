@@ -103,8 +103,9 @@ TEST(ScoreTest, ManyScoresAndGenerationsAtOnceEqualSingleResults) {
   for (std::thread& thread : threads) thread.join();
 }
 
-constexpr char kExactly[] = "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
-constexpr char kOtherwise[] =
+constexpr char kExactScores[] =
+    "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
+constexpr char kOtherScores[] =
     "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
 
 // What a client asks for that has the first `count` scores.
@@ -159,8 +160,8 @@ TEST(ScoreTest, AStreamGoesOnAtAnotherServerBehindAnyScore) {
     EXPECT_EQ(finished.logprob(), undisturbed.logprob());
     EXPECT_EQ(finished.perplexity(), undisturbed.perplexity());
   }
-  EXPECT_EQ(other.Metric(kExactly), 7);
-  EXPECT_EQ(other.Metric(kOtherwise), 0);
+  EXPECT_EQ(other.Metric(kExactScores), 7);
+  EXPECT_EQ(other.Metric(kOtherScores), 0);
   // It is charged for what it reads: nothing where all scores were there.
   EXPECT_EQ(other.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 6 * 150);
   EXPECT_EQ(other.Metric("aft_client_tokens_total{client=\"other\"}"), 6 * 150);
@@ -188,7 +189,7 @@ TEST(ScoreTest, OnlyTheSameBitsAreExact) {
   ScoreStream rest(no_promise.inference(), Resumed(ScoreOf(Text(20)), whole, 5));
   EXPECT_TRUE(rest.Finish().ok());
   EXPECT_FALSE(rest.events.front().started().exact());
-  EXPECT_EQ(no_promise.Metric(kOtherwise), 1);
+  EXPECT_EQ(no_promise.Metric(kOtherScores), 1);
 }
 
 TEST(ScoreTest, EveryFieldOfAResumeIsCheckedByName) {
@@ -223,7 +224,7 @@ TEST(ScoreTest, EveryFieldOfAResumeIsCheckedByName) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
     EXPECT_NE(status.error_message().find("resume.fingerprint"), std::string::npos);
   }
-  EXPECT_EQ(server.Metric(kExactly), 0);
+  EXPECT_EQ(server.Metric(kExactScores), 0);
   ExpectServes(server);
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,7 +18,6 @@
 namespace aft::server {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -208,55 +206,6 @@ TEST_F(SequencesTest, OneThatFailsEndsTheCall) {
     if (answer.finished.has_state()) ++told;
   }
   server_->WaitForMetric("aft_states", told);
-}
-
-TEST_F(SequencesTest, ACancelledCallFreesAllSlots) {
-  Start();
-  for (const bool waits : {false, true}) {
-    SCOPED_TRACE(waits);
-    std::unique_ptr<GenerateStream> other;
-    if (waits) {
-      other = std::make_unique<GenerateStream>(server_->inference(), Request("other", kEndless));
-      ASSERT_TRUE(other->ReadUntil(v1::GenerateResponse::kDelta));
-    }
-    GenerateStream stream(server_->inference(), Several("hello", kEndless, 4));
-    if (waits) {
-      server_->WaitForMetric(R"(aft_requests_waiting{model="fake"})", 4);
-    } else {
-      ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
-    }
-    stream.context().TryCancel();
-    EXPECT_EQ(stream.Finish().error_code(), grpc::CANCELLED);
-    if (waits) {
-      other->context().TryCancel();
-      other->Finish();
-    }
-    WaitUntilIdle();
-  }
-  ExpectServes(*server_);
-}
-
-TEST_F(SequencesTest, AClientThatDoesNotReadEndsOnceForAll) {
-  config_.limits.max_stream_buffer_bytes = 20'000;
-  Start();
-  const auto stub = server_->StubWithASmallWindow();
-  GenerateStream stream(*stub, Several("endless", kEndless, 4));
-  server_->WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
-  EXPECT_THAT(stream.Finish(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
-  server_->WaitForMetric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate"), 1);
-  WaitUntilIdle();
-}
-
-TEST_F(SequencesTest, TheDeadlineIsThatOfAll) {
-  Start();
-  GenerateStream stream(
-      server_->inference(), Several("hello", kEndless, 4), [](grpc::ClientContext& context) {
-        context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-      });
-  EXPECT_EQ(stream.Finish().error_code(), grpc::DEADLINE_EXCEEDED);
-  server_->WaitForMetric(RequestsTotal("DEADLINE_EXCEEDED", "Generate"), 1);
-  WaitUntilIdle();
 }
 
 TEST_F(SequencesTest, ADrainRefusesThoseThatWaitAndLetsOthersFinish) {

@@ -157,20 +157,6 @@ TEST(KserveEncodeTest, LargeAnswersArriveWhole) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveEncodeTest, AnAnswerIsChargedBeforeAnyWork) {
-  ServerConfig config = WithMetrics();
-  config.models[1].max_batch_tokens = 2000;
-  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 1 << 20;
-  FakeEncoderRunner::Options options;
-  options.width = 300;
-  KserveServer server(config, {}, options);
-  const auto answer = server.Infer(Encoder().Text("text_input", std::string(2000, 'x')).request());
-  EXPECT_THAT(answer.status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
-  EXPECT_TRUE(server.encoder_control().batches().empty());
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
 TEST(KserveEncodeTest, OneTextThatFailsEndsTheRequestAndNoOther) {
   FakeEncoderRunner::Options options;
   options.nan_token = 'n';

@@ -1,6 +1,5 @@
 // ModelInfer of a language model, over real gRPC, with a fake one.
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -13,7 +12,6 @@
 namespace aft::server {
 namespace {
 
-using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -275,74 +273,6 @@ TEST(KserveGenerateTest, ATimeoutEndsARequest) {
   EXPECT_EQ(server.Infer(builder.request()).status.error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   ExpectServes(server);
-}
-
-TEST(KserveGenerateTest, ACancelledCallFreesItsSlot) {
-  KserveServer server(TestConfigWithMetrics());
-  server.control().Hold();
-  grpc::ClientContext context;
-  std::thread call([&] {
-    ModelInferResponse response;
-    const ModelInferRequest request =
-        InferBuilder().Text("text_input", "endless").Tokens(1'000'000).request();
-    EXPECT_EQ(server.kserve().ModelInfer(&context, request, &response).error_code(),
-              grpc::StatusCode::CANCELLED);
-  });
-  server.control().WaitUntilBlocked();
-  context.TryCancel();
-  call.join();
-  server.control().Resume();
-  server.WaitForMetric(RequestsTotal("CANCELLED", "ModelInfer"), 1);
-  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
-TEST(KserveGenerateTest, AnAnswerThatIsNoStreamIsBounded) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.limits.max_stream_buffer_bytes = 256;
-  KserveServer server(config);
-  const auto answer =
-      server.Infer(InferBuilder().Text("text_input", "long").Tokens(1'000'000).request());
-  EXPECT_THAT(answer.status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_stream_buffer_bytes")));
-  // Asked for again it would be computed again, to the same end.
-  const auto& metadata = answer.context->GetServerTrailingMetadata();
-  const auto pushback = metadata.find("grpc-retry-pushback-ms");
-  ASSERT_NE(pushback, metadata.end());
-  EXPECT_EQ(pushback->second, "-1");
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
-TEST(KserveGenerateTest, AFullBudgetRefusesBeforeAnyWork) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 24'000;
-  KserveServer server(config);
-  const auto answer =
-      server.Infer(InferBuilder().Text("text_input", std::string(500, 'x')).request());
-  EXPECT_THAT(answer.status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
-  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
-  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("x-request-id"), 1U);
-  EXPECT_EQ(server.Metric("aft_memory_refused_total"), 1);
-  EXPECT_TRUE(server.Infer(InferBuilder().Text("text_input", "x").Tokens(1).request()).status.ok());
-}
-
-TEST(KserveGenerateTest, AFullQueueRefusesAndSaysWhenToTryAgain) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.models[0].slots = 1;
-  config.limits.max_queued_requests = 1;
-  KserveServer server(config);
-  server.control().Hold();
-  GenerateStream running(server.inference(), Request("running", 5));
-  server.control().WaitUntilBlocked();
-  GenerateStream waiting(server.inference(), Request("waiting", 5));
-  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
-  const auto answer = server.Infer(InferBuilder().Text("text_input", "x").Tokens(1).request());
-  EXPECT_THAT(answer.status, StatusIs(absl::StatusCode::kResourceExhausted, _));
-  EXPECT_EQ(answer.context->GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
-  server.control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  EXPECT_TRUE(waiting.Finish().ok());
 }
 
 InferBuilder OnePrompt() { return InferBuilder().Text("text_input", "x"); }

@@ -1,8 +1,6 @@
 // Who may call: tokens, certificates, reflection.
 #include <chrono>
-#include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -125,70 +123,6 @@ TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
       EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("version")));
     }
   }
-}
-
-// Neither a place in the queue nor a word about the model's state.
-TEST_F(TokenTest, PermissionIsCheckedBeforeAPlaceInTheQueueIsTaken) {
-  server_.reset();
-  config_.models[0].slots = 1;
-  config_.limits.max_queued_requests = 1;
-  server_ = std::make_unique<TestServer>(config_);
-  server_->control().Hold();
-  std::vector<GenerateStream> streams;
-  for (int i = 1; i <= 2; ++i) {  // the slot, and the queue
-    streams.emplace_back(server_->inference(), Request("x", 3), Authorization("Bearer token a"));
-    server_->WaitForMetric(i == 1 ? "aft_requests_running" : "aft_requests_waiting", 1);
-  }
-  const auto kserve =
-      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
-  v1::GenerateRequest generate = Request("x", 3);
-  generate.set_model("fake");
-  EXPECT_THAT(
-      GenerateStream(server_->inference(), generate, Authorization("Bearer token b")).Finish(),
-      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
-  grpc::ClientContext context;
-  context.AddMetadata("authorization", "Bearer token b");
-  inference::ModelInferRequest infer;
-  infer.set_model_name("fake");
-  inference::ModelInferResponse response;
-  EXPECT_THAT(kserve->ModelInfer(&context, infer, &response),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("may not use model")));
-  server_->control().Resume();
-  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
-}
-
-TEST_F(TokenTest, CallsOfAClientThatIsGoneFromTheFileEnd) {
-  server_->control().Hold();
-  GenerateStream gone(server_->inference(), Request("x", 100'000), Authorization("Bearer token a"));
-  server_->WaitForMetric("aft_requests_running", 1);
-  const auto kserve =
-      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
-  grpc::ClientContext unary;
-  unary.AddMetadata("authorization", "Bearer token a");
-  grpc::Status unary_status;
-  inference::ModelInferResponse response;
-  std::thread infer([&] {
-    unary_status = kserve->ModelInfer(
-        &unary, InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request(), &response);
-  });
-  server_->WaitForMetric("aft_requests_waiting", 1);  // for the step to end
-  InferStream idle(*kserve, Authorization("Bearer token a"));
-  ASSERT_TRUE(idle.Send(InferBuilder("fake").Text("text_input", "x").Tokens(100'000).request()));
-  server_->WaitForMetric("aft_requests_waiting", 2);
-
-  Replace(config_.security.clients_file,
-          absl::StrCat("clients { name: 'team-a' token_sha256: '", Sha256("token new"), "' }\n"));
-  ASSERT_TRUE(server_->server().Reload(config_).ok());
-  server_->control().Resume();
-  const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
-  EXPECT_THAT(gone.Finish(), revoked);
-  infer.join();
-  EXPECT_THAT(unary_status, revoked);
-  for (ModelStreamInferResponse token; idle.Next(token);) {
-  }
-  EXPECT_THAT(idle.Finish(), revoked);
-  server_->WaitForMetric("aft_requests_running", 0);
-  EXPECT_TRUE(Call(Authorization("Bearer token new")).ok());
 }
 
 TEST_F(TokenTest, AReflectionOfAClientThatIsGoneFromTheFileEnds) {

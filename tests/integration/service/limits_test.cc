@@ -10,7 +10,6 @@
 #include "gmock/gmock.h"
 #include "grpc/support/time.h"
 #include "gtest/gtest.h"
-#include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -18,7 +17,6 @@ namespace aft::server {
 namespace {
 
 using ::testing::_;
-using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr int kCall = 16 << 10;  // what a call is charged beside its tokens
@@ -138,21 +136,6 @@ TEST(MemoryTest, TheBytesOfARequestAreFreedOnceItIsParsed) {
   server.WaitForMetric(kMemoryUsed, 0);
 }
 
-// What nobody reads is charged as what it takes, until there is no room for more.
-TEST(MemoryTest, UnreadAnswersAreChargedAndEndWhatHasNoRoom) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 20 * kCall;
-  TestServer server(config);
-  const auto stub = server.StubWithASmallWindow();
-  v1::GenerateRequest request = Request("endless", kEndless);
-  request.mutable_output()->set_top_logprobs(20);
-  GenerateStream unread(*stub, request);
-  server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"slow_client\"}", 1);
-  EXPECT_THAT(unread.Finish(),  // reads what was sent, then the reason
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: no room")));
-  server.WaitForMetric(kMemoryUsed, 0);
-}
-
 TEST(MemoryTest, WatchesOfHealthAreChargedToo) {
   using grpc::health::v1::HealthCheckResponse;
   ServerConfig config = TestConfigWithMetrics();
@@ -246,62 +229,6 @@ TEST(NamesTest, ThoseOfServicesToo) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(request.service())));
 }
 
-// A client that never reads: its calls end, all of them, and nothing of them stays.
-template <typename Stream, typename Request>
-void ExpectTheStuckEnd(TestServer& server, const Request& request) {
-  constexpr int kStreams = 10;
-  const auto stub = server.StubWithASmallWindow();
-  std::deque<Stream> streams;
-  testing::internal::CaptureStderr();
-  for (int i = 0; i < kStreams; ++i) {
-    streams.emplace_back(*stub, request, [](grpc::ClientContext& context) {
-      context.AddMetadata("x-request-id", "unread");
-    });
-  }
-  server.WaitForMetric("aft_stuck_calls_total", kStreams);
-  server.WaitForMetric(kMemoryUsed, 0);  // while the client still does not read
-  for (Stream& stream : streams) EXPECT_FALSE(stream.Finish().ok());
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              ContainsRegex("event=request.stuck id=unread .* trace_id=[0-9a-f]+\n"));
-}
-
-ServerConfig StallConfig() {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  config.limits.write_stall = std::chrono::milliseconds(50);
-  config.limits.max_stream_buffer_bytes = 1 << 30;  // else a slow server finds the client slow
-  return config;
-}
-
-TEST(StuckTest, GenerationsEnd) {
-  TestServer server(StallConfig());
-  v1::GenerateRequest request = Request("endless", kEndless);
-  request.set_model("fake");
-  request.mutable_output()->set_top_logprobs(20);
-  ExpectTheStuckEnd<GenerateStream>(server, request);
-  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
-}
-
-TEST(StuckTest, ScoresEnd) {
-  TestServer server(StallConfig());
-  v1::ScoreRequest request;
-  request.set_model("fake");
-  request.set_text(std::string(20'000, 'x'));
-  request.mutable_output()->set_top_logprobs(20);
-  ExpectTheStuckEnd<ScoreStream>(server, request);
-}
-
-TEST(StuckTest, EncodingsEnd) {
-  FakeEncoderRunner::Options options;
-  options.width = 100'000;
-  TestServer server(StallConfig(), {}, options);
-  v1::EncodeRequest request;
-  request.set_model("encoder");
-  request.set_text("twelve bytes");
-  ExpectTheStuckEnd<EncodeStream>(server, request);
-}
-
 TEST(LimitsTest, MetadataMayHaveSixteenKilobytes) {
   TestServer server;
   const auto takes = [&server](size_t bytes) {
@@ -340,15 +267,6 @@ TEST(LimitsTest, AConnectionMayHaveOnlySoManyStreams) {
   server.control().Resume();
   for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(check(server.health(), std::chrono::hours(1)), grpc::StatusCode::OK);
-}
-
-TEST(LimitsTest, ARequestMayTakeOnlySoLong) {
-  ServerConfig config = TestConfig();
-  config.limits.max_request = std::chrono::milliseconds(30);
-  TestServer server(config);
-  GenerateStream stream(server.inference(), Request("endless", kEndless));
-  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                        "it took longer than limits.max_request_ms=30"));
 }
 
 // A timeout of 570 years does not fit into nanoseconds.
@@ -408,15 +326,6 @@ TEST_F(RefusalTest, IsRetriedByGrpc) {
   EXPECT_EQ(server_.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 4);
   EXPECT_EQ(server_.Metric("aft_rejected_total{model=\"fake\",reason=\"queued_requests\"}"), 4);
   Resume();
-}
-
-TEST_F(RefusalTest, ComesBeforeTheMessageIsParsed) {
-  const v1::GenerateRequest bad = Request("", 5);
-  EXPECT_THAT(GenerateStream(server_.inference(), bad).Finish(),
-              StatusIs(absl::StatusCode::kResourceExhausted, _));
-  Resume();
-  EXPECT_THAT(GenerateStream(server_.inference(), bad).Finish(),
-              StatusIs(absl::StatusCode::kInvalidArgument, _));
 }
 
 // A tokenizer that takes as long as the test says.

@@ -2,8 +2,6 @@
 #include "server/observability/log.h"
 
 #include <chrono>
-#include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +18,6 @@
 namespace aft::server {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -58,40 +55,6 @@ class RequestLogTest : public testing::Test {
   TestServer server_;
 };
 
-TEST_F(RequestLogTest, SaysWhoAskedForWhatAndHowItEnded) {
-  const std::string line = LogOf(Open<GenerateStream>(Request("hello", 3)));
-  EXPECT_THAT(line, StartsWith("level=info event=request.done id=r-1 peer=ipv4:127.0.0.1:"));
-  EXPECT_THAT(line, HasSubstr(" client=127.0.0.1 method=Generate model=fake code=OK reason=length "
-                              "n=1 prompt_tokens=5 generated_tokens=3 resumed_tokens=0 queue_ms="));
-}
-
-// But for write_ms: its answer is written behind the line.
-TEST_F(RequestLogTest, ModelInferHasTheFieldsOfGenerate) {
-  const auto names_of = [](const std::string& line) {
-    std::vector<std::string> names;
-    for (const auto field : absl::StrSplit(line, ' ')) {
-      const std::string name(field.substr(0, field.find('=')));
-      if (name != "write_ms") names.push_back(name);
-    }
-    return names;
-  };
-  struct Infer {
-    void Finish() {
-      const auto stub =
-          inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
-      grpc::ClientContext context;
-      inference::ModelInferResponse response;
-      EXPECT_TRUE(stub->ModelInfer(&context,
-                                   InferBuilder().Text("text_input", "hello").Tokens(3).request(),
-                                   &response)
-                      .ok());
-    }
-    TestServer& server;
-  };
-  EXPECT_EQ(names_of(LogOf(Infer{server_})),
-            names_of(LogOf(Open<GenerateStream>(Request("hello", 3)))));
-}
-
 TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
   v1::GenerateRequest request = Request("hello", 100);
   request.mutable_stop()->add_token_ids(static_cast<uint32_t>(Expected(request)[1]));
@@ -100,27 +63,6 @@ TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
   score.set_text("hello");
   EXPECT_THAT(LogOf(Open<ScoreStream>(score)),
               HasSubstr(" method=Score model=fake code=OK reason=done n=1 prompt_tokens=5 "));
-}
-
-TEST_F(RequestLogTest, TheReasonOfARefusalIsItsMessage) {
-  EXPECT_THAT(
-      LogOf(Open<GenerateStream>(Request("", 3))),
-      AllOf(StartsWith("level=info "),
-            HasSubstr(
-                " model=fake code=INVALID_ARGUMENT reason=\"text: must not be empty\" "
-                "n=1 prompt_tokens=0 generated_tokens=0 resumed_tokens=0 queue_ms=0 ttft_ms=0 ")));
-  v1::GenerateRequest request = Request("hello", 3);
-  request.set_model("other");
-  EXPECT_THAT(LogOf(Open<GenerateStream>(request)),
-              HasSubstr(" model=other code=NOT_FOUND reason=\"no model is called \\\"other\\\"; "
-                        "there is \\\"fake\\\"\" "));
-}
-
-TEST_F(RequestLogTest, ADefectIsAnErrorWithItsReason) {
-  server_.control().FailNextCollect(absl::InternalError("why"));
-  EXPECT_THAT(LogOf(Open<GenerateStream>(Request("hello", 3))),
-              AllOf(StartsWith("level=error "),
-                    HasSubstr(" code=INTERNAL reason=\"request r-1: a model step failed\" ")));
 }
 
 constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -139,48 +81,6 @@ class TraceTest : public RequestLogTest {
     return line.substr(begin, line.find(' ', begin) - begin);
   }
 };
-
-TEST_F(TraceTest, TheCallIsASpanOfTheClientsTraceInTheLogAndInTheAnswer) {
-  GenerateStream stream(server_.inference(), Request("hello", 3), Prepare);
-  const std::string line = LogOf(stream);
-  EXPECT_EQ(Field(line, "trace_id"), kTrace);
-  EXPECT_EQ(Field(line, "parent_id"), kParent);
-  const std::string span = Field(line, "span_id");
-  EXPECT_THAT(span, testing::MatchesRegex("[0-9a-f]{16}"));
-  EXPECT_NE(span, kParent);
-  EXPECT_EQ(stream.InitialMetadata("traceparent"), absl::StrCat("00-", kTrace, "-", span, "-01"));
-
-  GenerateStream refused(server_.inference(), Request("", 3), Prepare);
-  const std::string refusal = LogOf(refused);
-  EXPECT_EQ(Field(refusal, "trace_id"), kTrace);
-  EXPECT_EQ(refused.TrailingMetadata("traceparent"),
-            absl::StrCat("00-", kTrace, "-", Field(refusal, "span_id"), "-01"));
-  EXPECT_NE(Field(refusal, "span_id"), span);
-}
-
-TEST_F(TraceTest, WithoutAValidOneATraceBegins) {
-  std::set<std::string> traces;
-  for (const std::string& given :
-       {std::string(), absl::StrCat("00-", std::string(32, '0'), "-", kParent, "-01"),
-        std::string("nonsense")}) {
-    GenerateStream stream(server_.inference(), Request("hello", 1),
-                          [&given](grpc::ClientContext& context) {
-                            if (!given.empty()) context.AddMetadata("traceparent", given);
-                          });
-    const std::string line = LogOf(stream);
-    const std::string trace = Field(line, "trace_id");
-    EXPECT_THAT(trace, testing::MatchesRegex("[0-9a-f]{32}"));
-    EXPECT_EQ(Field(line, "parent_id"), "\"\"");
-    EXPECT_EQ(stream.InitialMetadata("traceparent"),
-              absl::StrCat("00-", trace, "-", Field(line, "span_id"), "-00"));
-    EXPECT_TRUE(traces.insert(trace).second);
-  }
-  GenerateStream twice(server_.inference(), Request("hello", 1), [](grpc::ClientContext& context) {
-    Prepare(context);
-    Prepare(context);
-  });
-  EXPECT_NE(Field(LogOf(twice), "trace_id"), kTrace);
-}
 
 TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
   const auto expect = [](const grpc::ClientContext& context, bool ok) {
@@ -224,51 +124,6 @@ TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   EXPECT_EQ(lines.size(), 5);  // of models and of what is asked without an id there is none
   for (const std::string& line : lines) EXPECT_EQ(Field(line, "trace_id"), kTrace) << line;
-}
-
-TEST_F(TraceTest, ThePhasesAreTheWholeCall) {
-  const std::string line = LogOf(GenerateStream(server_.inference(), Request("hello", 3)));
-  const auto ms = [&line](const std::string& name) {
-    double value = -1;
-    EXPECT_TRUE(absl::SimpleAtod(Field(line, name), &value)) << name;
-    return value;
-  };
-  EXPECT_GT(ms("prefill_ms"), 0);
-  EXPECT_GT(ms("decode_ms"), 0);
-  EXPECT_GE(ms("write_ms"), 0);
-  EXPECT_NEAR(ms("queue_ms") + ms("prefill_ms"), ms("ttft_ms"), 1e-3 + 1e-5 * ms("ttft_ms"));
-  EXPECT_LE(ms("ttft_ms") + ms("decode_ms"), ms("total_ms") * (1 + 1e-5) + 1e-3);
-  EXPECT_LE(ms("write_ms"), ms("total_ms"));
-}
-
-TEST_F(TraceTest, WhoNeverHadASlotWasInTheQueueToItsEnd) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.models[0].slots = 1;
-  config.limits.max_max_tokens = 1'000'000;
-  auto server = std::make_unique<TestServer>(config);
-  server->control().Hold();
-  GenerateStream running(server->inference(), Request("hello", 1'000'000));
-  server->control().WaitUntilBlocked();
-  GenerateStream waiting(server->inference(), Request("hello", 1), Prepare);
-  server->WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
-  waiting.context().TryCancel();
-  server->control().Resume();
-  server->WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
-  running.context().TryCancel();
-  waiting.Finish();
-  running.Finish();
-  server.reset();
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  const std::string text = testing::internal::GetCapturedStderr();
-  testing::internal::CaptureStderr();
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (Field(std::string(line), "trace_id") != kTrace) continue;
-    EXPECT_NE(Field(std::string(line), "queue_ms"), "0") << line;
-    EXPECT_EQ(Field(std::string(line), "prefill_ms"), "0") << line;
-    EXPECT_EQ(Field(std::string(line), "decode_ms"), "0") << line;
-    return;
-  }
-  FAIL() << text;
 }
 
 TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {

@@ -67,43 +67,6 @@ ModelInferRequest LongRequest() {
 const auto kNarrowed =
     StatusIs(absl::StatusCode::kPermissionDenied, "client \"team-a\" may not use model \"fake\"");
 
-TEST_F(RevokedTest, CallsWhoseModelIsTakenFromTheirClientEnd) {
-  server_->control().Hold();
-  GenerateStream running(server_->inference(), Request("x", 100'000), Authorization(kOwn));
-  server_->WaitForMetric("aft_requests_running", 1);
-  const auto kserve = Kserve();
-  grpc::Status unary_status;
-  std::thread unary([&] {
-    grpc::ClientContext context;
-    Authorization(kOwn)(context);
-    ModelInferResponse response;
-    unary_status = kserve->ModelInfer(&context, LongRequest(), &response);
-  });
-  server_->WaitForMetric("aft_requests_waiting", 1);  // for the step to end
-  Change("token a", "models: 'other'");
-  server_->control().Resume();
-  EXPECT_THAT(running.Finish(), kNarrowed);
-  unary.join();
-  EXPECT_THAT(unary_status, kNarrowed);
-  EXPECT_THAT(Call(Authorization(kOwn)), kNarrowed);
-  server_->WaitForMetric("aft_requests_running", 0);
-}
-
-TEST_F(RevokedTest, CallsWhoseModelIsStillPermittedContinue) {
-  server_->control().Hold();
-  GenerateStream running(server_->inference(), Request("x", 100), Authorization(kOwn));
-  const auto kserve = Kserve();
-  InferStream stream(*kserve, Authorization(kOwn));
-  ASSERT_TRUE(stream.Send(InferBuilder("fake").Text("text_input", "x").Tokens(3).request()));
-  server_->control().WaitUntilBlocked();
-  Change("token a", "models: 'fake' weight: 2");
-  server_->control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  EXPECT_EQ(running.tokens, Expected(Request("x", 100)));
-  EXPECT_EQ(stream.ReadAll().size(), 3U);
-  EXPECT_TRUE(stream.Finish().ok());
-}
-
 // A stream of requests continues without those whose model its client lost.
 TEST_F(RevokedTest, AnInferStreamGoesByWhatItsClientMayUseNow) {
   const auto kserve = Kserve();
