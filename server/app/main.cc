@@ -37,6 +37,7 @@
 #include "server/app/signals.h"
 #include "server/app/version.h"
 #include "server/config/loader.h"
+#include "server/config/validation.h"
 #include "server/observability/log.h"
 #include "server/rpc/grpc_server.h"
 
