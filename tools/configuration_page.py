@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/configuration.md of the comments in proto/aft/config/v1 (./dev docs).
+"""Makes the tables of docs/configuration.md of the fields in proto/aft/config/v1 (./dev docs).
 
   configuration_page.py [--check]     --check: writes nothing; exit code 1 where the page would change
 """
 
 import difflib
+import json
 import re
 import sys
 from pathlib import Path
@@ -15,30 +16,86 @@ PROTO = ROOT / "proto/aft/config/v1"
 
 FIRST = "## The file"  # What stands before is written by hand.
 
-FIELD = re.compile(r"  (optional |repeated |)(\w+) (\w+) = \d+;(?:  // (.*))?")
-DEFAULT = re.compile(r'[Dd]efault ("[^"]*"|-?\d+|true|false)(?![\w-])')
+FIELD = re.compile(r"  (optional |repeated |)(\w+) (\w+) = \d+(?: \[(.*)\])?;")
+TEXT = r'"(?:[^"\\]|\\.)*"'
+OPTION = re.compile(rf"\((\w+)\) = ((?:{TEXT} ?)+|[-\w.]+)")
 TYPES = {"int32": "integer", "int64": "integer", "double": "number", "string": "text", "bool": "true, false"}
 
 
+def options_of(text):
+  """name -> its values, of what stands in the brackets of a field; see field_options.proto."""
+  options = {}
+  for name, value in OPTION.findall(text or ""):
+    parts = [json.loads(part) for part in re.findall(TEXT, value)]
+    options.setdefault(name, []).append("".join(parts) if parts else value)
+  return options
+
+
 def read(path):
-  """(comment of the file, message -> (comment, its fields as (repeated, type, name, comment)))."""
-  head, messages, comment, name = "", {}, [], None
+  """(comment of the file, message -> (comment, its fields as (repeated, type, name, comment, options)))."""
+  head, messages, comment, name, part = "", {}, [], None, ""
   for number, line in enumerate(path.read_text().splitlines(), 1):
-    field = FIELD.fullmatch(line)
     if found := re.fullmatch(r" *// (.*)", line):
       comment.append(found.group(1))
       continue
-    if field:
-      messages[name][1].append((field[1].strip() == "repeated", field[2], field[3], " ".join(comment)))
+    part += " " + line.strip() if part else line
+    if part.startswith("  ") and not part.endswith(";"):
+      continue  # It goes on in the next line.
+    line, part = re.sub(r"\[ | \]", lambda m: m[0].strip(), part), ""
+    if field := FIELD.fullmatch(line):
+      if field[2] in TYPES and not comment:
+        sys.exit(f"{path.relative_to(ROOT)}:{number}: {field[3]} has no comment")
+      messages[name][1].append((field[1].strip() == "repeated", field[2], field[3], " ".join(comment),
+                                options_of(field[4])))
     elif found := re.fullmatch(r"message (\w+) {", line):
       name = found.group(1)
       messages[name] = (" ".join(comment), [])
     elif line.startswith("syntax "):
       head = " ".join(comment)
-    elif line not in ("", "}", "package aft.config.v1;"):
+    elif line not in ("", "}", "package aft.config.v1;", 'import "aft/config/v1/field_options.proto";'):
       sys.exit(f"{path.relative_to(ROOT)}:{number}: this program does not know what this is: {line}")
     comment = []
   return head, messages
+
+
+def shown(number):
+  """With large powers of two as such."""
+  for less in (0, 1):
+    value = int(number) + less if number.lstrip("-").isdigit() else 0
+    if value > 2**20 and value & (value - 1) == 0:
+      return f"2^{value.bit_length() - 1}" + " - 1" * less
+  return number
+
+
+def range_of(options):
+  get = {name: values[0] for name, values in options.items()}
+  if not {"min", "max", "min_field", "max_field"} & set(get) or "unit" not in get:
+    return ""
+  low = " + ".join(filter(None, (get.get("min_field"), get.get("min"))))
+  high = get.get("max_field") or shown(get.get("max", ""))
+  return f"[{low or 0}, {high}]" if high else f"from {low}"
+
+
+def text_of(repeated, kind, comment, options):
+  """The comment, and what the options add to it."""
+  said = [comment] if comment else []
+  if "value" in options:
+    *others, last = (f'"{value}"' for value in options["value"])
+    said.append(f"{', '.join(others)} or {last}.")
+  if "max" in options and kind == "string":
+    said.append(f"At most {options['max'][0]} bytes.")
+  if "required" in options:
+    said.append("Required.")
+  if "file" in options:
+    said.append("Relative to the config file's folder.")
+  if "zero" in options:
+    said.append(f"{'Without one' if repeated or kind == 'string' else '0'}: {options['zero'][0]}.")
+  return " ".join(said).replace("|", "\\|")
+
+
+def default_of(repeated, kind, options):
+  value = options.get("default", ["0" if kind in ("int32", "int64") else "false" if kind == "bool" else ""])[0]
+  return "" if repeated or not value else f'`"{value}"`' if kind == "string" else f"`{value}`"
 
 
 def section(messages, message, title, path, at, level=2):
@@ -48,24 +105,21 @@ def section(messages, message, title, path, at, level=2):
   yield from ("", f"{'#' * level} {title}", "")
   if comment:
     yield from (comment, "")
-  yield from ("| field | | default | |", "|---|---|---|---|")
+  yield from ("| field | | default | range | |", "|---|---|---|---|---|")
   inner = []
-  for repeated, kind, name, text in fields:
-    default = DEFAULT.search(text)
-    # It stands in its column; what is said of it stays.
-    text = re.sub(rf"(; |\. |^)[Dd]efault {re.escape(default[1])}\.( |$)",
-                  lambda m: m[1].replace(";", ".").rstrip() + m[2], text) if default else text
+  for repeated, kind, name, text, options in fields:
+    text, default = text_of(repeated, kind, text, options), default_of(repeated, kind, options)
     below = f"{path}.{name}" if path else name
     if kind in messages:
       if kind not in at:
         inner.append((kind, below))
         at[kind] = below
-      kind = f"[{at[kind]}](#{at[kind].replace('.', '')})"
+      kind, default = f"[{at[kind]}](#{at[kind].replace('.', '')})", ""
     else:
       kind = TYPES[kind]
-    shown = f"`{default[1]}`" if default else ""
-    text = text.strip().replace("|", "\\|")
-    yield f"| `{name}` | {kind}{', repeated' if repeated else ''} | {shown} | {text} |"
+    unit = options.get("unit", ["count"])[0]
+    kind += ", repeated" if repeated else f", {unit}" if unit not in ("count", "number") else ""
+    yield f"| `{name}` | {kind} | {default} | {range_of(options)} | {text} |"
   for kind, below in inner:
     yield from section(messages, kind, f"`{below}`", below, at)
 
@@ -86,7 +140,7 @@ def main(arguments):
   if arguments != ["--check"]:
     PAGE.write_text(made)
     return 0
-  sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), made.splitlines(True), "the page", "the comments"))
+  sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), made.splitlines(True), "the page", "the fields"))
   if there != made:
     print("docs/configuration.md is not current: run ./dev docs")
   return int(there != made)

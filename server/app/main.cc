@@ -38,6 +38,7 @@
 #include "server/app/signals.h"
 #include "server/app/version.h"
 #include "server/config/loader.h"
+#include "server/config/validation.h"
 #include "server/observability/log.h"
 
 ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "server/config/loader.h"
 #include "server/config/memory_plan.h"
+#include "server/config/validation.h"
 #include "server/observability/log.h"
 #include "server/observability/metrics_page.h"
 #include "server/scheduling/time.h"

@@ -10,13 +10,8 @@ absl::Status BadField(absl::string_view path, absl::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
 }
 
-absl::Status CheckRange(absl::string_view path, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return BadField(path, absl::StrCat("must be in [", low, ", ", high, "], got ", value));
-}
-
 absl::Status CheckOneOf(absl::string_view path, const std::string& value,
-                        std::initializer_list<absl::string_view> allowed) {
+                        const std::vector<absl::string_view>& allowed) {
   for (absl::string_view candidate : allowed) {
     if (value == candidate) return absl::OkStatus();
   }

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -15,9 +14,8 @@ inline constexpr int kMaxModelNameBytes = 128;
 inline constexpr int kMaxServiceNameBytes = 256;
 
 absl::Status BadField(absl::string_view path, absl::string_view reason);
-absl::Status CheckRange(absl::string_view path, int64_t value, int64_t low, int64_t high);
 absl::Status CheckOneOf(absl::string_view path, const std::string& value,
-                        std::initializer_list<absl::string_view> allowed);
+                        const std::vector<absl::string_view>& allowed);
 // That a name is not longer than any that is served: before it is looked up, logged or echoed.
 absl::Status CheckLength(absl::string_view path, size_t bytes, size_t most);
 // 1 to 128 letters, digits, '.', '_' or '-', and not "." or "..".

@@ -1,6 +1,5 @@
 #include "server/config/clients_file.h"
 
-#include <limits>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -9,6 +8,7 @@
 #include "aft/config/v1/clients.pb.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
+#include "server/config/fields.h"
 #include "server/config/text_proto.h"
 
 namespace aft::server {
@@ -33,18 +33,8 @@ absl::StatusOr<std::string> DecodeSha256(const std::string& path, const std::str
 
 absl::StatusOr<KnownClient> DecodeClient(const std::string& path, const pb::ClientConfig& message,
                                          Seen& seen) {
-  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  const double weight = message.has_weight() ? message.weight() : 1.0;
   AFT_RETURN_IF_ERROR(CheckName(path + ".name", message.name()));
   AFT_RETURN_IF_ERROR(CheckNew(path + ".name", "name " + message.name(), seen));
-  if (!(weight >= 0.01 && weight <= 100)) {
-    return BadField(path + ".weight", absl::StrCat("must be in [0.01, 100], got ", weight));
-  }
-  AFT_RETURN_IF_ERROR(CheckRange(path + ".max_slots", message.max_slots(), 0, kMost));
-  AFT_RETURN_IF_ERROR(
-      CheckRange(path + ".max_queued_requests", message.max_queued_requests(), 0, kMost));
-  AFT_RETURN_IF_ERROR(CheckRange(path + ".max_memory_bytes", message.max_memory_bytes(), 0,
-                                 std::numeric_limits<int64_t>::max()));
   if (message.token_sha256_size() + message.certificate_size() == 0) {
     return BadField(path, "must have a token_sha256 or a certificate");
   }
@@ -63,7 +53,7 @@ absl::StatusOr<KnownClient> DecodeClient(const std::string& path, const pb::Clie
   }
   known.client =
       std::make_shared<Client>(Client{.name = message.name(),
-                                      .weight = weight,
+                                      .weight = message.weight(),
                                       .max_slots = message.max_slots(),
                                       .max_queued_requests = message.max_queued_requests(),
                                       .max_memory_bytes = message.max_memory_bytes(),
@@ -82,15 +72,18 @@ absl::StatusOr<ClientsFile> ParseClientsFile(absl::string_view text, absl::strin
         absl::StrCat(file_name, ": count: ", message.count(), " clients were to be here, and ",
                      message.clients_size(), " are: was the file cut?"));
   }
+  FillDefaults(message);
+  const auto in_file = [&](const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", status.message()));
+  };
+  if (const absl::Status status = CheckFields(message); !status.ok()) return in_file(status);
   ClientsFile file;
   file.counted = message.has_count();
   Seen seen;
   for (int i = 0; i < message.clients_size(); ++i) {
     absl::StatusOr<KnownClient> client =
         DecodeClient(absl::StrCat("clients[", i, "]"), message.clients(i), seen);
-    if (!client.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", client.status().message()));
-    }
+    if (!client.ok()) return in_file(client.status());
     file.clients.push_back(*std::move(client));
   }
   return file;

@@ -1,18 +1,17 @@
 #include "server/config/loader.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "aft/config/v1/server_config.pb.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
-#include "google/protobuf/util/message_differencer.h"
+#include "server/config/fields.h"
 #include "server/config/text_proto.h"
 
 namespace aft::server {
@@ -20,27 +19,34 @@ namespace {
 
 namespace pb = aft::config::v1;
 
-template <typename Value>
-const Value& ToField(const Value& value) {
-  return value;
+// What a field takes of a value; of a number that it cannot hold, the nearest that it can.
+template <typename Field, typename Value>
+Field ToField(const Value& value) {
+  return Field(value);
 }
-template <typename Period>
-int64_t ToField(std::chrono::duration<int64_t, Period> value) {
-  return value.count();
+template <typename Field>
+Field ToField(int64_t value) {
+  using Limits = std::numeric_limits<Field>;
+  return static_cast<Field>(std::clamp<int64_t>(value, Limits::min(), Limits::max()));
+}
+template <typename Field, typename Period>
+Field ToField(std::chrono::duration<int64_t, Period> value) {
+  return ToField<Field>(value.count());
 }
 
 // A value of the config and its field of the file: one list of both, for reading, where an absent
 // field leaves the default, and for writing.
-#define AFT_FIELD(value, message, field)                                             \
-  if constexpr (kRead) {                                                             \
-    if ((message).has_##field()) (value) = decltype(value)((message).field());       \
-  } else {                                                                           \
-    (message).set_##field(static_cast<decltype((message).field())>(ToField(value))); \
+#define AFT_FIELD(value, message, field)                                              \
+  if constexpr (kRead) {                                                              \
+    if ((message).has_##field()) (value) = decltype(value)((message).field());        \
+  } else {                                                                            \
+    (message).set_##field(ToField<std::decay_t<decltype((message).field())>>(value)); \
   }
 
 template <bool kRead>
 void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.name, message, name);
+  AFT_FIELD(model.checkpoint_dir, message, path);
   AFT_FIELD(model.device, message, device);
   AFT_FIELD(model.weight_format, message, weight_format);
   AFT_FIELD(model.slots, message, slots);
@@ -88,10 +94,15 @@ void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   }
 
 template <bool kRead>
+void Exchange(TlsConfig& tls, pb::TlsConfig& message) {
+  AFT_FIELD(tls.cert_file, message, cert_file);
+  AFT_FIELD(tls.key_file, message, key_file);
+  AFT_FIELD(tls.client_ca_file, message, client_ca_file);
+}
+
+template <bool kRead>
 void Exchange(SecurityConfig& security, pb::SecurityConfig& message) {
-  AFT_FIELD(security.tls.cert_file, *message.mutable_tls(), cert_file);
-  AFT_FIELD(security.tls.key_file, *message.mutable_tls(), key_file);
-  AFT_FIELD(security.tls.client_ca_file, *message.mutable_tls(), client_ca_file);
+  Exchange<kRead>(security.tls, *message.mutable_tls());
   AFT_FIELD(security.clients_file, message, clients_file);
   AFT_LIST(security.trusted_proxies, message, trusted_proxies);
   AFT_FIELD(security.reload, message, reload_s);
@@ -112,6 +123,16 @@ void Exchange(SchedulingConfig& scheduling, pb::SchedulingConfig& message) {
 }
 
 template <bool kRead>
+void Exchange(RedisConfig& redis, pb::RedisConfig& message) {
+  AFT_FIELD(redis.address, message, address);
+  AFT_FIELD(redis.password_file, message, password_file);
+  AFT_FIELD(redis.database, message, database);
+  AFT_FIELD(redis.prefix, message, prefix);
+  AFT_FIELD(redis.timeout, message, timeout_ms);
+  AFT_FIELD(redis.max_client_bytes, message, max_client_bytes);
+}
+
+template <bool kRead>
 void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.max_bytes, message, max_bytes);
   AFT_FIELD(states.max_client_bytes, message, max_client_bytes);
@@ -119,13 +140,7 @@ void Exchange(StatesConfig& states, pb::StatesConfig& message) {
   AFT_FIELD(states.max_ttl, message, max_ttl_ms);
   AFT_LIST(states.key_files, message, key_files);
   AFT_FIELD(states.folder, message, folder);
-  pb::RedisConfig& redis = *message.mutable_redis();
-  AFT_FIELD(states.redis.address, redis, address);
-  AFT_FIELD(states.redis.password_file, redis, password_file);
-  AFT_FIELD(states.redis.database, redis, database);
-  AFT_FIELD(states.redis.prefix, redis, prefix);
-  AFT_FIELD(states.redis.timeout, redis, timeout_ms);
-  AFT_FIELD(states.redis.max_client_bytes, redis, max_client_bytes);
+  Exchange<kRead>(states.redis, *message.mutable_redis());
   AFT_FIELD(states.checkpoint_tokens, message, checkpoint_tokens);
 }
 
@@ -136,8 +151,33 @@ void Exchange(RepositoryConfig& repository, pb::RepositoryConfig& message) {
   AFT_LIST(repository.versions, message, versions);
   AFT_FIELD(repository.control, message, control);
   AFT_FIELD(repository.drain, message, drain_ms);
-  AFT_FIELD(repository.settings.checkpoint_dir, *message.mutable_settings(), path);
   Exchange<kRead>(repository.settings, *message.mutable_settings());
+}
+
+template <bool kRead>
+void Exchange(DrainConfig& drain, pb::DrainConfig& message) {
+  AFT_FIELD(drain.lame_duck, message, lame_duck_ms);
+  AFT_FIELD(drain.grace, message, grace_ms);
+}
+
+template <bool kRead>
+void Exchange(LogConfig& log, pb::LogConfig& message) {
+  AFT_FIELD(log.level, message, level);
+  AFT_FIELD(log.format, message, format);
+}
+
+template <bool kRead>
+void Exchange(HealthConfig& health, pb::HealthConfig& message) {
+  AFT_FIELD(health.readiness, message, readiness);
+  AFT_FIELD(health.max_failed_steps, message, max_failed_steps);
+  AFT_FIELD(health.step_timeout, message, step_timeout_ms);
+  AFT_FIELD(health.liveness_grace, message, liveness_grace_ms);
+}
+
+template <bool kRead>
+void Exchange(ConnectionConfig& connections, pb::ConnectionConfig& message) {
+  AFT_FIELD(connections.max_age, message, max_age_ms);
+  AFT_FIELD(connections.max_age_grace, message, max_age_grace_ms);
 }
 
 // All but the models.
@@ -147,18 +187,11 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.metrics_address, message, metrics_address);
   Exchange<kRead>(config.limits, *message.mutable_limits());
   Exchange<kRead>(config.scheduling, *message.mutable_scheduling());
-  AFT_FIELD(config.drain.lame_duck, *message.mutable_drain(), lame_duck_ms);
-  AFT_FIELD(config.drain.grace, *message.mutable_drain(), grace_ms);
-  AFT_FIELD(config.log.level, *message.mutable_log(), level);
-  AFT_FIELD(config.log.format, *message.mutable_log(), format);
+  Exchange<kRead>(config.drain, *message.mutable_drain());
+  Exchange<kRead>(config.log, *message.mutable_log());
   Exchange<kRead>(config.security, *message.mutable_security());
-  pb::HealthConfig& health = *message.mutable_health();
-  AFT_FIELD(config.health.readiness, health, readiness);
-  AFT_FIELD(config.health.max_failed_steps, health, max_failed_steps);
-  AFT_FIELD(config.health.step_timeout, health, step_timeout_ms);
-  AFT_FIELD(config.health.liveness_grace, health, liveness_grace_ms);
-  AFT_FIELD(config.connections.max_age, *message.mutable_connections(), max_age_ms);
-  AFT_FIELD(config.connections.max_age_grace, *message.mutable_connections(), max_age_grace_ms);
+  Exchange<kRead>(config.health, *message.mutable_health());
+  Exchange<kRead>(config.connections, *message.mutable_connections());
   Exchange<kRead>(config.states, *message.mutable_states());
   Exchange<kRead>(config.repository, *message.mutable_repository());
 }
@@ -166,16 +199,16 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
 #undef AFT_FIELD
 #undef AFT_LIST
 
-// Every field is set.
-pb::ServerConfig MessageOf(ServerConfig& config) {
-  pb::ServerConfig message;
-  Exchange<false>(config, message);
-  for (ModelConfig& model : config.models) {
-    pb::ModelConfig& added = *message.add_models();
-    Exchange<false>(model, added);
-    added.set_path(model.checkpoint_dir);
-  }
-  return message;
+// Those of the fields that have one, over members that are 0 or empty.
+template <typename Config, typename Message>
+void SetDefaults(Config& config) {
+  static const Message& defaults = *[] {
+    auto* const message = new Message;
+    FillDefaults(*message);
+    return message;
+  }();
+  Message message = defaults;
+  Exchange<true>(config, message);
 }
 
 // Without a slash at its end.
@@ -185,6 +218,23 @@ std::filesystem::path Normal(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+#define AFT_DEFAULTS(Config) \
+  Config::Config() { SetDefaults<Config, pb::Config>(*this); }
+AFT_DEFAULTS(ModelConfig)
+AFT_DEFAULTS(LimitsConfig)
+AFT_DEFAULTS(TlsConfig)
+AFT_DEFAULTS(SecurityConfig)
+AFT_DEFAULTS(SchedulingConfig)
+AFT_DEFAULTS(DrainConfig)
+AFT_DEFAULTS(HealthConfig)
+AFT_DEFAULTS(ConnectionConfig)
+AFT_DEFAULTS(RedisConfig)
+AFT_DEFAULTS(StatesConfig)
+AFT_DEFAULTS(RepositoryConfig)
+AFT_DEFAULTS(LogConfig)
+AFT_DEFAULTS(ServerConfig)
+#undef AFT_DEFAULTS
 
 ModelConfig DefaultModelConfig(const std::string& dir) {
   const std::filesystem::path path = Normal(dir);
@@ -199,28 +249,17 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
                                                const std::string& base_dir) {
   pb::ServerConfig message;
   AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
+  ResolveFiles(base_dir, message);
   ServerConfig config;
   Exchange<true>(config, message);
-  for (std::string* file :
-       {&config.security.tls.cert_file, &config.security.tls.key_file,
-        &config.security.tls.client_ca_file, &config.security.clients_file, &config.states.folder,
-        &config.states.redis.password_file, &config.repository.folder}) {
-    if (!file->empty()) *file = (std::filesystem::path(base_dir) / *file).string();
-  }
-  for (std::string& file : config.states.key_files) {
-    if (!file.empty()) file = (std::filesystem::path(base_dir) / file).string();
-  }
   std::string& redis = config.states.redis.address;
   if (absl::string_view path = redis; absl::ConsumePrefix(&path, "unix:")) {
     redis = "unix:" + (std::filesystem::path(base_dir) / std::string(path)).string();
   }
   for (pb::ModelConfig& model : *message.mutable_models()) {
-    config.models.emplace_back();
-    if (!model.path().empty()) {
-      // An absolute path replaces the base.
-      config.models.back() =
-          DefaultModelConfig((std::filesystem::path(base_dir) / model.path()).string());
-    }
+    config.models.push_back(model.path().empty() ? ModelConfig()
+                                                 : DefaultModelConfig(model.path()));
+    model.clear_path();
     Exchange<true>(config.models.back(), model);
   }
   return config;
@@ -231,27 +270,17 @@ absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path) {
   return ParseServerConfig(text, path, std::filesystem::path(path).parent_path().string());
 }
 
-std::string FormatEffectiveConfig(ServerConfig config) {
+pb::ServerConfig MessageOf(ServerConfig config) {
+  pb::ServerConfig message;
+  Exchange<false>(config, message);
+  for (ModelConfig& model : config.models) Exchange<false>(model, *message.add_models());
+  return message;
+}
+
+std::string FormatEffectiveConfig(const ServerConfig& config) {
   std::string text;
   google::protobuf::TextFormat::PrintToString(MessageOf(config), &text);
   return text;
-}
-
-absl::Status CheckReload(ServerConfig running, ServerConfig next) {
-  AFT_RETURN_IF_ERROR(ValidateServerConfig(next));
-  for (ServerConfig* config : {&running, &next}) {
-    const std::string folder = config->repository.folder;
-    config->repository = RepositoryConfig();
-    config->repository.folder = folder;
-    config->log.level = "";
-  }
-  google::protobuf::util::MessageDifferencer differencer;
-  std::string differences;
-  differencer.ReportDifferencesToString(&differences);
-  if (differencer.Compare(MessageOf(running), MessageOf(next))) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this takes a restart, so nothing was changed: ",
-      absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(differences), {{"\n", "; "}})));
 }
 
 }  // namespace aft::server

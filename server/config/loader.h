@@ -6,6 +6,10 @@
 #include "absl/strings/string_view.h"
 #include "server/config/config.h"
 
+namespace aft::config::v1 {
+class ServerConfig;
+}
+
 namespace aft::server {
 
 // Reads a text-proto file of aft.config.v1.ServerConfig. Ranges are not checked here
@@ -25,11 +29,9 @@ ModelConfig DefaultModelConfig(const std::string& dir);
 
 // The config as text-proto with every field present. ParseServerConfig reads it back to equal
 // values.
-std::string FormatEffectiveConfig(ServerConfig config);
+std::string FormatEffectiveConfig(const ServerConfig& config);
 
-// Whether a running server can go over to `next`: log.level may differ, and of the repository all
-// but its folder. INVALID_ARGUMENT as ValidateServerConfig; FAILED_PRECONDITION names every other
-// field that differs.
-absl::Status CheckReload(ServerConfig running, ServerConfig next);
+// The same as a message.
+aft::config::v1::ServerConfig MessageOf(ServerConfig config);
 
 }  // namespace aft::server

@@ -6,6 +6,7 @@ AFT_ENVOY names the program; without it the tests are skipped.
 
 import os
 import re
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -42,8 +43,8 @@ class ConfigTest(unittest.TestCase):
                    for route in host["routes"]}
     self.limits = {cluster["name"]: cluster["circuit_breakers"]["thresholds"]
                    for cluster in self.config["static_resources"]["clusters"] if "circuit_breakers" in cluster}
-    # config_test compares this example with the defaults.
-    self.server = (edge.DEPLOY.parent / "config/server.textproto").read_text()
+    self.server = subprocess.run([edge_test.PROGRAM, f"--model={edge_test.MODEL}", "--print_config"], check=True,
+                                 capture_output=True, text=True, timeout=60).stdout
 
   def default(self, field):
     return int(re.search(rf"(?m)^ *{field}: (\d+)", self.server).group(1))

@@ -9,6 +9,7 @@
 #include "aft/config/v1/server_config.pb.h"
 #include "base/check.h"
 #include "server/config/loader.h"
+#include "server/config/validation.h"
 #include "tests/fuzz/field_path.h"
 #include "tests/fuzz/target.h"
 

@@ -32,13 +32,6 @@ class ConfigTest(unittest.TestCase):
         result = print_config(path)
         self.assertEqual(result.returncode, 0, result.stderr)
 
-  def test_example_config_names_every_field(self):
-    schema = (ROOT / "proto/aft/config/v1/server_config.proto").read_text()
-    example = (DEPLOY / "config/server.textproto").read_text()
-    for field in re.findall(r"^\s*(?:optional |repeated )?\w+ (\w+) = \d+;", schema, re.MULTILINE):
-      # A repeated field has no default to show: a commented example.
-      self.assertRegex(example, rf"(?m)^\s*(#\s+)?{field}\b", field)
-
 
 class EdgeTest(unittest.TestCase):
 
@@ -50,7 +43,7 @@ class EdgeTest(unittest.TestCase):
 
   def test_the_edge_fits_its_server(self):
     envoy = (DEPLOY / "envoy/envoy.yaml").read_text()
-    server = (DEPLOY / "config/server.textproto").read_text()
+    server = print_config(DEPLOY / "config/server.textproto").stdout
     # A gRPC message has five bytes before it.
     self.assertEqual(number(r"max_request_bytes: (\d+)", envoy), number(r"max_message_bytes: (\d+)", server) + 5)
     self.assertEqual(number(r'get\("most"\) or (\d+)', envoy), number(r"max_message_bytes: (\d+)", server))

@@ -87,7 +87,7 @@ class DeadlineContractTest : public ContractTest {
  protected:
   void ExpectTheDeadlineToEnd(Ask ask, const std::function<bool()>& arrived) {
     double ended = 0;
-    for (auto patience = std::chrono::milliseconds(100); ended == 0; patience *= 2) {
+    for (auto patience = std::chrono::milliseconds(400); ended == 0; patience *= 2) {
       ASSERT_LE(patience, std::chrono::seconds(30));
       gate().Hold();
       const auto deadline = std::chrono::system_clock::now() + patience;

@@ -1,27 +1,35 @@
 #include "server/config/config.h"
 
-#include <stdlib.h>
-
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <limits>
+#include <map>
+#include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "aft/config/v1/clients.pb.h"
+#include "aft/config/v1/field_options.pb.h"
+#include "aft/config/v1/server_config.pb.h"
 #include "client/lib/address.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
-#include "re2/re2.h"
+#include "server/config/fields.h"
 #include "server/config/loader.h"
+#include "server/config/validation.h"
 #include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
 
+namespace pb = aft::config::v1;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::TextFormat;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -31,12 +39,39 @@ ServerConfig Parse(const std::string& text) {
   return config.ok() ? *config : ServerConfig();
 }
 
-ServerConfig Valid() { return Parse("models { path: 'm' }"); }
-
-template <typename Field>
-void Set(Field& field, int64_t value) {
-  field = static_cast<Field>(value);
+// Every field of `message` and of those inside it, with the message that has it and its path.
+using Visit = std::function<void(const std::string&, Message&, const FieldDescriptor*)>;
+void VisitFields(const std::string& path, Message& message, const Visit& visit) {
+  const auto& fields = *message.GetReflection();
+  for (int f = 0; f < message.GetDescriptor()->field_count(); ++f) {
+    const FieldDescriptor* field = message.GetDescriptor()->field(f);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      visit(path + field->name(), message, field);
+    } else if (!field->is_repeated()) {
+      VisitFields(path + field->name() + ".", *fields.MutableMessage(&message, field), visit);
+    } else {
+      if (fields.FieldSize(message, field) == 0) fields.AddMessage(&message, field);
+      VisitFields(path + field->name() + "[0].", *fields.MutableRepeatedMessage(&message, field, 0),
+                  visit);
+    }
+  }
 }
+
+bool IsInteger(const FieldDescriptor* field) {
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_INT32 ||
+         field->cpp_type() == FieldDescriptor::CPPTYPE_INT64;
+}
+
+void SetNumber(Message& message, const FieldDescriptor* field, int64_t value) {
+  const auto& fields = *message.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+    fields.SetInt32(&message, field, static_cast<int32_t>(value));
+  } else {
+    fields.SetInt64(&message, field, value);
+  }
+}
+
+ServerConfig Valid() { return Parse("models { path: 'm' }"); }
 
 TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
   const ServerConfig config = Parse("");
@@ -47,51 +82,30 @@ TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
   EXPECT_EQ(config.log.format, "logfmt");
 }
 
-// In one line.
-std::string Effective(const ServerConfig& config) {
-  return absl::StrJoin(
-      absl::StrSplit(FormatEffectiveConfig(config), absl::ByAnyChar(" \n"), absl::SkipEmpty()),
-      " ");
-}
-
 TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
-  const std::string text =
-      "listen_address: \"0.0.0.0:1\" metrics_address: \"\" "
-      "models { name: \"a\" path: \"/x/y\" weight_format: \"bf16\" slots: 3 max_step_tokens: 5 "
-      "intra_op_threads: 2 version: \"v9\" "
-      "batch { max_delay_us: 21 max_rows: 22 max_tokens: 23 } device: \"cuda:1\" "
-      "parking_bytes: 24 cpus: \"0\" prefix_cache_bytes: 40 prefix_cache_interval_tokens: 41 } "
-      "limits { max_queued_requests: 11 max_queued_tokens: 12 max_prompt_bytes: 13 "
-      "max_prompt_tokens: 14 default_max_tokens: 15 max_max_tokens: 16 "
-      "max_stream_buffer_bytes: 17 max_concurrent_streams: 18 max_message_bytes: 24 "
-      "max_memory_bytes: 25 max_client_memory_bytes: 26 write_stall_ms: 27 max_request_ms: 28 "
-      "max_texts: 42 max_watches: 50 max_client_watches: 51 max_infer_streams: 52 "
-      "max_client_infer_streams: 53 } "
-      "drain { lame_duck_ms: 19 grace_ms: 20 } log { level: \"debug\" format: \"json\" } "
-      "security { tls { cert_file: \"/c\" key_file: \"/k\" client_ca_file: \"/a\" } "
-      "clients_file: \"/t\" trusted_proxies: \"::1\" trusted_proxies: \"10.0.0.0/8\" "
-      "reload_s: 29 reflection: false max_client_labels: 30 } "
-      "health { readiness: \"any\" max_failed_steps: 31 step_timeout_ms: 32 liveness_grace_ms: 33 "
-      "} "
-      "scheduling { age_ms: 25 max_client_slots: 26 reserved_slots: 27 strict_quotas: true "
-      "max_client_queued_requests: 28 max_queue_ms: 29 step_target_ms: 30 itl_target_ms: 41 } "
-      "connections { max_age_ms: 34 max_age_grace_ms: 35 } "
-      "states { max_bytes: 36 max_client_bytes: 37 default_ttl_ms: 38 max_ttl_ms: 39 "
-      "key_files: \"/s\" key_files: \"/t\" folder: \"/f\" "
-      "redis { address: \"unix:/r\" password_file: \"/p\" database: 40 prefix: \"q\" "
-      "timeout_ms: 41 max_client_bytes: 42 } checkpoint_tokens: 43 } "
-      "repository { folder: \"/m\" latest_versions: 44 versions: 45 versions: 46 control: "
-      "\"anyone\" "
-      "drain_ms: 47 settings { name: \"\" path: \"\" weight_format: \"fp16\" slots: 48 "
-      "max_step_tokens: 49 intra_op_threads: 50 version: \"1\" "
-      "batch { max_delay_us: 51 max_rows: 52 max_tokens: 53 } device: \"cuda:2\" parking_bytes: 54 "
-      "cpus: \"\" prefix_cache_bytes: 55 prefix_cache_interval_tokens: 56 } }";
+  pb::ServerConfig message;
+  int last = 0;  // No two fields have the same value.
+  VisitFields("", message, [&](const std::string&, Message& in, const FieldDescriptor* field) {
+    const auto& fields = *in.GetReflection();
+    const std::string text = absl::StrCat("/v", ++last);
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      fields.SetBool(&in, field, field->options().GetExtension(pb::default_) != "true");
+    } else if (IsInteger(field)) {
+      field->is_repeated() ? fields.AddInt64(&in, field, last) : SetNumber(in, field, last);
+    } else if (field->is_repeated()) {
+      for (const char* end : {"a", "b"}) fields.AddString(&in, field, text + end);
+    } else {
+      fields.SetString(&in, field, text);
+    }
+  });
+  std::string text;
+  TextFormat::PrintToString(message, &text);
   const ServerConfig config = Parse(text);
-  EXPECT_EQ(Effective(config), text);
-  EXPECT_EQ(config.models.at(0).checkpoint_dir, "/x/y");
-  EXPECT_EQ(config.models.at(0).slots, 3);
-  EXPECT_EQ(config.limits.max_queued_requests, 11);
-  EXPECT_EQ(config.drain.grace.count(), 20);
+  EXPECT_EQ(FormatEffectiveConfig(config), text);
+  EXPECT_EQ(config.models.at(0).checkpoint_dir, message.models(0).path());
+  EXPECT_EQ(config.models.at(0).slots, message.models(0).slots());
+  EXPECT_EQ(config.limits.max_queued_requests, message.limits().max_queued_requests());
+  EXPECT_EQ(config.drain.grace.count(), message.drain().grace_ms());
 }
 
 TEST(ConfigLoaderTest, ModelPathsAreRelativeToTheConfigFile) {
@@ -148,36 +162,63 @@ TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   EXPECT_EQ(Parse("states { redis { address: 'redis:6379' } }").states.redis.address, "redis:6379");
 }
 
-TEST(ConfigDefaultsTest, TheSchemaDocumentsThoseInForce) {
-  std::ifstream schema("proto/aft/config/v1/server_config.proto");
-  ASSERT_TRUE(schema.good());
-  const std::string in_force = FormatEffectiveConfig(Valid());
-  const RE2 field(R"( *optional \w+ (\w+) = \d+;)");
-  const RE2 documented(R"raw([Dd]efault ("[^"]*"|\d+|true|false))raw");
-  std::string comment;
-  int fields = 0;
-  for (std::string line; std::getline(schema, line);) {
-    std::string name;
-    if (!RE2::FullMatch(line, field, &name)) {
-      comment = line.find("//") != std::string::npos ? comment + line : "";
-      continue;
-    }
-    std::string value;
-    const bool has_default = RE2::PartialMatch(comment, documented, &value);
-    EXPECT_EQ(has_default, name != "name" && name != "path") << name;
-    EXPECT_THAT(in_force, HasSubstr(name + ": " + (has_default ? value + "\n" : "")));
-    comment.clear();
-    ++fields;
+// A field that cannot be what its options say is refused here, before a config is.
+void CheckOptions(const std::string& path, const FieldDescriptor* field) {
+  const auto& options = field->options();
+  const bool text = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+  const bool number = !text && field->cpp_type() != FieldDescriptor::CPPTYPE_BOOL;
+  const std::string unit = options.GetExtension(pb::unit);
+  const std::map<std::string, std::string> units = {
+      {"_us", "us"}, {"_ms", "ms"}, {"_s", "s"}, {"_bytes", "bytes"}, {"_tokens", "tokens"}};
+  const auto named = std::find_if(units.begin(), units.end(), [&](const auto& each) {
+    return absl::EndsWith(field->name(), each.first);
+  });
+  if (number && named != units.end()) {
+    EXPECT_EQ(unit, named->second) << path;
+  } else {
+    EXPECT_TRUE(number ? unit == "count" || unit == "number" : unit.empty()) << path;
   }
-  EXPECT_EQ(fields, 76);
+  EXPECT_TRUE(text || (options.ExtensionSize(pb::value) == 0 && !options.HasExtension(pb::file) &&
+                       !options.HasExtension(pb::required)))
+      << path;
+  EXPECT_TRUE(number || !(options.HasExtension(pb::min) || options.HasExtension(pb::min_field) ||
+                          options.HasExtension(pb::max_field)))
+      << path;
+  EXPECT_FALSE(field->is_repeated() && options.HasExtension(pb::default_)) << path;
+  for (const std::string& sibling :
+       {options.GetExtension(pb::min_field), options.GetExtension(pb::max_field)}) {
+    if (sibling.empty()) continue;
+    const FieldDescriptor* other = field->containing_type()->FindFieldByName(sibling);
+    ASSERT_TRUE(other != nullptr && other->cpp_type() == field->cpp_type()) << path;
+  }
 }
 
-TEST(ConfigDefaultsTest, TheExampleShowsThoseInForce) {
-  const absl::StatusOr<ServerConfig> example = LoadServerConfig("deploy/config/server.textproto");
-  ASSERT_TRUE(example.ok()) << example.status();
-  ServerConfig defaults;
-  defaults.models = {DefaultModelConfig(example->models.at(0).checkpoint_dir)};
-  EXPECT_EQ(FormatEffectiveConfig(*example), FormatEffectiveConfig(defaults));
+TEST(ConfigFieldsTest, OptionsFitTheirFieldsAndEveryNumberHasAUnit) {
+  pb::ServerConfig server;
+  pb::ClientsFile clients;
+  for (Message* const file : {static_cast<Message*>(&server), static_cast<Message*>(&clients)}) {
+    VisitFields("", *file, [&](const std::string& path, Message&, const FieldDescriptor* field) {
+      CheckOptions(path, field);
+    });
+  }
+}
+
+TEST(ConfigDefaultsTest, ThoseOfTheFieldsAreInForce) {
+  pb::ServerConfig config = MessageOf(Parse("models { path: '/m' }"));
+  VisitFields("", config,
+              [](const std::string& path, Message& in_force, const FieldDescriptor* field) {
+                if (field->is_repeated() || path == "models[0].name" || path == "models[0].path")
+                  return;
+                std::string expected = field->options().GetExtension(pb::default_);
+                if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+                  expected = "\"" + expected + "\"";
+                } else if (expected.empty()) {
+                  expected = field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? "false" : "0";
+                }
+                std::string value;
+                TextFormat::PrintFieldValueToString(in_force, field, -1, &value);
+                EXPECT_EQ(value, expected) << path;
+              });
 }
 
 TEST(ConfigDefaultsTest, ClientsLookWhereTheServerListens) {
@@ -291,6 +332,9 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
       {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},
       {"limits.max_message_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 5 << 20; }},
+      // More than the field can hold, of which its lower half is in the range.
+      {"limits.write_stall_ms: ",
+       [](C& c) { c.limits.write_stall = std::chrono::milliseconds((int64_t{1} << 32) + 1000); }},
       {"security.tls: ", [](C& c) { c.security.tls.cert_file = "c"; }},
       {"security.tls: ", [](C& c) { c.security.tls.key_file = "k"; }},
       {"security.tls.client_ca_file: ", [](C& c) { c.security.tls.client_ca_file = "a"; }},
@@ -355,127 +399,60 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
   }
 }
 
+// The ends of a field's range, where the fields that it goes by are out of the way.
+struct Range {
+  int64_t low;
+  int64_t high;
+};
+
+Range RangeOf(const FieldDescriptor* field) {
+  const auto& options = field->options();
+  const auto end = [&](const auto& sibling) {
+    return RangeOf(field->containing_type()->FindFieldByName(options.GetExtension(sibling)));
+  };
+  Range range = {static_cast<int64_t>(options.GetExtension(pb::min)),
+                 static_cast<int64_t>(options.GetExtension(pb::max))};
+  if (options.HasExtension(pb::min_field)) range.low += end(pb::min_field).low;
+  if (options.HasExtension(pb::max_field)) range.high = end(pb::max_field).high;
+  return range;
+}
+
 TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
-  using C = ServerConfig;
-  const auto model = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.models[0].*field, value); };
-  };
-  const auto limit = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.limits.*field, value); };
-  };
-  const auto drain = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.drain.*field, value); };
-  };
-  const auto scheduling = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.scheduling.*field, value); };
-  };
-  const auto health = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.health.*field, value); };
-  };
-  const auto connections = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.connections.*field, value); };
-  };
-  const auto states = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.states.*field, value); };
-  };
-  const auto redis = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.states.redis.*field, value); };
-  };
-  const auto repository = [](auto field) {
-    return [=](C& c, int64_t value) { Set(c.repository.*field, value); };
-  };
-  const int64_t one = 1;
-  const struct {
-    const char* field;
-    int64_t low;
-    int64_t high;
-    std::function<void(C&, int64_t)> set;
-  } ranges[] = {
-      {"models[0].slots", 1, 65'536, model(&ModelConfig::slots)},
-      {"models[0].max_step_tokens", 2, 1 << 20, model(&ModelConfig::max_step_tokens)},
-      {"models[0].intra_op_threads", 0, 1024, model(&ModelConfig::intra_op_threads)},
-      {"models[0].batch.max_delay_us", 0, 1'000'000, model(&ModelConfig::max_batch_delay)},
-      {"models[0].batch.max_rows", 1, 65'536, model(&ModelConfig::max_batch_rows)},
-      {"models[0].batch.max_tokens", 1, 1 << 20, model(&ModelConfig::max_batch_tokens)},
-      {"models[0].parking_bytes", 0, one << 40, model(&ModelConfig::parking_bytes)},
-      {"models[0].prefix_cache_bytes", 0, one << 40, model(&ModelConfig::prefix_cache_bytes)},
-      {"models[0].prefix_cache_interval_tokens", 0, 1 << 26,
-       model(&ModelConfig::prefix_cache_interval_tokens)},
-      {"scheduling.age_ms", 1, 3'600'000, scheduling(&SchedulingConfig::age)},
-      {"scheduling.max_client_slots", 0, 65'536, scheduling(&SchedulingConfig::max_client_slots)},
-      {"scheduling.reserved_slots", -1, 65'536, scheduling(&SchedulingConfig::reserved_slots)},
-      {"scheduling.max_client_queued_requests", 0, 1'000'000,
-       scheduling(&SchedulingConfig::max_client_queued_requests)},
-      {"scheduling.max_queue_ms", 0, 86'400'000, scheduling(&SchedulingConfig::max_queue)},
-      {"scheduling.step_target_ms", 0, 60'000, scheduling(&SchedulingConfig::step_target)},
-      {"scheduling.itl_target_ms", 0, 60'000, scheduling(&SchedulingConfig::itl_target)},
-      {"limits.max_queued_requests", 1, 1'000'000, limit(&LimitsConfig::max_queued_requests)},
-      {"limits.max_prompt_bytes", 1, one << 29, limit(&LimitsConfig::max_prompt_bytes)},
-      {"limits.max_prompt_tokens", 1, one << 26, limit(&LimitsConfig::max_prompt_tokens)},
-      {"limits.max_texts", 1, 400, limit(&LimitsConfig::max_texts)},
-      {"limits.max_queued_tokens", 1, one << 40, limit(&LimitsConfig::max_queued_tokens)},
-      {"limits.max_max_tokens", 1, one << 30, limit(&LimitsConfig::max_max_tokens)},
-      {"limits.default_max_tokens", 1, 1000, limit(&LimitsConfig::default_max_tokens)},
-      {"limits.max_stream_buffer_bytes", 256, one << 30,
-       limit(&LimitsConfig::max_stream_buffer_bytes)},
-      {"limits.max_concurrent_streams", 1, 1'000'000, limit(&LimitsConfig::max_concurrent_streams)},
-      {"limits.max_watches", 1, 65'536, limit(&LimitsConfig::max_watches)},
-      {"limits.max_client_watches", 0, 65'536, limit(&LimitsConfig::max_client_watches)},
-      {"limits.max_infer_streams", 0, 65'536, limit(&LimitsConfig::max_infer_streams)},
-      {"limits.max_client_infer_streams", 0, 65'536,
-       limit(&LimitsConfig::max_client_infer_streams)},
-      {"limits.max_message_bytes", 1, (one << 31) - 1, limit(&LimitsConfig::max_message_bytes)},
-      {"limits.max_memory_bytes", 0, one << 40, limit(&LimitsConfig::max_memory_bytes)},
-      {"limits.max_client_memory_bytes", 0, one << 40,
-       limit(&LimitsConfig::max_client_memory_bytes)},
-      {"limits.write_stall_ms", 10, 3'600'000, limit(&LimitsConfig::write_stall)},
-      {"limits.max_request_ms", 1, 604'800'000, limit(&LimitsConfig::max_request)},
-      {"security.reload_s", 1, 86'400, [](C& c, int64_t value) { Set(c.security.reload, value); }},
-      {"security.max_client_labels", 0, 1000,
-       [](C& c, int64_t value) { Set(c.security.max_client_labels, value); }},
-      {"drain.lame_duck_ms", 0, 3'600'000, drain(&DrainConfig::lame_duck)},
-      {"drain.grace_ms", 0, 3'600'000, drain(&DrainConfig::grace)},
-      {"health.max_failed_steps", 1, 1'000'000, health(&HealthConfig::max_failed_steps)},
-      {"health.step_timeout_ms", 1, 3'600'000, health(&HealthConfig::step_timeout)},
-      {"health.liveness_grace_ms", 0, 3'600'000, health(&HealthConfig::liveness_grace)},
-      {"connections.max_age_ms", 0, 86'400'000, connections(&ConnectionConfig::max_age)},
-      {"connections.max_age_grace_ms", 0, 86'400'000,
-       connections(&ConnectionConfig::max_age_grace)},
-      {"states.max_bytes", 0, one << 50, states(&StatesConfig::max_bytes)},
-      {"states.max_client_bytes", 0, one << 50, states(&StatesConfig::max_client_bytes)},
-      {"states.default_ttl_ms", 1, 1000, states(&StatesConfig::default_ttl)},
-      {"states.max_ttl_ms", 1, 31'536'000'000, states(&StatesConfig::max_ttl)},
-      {"states.redis.database", 0, 65'535, redis(&RedisConfig::database)},
-      {"states.redis.timeout_ms", 1, 60'000, redis(&RedisConfig::timeout)},
-      {"states.redis.max_client_bytes", 1, one << 50, redis(&RedisConfig::max_client_bytes)},
-      {"repository.latest_versions", 0, 1000, repository(&RepositoryConfig::latest_versions)},
-      {"repository.drain_ms", 0, 86'400'000, repository(&RepositoryConfig::drain)},
-      {"states.checkpoint_tokens", 0, 1 << 30, states(&StatesConfig::checkpoint_tokens)},
-  };
-  for (const auto& range : ranges) {
-    // Where a range ends at another field, that field is out of the way.
-    ServerConfig config = Valid();
-    config.models[0].slots = 1;
-    config.models[0].max_step_tokens = config.models[0].max_batch_tokens = 1 << 20;
-    config.models[0].max_batch_rows = 1;
-    config.limits.max_prompt_tokens = config.limits.default_max_tokens = 1;
-    config.limits.max_queued_tokens = one << 40;
-    config.limits.max_max_tokens = 1000;
-    config.limits.max_prompt_bytes = 1;
-    config.limits.max_message_bytes = one << 30;
-    config.states.default_ttl = std::chrono::milliseconds(1);
-    config.states.max_ttl = std::chrono::milliseconds(1000);
-    for (const int64_t end : {range.low, range.high}) {
-      range.set(config, end);
-      EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
-    }
-    for (const int64_t beyond : {range.low - 1, range.high + 1}) {
-      range.set(config, beyond);
-      EXPECT_EQ(ValidateServerConfig(config).message(),
-                absl::StrCat(range.field, ": must be in [", range.low, ", ", range.high, "], got ",
-                             beyond));
-    }
-  }
+  pb::ServerConfig config = MessageOf(Valid());
+  int ranges = 0;
+  VisitFields(
+      "", config, [&](const std::string& path, Message& message, const FieldDescriptor* field) {
+        const auto& options = field->options();
+        const bool bound = options.HasExtension(pb::max) || options.HasExtension(pb::max_field);
+        if (!IsInteger(field) || field->is_repeated() || !bound) return;
+        ++ranges;
+        const std::unique_ptr<Message> before(message.New());
+        before->CopyFrom(message);
+        for (int f = 0; f < message.GetDescriptor()->field_count(); ++f) {
+          const FieldDescriptor* other = message.GetDescriptor()->field(f);
+          const auto& its = other->options();
+          const std::string& name = other->name();
+          const bool below = name == options.GetExtension(pb::min_field);
+          const bool above = name == options.GetExtension(pb::max_field);
+          if (below || its.GetExtension(pb::max_field) == field->name()) {
+            SetNumber(message, other, RangeOf(other).low);
+          } else if (above || its.GetExtension(pb::min_field) == field->name()) {
+            SetNumber(message, other, RangeOf(other).high);
+          }
+        }
+        const auto [low, high] = RangeOf(field);
+        for (const int64_t end : {low, high}) {
+          SetNumber(message, field, end);
+          EXPECT_EQ(CheckFields(config), absl::OkStatus()) << path << " " << end;
+        }
+        for (const int64_t beyond : {low - 1, high + 1}) {
+          SetNumber(message, field, beyond);
+          EXPECT_EQ(CheckFields(config).message(),
+                    absl::StrCat(path, ": must be in [", low, ", ", high, "], got ", beyond));
+        }
+        message.CopyFrom(*before);
+      });
+  EXPECT_GT(ranges, 50);
 }
 
 TEST(ConfigValidationTest, AcceptsRedisAtAHostOrASocket) {

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "server/config/config.h"
+
+namespace aft::server {
+
+// INVALID_ARGUMENT, starting with the path of a field that is out of range, e.g.
+// "models[0].slots: must be in [1, 65536], got 0".
+absl::Status ValidateServerConfig(const ServerConfig& config);
+
+// Whether a running server can go over to `next`: log.level may differ, and of the repository all
+// but its folder. INVALID_ARGUMENT as ValidateServerConfig; FAILED_PRECONDITION names every other
+// field that differs.
+absl::Status CheckReload(ServerConfig running, ServerConfig next);
+
+}  // namespace aft::server
