@@ -329,8 +329,11 @@ TEST(ReadinessTest, AllModelsOrAnyMakeAServerReady) {
       {{S::kLoading, S::kLoading}, false, false}, {{S::kDraining, S::kReady}, true, true},
   };
   for (const auto& c : cases) {
-    Readiness all({.readiness = "all"});
-    Readiness any({.readiness = "any"});
+    HealthConfig config;
+    config.readiness = "all";
+    Readiness all(config);
+    config.readiness = "any";
+    Readiness any(config);
     all.Update(Models(c.states, true), TimePoint());
     any.Update(Models(c.states, true), TimePoint());
     EXPECT_EQ(all.ready(), c.all) << (&c - cases);
@@ -341,7 +344,10 @@ TEST(ReadinessTest, AllModelsOrAnyMakeAServerReady) {
 TEST(ReadinessTest, LivenessEndsAGraceAfterAFailureThatLeavesTheServerNotReady) {
   using std::chrono::seconds;
   const TimePoint start(std::chrono::hours(1));
-  Readiness readiness({.readiness = "any", .liveness_grace = seconds(10)});
+  HealthConfig config;
+  config.readiness = "any";
+  config.liveness_grace = seconds(10);
+  Readiness readiness(config);
   const auto alive = [&](const std::vector<ModelState>& states, int second, bool loaded = true) {
     readiness.Update(Models(states, loaded), start + seconds(second));
     return readiness.alive();
