@@ -28,13 +28,19 @@ TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) 
   ContractCall neighbour = OpenFiller();
   ContractCall call = Open(Ask::kLong);
   const double both = 2.0 * GetParam().sequences;
-  while (server_->Metric(OfModel("aft_slots_used")) != both) gate().RunSteps(1);
+  WaitUntil([&] {
+    gate().AllowSteps(1);
+    return server_->Metric(OfModel("aft_slots_used")) == both;
+  });
   call.Cancel();
   EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::CANCELLED);
   const LogLine line = StepUntilLineOf(call);
   EXPECT_EQ(line["code"], "CANCELLED");
   EXPECT_EQ(Calls("CANCELLED"), 1);
-  while (server_->Metric(OfModel("aft_slots_used")) != both / 2) gate().AllowSteps(1);
+  WaitUntil([&] {
+    gate().AllowSteps(1);
+    return server_->Metric(OfModel("aft_slots_used")) == both / 2;
+  });
   EXPECT_TRUE(neighbour.Next());
   neighbour.Cancel();
   neighbour.Finish();
@@ -72,7 +78,7 @@ TEST_P(LongContractTest, TheServersLimitEndsACallThatRuns) {
   Start();
   gate().Hold();
   ContractCall call = Open(Ask::kLong);
-  while (server_->Metric(kMemoryUsed) == 0) std::this_thread::yield();  // until it has arrived
+  WaitUntil([&] { return server_->Metric(kMemoryUsed) > 0; });  // it has arrived
   const auto over = std::chrono::steady_clock::now() + config_.limits.max_request;
   while (std::chrono::steady_clock::now() < over) std::this_thread::yield();
   gate().Resume();
@@ -191,6 +197,7 @@ TEST_P(LongContractTest, ACallWhoseModelIsTakenFromItsClientEnds) {
   gate().Hold();
   ContractCall call = Open(Ask::kLong, AsTeamA());
   gate().WaitUntilBlocked();
+  WaitUntilDecoded();
   KnowTeamA("token a", "models: 'other'");
   gate().Resume();
   ExpectEnd(call, absl::StatusCode::kPermissionDenied,
@@ -204,6 +211,7 @@ TEST_P(LongContractTest, ACallWhoseModelItsClientKeepsGoesOn) {
   gate().Hold();
   ContractCall call = Open(Ask::kShort, AsTeamA());
   gate().WaitUntilBlocked();
+  WaitUntilDecoded();
   KnowTeamA("token a", "models: 'fake' weight: 2");
   gate().Resume();
   ExpectAnswered(call);
@@ -215,6 +223,7 @@ TEST_P(LongContractTest, ACallWhoseClientIsRemovedEnds) {
   gate().Hold();
   ContractCall call = Open(Ask::kLong, AsTeamA());
   gate().WaitUntilBlocked();
+  WaitUntilDecoded();
   KnowTeamA("another token", "");
   gate().Resume();
   ExpectEnd(call, absl::StatusCode::kUnauthenticated, "authorization: unknown token");
@@ -230,6 +239,7 @@ TEST_P(ContractTest, ACallThatWaitsEndsWithItsClientToo) {
   gate().WaitUntilBlocked();
   ContractCall waiting = Open(Ask::kShort, AsTeamA());
   WaitUntilWaiting(GetParam().sequences);
+  WaitUntilDecoded();
   KnowTeamA("another token", "");
   gate().Resume();
   ExpectEnd(waiting, absl::StatusCode::kUnauthenticated, "authorization: unknown token");
@@ -243,9 +253,8 @@ TEST_P(LongContractTest, ACallWhoseAnswerIsNotReadEndsAndOthersAreServed) {
   config_.limits.write_stall = std::chrono::hours(1);
   Start();
   ContractCall call = OpenUnread(Ask::kLong);
-  while (server_->Metric(OfModel("aft_request_finished_total", ",reason=\"slow_client\"")) == 0) {
-    std::this_thread::yield();
-  }
+  const std::string ended = OfModel("aft_request_finished_total", ",reason=\"slow_client\"");
+  WaitUntil([&] { return server_->Metric(ended) > 0; });
   server_->WaitForMetric(OfModel("aft_slots_used"), 0);
   ExpectNeighbourIsServed();
   const bool whole = GetParam().carrier == CarrierKind::kUnary;
@@ -271,9 +280,8 @@ TEST_P(LongContractTest, ACallWhoseAnswerFillsTheMemoryEnds) {
   if (small) config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 500'000;
   Start();
   ContractCall call = OpenUnread(Ask::kLong);
-  while (server_->Metric(OfModel("aft_request_finished_total", ",reason=\"slow_client\"")) == 0) {
-    std::this_thread::yield();
-  }
+  const std::string ended = OfModel("aft_request_finished_total", ",reason=\"slow_client\"");
+  WaitUntil([&] { return server_->Metric(ended) > 0; });
   server_->WaitForMetric(OfModel("aft_slots_used"), 0);
   ExpectEnd(call, absl::StatusCode::kResourceExhausted,
             StartsWith("memory: no room for an answer that is not "));

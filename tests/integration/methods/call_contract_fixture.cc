@@ -17,6 +17,7 @@
 #include "inference/grpc_service.pb.h"
 #include "server/observability/log.h"
 #include "tests/integration/methods/token_fixture.h"
+#include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -73,6 +74,26 @@ LogLine Parse(absl::string_view text) {
   }
   return line;
 }
+
+class HeldTokenizer : public Tokenizer {
+ public:
+  explicit HeldTokenizer(std::shared_ptr<TokenizerGate> gate) : gate_(std::move(gate)) {}
+
+  int32_t vocab_size() const override { return fake_.vocab_size(); }
+  int32_t eos_id() const override { return fake_.eos_id(); }
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    if (text == "held") {
+      ++gate_->entered;
+      gate_->Enter();
+    }
+    return fake_.Encode(text);
+  }
+  absl::string_view TokenBytes(int32_t id) const override { return fake_.TokenBytes(id); }
+
+ private:
+  const FakeTokenizer fake_;
+  const std::shared_ptr<TokenizerGate> gate_;
+};
 
 std::shared_ptr<grpc::Channel> SmallWindow(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -176,6 +197,21 @@ std::vector<LogLine> CapturedLog::Lines(const std::string& event) const {
   return lines;
 }
 
+void ContractTest::Start() {
+  const FakeModels fakes{.encoder_options = encoder_options_};
+  const ModelLoader load = FakeLoader(fakes);
+  server_ = std::make_unique<TestServer>(
+      config_,
+      [this, load](const LoadOptions& options) {
+        absl::StatusOr<LoadedModel> model = load(options);
+        model->tokenizer = std::make_shared<HeldTokenizer>(tokenizing_);
+        return model;
+      },
+      fakes);
+  ASSERT_TRUE(server_->server().WaitReady().ok());
+  server_->control().DropInputs();
+}
+
 ContractTest::ContractTest() : config_(TestConfigWithEncoder()) {
   const int sequences = GetParam().sequences;
   config_.metrics_address = "127.0.0.1:0";
@@ -222,10 +258,27 @@ ContractCall ContractTest::OpenFiller() {
   return call;
 }
 
-ContractCall ContractTest::OpenHeldTokenizing() {
+std::vector<ContractCall> ContractTest::HoldDecoding() {
   const Case tokenizing = HeldTokenizing();
-  channels_.push_back(TestServer::Connect(server_->server().address()));
-  return OpenAs(tokenizing, Ask::kShort, AsTeamB(), tokenizing.model, *channels_.back());
+  std::vector<ContractCall> held;
+  tokenizing_->entered = 0;
+  tokenizing_->Hold();
+  for (int i = 0; i < kDecodeThreads; ++i) {
+    channels_.push_back(TestServer::Connect(server_->server().address()));
+    held.push_back(OpenAs(tokenizing, Ask::kShort, AsTeamB(), tokenizing.model, *channels_.back()));
+  }
+  WaitUntil([this] { return tokenizing_->entered == kDecodeThreads; });
+  return held;
+}
+
+void ContractTest::ResumeDecoding(std::vector<ContractCall>& held) {
+  tokenizing_->Resume();
+  for (ContractCall& call : held) EXPECT_TRUE(call.Finish().status.ok());
+}
+
+void ContractTest::WaitUntilDecoded() {
+  std::vector<ContractCall> held = HoldDecoding();
+  ResumeDecoding(held);
 }
 
 ContractCall ContractTest::OpenNamed(const std::string& id, Ask ask,
@@ -316,22 +369,26 @@ std::optional<LogLine> ContractTest::FindLine(const std::string& id) const {
   return std::nullopt;
 }
 
-LogLine ContractTest::LineOf(const ContractCall& call) {
+void ContractTest::WaitUntil(const std::function<bool()>& condition) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (std::chrono::steady_clock::now() < limit) {
-    if (auto line = FindLine(call.id())) return *std::move(line);
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << "it never came";
     std::this_thread::yield();
   }
-  ADD_FAILURE() << "no line of " << call.id() << ": " << log_.Text();
-  return {};
+}
+
+LogLine ContractTest::LineOf(const ContractCall& call) {
+  std::optional<LogLine> line;
+  WaitUntil([&] { return (line = FindLine(call.id())).has_value(); });
+  EXPECT_TRUE(line.has_value()) << "no line of " << call.id() << ": " << log_.Text();
+  return line.value_or(LogLine());
 }
 
 LogLine ContractTest::StepUntilLineOf(const ContractCall& call) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!FindLine(call.id()).has_value() && std::chrono::steady_clock::now() < limit) {
+  WaitUntil([&] {
     gate().AllowSteps(1);
-    std::this_thread::yield();
-  }
+    return FindLine(call.id()).has_value();
+  });
   return LineOf(call);
 }
 
@@ -388,6 +445,7 @@ void ContractTest::ExpectCounts(const std::vector<LogLine>& lines) {
 
 void ContractTest::TearDown() {
   if (server_ == nullptr) return;
+  tokenizing_->Resume();  // whatever has failed, nothing may wait for the test
   server_->control().Resume();
   server_->encoder_control().Resume();
   if (!drained_) {

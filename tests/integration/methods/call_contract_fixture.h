@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/integration/methods/call_contract_cases.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/fake_loader.h"
 #include "tests/support/temp_files.h"
 
 // What a call promises, whatever its method and carrier.
@@ -86,6 +88,11 @@ class CapturedLog {
   const int file_;
 };
 
+// Where a test holds the tokenizer, which it comes to with the text "held".
+struct TokenizerGate : LoadGate {
+  std::atomic<int> entered = 0;
+};
+
 // A server on which one call of a case runs at a time, and one may wait. At the end of a test that
 // has called Start, this holds for whatever the test did, once all of its calls have ended:
 //   nothing is held: no slot, no place in the queue, no memory, no unread byte
@@ -97,7 +104,9 @@ class ContractTest : public testing::TestWithParam<Case> {
  protected:
   ContractTest();
 
-  void Start() { server_ = std::make_unique<TestServer>(config_, options_, encoder_options_); }
+  static constexpr int kDecodeThreads = 2;
+
+  void Start();
   void TearDown() override;
 
   // The call of the case. Its id is one that no other has.
@@ -108,8 +117,12 @@ class ContractTest : public testing::TestWithParam<Case> {
   // Whose step is held.
   ContractCall OpenHeld(Ask ask = Ask::kShort);
   ContractCall OpenFiller();
-  // A HeldTokenizing of team-b.
-  ContractCall OpenHeldTokenizing();
+  // All threads of the decode pool are busy from here on, with calls of team-b. REQUIRES: the
+  // clients are known.
+  std::vector<ContractCall> HoldDecoding();
+  void ResumeDecoding(std::vector<ContractCall>& held);
+  // The decode pool is done with what it has, so whatever the engine has can be cancelled.
+  void WaitUntilDecoded();
   // The call of the case with that id; "": with none, and so far one that nobody knows.
   ContractCall OpenNamed(const std::string& id, Ask ask = Ask::kShort,
                          const ContractCall::Prepare& prepare = {});
@@ -133,6 +146,8 @@ class ContractTest : public testing::TestWithParam<Case> {
   std::string OfModel(const std::string& name, const std::string& more = "") const;
   double Calls(const std::string& code);
   void WaitUntilWaiting(double sequences);
+  // The test fails when that is not true after a minute.
+  static void WaitUntil(const std::function<bool()>& condition);
   // Waits for the call's line.
   LogLine LineOf(const ContractCall& call);
   // The model goes on, a step at a time, until the call's line is there: what ends it may come at
@@ -147,9 +162,9 @@ class ContractTest : public testing::TestWithParam<Case> {
 
   const TempFolder folder_;
   ServerConfig config_;
-  FakeModelRunner::Options options_;
   FakeEncoderRunner::Options encoder_options_;
   CapturedLog log_;
+  const std::shared_ptr<TokenizerGate> tokenizing_ = std::make_shared<TokenizerGate>();
   std::unique_ptr<TestServer> server_;
   // Calls that the server may never have seen.
   std::set<std::string> unsure_;

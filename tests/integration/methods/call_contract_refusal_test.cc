@@ -13,11 +13,7 @@
 //                               the Open Inference Protocol: RESOURCE_EXHAUSTED, as of one text
 //   retry hint                  with every RESOURCE_EXHAUSTED of a call that has not begun, but for
 //                               the requests of a ModelStreamInfer, which have no metadata
-#include <atomic>
-#include <memory>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,7 +22,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/methods/call_contract_fixture.h"
-#include "tests/support/fake_tokenizer.h"
 
 namespace aft::server {
 namespace {
@@ -212,59 +207,16 @@ TEST_P(AnyRefusalContractTest, AnUnknownClientIsUnauthenticated) {
   EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", GetParam().method, "")), 1);
 }
 
-// A tokenizer that takes as long as the test says, for the text "held".
-class HeldTokenizer : public Tokenizer {
- public:
-  struct Gate : LoadGate {
-    std::atomic<int> entered = 0;
-  };
-
-  explicit HeldTokenizer(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
-
-  int32_t vocab_size() const override { return fake_.vocab_size(); }
-  int32_t eos_id() const override { return fake_.eos_id(); }
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
-    if (text == "held") {
-      ++gate_->entered;
-      gate_->Enter();
-    }
-    return fake_.Encode(text);
-  }
-  absl::string_view TokenBytes(int32_t id) const override { return fake_.TokenBytes(id); }
-
- private:
-  const FakeTokenizer fake_;
-  const std::shared_ptr<Gate> gate_;
-};
-
 // All threads of the decode pool are busy, with calls of team-b.
 class UndecodedContractTest : public ContractTest {
  protected:
-  static constexpr int kDecodeThreads = 2;
-
   void Start() {
     KnowTeamA("token a", "");
-    const ModelLoader load = FakeLoader(fakes_);
-    server_ = std::make_unique<TestServer>(
-        config_,
-        [this, load](const LoadOptions& options) {
-          absl::StatusOr<LoadedModel> model = load(options);
-          model->tokenizer = std::make_shared<HeldTokenizer>(tokenizing_);
-          return model;
-        },
-        fakes_);
-    ASSERT_TRUE(server_->server().WaitReady().ok());
-    tokenizing_->Hold();
-    for (int i = 0; i < kDecodeThreads; ++i) held_.push_back(OpenHeldTokenizing());
-    while (tokenizing_->entered < kDecodeThreads) std::this_thread::yield();
+    ContractTest::Start();
+    held_ = HoldDecoding();
   }
-  void Decode() {
-    tokenizing_->Resume();
-    for (ContractCall& call : held_) EXPECT_TRUE(call.Finish().status.ok());
-  }
+  void Decode() { ResumeDecoding(held_); }
 
-  const FakeModels fakes_;
-  const std::shared_ptr<HeldTokenizer::Gate> tokenizing_ = std::make_shared<HeldTokenizer::Gate>();
   std::vector<ContractCall> held_;
 };
 class LongUndecodedContractTest : public UndecodedContractTest {};
@@ -278,7 +230,7 @@ TEST_P(UndecodedContractTest, ACallWhoseClientIsRemovedBeforeItIsParsedIsRefused
   const double before = server_->Metric(kMemoryUsed);
   ContractCall call = Open(Ask::kShort, AsTeamA());
   const int calls = GetParam().infer_stream() ? 2 : 1;
-  while (server_->Metric(kMemoryUsed) < before + calls * kCall) std::this_thread::yield();
+  WaitUntil([&] { return server_->Metric(kMemoryUsed) >= before + calls * kCall; });
   KnowTeamA("another token", "");
   Decode();
   IsRefused(call);
@@ -293,7 +245,7 @@ TEST_P(LongUndecodedContractTest, ACallThatIsCancelledBeforeItIsParsedEnds) {
   gate().Hold();
   ContractCall call = Open(Ask::kLong, AsTeamA());
   const double held = kDecodeThreads * kCall;
-  while (server_->Metric(kMemoryUsed) < held + kCall) std::this_thread::yield();
+  WaitUntil([&] { return server_->Metric(kMemoryUsed) >= held + kCall; });
   call.Cancel();
   EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::CANCELLED);
   Decode();
