@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -38,7 +39,8 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options, const NetworkConfig
 const RunnerDevice& TestedRunners() {
   static const RunnerDevice device = {
       &Load, /*same_bits=*/false, tolerance::kLogits.each,
-      TestDevice().is_cuda() ? tolerance::kVectorsGpu : tolerance::kUnitVectors};
+      TestDevice().is_cuda() ? tolerance::kVectorsGpu : tolerance::kUnitVectors,
+      /*slow=*/!TestDevice().is_cuda() && std::getenv("AFT_CUDA_FULL") == nullptr};
   return device;
 }
 

@@ -118,13 +118,7 @@ TEST_P(AnswersTest, EachIsWhatASingleRequestGives) {
   EXPECT_GT(states.size(), 1U);
 }
 
-std::vector<NetworkCase> Cases() {
-  std::vector<NetworkCase> cases = DecoderCases();
-  cases.push_back(FullDecodeCase());
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(Property, AnswersTest, testing::ValuesIn(Cases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Property, AnswersTest, testing::ValuesIn(EngineCases()), CaseName);
 
 }  // namespace
 }  // namespace aft::server

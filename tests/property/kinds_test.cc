@@ -67,7 +67,10 @@ TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
   const std::vector<TokenId> prompt = RandomText(50);
   const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Warm(7), 64);
   ASSERT_EQ(whole.size(), 20U);
-  for (const size_t chunk : {1U, 2U, 7U, 16U, 31U, 49U}) {
+  // On a slow device as near to each other as to the formula, which other tests here ask for.
+  std::vector<size_t> chunks = {1, 31, 2, 7, 16, 49};
+  if (device_.slow) chunks.resize(2);
+  for (const size_t chunk : chunks) {
     EXPECT_TRUE(Same(Generate(*runner, 1, prompt, 20, Warm(7), chunk), whole)) << chunk;
   }
 }
@@ -78,12 +81,13 @@ TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
   std::vector<TokenId> text = RandomText(20);
   SamplingParams params = Warm(3);
   params.top_logprobs = 4;
-  const std::vector<SampledToken> sampled = Generate(*runner, 0, text, 60, params, 64);
-  ASSERT_EQ(sampled.size(), 60U);
+  const int64_t count = device_.slow ? 25 : 60;
+  const std::vector<SampledToken> sampled = Generate(*runner, 0, text, count, params, 64);
+  ASSERT_EQ(sampled.size(), static_cast<size_t>(count));
   for (const SampledToken& token : sampled) text.push_back(token.id);
   for (const size_t chunk : {5U, 64U}) {
     std::vector<SampledToken> scored = Score(*runner, 1, text, 4, chunk);
-    ASSERT_EQ(scored.size(), 79U);
+    ASSERT_EQ(scored.size(), 19 + sampled.size());
     scored.erase(scored.begin(), scored.begin() + 19);
     EXPECT_TRUE(Same(scored, sampled)) << chunk;
   }
@@ -106,7 +110,7 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
       together.rows.push_back({slot, 0, text, RowOutput::kLast});
     }
   }
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < (device_.slow ? 2 : 4); ++round) {
     StepOutput apart;
     for (const StepRow& row : together.rows) {
       StepOutput one = Step(*alone, {{row}});
@@ -153,7 +157,8 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   EXPECT_EQ(runner->SnapshotSlot(3), snapshot);
 }
 
-INSTANTIATE_TEST_SUITE_P(Property, EveryKindTest, testing::ValuesIn(DecoderCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Property, EveryKindTest, testing::ValuesIn(TestedCases(DecoderCases())),
+                         CaseName);
 
 class GeneratedTest : public RunnerFixture {};
 

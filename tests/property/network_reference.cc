@@ -198,6 +198,7 @@ std::vector<NetworkCase> DecoderCases() {
   };
   static_assert(kCaseTokens == 96, "as many rows have the tables below");
   add("prefix_blocks_and_tied_head", "aft_local window=5 prefix_block=8").tie_embeddings = true;
+  const size_t forms = cases.size();
   add("band_by_position", "aft_local window=5 band_rows=96");
   // Shorter than the texts.
   add("clamp", "aft_local window=5 band_rows=20 length_policy=clamp");
@@ -205,6 +206,7 @@ std::vector<NetworkCase> DecoderCases() {
       "aft_local window=5 band_rows=20 length_policy=zero bias=factors bias_rank=3");
   add("reparameterized_conv", "aft_conv heads=2 window=4 reparameterized=true std_eps=1e-5");
   add("block_local_without_global", "block_local heads=2 block_size=8 global_token=false");
+  for (size_t i = forms; i < cases.size(); ++i) cases[i].form = true;
 
   NetworkConfig& narrow = add("narrow_learned_relu", "aft_simple hidden=23");
   narrow.position = PositionKind::kLearned;
@@ -255,6 +257,7 @@ std::vector<NetworkCase> BareMixerCases() {
   std::vector<NetworkCase> cases = Kinds(/*causal=*/false);
   for (NetworkCase& one : Kinds(/*causal=*/true)) {
     one.name = "causal_" + one.name;
+    one.form = one.config.mixer.kind != MixerKind::kAftLocal;
     cases.push_back(std::move(one));
   }
   const auto add = [&cases](const char* name, const char* mixer) {
@@ -264,6 +267,7 @@ std::vector<NetworkCase> BareMixerCases() {
   add("image_narrow", "aft_conv heads=40 window=5 grid=true causal=false hidden=80");
   add("image_reparameterized",
       "aft_conv heads=2 window=7 grid=true causal=false reparameterized=true std_eps=1e-5");
+  cases.back().form = true;
   add("without_qkv_bias", "aft_full band_rows=96 bias=full causal=false hidden=24");
   cases.back().config.qkv_bias = false;
   for (NetworkCase& one : cases) {

@@ -35,6 +35,7 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits);
 struct NetworkCase {
   std::string name;
   NetworkConfig config;
+  bool form = false;  // another form of a mixer of these cases, and of nothing else
 
   friend void PrintTo(const NetworkCase& network, std::ostream* out) { *out << network.name; }
 };

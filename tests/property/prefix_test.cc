@@ -60,7 +60,7 @@ TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
   const std::unique_ptr<ModelRunner> alone = Load();
   const std::unique_ptr<GenerateEngine> engine = MakeEngine(/*interval=*/40);
   std::vector<std::vector<TokenId>> texts;
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < (device_.slow ? 2 : 3); ++round) {
     texts.push_back(RandomText(70));
     std::vector<GenerationRequest> requests;
     std::vector<std::shared_ptr<RecordingSink>> sinks;
@@ -130,7 +130,7 @@ TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
   const std::unique_ptr<GenerateEngine> engine = MakeEngine();
   const std::vector<TokenId> prompt = RandomText(40);
   std::vector<TokenId> whole;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 3; ++i) {  // the third finds what the second has left
     GenerationRequest request = Request(prompt, Warm(5), 20);
     request.resumed = i == 0 ? 0 : 10;
     request.prompt.insert(request.prompt.end(), whole.begin(),
@@ -157,13 +157,7 @@ TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
   }
 }
 
-std::vector<NetworkCase> Cases() {
-  std::vector<NetworkCase> cases = DecoderCases();
-  cases.push_back(FullDecodeCase());
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(Property, PrefixTest, testing::ValuesIn(Cases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Property, PrefixTest, testing::ValuesIn(EngineCases()), CaseName);
 
 }  // namespace
 }  // namespace aft::server

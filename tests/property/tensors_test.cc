@@ -74,6 +74,7 @@ TEST_P(EveryMixerTest, EqualsFloat64) {
   const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
   for (const auto& [tokens, columns] :
        {std::pair{1, 1}, {7, 7}, {33, 11}, {33, 3}, {35, 1}, {static_cast<int>(kCaseTokens), 8}}) {
+    if (tokens == 35 && !config_.mixer.grid) continue;  // where columns are nothing
     EncoderInput input = Vectors(tokens, columns);
     EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << tokens;
     HideSome(input);
@@ -88,15 +89,17 @@ TEST_P(EveryMixerTest, NeighboursOfAnySizeAndThreadsChangeNoBit) {
   options_.intra_op_threads = 3;
   const std::unique_ptr<EncoderRunner> threaded = LoadEncoder();
   std::vector<EncoderInput> inputs = Mixed();
+  std::vector<std::vector<float>> alone;
+  for (const EncoderInput& input : inputs) alone.push_back(Run(*mixer, {input}));
   for (int turn = 0; turn < 2; ++turn) {
-    std::vector<float> alone;
-    for (const EncoderInput& input : inputs) {
-      const std::vector<float> vectors = Run(*mixer, {input});
-      alone.insert(alone.end(), vectors.begin(), vectors.end());
+    std::vector<float> all;
+    for (const std::vector<float>& one : alone) all.insert(all.end(), one.begin(), one.end());
+    EXPECT_TRUE(Close(Run(*mixer, inputs), all, SameAs()));
+    if (!device_.slow) {
+      EXPECT_TRUE(Close(Run(*threaded, inputs), all, SameAs()));
     }
-    EXPECT_TRUE(Close(Run(*mixer, inputs), alone, SameAs()));
-    EXPECT_TRUE(Close(Run(*threaded, inputs), alone, SameAs()));
     std::reverse(inputs.begin(), inputs.end());
+    std::reverse(alone.begin(), alone.end());
   }
 }
 
@@ -104,20 +107,24 @@ TEST_P(EveryMixerTest, WhatIsNotFiniteStaysInItsSequence) {
   const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
   std::vector<EncoderInput> inputs = Mixed();
   const std::vector<float> clean = Run(*mixer, inputs);
+  std::vector<EncoderInput> spoilt = inputs;
+  size_t next = 0;  // every other one has one of these
   for (const float bad : {kNan, -kNan, HUGE_VALF, -HUGE_VALF, std::numeric_limits<float>::max()}) {
-    std::vector<EncoderInput> spoilt = inputs;
-    spoilt[4].mask.clear();
-    std::fill(spoilt[4].vectors.begin(), spoilt[4].vectors.end(), bad);
-    std::vector<float> got = Run(*mixer, spoilt);
-    ASSERT_EQ(got.size(), clean.size());
-    // Whatever that one is now, it is computed again when it is clean.
-    size_t first = 0;
-    for (int i = 0; i < 4; ++i) first += inputs[static_cast<size_t>(i)].vectors.size();
-    std::copy_n(clean.begin() + static_cast<int64_t>(first), spoilt[4].vectors.size(),
-                got.begin() + static_cast<int64_t>(first));
-    EXPECT_TRUE(Close(got, clean, SameAs())) << bad;
-    EXPECT_TRUE(Close(Run(*mixer, inputs), clean, SameAs())) << bad;
+    spoilt[next].mask.clear();
+    std::fill(spoilt[next].vectors.begin(), spoilt[next].vectors.end(), bad);
+    next += 2;
   }
+  std::vector<float> got = Run(*mixer, spoilt);
+  ASSERT_EQ(got.size(), clean.size());
+  int64_t first = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto count = static_cast<int64_t>(inputs[i].vectors.size());
+    if (i % 2 == 0) std::copy_n(clean.begin() + first, count, got.begin() + first);
+    first += count;
+  }
+  EXPECT_TRUE(Close(got, clean, SameAs()));
+  // Whatever those are now, they are computed again when they are clean.
+  EXPECT_TRUE(Close(Run(*mixer, inputs), clean, SameAs()));
 }
 
 TEST_P(EveryMixerTest, HiddenTokensMayHoldAnything) {
@@ -156,7 +163,8 @@ TEST_P(EveryMixerTest, WithoutAKeyTheBiasIsLeft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Property, EveryMixerTest, testing::ValuesIn(BareMixerCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Property, EveryMixerTest, testing::ValuesIn(TestedCases(BareMixerCases())),
+                         CaseName);
 
 class EncoderVectorsTest : public TensorsFixture, public testing::WithParamInterface<NetworkCase> {
  protected:

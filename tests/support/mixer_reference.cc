@@ -24,10 +24,10 @@ struct Inputs {
   const ReferenceTables& tables;
   const std::vector<double>& mask;
   int64_t grid_width;
+  const int64_t width = PackedWidth(config, hid);
 
-  int64_t width() const { return PackedWidth(config, hid); }
-  int64_t tokens() const { return static_cast<int64_t>(packed.size()) / width(); }
-  double in(int64_t t, int64_t column) const { return packed[At(t * width() + column)]; }
+  int64_t tokens() const { return static_cast<int64_t>(packed.size()) / width; }
+  double in(int64_t t, int64_t column) const { return packed[At(t * width + column)]; }
   const std::vector<double>& table(const char* name) const { return tables.at(name); }
 };
 
@@ -250,7 +250,7 @@ std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
                                    const std::vector<double>& packed, const ReferenceTables& tables,
                                    const std::vector<double>& mask, int64_t grid_width) {
   const Inputs x = {config, hid, packed, tables, mask, grid_width};
-  AFT_CHECK(static_cast<int64_t>(packed.size()) == x.tokens() * x.width());
+  AFT_CHECK(static_cast<int64_t>(packed.size()) == x.tokens() * x.width);
   AFT_CHECK(mask.empty() || static_cast<int64_t>(mask.size()) == x.tokens());
   return Reference(config.kind).formula(x);
 }

@@ -189,6 +189,6 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
 
 if __name__ == "__main__":
   if CHROMIUM is None:
-    print("skipped: needs Debian's chromium-headless-shell")
+    print("skipped: needs Debian's chromium-headless-shell; ./dev test --full installs it")
     sys.exit(77)
   unittest.main(argv=sys.argv[:1])

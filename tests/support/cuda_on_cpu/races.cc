@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -45,7 +46,33 @@ std::map<uintptr_t, Region>& Regions() {
   static std::map<uintptr_t, Region>& regions = *new std::map<uintptr_t, Region>;
   return regions;
 }
-std::map<uintptr_t, Region>::iterator last_found = Regions().end();
+
+// What was found last for the addresses of a granule: kernels go to and fro between arrays, and
+// more often than to these to their own stacks. Forgotten when the regions change.
+struct Found {
+  uintptr_t granule = 0;
+  uint64_t when = 0;  // `changes` at that time
+  uintptr_t begin = 0;
+  Region* region = nullptr;  // none begins in it or reaches into it
+};
+constexpr uintptr_t kGranule = 128;
+uint64_t changes = 1;
+std::array<Found, 4096> found_last;
+
+// The last region that has a part of the granule of `at`; null if there is none.
+const Found& Find(uintptr_t at) {
+  const uintptr_t granule = at / kGranule;
+  Found& found = found_last[granule % found_last.size()];
+  if (found.granule == granule && found.when == changes) return found;
+  found = {granule, changes, 0, nullptr};
+  const auto next = Regions().lower_bound((granule + 1) * kGranule);
+  if (next == Regions().begin()) return found;
+  const auto last = std::prev(next);
+  if (last->second.end <= granule * kGranule) return found;
+  found.begin = last->first;
+  found.region = &last->second;
+  return found;
+}
 
 size_t WordsOf(uintptr_t begin, uintptr_t end) { return (end - begin + kWord - 1) / kWord; }
 
@@ -84,16 +111,13 @@ void RecordWord(Word& word, const Access& access, bool write, const Moment& now,
 }
 
 void Record(uintptr_t at, size_t bytes, bool write, const void* code) {
-  const Moment now = Now();
+  const Moment& now = current_moment;
   if (!now.running) return;
-  auto& regions = Regions();
-  if (last_found == regions.end() || at < last_found->first || at >= last_found->second.end) {
-    auto found = regions.upper_bound(at);
-    if (found == regions.begin() || at >= (--found)->second.end) return;  // a thread's own memory
-    last_found = found;
-  }
-  const uintptr_t begin = last_found->first;
-  Region& region = last_found->second;
+  const Found& found = Find(at);
+  // Regions begin at granules, so that there is no other one.
+  if (found.region == nullptr || at < found.begin || at >= found.region->end) return;
+  const uintptr_t begin = found.begin;
+  Region& region = *found.region;
   if (region.words == nullptr) {
     void* const words =
         mmap(nullptr, WordsOf(begin, region.end) * sizeof(Word), PROT_READ | PROT_WRITE,
@@ -127,9 +151,11 @@ void WatchMemory(const void* begin, size_t bytes, bool shared) {
   if (bytes == 0) return;
   const uintptr_t at = reinterpret_cast<uintptr_t>(begin);
   ForgetMemory(begin);
+  if (at % kGranule != 0) std::abort();
   Region& region = Regions()[at];
   region.end = at + bytes;
   region.shared = shared;
+  ++changes;
 }
 
 void ForgetMemory(const void* begin) {
@@ -139,7 +165,7 @@ void ForgetMemory(const void* begin) {
     munmap(found->second.words, WordsOf(found->first, found->second.end) * sizeof(Word));
   }
   Regions().erase(found);
-  last_found = Regions().end();
+  ++changes;
 }
 
 void RecordAccess(const void* at, size_t bytes, bool write) {

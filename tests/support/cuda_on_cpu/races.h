@@ -46,7 +46,7 @@ class AtomicAccess {
 
 // When and by whom something is done.
 struct Moment {
-  uint32_t block = 0;            // number of the run of a block since the process started
+  uint32_t block = 0;            // number of the run of a block since the process started, from 1
   uint32_t first_of_launch = 0;  // the first such number of the launch
   uint32_t thread = 0;
   uint32_t block_barriers = 0;  // __syncthreads before, in this block

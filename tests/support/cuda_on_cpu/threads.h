@@ -85,7 +85,7 @@ unsigned Lane();
 // __syncwarp: as any warp operation, and it orders the lanes' accesses to memory.
 void SyncWarp(unsigned mask, Site site);
 
-Moment Now();
+extern Moment current_moment;
 // The launch goes on, and then fails.
 void FailAtEnd(const std::string& why);
 

@@ -163,7 +163,7 @@ class BrowserTest(unittest.TestCase):
 def main():
   browser = "--browser" in sys.argv
   if browser and (CHROMIUM is None or not CHART_JS.exists()):
-    print("skipped: needs Debian's chromium-headless-shell and libjs-chart.js")
+    print("skipped: needs Debian's chromium-headless-shell and libjs-chart.js; ./dev test --full installs them")
     sys.exit(77)
   suite = unittest.defaultTestLoader.loadTestsFromTestCase(BrowserTest if browser else ReportTest)
   sys.exit(not unittest.TextTestRunner().run(suite).wasSuccessful())
