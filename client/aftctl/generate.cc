@@ -135,14 +135,8 @@ void AddFlags(CLI::App& app, GenerateFlags& flags) {
          "Answers to the prompt, one after the other; with --json each line says of which sequence "
          "it is. The seed of the I-th is seed + I. Default 1")
       ->check(CLI::Range(1, 16));
-  app.add_flag_callback(
-      "--echo", [&flags] { flags.request.mutable_output()->set_echo(true); },
-      "Print the prompt first");
-  app.add_option_function<uint32_t>(
-         "--logprobs",
-         [&flags](uint32_t n) { flags.request.mutable_output()->set_top_logprobs(n); },
-         "With --json: log-probability of each token and of its N best alternatives")
-      ->needs(json);
+  AddGenerationFlags(app, flags.request, {"output"});
+  app.get_option("--logprobs")->needs(json);
 }
 
 }  // namespace

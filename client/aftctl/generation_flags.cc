@@ -1,109 +1,91 @@
 #include "client/aftctl/generation_flags.h"
 
-#include <cstdint>
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "aft/v1/generation_options.pb.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
 
 namespace aft::client {
 namespace {
 
-// An option that sets a field of the request, which stays unset without it.
-template <typename Message, typename Value>
-CLI::Option* AddField(CLI::App& app, const char* name, Message& message,
-                      void (Message::*set)(Value), const char* help) {
-  return app.add_option_function<Value>(
-      name, [&message, set](Value value) { (message.*set)(value); }, help);
-}
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
 
-// "50256:-100". Empty: fine.
-std::string AddBias(absl::string_view text, v1::SamplingOptions& sampling) {
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, ':');
-  uint32_t id = 0;
-  float bias = 0;
-  if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-    return absl::StrCat(text, " is not ID:BIAS");
+class Silence : public google::protobuf::io::ErrorCollector {
+  void AddError(int, google::protobuf::io::ColumnNumber, const std::string&) override {}
+};
+
+// Sets the field to what the text says, or adds that. False: it is none of the field's type.
+bool Put(std::string text, const FieldDescriptor& field, Message& part) {
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+    text = absl::StrCat("\"", absl::CEscape(text), "\"");
+  } else if (field.is_map()) {  // "50256:-100"
+    const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(text, ':');
+    text = absl::StrCat("{ key: ", halves.first, " value: ", halves.second, " }");
   }
-  (*sampling.mutable_logit_bias())[id] = bias;
-  return "";
+  Silence errors;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  return parser.ParseFieldValueFromString(text, &field, &part);
 }
 
-// An option that may be repeated, one id each.
-void AddIds(CLI::App& app, const char* name, google::protobuf::RepeatedField<uint32_t>& field,
-            const char* help) {
-  app.add_option_function<std::vector<uint32_t>>(
-         name, [&field](const auto& all) { field.Assign(all.begin(), all.end()); }, help)
-      ->allow_extra_args(false);
+std::string TypeOf(const FieldDescriptor& field) {
+  if (field.is_map()) return "ID:BIAS";
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) return "FLOAT";
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ? "TEXT" : "UINT";
 }
 
-// CLI11 takes the largest number for one that is too large. Empty: fine.
-std::string CheckSeed(const std::string& text) {
-  uint64_t seed = 0;
-  return absl::SimpleAtoi(text, &seed) ? "" : text + " is not an integer from 0 to 2^64 - 1";
+// "default 1", "default: the server's".
+std::string HelpOf(const v1::GenerationOption& about) {
+  if (about.unset().empty()) return about.help();
+  const char* const colon = absl::ascii_isdigit(about.unset().front()) ? " " : ": ";
+  return absl::StrCat(about.help(), "; default", colon, about.unset());
+}
+
+void AddFlag(CLI::App& app, const v1::GenerationOption& about, v1::GenerateRequest& request,
+             const FieldDescriptor& part, const FieldDescriptor& field) {
+  const auto put = [&](const std::string& text) {
+    return Put(text, field, *request.GetReflection()->MutableMessage(&request, &part));
+  };
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    app.add_flag_callback(
+        about.flag(), [put] { put("true"); }, HelpOf(about));
+    return;
+  }
+  CLI::Option* const option = app.add_option_function<std::vector<std::string>>(
+      about.flag(), [put](const auto& all) { std::for_each(all.begin(), all.end(), put); },
+      HelpOf(about));
+  option->type_name(TypeOf(field))->check([&field](const std::string& text) {
+    const std::unique_ptr<Message> scratch(google::protobuf::MessageFactory::generated_factory()
+                                               ->GetPrototype(field.containing_type())
+                                               ->New());
+    return Put(text, field, *scratch) ? "" : absl::StrCat(text, " is not ", TypeOf(field));
+  });
+  // One value for each flag, so that nothing after it is swallowed.
+  field.is_repeated() ? option->allow_extra_args(false) : option->expected(1);
 }
 
 }  // namespace
 
-void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request) {
-  v1::SamplingOptions& sampling = *request.mutable_sampling();
-  v1::StopOptions& stop = *request.mutable_stop();
-  AddField(app, "--max-tokens", stop, &v1::StopOptions::set_max_tokens,
-           "Most tokens to generate; default: the server's");
-  AddField(app, "--temperature", sampling, &v1::SamplingOptions::set_temperature,
-           "0 is greedy; default 1");
-  AddField(app, "--top-k", sampling, &v1::SamplingOptions::set_top_k,
-           "Sample from the K likeliest tokens; 0: from all (default)");
-  AddField(app, "--top-p", sampling, &v1::SamplingOptions::set_top_p,
-           "Sample from the likeliest tokens with this total probability; default 1");
-  AddField(app, "--min-p", sampling, &v1::SamplingOptions::set_min_p,
-           "Sample from the tokens at least P times as likely as the likeliest; default 0");
-  AddField(app, "--repetition-penalty", sampling, &v1::SamplingOptions::set_repetition_penalty,
-           "Divides the logits of tokens that the text holds already; default 1");
-  AddField(app, "--presence-penalty", sampling, &v1::SamplingOptions::set_presence_penalty,
-           "Taken from the logits of tokens that were generated already; default 0");
-  AddField(app, "--frequency-penalty", sampling, &v1::SamplingOptions::set_frequency_penalty,
-           "Taken from them each time that they were generated; default 0");
-  AddField(app, "--seed", sampling, &v1::SamplingOptions::set_seed,
-           "Same seed, same text; default: the server draws one")
-      ->check(CheckSeed);
-  app.add_option_function<std::vector<std::string>>(
-         "--logit-bias",
-         [&sampling](const auto& all) {
-           for (const std::string& bias : all) AddBias(bias, sampling);
-         },
-         "Added to the logit of this token id; may be repeated")
-      ->type_name("ID:BIAS")
-      ->check([](const std::string& text) {
-        v1::SamplingOptions ignored;
-        return AddBias(text, ignored);
-      })
-      ->allow_extra_args(false);
-  AddIds(app, "--allow-token", *sampling.mutable_allowed_tokens(),
-         "Sample from these token ids alone; may be repeated");
-  AddIds(app, "--ban-token", *sampling.mutable_banned_tokens(),
-         "Never sample this token id; may be repeated");
-  AddField(app, "--min-tokens", stop, &v1::StopOptions::set_min_tokens,
-           "Nothing but a limit ends the text before so many tokens; default 0");
-  // allow_extra_args(false): one value per --stop, so that nothing after it is swallowed.
-  app.add_option_function<std::vector<std::string>>(
-         "--stop",
-         [&stop](const auto& all) {
-           *stop.mutable_strings() = {all.begin(), all.end()};
-         },
-         "End before this string; may be repeated")
-      ->allow_extra_args(false);
-  AddIds(app, "--stop-token", *stop.mutable_token_ids(), "End at this token id; may be repeated");
-  app.add_flag_callback(
-      "--include-stop", [&stop] { stop.set_include_stop_string(true); },
-      "Print the stop string as well");
-  app.add_flag_callback(
-      "--ignore-eos", [&stop] { stop.set_ignore_eos(true); },
-      "Go on after the model's end of text");
+void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request,
+                        std::initializer_list<absl::string_view> parts) {
+  const auto& options = v1::GenerationOption::descriptor()->file()->options();
+  for (const auto& about : options.GetRepeatedExtension(v1::generation_option)) {
+    const std::pair<std::string, std::string> path = absl::StrSplit(about.field(), '.');
+    if (std::find(parts.begin(), parts.end(), path.first) == parts.end()) continue;
+    const FieldDescriptor* const part = request.GetDescriptor()->FindFieldByName(path.first);
+    AddFlag(app, about, request, *part, *part->message_type()->FindFieldByName(path.second));
+  }
 }
 
 }  // namespace aft::client

@@ -48,7 +48,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Sampling:
-  """None: the server's default, which inference.proto names."""
+  """None: the server's default, which generation_options.proto names."""
 
   temperature: Optional[float] = None
   top_k: Optional[int] = None
@@ -66,14 +66,8 @@ class Sampling:
   def fill(self, message: Any) -> None:
     """Sets what is not None."""
     for name, value in vars(self).items():
-      if value is None:
-        continue
-      if name == "logit_bias":
-        message.logit_bias.update(value)
-      elif name in ("allowed_tokens", "banned_tokens"):
-        getattr(message, name).extend(value)
-      else:
-        setattr(message, name, value)
+      if value is not None:
+        message.MergeFrom(type(message)(**{name: value}))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "server/api/aft/logit_rules_codec.h"
+#include "server/api/aft/option_rules.h"
 #include "server/api/aft/resume_codec.h"
 #include "server/call/call_ids.h"
 #include "server/call/outcome_messages.h"
@@ -19,47 +20,19 @@
 namespace aft::server {
 namespace {
 
-constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
-constexpr int kMaxStopTokens = 64;
 constexpr size_t kMaxCacheSaltBytes = 64;
 constexpr uint32_t kMaxSequences = 16;
 
-struct Range {
-  float low;
-  float high;
-  bool above_low = false;  // not low itself
-};
-
-// Leaves `param` as it is when the field is not set.
-absl::Status DecodeFloat(absl::string_view name, bool is_set, float value, const Range& range,
-                         float& param) {
-  if (!is_set) return absl::OkStatus();
-  // Written so that NaN fails.
-  if (!((range.above_low ? value > range.low : value >= range.low) && value <= range.high)) {
-    return BadField(absl::StrCat("sampling.", name),
-                    absl::StrCat("must be in ", range.above_low ? "(" : "[", range.low, ", ",
-                                 range.high, "], got ", value));
-  }
-  param = value;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {
+  AFT_RETURN_IF_ERROR(CheckOptions(message));
   SamplingParams params;
-  AFT_RETURN_IF_ERROR(DecodeFloat("temperature", message.has_temperature(), message.temperature(),
-                                  {0, 100}, params.temperature));
-  AFT_RETURN_IF_ERROR(DecodeFloat("top_p", message.has_top_p(), message.top_p(),
-                                  {0, 1, /*above_low=*/true}, params.top_p));
-  AFT_RETURN_IF_ERROR(
-      DecodeFloat("min_p", message.has_min_p(), message.min_p(), {0, 1}, params.min_p));
-  AFT_RETURN_IF_ERROR(DecodeFloat("repetition_penalty", message.has_repetition_penalty(),
-                                  message.repetition_penalty(), {0, 10, /*above_low=*/true},
-                                  params.repetition_penalty));
-  AFT_RETURN_IF_ERROR(DecodeFloat("presence_penalty", message.has_presence_penalty(),
-                                  message.presence_penalty(), {-2, 2}, params.presence_penalty));
-  AFT_RETURN_IF_ERROR(DecodeFloat("frequency_penalty", message.has_frequency_penalty(),
-                                  message.frequency_penalty(), {-2, 2}, params.frequency_penalty));
+  if (message.has_temperature()) params.temperature = message.temperature();
+  if (message.has_top_p()) params.top_p = message.top_p();
+  if (message.has_min_p()) params.min_p = message.min_p();
+  if (message.has_repetition_penalty()) params.repetition_penalty = message.repetition_penalty();
+  if (message.has_presence_penalty()) params.presence_penalty = message.presence_penalty();
+  if (message.has_frequency_penalty()) params.frequency_penalty = message.frequency_penalty();
   // More than the vocabulary keeps all, so clamping changes nothing.
   params.top_k = static_cast<int32_t>(
       std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));
@@ -84,10 +57,7 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
                                  message.min_tokens()));
   }
   stop.min_tokens = static_cast<int32_t>(message.min_tokens());
-  if (message.strings_size() > kMaxStopStrings) {
-    return BadField("stop.strings", absl::StrCat("must have at most ", kMaxStopStrings,
-                                                 " entries, got ", message.strings_size()));
-  }
+  AFT_RETURN_IF_ERROR(CheckOptions(message));
   for (int i = 0; i < message.strings_size(); ++i) {
     const std::string& text = message.strings(i);
     if (text.empty() || text.size() > kMaxStopStringBytes) {
@@ -96,10 +66,6 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
           absl::StrCat("must have 1 to ", kMaxStopStringBytes, " bytes, got ", text.size()));
     }
     stop.strings.push_back(text);
-  }
-  if (message.token_ids_size() > kMaxStopTokens) {
-    return BadField("stop.token_ids", absl::StrCat("must have at most ", kMaxStopTokens,
-                                                   " entries, got ", message.token_ids_size()));
   }
   AFT_RETURN_IF_ERROR(
       DecodeTokens("stop.token_ids", message.token_ids(), vocab_size, stop.token_ids));

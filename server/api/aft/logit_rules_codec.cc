@@ -8,25 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "server/api/aft/option_rules.h"
 #include "server/api/aft/text_codec.h"
 #include "server/config/checks.h"
 
 namespace aft::server {
 namespace {
 
-constexpr int64_t kMaxTokens = 1024;  // of each list
-constexpr int64_t kMaxBiases = 300;   // three fields each, of those that a message may have
-constexpr float kMaxBias = 100.0F;
-
-absl::Status CheckEntries(absl::string_view field, int64_t entries, int64_t most) {
-  if (entries <= most) return absl::OkStatus();
-  return BadField(field, absl::StrCat("must have at most ", most, " entries, got ", entries));
-}
-
 absl::StatusOr<std::vector<TokenId>> DecodeList(
     absl::string_view field, const google::protobuf::RepeatedField<uint32_t>& ids,
     int64_t vocab_size) {
-  AFT_RETURN_IF_ERROR(CheckEntries(field, ids.size(), kMaxTokens));
   std::vector<TokenId> tokens;
   AFT_RETURN_IF_ERROR(DecodeTokens(field, ids, vocab_size, tokens));
   return tokens;
@@ -36,17 +27,12 @@ absl::StatusOr<std::vector<TokenId>> DecodeList(
 absl::StatusOr<std::map<TokenId, float>> DecodeBiases(const v1::SamplingOptions& message,
                                                       int64_t vocab_size) {
   constexpr absl::string_view kField = "sampling.logit_bias";
-  AFT_RETURN_IF_ERROR(
-      CheckEntries(kField, static_cast<int64_t>(message.logit_bias_size()), kMaxBiases));
   const std::map<uint32_t, float> sorted(message.logit_bias().begin(), message.logit_bias().end());
   std::map<TokenId, float> biases;
   for (const auto& [key, bias] : sorted) {
     AFT_ASSIGN_OR_RETURN(const TokenId id,
                          DecodeToken(kField, static_cast<int64_t>(key), key, vocab_size));
-    if (!(bias >= -kMaxBias && bias <= kMaxBias)) {  // written so that NaN fails
-      return BadField(absl::StrCat(kField, "[", key, "]"),
-                      absl::StrCat("must be in [-", kMaxBias, ", ", kMaxBias, "], got ", bias));
-    }
+    AFT_RETURN_IF_ERROR(CheckMapped(kField, absl::StrCat(kField, "[", key, "]"), bias));
     biases.emplace(id, bias);
   }
   return biases;

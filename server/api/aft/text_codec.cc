@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/api/aft/option_rules.h"
 #include "server/engine/token_bytes.h"
 
 namespace aft::server {
@@ -95,12 +96,8 @@ absl::Status DecodeTokens(absl::string_view list,
 }
 
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset) {
-  if (!message.has_top_logprobs()) return unset;
-  if (message.top_logprobs() > static_cast<uint32_t>(kMaxTopLogprobs)) {
-    return BadField("output.top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs,
-                                                        "], got ", message.top_logprobs()));
-  }
-  return static_cast<int32_t>(message.top_logprobs());
+  AFT_RETURN_IF_ERROR(CheckOptions(message));
+  return message.has_top_logprobs() ? static_cast<int32_t>(message.top_logprobs()) : unset;
 }
 
 absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset) {

@@ -1,21 +1,24 @@
 #include "server/api/oip/options.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "server/api/aft/option_rules.h"
 #include "server/config/checks.h"
 
 namespace aft::server::kserve {
 namespace {
 
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
 using Json = nlohmann::json;
 
 constexpr size_t kMaxJsonBytes = size_t{16} << 10;
@@ -55,112 +58,63 @@ std::optional<bool> Truth(const Json& value) {
   return std::nullopt;
 }
 
-// The elements of a list; of what is no list, itself.
-template <typename Add>
-bool ForEach(const Json& value, Add add) {
-  if (!value.is_array()) return add(value);
-  for (const Json& element : value) {
-    if (!add(element)) return false;
-  }
-  return true;
-}
-
-// The fields of aft.v1 that options set, to be found in errors.
-constexpr std::pair<absl::string_view, absl::string_view> kFields[] = {
-    {"sampling.temperature", "temperature"},
-    {"sampling.top_p", "top_p"},
-    {"sampling.min_p", "min_p"},
-    {"sampling.repetition_penalty", "repetition_penalty"},
-    {"sampling.presence_penalty", "presence_penalty"},
-    {"sampling.frequency_penalty", "frequency_penalty"},
-    {"sampling.logit_bias", "logit_bias"},
-    {"sampling.allowed_tokens", "allowed_token_ids"},
-    {"stop.max_tokens", "max_tokens"},
-    {"stop.min_tokens", "min_tokens"},
-    {"stop.strings", "stop"},
-    {"stop.token_ids", "stop_token_ids"},
-    {"output.top_logprobs", "logprobs"},
-};
-
 std::string Path(absl::string_view place, absl::string_view name) {
   return place.empty() ? std::string(name) : absl::StrCat(place, ".", name);
 }
 
+// Sets the field, or adds to it. False: the value is none of the field's type.
+bool Put(const Json& value, const FieldDescriptor& field, Message& message) {
+  const Reflection& reflection = *message.GetReflection();
+  const auto put = [&](const auto& given, auto set, auto add) {
+    if (given.has_value())
+      (reflection.*(field.is_repeated() ? add : set))(&message, &field, *given);
+    return given.has_value();
+  };
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return put(Number<float>(value), &Reflection::SetFloat, &Reflection::AddFloat);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return put(Number<uint32_t>(value), &Reflection::SetUInt32, &Reflection::AddUInt32);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return put(Number<uint64_t>(value), &Reflection::SetUInt64, &Reflection::AddUInt64);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return put(Truth(value), &Reflection::SetBool, &Reflection::AddBool);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return put(value.is_string() ? std::make_optional(value.get<std::string>()) : std::nullopt,
+                 &Reflection::SetString, &Reflection::AddString);
+    default:
+      return false;
+  }
+}
+
+// Fills a map from uint32. The keys of an object are strings, of which two may be the same number.
+bool PutMap(const Json& value, const FieldDescriptor& field, Message& message) {
+  if (!value.is_object()) return false;
+  const FieldDescriptor& key_field = *field.message_type()->map_key();
+  std::set<uint32_t> keys;
+  for (const auto& [key, mapped] : value.items()) {
+    Message& entry = *message.GetReflection()->AddMessage(&message, &field);
+    if (!Put(Json(key), key_field, entry) ||
+        !Put(mapped, *field.message_type()->map_value(), entry) ||
+        !keys.insert(entry.GetReflection()->GetUInt32(entry, &key_field)).second) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // False: the value is none of the option's type; nullopt: there is no such option.
 std::optional<bool> Apply(absl::string_view name, const Json& value, v1::GenerateRequest& message) {
-  v1::SamplingOptions& sampling = *message.mutable_sampling();
-  v1::StopOptions& stop = *message.mutable_stop();
-  const auto number = [&value](auto set) {
-    const auto given = Number<float>(value);
-    if (given.has_value()) set(*given);
-    return given.has_value();
-  };
-  const auto truth = [&value](auto set) {
-    const auto given = Truth(value);
-    if (given.has_value()) set(*given);
-    return given.has_value();
-  };
-  const auto whole = [](const Json& from, auto set) {
-    const auto given = Number<uint32_t>(from);
-    if (given.has_value()) set(*given);
-    return given.has_value();
-  };
-  if (name == "temperature") return number([&](float x) { sampling.set_temperature(x); });
-  if (name == "top_p") return number([&](float x) { sampling.set_top_p(x); });
-  if (name == "min_p") return number([&](float x) { sampling.set_min_p(x); });
-  if (name == "repetition_penalty") {
-    return number([&](float x) { sampling.set_repetition_penalty(x); });
-  }
-  if (name == "presence_penalty") return number([&](float x) { sampling.set_presence_penalty(x); });
-  if (name == "frequency_penalty") {
-    return number([&](float x) { sampling.set_frequency_penalty(x); });
-  }
-  if (name == "top_k") {
-    if (Number<int32_t>(value) == -1) return true;  // as 0: all
-    return whole(value, [&](uint32_t x) { sampling.set_top_k(x); });
-  }
-  if (name == "seed") {
-    const auto seed = Number<uint64_t>(value);
-    if (seed.has_value()) sampling.set_seed(*seed);
-    return seed.has_value();
-  }
-  if (name == "max_tokens") return whole(value, [&](uint32_t x) { stop.set_max_tokens(x); });
-  if (name == "min_tokens") return whole(value, [&](uint32_t x) { stop.set_min_tokens(x); });
-  if (name == "logprobs") {
-    return whole(value, [&](uint32_t x) { message.mutable_output()->set_top_logprobs(x); });
-  }
   if (name == "n") return Number<uint32_t>(value) == 1U;
-  if (name == "ignore_eos") return truth([&](bool x) { stop.set_ignore_eos(x); });
-  if (name == "include_stop_str_in_output") {
-    return truth([&](bool x) { stop.set_include_stop_string(x); });
-  }
-  if (name == "stop") {
-    return ForEach(value, [&](const Json& text) {
-      if (text.is_string()) stop.add_strings(text.get<std::string>());
-      return text.is_string();
-    });
-  }
-  if (name == "stop_token_ids") {
-    return ForEach(value, [&](const Json& id) {
-      return whole(id, [&](uint32_t x) { stop.add_token_ids(x); });
-    });
-  }
-  if (name == "allowed_token_ids") {
-    return ForEach(value, [&](const Json& id) {
-      return whole(id, [&](uint32_t x) { sampling.add_allowed_tokens(x); });
-    });
-  }
-  if (name == "logit_bias") {
-    if (!value.is_object()) return false;
-    for (const auto& [key, bias] : value.items()) {
-      const auto id = Number<uint32_t>(Json(key));
-      const auto added = Number<float>(bias);
-      if (!id.has_value() || !added.has_value()) return false;
-      if (!sampling.mutable_logit_bias()->insert({*id, *added}).second) return false;
-    }
-    return true;
-  }
-  return std::nullopt;
+  if (name == "top_k" && Number<int32_t>(value) == -1) return true;  // as 0: all
+  if (name.empty()) return std::nullopt;
+  const OptionRule* const rule = FindOption(&v1::GenerationOption::oip_name, name);
+  if (rule == nullptr) return std::nullopt;
+  Message& part = *message.GetReflection()->MutableMessage(&message, rule->part);
+  if (rule->field->is_map()) return PutMap(value, *rule->field, part);
+  if (!rule->field->is_repeated() || !value.is_array()) return Put(value, *rule->field, part);
+  return std::all_of(value.begin(), value.end(),
+                     [&](const Json& element) { return Put(element, *rule->field, part); });
 }
 
 }  // namespace
@@ -206,17 +160,14 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
 }
 
 absl::Status GenerationOptions::Rename(const absl::Status& error) const {
-  for (const auto& [field, name] : kFields) {
-    absl::string_view rest = error.message();
-    if (!absl::ConsumePrefix(&rest, field) ||
-        !(absl::StartsWith(rest, ":") || absl::StartsWith(rest, "["))) {
-      continue;
-    }
-    const auto place = places_.find(name);
-    const std::string path = Path(place != places_.end() ? place->second : "", name);
-    return absl::Status(error.code(), absl::StrCat(path, rest));
-  }
-  return error;
+  const absl::string_view message = error.message();
+  const size_t end = std::min(message.find_first_of(":["), message.size());
+  const OptionRule* const rule = FindOption(&v1::GenerationOption::field, message.substr(0, end));
+  if (rule == nullptr || rule->about->oip_name().empty()) return error;
+  const std::string& name = rule->about->oip_name();
+  const auto place = places_.find(name);
+  const std::string path = Path(place != places_.end() ? place->second : "", name);
+  return absl::Status(error.code(), absl::StrCat(path, message.substr(end)));
 }
 
 }  // namespace aft::server::kserve

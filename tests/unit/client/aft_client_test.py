@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The Python client against servers in this process, which break streams in every way."""
 
+import dataclasses
 import os
 import sys
 import threading
@@ -11,9 +12,10 @@ os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 try:
   import aft_client
-  from aft.v1 import inference_pb2, tokens_pb2
+  from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
   from aft_client import AftError, Delta, Finished, Sampling, Started, State
   from aft_client import _channel, _resumable
+  from google.protobuf.descriptor import FieldDescriptor
   from aft_fake_server import (FINGERPRINT, NOT_NOW, OWN_WORD, TEXT, Break, Code, Server, delta, finished, response,
                                started)
 except ModuleNotFoundError as missing:
@@ -298,11 +300,35 @@ class ResumeTest(ClientTest):
 
 class CallsTest(ClientTest):
 
+  def test_every_described_option_is_a_typed_argument(self):
+    options = generation_options_pb2.DESCRIPTOR.GetOptions().Extensions[generation_options_pb2.generation_option]
+    kinds = {FieldDescriptor.CPPTYPE_FLOAT: "float", FieldDescriptor.CPPTYPE_BOOL: "bool",
+             FieldDescriptor.CPPTYPE_STRING: "str"}
+    arguments = {"sampling": {}, "stop": {}, "output": {}}
+    for option in options:
+      part, name = option.field.split(".")
+      field = inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name[part].message_type.fields_by_name[name]
+      kind = kinds.get(field.cpp_type, "int")
+      if field.message_type:
+        kind = "Mapping[int, float]"
+      elif field.label == field.LABEL_REPEATED:
+        kind = f"Sequence[{kind}]"
+      # What is no field of Sampling, and has a list, is called as elsewhere.
+      name = option.oip_name if part == "stop" and field.label == field.LABEL_REPEATED else name
+      arguments[part][name] = f"Optional[{kind}]" if part == "sampling" or field.has_presence else kind
+    self.assertEqual({field.name: field.type for field in dataclasses.fields(Sampling)}, arguments["sampling"])
+    for call in (aft_client.Client.generate, aft_client.Client.complete):
+      annotations = call.__annotations__
+      for name, kind in {**arguments["stop"], **arguments["output"]}.items():
+        self.assertEqual(annotations.get(name), kind, name)
+
   def test_sends_every_option(self):
     server = self.server()
-    sampling = Sampling(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, repetition_penalty=1.5,
-                        presence_penalty=-0.5, frequency_penalty=0.75, seed=2**64 - 1,
-                        logit_bias={5: -1.5, 6: 100}, allowed_tokens=[5, 6], banned_tokens=[7])
+    examples = {FieldDescriptor.CPPTYPE_FLOAT: 0.5, FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1,
+                FieldDescriptor.CPPTYPE_MESSAGE: {5: -1.5, 6: 100}}
+    sampling = Sampling(**{
+        field.name: [5, 6] if field.label == field.LABEL_REPEATED and not field.message_type else examples.get(
+            field.cpp_type, 3) for field in inference_pb2.SamplingOptions.DESCRIPTOR.fields})
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
                     min_tokens=3, echo=True, top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "aft/v1/generation_options.pb.h"
 #include "tests/support/certificates.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
@@ -77,26 +79,45 @@ TEST_F(AftctlTest, GenerateShowsTextBeforeTheStreamEnds) {
   EXPECT_TRUE(aftctl.WaitForOutput("no newline yet"));
 }
 
+// Each of those described, and what a request has beside them.
 TEST_F(AftctlTest, GenerateSendsEveryOption) {
   server_.SetScript(TextScript({"a"}));
-  Run("generate --prompt hello --model austen --max-tokens 9 --temperature 0.5 --top-k 3 "
-      "--top-p 0.25 --min-p 0.125 --repetition-penalty 1.25 --presence-penalty -0.5 "
-      "--frequency-penalty 0.75 --seed 18446744073709551615 --stop \n\n --stop [END] "
-      "--stop-token 10 --stop-token 13 --include-stop --ignore-eos --logprobs 2 --json --echo "
-      "--logit-bias 5:-1.5 --logit-bias 6:100 --allow-token 5 --allow-token 6 --ban-token 7 "
-      "--min-tokens 3 "
-      "--request-id r1 --traceparent 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 "
-      "--deadline 100");
+  Arguments arguments = {"generate", "--prompt", "hello", "--model", "austen", "--json"};
+  for (const char* more : {"--request-id", "r1", "--deadline", "100", "--traceparent",
+                           "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}) {
+    arguments.push_back(more);
+  }
+  std::map<std::string, std::string> parts;
+  const auto& options = v1::GenerationOption::descriptor()->file()->options();
+  for (const auto& about : options.GetRepeatedExtension(v1::generation_option)) {
+    const std::pair<std::string, std::string> path = absl::StrSplit(about.field(), '.');
+    const auto* const part = v1::GenerateRequest::descriptor()->FindFieldByName(path.first);
+    const auto* const field = part->message_type()->FindFieldByName(path.second);
+    // Arguments, and the same in protobuf's text.
+    std::vector<std::pair<std::string, std::string>> values = {{"3", ": 3"}};
+    if (field->cpp_type() == field->CPPTYPE_FLOAT) values = {{"-0.5", ": -0.5"}};
+    if (field->cpp_type() == field->CPPTYPE_BOOL) values = {{"", ": true"}};
+    if (field->cpp_type() == field->CPPTYPE_UINT64) {
+      values = {{"18446744073709551615", ": 18446744073709551615"}};
+    }
+    if (field->is_repeated()) values.emplace_back("4", ": 4");
+    if (field->cpp_type() == field->CPPTYPE_STRING) {
+      values = {{"\n\n", ": '\\n\\n'"}, {"[END]", ": '[END]'"}};
+    }
+    if (field->is_map()) {
+      values = {{"5:-1.5", " { key: 5 value: -1.5 }"}, {"6:100", " { key: 6 value: 100 }"}};
+    }
+    for (const auto& [argument, text] : values) {
+      arguments.push_back(about.flag());
+      if (!argument.empty()) arguments.push_back(argument);
+      absl::StrAppend(&parts[path.first], " ", path.second, text);
+    }
+  }
+  Run(arguments);
   EXPECT_EQ(server_.traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-  ExpectText(server_.last<v1::GenerateRequest>(),
-             "text: 'hello' model: 'austen' sampling { temperature: 0.5 top_k: 3 top_p: 0.25"
-             "  min_p: 0.125 repetition_penalty: 1.25 presence_penalty: -0.5"
-             "  frequency_penalty: 0.75 seed: 18446744073709551615"
-             "  logit_bias { key: 5 value: -1.5 } logit_bias { key: 6 value: 100 }"
-             "  allowed_tokens: [5, 6] banned_tokens: 7 }"
-             "stop { min_tokens: 3 max_tokens: 9 strings: ['\\n\\n', '[END]'] token_ids: [10, 13]"
-             "  include_stop_string: true ignore_eos: true } output { top_logprobs: 2 echo: true }"
-             "resumable: true");
+  std::string expected = "text: 'hello' model: 'austen' resumable: true";
+  for (const auto& [part, text] : parts) absl::StrAppend(&expected, " ", part, " {", text, " }");
+  ExpectText(server_.last<v1::GenerateRequest>(), expected);
 }
 
 TEST_F(AftctlTest, GenerateEchoesThePromptFirst) {
@@ -109,8 +130,7 @@ TEST_F(AftctlTest, GenerateEchoesThePromptFirst) {
 TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
   server_.SetScript(TextScript({"a"}));
   Run("generate --prompt hello");
-  ExpectText(server_.last<v1::GenerateRequest>(),
-             "text: 'hello' sampling {} stop {} resumable: true");
+  ExpectText(server_.last<v1::GenerateRequest>(), "text: 'hello' resumable: true");
 }
 
 TEST_F(AftctlTest, GenerateReadsThePromptFromStandardInputAsItIs) {

@@ -27,7 +27,7 @@ TEST_F(AftctlUnaryTest, CompletePrintsTheWholeAnswer) {
   EXPECT_EQ(ended.out, "It is a truth");
   EXPECT_THAT(ended.err, StartsWith("[limit stop.max_tokens=2 | 2 tokens"));
   ExpectText(server_.last<v1::GenerateRequest>(),
-             "text: 'hello' model: 'austen' n: 1 sampling {} stop { max_tokens: 2 }");
+             "text: 'hello' model: 'austen' n: 1 stop { max_tokens: 2 }");
   EXPECT_EQ(nlohmann::json::parse(Run("complete --prompt x --json").out)["answers"][0]["text"],
             " a truth");
 }

@@ -55,14 +55,14 @@ TEST_F(PythonClientTest, StreamsACompletion) {
 TEST_F(PythonClientTest, SendsSamplingOptionsByName) {
   server_.SetScript(TextScript({"a"}));
   std::vector<std::string> command = Command("It is a truth");
-  for (const char* option : {"temperature=0.5", "top_k=40", "min_p=0.25", "repetition_penalty=1.5",
+  for (const char* option : {"temperature=0.5", "top_k=40", "repetition_penalty=1.5",
                              "presence_penalty=-1", "seed=18446744073709551615"}) {
     command.push_back(option);
   }
   Process python(command, environment_);
   EXPECT_EQ(python.Wait(), 0) << python.err();
   ExpectText(server_.last<v1::GenerateRequest>().sampling(),
-             "temperature: 0.5 top_k: 40 min_p: 0.25 repetition_penalty: 1.5 presence_penalty: -1 "
+             "temperature: 0.5 top_k: 40 repetition_penalty: 1.5 presence_penalty: -1 "
              "seed: 18446744073709551615");
 }
 

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "aft/v1/generation_options.pb.h"
+#include "google/protobuf/message.h"
+
+// The options of a generation, as aft/v1/generation_options.proto describes them. Pure functions.
+namespace aft::server {
+
+struct OptionRule {
+  const v1::GenerationOption* about;
+  const google::protobuf::FieldDescriptor* part;   // of GenerateRequest
+  const google::protobuf::FieldDescriptor* field;  // of the part
+  double low, high;                                // where there is a range
+};
+
+// In the order of the descriptions. They live as long as the program.
+const std::vector<OptionRule>& OptionRules();
+
+// The one that is called so there, e.g. FindOption(&v1::GenerationOption::oip_name, "stop"), or
+// null.
+using OptionName = const std::string& (v1::GenerationOption::*)() const;
+const OptionRule* FindOption(OptionName name, absl::string_view value);
+
+// That each number, list and map of `part` (SamplingOptions, StopOptions, OutputOptions) keeps to
+// its rule; not what a map holds. Errors start with the path.
+absl::Status CheckOptions(const google::protobuf::Message& part);
+// The same of a value of the map that is an option.
+absl::Status CheckMapped(absl::string_view option, absl::string_view path, float value);
+
+}  // namespace aft::server
