@@ -51,6 +51,7 @@ std::optional<RequestHandle> Outbox::Cancel(const absl::Status& why) {
     cancelled_at_ = std::chrono::steady_clock::now();
   }
   cancelled_ = true;
+  if (taken_all_) return std::nullopt;
   exchange_.Drop();
   hand_over_ = {};
   Recharge();
@@ -142,6 +143,7 @@ Outbox::Next Outbox::Take() {
     sending_bytes_ = held - exchange_.held_bytes();
   } else if (first_ != First::kSent || !outcome_.has_value() || !TakeHandOver()) {
     next = outcome_.has_value() ? Next::kEnd : Next::kNothing;
+    taken_all_ = outcome_.has_value();
   }
   if (!state.empty()) {
     unknown_states_.erase(std::remove(unknown_states_.begin(), unknown_states_.end(), state),

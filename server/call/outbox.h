@@ -81,7 +81,8 @@ class Outbox {
   // ---- The carrier's side.
 
   enum class Next { kNothing, kMessage, kEnd };
-  // Makes outgoing() of the exchange the next message.
+  // Makes outgoing() of the exchange the next message. After kEnd the exchange belongs to the
+  // caller alone.
   Next Take();
 
   // Once Take has returned kEnd:
@@ -117,9 +118,10 @@ class Outbox {
   absl::Status cancelled_with_ ABSL_GUARDED_BY(mutex_);
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first sequence
-  uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;                   // sequences
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // a sequence has: nothing is taken any more
-  Outcome total_ ABSL_GUARDED_BY(mutex_);        // of several sequences, those that have ended
+  bool taken_all_ ABSL_GUARDED_BY(mutex_) = false;  // the exchange is the carrier's from now on
+  uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;      // sequences
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;     // a sequence has: nothing is taken any more
+  Outcome total_ ABSL_GUARDED_BY(mutex_);           // of several sequences, those that have ended
   // States that are stored, and whose Finished has not left.
   std::vector<std::string> unknown_states_ ABSL_GUARDED_BY(mutex_);
   std::string hand_over_ ABSL_GUARDED_BY(mutex_);  // sealed
