@@ -83,6 +83,7 @@ TEST_P(AnyRefusalContractTest, AFullBudgetRefuses) {
                   AllOf(StartsWith("memory: "), HasSubstr("max_client_memory_bytes"),
                         HasSubstr("max_memory_bytes")));
     ExpectRetryHint(call);
+    server_->WaitForMetric(kMemoryUsed, 0);  // the next one's room
   }
   EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 2);
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);

@@ -86,7 +86,7 @@ TEST(DigitsServerTest, AftctlReadsTheSample) {
 // The example of the card, as it stands there.
 TEST(DigitsServerTest, TritonclientReadsThem) {
   DigitsServer server;
-  RunTritonclient("kserve_digits.py", server.server());
+  RunTritonclient("digits.py", server.server());
 }
 
 }  // namespace

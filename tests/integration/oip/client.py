@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """tritonclient, unmodified, against a server with the models "fake" and "encoder".
 
-  kserve_client.py HOST:PORT DESCRIPTORS
+  client.py HOST:PORT DESCRIPTORS
 
-Started by kserve_client_test.cc. Every call that the server has, and its errors. DESCRIPTORS is a file with
+Started by client_test.cc. Every call that the server has, and its errors. DESCRIPTORS is a file with
 the FileDescriptorSet of proto/inference.
 """
 

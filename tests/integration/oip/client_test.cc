@@ -1,4 +1,4 @@
-// NVIDIA's tritonclient against this server: kserve_client.py.
+// NVIDIA's tritonclient against this server: client.py.
 #include <fstream>
 #include <string>
 
@@ -18,7 +18,7 @@ TEST(KserveClientTest, TritonsOwnClientWorksUnmodified) {
   const std::string file = folder.File("inference.pb");
   std::ofstream(file, std::ios::binary) << descriptors.SerializeAsString();
   KserveServer server(TestConfigWithEncoder());
-  RunTritonclient("kserve_client.py", server.server(), {file});
+  RunTritonclient("client.py", server.server(), {file});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The Python example of the shipped classifier's card, as it stands there, against a server.
 
-  kserve_digits.py HOST:PORT
+  digits.py HOST:PORT
 
 Started by digits_test.cc at the repository's root.
 """

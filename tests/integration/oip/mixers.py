@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tritonclient, unmodified, against a server with imported modules and 2-D operators as its models.
 
-  kserve_mixers.py HOST:PORT
+  mixers.py HOST:PORT
 
 Started by oip/mixers_test.cc at the repository's root, with the goldens of tests/parity as models.
 Inputs are drawn anew, by a fixed seed; what is expected is float64 by the equations, in NumPy.

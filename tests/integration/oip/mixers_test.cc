@@ -302,7 +302,7 @@ TEST(OperatorsTest, BlockLocalAttentionAnswersWhatThePackageDoes) {
 }
 
 // tritonclient with inputs that no file holds, against the equations in NumPy:
-// kserve_mixers.py.
+// mixers.py.
 TEST_F(ModulesTest, TritonclientGetsFloat64) {
   const TensorMap operators = ReadGoldens("operators").tensors;
   const SafetensorsFile goldens = ReadGoldens("operators");
@@ -318,7 +318,7 @@ TEST_F(ModulesTest, TritonclientGetsFloat64) {
   }
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
-  RunTritonclient("kserve_mixers.py", server.server());
+  RunTritonclient("mixers.py", server.server());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import threading
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "edge"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "edge"))
 import attacker  # noqa: E402
 import edge  # noqa: E402
 import http2  # noqa: E402
