@@ -249,11 +249,11 @@ ContractCall ContractTest::OpenHeld(Ask ask) {
   return call;
 }
 
-ContractCall ContractTest::OpenFiller() {
+ContractCall ContractTest::OpenFiller(const ContractCall::Prepare& prepare) {
   const Case filler = FillerOf(GetParam());
   channels_.push_back(TestServer::Connect(server_->server().address()));
   gate().Hold();
-  ContractCall call = OpenAs(filler, Ask::kLong, {}, filler.model, *channels_.back());
+  ContractCall call = OpenAs(filler, Ask::kLong, prepare, filler.model, *channels_.back());
   gate().WaitUntilBlocked();
   return call;
 }
@@ -286,6 +286,13 @@ ContractCall ContractTest::OpenNamed(const std::string& id, Ask ask,
   if (!id.empty()) ids_.insert(id);
   channels_.push_back(TestServer::Connect(server_->server().address()));
   return ContractCall(*channels_.back(), GetParam(), ask, GetParam().model, id, prepare);
+}
+
+void ContractTest::WaitUntilRead() {
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckResponse response;
+  const auto health = grpc::health::v1::Health::NewStub(channels_.back());
+  EXPECT_TRUE(health->Check(&context, {}, &response).ok());
 }
 
 void ContractTest::ExpectNeighbourIsServed() {

@@ -116,7 +116,7 @@ class ContractTest : public testing::TestWithParam<Case> {
   ContractCall OpenUnread(Ask ask);
   // Whose step is held.
   ContractCall OpenHeld(Ask ask = Ask::kShort);
-  ContractCall OpenFiller();
+  ContractCall OpenFiller(const ContractCall::Prepare& prepare = {});
   // All threads of the decode pool are busy from here on, with calls of team-b. REQUIRES: the
   // clients are known.
   std::vector<ContractCall> HoldDecoding();
@@ -127,6 +127,8 @@ class ContractTest : public testing::TestWithParam<Case> {
   ContractCall OpenNamed(const std::string& id, Ask ask = Ask::kShort,
                          const ContractCall::Prepare& prepare = {});
   void Knows(const std::string& id) { ids_.insert(id); }
+  // The server has read all that the last call's connection has sent, and has probably acted on it.
+  void WaitUntilRead();
   // A generation with two tokens on a connection of its own is answered.
   void ExpectNeighbourIsServed();
 
