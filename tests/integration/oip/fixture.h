@@ -37,7 +37,8 @@ inline void RunTritonclient(const std::string& script, const Server& server,
                             const std::vector<std::string>& more = {}) {
   const char* const site = std::getenv("AFT_TRITONCLIENT");
   if (site == nullptr) GTEST_SKIP() << "no tritonclient: AFT_TRITONCLIENT is not set";
-  std::vector<std::string> command = {"python3", "tests/integration/oip/" + script, server.address()};
+  std::vector<std::string> command = {"python3", "tests/integration/oip/" + script,
+                                      server.address()};
   command.insert(command.end(), more.begin(), more.end());
   const client::Ended python = client::RunToEnd(
       command, "",
