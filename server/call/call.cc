@@ -482,8 +482,7 @@ void Call::Report() {
 }
 
 void Call::Close() {
-  const bool told_all = ending_.message;
-  for (const std::string& id : outbox_.Close(told_all)) {
+  for (const std::string& id : outbox_.Close(/*told_all=*/ending_.message)) {
     environment_.states.Discard(*caller_.client, id);
   }
 }

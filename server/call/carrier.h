@@ -63,10 +63,6 @@ class Carrier {
   // There is something to take, or there soon will be nothing any more. Comes from threads of
   // engines, of the decode pool and of the transport, without a lock of the call.
   virtual void Wake(Call& call) = 0;
-
-  // Whether the client is too far behind for more. `pending`: bytes of this call that it has not
-  // read; a carrier of several calls has others besides. Comes with the call's lock held.
-  virtual bool IsBehind(size_t pending, size_t most) const { return pending > most; }
 };
 
 }  // namespace aft::server

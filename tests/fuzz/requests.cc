@@ -18,7 +18,6 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "server/api/aft/encode_codec.h"
 #include "server/api/aft/generate_codec.h"
-#include "server/api/aft/option_rules.h"
 #include "server/api/aft/score_codec.h"
 #include "server/transport/message_bytes.h"
 #include "tests/fuzz/field_path.h"
@@ -75,17 +74,7 @@ void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int
   for (const TokenId id : tokens) AFT_CHECK(id >= 0 && id < kVocabSize);
 }
 
-bool IsIn(double value, double low, double high) { return value >= low && value <= high; }
-
-// Those that are set are in their ranges.
-void CheckNumbers(const v1::SamplingOptions& options) {
-  for (const server::OptionRule& rule : server::OptionRules()) {
-    if (rule.part->message_type() == options.GetDescriptor() && !rule.about->range().empty() &&
-        !rule.field->is_repeated() && options.GetReflection()->HasField(options, rule.field)) {
-      AFT_CHECK(IsIn(options.GetReflection()->GetFloat(options, rule.field), rule.low, rule.high));
-    }
-  }
-}
+bool IsIn(float value, float low, float high) { return value >= low && value <= high; }
 
 // In order, within limits, and some token is always left that does not end the output.
 void CheckRules(const LogitRules& rules) {
@@ -112,8 +101,10 @@ void CheckAccepted(const v1::GenerateRequest& message,
   CheckTokens(message, {request.prompt.begin(), output}, most, message.has_previous());
   AFT_CHECK(std::equal(output, request.prompt.end(), message.resume().token_ids().begin()));
   const SamplingParams& sampling = request.sampling;
-  CheckNumbers(message.sampling());
-  AFT_CHECK(sampling.temperature >= 0 && sampling.top_p > 0 && sampling.repetition_penalty > 0);
+  AFT_CHECK(IsIn(sampling.temperature, 0, 100) && IsIn(sampling.min_p, 0, 1));
+  AFT_CHECK(IsIn(sampling.top_p, 0, 1) && sampling.top_p > 0);
+  AFT_CHECK(IsIn(sampling.repetition_penalty, 0, 10) && sampling.repetition_penalty > 0);
+  AFT_CHECK(IsIn(sampling.presence_penalty, -2, 2) && IsIn(sampling.frequency_penalty, -2, 2));
   AFT_CHECK(sampling.top_k >= 0);
   AFT_CHECK(sampling.top_logprobs >= -1 && sampling.top_logprobs <= kMaxTopLogprobs);
   const server::StopConditions& stop = request.stop;

@@ -22,7 +22,6 @@ class EncodeCodec : public CallTexts {
   using Part = std::vector<float>;
   static constexpr Method kMethod = Method::kEncode;
   static constexpr auto kEngine = &ServedModel::encode;
-  static constexpr auto kAction = &EncodeEngine::EncodeTexts;
 
   // Each text must fit one batch, and the model's max_seq_len.
   absl::StatusOr<EncodingRequest> Decode(const Request& message, const LimitsConfig& limits,

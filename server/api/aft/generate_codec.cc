@@ -119,8 +119,7 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
     sequences_ = message.n();
   }
   started.set_seed(request.sampling.seed);
-  prompt_tokens_ = request.prompt.size();
-  started.set_prompt_tokens(static_cast<uint32_t>(prompt_tokens_));
+  started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   started.set_fingerprint(model.info.fingerprint);
   started.set_numerics(model.info.numerics);
   if (message.output().echo()) {

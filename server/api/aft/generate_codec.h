@@ -19,14 +19,10 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
   using Part = TokenDelta;
   static constexpr Method kMethod = Method::kGenerate;
   static constexpr auto kEngine = &ServedModel::generate;
-  static constexpr auto kAction = &GenerateEngine::Generate;
 
   absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
                                            const ServedModel& model, v1::Started& started);
-  // Of the text of each sequence, which is the same.
-  std::vector<size_t> lengths() const { return std::vector<size_t>(sequences_, prompt_tokens_); }
   size_t kept_tokens(const GenerationRequest& request) const;
-  static int64_t MostOutputs(const GenerationRequest& request) { return request.stop.max_tokens; }
   // As many as the request asks for, once it is decoded.
   uint32_t sequences() const { return sequences_; }
   void Append(Part part, uint32_t sequence = 0);
@@ -40,7 +36,6 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
 
   bool with_logprobs_ = false;  // the request asks for them
   size_t echo_bytes_ = 0;       // of Started.prompt, in memory
-  size_t prompt_tokens_ = 0;
   uint32_t sequences_ = 1;
 };
 

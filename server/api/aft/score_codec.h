@@ -18,13 +18,11 @@ class ScoreCodec : public CallTexts, public PendingSequences<v1::ScoreResponse> 
   using Part = TokenDelta;
   static constexpr Method kMethod = Method::kScore;
   static constexpr auto kEngine = &ServedModel::generate;
-  static constexpr auto kAction = &GenerateEngine::ScoreTexts;
 
   // Each text may have as many tokens as the model's max_seq_len.
   absl::StatusOr<ScoringRequest> Decode(const Request& message, const LimitsConfig& limits,
                                         const ServedModel& model, v1::ScoreStarted& started);
   size_t kept_tokens(const ScoringRequest& /*request*/) const { return tokens(); }
-  static int64_t MostOutputs(const ScoringRequest& /*request*/) { return 0; }
   void Append(Part part, uint32_t sequence = 0);
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
   void Finish(const Outcome& outcome, v1::ScoreFinished& finished) const;

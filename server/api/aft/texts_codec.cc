@@ -29,12 +29,6 @@ absl::Status CheckAll(const google::protobuf::RepeatedPtrField<v1::Text>& texts,
 
 }  // namespace
 
-std::vector<size_t> CallTexts::lengths() const {
-  std::vector<size_t> lengths;
-  for (const std::vector<TokenId>& text : texts_) lengths.push_back(text.size());
-  return lengths;
-}
-
 size_t CallTexts::tokens() const {
   size_t sum = 0;
   for (const std::vector<TokenId>& text : texts_) sum += text.size();

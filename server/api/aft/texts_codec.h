@@ -22,20 +22,16 @@ class CallTexts {
  public:
   // These say it until Split.
   uint32_t sequences() const { return static_cast<uint32_t>(texts_.size()); }
-  std::vector<size_t> lengths() const;  // tokens of each
-  size_t tokens() const;                // of all
+  size_t tokens() const;  // of all
 
   // `request`, which has no text yet, once for each of them. They go.
   template <typename Request>
   std::vector<Request> Split(Request request) {
     std::vector<Request> requests;
     requests.reserve(texts_.size());
-    // One place in the queue was kept.
-    std::shared_ptr<Reservation> reservation = std::exchange(request.reservation, nullptr);
     for (std::vector<TokenId>& text : std::exchange(texts_, {})) {
       Request& one = requests.emplace_back(request);
       one.text = std::move(text);
-      one.reservation = std::exchange(reservation, nullptr);
     }
     return requests;
   }

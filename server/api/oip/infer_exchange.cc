@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "server/api/oip/request.h"
 #include "server/config/checks.h"
+#include "server/transport/message_bytes.h"
 
 namespace aft::server::kserve {
 namespace {
@@ -26,8 +27,8 @@ constexpr size_t kEngineRequestBytes = 1024;
 // An answer is kept, copied into its response, and serialised.
 constexpr size_t kAnswerCopies = 3;
 
-// The largest message that protobuf and gRPC can carry, without names, shapes and parameters.
-constexpr size_t kMostAnswerBytes = (size_t{1} << 31) - 1 - (size_t{1} << 16);
+// What a response has beside its answer: names, shapes and parameters.
+constexpr size_t kRestOfMessage = size_t{1} << 16;
 
 // Of a response beside its tensors' data, of a token and of an alternative, on the wire, about.
 constexpr size_t kPartBytes = 64;
@@ -80,10 +81,10 @@ absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
   streams_ = inference.streams;
   empty_final_ = inference.empty_final;
   answer_ = std::move(inference.answer);
-  if (answer_->most_bytes() > kMostAnswerBytes) {
+  if (answer_->most_bytes() > kMaxMessageBytes - kRestOfMessage) {
     return absl::InvalidArgumentError(
         absl::StrCat("outputs: the answer may have ", answer_->most_bytes(),
-                     " bytes, and a message has at most ", kMostAnswerBytes));
+                     " bytes, and a message has at most ", kMaxMessageBytes));
   }
   DecodedRequest decoded;
   if (auto* const generation = std::get_if<GenerationRequest>(&inference.work)) {
