@@ -13,7 +13,16 @@ const Sequence& AsSequence(const FairItem& item) { return static_cast<const Sequ
 }  // namespace
 
 ContinuousScheduler::ContinuousScheduler(const Options& options)
-    : options_(options), slots_(options.slots), queue_(options.age) {
+    : options_(options),
+      slots_(options.slots),
+      queue_(options.age),
+      quotas_({.slots = options.slots,
+               .max_client_slots = options.max_client_slots,
+               .reserved_slots = options.reserved_slots,
+               .strict = options.strict_quotas},
+              queue_),
+      turns_({.max_step_tokens = options.max_step_tokens, .itl_target = options.itl_target},
+             queue_) {
   AFT_CHECK(options.slots >= 1 && options.max_step_tokens > options.slots);
   AFT_CHECK(options.max_in_flight >= 1 && options.reserved_slots < options.slots);
 }
@@ -88,12 +97,8 @@ const Placement& ContinuousScheduler::Place(TimePoint now, MayStart may_start) {
   for (Sequence* sequence : placement_.abandoned) Remove(*sequence);
   if (unforked_ > 0) ForkGroups();
   if (queue_.waiting() == 0) return placement_;
-  firm_.clear();
-  firm_others_ = others_ = 0;
-  for (Sequence* sequence : live_) {
-    sequence->firm_ = Claim(*sequence);
-    if (sequence->service_class() != ServiceClass::kInteractive) ++others_;
-  }
+  quotas_.Clear();
+  for (Sequence* sequence : live_) sequence->firm_ = quotas_.Add(*sequence);
   while (queue_.waiting() > 0) {
     kept_for_ = nullptr;
     Sequence* next = slots_.free() > 0 ? NextForFreeSlots(now) : nullptr;
@@ -117,49 +122,6 @@ bool ContinuousScheduler::IsHeldBack(Sequence& sequence, MayStart may_start) {
   return true;
 }
 
-// `own`: the client's own one.
-int32_t ContinuousScheduler::Quota(int32_t own) const {
-  if (own != 0) return own;
-  return options_.max_client_slots != 0 ? options_.max_client_slots : options_.slots;
-}
-
-// That are not reserved for others.
-int32_t ContinuousScheduler::OpenSlots(ServiceClass service_class) const {
-  return options_.slots -
-         (service_class == ServiceClass::kInteractive ? 0 : options_.reserved_slots);
-}
-
-// Whether `count` more of its kind would be firm.
-bool ContinuousScheduler::MayBeFirm(const Sequence& sequence, int32_t count) const {
-  const ServiceClass service_class = sequence.service_class();
-  if (service_class == ServiceClass::kBatch) return false;
-  const auto own = firm_.find(queue_.account(sequence));
-  const int32_t firm = own != firm_.end() ? own->second : 0;
-  if (firm + count > Quota(sequence.max_slots_)) return false;
-  return service_class == ServiceClass::kInteractive ||
-         firm_others_ + count <= OpenSlots(service_class);
-}
-
-bool ContinuousScheduler::Claim(const Sequence& sequence) {
-  if (!MayBeFirm(sequence, 1)) return false;
-  ++firm_[queue_.account(sequence)];
-  if (sequence.service_class() != ServiceClass::kInteractive) ++firm_others_;
-  return true;
-}
-
-// With strict quotas: slots that the client has too many when the sequence gets its own, and that
-// others have too many which are not interactive. Not above 0: none.
-int32_t ContinuousScheduler::BeyondQuota(const Sequence& sequence) const {
-  if (!options_.strict_quotas) return 0;
-  const auto serving = static_cast<int32_t>(queue_.serving(sequence));
-  return serving + sequence.group_size() - Quota(sequence.max_slots_);
-}
-int32_t ContinuousScheduler::BeyondOpenSlots(const Sequence& sequence) const {
-  const ServiceClass service_class = sequence.service_class();
-  if (!options_.strict_quotas || service_class == ServiceClass::kInteractive) return 0;
-  return others_ + sequence.group_size() - OpenSlots(service_class);
-}
-
 // Whose turn it is, if there are slots enough. Else null, and kept_for_ may be set.
 Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
   at_quota_.clear();
@@ -173,16 +135,13 @@ Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
           if (std::find(at_quota_.begin(), at_quota_.end(), account) != at_quota_.end()) {
             return std::nullopt;
           }
-          const auto firm = firm_.find(account);
-          const bool beyond =
-              firm != firm_.end() && firm->second >= Quota(AsSequence(item).max_slots_);
-          return beyond ? ServiceClass::kBatch : own;
+          return quotas_.HasItsQuota(AsSequence(item)) ? ServiceClass::kBatch : own;
         }));
     if (next == nullptr) return nullptr;
     // Whoever waits for others of its kind to end is not overtaken by them.
-    if (BeyondQuota(*next) > 0) {
+    if (quotas_.BeyondQuota(*next) > 0) {
       at_quota_.push_back(queue_.account(*next));
-    } else if (BeyondOpenSlots(*next) > 0) {
+    } else if (quotas_.BeyondOpenSlots(*next) > 0) {
       others_wait = true;
     } else if (next->group_size() <= slots_.free()) {
       return next;
@@ -207,7 +166,7 @@ Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
   for (const bool by_age : {false, true}) {
     auto* next = static_cast<Sequence*>(
         queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
-          const bool firm = GroupMayBeFirm(AsSequence(item));
+          const bool firm = quotas_.GroupMayBeFirm(AsSequence(item));
           if (!by_age) return firm ? std::optional(item.service_class()) : std::nullopt;
           // One that may take nobody's slot must not stand before others.
           if (firm || !queue_.LessServed(item, *most)) return std::nullopt;
@@ -243,6 +202,38 @@ const Sequence* ContinuousScheduler::MostServed() const {
   return most;
 }
 
+// Fills victims_ with as many as `next` lacks slots. False: there are not enough, or it lacks none.
+bool ContinuousScheduler::ChooseVictims(const Sequence& next, bool by_age) {
+  int32_t own = quotas_.BeyondQuota(next);  // of the client itself
+  const int32_t lacking =
+      std::max({next.group_size() - slots_.free(), own, quotas_.BeyondOpenSlots(next)});
+  victims_.clear();
+  if (lacking <= 0 || lacking > ParkingRoom()) return false;
+  while (static_cast<int32_t>(victims_.size()) < lacking) {
+    Sequence* const victim = ChooseVictim(next, by_age, own-- > 0);
+    if (victim == nullptr) return false;
+    victims_.push_back(victim);
+  }
+  return true;
+}
+
+// Batch work that may have a slot which is kept for a group. Null: none waits; or it could not be
+// parked for that group; or what has been lent is all that the group still lacks.
+Sequence* ContinuousScheduler::Borrower(TimePoint now) {
+  if (options_.strict_quotas || !quotas_.GroupMayBeFirm(*kept_for_)) return nullptr;
+  const auto lent =
+      static_cast<int32_t>(std::count_if(live_.begin(), live_.end(), [](const Sequence* sequence) {
+        return GoesOn(*sequence) && !sequence->firm_;
+      }));
+  if (lent >= ParkingRoom() || slots_.free() + lent >= kept_for_->group_size()) return nullptr;
+  return static_cast<Sequence*>(
+      queue_.Next(now, [](const FairItem& item) -> std::optional<ServiceClass> {
+        const bool may = item.service_class() == ServiceClass::kBatch &&
+                         static_cast<const Sequence&>(item).group_size() == 1;
+        return may ? std::optional(ServiceClass::kBatch) : std::nullopt;
+      }));
+}
+
 // `own`: one of its own client. None of those that have been chosen.
 Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, bool own) const {
   Sequence* victim = nullptr;
@@ -265,7 +256,7 @@ Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, b
 void ContinuousScheduler::Park(Sequence& sequence, TimePoint now) {
   placement_.parked.push_back({&sequence, sequence.slot_});
   LeaveLive(sequence);
-  if (sequence.service_class() != ServiceClass::kInteractive) --others_;
+  quotas_.RemoveParked(sequence);
   slots_.Release(sequence.slot_);
   sequence.slot_ = -1;
   sequence.phase_ = Sequence::Phase::kParked;
@@ -275,7 +266,7 @@ void ContinuousScheduler::Park(Sequence& sequence, TimePoint now) {
 
 void ContinuousScheduler::LeaveLive(Sequence& sequence) {
   live_.erase(std::find(live_.begin(), live_.end(), &sequence));
-  turns_.erase(std::find(turns_.begin(), turns_.end(), &sequence));
+  turns_.Remove(sequence);
 }
 
 void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
@@ -296,7 +287,7 @@ void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
 void ContinuousScheduler::Occupy(Sequence& sequence) {
   sequence.slot_ = slots_.Acquire();
   live_.push_back(&sequence);
-  turns_.push_back(&sequence);
+  turns_.Add(sequence);
   if (sequence.phase_ == Sequence::Phase::kParked) {
     --parked_;
     sequence.rows_left_ = kQuantum;
@@ -308,9 +299,41 @@ void ContinuousScheduler::Occupy(Sequence& sequence) {
   sequence.phase_ = sequence.follows()           ? Sequence::Phase::kFollows
                     : sequence.prompt_left() > 0 ? Sequence::Phase::kPrompt
                                                  : Sequence::Phase::kDecode;
-  sequence.firm_ = Claim(sequence);
-  sequence.turn_steps_ = 0;
-  if (sequence.service_class() != ServiceClass::kInteractive) ++others_;
+  sequence.firm_ = quotas_.Add(sequence);
+}
+
+// One that follows is removed: the others go on without it.
+void ContinuousScheduler::Leave(Sequence& follower) {
+  Sequence& leader = *std::exchange(follower.leader_, nullptr);
+  std::vector<Sequence*>& others = leader.followers_;
+  others.erase(std::find(others.begin(), others.end(), &follower));
+  if (others.empty() && leader.slot_ >= 0) --unforked_;
+}
+
+// One that others follow is removed.
+void ContinuousScheduler::Abandon(Sequence& leader) {
+  if (leader.slot_ >= 0) --unforked_;
+  for (Sequence* follower : std::exchange(leader.followers_, {})) {
+    follower->leader_ = nullptr;
+    abandoned_.push_back(follower);
+  }
+}
+
+void ContinuousScheduler::ForkGroups() {
+  for (Sequence* sequence : live_) {
+    if (sequence->followers_.empty() || sequence->readable() > 0) continue;
+    if (sequence->flights_ == 0) Fork(*sequence);
+  }
+}
+
+void ContinuousScheduler::Fork(Sequence& leader) {
+  --unforked_;
+  leader.rows_left_ = std::max<int64_t>(leader.rows_left_, 1);  // the fork itself comes first
+  for (Sequence* follower : std::exchange(leader.followers_, {})) {
+    follower->leader_ = nullptr;
+    follower->phase_ = Sequence::Phase::kPrompt;
+    placement_.forked.push_back({&leader, follower});
+  }
 }
 
 const Step* ContinuousScheduler::Schedule(int64_t prompt_budget, const StepCost& cost) {
@@ -323,17 +346,17 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget, const StepCost&
   ClearRows();
   step_->sequences.clear();
   step_->prompt_tokens = 0;
-  step_->shared = false;
+  step_->shared = step_->small = false;
 
   bool streams_wait = false;  // for a token, whether or not they have a row
   for (Sequence* sequence : live_) {
     const bool paused = std::exchange(sequence->paused_, false);
     sequence->allowed_ = paused ? 0 : Runnable(*sequence);
     sequence->in_turn_ = false;
-    if (IsDecoding(*sequence)) streams_wait = true;
+    if (sequence->decodes()) streams_wait = true;
   }
   if (!streams_wait) prompt_budget = kNoLimit;
-  step_->small = streams_wait && ShareTokens(prompt_budget, cost);
+  if (streams_wait) turns_.Share(prompt_budget, cost, *step_);
   prompts_.clear();
   for (Sequence* sequence : live_) {
     if (sequence->allowed_ == 0) continue;
@@ -380,15 +403,10 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
   sequence.next_token_ = token;
 }
 
-// It waits for a token that no step has been asked for yet.
-bool ContinuousScheduler::IsDecoding(const Sequence& sequence) {
-  return sequence.phase_ == Sequence::Phase::kDecode && sequence.outputs_left_ > 0;
-}
-
 // Tokens that its next row could have.
 int64_t ContinuousScheduler::Runnable(const Sequence& sequence) {
-  if (sequence.phase_ == Sequence::Phase::kPrompt) return Readable(sequence);
-  if (!IsDecoding(sequence)) return 0;
+  if (sequence.phase_ == Sequence::Phase::kPrompt) return sequence.next_prompt_tokens();
+  if (!sequence.decodes()) return 0;
   return sequence.turn_.never_ahead && sequence.pending_ > 0 ? 0 : 1;
 }
 
@@ -402,13 +420,6 @@ void ContinuousScheduler::AskForToken(Sequence& sequence, StepRow& row) {
   row.output = RowOutput::kLast;
   ++sequence.pending_;
   --sequence.outputs_left_;
-}
-
-int64_t ContinuousScheduler::Readable(const Sequence& sequence) {
-  const int64_t readable = std::min(sequence.readable(), sequence.cut_ - sequence.position_);
-  // A row asks for the scores of all of its tokens or of none.
-  const int64_t unscored = sequence.turn_.score_from - sequence.position_;
-  return unscored > 0 ? std::min(readable, unscored) : readable;
 }
 
 // Sets chunks_[i], the tokens of prompts_[i] in this step; see the class comment for the rule.

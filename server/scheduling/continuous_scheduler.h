@@ -5,7 +5,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -13,7 +12,10 @@
 #include "server/scheduling/fair_queue.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
+#include "server/scheduling/slot_quotas.h"
+#include "server/scheduling/step.h"
 #include "server/scheduling/step_shares.h"
+#include "server/scheduling/step_turns.h"
 #include "server/scheduling/time.h"
 
 namespace aft::server {
@@ -27,28 +29,15 @@ struct Placement {
   std::vector<Parked> parked;        // SnapshotSlot
   std::vector<Sequence*> started;    // BindSlot
   std::vector<Sequence*> following;  // have slots from now on, and will be forked
-  std::vector<Sequence*> unparked;   // RestoreSlot
+  std::vector<Sequence*> unparked;   // BindSlot behind its snapshot
   struct Forked {
     Sequence* leader;  // no step in flight names its slot
     Sequence* sequence;
   };
-  std::vector<Forked> forked;  // ForkSlot, or BindSlot where the leader has read nothing
+  // BindSlot as a fork; as a new sequence where the leader has read nothing.
+  std::vector<Forked> forked;
   // Removed, because their leader was before it had read their prompt.
   std::vector<Sequence*> abandoned;
-};
-
-// One planned step.
-struct Step {
-  StepInput input;
-  // sequences[i] owns input.rows[i]; null once it is removed: nobody wants the row's result.
-  std::vector<Sequence*> sequences;
-  int64_t prompt_tokens = 0;  // of all rows
-  int64_t tokens = 0;
-  bool small = false;   // as of ShareStep; for StepCostMeter
-  bool shared = false;  // a client has less of it than it could use
-
-  bool empty() const { return sequences.empty(); }
-  int64_t decodes() const { return tokens - prompt_tokens; }
 };
 
 // Continuous batching as pure logic: no thread, lock or clock.
@@ -84,15 +73,15 @@ struct Step {
 // While a sequence decodes, and when that step would be too long beside what the client that could
 // use the fewest tokens has without the others, clients share it (ShareStep): a decode could use
 // one token, prompts what the step has room for. Half of what a client gets is for its prompts,
-// more where its decodes do not need it. Its sequences take turns of kTurnSteps rows; one that has
-// had its turn, or is new, comes last. So one that can have a row waits for less than kTurnSteps
-// steps for each live sequence of its client. It has a row in every step when all live sequences
-// are of one client, or when its client could use the fewest tokens, or, but for small steps, when
-// its client needs no more than its share. Classes make no difference to it. One of kSmallStep
-// steps that could be shared is a small one, without prompts of clients that have more than their
-// share, in which the cost of a token shows. A sequence that sits out keeps its slot and its state,
-// so its tokens are the same; so are those of a prompt that is read in smaller pieces. Where
-// nothing decodes no step is shared.
+// more where its decodes do not need it. Its sequences take turns of StepTurns::kTurnSteps rows;
+// one that has had its turn, or is new, comes last. So one that can have a row waits for less than
+// kTurnSteps steps for each live sequence of its client. It has a row in every step when all live
+// sequences are of one client, or when its client could use the fewest tokens, or, but for small
+// steps, when its client needs no more than its share. Classes make no difference to it. One of
+// StepTurns::kSmallStep steps that could be shared is a small one, without prompts of clients that
+// have more than their share, in which the cost of a token shows. A sequence that sits out keeps
+// its slot and its state, so its tokens are the same; so are those of a prompt that is read in
+// smaller pieces. Where nothing decodes no step is shared.
 //
 // How prompts share what a step has for all of them: the first takes up to half of what is left,
 // the next up to half of the rest, and so on, each at least one token; what short prompts leave
@@ -127,10 +116,6 @@ class ContinuousScheduler {
     Duration itl_target{};  // no step is shared that is no longer
   };
   static constexpr int64_t kQuantum = 32;
-  static constexpr uint64_t kSmallStep = 64;
-  // More than one, because a state that the step before has read is still in the caches, and
-  // because a stream's tokens that come soon after each other share a message.
-  static constexpr int kTurnSteps = 4;
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
   explicit ContinuousScheduler(const Options& options);
@@ -202,7 +187,9 @@ class ContinuousScheduler {
   const SlotPool& slots() const { return slots_; }
 
   // The largest group that can ever have its slots. `max_slots`: as of SequenceOwner.
-  int32_t MaxGroup(int32_t max_slots, ServiceClass service_class) const;
+  int32_t MaxGroup(int32_t max_slots, ServiceClass service_class) const {
+    return quotas_.MaxGroup(max_slots, service_class);
+  }
 
  private:
   // A planned step, and the slots that are free when it retires.
@@ -212,13 +199,6 @@ class ContinuousScheduler {
   };
 
   // Place.
-  int32_t Quota(int32_t own) const;
-  int32_t OpenSlots(ServiceClass service_class) const;
-  bool MayBeFirm(const Sequence& sequence, int32_t count) const;
-  bool GroupMayBeFirm(const Sequence& sequence) const;
-  bool Claim(const Sequence& sequence);
-  int32_t BeyondQuota(const Sequence& sequence) const;
-  int32_t BeyondOpenSlots(const Sequence& sequence) const;
   Sequence* NextForFreeSlots(TimePoint now);
   Sequence* MakeRoom(TimePoint now);
   int32_t ParkingRoom() const;
@@ -241,15 +221,9 @@ class ContinuousScheduler {
   void Fork(Sequence& leader);
 
   // Schedule.
-  static bool IsDecoding(const Sequence& sequence);
   static int64_t Runnable(const Sequence& sequence);
-  bool ShareTokens(int64_t prompt_budget, const StepCost& cost);
-  bool HasUnequalClients(int64_t prompt_budget);
-  ClientShare& ShareOf(size_t turn);
-  void TakeTurns();
   void AddDecodeRow(Sequence& sequence);
   void AskForToken(Sequence& sequence, StepRow& row);
-  static int64_t Readable(const Sequence& sequence);  // of its prompt, by its next row
   void SharePrompts(int64_t budget);
   void AddPromptRow(Sequence& sequence, int64_t tokens);
   StepRow& AddRow(Sequence& sequence, int64_t tokens);
@@ -258,8 +232,9 @@ class ContinuousScheduler {
   const Options options_;
   SlotPool slots_;
   FairQueue queue_;
-  std::vector<Sequence*> live_;   // own a slot; those that have had it for longer first
-  std::vector<Sequence*> turns_;  // the same in the order of their turns
+  SlotQuotas quotas_;            // valid within Place
+  StepTurns turns_;              // of those that own a slot
+  std::vector<Sequence*> live_;  // own a slot; those that have had it for longer first
   int32_t parked_ = 0;
   int32_t waiting_followers_ = 0;     // of leaders that wait
   int32_t unforked_ = 0;              // leaders with slots
@@ -269,19 +244,14 @@ class ContinuousScheduler {
   std::unique_ptr<Flight> retired_;
   std::vector<std::unique_ptr<Flight>> spare_;  // kept for their memory
   Step* step_ = nullptr;                        // while Schedule fills it
-  uint64_t shared_steps_ = 0;                   // in which a client could have had more
 
   // Valid within Place.
-  std::unordered_map<const FairAccount*, int32_t> firm_;  // of each client
-  int32_t firm_others_ = 0;                               // firm ones that are not interactive
-  int32_t others_ = 0;                                    // all that are not interactive
-  const Sequence* kept_for_ = nullptr;                    // a group that needs more slots
-  std::vector<const FairAccount*> at_quota_;              // clients whose turn must wait
+  const Sequence* kept_for_ = nullptr;        // a group that needs more slots
+  std::vector<const FairAccount*> at_quota_;  // clients whose turn must wait
   std::vector<Sequence*> victims_;
 
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;
-  std::vector<ClientShare> shares_;  // of the clients that share the step
   std::vector<int64_t> chunks_;
   std::vector<std::vector<TokenId>> row_tokens_;  // of rows that are done with, empty
 };

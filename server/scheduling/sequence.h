@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -104,6 +105,17 @@ class Sequence : public FairItem {
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
   // Of these, what may be read now: the last token only by all of a group.
   int64_t readable() const { return prompt_left() - (followers_.empty() ? 0 : 1); }
+  // Of these, what its next row could read.
+  int64_t next_prompt_tokens() const {
+    const int64_t tokens = std::min(readable(), cut_ - position_);
+    // A row asks for the scores of all of its tokens or of none.
+    const int64_t unscored = turn_.score_from - position_;
+    return unscored > 0 ? std::min(tokens, unscored) : tokens;
+  }
+  // It waits for a token that no step has been asked for yet.
+  bool decodes() const { return phase_ == Phase::kDecode && outputs_left_ > 0; }
+  // Of its client; 0: the scheduler's default.
+  int32_t max_slots() const { return max_slots_; }
   // It had a row in the step that was planned last, its client had less than it could use there,
   // and the sequence is in the middle of its turn.
   bool is_in_turn() const { return in_turn_; }
@@ -112,6 +124,7 @@ class Sequence : public FairItem {
 
  private:
   friend class ContinuousScheduler;
+  friend class StepTurns;
 
   const Purpose purpose_;
   const int32_t max_slots_;

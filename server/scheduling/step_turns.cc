@@ -1,11 +1,6 @@
-// Of ContinuousScheduler: what each sequence has of a step that clients share.
+#include "server/scheduling/step_turns.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-
-#include "server/scheduling/continuous_scheduler.h"
-#include "server/scheduling/step_shares.h"
 
 namespace aft::server {
 namespace {
@@ -15,8 +10,17 @@ constexpr int64_t kSmallPiece = 16;
 
 }  // namespace
 
+void StepTurns::Add(Sequence& sequence) {
+  turns_.push_back(&sequence);
+  sequence.turn_steps_ = 0;
+}
+
+void StepTurns::Remove(Sequence& sequence) {
+  turns_.erase(std::find(turns_.begin(), turns_.end(), &sequence));
+}
+
 // Of the client of turns_[turn].
-ClientShare& ContinuousScheduler::ShareOf(size_t turn) {
+ClientShare& StepTurns::ShareOf(size_t turn) {
   const FairAccount* const account = queue_.account(*turns_[turn]);
   const bool known = account->share < shares_.size() &&
                      queue_.account(*turns_[shares_[account->share].oldest]) == account;
@@ -29,16 +33,16 @@ ClientShare& ContinuousScheduler::ShareOf(size_t turn) {
 
 // Fills shares_ with what clients could use of this step, or of a later one where a sequence of
 // theirs sits out, and says whether one could use more for its weight than another one.
-bool ContinuousScheduler::HasUnequalClients(int64_t prompt_budget) {
+bool StepTurns::HasUnequalClients(int64_t prompt_budget) {
   shares_.clear();
   for (size_t i = 0; i < turns_.size(); ++i) {
     const Sequence& sequence = *turns_[i];
-    if (IsDecoding(sequence)) {
+    if (sequence.decodes()) {
       ++ShareOf(i).tokens;
     } else if (sequence.phase_ == Sequence::Phase::kPrompt) {
       ClientShare& share = ShareOf(i);
-      const int64_t tokens =
-          std::min(std::max<int64_t>(Readable(sequence), 1), prompt_budget - share.prompt_tokens);
+      const int64_t tokens = std::min(std::max<int64_t>(sequence.next_prompt_tokens(), 1),
+                                      prompt_budget - share.prompt_tokens);
       share.prompt_tokens += tokens;
       share.tokens += tokens;
     }
@@ -48,26 +52,24 @@ bool ContinuousScheduler::HasUnequalClients(int64_t prompt_budget) {
   });
 }
 
-// Lowers what sequences may have of a step that would be too long. Returns whether it is a small
-// one.
-bool ContinuousScheduler::ShareTokens(int64_t prompt_budget, const StepCost& cost) {
-  if (cost.token == 0) return false;
-  const int64_t room = options_.max_step_tokens - live() + 1;  // for prompts, beside all others
-  if (!HasUnequalClients(std::clamp<int64_t>(prompt_budget, 1, room))) return false;
+void StepTurns::Share(int64_t prompt_budget, const StepCost& cost, Step& step) {
+  if (cost.token == 0) return;
+  // For prompts, beside a token of all others.
+  const int64_t room = options_.max_step_tokens - static_cast<int64_t>(turns_.size()) + 1;
+  if (!HasUnequalClients(std::clamp<int64_t>(prompt_budget, 1, room))) return;
   double tokens = 0;
   for (const ClientShare& share : shares_) tokens += static_cast<double>(share.tokens);
   const double target = Seconds(options_.itl_target);
-  if (cost.fixed + cost.token * tokens <= target) return false;
+  if (cost.fixed + cost.token * tokens <= target) return;
   const bool small = shared_steps_++ % kSmallStep == 0;
-  step_->shared = ShareStep(cost, target, small, shares_);
-  if (!step_->shared) return false;
-  step_->small = small;
-  TakeTurns();
-  return small;
+  step.shared = ShareStep(cost, target, small, shares_);
+  if (!step.shared) return;
+  step.small = small;
+  TakeTurns(small);
 }
 
 // Divides the shares of clients among their sequences.
-void ContinuousScheduler::TakeTurns() {
+void StepTurns::TakeTurns(bool small) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     ClientShare& share = shares_[i];
     const Sequence& first = *turns_[share.oldest];
@@ -78,7 +80,7 @@ void ContinuousScheduler::TakeTurns() {
     const int64_t decodes = share.tokens - share.prompt_tokens;
     share.prompt_tokens = std::min(share.prompt_tokens, std::max(half, share.in_step - decodes));
     // In a small step the cost of rows of prompts would hide what a step costs without them.
-    if (step_->small && share.cut) share.prompt_tokens = 0;
+    if (small && share.cut) share.prompt_tokens = 0;
     share.in_step -= share.prompt_tokens;
   }
   for (size_t i = 0; i < turns_.size(); ++i) {
@@ -97,7 +99,7 @@ void ContinuousScheduler::TakeTurns() {
     Sequence& sequence = *turns_[i];
     if (sequence.allowed_ == 0 || sequence.phase_ != Sequence::Phase::kPrompt) continue;
     int64_t& left = ShareOf(i).prompt_tokens;
-    const int64_t more = std::min(left, Readable(sequence) - sequence.allowed_);
+    const int64_t more = std::min(left, sequence.next_prompt_tokens() - sequence.allowed_);
     sequence.allowed_ += more;
     left -= more;
   }

@@ -172,7 +172,7 @@ TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
       ASSERT_LE(delivered[i], sampled);
       const bool small = rows == 1;  // nothing leaves before it
       if (shared && (small || in(next))) {
-        ASSERT_GT(delivered[i] + ContinuousScheduler::kTurnSteps, sampled);
+        ASSERT_GT(delivered[i] + StepTurns::kTurnSteps, sampled);
         if (!in(next) && delivered[i] < sampled) ++over_small;
       } else {
         ASSERT_EQ(delivered[i], sampled);
@@ -190,7 +190,7 @@ TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
     EXPECT_EQ(stream.sink->tokens().size(), outcome.usage.generated_tokens);
     for (const TokenDelta& part : stream.sink->parts()) most = std::max(most, part.tokens.size());
   }
-  EXPECT_EQ(most, static_cast<size_t>(ContinuousScheduler::kTurnSteps));
+  EXPECT_EQ(most, static_cast<size_t>(StepTurns::kTurnSteps));
   EXPECT_GT(over_small, 0);
 }
 

@@ -92,7 +92,7 @@ TEST_F(StepTurnsTest, TheStreamsOfTheLargerClientTakeTurns) {
       EXPECT_THAT(Run(kThreeTokens), ElementsAre("a1", one, other));
     }
   };
-  static_assert(ContinuousScheduler::kTurnSteps == 4);
+  static_assert(StepTurns::kTurnSteps == 4);
   expect_turn(3, "b1", "b2");
   expect_turn(1, "b2", "b3");
   expect_turn(3, "b3", "b4");
@@ -111,7 +111,7 @@ TEST_F(StepTurnsTest, OneInSixtyFourIsSmallAndSaysSo) {
   Start();
   AddAll({"a1", "b1", "b2", "b3", "b4"});
   for (int i = 0; i < 200; ++i) {
-    const bool small = i % ContinuousScheduler::kSmallStep == 0;
+    const bool small = i % StepTurns::kSmallStep == 0;
     const Step* const step = scheduler_->Schedule(ContinuousScheduler::kNoLimit, kThreeTokens);
     EXPECT_EQ(step->small, small);
     EXPECT_EQ(step->sequences.size(), small ? 2U : 3U);
@@ -379,7 +379,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
       for (const Sequence* sequence : inside) {
         others[sequence] = std::max(others[sequence], clients[sequence->client()].sequences);
         if (!step->small) ++waited[sequence];
-        ASSERT_LT(waited[sequence], ContinuousScheduler::kTurnSteps * others[sequence]);
+        ASSERT_LT(waited[sequence], StepTurns::kTurnSteps * others[sequence]);
         if (waited[sequence] > 0) ++sat_out;
       }
       SampleAll(scheduler_->Retire());
